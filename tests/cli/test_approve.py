@@ -203,7 +203,7 @@ def test_a_ctrl_c_at_the_question_leaves_the_run_waiting(
     terminal.wait_for("[l]ater")
     terminal.process.send_signal(2)
     assert terminal.close() == 130
-    assert re.search(r"\[l\]ater: (\^C)?\r?\n.*interrupted", terminal.seen), terminal.seen
+    assert re.search(r"\[l\]ater:.*\n.*interrupted", terminal.seen), terminal.seen
     assert sent(cli) == []
     done = cli("approve", "r", "call_1", "no", "--api-key", "k", "-q")
     assert done.out.strip() == "done: Not run: the user refused it."

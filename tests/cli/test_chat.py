@@ -41,6 +41,25 @@ def test_turn_that_fails_has_its_exit_code(cli: Cli, script: Script) -> None:
     assert cli("chat", "-m", "m", "--base-url", server.url, text="").code == 0
 
 
+def test_a_turn_that_failed_is_tried_again(cli: Cli, script: Script) -> None:
+    answers = [401, 401]
+    server = script(lambda body: answers.pop() if answers else _count(body))
+    terminal = Terminal(cli, "chat", "-m", "m", "--base-url", server.url, is_screen=True)
+    terminal.wait_for("›")
+    terminal.type("/retry" + ENTER)
+    terminal.wait_for("did not end with an error")
+    terminal.wait_for("›")
+    terminal.type("one" + ENTER)
+    terminal.wait_for("/retry tries it again")
+    terminal.wait_for("›")
+    for text in ("/retry tries it again", "answer 1"):
+        terminal.type("/retry" + ENTER)
+        terminal.wait_for(text)
+        terminal.wait_for("›")
+    terminal.type(CTRL_D)
+    assert terminal.process.wait(60) == 0
+
+
 def test_misuse(cli: Cli, script: Script) -> None:
     server = script(_count)
     assert cli("chat").code == 2
@@ -121,7 +140,7 @@ def test_person_stops_a_turn_and_leaves(cli: Cli, script: Script) -> None:
     assert "stopped" in (terminal.process.stderr.read() if terminal.process.stderr else "")
 
 
-ENTER, ALT_ENTER, TAB, UP, CTRL_D = "\r", "\x1b\r", "\t", "\x1b[A", "\x04"
+ENTER, ALT_ENTER, TAB, UP, CTRL_D, CTRL_U = "\r", "\x1b\r", "\t", "\x1b[A", "\x04", "\x15"
 
 
 def test_a_person_edits_messages_of_several_lines(cli: Cli, script: Script) -> None:
@@ -169,8 +188,8 @@ def test_a_decision_is_asked_for_again(cli: Cli) -> None:
         first.type("later" + ENTER)
         first.wait_for("asks for the decision again")
     first.wait_for("was not sent")
-    first.wait_for("›")
-    first.type(CTRL_D)
+    first.wait_for("never mind")  # it is on the line again
+    first.type(CTRL_U + CTRL_D)
     assert first.process.wait(60) == 0
     again = Terminal(cli, "chat", "--continue", is_screen=True)
     again.wait_for("[l]ater")
@@ -232,6 +251,35 @@ def test_lines_that_are_typed_during_a_turn_are_answered(cli: Cli, script: Scrip
     sent = [[message["content"] for message in body["messages"]] for body in server.requests]
     assert sent[1] == ["one", "answer 1", "three"]
     assert sent[2] == ["one", "answer 1", "three", "answer 2", "two"]
+
+
+def test_an_answer_is_not_mixed_with_what_is_typed_meanwhile(cli: Cli, script: Script) -> None:
+    """The first key opens a prompt, a paste is one message, and an unfinished line begins the next message."""
+    typed = threading.Event()
+    server = script(lambda body: _count(body) if typed.is_set() else typed.wait(60) and _count(body))
+    terminal = Terminal(cli, "chat", "-m", "m", "--base-url", server.url, is_screen=True)
+    terminal.wait_for("›")
+    terminal.type("one" + ENTER)
+    server.asked.wait(60)
+    terminal.type("tw")
+    terminal.wait_for("tw")
+    terminal.type("o" + ENTER)
+    terminal.wait_for("this is answered after the turn")
+    terminal.type("\x1b[200~thr\nee\x1b[201~" + ENTER)
+    terminal.wait_for("this is answered after the turn")
+    terminal.type("dra")
+    terminal.wait_for("dra")
+    typed.set()
+    for text in ("answer 1", "› two", "answer 2", "› thr", "answer 3", "session: 3 turns,", "dra"):
+        terminal.wait_for(text)
+    terminal.type("ft" + ENTER)
+    terminal.wait_for("answer 4")
+    terminal.wait_for("session: 4 turns,")
+    terminal.wait_for("›")
+    terminal.type(CTRL_D)
+    assert terminal.process.wait(60) == 0
+    sent = [message["content"] for message in server.requests[-1]["messages"] if message["role"] == "user"]
+    assert sent == ["one", "two", "thr\nee", "draft"]
 
 
 def test_a_chat_without_a_message_leaves_no_run(cli: Cli, script: Script) -> None:

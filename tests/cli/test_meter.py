@@ -1,7 +1,10 @@
 """The line after each turn of a chat: what the turn and the session used."""
 
+import asyncio
+from contextlib import suppress
+
 from treadle import Agent, Policy, Run, ScriptedModel, tool
-from treadle.cli.terminal.meter import Meter
+from treadle.cli.terminal.meter import Meter, TurnView
 from treadle.journal.memory import MemoryJournal
 from treadle.models import call
 from treadle.tools.protocol import ApprovalRequest
@@ -52,3 +55,37 @@ async def test_the_time_in_which_a_person_decides_is_not_counted() -> None:
         assert " · 0.00 s · session: 2 turns," in said
         assert session.run_id
         assert Meter.of(Run.load(session.run_id, agent.journal)).seconds == meter.seconds
+
+
+async def test_the_time_of_every_turn_is_counted() -> None:
+    """Also of those that end while queued messages are answered, and of one that is stopped."""
+    clock = Clock()
+    turns: list[asyncio.Task[Run]] = []
+
+    @tool
+    async def work(seconds: int) -> str:
+        """Work."""
+        clock.now += seconds
+        if seconds == 7:
+            turns[0].cancel()
+            await asyncio.sleep(60)
+        return "done"
+
+    script = ScriptedModel([[call("work", {"seconds": n})] if n else "Done." for n in (3, 0, 5, 0, 7, 1, 0)])
+    agent = Agent(script, tools=[work], journal=MemoryJournal(), clock=clock)
+    meter = Meter()
+    async with agent.session() as session:
+        view = TurnView(is_live=False, shows_input=False)
+        view.meter, view.session = meter, session
+        session.post("One.")
+        session.post("Two.")
+        run = await session.finish_turn(on_event=view.on_event)
+        said = meter.take(run)
+        assert " · 8.0 s · session: 2 turns," in said
+        assert said.endswith(", 8.0 s")
+        turns.append(asyncio.ensure_future(session.send("Three.", on_event=view.on_event)))
+        with suppress(asyncio.CancelledError):
+            await turns[0]
+        assert " · 7.0 s · session: 3 turns," in meter.take(session.run)
+        assert meter.take(await session.send("Four.", on_event=view.on_event)).endswith(", 16.0 s")
+        assert Meter.of(session.run).seconds == meter.seconds

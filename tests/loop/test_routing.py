@@ -23,8 +23,6 @@ from treadle.core.state import ESCALATED, fold
 from treadle.core.types import Completion, FinishReason, Message, Request, Role, TokenRecord, Usage
 from treadle.journal.facts import facts_of
 from treadle.journal.memory import MemoryJournal
-from treadle.loop.inference import Inference, make_inference
-from treadle.loop.routing import RoutedInference
 from treadle.models import FallbackModel, ScriptedModel, Watch, call
 from treadle.models.wrappers.tiered import Tier, TieredModel
 
@@ -389,6 +387,6 @@ def test_latencies_can_be_added_in_any_thread():
     assert known.get("m").samples == 2000
 
 
-def test_a_run_with_one_model_has_no_part_in_this():
-    assert type(make_inference(ScriptedModel([]))) is Inference
-    assert type(make_inference(TieredModel({"mid": ScriptedModel([])}))) is RoutedInference
+async def test_a_run_with_one_model_has_no_part_in_this():
+    run = await Agent(ScriptedModel(["done"])).run("go")
+    assert [body.route for body in starts(run)] == [None]

@@ -1,7 +1,6 @@
 """What an agent knows besides its instructions and the conversation, as `agent/` uses it."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Protocol
 
 from msgspec import Struct
@@ -12,10 +11,6 @@ from treadle.tools.protocol import Tool
 
 if TYPE_CHECKING:
     from treadle.context.memory import Memory
-
-
-NOTHING: Mapping[str, int] = MappingProxyType({})
-"""No versions of items."""
 
 
 class Turn(Struct, frozen=True, kw_only=True):
@@ -94,7 +89,7 @@ class Source(Protocol):
     """Something that is recalled for each turn: memories or documents."""
 
     async def recall(
-        self, text: str, *, turn_key: str, now: float, told: Mapping[str, int] = NOTHING
+        self, text: str, *, turn_key: str, now: float, told: Mapping[str, int] | None = None
     ) -> Recalled | None:
         """Return what fits the user's message `text`, fenced off as data; `None` if nothing does.
 
@@ -136,7 +131,7 @@ class Surroundings(Protocol):
         ...
 
     async def recall(
-        self, text: str, *, turn_key: str, now: float, told: Mapping[str, int] = NOTHING
+        self, text: str, *, turn_key: str, now: float, told: Mapping[str, int] | None = None
     ) -> Recalled | None:
         """Return what is recalled for a turn, without what the model has been `told` and still sees.
 
@@ -146,6 +141,16 @@ class Surroundings(Protocol):
 
     async def write_back(self, turn: Turn) -> None:
         """Remember a completed turn. Doing it again changes nothing. It never fails: a failure is logged."""
+        ...
+
+    @property
+    def topics(self) -> tuple[str, ...]:
+        """The constraints and views of the persona, as texts."""
+        ...
+
+    @property
+    def has_documents(self) -> bool:
+        """True if the agent knows documents."""
         ...
 
     @property

@@ -115,17 +115,19 @@ def note_tools(state: "State") -> None:
 def note_inference(state: "State", body: e.InferenceCompleted) -> None:
     """Note what the server counted, before the answer is added to the messages."""
     context, usage = state.context, body.completion.usage
-    is_counted = usage is not None and usage.input_tokens > 0
-    if state.window is None and context.refused_tokens is None:
-        if not is_counted:
-            return
-    elif (room := find_room(state)) is not None:
-        if usage is None or not is_counted:
-            context.known_tokens = count_prompt(state) + weigh_message(body.completion.message)
-        elif not context.is_fresh and not is_surely_below(state, room * _MEASURED_SHARE):
+    room = None
+    if state.window is not None or context.refused_tokens is not None:
+        room = find_room(state)
+    if usage is not None and usage.input_tokens > 0:
+        if room is not None and not context.is_fresh and not is_surely_below(state, room * _MEASURED_SHARE):
             _learn_rate(context, usage.input_tokens, state)
-    if usage is not None and is_counted:
-        context.known_tokens = usage.total_tokens
+        context.known_tokens = usage.input_tokens + usage.output_tokens
+    elif room is not None:
+        context.known_tokens = count_prompt(state) + weigh_message(body.completion.message)
+    else:
+        # The window may become known later. Then all messages are estimated.
+        context.known_messages, context.known_tokens = 0, context.tools_tokens
+        return
     context.known_messages = len(state.messages) + 1
     context.is_fresh = False
 

@@ -119,6 +119,8 @@ def decide(state: State) -> Action | None:
     if state.is_schema_untold and state.output_spec is not None:
         told = Message(Role.USER, ask_for_schema(state.output_spec))
         return Append((e.MessageInjected(message=told, tells_schema=True),))
+    if state.window is None and state.context.refused_tokens is None:
+        return Infer(state.step + 1, has_tools=state.limit is None)
     return _on_context(state) or Infer(state.step + 1, has_tools=state.limit is None)
 
 
@@ -139,8 +141,6 @@ def _on_context(state: State) -> Action | None:
 
     A prompt is sent up to the whole room if it was just compacted, since another compaction would not help.
     """
-    if state.window is None and state.context.refused_tokens is None:
-        return None
     room = find_room(state)
     if room is None or state.policy.compact_at is None or not state.can_compact:
         return None
@@ -250,6 +250,9 @@ def _on_answer(state: State, answer: Message) -> Append | AskUser | CheckAnswer:
         )
     if not answer.content.strip() and not answer.parts and state.can_nudge and not state.spent.nudges:
         return Append((e.MessageInjected(message=Message(Role.USER, _NUDGE), is_nudge=True),))
+    if state.refused_tool is not None and not state.spent.nudges:
+        told = Message(Role.USER, REFUSED_MESSAGE.format(tool=state.refused_tool))
+        return Append((e.MessageInjected(message=told, is_nudge=True),))
     return _end_turn(state, StopReason.COMPLETED)
 
 
@@ -257,6 +260,12 @@ _NUDGE = (
     "Your last message had no text and called no tool, so the user has seen nothing of it. Go on: call a tool, or "
     "write your answer."
 )
+REFUSED_MESSAGE = (
+    "Your last message says that you cannot do something for which you have the tool {tool}. The user has not been "
+    "given that message as an answer. If the tool serves the user's request, call it now. Otherwise write your "
+    "whole answer again, and say why you do not use it."
+)
+"""The message that tells a model about a tool which it says it cannot use."""
 
 
 def judge_answer(state: State, output: str, fault: str | None) -> Append:
@@ -319,13 +328,13 @@ def _on_calls(state: State) -> Action:
         return _settle(state, over)
     if state.policy.approve and (action := _on_approvals(state, open_calls)) is not None:
         return action
-    return _run_or_ask(state, open_calls)
+    if state.asked_questions:
+        return _run_or_ask(state, open_calls)
+    return RunCalls(tuple(open_calls))
 
 
 def _run_or_ask(state: State, open_calls: list[CallState]) -> RunCalls | AskUser:
     """Return the action to run the calls that do not wait for an answer, or to ask if all of them do."""
-    if not state.asked_questions:
-        return RunCalls(tuple(open_calls))
     questions = open_questions(state)
     waiting = {body.call_id for body in questions}
     ready = [item for item in open_calls if item.call.call_id not in waiting]

@@ -40,7 +40,13 @@ class Log(Generic[T]):
 
     def append(self, item: T) -> "Log[T]":
         """Return a log with `item` added at the end; this log is unchanged."""
-        return self.extend((item,))
+        items = self._items
+        if self._size != len(items):
+            return self.extend((item,))
+        new: Log[T] = Log.__new__(Log)
+        items.append(item)
+        new._items, new._memos, new._size = items, self._memos, self._size + 1
+        return new
 
     def map(self, function: Callable[..., R], *context: object) -> list[R]:
         """Return the list of `function(item, *context)` for every item.

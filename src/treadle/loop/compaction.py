@@ -16,7 +16,8 @@ from treadle.core.errors import ConfigError, ProviderError
 from treadle.core.state import State, guess_next_tokens
 from treadle.core.tokens import weigh_message
 from treadle.core.types import Completion, Request, Usage
-from treadle.loop.outbox import Clock, Outbox
+from treadle.journal.protocol import Clock
+from treadle.loop.outbox import Outbox
 from treadle.models.protocol import Model, Watch, estimate_cost_usd, has_price, load_model
 
 _SUMMARY_SECONDS = 120.0

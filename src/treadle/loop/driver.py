@@ -11,7 +11,7 @@ nothing before the events that led to it are durable. Only the driver appends.
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 from msgspec.structs import force_setattr as stamp
@@ -35,10 +35,10 @@ from treadle.core.decide import (
 from treadle.core.questions import AskUser
 from treadle.core.state import State, Status, advance
 from treadle.core.types import Fault, StopReason
-from treadle.journal.protocol import RunWriter
+from treadle.journal.protocol import Clock, RunWriter
 from treadle.loop.compaction import Compaction, give_up
 from treadle.loop.hooks import MANY, Hooks
-from treadle.loop.inference import check_answer, make_inference
+from treadle.loop.inference import Inference, check_answer
 from treadle.loop.listener import Emit, Listener
 from treadle.loop.outbox import DONE, Outbox
 from treadle.loop.toolcalls import ToolCalls
@@ -65,8 +65,8 @@ class Driver:
         self._writer = writer
         clock = self._clock = bench.clock
         read_blob = None if bench.journal is None else bench.journal.read_blob
-        self._inference = make_inference(model, read_blob, clock)
-        self._compaction = Compaction(model, clock)
+        self._model = model
+        self._inference = _make_inference(model, read_blob, clock)
         self.bench = bench
         self._calls = ToolCalls(bench)
         self.find_answer_fault: FindFault | None = None
@@ -109,7 +109,9 @@ class Driver:
         if not self._is_released:
             await self._writer.release()
             self._is_released = True
-        await (DONE if self._held else self._tell())
+        if not self._held:
+            is_heard = self._hooks is not None or self._listener is not None
+            await (self._tell() if is_heard else self._writer.sync())
         self.listen(None)
         if self._hooks is not None:
             self._hooks.leave(self.run_id)
@@ -140,6 +142,10 @@ class Driver:
             if not bench.scope.is_empty:
                 await see_through(bench.close_scope)
         return state
+
+    @cached_property
+    def _compaction(self) -> Compaction:
+        return Compaction(self._model, self._clock)
 
     async def compact(self) -> e.ContextCompacted | None:
         """Compact the context between two turns, and return the event; `None` if there is nothing to compact."""
@@ -192,24 +198,30 @@ class Driver:
             stamp(body, "at", now)
         if state.policy.deadline_seconds is not None:
             self._stamp_work(bodies)
-        held, self._held = self._held, ()
-        if held:
-            blobs = {**(self._held_blobs or {}), **(blobs or {})} or None
-        self._writer.append((*held, *bodies) if held else bodies, blobs)
+        if self._held:
+            self._append_held(bodies, blobs)
+        else:
+            self._writer.append(bodies, blobs)
         for body in bodies:
             advance(state, body)
-        if held:
-            bodies = (*held, *bodies)
         if self._hooks is not None:
             self._unhooked += bodies
         if self._listener is not None or self.kept_events is not None:
             first_seq = state.seq - len(bodies) + 1
             events = [e.Event(self.run_id, seq, body) for seq, body in enumerate(bodies, first_seq)]
             if self._listener is not None:
-                # A turn's listener is not told of the beginning of its session.
-                self._unsent += events[len(held) :]
+                self._unsent += events
             if self.kept_events is not None:
                 self.kept_events += events
+
+    def _append_held(self, bodies: tuple[e.DurableBody, ...], blobs: Mapping[str, bytes] | None) -> None:
+        held, self._held = self._held, ()
+        self._writer.append((*held, *bodies), {**(self._held_blobs or {}), **(blobs or {})} or None)
+        # A turn's listener is not told of the beginning of its session.
+        if self._hooks is not None:
+            self._unhooked += held
+        if self.kept_events is not None:
+            self.kept_events += [e.Event(self.run_id, seq, body) for seq, body in enumerate(held, 1)]
 
     def _stamp_work(self, bodies: Sequence[e.DurableBody]) -> None:
         """Set how long the turn has been worked on."""
@@ -313,6 +325,17 @@ class Driver:
             )
             self.put(failure)
         return is_inferring
+
+
+def _make_inference(model: Model, read_blob: Callable[[str], bytes] | None, clock: Clock) -> Inference:
+    """Return the performer of one run's inferences. Raises: `ConfigError` for a router that cannot be used."""
+    if getattr(model, "tiers", None) is not None:
+        from treadle.loop.routing import RoutedInference
+        from treadle.models.wrappers.tiered import TieredModel
+
+        if isinstance(model, TieredModel):
+            return RoutedInference(model, read_blob, clock)
+    return Inference(model, read_blob, clock)
 
 
 class _Progress:

@@ -34,25 +34,13 @@ from treadle.core.types import (
     ToolCall,
     Usage,
 )
+from treadle.journal.protocol import Clock
 from treadle.loop.compaction import count_tokens
-from treadle.loop.outbox import Clock, Outbox
+from treadle.loop.outbox import Outbox
 from treadle.models.protocol import Hold, Model, Watch, check_parts, estimate_cost_usd
 
 _SAFETY = 3
 """How far estimates may be off for a prompt not to be counted by the model's tokenizer."""
-
-
-def make_inference(
-    model: Model, read_blob: Callable[[str], bytes] | None = None, clock: Clock = time
-) -> "Inference":
-    """Return the performer of one run's inferences. Raises: `ConfigError` for a router that cannot be used."""
-    if getattr(model, "tiers", None) is not None:
-        from treadle.loop.routing import RoutedInference
-        from treadle.models.wrappers.tiered import TieredModel
-
-        if isinstance(model, TieredModel):
-            return RoutedInference(model, read_blob, clock)
-    return Inference(model, read_blob, clock)
 
 
 class Inference:
@@ -98,7 +86,8 @@ class Inference:
             if state.has_parts:
                 await self._contents.load(digests_of_parts(messages))
                 request = replace(request, contents=self._contents)
-            check_room(state, self._model, request)
+            if state.window is not None or state.context.refused_tokens is not None:
+                check_room(state, self._model, request)
             first = None if self.on_delta is None else _FirstToken(self.on_delta, self._clock)
             watch = Watch(first, failures)
             if state.policy.deadline_seconds is not None:
@@ -129,7 +118,7 @@ class Inference:
             tokens = share_prompt(completion.tokens, self._token_ids)
             self._token_ids = whole_prompt(tokens, self._token_ids)
             completion = replace(completion, tokens=tokens)
-        blobs = completion.contents
+        blobs, answered_by = completion.contents, watch.answered_by
         if blobs is not None:
             completion = replace(completion, contents=None)
         done = e.InferenceCompleted(
@@ -137,9 +126,20 @@ class Inference:
             completion=completion,
             duration_seconds=seconds,
             first_token_seconds=None if first is None or first.at is None else first.at - begin,
-            answered_by=None if watch.answered_by == self._model.name else watch.answered_by,
+            answered_by=None if answered_by is None or answered_by == self._model.name else answered_by,
+            refused_tool=_find_refused_tool(state, completion.message),
         )
         outbox.put(done, blobs=blobs)
+
+
+def _find_refused_tool(state: State, answer: Message) -> str | None:
+    """Return the name of an offered tool that an answer says cannot be used, if the agent has a judge."""
+    if state.agent is None or state.agent.context is None or state.agent.context.judge is None:
+        return None
+    # Imported here because only agents with a judge need the patterns.
+    from treadle.context.judging import find_refused_tool
+
+    return find_refused_tool(state, answer)
 
 
 def check_room(state: State, model: Model, request: Request) -> None:

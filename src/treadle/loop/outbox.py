@@ -1,4 +1,4 @@
-"""What performers are given: a clock, and the outbox, into which a performer puts events while it works.
+"""The outbox: the stream in which a performer returns events while it works.
 
 A performer puts events into an outbox in order, and does not know who reads them: the driver appends them to the
 journal, `verify` compares them, and others ignore them.
@@ -8,18 +8,6 @@ from collections.abc import Awaitable, Generator, Mapping
 from typing import Protocol
 
 from treadle.core.events import DurableBody
-
-
-class Clock(Protocol):
-    """The clock of a run, such as the module `time`."""
-
-    def time(self) -> float:
-        """Return the time in seconds since the epoch."""
-        ...
-
-    def monotonic(self) -> float:
-        """Return a time in seconds that never goes backwards, for measuring durations."""
-        ...
 
 
 class Outbox(Protocol):

@@ -26,8 +26,9 @@ from treadle.core.decide import Infer
 from treadle.core.errors import ConfigError
 from treadle.core.state import ESCALATED, State
 from treadle.core.types import Completion, Fault, Route, StopReason, Usage, Verdict
+from treadle.journal.protocol import Clock
 from treadle.loop.inference import Inference, describe_failure
-from treadle.loop.outbox import Clock, Outbox
+from treadle.loop.outbox import Outbox
 from treadle.models.wrappers.fallback import DEFAULT_ERRORS
 from treadle.models.wrappers.tiered import TieredModel, window_of
 

@@ -31,8 +31,10 @@ class ToolCalls:
         """Run calls in order; consecutive calls of tools that allow it run at the same time."""
         bench, calls = self._bench, action.calls
         if len(calls) == 1:
-            with suppress(ParkedError):
+            try:
                 await bench.make(_order(state, calls[0]), outbox)
+            except ParkedError:
+                return
             return
         orders = [_order(state, item) for item in calls]
         start = 0

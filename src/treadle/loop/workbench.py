@@ -13,9 +13,11 @@ from typing import Any
 from msgspec.structs import replace
 
 from treadle.core import events as e
+from treadle.core.budget import Allowance
 from treadle.core.decide import refuse_unapproved, unknown_outcome
 from treadle.core.errors import RetryWithMessage
 from treadle.core.inner import Run
+from treadle.core.questions import Answer, Question
 from treadle.core.types import (
     Child,
     Effect,
@@ -25,11 +27,10 @@ from treadle.core.types import (
     ToolResult,
     ToolSpec,
 )
-from treadle.journal.protocol import Journal
-from treadle.loop.callcontext import CallContext
+from treadle.journal.protocol import Clock, Journal
 from treadle.loop.innercalls import InnerCalls
 from treadle.loop.orders import Order, read_call, to_decided, to_started
-from treadle.loop.outbox import Clock, Outbox
+from treadle.loop.outbox import Outbox
 from treadle.loop.questions import Asking, ParkedError, Questioner
 from treadle.loop.results import (
     LARGE_BYTES,
@@ -37,13 +38,14 @@ from treadle.loop.results import (
     describe_exception,
     describe_stop,
     failed,
+    find_result,
     is_large,
     to_result,
 )
 from treadle.loop.rules import Rules
 from treadle.sandbox.protocol import Sandbox
 from treadle.tools.context import NO_CONTEXT, NO_DEPS, Scope, ToolContext
-from treadle.tools.protocol import ApprovalRequest, Approver, Asker, Decision, Tool
+from treadle.tools.protocol import ApprovalRequest, Approver, Asker, Decision, Tool, ToolOutput
 from treadle.tools.threads import THREADS
 from treadle.tools.toolbox import Toolbox
 
@@ -224,7 +226,7 @@ class Workbench:
         if call.name not in self.toolbox.contextless:
             asking = self._asking[order.parent_call_id or call.call_id]
             asking.running.append((spec.effect, timer))
-            context = CallContext(self, order.call.call_id, order.step, inner, asking)
+            context = _CallContext(self, order.call.call_id, order.step, inner, asking)
         begin = self.clock.monotonic()
         try:
             if timer is None:
@@ -309,6 +311,79 @@ class Workbench:
         decided = to_decided(call.call_id, decision)
         outbox.put(decided)
         return None if decision.is_approved else refuse_unapproved(call, decided)
+
+
+class _CallContext(ToolContext[Any]):
+    """The context of a call on a workbench."""
+
+    __slots__ = ("_asking", "_bench", "_inner")
+
+    def __init__(
+        self, bench: "Workbench", call_id: str, step: int, inner: InnerCalls | None, asking: Asking
+    ) -> None:
+        """Make a context. An inner call has no `inner`: it cannot make further calls."""
+        super().__init__(
+            bench.run_id,
+            call_id,
+            step,
+            bench.sandbox,
+            scope=bench.scope,
+            tools=bench.toolbox.specs,
+            deps=bench.deps,
+        )
+        self._bench = bench
+        self._inner = inner
+        self._asking = asking
+
+    @property
+    def is_heard(self) -> bool:
+        """See `ToolContext`."""
+        return self._bench.report is not None
+
+    def progress(self, text: str) -> None:
+        """See `ToolContext`."""
+        if (report := self._bench.report) is not None:
+            report(self.call_id, text)
+
+    async def find_result(self, call_id: str) -> ToolResult | None:
+        """See `ToolContext`."""
+        journal = self._bench.journal
+        return (
+            None if journal is None else await asyncio.to_thread(find_result, journal, self.run_id, call_id)
+        )
+
+    async def call_tool(self, name: str, arguments: dict[str, Json]) -> ToolOutput:
+        """See `ToolContext`."""
+        if self._inner is None:
+            return await super().call_tool(name, arguments)
+        return await self._inner.call(name, arguments)
+
+    async def ask(self, question: Question | str) -> Answer:
+        """See `ToolContext`."""
+        asked = Question(question) if isinstance(question, str) else question
+        return await self._asking.ask(self.call_id, asked)
+
+    async def consult(self, call: ToolCall) -> Decision | None:
+        """See `ToolContext`."""
+        return await self._bench.consult(call)
+
+    @property
+    def journal(self) -> Journal | None:
+        """See `ToolContext`."""
+        return self._bench.journal
+
+    @property
+    def approver(self) -> Approver | None:
+        """See `ToolContext`."""
+        return self._bench.approver
+
+    def allowance(self) -> Allowance:
+        """See `ToolContext`."""
+        return self._bench.rules.allow(self._bench.toolbox.drivers)
+
+    def note_child(self, child: Child) -> None:
+        """See `ToolContext`."""
+        self._bench.children[self.call_id] = child
 
 
 def _is_cancelled() -> bool:

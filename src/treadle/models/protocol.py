@@ -33,37 +33,24 @@ class Hold(Struct, frozen=True):
     """The rest of the wait, in seconds."""
 
 
-class Watch:
-    """The callbacks by which a model reports while it works. The loop makes one for each run."""
+class Watch(Struct, eq=False):
+    """The callbacks by which a model reports while it works. The loop makes one for each inference."""
 
-    __slots__ = ("answered_by", "held", "left_seconds", "on_delta", "on_failure", "on_rate_limits")
-
-    def __init__(
-        self,
-        on_delta: Callable[[Delta], None] | None = None,
-        on_failure: Callable[[ProviderError, int, float], None] | None = None,
-        on_rate_limits: Callable[[RateLimits], None] | None = None,
-        *,
-        left_seconds: float | None = None,
-        held: "Hold | None" = None,
-    ) -> None:
-        self.on_delta = on_delta
-        """The function to call with each piece of the answer when it arrives. `None`: the answer is not
-        streamed."""
-        self.on_failure = on_failure
-        """The function that a wrapper calls before it tries again, with the error, the attempt's number (from 1)
-        and the delay before the next attempt in seconds. Pieces that the failed attempt streamed no longer
-        count. If it raises the error, the wrapper must not try again."""
-        self.on_rate_limits = on_rate_limits
-        """The function to call with the server's rate limits, if the headers of an answer report them."""
-        self.left_seconds = left_seconds
-        """How long the caller waits for the answer. If a request would wait longer, it fails at once. `None`: no
-        limit."""
-        self.held = held
-        """The wait that a server asked for before the run was resumed; `None` if there is none."""
-        self.answered_by: str | None = None
-        """The name of the model that answered, which a wrapper of several models sets; `None`: there is only
-        one."""
+    on_delta: Callable[[Delta], None] | None = None
+    """The function to call with each piece of the answer when it arrives. `None`: the answer is not streamed."""
+    on_failure: Callable[[ProviderError, int, float], None] | None = None
+    """The function that a wrapper calls before it tries again, with the error, the attempt's number (from 1) and
+    the delay before the next attempt in seconds. Pieces that the failed attempt streamed no longer count. If it
+    raises the error, the wrapper must not try again."""
+    on_rate_limits: Callable[[RateLimits], None] | None = None
+    """The function to call with the server's rate limits, if the headers of an answer report them."""
+    left_seconds: float | None = None
+    """How long the caller waits for the answer. If a request would wait longer, it fails at once. `None`: no
+    limit."""
+    held: "Hold | None" = None
+    """The wait that a server asked for before the run was resumed; `None` if there is none."""
+    answered_by: str | None = None
+    """The name of the model that answered, which a wrapper of several models sets; `None`: there is only one."""
 
 
 class Model(Protocol):

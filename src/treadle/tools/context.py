@@ -88,7 +88,7 @@ class ToolContext(Generic[DepsT]):
     `ToolContext[Database]` says that the tool needs a `Database` as `deps`.
 
     A context that you make yourself, as in a test of a tool, is one outside of a run: there is nobody to ask, no
-    other tool to call, no journal, and nobody who watches. `treadle.loop.calls` has the contexts of runs.
+    other tool to call, no journal, and nobody who watches. The workbench makes the contexts of runs.
     """
 
     __slots__ = ("_deps", "call_id", "run_id", "sandbox", "scope", "step", "tools")

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from treadle import Agent, ScriptedModel
-from treadle.context.personas.load import demands_of_persona, load_persona
+from treadle.context.personas.demands import demands_of_persona
+from treadle.context.personas.model import Persona
 from treadle.journal.memory import MemoryJournal
 from treadle.models import call
 
@@ -22,7 +23,7 @@ def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("path", PERSONAS, ids=lambda path: path.stem)
 async def test_an_example_works_as_it_is(path: Path) -> None:
-    persona = load_persona(path)
+    persona = Persona.load(path)
     assert demands_of_persona(persona, path.parent) == ()
     agent = Agent(ScriptedModel(["Hello."]), persona=persona, journal=MemoryJournal())
     run = await agent.run("hi")
@@ -44,7 +45,7 @@ async def test_the_analyst_makes_a_report_with_its_skill(tmp_path: Path) -> None
     )
     agent = Agent(
         model,
-        persona=load_persona(EXAMPLES / "personas" / "analyst.yaml"),
+        persona=Persona.load(EXAMPLES / "personas" / "analyst.yaml"),
         journal=MemoryJournal(),
         files={"sales.csv": "day,sum\nMon,3\nTue,\nWed,5.5\n"},
         approver=lambda request: True,
@@ -60,5 +61,5 @@ async def test_the_analyst_makes_a_report_with_its_skill(tmp_path: Path) -> None
 def test_a_copy_of_the_examples_needs_nothing_else(tmp_path: Path) -> None:
     shutil.copytree(EXAMPLES, tmp_path / "examples")
     for path in sorted((tmp_path / "examples" / "personas").glob("*.yaml")):
-        persona = load_persona(path)
+        persona = Persona.load(path)
         assert all(Path(item).exists() for item in (*persona.skills, *persona.documents))

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from treadle import ConfigError
-from treadle.context.personas.load import demands_of_persona, load_persona
+from treadle.context.personas.demands import demands_of_persona
 from treadle.context.personas.model import Persona, persona_schema
 from treadle.core.errors import MistakesError
 
@@ -43,7 +43,7 @@ def write(folder: Path, text: str, name: str = "ada.yaml") -> Path:
 
 
 def test_a_whole_file_is_read_with_paths_relative_to_it(tmp_path: Path) -> None:
-    persona = load_persona(write(tmp_path, WHOLE))
+    persona = Persona.load(write(tmp_path, WHOLE))
     assert persona.skills == [str(tmp_path / "skills")]
     assert persona.documents == [str(tmp_path / "notes.md")]
     names = [part.name for part in persona.parts]
@@ -65,7 +65,7 @@ memory: 7
 memory: 8
 """
     with pytest.raises(MistakesError) as raised:
-        load_persona(write(tmp_path, text))
+        Persona.load(write(tmp_path, text))
     lines = str(raised.value).replace(f"{tmp_path}/", "").splitlines()
     assert [line.split(": ")[0] for line in lines[1:]] == [
         "ada.yaml:1",
@@ -113,13 +113,13 @@ memory: 8
 )
 def test_hostile_files_are_refused(text: str, why: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=why):
-        load_persona(write(tmp_path, text))
+        Persona.load(write(tmp_path, text))
     assert not list(tmp_path.glob("evil"))
 
 
 def test_a_missing_file_is_told(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="cannot read the persona"):
-        load_persona(tmp_path / "none.yaml")
+        Persona.load(tmp_path / "none.yaml")
 
 
 @pytest.mark.parametrize(
@@ -139,14 +139,14 @@ def test_what_a_persona_would_do_beyond_its_sandbox_is_found_without_doing_it(
     text: str, demand: str, tmp_path: Path
 ) -> None:
     (tmp_path / "evil.py").write_text(f"open({str(tmp_path / 'evil')!r}, 'w').close()")
-    persona = load_persona(write(tmp_path, f"name: Eve\n{text}"))
+    persona = Persona.load(write(tmp_path, f"name: Eve\n{text}"))
     assert demand in " ".join(demands_of_persona(persona, tmp_path))
     assert not (tmp_path / "evil").exists()
 
 
 def test_a_persona_that_stays_in_its_sandbox_and_folder_demands_nothing(tmp_path: Path) -> None:
     text = "name: Ada\ntools: [files, python]\ndocuments: [a.md]\nskills: [skills]\nmemory: true"
-    assert demands_of_persona(load_persona(write(tmp_path, text)), tmp_path) == ()
+    assert demands_of_persona(Persona.load(write(tmp_path, text)), tmp_path) == ()
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="symlinks")
@@ -155,7 +155,7 @@ def test_a_link_out_of_the_folder_is_a_demand(tmp_path: Path) -> None:
     home.mkdir()
     (tmp_path / "secret").write_text("s")
     (home / "a.md").symlink_to(tmp_path / "secret")
-    persona = load_persona(write(home, "name: Ada\ndocuments: [a.md]"))
+    persona = Persona.load(write(home, "name: Ada\ndocuments: [a.md]"))
     assert demands_of_persona(persona, home)
 
 

@@ -24,7 +24,6 @@ from treadle.agent.driving.parts import AgentParts
 from treadle.agent.driving.turns import open_turn
 from treadle.agent.options import (
     Given,
-    Instructions,
     RunContext,
     StreamOptions,
     check_run,
@@ -93,13 +92,11 @@ async def begin(
     if files is None:
         files = agent.files if task is None else task.files
     output = agent.kit.output(given.answer.schema, task)
-    context = RunContext(
-        run_id=run_id,
-        deps=None if given.deps is NO_DEPS else given.deps,
-        input=text,
-        metadata=metadata or {},
-    )
-    said = await _read_instructions(agent.instructions, context)
+    said: str | None = None
+    if callable(agent.instructions):
+        deps = None if given.deps is NO_DEPS else given.deps
+        context = RunContext(run_id=run_id, deps=deps, input=text, metadata=metadata or {})
+        said = await _call_instructions(agent.instructions, context)
     sandbox = _make_sandbox(files)
     agent.kit.toolbox(task).check_deps(given.deps)
     if task is not None:
@@ -138,14 +135,11 @@ async def begin(
     return driver
 
 
-async def _read_instructions(given: Instructions | None, context: RunContext[Any]) -> str | None:
-    """Return the instructions that a function makes for a new run; `None` if `given` is not a function.
+async def _call_instructions(function: Callable[..., Any], context: RunContext[Any]) -> str:
+    """Return the instructions that a function makes for a new run.
 
     Raises: `ConfigError` if the function does not return a text, and what the function raises.
     """
-    if given is None or isinstance(given, str):
-        return None
-    function: Callable[..., Any] = given
     said = function(context) if inspect.signature(function).parameters else function()
     if inspect.isawaitable(said):
         said = await said

@@ -1,6 +1,7 @@
 """A drive of a run: its driver, its way to the end or to a pause, and the release of its lease."""
 
 import asyncio
+from collections.abc import Awaitable
 from importlib.util import find_spec
 from typing import TypeVar
 
@@ -29,10 +30,11 @@ from treadle.core.types import (
 )
 from treadle.journal.protocol import Journal, RunWriter
 from treadle.loop.driver import Driver
+from treadle.loop.outbox import DONE
 from treadle.loop.rules import RunRules
 from treadle.loop.wayout import see_through
 from treadle.loop.workbench import Workbench
-from treadle.models.protocol import has_price
+from treadle.models.protocol import Model, has_price
 from treadle.sandbox.protocol import Sandbox
 
 T = TypeVar("T")
@@ -73,7 +75,8 @@ async def drive(
         reason = "cancelled" if isinstance(error, asyncio.CancelledError) else None
         await leave(driver, reason)
         raise
-    await write_back(agent, driver.run_id, driver.state)
+    if agent.known is not None:
+        await write_back(agent, driver.run_id, driver.state)
     return Run(driver.run_id, driver.state, agent.journal, answer)
 
 
@@ -108,12 +111,14 @@ def make_driver(
     Raises: `ConfigError` if the policy limits a cost that is not known.
     """
     policy, task = terms.policy, terms.task
-    if policy.max_cost_usd is not None and not has_price(agent.model):
-        extra = "" if find_spec("genai_prices") else "pip install 'treadle[cost]', or "
-        raise ConfigError(
-            f"max_cost_usd (--max-cost) limits the cost, and no price of the model {agent.model.name!r} is known: "
-            f"{extra}give its price, as model(..., price=Price(...)) or `price` in treadle.toml"
-        )
+    judging: Model | None = getattr(agent.judge, "model", None)
+    for model in (agent.model, judging) if policy.max_cost_usd is not None else ():
+        if model is not None and not has_price(model):
+            extra = "" if find_spec("genai_prices") else "pip install 'treadle[cost]', or "
+            raise ConfigError(
+                f"max_cost_usd (--max-cost) limits the cost, and no price of the model {model.name!r} is known: "
+                f"{extra}give its price, as model(..., price=Price(...)) or `price` in treadle.toml"
+            )
     can_read = terms.window is not None and policy.compact_at is not None and task is None
     bench = Workbench(
         agent.kit.toolbox(task, terms.output, given.answer, can_read=can_read).under(policy),
@@ -134,16 +139,19 @@ def make_driver(
     return driver
 
 
-async def warm_up(agent: AgentParts) -> None:
+def warm_up(agent: AgentParts) -> Awaitable[None]:
     """Prepare what a router needs, if the agent's model has one: how fast models answered in earlier runs, and the
     tables of prices and windows."""
-    if getattr(agent.model, "tiers", None) is not None:
-        from treadle.context.routing import LATENCIES, facts_of
-        from treadle.models.wrappers.tiered import TieredModel
+    return DONE if getattr(agent.model, "tiers", None) is None else _warm_up(agent)
 
-        if isinstance(agent.model, TieredModel):
-            await asyncio.to_thread(LATENCIES.warm, agent.journal)
-            await asyncio.to_thread(facts_of, agent.model, "")
+
+async def _warm_up(agent: AgentParts) -> None:
+    from treadle.context.routing import LATENCIES, facts_of
+    from treadle.models.wrappers.tiered import TieredModel
+
+    if isinstance(agent.model, TieredModel):
+        await asyncio.to_thread(LATENCIES.warm, agent.journal)
+        await asyncio.to_thread(facts_of, agent.model, "")
 
 
 async def restore(journal: Journal, state: State) -> Sandbox:

@@ -31,9 +31,11 @@ class Kit:
         self.own = make_toolbox((*self.given, *self._extra))
         self._has_given = len(self.own.tools) > len(self._extra)
         self._boxes: dict[tuple[object, ...], Toolbox] = {}
-        self._window: tuple[int, str] | None = None
+        self._known_window: tuple[int, str] | None = None
         self._has_looked = False
         """True if the model's window was looked up."""
+        self._newest_window: tuple[Policy, Window | None] | None = None
+        """The newest policy of a run, and the window of its context."""
 
     def check_policy(self, policy: Policy, task: Task | None = None) -> None:
         """Check that the tools which a policy names exist. Raises: `ConfigError` with the nearest name.
@@ -53,12 +55,17 @@ class Kit:
 
     async def window(self, policy: Policy) -> Window | None:
         """Return the context window of the agent's model; `None` if it is not known. It is looked up once."""
+        newest = self._newest_window
+        if newest is not None and newest[0] is policy:
+            return newest[1]
         from treadle.context.window import look_up_window, make_window
 
         if policy.context_tokens is None and not self._has_looked:
-            self._window = await look_up_window(self._model)
+            self._known_window = await look_up_window(self._model)
             self._has_looked = True
-        return make_window(self._window, self._model, policy)
+        window = make_window(self._known_window, self._model, policy)
+        self._newest_window = policy, window
+        return window
 
     def names_for(self, task: Task | None) -> tuple[str, ...]:
         """Return the names of the toolsets that a task adds: none if the agent has tools of its own."""

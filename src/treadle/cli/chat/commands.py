@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
+from treadle.cli.terminal.format import format_compaction
 from treadle.cli.terminal.output import clean, print_note, stdout, write_cost, write_count, write_usage
 from treadle.core.context import count_prompt, find_room
 from treadle.core.errors import ConfigError
@@ -88,9 +89,7 @@ def _compact(chat: "Chat", _: str) -> None:
     if done is None:
         print_note("there is nothing to compact")
         return
-    cost = f" · {write_cost(done.cost_usd)}" if done.cost_usd != 0 else ""
-    failed = f" · without a summary: {done.error}" if done.error else ""
-    print_note(f"compacted from about {done.tokens_before:,} to {done.tokens_after:,} tokens{cost}{failed}")
+    print_note(format_compaction(done))
 
 
 def _cost(chat: "Chat", _: str) -> None:
@@ -134,6 +133,10 @@ def _find_memory(chat: "Chat") -> "Memory":
     return known.memory
 
 
+def _retry(chat: "Chat", _: str) -> None:
+    chat.retry()
+
+
 def _quit(chat: "Chat", _: str) -> None:
     chat.is_over = True
 
@@ -142,6 +145,7 @@ COMMANDS: dict[str, Command] = {
     "/help": Command("show this text", _help),
     "/files": Command("list the files of the session", _files),
     "/attach": Command("send an image, audio, text or document with the next message", _attach, "FILE"),
+    "/retry": Command("try the last turn again, if it ended with an error", _retry),
     "/cost": Command("show the tokens and the cost so far", _cost),
     "/context": Command("show how full the model's context is", _context),
     "/compact": Command("summarise old turns now, so that later ones cost less", _compact),

@@ -1,8 +1,6 @@
 """A person's conversation with one session: its turns, and what is typed while one runs."""
 
 import asyncio
-import select
-import sys
 import time
 from collections.abc import Callable, Coroutine, Iterable
 from functools import partial
@@ -16,6 +14,7 @@ from treadle.agent.run import Run
 from treadle.agent.session import Session
 from treadle.cli.chat.commands import COMMANDS, is_misspelt
 from treadle.cli.chat.files import as_file, find_files
+from treadle.cli.chat.keyboard import Keyboard
 from treadle.cli.exit import ExitCode, join_codes
 from treadle.cli.terminal.ask import make_approver
 from treadle.cli.terminal.bar import spinner
@@ -29,11 +28,8 @@ from treadle.cli.work.drive import FollowUp, print_follow_up
 from treadle.cli.work.execute import Work
 from treadle.core.errors import ConfigError, TreadleError
 from treadle.core.registry import did_you_mean
-from treadle.core.types import Delivery, ToolCall
+from treadle.core.types import Delivery, StopReason, ToolCall
 from treadle.loop.listener import Emit
-
-_LOOK_SECONDS = 0.05
-"""How often a running turn looks for lines that the person has typed."""
 
 
 class Chat:
@@ -48,6 +44,8 @@ class Chat:
         self._prompt = Prompt({name: item.takes_file for name, item in COMMANDS.items()}, lambda: agent.tools)
         self._approver = agent.approver = make_approver()
         self._asker = agent.asker = make_asker()
+        self._keys = asyncio.Lock()
+        """Held while somebody reads from the terminal during a turn."""
         self._meter = Meter()
         self._codes: list[int] = []
         self._attached: list[Path] = []
@@ -77,10 +75,14 @@ class Chat:
             for line in self.agent.known.greeting:
                 stdout().print(clean(line), soft_wrap=True)
             print_knowledge(self.agent)
-        if run.state.turn:
+        state = run.state
+        if state.turn:
             self._meter = Meter.of(run)
-            print_note(f"{write_count(run.state.turn, 'turn')} so far; the last answer was:")
-            stdout().print(clean(run.output), soft_wrap=True)
+            newest = "" if state.is_turn_open else "; the newest one:"
+            print_note(f"{write_count(state.turn, 'turn')} so far{newest}")
+            stdout().print("› " + clean(state.said).replace("\n", "\n  "), style="cyan", soft_wrap=True)
+            if not state.is_turn_open and run.output:
+                stdout().print(clean(run.output), soft_wrap=True)
 
     def _talk(self) -> None:
         self._finish_turn()
@@ -98,6 +100,7 @@ class Chat:
                 self._take_turn(partial(self._send, text, attached))
             elif text:
                 print_note("the message was not sent, because the previous turn is not finished")
+                self._prompt.draft = text
 
     def _command(self, name: str, rest: str) -> None:
         try:
@@ -121,6 +124,10 @@ class Chat:
             self._take_turn(lambda emit: session.finish_turn(on_event=emit), calls)
         return not session.is_turn_open
 
+    def retry(self) -> None:
+        """Try the last turn again, if it ended with an error."""
+        self._take_turn(lambda emit: self.session.retry_turn(on_event=emit))
+
     def attach(self, name: str) -> None:
         """Remember a file for the next message."""
         path = Path(name).expanduser()
@@ -135,16 +142,16 @@ class Chat:
     ) -> None:
         """Run a turn and show it. `calls` are the calls that the model made before, in the same turn."""
         view = TurnView(is_live=is_live(), shows_input=not self._prompt.is_person, calls=calls)
-        view.meter = self._meter
+        view.meter, view.session = self._meter, self.session
         for asking in (self._approver, self._asker):
             if asking is not None:
-                asking.view = view
+                asking.view, asking.keyboard = view, self._keys
         begin = time.monotonic()
         try:
-            run = self.work.run(self._listen(start(view.on_event), view.on_event))
+            run = self.work.run(self._listen(start(view.on_event), view))
         except KeyboardInterrupt:
             view.close()
-            print_note("stopped")
+            print_note(f"stopped · {self._meter.take(self.session.run)}")
             self._codes.append(ExitCode.INTERRUPTED)
             if not self._prompt.is_person:
                 raise
@@ -160,36 +167,26 @@ class Chat:
         view.finish(run, time.monotonic() - begin)
         if (run.approvals or run.questions) and self._prompt.is_person:
             what = "for the decision" if run.approvals else "the question"
-            print_note(f"your next message asks {what} again")
+            print_note(f"your next message asks {what} again; Ctrl-C there ends the turn")
+        elif run.stop_reason is StopReason.ERROR and self._prompt.is_person:
+            print_note("/retry tries it again")
         else:
             print_follow_up(run, self._follow_up)
         self._codes.append(exit_code(run))
 
-    async def _listen(self, turn: Coroutine[Any, Any, Run], emit: Emit) -> Run:
+    async def _listen(self, turn: Coroutine[Any, Any, Run], view: TurnView) -> Run:
         """Run a turn, pass on the lines that the person types meanwhile, and answer those that wait after it."""
-        typing = None
-        if self._prompt.is_person:
-            typing = asyncio.ensure_future(self._pass_on())
+        keyboard = Keyboard(self._prompt, view, self._keys)
+        typing = asyncio.ensure_future(keyboard.watch(self._pass_line)) if self._prompt.is_person else None
         try:
             run = await turn
             while self.session.queued and not self.session.is_turn_open:
-                run = await self.session.finish_turn(on_event=emit)
+                run = await self.session.finish_turn(on_event=view.on_event)
             return run
         finally:
             if typing is not None:
-                typing.cancel()
-
-    async def _pass_on(self) -> None:
-        """Send the lines that the person types during a turn, except those that answer a question."""
-        # An event loop may make a file that it watches non-blocking, and with it the terminal's output.
-        while True:
-            await asyncio.sleep(_LOOK_SECONDS)
-            is_asking = any([item is not None and item.is_asking for item in (self._approver, self._asker)])
-            if not is_asking and select.select([sys.stdin], [], [], 0)[0]:
-                line = sys.stdin.readline()
-                if not line:
-                    return
-                self._pass_line(line.strip())
+                keyboard.stop()
+                await typing
 
     def _pass_line(self, text: str) -> None:
         if text.partition(" ")[0] in COMMANDS:

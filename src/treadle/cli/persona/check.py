@@ -12,10 +12,10 @@ EXAMPLES = (
 
 def check(file: PersonaFile) -> int:
     """Check the file of a persona and the skills and documents that it names, and print every mistake."""
-    from treadle.context.personas.load import load_persona
+    from treadle.context.personas.model import Persona
     from treadle.context.surroundings import describe_persona
 
-    persona = load_persona(file)
+    persona = Persona.load(file)
     _, report = describe_persona(persona)
     for line in report.lines():
         print_note(line)

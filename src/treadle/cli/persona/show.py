@@ -19,10 +19,11 @@ PersonaFile: TypeAlias = Annotated[
 
 def show(file: PersonaFile) -> int:
     """Show the system message of a persona, and what it would start and send. Nothing is started."""
-    from treadle.context.personas.load import demands_of_persona, load_persona
+    from treadle.context.personas.demands import demands_of_persona
+    from treadle.context.personas.model import Persona
     from treadle.context.surroundings import describe_persona
 
-    persona = load_persona(file)
+    persona = Persona.load(file)
     text, report = describe_persona(persona)
     stdout().print(clean(text), soft_wrap=True)
     for section in report.sections:

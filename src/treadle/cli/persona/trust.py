@@ -12,10 +12,11 @@ EXAMPLES = (
 
 def trust(file: PersonaFile) -> int:
     """Trust a persona with its present content, as --trust does. If the content changes, you are asked again."""
-    from treadle.context.personas.load import demands_of_persona, digest_of, load_persona
+    from treadle.context.personas.demands import demands_of_persona, digest_of
+    from treadle.context.personas.model import Persona
     from treadle.context.trust import Trust, record_trust
 
-    persona = load_persona(file)
+    persona = Persona.load(file)
     record_trust("persona", digest_of(persona), Trust.TRUSTED, persona.name)
     demands = demands_of_persona(persona, file.parent)
     for item in demands:

@@ -1,12 +1,14 @@
-"""The approver that asks the person at the terminal whether to run a tool call."""
+"""The approver that asks the person at the terminal whether to run a tool call, and how a line is read."""
 
 import asyncio
+import signal
 import sys
+from typing import Any
 
 import msgspec
 
 from treadle.cli.terminal.format import format_call
-from treadle.cli.terminal.output import clean, stderr
+from treadle.cli.terminal.output import clean, is_live, stderr
 from treadle.cli.terminal.view import View
 from treadle.core.types import Effect, ToolCall
 from treadle.tools.protocol import ApprovalRequest, Decision
@@ -26,21 +28,18 @@ class TerminalApprover:
         self.view = view
         """The view that is paused while a question is on the screen."""
         self._always: set[str] = set()
-        self.is_asking = False
-        """True while a person is asked, so that nobody else may read what is typed."""
+        self.keyboard = asyncio.Lock()
+        """Held while a person is asked, so that nobody else reads what is typed."""
 
     async def __call__(self, request: ApprovalRequest) -> Decision | None:
         """See `Approver`. The end of the input means that the decision is made later."""
         call = request.call
-        if call.name in self._always:
-            return Decision(True)
-        if self.view is not None:
-            self.view.close()
-        self.is_asking = True
-        try:
+        async with self.keyboard:
+            if call.name in self._always:
+                return Decision(True)
+            if self.view is not None:
+                self.view.close()
             return await self._ask(request)
-        finally:
-            self.is_asking = False
 
     async def _ask(self, request: ApprovalRequest) -> Decision | None:
         call, console = request.call, stderr()
@@ -78,7 +77,34 @@ class TerminalApprover:
 
 
 async def read_line(prompt: str) -> str | None:
-    """Return one line of standard input; `None` at its end. A cancelled call reads nothing."""
+    """Return a line that a person typed; `None` after Esc and at the end of the input. A cancelled call reads
+    nothing."""
+    if not is_live():
+        line = await _read_plain_line(prompt)
+        return None if line is None or line.startswith("\x1b") else line
+    from prompt_toolkit import PromptSession
+    from prompt_toolkit.key_binding import KeyBindings
+
+    keys = KeyBindings()
+
+    @keys.add("escape", eager=True)
+    def leave(event: Any) -> None:
+        event.app.exit(result=None)
+
+    session: PromptSession[str | None] = PromptSession(key_bindings=keys)
+    try:
+        said = await session.prompt_async(prompt, handle_sigint=False)
+    except EOFError:
+        return None
+    except KeyboardInterrupt:
+        # The terminal passed the key on as text. Whoever waits for the signal stops the run.
+        signal.raise_signal(signal.SIGINT)
+        await asyncio.Event().wait()
+        raise
+    return None if said is None else said.strip()
+
+
+async def _read_plain_line(prompt: str) -> str | None:
     stderr().print(prompt, end="")
     loop = asyncio.get_running_loop()
     is_ready = asyncio.Event()

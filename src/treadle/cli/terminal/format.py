@@ -48,6 +48,17 @@ def format_replacement(body: e.InferenceFailed) -> str:
     return f"{what}: {why}; the tier {clean(str(body.next_tier))} is asked"
 
 
+def format_compaction(body: e.ContextCompacted) -> str:
+    """Return what a compaction did, in one line."""
+    if body.reason == "overflow":
+        why = ", because the server refused the prompt as too long"
+    else:
+        why = ", because the context was nearly full" if body.reason == "budget" else ""
+    cost = f" · {write_cost(body.cost_usd)}" if body.cost_usd else ""
+    failed = f" · without a summary: {shorten(body.error, 300)}" if body.error else ""
+    return f"compacted from about {body.tokens_before:,} to {body.tokens_after:,} tokens{why}{cost}{failed}"
+
+
 def style_of(stop_reason: str | None) -> str:
     """Return the colour of an outcome."""
     if stop_reason is None or stop_reason in LIMITS:

@@ -191,11 +191,14 @@ def write_seconds(seconds: float) -> str:
 
 def write_usage(usage: "Usage") -> str:
     """Return the token counts of `usage` as text. Cached tokens are left out if there are none."""
-    text = f"{usage.total_tokens:,} tokens ({usage.input_tokens:,} in, {usage.output_tokens:,} out"
-    if usage.cached_input_tokens:
-        share = usage.cached_input_tokens / max(1, usage.input_tokens)
-        text += f", {usage.cached_input_tokens:,} cached, {share:.0%} of in"
-    return text + ")"
+    return f"{usage.total_tokens:,} tokens ({write_directions(usage)})"
+
+
+def write_directions(usage: "Usage") -> str:
+    """Return the input and output tokens of `usage` as text: `3,411 in (48% cached), 38 out`."""
+    share = usage.cached_input_tokens / max(1, usage.input_tokens)
+    cached = f" ({share:.0%} cached)" if usage.cached_input_tokens else ""
+    return f"{usage.input_tokens:,} in{cached}, {usage.output_tokens:,} out"
 
 
 def write_cost(cost_usd: float | None) -> str:

@@ -4,11 +4,12 @@ It is used if both standard input and standard output are terminals. Other input
 """
 
 import os
+import signal
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from treadle.cli.terminal.output import print_note, stdout
+from treadle.cli.terminal.output import is_live, print_note, stdout
 from treadle.journal.identity import state_folder
 
 if TYPE_CHECKING:
@@ -32,6 +33,14 @@ class Prompt:
         self._commands = commands
         self._words = words
         self._session: PromptSession[str] | None = None
+        self.draft = ""
+        """The beginning of the next message, which the person typed before."""
+        self._is_put_off = False
+
+    @property
+    def is_screen(self) -> bool:
+        """True if the person has a terminal that can move its cursor."""
+        return self.is_person and is_live()
 
     def read(self) -> str | None:
         """Return the next message; `None` at the end of the input."""
@@ -49,12 +58,45 @@ class Prompt:
                 print_note("Ctrl-D leaves")
 
     def _ask(self) -> str:
-        if not sys.stdout.isatty() or os.environ.get("TERM") == "dumb":
+        if not self.is_screen:
             return input("\n" + _PROMPT)
+        stdout().print()
+        draft, self.draft = self.draft, ""
+        return self._get_session().prompt(_PROMPT, default=draft)
+
+    async def read_aside(self) -> str | None:
+        """Return a line that the person types while a turn runs; `None` if nothing is to be sent, or if `put_off`
+        was called meanwhile. The terminal must be a screen."""
+        session = self._get_session()
+        self._is_put_off = False
+
+        def leave_at_once() -> None:
+            if self._is_put_off:
+                self.put_off()
+
+        try:
+            return await session.prompt_async(_PROMPT, pre_run=leave_at_once, handle_sigint=False)
+        except EOFError:
+            return None
+        except KeyboardInterrupt:
+            signal.raise_signal(signal.SIGINT)  # whoever waits for the signal stops the turn
+            return None
+        finally:
+            session.app.erase_when_done = False
+
+    def put_off(self) -> None:
+        """End `read_aside`, and keep what was typed for the next message."""
+        self._is_put_off = True
+        session = self._session
+        if session is not None and session.app.is_running:
+            self.draft = session.default_buffer.text
+            session.app.erase_when_done = True
+            session.app.exit(result="")
+
+    def _get_session(self) -> "PromptSession[str]":
         if self._session is None:
             self._session = self._make_session()
-        stdout().print()
-        return self._session.prompt(_PROMPT)
+        return self._session
 
     def _make_session(self) -> "PromptSession[str]":
         from prompt_toolkit import PromptSession

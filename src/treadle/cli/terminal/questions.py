@@ -1,11 +1,9 @@
 """The asker that puts questions to the person at the terminal, and texts about questions."""
 
 import asyncio
-import os
-import signal
 import sys
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -29,18 +27,15 @@ class TerminalAsker:
     def __init__(self, view: View | None = None) -> None:
         self.view = view
         """The view that is paused while a question is on the screen."""
-        self.is_asking = False
-        """True while a person is asked, so that nobody else may read what is typed."""
+        self.keyboard = asyncio.Lock()
+        """Held while a person is asked, so that nobody else reads what is typed."""
 
     async def __call__(self, question: Question) -> Answerable | None:
         """See `Asker`. An empty line, Esc and the end of the input mean that the answer comes later."""
-        if self.view is not None:
-            self.view.close()
-        self.is_asking = True
-        try:
+        async with self.keyboard:
+            if self.view is not None:
+                self.view.close()
             return await self._ask(question)
-        finally:
-            self.is_asking = False
 
     async def _ask(self, question: Question) -> Answerable | None:
         console = stderr()
@@ -55,7 +50,7 @@ class TerminalAsker:
             f"a number from 1 to {len(question.options)}" if question.options else "",
             "a text" if question.allows_text else "",
         ]
-        return await _read(f"  {' or '.join([kind for kind in kinds if kind])}; {_LATER}: ") or None
+        return await read_line(f"  {' or '.join([kind for kind in kinds if kind])}; {_LATER}: ") or None
 
 
 def make_asker(view: View | None = None) -> TerminalAsker | None:
@@ -78,7 +73,7 @@ def print_question(question: Question, console: "Console | None" = None) -> None
 
 async def _fill(schema: Mapping[str, Json]) -> Answerable | None:
     """Return the form as the person fills it in; `None` if it is left for later."""
-    said = await _read(f"  [f]ill in, [d]ecline; {_LATER}: ")
+    said = await read_line(f"  [f]ill in, [d]ecline; {_LATER}: ")
     if said and said.lower() in ("d", "decline"):
         return Answer(is_declined=True)
     if not said or said.lower() not in ("f", "fill in", "y", "yes"):
@@ -96,7 +91,7 @@ async def _fill_field(
     """Read one field until it fits; return False if the person stops."""
     default = field.get("default")
     hint = f" (Enter for {default!r})" if "default" in field else "" if is_required else " (Enter for none)"
-    while (said := await _read(f"  {clean(name)}: {_kind(field)}{clean(hint)}: ")) is not None:
+    while (said := await read_line(f"  {clean(name)}: {_kind(field)}{clean(hint)}: ")) is not None:
         if not said and "default" in field:
             form[name] = default
             return True
@@ -157,33 +152,6 @@ def _kind(field: Mapping[str, Json]) -> str:
     if field.get("type") == "boolean":
         return "yes or no"
     return clean(" ".join(map(str, filter(None, (field.get("format"), field.get("type"))))))
-
-
-async def _read(prompt: str) -> str | None:
-    """Return a line that the person typed; `None` after Esc and at the end of the input."""
-    if not sys.stdout.isatty() or os.environ.get("TERM") == "dumb":
-        line = await read_line(prompt)
-        return None if line is None or line.startswith("\x1b") else line
-    from prompt_toolkit import PromptSession
-    from prompt_toolkit.key_binding import KeyBindings
-
-    keys = KeyBindings()
-
-    @keys.add("escape", eager=True)
-    def leave(event: Any) -> None:
-        event.app.exit(result=None)
-
-    session: PromptSession[str | None] = PromptSession(key_bindings=keys)
-    try:
-        said = await session.prompt_async(prompt)
-    except EOFError:
-        return None
-    except KeyboardInterrupt:
-        # The terminal passed the key on as text. Whoever waits for the signal stops the run.
-        signal.raise_signal(signal.SIGINT)
-        await asyncio.Event().wait()
-        raise
-    return None if said is None else said.strip()
 
 
 def find_question(questions: Mapping[str, Question], text: str) -> str:

@@ -7,6 +7,7 @@ from treadle.agent.run import Run
 from treadle.cli.terminal.format import (
     format_artifact,
     format_call,
+    format_compaction,
     format_outcome,
     format_replacement,
     format_result,
@@ -119,12 +120,16 @@ class TextView:
         self._shows_input = shows_input
         self._is_live = is_live
         self._status: Status | None = None
+        self._waits_for = ""
+        """What the spinner said when it was last shown."""
         self._calls = {call.call_id: call for call in calls}
         self._under_way: dict[str, str] = {}
         """What the spinner shows for each running call, by call id."""
         self._streamed = ""
         """`text` or `reasoning` if the current line is unfinished, else empty."""
         self._has_streamed_text = False
+        self._refused_tool: str | None = None
+        """The tool that the newest answer says cannot be used; `None` if there is none."""
         self._wait("starting")
 
     def on_event(self, item: e.Event | e.Ephemeral) -> None:
@@ -140,7 +145,7 @@ class TextView:
             self._on_run_started(item.run_id, body)
         elif isinstance(body, e.RunResumed):
             self._say("resumed", "dim")
-        elif isinstance(body, e.TurnStarted) and self._shows_input:
+        elif isinstance(body, e.TurnStarted) and (self._shows_input or body.queued_seq is not None):
             self._say("› " + clean(body.message.content).replace("\n", "\n  "), "cyan")
             for part in body.message.parts:
                 self._say(f"  {format_artifact(part)}", "dim italic")
@@ -160,6 +165,13 @@ class TextView:
             self._on_tool_completed(body)
         elif isinstance(body, e.MessageInjected) and body.limit is not None:
             self._say(f"the limit {body.limit} is reached; the model is asked for its final answer", "yellow")
+        elif isinstance(body, e.ContextCompacted):
+            self._say(format_compaction(body), "dim")
+        elif isinstance(body, e.MessageInjected) and body.is_nudge and self._refused_tool is not None:
+            tool = clean(self._refused_tool)
+            self._say(
+                f"that is not the answer yet: the model has the tool {tool}, and is asked again", "yellow"
+            )
 
     def finish(self, run: Run, seconds: float, more: Mapping[str, Json] | None = None) -> None:
         """See `View.finish`."""
@@ -183,6 +195,7 @@ class TextView:
 
     def _on_inference_completed(self, body: e.InferenceCompleted) -> None:
         message = body.completion.message
+        self._refused_tool = body.refused_tool
         self._stop_spinner()
         self._end_line()
         if message.reasoning and not self._is_live:
@@ -243,6 +256,7 @@ class TextView:
         if not self._is_live:
             return
         self._stop_spinner()
+        self._waits_for = ""
         if self._streamed != kind:
             self._end_line()
             text = text.lstrip()
@@ -266,9 +280,15 @@ class TextView:
         if self._under_way:
             self._wait("running " + ", ".join(self._under_way.values()))
 
+    def wait_again(self) -> None:
+        """Show the spinner again that `close` removed, unless text is being written."""
+        if self._waits_for:
+            self._wait(self._waits_for)
+
     def _wait(self, text: str) -> None:
         if not self._is_live:
             return
+        self._waits_for = text
         text = shorten(text, self._width)
         if self._status is None:
             self._end_line()

@@ -6,10 +6,9 @@ from datetime import UTC, datetime
 
 from msgspec.structs import replace
 
-from treadle.context.fence import fence
 from treadle.context.memory.namespace import RUN, Memory
 from treadle.context.memory.protocol import Entry, Hit, Store
-from treadle.context.protocol import NOTHING
+from treadle.core.fence import fence
 from treadle.core.tokens import guess_tokens
 from treadle.core.types import Recalled, RecalledItem
 
@@ -48,7 +47,7 @@ class Recaller:
         self.note: str | None = None
 
     async def recall(
-        self, text: str, *, turn_key: str, now: float, told: Mapping[str, int] = NOTHING
+        self, text: str, *, turn_key: str, now: float, told: Mapping[str, int] | None = None
     ) -> Recalled | None:
         """Return what fits the message `text`, the best first, then the newest facts about the user and the
         persona; `None` if there is nothing new.
@@ -56,6 +55,7 @@ class Recaller:
         `turn_key` names the turn: episodes that it recalls become stronger once, however often it is begun. What
         the model has been `told` and still sees is not recalled again, nor are episodes of the same session.
         """
+        told = told or {}
         limit = self._max_items * 3 + len(told)
         found = await self._memory.search(text, stores=self._stores, limit=limit, now=now)
         self.note = found.note

@@ -1,34 +1,26 @@
 """The reading of a persona's file. All mistakes in it are reported together, each with its line.
 
-The file may come from elsewhere. Reading it starts, imports, opens and sends nothing; `demands_of_persona` says
-what using it would do.
+The file may come from elsewhere. Reading it starts, imports, opens and sends nothing.
 """
 
-import hashlib
-import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
 
-import msgspec
-import pydantic
-
-from treadle.context.personas.model import KEYS, Persona, check_toolset
 from treadle.core.errors import ConfigError
-from treadle.core.places import KeyPath, Problem, parse_document
-from treadle.core.spec import PartSpec
+from treadle.core.places import Document, KeyPath, Problem, parse_document
+from treadle.core.registry import did_you_mean
 from treadle.core.types import Json
-from treadle.tools.resolve import place_in
+from treadle.tools.resolve import FILE, REFERENCE, TOOLSETS, place_in
 
 MAX_BYTES = 1_000_000
 """The size limit of a persona's file."""
 _UNPRINTABLE = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ud800-\udfff]")
-_HARMLESS = ("files", "vfs", "python", "shell", "ask")
-"""Toolsets that work only in the sandbox of the run, or only with the user."""
 
 
-def load_persona(path: str | Path) -> Persona:
-    """Return the persona in a file; see `Persona.load`."""
+def read_persona(path: str | Path) -> tuple[Document, dict[str, Json], list[Problem]]:
+    """Return what is in the file of a persona, the same with absolute paths, and the mistakes that no model of the
+    keys finds. Raises: `ConfigError` for a file that cannot be read, or that is no mapping."""
     file = Path(path).expanduser()
     try:
         with file.open("rb") as opened:
@@ -41,56 +33,8 @@ def load_persona(path: str | Path) -> Persona:
         )
     document = parse_document(data, str(file))
     value = document.value
-    problems = [*document.duplicates(), *_find_unprintable(value, ())]
-    placed = _place(value, file.parent.absolute())
-    try:
-        persona = Persona.model_validate(placed)
-    except pydantic.ValidationError as error:
-        problems += KEYS.explain(error.errors(include_url=False), value)
-    problems += _find_wrong_names(value)
-    if problems:
-        raise document.error(problems)
-    return persona
-
-
-def digest_of(persona: Persona) -> str:
-    """Return the hash of a persona's content, to which the user's trust is bound."""
-    return hashlib.sha256(msgspec.json.encode(persona.to_value(), order="sorted")).hexdigest()
-
-
-def demands_of_persona(persona: Persona, folder: Path | None = None) -> tuple[str, ...]:
-    """Return what an agent with this persona would start, import, open, ask and send, beyond its sandbox.
-
-    Documents within `folder`, that of the persona's file, are left out, and so are skills, each of which the user
-    is asked for by itself. Finding it out starts and sends nothing.
-    """
-    from treadle.models.config.demands import demands_of_model
-    from treadle.tools.demands import demands_of_tools
-
-    found: list[str] = []
-    if persona.model is not None:
-        try:
-            found += demands_of_model(PartSpec(name=persona.model))
-        except ConfigError as error:
-            found.append(f"ask the model {persona.model!r} ({error})")
-    for part in persona.parts:
-        if part.name not in _HARMLESS:
-            found += demands_of_tools(part)
-        elif part.settings:
-            found.append(f"use the toolset {part.name!r} with the settings {part.settings!r:.500}")
-    found += [f"read the document {path!r}" for path in persona.documents if not _is_within(path, folder)]
-    memory = persona.memory_spec
-    if memory is not None and memory.embeddings is not None:
-        found.append(f"send memories and messages to the embeddings model {memory.embeddings!r}")
-    return tuple(found)
-
-
-def _is_within(path: str, folder: Path | None) -> bool:
-    """Return whether a path, with its symlinks followed, lies in `folder`."""
-    if folder is None:
-        return False
-    root = os.path.realpath(folder)
-    return Path(os.path.realpath(path)).is_relative_to(root)
+    problems = [*document.duplicates(), *_find_unprintable(value, ()), *_find_wrong_names(value)]
+    return document, _place(value, file.parent.absolute()), problems
 
 
 def _place(value: dict[str, Json], folder: Path) -> dict[str, Json]:
@@ -124,5 +68,16 @@ def _find_wrong_names(value: dict[str, Json]) -> Iterator[Problem]:
     tools = value.get("tools")
     for position, item in enumerate(tools if isinstance(tools, list) else ()):
         name = item.get("name") if isinstance(item, dict) else item
-        if isinstance(name, str) and name.strip() and (fault := check_toolset(name)):
+        if isinstance(name, str) and name.strip() and (fault := _check_toolset(name)):
             yield Problem(("tools", position), fault)
+
+
+def _check_toolset(name: str) -> str | None:
+    """Return what is wrong with the name of a toolset, without loading it; `None` if it may exist."""
+    kind, colon, _ = name.partition(":")
+    if name in TOOLSETS or (colon and f"{kind}:" in TOOLSETS):
+        return None
+    if FILE.fullmatch(name) or REFERENCE.fullmatch(name):
+        return None
+    known = [item.rstrip(":") for item in TOOLSETS.names()]
+    return f"{name!r:.60} is no toolset{did_you_mean(kind, known) or ';'} known are {', '.join(known)}"

@@ -9,7 +9,6 @@ from pydantic import BaseModel, ConfigDict, Field
 from treadle.core.errors import ConfigError
 from treadle.core.mistakes import Keys
 from treadle.core.policy import Autonomy
-from treadle.core.registry import did_you_mean
 from treadle.core.spec import MemorySpec, PartSpec
 from treadle.core.types import Json
 
@@ -98,6 +97,8 @@ class Persona(Section):
     """Folders of skills, relative to the file of the persona."""
     documents: list[Line] = []
     """Documents that it knows, as paths relative to the file of the persona."""
+    judge: Line | None = None
+    """What judges a message before its turn: `patterns`, or `model:` and the name of a model."""
     memory: bool | MemoryTable = False
     """`true` if it remembers from one session to the next, or the settings of its memory."""
 
@@ -107,9 +108,16 @@ class Persona(Section):
 
         Raises: `ConfigError` that lists all mistakes, each with its line.
         """
-        from treadle.context.personas.load import load_persona
+        from treadle.context.personas.load import read_persona
 
-        return load_persona(path)
+        document, placed, problems = read_persona(path)
+        try:
+            persona = cls.model_validate(placed)
+        except pydantic.ValidationError as error:
+            problems = [*problems, *KEYS.explain(error.errors(include_url=False), document.value)]
+        if problems:
+            raise document.error(problems)
+        return persona
 
     @classmethod
     def from_value(cls, value: dict[str, Json]) -> "Persona":
@@ -168,20 +176,8 @@ KEYS = Keys(
         ("tools", "*"): "the name of a toolset, or a mapping with 'name' and 'settings'",
         ("memory",): "true, false, or a mapping with 'user', 'embeddings' and 'writes_back'",
         ("model",): "the name of a model",
+        ("judge",): "patterns, or model: and the name of a model",
         ("autonomy",): "cautious, balanced or decisive",
     },
 )
 """The keys of a persona."""
-
-
-def check_toolset(name: str) -> str | None:
-    """Return what is wrong with the name of a toolset, without loading it; `None` if it may exist."""
-    from treadle.tools.resolve import FILE, REFERENCE, TOOLSETS
-
-    kind, colon, _ = name.partition(":")
-    if name in TOOLSETS or (colon and f"{kind}:" in TOOLSETS):
-        return None
-    if FILE.fullmatch(name) or REFERENCE.fullmatch(name):
-        return None
-    known = [item.rstrip(":") for item in TOOLSETS.names()]
-    return f"{name!r:.60} is no toolset{did_you_mean(kind, known) or ';'} known are {', '.join(known)}"

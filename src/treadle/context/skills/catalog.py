@@ -4,10 +4,10 @@ import logging
 from collections.abc import Iterable
 from pathlib import Path
 
-from treadle.context.fence import fence
 from treadle.context.skills.skill import BUILTIN, FILE, Skill, read_skill
 from treadle.context.trust import Trust
 from treadle.core.errors import ConfigError
+from treadle.core.fence import fence
 from treadle.core.registry import did_you_mean
 
 MAX_DEPTH = 3
