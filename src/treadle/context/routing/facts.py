@@ -44,14 +44,12 @@ def facts_of_state(
         prompt_tokens=tokens,
         output_tokens=0 if state.window is None else state.window.output_tokens,
         is_judged=is_judged,
+        follows_question=is_judged and _is_asked(state),
     )
     return replace(
         facts,
         is_first_turn=state.turn <= 1,
         is_session=state.started is not None and state.started.is_session,
-        is_boilerplate=is_judged
-        and not parts
-        and is_boilerplate(state.said, follows_question=_is_asked(state)),
         tried=state.tried,
     )
 
@@ -66,8 +64,9 @@ def facts_of(
     prompt_tokens: int | None = None,
     output_tokens: int = 0,
     is_judged: bool = True,
+    follows_question: bool = False,
 ) -> RoutingFacts:
-    """Return the facts for a message that begins a conversation.
+    """Return the facts for a message. `follows_question` is true if it follows a question of the assistant.
 
     `required_parts` are the `parts` that the model must accept; `None`: all. `prompt_tokens` are those of the whole
     request; `None`: they are estimated. Without `is_judged`, the facts have only what filters need.
@@ -84,7 +83,7 @@ def facts_of(
         prompt_tokens=prompt_tokens,
         output_tokens=output_tokens or _OUTPUT_ROOM,
         tools=len(tools),
-        is_boilerplate=is_judged and not parts and is_boilerplate(text),
+        is_boilerplate=is_judged and not parts and is_boilerplate(text, follows_question=follows_question),
         is_identity_sensitive=is_judged and is_identity_sensitive(text),
         difficulty=rate_difficulty(text) if is_judged else 0.0,
     )
