@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from msgspec.structs import replace
 
+from treadle.context.judging import demands_of_judge
 from treadle.context.personas.demands import demands_of_persona, digest_of
 from treadle.context.personas.model import Persona
 from treadle.context.personas.prompt import BUDGETS, Item, assemble
@@ -19,7 +20,7 @@ from treadle.context.skills.catalog import Catalog
 from treadle.context.skills.tool import UseSkill
 from treadle.context.trust import Trust, read_trust, record_trust
 from treadle.core.errors import ConfigError, UntrustedError
-from treadle.core.spec import ContextSpec, MemorySpec
+from treadle.core.spec import ContextSpec, MemorySpec, PartSpec
 from treadle.core.types import Json, Recalled, StopReason
 from treadle.journal.memory import MemoryJournal
 from treadle.journal.protocol import Clock, Journal
@@ -42,6 +43,7 @@ LIBRARY = "treadle-documents"
 
 _MAX_COUNTED = 1000
 _HEADING_TOKENS = 50
+_MAX_TOPICS = 200
 
 _log = logging.getLogger("treadle")
 
@@ -74,6 +76,7 @@ def make_context_spec(
     skills: Iterable[str | Path],
     documents: Iterable[str | Path],
     user: str | None = None,
+    judge: PartSpec | None = None,
 ) -> ContextSpec | None:
     """Return the description of what an agent knows; `None` if it knows nothing.
 
@@ -100,6 +103,7 @@ def make_context_spec(
         memory=spec,
         skills=_paths("skills", skills),
         documents=_paths("documents", documents),
+        judge=judge,
     )
     return None if found == ContextSpec() else found
 
@@ -268,6 +272,19 @@ class _Known:
             _log.warning("the turn %s was not remembered: %s", turn.key, _name(error))
 
     @property
+    def topics(self) -> tuple[str, ...]:
+        """See `Surroundings.topics`."""
+        if self._persona is None:
+            return ()
+        claims = [item if isinstance(item, str) else item.text for item in self._persona.worldview]
+        return (*self._persona.constraints, *claims)[:_MAX_TOPICS]
+
+    @property
+    def has_documents(self) -> bool:
+        """See `Surroundings.has_documents`."""
+        return bool(self._documents)
+
+    @property
     def greeting(self) -> list[str]:
         """See `Surroundings.greeting`."""
         found = []
@@ -327,6 +344,8 @@ def demands_of_context(spec: ContextSpec) -> list[str]:
     documents = (*spec.documents, *(() if persona is None else persona.documents))
     found = [f"read the skills in the folder {path!r}" for path in skills]
     found += [f"read the document {path!r}" for path in documents]
+    if spec.judge is not None:
+        found += demands_of_judge(spec.judge)
     if spec.memory is not None:
         found.append(
             f"read and change the memories of the persona {spec.memory.persona!r} about the user "

@@ -129,7 +129,7 @@ class Spent(Struct, gc=False):
     overflows: int = 0
     """How often the context was compacted because the server refused the prompt as too long."""
     nudges: int = 0
-    """How often the model was asked to act, after an answer that had no content."""
+    """How often the model was asked to act, after an answer without content or one that refused a tool."""
 
 
 class State(Struct, gc=False):
@@ -199,6 +199,8 @@ class State(Struct, gc=False):
     """How many of `calls` have no result yet."""
     answer: Message | None = None
     """The newest message of the model if it has no calls; it can end the turn."""
+    refused_tool: str | None = None
+    """The tool that this message says cannot be used, although the model has it; `None` if there is none."""
     finish_reason: FinishReason | None = None
     """The finish reason of the newest inference."""
     final: str | None = None
@@ -380,6 +382,8 @@ def _on_turn_started(state: State, body: e.TurnStarted, before: float) -> None:
         message = replace(message, content=f"{body.recalled.text}\n\n{message.content}")
         state.context.recalled[at] = len(body.recalled.text)
         state.told |= {item.item_id: item.version for item in body.recalled.items}
+    if body.hint is not None:
+        message = replace(message, content=f"{message.content}\n\n{body.hint}")
     _say(state, message)
     if body.queued_seq is not None:
         state.queued = tuple([item for item in state.queued if item[0] != body.queued_seq])
@@ -388,6 +392,8 @@ def _on_turn_started(state: State, body: e.TurnStarted, before: float) -> None:
     state.answer = state.final = state.failure = state.limit = None
     state.is_wrapped_up = state.is_wrap_up_lost = False
     state.spent = Spent()
+    if (judged := body.judgement) is not None and judged.model is not None:
+        _charge(state, judged.usage or Usage(), judged.cost_usd)
     state.asked_questions = {}
     state.work_began_at = body.at
     state.rewards = {}
@@ -426,6 +432,7 @@ def _on_inference_completed(state: State, body: e.InferenceCompleted, before: fl
     state.calls = {call.call_id: CallState(call) for call in message.tool_calls}
     state.open_calls = len(state.calls)
     state.answer = None if message.tool_calls else message
+    state.refused_tool = body.refused_tool
     state.finish_reason = completion.finish_reason
     state.is_wrapped_up = state.limit is not None
     state.spent.steps += 1

@@ -57,6 +57,16 @@ _Documents: TypeAlias = Annotated[
         help="A document that the agent knows. May be given several times.",
     ),
 ]
+_Judge: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        "--judge",
+        metavar="NAME",
+        rich_help_panel=_PANEL,
+        help="What judges your messages before their turns: 'patterns', 'model:NAME' or 'none'. Default: as the "
+        "persona or treadle.toml says.",
+    ),
+]
 
 
 class KnowledgeOptions(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -67,6 +77,7 @@ class KnowledgeOptions(Struct, frozen=True, kw_only=True, omit_defaults=True):
     user: str | None = None
     skills: tuple[Path, ...] = ()
     documents: tuple[Path, ...] = ()
+    judge: str | None = None
 
     @classmethod
     def parameters(cls) -> list[inspect.Parameter]:
@@ -77,6 +88,7 @@ class KnowledgeOptions(Struct, frozen=True, kw_only=True, omit_defaults=True):
             "user": _User,
             "skills": _Skills,
             "documents": _Documents,
+            "judge": _Judge,
         }
         return [make_parameter(name, kind, None) for name, kind in kinds.items()]
 
@@ -91,6 +103,7 @@ class KnowledgeOptions(Struct, frozen=True, kw_only=True, omit_defaults=True):
             user=values["user"],
             skills=tuple(values["skills"] or ()),
             documents=tuple(values["documents"] or ()),
+            judge=values["judge"],
         )
 
     def over_file(self) -> "KnowledgeOptions":

@@ -177,6 +177,9 @@ class ConfigFile(Table):
     do."""
     router: RouterValue = RouterTable()
     """What chooses the tier for the model `auto`: the name of a router, or a table with its settings."""
+    judge: str | None = None
+    """What judges messages before their turns: `patterns`, `model:` and the name of a model, or `none`. Default:
+    `patterns` in `treadle chat`, otherwise `none`."""
     chat: ChatTable = ChatTable()
     """What a new session of `treadle chat` uses where no option says otherwise."""
     telemetry: TelemetryTable = TelemetryTable()
