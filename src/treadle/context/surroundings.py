@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from msgspec.structs import replace
 
+from treadle.context.judging import demands_of_judge
 from treadle.context.personas.demands import demands_of_persona, digest_of
 from treadle.context.personas.model import Persona
 from treadle.context.personas.prompt import BUDGETS, Item, assemble
@@ -18,7 +19,7 @@ from treadle.context.skills.catalog import Catalog
 from treadle.context.skills.tool import UseSkill
 from treadle.context.trust import Trust, read_trust, record_trust
 from treadle.core.errors import ConfigError, UntrustedError
-from treadle.core.spec import ContextSpec, MemorySpec
+from treadle.core.spec import ContextSpec, MemorySpec, PartSpec
 from treadle.core.types import Json, Recalled, StopReason
 from treadle.journal.memory import MemoryJournal
 from treadle.journal.protocol import Clock, Journal
@@ -34,11 +35,12 @@ MemoryLike: TypeAlias = MemorySpec | str | bool | None
 """The settings of a memory, the name of a persona that remembers, or whether the agent has a memory."""
 RECALL_SECONDS = 30.0
 """How long a recall may take before the turn begins without it."""
+LIBRARY = "treadle-documents"
+"""The name in whose memory the documents of agents without a memory are."""
 
 _MAX_COUNTED = 1000
-_LIBRARY = "treadle-documents"
-"""The name in whose memory the documents of agents without a memory are."""
 _HEADING_TOKENS = 50
+_MAX_TOPICS = 200
 
 _log = logging.getLogger("treadle")
 
@@ -71,6 +73,7 @@ def make_context_spec(
     skills: Iterable[str | Path],
     documents: Iterable[str | Path],
     user: str | None = None,
+    judge: PartSpec | None = None,
 ) -> ContextSpec | None:
     """Return the description of what an agent knows; `None` if it knows nothing.
 
@@ -95,6 +98,7 @@ def make_context_spec(
         memory=spec,
         skills=_paths("skills", skills),
         documents=_paths("documents", documents),
+        judge=judge,
     )
     return None if found == ContextSpec() else found
 
@@ -178,7 +182,7 @@ class _Known:
 
         if spec is None:
             name = hashlib.sha256("\0".join(self._documents).encode(errors="replace")).hexdigest()[:16]
-            self._library = open_memory(journal, _LIBRARY, name, clock=clock)
+            self._library = open_memory(journal, LIBRARY, name, clock=clock)
         else:
             self._library = self._memory = open_memory(
                 journal, spec.persona, spec.user, embeddings=spec.embeddings, clock=clock
@@ -253,6 +257,19 @@ class _Known:
             _log.warning("the turn %s was not remembered: %s", turn.key, _name(error))
 
     @property
+    def topics(self) -> tuple[str, ...]:
+        """See `Surroundings.topics`."""
+        if self._persona is None:
+            return ()
+        claims = [item if isinstance(item, str) else item.text for item in self._persona.worldview]
+        return (*self._persona.constraints, *claims)[:_MAX_TOPICS]
+
+    @property
+    def has_documents(self) -> bool:
+        """See `Surroundings.has_documents`."""
+        return bool(self._documents)
+
+    @property
     def greeting(self) -> list[str]:
         """See `Surroundings.greeting`."""
         found = []
@@ -262,9 +279,10 @@ class _Known:
         spec = self.spec.memory
         if self._memory is not None and spec is not None:
             count = len(self._memory.store.entries(limit=_MAX_COUNTED + 1))
-            shown = f"more than {_MAX_COUNTED:,}" if count > _MAX_COUNTED else str(count)
+            shown = f"more than {_MAX_COUNTED:,}" if count > _MAX_COUNTED else str(count or "no")
             kept = f"{shown} {'memory' if count == 1 else 'memories'}"
-            found.append(f"{kept} of {spec.persona!r} about {spec.user!r}")
+            about = "" if spec.user == MemorySpec().user else f" about {spec.user!r}"
+            found.append(f"{kept}{about} from earlier conversations" if count else f"{kept}{about} yet")
         if self._loaded is not None and self._loaded.in_pieces:
             names = ", ".join([Path(path).name for path in self._loaded.in_pieces])
             found.append(f"too large to be put in whole, and recalled in pieces: {names}")
@@ -311,6 +329,8 @@ def demands_of_context(spec: ContextSpec) -> list[str]:
     documents = (*spec.documents, *(() if persona is None else persona.documents))
     found = [f"read the skills in the folder {path!r}" for path in skills]
     found += [f"read the document {path!r}" for path in documents]
+    if spec.judge is not None:
+        found += demands_of_judge(spec.judge)
     if spec.memory is not None:
         found.append(
             f"read and change the memories of the persona {spec.memory.persona!r} about the user "

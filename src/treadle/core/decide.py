@@ -250,6 +250,9 @@ def _on_answer(state: State, answer: Message) -> Append | AskUser | CheckAnswer:
         )
     if not answer.content.strip() and not answer.parts and state.can_nudge and not state.spent.nudges:
         return Append((e.MessageInjected(message=Message(Role.USER, _NUDGE), is_nudge=True),))
+    if state.refused_tool is not None and not state.spent.nudges:
+        told = Message(Role.USER, REFUSED_MESSAGE.format(tool=state.refused_tool))
+        return Append((e.MessageInjected(message=told, is_nudge=True),))
     return _end_turn(state, StopReason.COMPLETED)
 
 
@@ -257,6 +260,12 @@ _NUDGE = (
     "Your last message had no text and called no tool, so the user has seen nothing of it. Go on: call a tool, or "
     "write your answer."
 )
+REFUSED_MESSAGE = (
+    "Your last message says that you cannot do something for which you have the tool {tool}. The user has not been "
+    "given that message as an answer. If the tool serves the user's request, call it now. Otherwise write your "
+    "whole answer again, and say why you do not use it."
+)
+"""The message that tells a model about a tool which it says it cannot use."""
 
 
 def judge_answer(state: State, output: str, fault: str | None) -> Append:

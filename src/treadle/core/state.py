@@ -26,7 +26,7 @@ from treadle.core.context import (
     note_tools,
 )
 from treadle.core.log import Log
-from treadle.core.parts import parts_among
+from treadle.core.parts import leave_out_refused, parts_among
 from treadle.core.policy import Policy
 from treadle.core.spec import AgentSpec
 from treadle.core.tokens import count_chars, guess_of_chars
@@ -51,6 +51,8 @@ from treadle.core.types import (
 
 _REJECTIONS = (ToolErrorKind.INVALID_JSON, ToolErrorKind.INVALID_ARGUMENTS, ToolErrorKind.TRUNCATED)
 """Errors of a call of the answer tool that count as an answer that does not fit the schema."""
+_REFUSALS = ("RequestError", "UnsupportedPartError")
+"""The types of errors of requests that a server, or the model's dialect, refused because of what they contain."""
 
 
 ESCALATED = "Escalated"
@@ -127,7 +129,7 @@ class Spent(Struct, gc=False):
     overflows: int = 0
     """How often the context was compacted because the server refused the prompt as too long."""
     nudges: int = 0
-    """How often the model was asked to act, after an answer that had no content."""
+    """How often the model was asked to act, after an answer without content or one that refused a tool."""
 
 
 class State(Struct, gc=False):
@@ -197,6 +199,8 @@ class State(Struct, gc=False):
     """How many of `calls` have no result yet."""
     answer: Message | None = None
     """The newest message of the model if it has no calls; it can end the turn."""
+    refused_tool: str | None = None
+    """The tool that this message says cannot be used, although the model has it; `None` if there is none."""
     finish_reason: FinishReason | None = None
     """The finish reason of the newest inference."""
     final: str | None = None
@@ -367,6 +371,10 @@ def _on_turn_started(state: State, body: e.TurnStarted, before: float) -> None:
     state.turn = body.turn
     state.opened = body
     state.is_turn_open = True
+    if state.has_parts and state.can_compact and state.failure and state.failure.error_type in _REFUSALS:
+        state.whole = state.transcript
+        state.messages = Log(leave_out_refused(list(state.messages)))
+        state.has_parts = any([message.parts for message in state.messages])
     message, at = body.message, len(state.messages)
     state.said = message.content
     state.context.turn_at = at
@@ -374,6 +382,8 @@ def _on_turn_started(state: State, body: e.TurnStarted, before: float) -> None:
         message = replace(message, content=f"{body.recalled.text}\n\n{message.content}")
         state.context.recalled[at] = len(body.recalled.text)
         state.told |= {item.item_id: item.version for item in body.recalled.items}
+    if body.hint is not None:
+        message = replace(message, content=f"{message.content}\n\n{body.hint}")
     _say(state, message)
     if body.queued_seq is not None:
         state.queued = tuple([item for item in state.queued if item[0] != body.queued_seq])
@@ -382,6 +392,8 @@ def _on_turn_started(state: State, body: e.TurnStarted, before: float) -> None:
     state.answer = state.final = state.failure = state.limit = None
     state.is_wrapped_up = state.is_wrap_up_lost = False
     state.spent = Spent()
+    if (judged := body.judgement) is not None and judged.model is not None:
+        _charge(state, judged.usage or Usage(), judged.cost_usd)
     state.asked_questions = {}
     state.work_began_at = body.at
     state.rewards = {}
@@ -420,6 +432,7 @@ def _on_inference_completed(state: State, body: e.InferenceCompleted, before: fl
     state.calls = {call.call_id: CallState(call) for call in message.tool_calls}
     state.open_calls = len(state.calls)
     state.answer = None if message.tool_calls else message
+    state.refused_tool = body.refused_tool
     state.finish_reason = completion.finish_reason
     state.is_wrapped_up = state.limit is not None
     state.spent.steps += 1

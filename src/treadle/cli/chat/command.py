@@ -63,8 +63,9 @@ def chat(
                 limits=limits,
                 instructions=instructions,
                 files=read_mount(mount),
-                knowledge=knowledge,
+                knowledge=knowledge.over_file(),
                 is_trusted=is_trusted,
+                judge="patterns",
             )
             return Chat(runner, follow_up, None).run()
         if mount.path is not None or instructions is not None:
@@ -73,8 +74,8 @@ def chat(
             )
         if knowledge.is_given:
             raise ConfigError(
-                "a session keeps its persona, memory, skills and documents; --persona, --memory, --user, --skills "
-                "and --document are for a new one"
+                "a session keeps its persona, memory, skills, documents and judge; --persona, --memory, --user, "
+                "--skills, --document and --judge are for a new one"
             )
         run_id = _find_newest(opened) if session is None else find_run(opened, session)
         agents = RunAgents(opened, agent, limits, is_trusted=is_trusted)

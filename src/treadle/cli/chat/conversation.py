@@ -28,7 +28,7 @@ from treadle.cli.work.drive import FollowUp, print_follow_up
 from treadle.cli.work.execute import Work
 from treadle.core.errors import ConfigError, TreadleError
 from treadle.core.registry import did_you_mean
-from treadle.core.types import Delivery, ToolCall
+from treadle.core.types import Delivery, StopReason, ToolCall
 from treadle.loop.listener import Emit
 
 
@@ -75,10 +75,14 @@ class Chat:
             for line in self.agent.known.greeting:
                 stdout().print(clean(line), soft_wrap=True)
             print_knowledge(self.agent)
-        if run.state.turn:
+        state = run.state
+        if state.turn:
             self._meter = Meter.of(run)
-            print_note(f"{write_count(run.state.turn, 'turn')} so far; the last answer was:")
-            stdout().print(clean(run.output), soft_wrap=True)
+            newest = "" if state.is_turn_open else "; the newest one:"
+            print_note(f"{write_count(state.turn, 'turn')} so far{newest}")
+            stdout().print("› " + clean(state.said).replace("\n", "\n  "), style="cyan", soft_wrap=True)
+            if not state.is_turn_open and run.output:
+                stdout().print(clean(run.output), soft_wrap=True)
 
     def _talk(self) -> None:
         self._finish_turn()
@@ -96,6 +100,7 @@ class Chat:
                 self._take_turn(partial(self._send, text, attached))
             elif text:
                 print_note("the message was not sent, because the previous turn is not finished")
+                self._prompt.draft = text
 
     def _command(self, name: str, rest: str) -> None:
         try:
@@ -118,6 +123,10 @@ class Chat:
             calls = [item.call for item in run.state.calls.values()]
             self._take_turn(lambda emit: session.finish_turn(on_event=emit), calls)
         return not session.is_turn_open
+
+    def retry(self) -> None:
+        """Try the last turn again, if it ended with an error."""
+        self._take_turn(lambda emit: self.session.retry_turn(on_event=emit))
 
     def attach(self, name: str) -> None:
         """Remember a file for the next message."""
@@ -158,7 +167,9 @@ class Chat:
         view.finish(run, time.monotonic() - begin)
         if (run.approvals or run.questions) and self._prompt.is_person:
             what = "for the decision" if run.approvals else "the question"
-            print_note(f"your next message asks {what} again")
+            print_note(f"your next message asks {what} again; Ctrl-C there ends the turn")
+        elif run.stop_reason is StopReason.ERROR and self._prompt.is_person:
+            print_note("/retry tries it again")
         else:
             print_follow_up(run, self._follow_up)
         self._codes.append(exit_code(run))

@@ -33,8 +33,8 @@ class Prompt:
         self._commands = commands
         self._words = words
         self._session: PromptSession[str] | None = None
-        self._draft = ""
-        """The beginning of the next message, which the person typed while a turn was running."""
+        self.draft = ""
+        """The beginning of the next message, which the person typed before."""
         self._is_put_off = False
 
     @property
@@ -61,7 +61,7 @@ class Prompt:
         if not self.is_screen:
             return input("\n" + _PROMPT)
         stdout().print()
-        draft, self._draft = self._draft, ""
+        draft, self.draft = self.draft, ""
         return self._get_session().prompt(_PROMPT, default=draft)
 
     async def read_aside(self) -> str | None:
@@ -89,7 +89,7 @@ class Prompt:
         self._is_put_off = True
         session = self._session
         if session is not None and session.app.is_running:
-            self._draft = session.default_buffer.text
+            self.draft = session.default_buffer.text
             session.app.erase_when_done = True
             session.app.exit(result="")
 

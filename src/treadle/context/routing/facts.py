@@ -5,7 +5,12 @@ from math import ceil
 
 from msgspec.structs import replace
 
-from treadle.context.judging import is_boilerplate, is_identity_sensitive, rate_difficulty
+from treadle.context.judging import (
+    follows_question,
+    is_boilerplate,
+    is_identity_sensitive,
+    rate_difficulty,
+)
 from treadle.context.routing.latency import LATENCIES
 from treadle.context.routing.protocol import Candidate, RoutingFacts
 from treadle.core.context import count_prompt
@@ -45,13 +50,20 @@ def facts_of_state(
         output_tokens=0 if state.window is None else state.window.output_tokens,
         is_judged=is_judged,
     )
+    judged = state.opened.judgement if is_judged and state.opened is not None else None
+    if judged is not None:
+        is_boring, is_sensitive = judged.is_boilerplate, judged.is_identity_sensitive
+        difficulty = judged.difficulty
+    else:
+        is_boring = is_judged and is_boilerplate(state.said, follows_question=follows_question(state))
+        is_sensitive, difficulty = facts.is_identity_sensitive, facts.difficulty
     return replace(
         facts,
         is_first_turn=state.turn <= 1,
         is_session=state.started is not None and state.started.is_session,
-        is_boilerplate=is_judged
-        and not parts
-        and is_boilerplate(state.said, follows_question=_is_asked(state)),
+        is_boilerplate=is_boring and not parts,
+        is_identity_sensitive=is_sensitive,
+        difficulty=difficulty,
         tried=state.tried,
     )
 
@@ -114,12 +126,3 @@ def _candidate(tier: Tier, usage: Usage | None, required: list[Artifact]) -> Can
         failure_rate=measured.failure_rate,
         refusal=refusal,
     )
-
-
-def _is_asked(state: State) -> bool:
-    """Return whether the newest message of the user follows a question of the assistant."""
-    for index in range(len(state.messages) - 1, -1, -1):
-        message = state.messages[index]
-        if message.role is Role.ASSISTANT:
-            return message.content.rstrip().endswith("?")
-    return False
