@@ -51,7 +51,7 @@ def print_outcome(
         outcome = "waits for an answer" if run.questions else "unfinished"
     line = Text(outcome, style=f"bold {style_of(reason)}")
     details = details or format_outcome(run, seconds)
-    stdout().print(line.append(f" · {details}", style="not bold dim default"), soft_wrap=True)
+    stdout().print(line.append(f" · {details}", style="not bold dim default"))
 
 
 class View(Protocol):
