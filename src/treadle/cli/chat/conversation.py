@@ -96,11 +96,21 @@ class Chat:
             elif (path := as_file(text)) is not None:
                 self.attach(path)
             elif text and self._finish_turn():
-                attached, self._attached = [*self._attached, *find_files(text)], []
-                self._take_turn(partial(self._send, text, attached))
+                self._take_turn(partial(self._send, text, self._take_files(text)))
             elif text:
                 print_note("the message was not sent, because the previous turn is not finished")
                 self._prompt.draft = text
+
+    def _take_files(self, text: str) -> list[Path]:
+        """Return the files that are sent with a message: those that were attached, and those that it names."""
+        named, missing = find_files(text)
+        if named:
+            print_note(f"with {', '.join(map(str, named))}")
+        for name in missing:
+            print_note(f"there is no file {name!r}; the message is sent without it")
+        files = {path.resolve(): path for path in (*self._attached, *named)}
+        self._attached = []
+        return list(files.values())
 
     def _command(self, name: str, rest: str) -> None:
         try:

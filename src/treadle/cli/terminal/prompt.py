@@ -167,6 +167,9 @@ def _make_completer(commands: Mapping[str, bool], words: Callable[[], Iterable[s
                 yield from paths.get_completions(Document(rest), complete_event)
                 return
             start = document.get_word_before_cursor(WORD=True)
+            if start.startswith("@"):
+                yield from paths.get_completions(Document(start[1:]), complete_event)
+                return
             known = commands if text.startswith("/") and not space else words() if start else ()
             for word in sorted(known):
                 if word.startswith(start):
