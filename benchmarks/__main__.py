@@ -24,6 +24,7 @@ from benchmarks import (
     streaming,
     telemetry,
     tools,
+    turn,
 )
 
 BENCHMARKS = {
@@ -42,6 +43,7 @@ BENCHMARKS = {
     "concurrency": limits.measure_concurrency,
     "power": power.measure,
     "recall": recall.measure,
+    "turn": turn.measure,
     "resume": resume.measure,
     "listing": listing.measure,
     "shell": shell.measure,

@@ -266,7 +266,7 @@ def tools_of(scenario: str, witness: Path) -> list[Any]:
     """Return the tools of a scenario. Only some scenarios need tools with processes of their own."""
     if scenario in ("python", "shell"):
         return [*OWN, scenario]
-    if scenario == "compaction":
+    if scenario in CONTEXT_TOKENS:
         # Others would fill its small window.
         return [item for item in OWN if getattr(item, "__name__", "") in ("in_thread", "inline")]
     if scenario == "mcp":
@@ -346,7 +346,7 @@ SCENARIOS["compaction"] = [
     [one(f"{effect}_async", text=f"{number} {_LONG}")]
     for number, effect in enumerate(["pure", "once", "idempotent", "once", "pure", "once", "idempotent"])
 ]
-CONTEXT_TOKENS = {"compaction": 2000, "remembering": 6000}
+CONTEXT_TOKENS = {"compaction": 2000, "remembering": 3600}
 """The context windows of scenarios; none in the others."""
 SCENARIOS |= {
     "agents": [

@@ -114,6 +114,8 @@ def decide(state: State) -> Action | None:
         stop = _on_limits(state)
         if stop is not None:
             return stop
+        if state.misnamed and state.can_nudge:
+            return Append((e.MessageInjected(message=Message(Role.USER, _name_tools(state))),))
     elif state.is_wrap_up_lost and not can_ask_again(state):
         return _end_turn(state, state.limit)
     if state.is_schema_untold and state.output_spec is not None:
@@ -160,6 +162,14 @@ ESCALATED_MESSAGE = (
     "The user has not seen that answer. Answer the user's message yourself."
 )
 """The message that tells a model what was tried before it was asked."""
+
+
+def _name_tools(state: State) -> str:
+    """Return the message to a model that keeps calling tools which do not exist."""
+    wrong = ", ".join(map(repr, state.misnamed))
+    known = ", ".join([tool.name for tool in state.tools])
+    offered = f"Call only these tools: {known}." if known else "There are no tools at all."
+    return f"You called {wrong} again, which does not exist. {offered} If none fits, answer without a tool."
 
 
 def _is_steered(state: State) -> bool:

@@ -20,13 +20,21 @@ if TYPE_CHECKING:
     from treadle.context.memory import Memory
 
 _Persona: TypeAlias = Annotated[
-    str,
-    typer.Option("--persona", metavar="NAME", help="The persona that remembers.", envvar="TREADLE_PERSONA"),
+    str | None,
+    typer.Option(
+        "--persona",
+        metavar="NAME",
+        help="The persona that remembers. Default: that of [chat] in treadle.toml.",
+        envvar="TREADLE_PERSONA",
+    ),
 ]
 _User: TypeAlias = Annotated[
-    str,
+    str | None,
     typer.Option(
-        "--user", metavar="NAME", help="The user whom the memories are about.", envvar="TREADLE_USER"
+        "--user",
+        metavar="NAME",
+        help="The user whom the memories are about. Default: that of [chat] in treadle.toml.",
+        envvar="TREADLE_USER",
     ),
 ]
 Id: TypeAlias = Annotated[
@@ -58,15 +66,15 @@ class Place(Struct, frozen=True):
     def parameters(cls) -> list[inspect.Parameter]:
         """See `OptionGroup.parameters`."""
         return [
-            make_parameter("persona", _Persona, "default"),
-            make_parameter("user", _User, "default"),
+            make_parameter("persona", _Persona, None),
+            make_parameter("user", _User, None),
             make_parameter("journal", Journal, None),
         ]
 
     @classmethod
     def from_values(cls, values: Mapping[str, Any]) -> Self:
         """See `OptionGroup.from_values`."""
-        return cls(values["persona"], values["user"], values["journal"])
+        return cls(*_usual_names(values["persona"], values["user"]), values["journal"])
 
     @contextmanager
     def opened(self, embeddings: str | None = None, *, is_made: bool = False) -> Iterator["Memory"]:
@@ -79,6 +87,24 @@ class Place(Struct, frozen=True):
         store = open_or_make(self.journal, "process") if is_made else open_existing(self.journal)
         with closing(store):
             yield open_memory(store, self.persona, self.user, embeddings=embeddings)
+
+
+def _usual_names(persona: str | None, user: str | None) -> tuple[str, str]:
+    """Return the persona and the user, by default those with whose memory `treadle chat` begins a session.
+
+    Raises: `ConfigError`.
+    """
+    from treadle.models.config.file import load_config
+
+    config = load_config()
+    chat, own_user = config.file.chat, None
+    if persona is None and chat.persona is not None:
+        from treadle.context.personas.model import Persona
+
+        found = Persona.load(config.resolve(chat.persona))
+        persona = found.name
+        own_user = found.memory_spec.user if found.memory_spec is not None else None
+    return persona or "default", user or chat.user or own_user or "default"
 
 
 def find(memory: "Memory", entry_id: str) -> Entry:

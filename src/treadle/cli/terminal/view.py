@@ -51,7 +51,7 @@ def print_outcome(
         outcome = "waits for an answer" if run.questions else "unfinished"
     line = Text(outcome, style=f"bold {style_of(reason)}")
     details = details or format_outcome(run, seconds)
-    stdout().print(line.append(f" · {details}", style="not bold dim default"), soft_wrap=True)
+    stdout().print(line.append(f" · {details}", style="not bold dim default"))
 
 
 class View(Protocol):
@@ -221,7 +221,7 @@ class TextView:
     def _on_tool_started(self, body: e.ToolStarted) -> None:
         if body.parent_call_id is not None:
             self._calls[body.call_id] = ToolCall(body.call_id, body.name, body.arguments or "")
-        again = " again, because its outcome was lost" if body.attempt > 1 else ""
+        again = " again" if body.attempt > 1 else ""
         self._under_way[body.call_id] = self._write_call(body.call_id, body.name) + again
         self._wait_for_calls()
 

@@ -77,7 +77,10 @@ class Catalog:
         if not places:
             raise ConfigError(f"the folder {str(folder)!r} has no skills: no folder in it has a file {FILE}")
         if len(places) > MAX_SKILLS:
-            raise ConfigError(f"the folder {str(folder)!r} has more than {MAX_SKILLS} skills")
+            raise ConfigError(
+                f"the folder {str(folder)!r} has more than {MAX_SKILLS} skills; give the folders of those that "
+                "are needed"
+            )
         for place in places:
             try:
                 self._add(read_skill(place))
