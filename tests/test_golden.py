@@ -1,18 +1,25 @@
-"""Replays of old journals are exact. A decision that differs is reported with its sequence number."""
+"""Old journals: their replays are exact, and their runs go on.
+
+A decision that differs is reported with its sequence number. The journals in `before_contexts` were written by the
+last version that compacted no contexts (2.1); the others are of version 1.
+"""
 
 from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
 
-from treadle import Policy
+from treadle import Agent, Policy, ScriptedModel, open_journal
 from treadle.core import events as e
 from treadle.core.replay import Replay
 from treadle.core.replay import replay as decide_again
+from treadle.core.spec import MemorySpec
 from treadle.core.types import StopReason
+from treadle.journal.jsonl import import_lines
+from treadle.models import TieredModel
 from treadle.tools.schema.output import find_output_fault
 
-GOLDEN = sorted((Path(__file__).parent / "data").glob("*.jsonl"))
+GOLDEN = sorted((Path(__file__).parent / "data").glob("**/*.jsonl"))
 
 
 def load(path: Path) -> list[e.Event]:
@@ -86,6 +93,50 @@ async def test_a_journal_that_was_changed_is_told() -> None:
         found = await replay(changed)
         assert found.divergence is not None, (kind, changes)
         assert found.divergence.seq == seq
+
+
+@pytest.mark.parametrize("path", GOLDEN, ids=lambda path: path.stem)
+async def test_a_run_of_an_older_version_goes_on_today_wherever_it_was_killed(path: Path) -> None:
+    """Rules out an old journal that today's agent, with a memory, a window and tiers, cannot continue, or whose
+    replay is not exact afterwards."""
+    tiers = {tier: ScriptedModel(lambda request: "fine") for tier in ("small", "mid")}
+    with open_journal("memory:") as journal:
+        await import_lines(journal, path.read_bytes().splitlines())
+        agent = Agent(
+            TieredModel(tiers),
+            tools=["files", "ask"],
+            policy=Policy(context_tokens=8000, approve={"once": "ask"}, autonomy="cautious"),
+            journal=journal,
+            memory=MemorySpec(persona="p", user="u", writes_back=True),
+            approver=lambda request: True,
+        )
+        events = journal.read(load(path)[0].run_id)
+        started = events[0].body
+        assert isinstance(started, e.RunStarted)
+        first = next(event.seq for event in events if isinstance(event.body, e.TurnStarted))
+        # A fork has the events that it copied from its beginning.
+        for size in range(max(first, started.parent.seq if started.parent else 0), len(events) + 1):
+            run_id = f"{size}"
+            writer = journal.create(run_id)
+            writer.append_events(events[:size])
+            await writer.release()
+            if started.is_session:
+                async with agent.session(run_id) as session:
+                    await session.finish_turn()
+                    run = await session.send("And now? " + "Tell me more about it. " * 150)
+                    assert (run.state.is_turn_open, run.stop_reason) == (False, "completed"), size
+            else:
+                run = await agent.resume(run_id)
+                while run.questions or run.approvals:
+                    # The approver is not asked about a call of a tool that the agent does not have any more.
+                    run = await agent.resume(
+                        run_id,
+                        answers=dict.fromkeys(run.questions, "it was done"),
+                        approvals=dict.fromkeys(run.approvals, True),
+                    )
+                assert run.status == "finished", (size, run.state.questions, run.approvals)
+            found = await replay(list(journal.read(run_id)))
+            assert found.is_exact, (size, found.divergence)
 
 
 async def test_what_follows_the_end_is_told() -> None:

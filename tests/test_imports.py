@@ -51,6 +51,7 @@ PURE = frozenset(
         "string",
         "sys",
         "typing",
+        "unicodedata",
         "urllib",
         "yaml",
     )

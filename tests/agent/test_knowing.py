@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from tests.context.skills.test_catalog import write
-from tests.forks.process import FORKS
+from tests.forks.process import FORKS, ROOT
 
 from treadle import Agent, ConfigError, Policy, Run, ScriptedModel, UntrustedError, open_journal
 from treadle.agent.driving.trust import demands_of
@@ -56,6 +56,24 @@ async def test_a_persona_gives_an_agent_its_parts_and_the_journal_has_them(tmp_p
     assert list(again.tools) == list(made.tools)
 
 
+async def test_keys_in_the_file_of_a_persona_are_not_in_the_journal() -> None:
+    """Rules out a persona whose MCP server has a key, and which is recorded as its file says it."""
+    server = str(ROOT / "tests/tools/mcp/small_server.py")
+    settings = {"command": sys.executable, "args": ["-S", server], "env": {"TOKEN": "planted-00007"}}
+    journal = MemoryJournal()
+    made = agent(journal, "ok", persona={**ADA, "tools": ["files", {"name": "mcp", "settings": settings}]})
+    assert "add" in made.tools
+    run = await made.run("hi")
+    await made.close()
+    recorded = b"".join(event.to_json() for event in journal.read(run.run_id))
+    assert b"small_server" not in recorded
+    assert b"planted" not in recorded
+    with pytest.raises(ConfigError, match=r"TOKEN.*\$\{NAME\}"):
+        Agent.from_spec(run.spec, model=made.model, journal=journal)
+    again = Agent.from_spec(run.spec, model=made.model, tools=["files"], journal=journal)
+    assert again.spec.context == run.spec.context
+
+
 async def test_explicit_parts_win_over_those_of_the_persona(tmp_path: Path) -> None:
     made = agent(MemoryJournal(), tools=["vfs"], memory=False, policy=Policy(autonomy="cautious"))
     assert set(made.tools) == {"read_file", "write_file", "list_files", "delete_file"}
@@ -84,11 +102,17 @@ def test_an_agent_that_knows_nothing_has_no_context() -> None:
         ({"skills": ["/none"]}, "there is no folder '/none'"),
         ({"skills": [7]}, "skills has 7"),
         ({"memory": " "}, "give a name"),
+        ({"memory": True, "user": 7}, "user is 7"),
     ],
 )
 def test_a_misuse_is_told(options: dict[str, Any], why: str) -> None:
     with pytest.raises(ConfigError, match=why):
         Agent(ScriptedModel(["x"]), journal=MemoryJournal(), **options)
+
+
+async def test_the_toolset_of_memories_may_be_named_too() -> None:
+    made = agent(MemoryJournal(), tools=["files", "memory"])
+    assert list(made.tools).count("remember") == 1
 
 
 async def test_the_system_message_is_never_made_again(tmp_path: Path) -> None:

@@ -8,7 +8,8 @@ import pytest
 
 from treadle import Agent, Policy, ScriptedModel, load_task, open_journal, tool
 from treadle.agent.task import Grade
-from treadle.core.errors import ConfigError, LeaseHeldError
+from treadle.context.view import view_step
+from treadle.core.errors import ConfigError, LeaseHeldError, RequestError, ServerError
 from treadle.core.events import Rewarded
 from treadle.core.state import fold
 from treadle.journal.memory import MemoryJournal
@@ -293,3 +294,56 @@ async def test_a_session_of_a_wrong_id_is_told_at_once() -> None:
     with pytest.raises(ConfigError, match="is not a session"):
         async with agent.session("plain"):
             pass
+
+
+async def test_a_turn_that_failed_is_tried_again_within_the_session():
+    """The message is not sent twice."""
+    answers = [ServerError("the server is down"), "Here I am.", "Still here."]
+
+    def answer(request):
+        item = answers.pop(0)
+        if isinstance(item, Exception):
+            raise item
+        return item
+
+    agent = Agent(ScriptedModel(answer), journal=MemoryJournal())
+    async with agent.session() as session:
+        with pytest.raises(ConfigError, match="did not end with an error"):
+            await session.retry_turn()
+        assert (await session.send("Are you there?")).stop_reason == "error"
+        run = await session.retry_turn()
+        assert run.output == "Here I am."
+        with pytest.raises(ConfigError, match="did not end with an error"):
+            await session.retry_turn()
+        run = await session.send("And now?")
+    sent = [message.content for message in run.messages if message.role == "user"]
+    assert sent == ["Are you there?", "And now?"]
+    assert (await agent.replay(run.run_id)).is_exact
+
+
+async def test_an_image_that_the_server_refuses_is_not_in_later_requests(tmp_path: Path):
+    """A session must not be unusable because of one message."""
+    png = tmp_path / "photo.png"
+    png.write_bytes(b"\x89PNG")
+    requests = []
+
+    def answer(request):
+        requests.append([(message.content, bool(message.parts)) for message in request.messages])
+        if any(message.parts for message in request.messages):
+            raise RequestError("images are not supported")
+        return "Hello."
+
+    journal = MemoryJournal()
+    agent = Agent(ScriptedModel(answer), journal=journal)
+    async with agent.session() as session:
+        await session.send("Hi.")
+        assert (await session.send("What is this?", attach=[png])).stop_reason == "error"
+        assert (await session.retry_turn()).stop_reason == "error"  # it may have had another reason
+        run = await session.send("Never mind.")
+        assert run.output == "Hello."
+        assert [bool(message.parts) for message in session.messages] == [False, False, True, False, False]
+    note = "What is this?\n\n[photo.png: left out, because the request with it was refused]"
+    assert requests[-1][2:] == [(note, False), ("Never mind.", False)]
+    assert requests[2] == requests[1]
+    assert (await agent.replay(run.run_id)).is_exact
+    assert view_step(list(journal.read(run.run_id)), 2).messages[2].message.content == note

@@ -59,6 +59,8 @@ def test_without_anybody_the_run_waits_and_is_answered_from_another_process(cli:
     shown = cli("show", "r").out
     assert "? Which file?\n  1. a.txt\n  2. b.txt\n" in shown
     assert "› b.txt\n" in shown
+    assert "ask_user begins again, with the answer" in shown
+    assert "was lost" not in shown
     assert cli("replay", "r").code == 0
 
 

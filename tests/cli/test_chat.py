@@ -41,6 +41,37 @@ def test_turn_that_fails_has_its_exit_code(cli: Cli, script: Script) -> None:
     assert cli("chat", "-m", "m", "--base-url", server.url, text="").code == 0
 
 
+def test_a_turn_that_failed_is_tried_again(cli: Cli, script: Script) -> None:
+    answers = [401, 401]
+    server = script(lambda body: answers.pop() if answers else _count(body))
+    terminal = Terminal(cli, "chat", "-m", "m", "--base-url", server.url, is_screen=True)
+    terminal.wait_for("›")
+    terminal.type("/retry" + ENTER)
+    terminal.wait_for("did not end with an error")
+    terminal.wait_for("›")
+    terminal.type("one" + ENTER)
+    terminal.wait_for("/retry tries it again")
+    terminal.wait_for("›")
+    for text in ("/retry tries it again", "answer 1"):
+        terminal.type("/retry" + ENTER)
+        terminal.wait_for(text)
+        terminal.wait_for("›")
+    terminal.type(CTRL_D)
+    assert terminal.process.wait(60) == 0
+
+
+def test_a_program_reads_lines_of_json(cli: Cli, script: Script) -> None:
+    server = script(_count)
+    done = cli("chat", "--json", "-m", "m", "--base-url", server.url, text="one\n/files\n")
+    assert done.code == 0, done
+    summaries = [line for line in done.lines if line["type"] == "summary"]
+    assert [line["output"] for line in summaries] == ["answer 1", "answer 2"]
+    assert [line["message"]["content"] for line in done.lines if line["type"] == "turn_started"] == [
+        "one",
+        "/files",
+    ]
+
+
 def test_misuse(cli: Cli, script: Script) -> None:
     server = script(_count)
     assert cli("chat").code == 2
@@ -121,7 +152,7 @@ def test_person_stops_a_turn_and_leaves(cli: Cli, script: Script) -> None:
     assert "stopped" in (terminal.process.stderr.read() if terminal.process.stderr else "")
 
 
-ENTER, ALT_ENTER, TAB, UP, CTRL_D = "\r", "\x1b\r", "\t", "\x1b[A", "\x04"
+ENTER, ALT_ENTER, TAB, UP, CTRL_D, CTRL_U = "\r", "\x1b\r", "\t", "\x1b[A", "\x04", "\x15"
 
 
 def test_a_person_edits_messages_of_several_lines(cli: Cli, script: Script) -> None:
@@ -169,8 +200,8 @@ def test_a_decision_is_asked_for_again(cli: Cli) -> None:
         first.type("later" + ENTER)
         first.wait_for("asks for the decision again")
     first.wait_for("was not sent")
-    first.wait_for("›")
-    first.type(CTRL_D)
+    first.wait_for("never mind")  # it is on the line again
+    first.type(CTRL_U + CTRL_D)
     assert first.process.wait(60) == 0
     again = Terminal(cli, "chat", "--continue", is_screen=True)
     again.wait_for("[l]ater")

@@ -37,7 +37,7 @@ def test_a_chat_with_a_persona_that_remembers(cli: Cli, script: Script) -> None:
     )
     assert first.code == 0, first
     assert "Ada: What shall we count?" in first.out
-    assert "0 memories of 'Ada' about 'bo'" in first.out
+    assert "no memories about 'bo' yet" in first.out
     assert "self facts: " in first.err
     assert "did not fit into 1,000 tokens" in first.err
     assert "the skill 'csv' is not trusted yet" in first.out
@@ -51,9 +51,27 @@ def test_a_chat_with_a_persona_that_remembers(cli: Cli, script: Script) -> None:
     again = cli("chat", "--continue", text="And now?\n")
     assert again.code == 0, again
     assert _system(asked[3]) == _system(asked[0])
-    assert "2 memories of 'Ada' about 'bo'" in again.out
+    assert "2 memories about 'bo' from earlier" in again.out
     refused = cli("chat", "--continue", "--persona", "ada.yaml", text="")
     assert (refused.code, "a session keeps its persona" in refused.err) == (2, True), refused
+
+
+def test_a_chat_begins_with_the_persona_of_the_configuration(cli: Cli) -> None:
+    """`treadle memory` means the memory of that persona too."""
+    cli.write("me/ada.yaml", "name: Ada\ngreeting: Hello.\nmemory: true\n")
+    cli.write("eve.yaml", "name: Eve\ntools: [files]\n")
+    cli.write("treadle.toml", 'model = "mock:echo"\n[chat]\npersona = "me/ada.yaml"\nuser = "bo"\n')
+    first = cli("chat", text="My boat is called Alma.\n")
+    assert "Ada: Hello." in first.out
+    assert "no memories about 'bo' yet" in first.out
+    assert "boat" in cli("memory", "list").out
+    assert "--persona Ada --user bo" in cli("memory", "list", "--user", "eve").err
+    assert "1 memory about 'bo'" in cli("chat", "-c", text="").out
+    assert "1 memory about 'bo'" in cli("chat", text="").out
+    assert "no memories about 'eve'" in cli("chat", "--user", "eve", text="").out
+    assert "Eve" in cli("chat", "--persona", "eve.yaml", "--no-memory", text="").out
+    none = cli("chat", "--persona", "none", text="")
+    assert (none.out, none.code) == ("", 0), none
 
 
 def test_a_persona_that_starts_programs_needs_trust(cli: Cli) -> None:

@@ -75,6 +75,70 @@ def test_no_key_is_left_anywhere(cli: Cli, script: Script, status: int) -> None:
         assert key.encode() not in seen, name
 
 
+TIERS = """
+[telemetry]
+turn_log = "turns.jsonl"
+[router]
+name = "cascade"
+[models.vectors]
+model = "openai:e"
+base_url = "{url}"
+api_key_env = "MY_KEY"
+"""
+PERSONA = """
+name: Ada
+role: a tester
+model: auto
+autonomy: balanced
+memory: {embeddings: vectors}
+"""
+
+
+@pytest.mark.parametrize("status", [200, 401])
+def test_no_key_of_tiers_and_embeddings_is_left_anywhere(cli: Cli, script: Script, status: int) -> None:
+    """Rules out keys in memories, in what is recalled, in turn logs, in recorded routes and personas, and in notes
+    about tiers and embeddings that fail."""
+    keys = {"TREADLE_OPENAI_API_KEY": "sk-planted-tiers-00008", "MY_KEY": "planted-of-vectors-00009"}
+
+    def answer(body: dict[str, str]) -> object:
+        if "input" in body or status != 200:
+            return 401, f"you sent {keys['MY_KEY' if 'input' in body else 'TREADLE_OPENAI_API_KEY']}"
+        return {"content": "I cannot help." if body["model"] == "weak" else "fine"}
+
+    server = script(answer)
+    cli.env |= keys
+    cli.env |= {"TREADLE_OPENAI_BASE_URL": server.url}
+    cli.env |= {"TREADLE_SMALL_MODELS": "openai/weak", "TREADLE_MID_MODELS": "openai/strong"}
+    cli.write("treadle.toml", TIERS.format(url=server.url))
+    cli.write("ada.yaml", PERSONA)
+    outputs = [
+        cli(*arguments)
+        for arguments in (
+            ("run", "I like boats.", "--persona", "ada.yaml", "--trust", "--run-id", "r"),
+            ("run", "What about boats?", "--persona", "ada.yaml", "--trust", "--run-id", "s", "--json"),
+            ("--debug", "run", "And boats?", "--persona", "ada.yaml", "--trust", "--run-id", "t"),
+            ("show", "s", "--events"),
+            ("show", "s", "--context", "1"),
+            ("stats",),
+            ("models", "tiers"),
+            ("models", "route", "Hello"),
+            ("memory", "list", "--persona", "Ada", "--user", "default"),
+            ("memory", "embed", "--embeddings", "vectors", "--persona", "Ada", "--user", "default"),
+            ("export", "--all", "--format", "journal", "-o", "journal.jsonl"),
+        )
+    ]
+    told = "\n".join(done.out + done.err for done in outputs)
+    sent = "".join(str(headers) for headers in server.headers)
+    assert all(key in sent for key in keys.values()), told
+    asked = {body["model"] for body in server.requests}
+    assert asked == ({"weak", "strong", "e"} if status == 200 else asked | {"weak", "e"})
+    assert (cli.folder / "turns.jsonl").read_text().count("\n") == 3
+    seen = everything(cli.folder) + told.encode()
+    assert b"you sent" in seen
+    for name, key in keys.items():
+        assert key.encode() not in seen, name
+
+
 PROVIDERS = {
     "anthropic": "ANTHROPIC_API_KEY",
     "gemini": "GEMINI_API_KEY",

@@ -364,10 +364,8 @@ class History:
             self.add(e.RunResumed(at=0.0))
             return False
         self.send()
-        is_error = self.draw(st.booleans())
-        result = ToolResult(
-            call.call_id, call.name, self.draw(texts), is_error, ToolErrorKind.FAILED if is_error else None
-        )
+        kind = self.draw(st.sampled_from([None, None, ToolErrorKind.FAILED, ToolErrorKind.UNKNOWN_TOOL]))
+        result = ToolResult(call.call_id, call.name, self.draw(texts), kind is not None, kind)
         child = self.draw(
             st.none() | st.none() | st.builds(Child, st.just("sub"), st.just(Usage(3, 4)), costs)
         )

@@ -43,6 +43,8 @@ def values_of(kind: Any) -> st.SearchStrategy[Any]:
     origin, args = typing.get_origin(kind), typing.get_args(kind)
     if origin in (typing.Union, types.UnionType):
         return st.one_of([values_of(arg) for arg in args])
+    if origin is tuple and len(args) > 1 and args[1] is not Ellipsis:
+        return st.tuples(*map(values_of, args))
     if origin is tuple:
         return st.lists(values_of(args[0]), max_size=3).map(tuple)
     if origin is dict:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from treadle import Agent, Approval, ApprovalRequest, InDoubt, Policy, Run, ToolContext, tool
+from treadle.context.judging import Facts, Judgement, judge_message
 from treadle.core.errors import RunNotFoundError
 from treadle.core.events import DurableBody, Event, MessageInjected, TurnStarted
 from treadle.core.questions import Question
@@ -126,6 +127,32 @@ class Script:
         return Completion(Message(Role.ASSISTANT, self.answer), FinishReason.STOP, cost_usd=0.0)
 
 
+class Refusing(Script):
+    """A script whose first answer in each turn says that the model cannot do what it has a tool for."""
+
+    def step_of(self, request: Request) -> int:
+        begun = max(at for at, item in enumerate(request.messages) if item.content.startswith("delete"))
+        return sum(message.role is Role.ASSISTANT for message in list(request.messages)[begun:]) - 1
+
+    async def infer(self, request: Request, watch: Watch) -> Completion:
+        if self.step_of(request) >= 0:
+            return await super().infer(request, watch)
+        boundary()
+        said = Message(Role.ASSISTANT, "I'm sorry, but I can't search the web.")
+        return Completion(said, FinishReason.STOP, cost_usd=0.0)
+
+
+class SlowJudge:
+    """A judge that takes time, and records what it is asked."""
+
+    async def judge(self, message: str, facts: Facts) -> Judgement:
+        boundary.witness(f"judged {message}")
+        boundary()
+        await asyncio.sleep(0)
+        boundary()
+        return judge_message(message, facts)
+
+
 class Hesitant(Script):
     """A script whose answer does not pass the check of a cascade."""
 
@@ -141,6 +168,8 @@ def model_of(scenario: str) -> Model:
         return TieredModel({"small": Hesitant(steps), "mid": Script(steps)}, router="cascade")
     if scenario == "remembering":
         return Remembering(steps)
+    if scenario == "judged":
+        return Refusing(steps)
     return Summarising(steps) if scenario in CONTEXT_TOKENS else Script(steps)
 
 
@@ -237,11 +266,21 @@ def tools_of(scenario: str, witness: Path) -> list[Any]:
     """Return the tools of a scenario. Only some scenarios need tools with processes of their own."""
     if scenario in ("python", "shell"):
         return [*OWN, scenario]
-    if scenario == "compaction":
+    if scenario in CONTEXT_TOKENS:
         # Others would fill its small window.
         return [item for item in OWN if getattr(item, "__name__", "") in ("in_thread", "inline")]
     if scenario == "mcp":
         return [_servers(witness)]
+    if scenario == "judged":
+
+        @tool(effect="once")
+        async def web_search(query: str, context: ToolContext) -> str:
+            """Search the web."""
+            boundary.witness(f"effect once {context.idempotency_key}")
+            boundary()
+            return query
+
+        return [web_search, "ask"]
     if scenario in ("agents", "agents_asking"):
         steps = CHILD if scenario == "agents" else ASKING_CHILD
         child = Agent(Script(steps, is_child=True), tools=OWN, policy=Policy())
@@ -307,7 +346,7 @@ SCENARIOS["compaction"] = [
     [one(f"{effect}_async", text=f"{number} {_LONG}")]
     for number, effect in enumerate(["pure", "once", "idempotent", "once", "pure", "once", "idempotent"])
 ]
-CONTEXT_TOKENS = {"compaction": 2000, "remembering": 4500}
+CONTEXT_TOKENS = {"compaction": 2000, "remembering": 3600}
 """The context windows of scenarios; none in the others."""
 SCENARIOS |= {
     "agents": [
@@ -324,6 +363,7 @@ SCENARIOS |= {
         ]
         for number in range(4)
     ],
+    "judged": [[one("web_search", query="1")]],
     "asking": [
         [call("ask_user", {"question": "One?"}), one("pure_async", text="1"), call("ask_around", {})],
         [call("once_asking", {})],
@@ -337,12 +377,14 @@ CHILD = [[one("once_async", text="c"), one("pure_sync", text="c")], [one("once_s
 """What the sub-agents do."""
 ASKING_CHILD = [[call("ask_user", {"question": "Which?"})], [one("once_async", text="d")]]
 """What a sub-agent does that asks the user."""
-SESSIONS = ("messages", "routed_messages", "remembering")
+SESSIONS = ("messages", "routed_messages", "remembering", "judged")
 """The scenarios that are sessions."""
 TURNS = 4
 """How many turns the session has that remembers them."""
 MESSAGES = {"q1": "queue", "s1": "steer", "i1": "interrupt", "q2": "queue"}
 """The messages that are sent during the first turn of a session, and their delivery."""
+JUDGED = ("delete the database", "delete the server")
+"""The messages of the session whose messages are judged."""
 HAS_ASKER = ("asking", "marked")
 """The scenarios with an asker. In the others, questions wait until the run is resumed with their answers."""
 APPROVE = {"approved": {"once": Approval.ASK}}
@@ -380,6 +422,7 @@ async def drive(
         ),
         approver=approve,
         asker=answer if scenario in HAS_ASKER else None,
+        judge=SlowJudge() if scenario == "judged" else None,
         journal=journal,
         memory=memory,
         files={"a.txt": "seed\n"},
@@ -391,7 +434,8 @@ async def drive(
 
     options: dict[str, Any] = {"on_event": hear} if listens else {}
     if scenario in SESSIONS:
-        run = await (converse(agent) if scenario == "remembering" else talk(agent))
+        talks = {"remembering": converse, "judged": talk_in_turn}
+        run = await talks.get(scenario, talk)(agent)
         journal.close()
         return run, boundary.count
     try:
@@ -433,6 +477,21 @@ async def converse(agent: Agent) -> Run:
         run = await session.finish_turn()
         for number in range(session.run.state.turn, TURNS):
             run = await session.send(f"Message {number}")
+        return run
+
+
+async def talk_in_turn(agent: Agent) -> Run:
+    """Continue the session, and send one after another the messages that it does not have yet."""
+    async with agent.session(RUN_ID) as session:
+        known = [
+            event.body.message.content
+            for event in await session.read_events()
+            if isinstance(event.body, TurnStarted | MessageInjected)
+        ]
+        run = await session.finish_turn()
+        for text in JUDGED:
+            if text not in known:
+                run = await session.send(text)
         return run
 
 

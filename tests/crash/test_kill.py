@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
-from tests.crash.scenario import MESSAGES, RUN_ID, SCENARIOS, SESSIONS, TURNS
+from tests.crash.scenario import JUDGED, MESSAGES, RUN_ID, SCENARIOS, SESSIONS, TURNS
 from tests.forks.process import FORKS, ROOT
 
 from treadle import Agent, InDoubt, ScriptedModel, open_journal
@@ -357,7 +357,38 @@ def test_a_session_with_a_memory_that_was_killed(tmp_path: Path) -> None:
         assert len(facts) == TURNS
 
 
-@pytest.mark.parametrize("name", ["messages", "agents", "remembering", "routed_messages", "agents_asking"])
+def test_judged_messages_of_a_session_that_was_killed(tmp_path: Path) -> None:
+    """A message is kept while it is judged, and has one judgement; a refused tool is called once."""
+    total, _ = dry_run(tmp_path, ("judged", False), "process")
+    seen = set()
+    for point in range(1, total, 1 if IS_FULL else 3):
+        path = tmp_path / f"{point}.db"
+        assert run_once(path, "judged", "process", point, False) == -signal.SIGKILL
+        kept, judged_until = read(path), len(witnessed(path, "judged"))
+        begun = [body for body in kept if isinstance(body, TurnStarted)]
+        waiting = [
+            body.message.content for body in kept if isinstance(body, MessageInjected) and body.delivery
+        ]
+        assert run_once(path, "judged", "process", None, False) == 0
+        bodies = read(path)
+        turns = [body for body in bodies if isinstance(body, TurnStarted)]
+        assert [body.message.content for body in turns] == list(JUDGED)
+        assert turns[: len(begun)] == begun
+        assert all(body.judgement is not None and body.hint is not None for body in turns)
+        again = witnessed(path, "judged")[judged_until:]
+        assert not {body.message.content for body in begun} & set(again), "a kept judgement was made again"
+        assert len(again) == len(turns) - len(begun)
+        nudges = [body for body in bodies if isinstance(body, MessageInjected) and body.is_nudge]
+        effects = witnessed(path, "effect")
+        assert len(nudges) == 2
+        assert len(effects) == len(set(effects))
+        seen.add((len(begun), len(waiting)))
+    assert {(0, 1), (1, 1), (1, 2), (2, 2)} <= seen
+
+
+@pytest.mark.parametrize(
+    "name", ["messages", "agents", "remembering", "routed_messages", "agents_asking", "judged"]
+)
 def test_replay_of_what_was_killed_is_exact(name: str, tmp_path: Path) -> None:
     total, _ = dry_run(tmp_path, (name, False), "process")
     for point in range(1, total, 4 if IS_FULL else max(13, total // 6)):

@@ -10,7 +10,7 @@ from tests.context.contexts import TEXT, Counting, answer, is_summary_request, l
 
 from treadle import Agent, Policy, ScriptedModel, tool
 from treadle.context.compaction.summary import is_summary, read_summary
-from treadle.context.view import messages_seen, view_step
+from treadle.context.view import view_step
 from treadle.core import events as e
 from treadle.core.errors import ConfigError, ContextOverflowError, ServerError
 from treadle.core.state import fold
@@ -73,7 +73,7 @@ async def test_what_each_step_saw_can_be_read():
     _, events = await live(agent_of(model))
     asked = [request for request in model.requests if not is_summary_request(request)]
     for step, request in enumerate(asked, 1):
-        assert messages_seen(events, step) == list(request.messages)
+        assert [item.message for item in view_step(events, step).messages] == list(request.messages)
     view = view_step(events, len(asked))
     assert {item.why for item in view.left_out} == {"summarised"}
     assert view.messages[2].is_summary

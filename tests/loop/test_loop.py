@@ -550,6 +550,25 @@ async def test_an_unknown_tool_is_answered_with_the_nearest_names(lab: Lab) -> N
     assert results(bare)[0][1] == "There is no tool 'lock'. The tools are: none."
 
 
+async def test_a_model_that_repeats_a_name_without_a_tool_is_told_again(lab: Lab) -> None:
+    """Rules out a model that goes on inventing names: the second time in a row, a message says which tools exist,
+    also if the agent has no tools. A call that succeeds in between, or another wrong name, is no repetition."""
+    steps = [[call("lock")], [call("lock")], [call("lock"), call("bolt")], [call("bolt"), call("look")]]
+    model = ScriptedModel([*steps, [call("look")], [call("bolt")], "done"])
+    agent = lab.agent(tools=[look, send], model=model)
+    run = await agent.run("go")
+    told = [message.content for message in run.messages if message.role is Role.USER]
+    assert told[1:] == [
+        f"You called {name!r} again, which does not exist. Call only these tools: look, send. If none fits, answer "
+        "without a tool."
+        for name in ("lock", "lock", "bolt")
+    ]
+    assert run.stop_reason == "completed"
+    assert (await agent.replay(run.run_id)).is_exact
+    bare = await lab.agent([call("lock")], [call("lock")], "done").run("go")
+    assert "There are no tools at all." in bare.messages[-2].content
+
+
 @pytest.mark.parametrize(
     ("text", "kind", "words"),
     [

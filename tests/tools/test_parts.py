@@ -351,3 +351,37 @@ class TestOpenAPI:
 
     def test_a_document_of_the_program(self) -> None:
         assert "object of the program" in (part_of(OpenAPI(API)).missing or "")
+
+
+@pytest.mark.parametrize(
+    ("settings", "key"),
+    [
+        ({"command": "x", "env": {"MY_TOKEN": "planted"}}, "MY_TOKEN"),
+        (
+            {"mcpServers": {"a": {"url": "http://h", "headers": {"Authorization": "Bearer planted"}}}},
+            "Authorization",
+        ),
+        ({"command": "x", "args": ["--api-key", "planted"]}, "args"),
+        ({"url": "http://me:planted@h/mcp"}, "url"),
+        ({"api_key": "planted"}, "api_key"),
+    ],
+)
+def test_settings_that_hold_a_secret_are_not_in_the_part(settings: dict[str, Any], key: str) -> None:
+    """Rules out a toolset, given by name and settings as in the file of a persona, whose keys get into the
+    journal."""
+    part = part_of(PartSpec(name="mcp", settings=settings))
+    assert "planted" not in repr(part)
+    assert part.missing is not None
+    assert repr(key) in part.missing
+    assert part_of(part) == part
+    text = part_of(PartSpec(name="mcp:npx server --token planted"))
+    assert (text.name, text.missing) == ("mcp:", "its text may hold a secret")
+
+
+def test_settings_that_refer_to_variables_are_in_the_part() -> None:
+    entry = {"command": "x", "args": ["--fast"], "env": {"A": "${A}"}, "headers": {"B": "Bearer ${B}"}}
+    for part in (
+        PartSpec(name="mcp", settings={"mcpServers": {"a": entry}}),
+        PartSpec(name="m:f", settings={"key": "b", "tokens": 4, "token_env": "X"}),
+    ):
+        assert part_of(part) is part

@@ -6,6 +6,7 @@ that are given by name are imported only when they are needed.
 
 import asyncio
 import inspect
+import logging
 import time
 from collections.abc import AsyncIterable, Iterable, Iterator, Mapping
 from operator import is_not
@@ -62,6 +63,7 @@ from treadle.tools.protocol import Approver, Asker, Tool, ToolLike
 if TYPE_CHECKING:
     from treadle.agent.session import Session
     from treadle.agent.subagent import AgentTool
+    from treadle.context.judging import MessageJudge
 
 
 class Agent(Generic[T_co]):
@@ -121,8 +123,12 @@ class Agent(Generic[T_co]):
         self.clock = options.get("clock", time)
         self.known: Surroundings | None = None
         """What the agent knows besides its instructions: a persona, memories, skills and documents."""
-        tools = options.get("tools")
-        self._know(context, (() if face is None else face.tools) if tools is None else tools)
+        tools, judge = options.get("tools"), options.get("judge")
+        self._know(
+            context,
+            (() if face is None else face.tools) if tools is None else tools,
+            judge=None if isinstance(judge, str) else judge,
+        )
         if policy is not None:
             self.kit.check_policy(policy)
         self.files = options.get("files")
@@ -138,16 +144,34 @@ class Agent(Generic[T_co]):
         """The attributes that `_spec` was made from."""
 
     def _know(
-        self, context: ContextSpec | None, tools: Iterable[ToolLike], *, is_strict: bool = True
+        self,
+        context: ContextSpec | None,
+        tools: Iterable[ToolLike],
+        *,
+        judge: "MessageJudge | None" = None,
+        is_strict: bool = True,
     ) -> None:
-        """Open what the agent knows, and make its toolboxes."""
-        if context is not None:
+        """Open what the agent knows, and make its judge and its toolboxes. `judge` is used if it is given."""
+        self._context, self.judge = context, judge
+        if judge is None and context is not None and context.judge is not None:
+            from treadle.context.judging import judge_of_part
+
+            try:
+                self.judge = judge_of_part(context.judge)
+            except ConfigError as error:
+                if is_strict:
+                    raise
+                logging.getLogger("treadle").warning("nothing judges messages: %s", error)
+        if context is not None and replace(context, judge=None) != ContextSpec():
             from treadle.context.surroundings import make_surroundings
 
             self.known = make_surroundings(
                 context, lambda: self.journal, clock=self.clock, is_strict=is_strict
             )
         built = [_build_agent(item) if is_agent(item) else item for item in tools]
+        if context is not None and context.memory is not None:
+            # The agent's own memory has the same tools.
+            built = [item for item in built if item not in ("memory", PartSpec(name="memory"))]
         self.kit = Kit(built, self.model, () if self.known is None else self.known.tools)
         """The toolboxes for the agent's runs."""
 
@@ -204,7 +228,7 @@ class Agent(Generic[T_co]):
         It has no instructions if they come from a function; the spec of a run has what the function returned.
         """
         text = self.instructions if isinstance(self.instructions, str) else None
-        parts = (self.model, text, self.policy, self.answer, self.files, self.known)
+        parts = (self.model, text, self.policy, self.answer, self.files, self._context)
         if self._spec is None or any(map(is_not, parts, self._spec_parts)):
             self._spec = make_spec(
                 self.model,
@@ -213,7 +237,7 @@ class Agent(Generic[T_co]):
                 self.policy,
                 self.answer.schema,
                 self.files,
-                None if self.known is None else self.known.spec,
+                self._context,
             )
             self._spec_parts = parts
         return self._spec

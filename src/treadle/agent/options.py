@@ -26,6 +26,7 @@ from treadle.tools.context import NO_DEPS, DepsT
 from treadle.tools.protocol import Approver, Asker, Decision, ToolLike
 
 if TYPE_CHECKING:
+    from treadle.context.judging import MessageJudge
     from treadle.context.surroundings import MemoryLike, PersonaLike
 
 
@@ -79,6 +80,9 @@ class AgentOptions(TypedDict, total=False):
     """The folders of skills, or with folders of skills, before those of the persona."""
     documents: Iterable[str | Path]
     """The paths of documents that the agent knows, before those of the persona."""
+    judge: "MessageJudge | str | None"
+    """What judges the user's messages before their turns: `patterns`, `model:` and the name of a model, a
+    `MessageJudge`, or `none`. Default: that of the persona, if it has one."""
     user: str | None
     """The user whom the memories are about. Default: as the persona or the memory says."""
     trust: bool
@@ -212,22 +216,39 @@ def read_context(options: Mapping[str, Any]) -> tuple[ContextSpec | None, Face |
 
     Raises: `ConfigError`, `UntrustedError`.
     """
+    judge = _read_judge(options.get("judge"))
     if not any([options.get(name) for name in ("persona", "memory", "skills", "documents")]):
-        return None, None
+        return (None if judge is None else ContextSpec(judge=judge)), None
     from treadle.context.surroundings import make_context_spec, read_persona
 
     persona = read_persona(options.get("persona"), trust=options.get("trust", False))
+    if options.get("judge") is None and persona is not None:
+        judge = _read_judge(persona.judge)
     context = make_context_spec(
         persona,
         options.get("memory"),
         options.get("skills") or (),
         options.get("documents") or (),
         options.get("user"),
+        judge,
     )
     if persona is None:
         return context, None
     policy = Policy() if persona.autonomy is None else Policy(autonomy=persona.autonomy)
     return context, Face(persona.model, persona.parts, policy)
+
+
+def _read_judge(given: object) -> PartSpec | None:
+    """Return the description of what judges messages; `None` if nothing does. Raises: `ConfigError`."""
+    if given is None or given == "none":
+        return None
+    if isinstance(given, type) or not (isinstance(given, str) or callable(getattr(given, "judge", None))):
+        raise ConfigError(
+            f"judge is {given!r:.200}; give 'patterns', 'model:NAME', 'none', or an object with a method `judge`"
+        )
+    from treadle.context.judging import part_of_judge
+
+    return part_of_judge(given)  # type: ignore[arg-type]
 
 
 def check_agent(model: object, options: Mapping[str, Any]) -> None:

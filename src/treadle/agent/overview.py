@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator
 from msgspec import Struct
 
 from treadle.core import events as e
+from treadle.core.questions import open_questions
 from treadle.core.state import State, advance
 from treadle.core.types import Delivery, Usage
 from treadle.journal.protocol import Journal, RunFilter, make_title
@@ -52,7 +53,6 @@ def summarize_session(run_id: str, bodies: Iterable[e.DurableBody]) -> SessionSu
     messages = calls = failed = 0
     began_at, title = 0.0, ""
     errors: list[str] = []
-    asked: dict[str, str] = {}
     steered: set[int] = set()
     for body in bodies:
         advance(state, body)
@@ -70,8 +70,6 @@ def summarize_session(run_id: str, bodies: Iterable[e.DurableBody]) -> SessionSu
         elif isinstance(body, e.ToolCompleted) and body.parent_call_id is None:
             calls += 1
             failed += body.result.is_error
-        elif isinstance(body, e.QuestionAsked):
-            asked[body.question_id] = body.text
         elif isinstance(body, e.TurnCompleted) and body.error is not None:
             errors.append(body.error)
     metadata = (state.started.metadata if state.started is not None else None) or {}
@@ -88,7 +86,7 @@ def summarize_session(run_id: str, bodies: Iterable[e.DurableBody]) -> SessionSu
         cost_usd=state.cost_usd,
         began_at=began_at,
         updated_at=state.at,
-        questions={key: text for key, text in asked.items() if state.questions.get(key, "") is None},
+        questions={body.question_id: body.text for body in open_questions(state)},
         approvals=tuple([item.call.name for item in state.waiting_calls]),
         queued=tuple([message.content for _, message in state.queued]),
     )

@@ -4,15 +4,15 @@ import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from types import TracebackType
-from typing import Any, Generic, Unpack
+from typing import Any, Generic, Unpack, cast
 
 from treadle.agent.attachments import Attachable, read_attachments
-from treadle.agent.driving.begin import begin, make_run_id
+from treadle.agent.driving.begin import Beginning, begin, make_run_id
 from treadle.agent.driving.deliver import deliver
 from treadle.agent.driving.drive import grade_run, leave
 from treadle.agent.driving.parts import AgentParts
 from treadle.agent.driving.resume import go_on, load_task_of, reopen, resume_turn
-from treadle.agent.driving.turns import next_queued, open_turn, write_back
+from treadle.agent.driving.turns import next_queued, open_turn, takes_time, write_back
 from treadle.agent.options import (
     DeliveryName,
     Given,
@@ -26,11 +26,12 @@ from treadle.agent.run import Run, T_co
 from treadle.agent.stream import RunStream
 from treadle.agent.sync import block
 from treadle.core.errors import ConfigError, RunExistsError, RunNotFoundError, UnsupportedPartError
-from treadle.core.events import ContextCompacted, Event
+from treadle.core.events import ContextCompacted, TurnStarted
+from treadle.core.narrowing import Event
 from treadle.core.questions import Answerable
 from treadle.core.registry import check_options
 from treadle.core.state import Status, clone
-from treadle.core.types import Artifact, Delivery, Message, Role
+from treadle.core.types import Artifact, Delivery, Message, Role, StopReason
 from treadle.loop.driver import Driver
 from treadle.loop.listener import Emit
 from treadle.loop.wayout import see_through
@@ -138,7 +139,7 @@ class Session(Generic[T_co]):
         if parts:
             self._check_parts(parts)
         driver = self._open_driver()
-        if self._is_busy or driver.state.queued:
+        if self._is_busy or driver.state.queued or takes_time(self._agent):
             return await self._await_turn(Message(Role.USER, text, parts=parts), blobs, delivery, on_event)
         async with self._alone():
             await self._end_open_turn(driver, on_event, stops=delivery is Delivery.INTERRUPT)
@@ -185,6 +186,19 @@ class Session(Generic[T_co]):
                 run = await self._answer_next(driver, on_event)
             return run
 
+    async def retry_turn(self, *, on_event: Emit | None = None) -> Run[T_co]:
+        """Try the last turn again, which ended with an error, and return the run.
+
+        Raises: `ConfigError` if it did not end with an error.
+        """
+        async with self._alone():
+            driver = self._open_driver()
+            if driver.state.is_turn_open or driver.state.stop_reason is not StopReason.ERROR:
+                raise ConfigError(f"the last turn of session {self.run_id!r} did not end with an error")
+            driver.listen(on_event)
+            resume_turn(self._agent, driver, self._task, None, None)
+            return await self._drive(on_event)
+
     async def compact(self) -> ContextCompacted | None:
         """Compact the context now: old results are cut, and all but the newest turns are summarised.
 
@@ -219,10 +233,10 @@ class Session(Generic[T_co]):
         `keeps_events`."""
         driver = self._open_driver()
         await driver.kept()
-        kept = driver.kept_events
-        if driver.is_held or (kept is not None and len(kept) == driver.state.seq):
-            return tuple(kept or ())
-        return await asyncio.to_thread(self._agent.journal.read, driver.run_id)
+        found = driver.kept_events
+        if not driver.is_held and (found is None or len(found) != driver.state.seq):
+            found = await asyncio.to_thread(self._agent.journal.read, driver.run_id)
+        return cast("Sequence[Event]", tuple(found or ()))
 
     async def summary(self) -> SessionSummary:
         """Return what happened in the session so far: its title, counts, tokens, cost and open questions."""
@@ -281,17 +295,14 @@ class Session(Generic[T_co]):
         block(self.close, "async with agent.session()")
 
     async def _begin(self, run_id: str) -> Driver:
-        driver = await begin(
-            self._agent,
-            self._task,
-            self._given,
-            run_id=run_id,
-            files=self._options.get("files"),
-            metadata=self._options.get("metadata"),
+        beginning = Beginning(
+            run_id,
+            self._options.get("files"),
+            self._options.get("metadata"),
             is_session=True,
             is_lazy=self.run_id is None,
         )
-        return await _keep(driver)
+        return await _keep(await begin(self._agent, self._task, self._given, beginning))
 
     async def _reopen(self, run_id: str) -> Driver | None:
         """Return a driver for a session that exists, or `None` if the journal has no such run."""
@@ -399,21 +410,28 @@ class Session(Generic[T_co]):
         """Run the turn of the first message that waits."""
         waiting = next_queued(driver.state)
         assert waiting is not None
-        driver.listen(emit)
-        driver.put(await open_turn(self._agent, driver, waiting[1], queued_seq=waiting[0]))
-        return await self._drive(emit)
+        return await self._drive(emit, waiting)
 
-    async def _drive(self, emit: Emit | None) -> Run[T_co]:
+    async def _drive(self, emit: Emit | None, waiting: tuple[int, Message] | None = None) -> Run[T_co]:
+        """Drive the open turn, or begin and drive that of a message which is `waiting` in the queue."""
         driver, task = self._open_driver(), asyncio.current_task()
         assert task is not None
         driver.listen(emit)
         self._turn, self._is_interrupted, before = task, False, task.cancelling()
         try:
+            if waiting is not None:
+                if takes_time(self._agent):
+                    await driver.kept()
+                driver.put(await open_turn(self._agent, driver, waiting[1], queued_seq=waiting[0]))
             await driver.drive()
             await driver.kept()
             await write_back(self._agent, driver.run_id, driver.state)
         except asyncio.CancelledError:
             self._turn = None
+            if waiting is not None and waiting in driver.state.queued:
+                # The turn was cancelled while it was judged or something was recalled for it.
+                number = driver.state.turn + 1
+                driver.put(TurnStarted(turn=number, message=waiting[1], queued_seq=waiting[0]))
             if self._is_interrupted and task.uncancel() <= before:
                 await see_through(lambda: driver.abandon("interrupted"))
             else:
@@ -428,9 +446,9 @@ class Session(Generic[T_co]):
             self._turn = None
             driver.listen(None)
             run = self._make_run(driver)
-            waiting = {seq for seq, _ in driver.state.queued}
+            left = {seq for seq, _ in driver.state.queued}
             for seq, sender in self._senders.items():
-                if seq not in waiting and sender.run is None:
+                if seq not in left and sender.run is None:
                     sender.run = run
         return run
 

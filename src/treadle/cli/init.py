@@ -58,6 +58,12 @@ base_url = "http://localhost:8000/v1"
 # frontier = "claude"
 # small = "local"
 
+# What a new session of `treadle chat` uses where no option says otherwise.
+[chat]
+# persona = "me.yaml"                # who it is, with its tools, skills and documents; see docs/personas.md
+# user = "anna"                      # whom the memories are about
+# memory = true                      # it remembers from one session to the next
+
 # The limits of a server, for all models that name them. A limit that is not given is found out from the server's
 # headers, from the requests that it refuses, and from whether more requests at a time bring more answers.
 [limits.openai]

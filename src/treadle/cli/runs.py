@@ -3,10 +3,13 @@
 from contextlib import closing
 from typing import Annotated
 
+import msgspec
 import typer
 
 from treadle.cli.exit import ExitCode
 from treadle.cli.options import shared as o
+from treadle.cli.options.selection import Selection
+from treadle.cli.terminal.columns import make_table, print_table
 from treadle.cli.terminal.format import format_age, style_of
 from treadle.cli.terminal.output import (
     clean,
@@ -18,9 +21,9 @@ from treadle.cli.terminal.output import (
     write_command,
 )
 from treadle.cli.work.journals import find_run, open_existing
-from treadle.cli.work.listing import list_runs, read_filter, status_of
+from treadle.cli.work.listing import list_runs, status_of
 from treadle.core.types import Json
-from treadle.journal.protocol import DAMAGED, RunFilter, RunInfo
+from treadle.journal.protocol import DAMAGED, RunInfo
 
 EXAMPLES = (
     "treadle runs",
@@ -44,23 +47,8 @@ _WIDE = 120
 
 
 def runs(
+    selection: Selection,
     journal: o.Journal = None,
-    status: Annotated[
-        str | None,
-        typer.Option(
-            "--status",
-            metavar="STATUS",
-            help="finished, failed, running, unfinished, waiting, open, damaged, or a stop reason such as "
-            "max_steps.",
-        ),
-    ] = None,
-    model: Annotated[
-        str | None,
-        typer.Option("--model", "-m", metavar="NAME", help="Only runs that were started with this model."),
-    ] = None,
-    task: Annotated[
-        str | None, typer.Option("--task", metavar="SET[:ID]", help="Only runs of a task set or of a task.")
-    ] = None,
     after: Annotated[
         str | None, typer.Option("--after", metavar="RUN", help="Only runs older than this one.")
     ] = None,
@@ -70,26 +58,22 @@ def runs(
     is_json: o.IsJson = False,
 ) -> int:
     """List the runs of a journal, the newest first."""
-    condition, known_status = read_filter(status, model, task)
     with closing(open_existing(journal)) as opened:
         last = None if after is None else find_run(opened, after)
-        found = list_runs(
-            opened, condition, status=known_status, after=last, limit=limit + 1 if limit else None
-        )
+        most = limit + 1 if limit else None
+        found = list_runs(opened, selection.condition, status=selection.listed, after=last, limit=most)
     shown = found[:limit] if limit else found
     damaged = [info for info in shown if info.status == DAMAGED]
     if is_json:
         print_json(*[_to_line(info) for info in shown])
         return _report(damaged)
     if not shown:
-        print_note("no runs" if condition == RunFilter() and status is None else "no such runs")
+        print_note("no runs" if selection.is_all else "no such runs")
         return ExitCode.DONE
     _print_table(shown)
     if len(found) > len(shown):
         given = {
-            "status": status,
-            "model": model,
-            "task": task,
+            **msgspec.structs.asdict(selection),
             "limit": str(limit) if limit != _LIMIT else None,
         }
         command = write_command("runs", journal=journal, after=shown[-1].run_id, **given)
@@ -137,20 +121,16 @@ def _task_of(info: RunInfo) -> str | None:
 
 
 def _print_table(found: list[RunInfo]) -> None:
-    from rich import box
-    from rich.table import Table
     from rich.text import Text
 
     console = stdout()
     columns = _COLUMNS if console.width >= _WIDE else _COLUMNS[:-1]
     rows = [_write_row(info)[: len(columns)] for info in found]
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, header_style="bold")
+    table = make_table(*columns, "task", numbers=_NUMBERS)
     taken = 0
     for index, name in enumerate(columns):
-        width = max(len(name), *(len(row[index]) for row in rows))
+        width = table.columns[index].min_width = max(len(name), *(len(row[index]) for row in rows))
         taken += width + 3
-        table.add_column(name, no_wrap=True, min_width=width, justify="right" if name in _NUMBERS else "left")
-    table.add_column("task", no_wrap=True)
     # The last column has the room that is left, so that no other column is cut.
     room = max(12, console.width - taken - 2) if console.is_terminal else 80
     for info, (run_id, status, *cells) in zip(found, rows, strict=True):
@@ -158,7 +138,7 @@ def _print_table(found: list[RunInfo]) -> None:
         caller = f"↳ {info.caller_run_id}: " if info.caller_run_id else ""
         task = shorten(caller + (_task_of(info) or info.input or info.error or ""), room)
         table.add_row(run_id, Text(status, style), *cells, task)
-    console.print(table, width=None if console.is_terminal else 200)
+    print_table(table)
 
 
 def _write_row(info: RunInfo) -> tuple[str, ...]:

@@ -10,6 +10,7 @@ import typer
 from treadle.agent.overview import search_sessions
 from treadle.cli.exit import ExitCode
 from treadle.cli.options import shared as o
+from treadle.cli.terminal.columns import make_table, print_table
 from treadle.cli.terminal.format import format_age
 from treadle.cli.terminal.output import (
     clean,
@@ -139,14 +140,8 @@ def _to_line(info: RunInfo) -> dict[str, Json]:
 
 
 def _print_table(found: list[RunInfo]) -> None:
-    from rich import box
-    from rich.table import Table
-
     console = stdout()
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, header_style="bold")
-    for name in ("session", "turns", "cost", "used"):
-        table.add_column(name, no_wrap=True, justify="left" if name == "session" else "right")
-    table.add_column("title", no_wrap=True)
+    table = make_table("session", "turns", "cost", "used", "title", numbers=("turns", "cost", "used"))
     room = max(20, console.width - 50) if console.is_terminal else 80
     for info in found:
         cost = "?" if info.cost_usd is None else write_cost(info.cost_usd) if info.cost_usd else ""
@@ -157,4 +152,4 @@ def _print_table(found: list[RunInfo]) -> None:
             format_age(info.updated_at),
             shorten(clean(info.title or info.error or ""), room),
         )
-    console.print(table, width=None if console.is_terminal else 200)
+    print_table(table)

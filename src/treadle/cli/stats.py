@@ -8,7 +8,9 @@ import typer
 
 from treadle.cli.exit import ExitCode
 from treadle.cli.options import shared as o
+from treadle.cli.options.selection import Selection
 from treadle.cli.terminal.bar import spinner
+from treadle.cli.terminal.columns import make_table, print_table
 from treadle.cli.terminal.output import (
     clean,
     print_error,
@@ -18,9 +20,10 @@ from treadle.cli.terminal.output import (
     stdout,
     write_cost,
     write_count,
+    write_seconds,
 )
 from treadle.cli.work.journals import open_existing
-from treadle.cli.work.listing import iterate_runs, read_filter
+from treadle.cli.work.listing import iterate_runs
 from treadle.core.errors import JournalError
 from treadle.core.tally import Tally
 from treadle.journal.protocol import DAMAGED
@@ -33,18 +36,8 @@ EXAMPLES = (
 
 
 def stats(
+    selection: Selection,
     journal: o.Journal = None,
-    status: Annotated[
-        str | None,
-        typer.Option("--status", metavar="STATUS", help="Only runs with this status; see treadle runs."),
-    ] = None,
-    model: Annotated[
-        str | None,
-        typer.Option("--model", "-m", metavar="NAME", help="Only runs that were started with this model."),
-    ] = None,
-    task: Annotated[
-        str | None, typer.Option("--task", metavar="SET[:ID]", help="Only runs of a task set or of a task.")
-    ] = None,
     limit: Annotated[
         int, typer.Option("--limit", metavar="N", min=0, help="Only the newest N runs; 0 counts all.")
     ] = 0,
@@ -54,10 +47,9 @@ def stats(
 
     The latency of an inference includes its retries. A cost that is not known is never counted as 0.
     """
-    condition, known = read_filter(status, model, task)
     found, damaged = Stats(), []
     with closing(open_existing(journal)) as opened, spinner("counting"):
-        for info in iterate_runs(opened, condition, status=known, limit=limit or None):
+        for info in iterate_runs(opened, selection.condition, status=selection.listed, limit=limit or None):
             try:
                 if info.status == DAMAGED:
                     raise JournalError(info.error or info.run_id)
@@ -81,7 +73,7 @@ def _print(found: Stats) -> None:
     stdout().print(
         f"{write_count(found.runs, 'run')} · {write_count(turns, 'turn')}, {found.failed_turns:,} failed · "
         f"{write_count(found.all.inferences, 'inference')} · {usage.total_tokens:,} tokens · "
-        f"{_share(found.all.tally)} cached · {_cost(found.all.tally)}",
+        f"{_share(found.all.tally)} cached · cost {_cost(found.all.tally)}",
         style="bold",
         soft_wrap=True,
     )
@@ -124,8 +116,12 @@ def _cost(tally: Tally) -> str:
 
 def _latency(durations: Durations) -> tuple[str, str]:
     found = [durations.quantile(share) for share in (0.5, 0.95)]
-    first, second = ["-" if value is None else f"{value:.3g} s" for value in found]
+    first, second = ["-" if value is None else _write_latency(value) for value in found]
     return first, second
+
+
+def _write_latency(seconds: float) -> str:
+    return write_seconds(seconds) if seconds >= 1 else f"{1000 * seconds:,.1f} ms"
 
 
 def _errors(errors: Mapping[str, int]) -> str:
@@ -133,18 +129,12 @@ def _errors(errors: Mapping[str, int]) -> str:
 
 
 def _print_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    from rich import box
-    from rich.table import Table
-
     found = list(rows)
     if not found:
         return
-    console = stdout()
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, header_style="bold")
-    for name in columns:
-        is_text = name in (columns[0], "errors")
-        table.add_column(name, justify="left" if is_text else "right", no_wrap=not is_text)
+    texts = (columns[0], "errors")
+    table = make_table(*columns, numbers=[name for name in columns if name not in texts], wrapped=texts)
     for row in found:
         table.add_row(shorten(row[0], 40), *[clean(cell) for cell in row[1:]])
-    console.print()
-    console.print(table, width=None if console.is_terminal else 200)
+    stdout().print()
+    print_table(table)

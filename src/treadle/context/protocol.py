@@ -144,6 +144,16 @@ class Surroundings(Protocol):
         ...
 
     @property
+    def topics(self) -> tuple[str, ...]:
+        """The constraints and views of the persona, as texts."""
+        ...
+
+    @property
+    def has_documents(self) -> bool:
+        """True if the agent knows documents."""
+        ...
+
+    @property
     def greeting(self) -> Sequence[str]:
         """Lines for a person who begins a chat: who answers, what it remembers, what it asks for. Blocks."""
         ...

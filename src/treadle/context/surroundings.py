@@ -5,11 +5,13 @@ import hashlib
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 from msgspec.structs import replace
 
+from treadle.context.judging import demands_of_judge
 from treadle.context.personas.demands import demands_of_persona, digest_of
 from treadle.context.personas.model import Persona
 from treadle.context.personas.prompt import BUDGETS, Item, assemble
@@ -18,11 +20,13 @@ from treadle.context.skills.catalog import Catalog
 from treadle.context.skills.tool import UseSkill
 from treadle.context.trust import Trust, read_trust, record_trust
 from treadle.core.errors import ConfigError, UntrustedError
-from treadle.core.spec import ContextSpec, MemorySpec
+from treadle.core.spec import ContextSpec, MemorySpec, PartSpec
 from treadle.core.types import Json, Recalled, StopReason
 from treadle.journal.memory import MemoryJournal
 from treadle.journal.protocol import Clock, Journal
+from treadle.tools.demands import demands_of_tools
 from treadle.tools.protocol import Tool
+from treadle.tools.resolve import resolve_tools
 
 if TYPE_CHECKING:
     from treadle.context.documents import Loaded
@@ -34,11 +38,12 @@ MemoryLike: TypeAlias = MemorySpec | str | bool | None
 """The settings of a memory, the name of a persona that remembers, or whether the agent has a memory."""
 RECALL_SECONDS = 30.0
 """How long a recall may take before the turn begins without it."""
+LIBRARY = "treadle-documents"
+"""The name in whose memory the documents of agents without a memory are."""
 
 _MAX_COUNTED = 1000
-_LIBRARY = "treadle-documents"
-"""The name in whose memory the documents of agents without a memory are."""
 _HEADING_TOKENS = 50
+_MAX_TOPICS = 200
 
 _log = logging.getLogger("treadle")
 
@@ -71,6 +76,7 @@ def make_context_spec(
     skills: Iterable[str | Path],
     documents: Iterable[str | Path],
     user: str | None = None,
+    judge: PartSpec | None = None,
 ) -> ContextSpec | None:
     """Return the description of what an agent knows; `None` if it knows nothing.
 
@@ -88,15 +94,23 @@ def make_context_spec(
         spec = None
     elif memory is not None:
         raise ConfigError(f"memory is {memory!r:.200}; give True, the name of a persona, or a MemorySpec")
+    if user is not None and not isinstance(user, str):
+        raise ConfigError(f"user is {user!r:.200}; give the name of a user")
     if user is not None and spec is not None:
         spec = replace(spec, user=user)
     found = ContextSpec(
-        persona=None if persona is None else persona.to_value(),
+        persona=None if persona is None else _without_tools(persona.to_value()),
         memory=spec,
         skills=_paths("skills", skills),
         documents=_paths("documents", documents),
+        judge=judge,
     )
     return None if found == ContextSpec() else found
+
+
+def _without_tools(value: dict[str, Json]) -> dict[str, Json]:
+    """Return a persona without its toolsets, which the agent spec has without their secrets."""
+    return {key: item for key, item in value.items() if key != "tools"}
 
 
 def describe_persona(persona: Persona) -> tuple[str, PromptReport]:
@@ -114,11 +128,21 @@ def describe_persona(persona: Persona) -> tuple[str, PromptReport]:
     text, report = assemble(
         persona,
         documents=[Item(loaded.text)] if loaded.text else (),
-        skills=[Item(entry, label=name) for name, entry in catalog.index([])],
+        skills=[Item(entry, label=name) for name, entry in catalog.index(_harmless_tools(persona))],
         has_data=bool(catalog.skills or persona.memory),
         notes=catalog.notices,
     )
     return text or "", report
+
+
+def _harmless_tools(persona: Persona) -> list[str]:
+    """Return the names of a persona's tools, without those of toolsets that start, import or ask something."""
+    found = ["remember", "recall"] if persona.memory_spec is not None else []
+    for part in persona.parts:
+        if not demands_of_tools(part):
+            with suppress(ConfigError):
+                found += [tool.spec.name for tool in resolve_tools([part])]
+    return found
 
 
 def make_surroundings(
@@ -178,7 +202,7 @@ class _Known:
 
         if spec is None:
             name = hashlib.sha256("\0".join(self._documents).encode(errors="replace")).hexdigest()[:16]
-            self._library = open_memory(journal, _LIBRARY, name, clock=clock)
+            self._library = open_memory(journal, LIBRARY, name, clock=clock)
         else:
             self._library = self._memory = open_memory(
                 journal, spec.persona, spec.user, embeddings=spec.embeddings, clock=clock
@@ -253,6 +277,19 @@ class _Known:
             _log.warning("the turn %s was not remembered: %s", turn.key, _name(error))
 
     @property
+    def topics(self) -> tuple[str, ...]:
+        """See `Surroundings.topics`."""
+        if self._persona is None:
+            return ()
+        claims = [item if isinstance(item, str) else item.text for item in self._persona.worldview]
+        return (*self._persona.constraints, *claims)[:_MAX_TOPICS]
+
+    @property
+    def has_documents(self) -> bool:
+        """See `Surroundings.has_documents`."""
+        return bool(self._documents)
+
+    @property
     def greeting(self) -> list[str]:
         """See `Surroundings.greeting`."""
         found = []
@@ -262,9 +299,10 @@ class _Known:
         spec = self.spec.memory
         if self._memory is not None and spec is not None:
             count = len(self._memory.store.entries(limit=_MAX_COUNTED + 1))
-            shown = f"more than {_MAX_COUNTED:,}" if count > _MAX_COUNTED else str(count)
+            shown = f"more than {_MAX_COUNTED:,}" if count > _MAX_COUNTED else str(count or "no")
             kept = f"{shown} {'memory' if count == 1 else 'memories'}"
-            found.append(f"{kept} of {spec.persona!r} about {spec.user!r}")
+            about = "" if spec.user == MemorySpec().user else f" about {spec.user!r}"
+            found.append(f"{kept}{about} from earlier conversations" if count else f"{kept}{about} yet")
         if self._loaded is not None and self._loaded.in_pieces:
             names = ", ".join([Path(path).name for path in self._loaded.in_pieces])
             found.append(f"too large to be put in whole, and recalled in pieces: {names}")
@@ -311,6 +349,8 @@ def demands_of_context(spec: ContextSpec) -> list[str]:
     documents = (*spec.documents, *(() if persona is None else persona.documents))
     found = [f"read the skills in the folder {path!r}" for path in skills]
     found += [f"read the document {path!r}" for path in documents]
+    if spec.judge is not None:
+        found += demands_of_judge(spec.judge)
     if spec.memory is not None:
         found.append(
             f"read and change the memories of the persona {spec.memory.persona!r} about the user "

@@ -1,6 +1,6 @@
 """What the model saw at a step of a run, and what of the transcript was left out, read from the run's events."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from msgspec import Struct
 
@@ -64,14 +64,6 @@ class View(Struct, frozen=True, omit_defaults=True):
     room: int | None
     """How many tokens the prompt could have; `None` if that was not known."""
     left_out: tuple[LeftOut, ...]
-
-
-def messages_seen(events: Iterable[e.Event], step: int) -> list[Message]:
-    """Return the messages that the model saw at `step`, in the newest attempt at it.
-
-    Raises: `ConfigError` if the run has no such step.
-    """
-    return [item.message for item in view_step(list(events), step).messages]
 
 
 def view_step(events: Sequence[e.Event], step: int) -> View:

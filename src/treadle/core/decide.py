@@ -114,6 +114,8 @@ def decide(state: State) -> Action | None:
         stop = _on_limits(state)
         if stop is not None:
             return stop
+        if state.misnamed and state.can_nudge:
+            return Append((e.MessageInjected(message=Message(Role.USER, _name_tools(state))),))
     elif state.is_wrap_up_lost and not can_ask_again(state):
         return _end_turn(state, state.limit)
     if state.is_schema_untold and state.output_spec is not None:
@@ -160,6 +162,14 @@ ESCALATED_MESSAGE = (
     "The user has not seen that answer. Answer the user's message yourself."
 )
 """The message that tells a model what was tried before it was asked."""
+
+
+def _name_tools(state: State) -> str:
+    """Return the message to a model that keeps calling tools which do not exist."""
+    wrong = ", ".join(map(repr, state.misnamed))
+    known = ", ".join([tool.name for tool in state.tools])
+    offered = f"Call only these tools: {known}." if known else "There are no tools at all."
+    return f"You called {wrong} again, which does not exist. {offered} If none fits, answer without a tool."
 
 
 def _is_steered(state: State) -> bool:
@@ -250,6 +260,9 @@ def _on_answer(state: State, answer: Message) -> Append | AskUser | CheckAnswer:
         )
     if not answer.content.strip() and not answer.parts and state.can_nudge and not state.spent.nudges:
         return Append((e.MessageInjected(message=Message(Role.USER, _NUDGE), is_nudge=True),))
+    if state.refused_tool is not None and not state.spent.nudges:
+        told = Message(Role.USER, REFUSED_MESSAGE.format(tool=state.refused_tool))
+        return Append((e.MessageInjected(message=told, is_nudge=True),))
     return _end_turn(state, StopReason.COMPLETED)
 
 
@@ -257,6 +270,12 @@ _NUDGE = (
     "Your last message had no text and called no tool, so the user has seen nothing of it. Go on: call a tool, or "
     "write your answer."
 )
+REFUSED_MESSAGE = (
+    "Your last message says that you cannot do something for which you have the tool {tool}. The user has not been "
+    "given that message as an answer. If the tool serves the user's request, call it now. Otherwise write your "
+    "whole answer again, and say why you do not use it."
+)
+"""The message that tells a model about a tool which it says it cannot use."""
 
 
 def judge_answer(state: State, output: str, fault: str | None) -> Append:

@@ -12,6 +12,7 @@ import msgspec
 from msgspec import Struct
 
 from treadle.core.errors import JournalError
+from treadle.core.judgement import Judgement
 from treadle.core.policy import Policy
 from treadle.core.spec import AgentSpec, PartSpec
 from treadle.core.summary import summarize
@@ -118,6 +119,10 @@ class TurnStarted(BodyWithContents, frozen=True, gc=False, tag="turn_started"):
     """The user's message."""
     recalled: Recalled | None = None
     """What the model is told before the text of the message; `None`: nothing was recalled."""
+    judgement: Judgement | None = None
+    """What the message is and needs; `None`: the agent has no judge."""
+    hint: str | None = None
+    """What the model is told after the text of the message, because of the judgement; `None`: nothing."""
     queued_seq: int | None = None
     """The number of the `message_injected` event that holds the same message; `None` if it was not queued."""
 
@@ -156,6 +161,9 @@ class InferenceCompleted(BodyWithContents, frozen=True, gc=False, tag="inference
     """The name of the model that answered, if it is not the one that was asked but one of its fallbacks."""
     verdict: Verdict | None = None
     """What a second model said about the answer before it was used; `None` if none was asked."""
+    refused_tool: str | None = None
+    """The name of an offered tool that the answer says cannot be used; `None` if there is none, or if nobody
+    looked."""
 
 
 class InferenceFailed(Body, frozen=True, gc=False, tag="inference_failed"):
@@ -281,7 +289,8 @@ class MessageInjected(BodyWithContents, frozen=True, gc=False, tag="message_inje
     delivery: Delivery | None = None
     """How a message of the user that came during a turn reaches the model; `None` for Treadle's own messages."""
     is_nudge: bool = False
-    """True if the message asks the model to act, after an answer that had no content."""
+    """True if the message asks the model to act, after an answer that had no content, or that says of a tool which
+    exists that it cannot be used."""
 
 
 class QuestionAsked(Body, frozen=True, gc=False, tag="question_asked"):

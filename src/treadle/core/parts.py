@@ -7,13 +7,13 @@ content.
 import base64
 import binascii
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from msgspec.structs import replace
 
 from treadle.core.errors import ConfigError
 from treadle.core.log import Log
-from treadle.core.types import Artifact, Message
+from treadle.core.types import Artifact, Message, Role
 
 MAX_INLINE_BYTES = 4096
 """The largest content that a part holds itself."""
@@ -112,3 +112,23 @@ def _digests(messages: list[Message], _is_first: bool) -> list[str]:
         for part in message.parts
         if part.digest is not None and part.data is None
     ]
+
+
+def leave_out_refused(messages: Sequence[Message]) -> list[Message]:
+    """Return `messages` with a note in place of the images and other files that came after the last answer.
+
+    A server that refused a request with them would refuse all later ones too.
+    """
+    end = len(messages)
+    while end and messages[end - 1].role is not Role.ASSISTANT:
+        end -= 1
+    return [message if at < end else _without_files(message) for at, message in enumerate(messages)]
+
+
+def _without_files(message: Message) -> Message:
+    kept = tuple([part for part in message.parts if part.kind not in _SHOWN])
+    if len(kept) == len(message.parts):
+        return message
+    names = ", ".join([part.name or part.kind for part in message.parts if part.kind in _SHOWN])
+    note = f"[{names}: left out, because the request with it was refused]"
+    return replace(message, content=f"{message.content}\n\n{note}", parts=kept)

@@ -39,13 +39,16 @@ class ContextSpec(Struct, frozen=True, omit_defaults=True, kw_only=True):
     """Everything that an agent knows besides its instructions and the conversation."""
 
     persona: dict[str, Json] | None = None
-    """The persona, as its file says it; `None` if there is none."""
+    """The persona, as its file says it, without its toolsets, which are in `AgentSpec.tools`; `None` if there is
+    none."""
     memory: MemorySpec | None = None
     """The memory; `None`: the agent remembers nothing between sessions."""
     skills: tuple[str, ...] = ()
     """The folders in which skills are searched, in order."""
     documents: tuple[str, ...] = ()
     """The paths of documents that the agent knows."""
+    judge: PartSpec | None = None
+    """What judges the user's messages before their turns, such as `patterns`; `None`: nothing."""
 
 
 class AgentSpec(Struct, frozen=True, omit_defaults=True, kw_only=True):
@@ -62,7 +65,7 @@ class AgentSpec(Struct, frozen=True, omit_defaults=True, kw_only=True):
     task_set: str | None = None
     """The name of the task set that the run's task comes from; `None` if the run has no task."""
     context: ContextSpec | None = None
-    """The persona, memory, skills and documents; `None` if there are none."""
+    """The persona, memory, skills, documents and judge; `None` if there are none."""
     files: str | None = None
     """The folder whose files were copied to the sandbox; `None` if there were none or the program gave them."""
     is_foreign: bool = False

@@ -26,7 +26,7 @@ from treadle.core.context import (
     note_tools,
 )
 from treadle.core.log import Log
-from treadle.core.parts import parts_among
+from treadle.core.parts import leave_out_refused, parts_among
 from treadle.core.policy import Policy
 from treadle.core.spec import AgentSpec
 from treadle.core.tokens import count_chars, guess_of_chars
@@ -51,6 +51,8 @@ from treadle.core.types import (
 
 _REJECTIONS = (ToolErrorKind.INVALID_JSON, ToolErrorKind.INVALID_ARGUMENTS, ToolErrorKind.TRUNCATED)
 """Errors of a call of the answer tool that count as an answer that does not fit the schema."""
+_REFUSALS = ("RequestError", "UnsupportedPartError")
+"""The types of errors of requests that a server, or the model's dialect, refused because of what they contain."""
 
 
 ESCALATED = "Escalated"
@@ -127,7 +129,7 @@ class Spent(Struct, gc=False):
     overflows: int = 0
     """How often the context was compacted because the server refused the prompt as too long."""
     nudges: int = 0
-    """How often the model was asked to act, after an answer that had no content."""
+    """How often the model was asked to act, after an answer without content or one that refused a tool."""
 
 
 class State(Struct, gc=False):
@@ -184,6 +186,10 @@ class State(Struct, gc=False):
     untold: str | None = None
     """Why the newest answer was thrown away, until the model that is asked next has been told; `None` if there is
     nothing to tell."""
+    unknown_names: frozenset[str] = frozenset()
+    """The names without a tool that the model has called in the open turn since its last call that succeeded."""
+    misnamed: tuple[str, ...] = ()
+    """Those of the newest step that the model had been told of before, until it is told again."""
     queued: tuple[tuple[int, Message], ...] = ()
     """The messages of the user that wait for the next turns, each with the number of its event."""
     steering: tuple[tuple[int, Message], ...] = ()
@@ -197,6 +203,8 @@ class State(Struct, gc=False):
     """How many of `calls` have no result yet."""
     answer: Message | None = None
     """The newest message of the model if it has no calls; it can end the turn."""
+    refused_tool: str | None = None
+    """The tool that this message says cannot be used, although the model has it; `None` if there is none."""
     finish_reason: FinishReason | None = None
     """The finish reason of the newest inference."""
     final: str | None = None
@@ -367,6 +375,10 @@ def _on_turn_started(state: State, body: e.TurnStarted, before: float) -> None:
     state.turn = body.turn
     state.opened = body
     state.is_turn_open = True
+    if state.has_parts and state.can_compact and state.failure and state.failure.error_type in _REFUSALS:
+        state.whole = state.transcript
+        state.messages = Log(leave_out_refused(list(state.messages)))
+        state.has_parts = any([message.parts for message in state.messages])
     message, at = body.message, len(state.messages)
     state.said = message.content
     state.context.turn_at = at
@@ -374,14 +386,19 @@ def _on_turn_started(state: State, body: e.TurnStarted, before: float) -> None:
         message = replace(message, content=f"{body.recalled.text}\n\n{message.content}")
         state.context.recalled[at] = len(body.recalled.text)
         state.told |= {item.item_id: item.version for item in body.recalled.items}
+    if body.hint is not None:
+        message = replace(message, content=f"{message.content}\n\n{body.hint}")
     _say(state, message)
     if body.queued_seq is not None:
         state.queued = tuple([item for item in state.queued if item[0] != body.queued_seq])
     state.route = state.untold = None
+    state.unknown_names, state.misnamed = frozenset(), ()
     state.tried = {}
     state.answer = state.final = state.failure = state.limit = None
     state.is_wrapped_up = state.is_wrap_up_lost = False
     state.spent = Spent()
+    if (judged := body.judgement) is not None and judged.model is not None:
+        _charge(state, judged.usage or Usage(), judged.cost_usd)
     state.asked_questions = {}
     state.work_began_at = body.at
     state.rewards = {}
@@ -420,6 +437,7 @@ def _on_inference_completed(state: State, body: e.InferenceCompleted, before: fl
     state.calls = {call.call_id: CallState(call) for call in message.tool_calls}
     state.open_calls = len(state.calls)
     state.answer = None if message.tool_calls else message
+    state.refused_tool = body.refused_tool
     state.finish_reason = completion.finish_reason
     state.is_wrapped_up = state.limit is not None
     state.spent.steps += 1
@@ -502,12 +520,25 @@ def _on_tool_completed(state: State, body: e.ToolCompleted, before: float) -> No
     if result.name == state.output_tool and result.error_kind in _REJECTIONS:
         state.spent.rejected_answers += 1
     if not state.open_calls:
+        if state.unknown_names or result.error_kind is ToolErrorKind.UNKNOWN_TOOL or len(state.calls) > 1:
+            _note_unknown(state)
         results = [to_message(item.result) for item in state.calls.values() if item.result is not None]
         state.messages = state.messages.extend(results)
         if state.whole is not None:
             state.whole = state.whole.extend(results)
         state.has_parts = state.has_parts or any([item.parts for item in results])
         state.calls = {}
+
+
+def _note_unknown(state: State) -> None:
+    """Note the names without a tool that the step has called, and those of them that it has called again."""
+    kinds = [(item.call.name, item.result) for item in state.calls.values() if item.result is not None]
+    names = dict.fromkeys([name for name, result in kinds if result.error_kind is ToolErrorKind.UNKNOWN_TOOL])
+    if not names and not state.unknown_names:
+        return
+    state.misnamed = tuple([name for name in names if name in state.unknown_names])
+    known = frozenset() if any([not result.is_error for _, result in kinds]) else state.unknown_names
+    state.unknown_names = known | names.keys()
 
 
 def _on_inner_completed(state: State, result: ToolResult, parent_call_id: str) -> None:
@@ -565,6 +596,7 @@ def _on_message_injected(state: State, body: e.MessageInjected, before: float) -
         return
     _say(state, body.message)
     state.untold = state.answer = None
+    state.misnamed = ()
     state.spent.nudges += body.is_nudge
     state.limit = body.limit or state.limit
     state.is_schema_untold = state.is_schema_untold and not body.tells_schema

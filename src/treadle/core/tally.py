@@ -35,6 +35,9 @@ def charge_of(body: e.DurableBody) -> Charge | None:
     if isinstance(body, e.InferenceFailed):
         is_charged = body.usage is not None or body.may_be_billed
         return Charge(body.usage, body.cost_usd) if is_charged else None
+    if isinstance(body, e.TurnStarted):
+        judged = body.judgement
+        return None if judged is None or judged.model is None else Charge(judged.usage, judged.cost_usd)
     if isinstance(body, e.ContextCompacted) and (body.usage is not None or body.model is not None):
         return Charge(body.usage, body.cost_usd)
     return None

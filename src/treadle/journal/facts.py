@@ -170,6 +170,10 @@ def _on_turn_started(facts: Facts, body: e.TurnStarted) -> bool:
         facts.input = body.message.content[:_SHOWN_CHARS]
     if body.recalled is not None:
         _say(facts, f"{body.recalled.text}\n\n")
+    if body.hint is not None:
+        _say(facts, f"\n\n{body.hint}")
+    if (judged := body.judgement) is not None and judged.model is not None:
+        _charge(facts, judged.usage or Usage(), judged.cost_usd)
     return _say(facts, body.message.content) or True
 
 

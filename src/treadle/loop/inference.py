@@ -127,8 +127,19 @@ class Inference:
             duration_seconds=seconds,
             first_token_seconds=None if first is None or first.at is None else first.at - begin,
             answered_by=None if answered_by is None or answered_by == self._model.name else answered_by,
+            refused_tool=_find_refused_tool(state, completion.message),
         )
         outbox.put(done, blobs=blobs)
+
+
+def _find_refused_tool(state: State, answer: Message) -> str | None:
+    """Return the name of an offered tool that an answer says cannot be used, if the agent has a judge."""
+    if state.agent is None or state.agent.context is None or state.agent.context.judge is None:
+        return None
+    # Imported here because only agents with a judge need the patterns.
+    from treadle.context.judging import find_refused_tool
+
+    return find_refused_tool(state, answer)
 
 
 def check_room(state: State, model: Model, request: Request) -> None:

@@ -147,6 +147,9 @@ class TurnFold:
         self._route = None
         if body.recalled is not None:
             part.recalled, part.recalled_left_out = body.recalled.items, body.recalled.left_out
+        part.judgement, part.is_hinted = body.judgement, body.hint is not None
+        if (charge := charge_of(body)) is not None:
+            part.charge(*charge)
 
     def _open(self, body: e.DurableBody) -> TurnRecord:
         """Return the open part. What happens between two turns is a part of the next one."""
@@ -168,7 +171,7 @@ class TurnFold:
             self._open(body).refusals.append("content")
         if self._tools and len(body.output) > _SHORT:
             refusal = find_refusal(body.output[:_REFUSAL_CHARS], tools=self._tools)
-            if refusal is not None:
+            if refusal is not None and refusal.tool not in self._open(body).refusals:
                 self._open(body).refusals.append(refusal.tool)
         self._has_failed = body.stop_reason is StopReason.ERROR
         fault = None if body.fault is None else body.fault.value
@@ -206,6 +209,8 @@ class TurnFold:
         for call in message.tool_calls:
             if call.name == _SKILL_TOOL and (skill := _read_skill(call.arguments)):
                 part.skills.append(skill)
+        if body.refused_tool is not None and body.refused_tool not in part.refusals:
+            part.refusals.append(body.refused_tool)
         part.error_type = None
 
     def _on_inference_failed(self, body: e.InferenceFailed) -> None:

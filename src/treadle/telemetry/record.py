@@ -2,6 +2,7 @@
 
 from msgspec import Struct
 
+from treadle.core.judgement import Judgement
 from treadle.core.types import Caller, Child, Parent, RecalledItem, Route, Usage
 
 
@@ -105,6 +106,10 @@ class TurnRecord(Struct, kw_only=True, gc=False):
     recalled: tuple[RecalledItem, ...] = ()
     """The memories and pieces of documents that the model was told."""
     recalled_left_out: int = 0
+    judgement: Judgement | None = None
+    """What was judged about the user's message; `None` if the agent has no judge."""
+    is_hinted: bool = False
+    """True if the model was told to ask about what the message leaves open."""
     compactions: list[Compaction] = []
     is_compacted: bool = False
     questions: int = 0

@@ -136,6 +136,10 @@ class Stats:
         elif isinstance(body, e.ContextCompacted) and (charge := charge_of(body)) is not None:
             for use in self._uses(body, body.model or self._model):
                 use.tally.add(charge)
+        elif isinstance(body, e.TurnStarted) and (charge := charge_of(body)) is not None:
+            assert body.judgement is not None
+            for use in self._uses(body, body.judgement.model or self._model):
+                use.tally.add(charge)
         elif isinstance(body, e.TurnCompleted):
             reason = body.stop_reason.value
             self.turns[reason] = self.turns.get(reason, 0) + 1

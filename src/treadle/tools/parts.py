@@ -27,6 +27,14 @@ _SECRET = re.compile(
 )
 """A user or a query in a URL, a part of its path that looks like a key, an assignment to an environment variable or
 an option such as `--api-key` (unless its value is `${NAME}`), or the `env` or `headers` of an MCP server."""
+REFERENCE_TO_VARIABLE = re.compile(r"(?:[A-Za-z]{1,16} )?\$\{(?:env:)?\w+\}")
+"""A variable of the environment, as in `${TOKEN}` or `Bearer ${TOKEN}`."""
+_PRIVATE = ("env", "headers")
+_PLACES = ("command", "args", "url", "base_url", "document", "address")
+"""The settings whose texts are commands and addresses, which may hold secrets."""
+_SECRET_KEY = re.compile(
+    r"(?:^|_)(?:api_?key|token|secret|password|passwd|credentials?|authorization)$", re.IGNORECASE
+)
 _FILE_MODULE = "treadle_file_"
 """The beginning of the names of modules that were loaded from a file."""
 
@@ -34,6 +42,38 @@ _FILE_MODULE = "treadle_file_"
 def may_hold_secret(text: str) -> bool:
     """Return whether the text that names a toolset, such as `mcp:...`, may hold a password or a key."""
     return ":" in text and _SECRET.search(text) is not None
+
+
+def without_secrets(part: PartSpec) -> PartSpec:
+    """Return `part` as it may be recorded: without its settings and its text if they may hold a secret."""
+    if part.missing is not None:
+        return part
+    if may_hold_secret(part.name):
+        return PartSpec(name=f"{part.name.partition(':')[0]}:", missing=SECRET)
+    key = _find_secret(part.settings or {})
+    if key is None:
+        return part
+    why = f"its setting {key!r} may hold a secret; write it as ${{NAME}}, with the name of a variable"
+    return PartSpec(name=part.name, missing=why)
+
+
+def _find_secret(value: Json, key: str = "", *, is_private: bool = False) -> str | None:
+    """Return the key of a setting that may hold a secret, or `None`. All values of `env` and `headers` may."""
+    if isinstance(value, dict):
+        inner = [
+            _find_secret(item, name, is_private=is_private or name in _PRIVATE)
+            for name, item in value.items()
+        ]
+        return next((found for found in inner if found is not None), None)
+    if isinstance(value, list):
+        text = " ".join([item for item in value if isinstance(item, str)])
+        inner = [_find_secret(item, key, is_private=is_private) for item in (*value, text)]
+        return next((found for found in inner if found is not None), None)
+    if not isinstance(value, str) or not value or REFERENCE_TO_VARIABLE.fullmatch(value):
+        return None
+    if is_private or _SECRET_KEY.search(key):
+        return key
+    return key if key in _PLACES and may_hold_secret(f"part:{value}") else None
 
 
 def settings_of(factory: Callable[..., object], given: Mapping[str, Json]) -> dict[str, Json] | None:

@@ -12,7 +12,7 @@ from treadle.core.registry import Registry
 from treadle.core.spec import PartSpec
 from treadle.core.types import Json
 from treadle.tools.function.tool import as_tool, check_tool_name, is_tool
-from treadle.tools.parts import SECRET, may_hold_secret, reference_of
+from treadle.tools.parts import reference_of, without_secrets
 from treadle.tools.protocol import Tool, ToolLike
 from treadle.tools.references import attribute_of, load_file, load_module, tools_of
 
@@ -67,12 +67,8 @@ def part_of(item: "ToolLike") -> PartSpec:
 
     No secret enters a part: a text that may hold one gets a part that only names the kind of the toolset.
     """
-    if isinstance(item, PartSpec):
-        return item
-    if isinstance(item, str):
-        if may_hold_secret(item):
-            return PartSpec(name=f"{item.partition(':')[0]}:", missing=SECRET)
-        return PartSpec(name=item)
+    if isinstance(item, str | PartSpec):
+        return without_secrets(PartSpec(name=item) if isinstance(item, str) else item)
     part = getattr(item, "part", None)
     return part if isinstance(part, PartSpec) else reference_of(item)
 

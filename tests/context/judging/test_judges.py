@@ -15,7 +15,7 @@ from treadle.context.judging import (
     judge_message,
     make_judge,
 )
-from treadle.core.errors import ServerError
+from treadle.core.errors import ServerError, TransportError
 from treadle.core.types import OutputMode
 from treadle.models.scripted import Answer, ScriptedModel, call
 
@@ -52,9 +52,16 @@ async def test_a_model_judges_in_one_inference() -> None:
 
 @pytest.mark.parametrize(
     "answer",
-    [ServerError("the server fell over"), "no JSON", "{}", json.dumps({**GOOD, "difficulty": 7}), "[" * 100_000],
-    ids=["error", "text", "empty", "range", "nested"],
-)  # fmt: skip
+    [
+        ServerError("the server fell over"),
+        TransportError("lost"),
+        "no JSON",
+        "{}",
+        json.dumps({**GOOD, "difficulty": 7}),
+        "[" * 100_000,
+    ],
+    ids=["error", "lost", "text", "empty", "range", "nested"],
+)
 async def test_a_model_that_fails_leaves_the_judgement_to_the_patterns(answer: Answer) -> None:
     text = "delete everything"
     found = await ModelJudge(ScriptedModel([answer])).judge(text, Facts(TOOLS))
@@ -62,7 +69,11 @@ async def test_a_model_that_fails_leaves_the_judgement_to_the_patterns(answer: A
     assert found.error.startswith("scripted: ")
     assert found.judge == "patterns"
     assert found.ambiguity == judge_message(text, Facts(TOOLS)).ambiguity
-    assert (found.usage is None) == isinstance(answer, BaseException)
+    assert found.model == "scripted"
+    assert found.usage is not None
+    # What the server may charge counts, and so does an answer that was of no use.
+    assert (found.usage.input_tokens > 0) == (not isinstance(answer, ServerError))
+    assert found.cost_usd == (None if isinstance(answer, TransportError) else 0.0)
 
 
 async def test_a_model_that_gives_answers_by_a_tool_is_asked_by_a_tool() -> None:

@@ -29,12 +29,12 @@ from treadle.core.types import (
     Window,
 )
 from treadle.journal.protocol import Journal, RunWriter
+from treadle.loop.calls.rules import RunRules
+from treadle.loop.calls.workbench import Workbench
 from treadle.loop.driver import Driver
 from treadle.loop.outbox import DONE
-from treadle.loop.rules import RunRules
 from treadle.loop.wayout import see_through
-from treadle.loop.workbench import Workbench
-from treadle.models.protocol import has_price
+from treadle.models.protocol import Model, has_price
 from treadle.sandbox.protocol import Sandbox
 
 T = TypeVar("T")
@@ -111,12 +111,14 @@ def make_driver(
     Raises: `ConfigError` if the policy limits a cost that is not known.
     """
     policy, task = terms.policy, terms.task
-    if policy.max_cost_usd is not None and not has_price(agent.model):
-        extra = "" if find_spec("genai_prices") else "pip install 'treadle[cost]', or "
-        raise ConfigError(
-            f"max_cost_usd (--max-cost) limits the cost, and no price of the model {agent.model.name!r} is known: "
-            f"{extra}give its price, as model(..., price=Price(...)) or `price` in treadle.toml"
-        )
+    judging: Model | None = getattr(agent.judge, "model", None)
+    for model in (agent.model, judging) if policy.max_cost_usd is not None else ():
+        if model is not None and not has_price(model):
+            extra = "" if find_spec("genai_prices") else "pip install 'treadle[cost]', or "
+            raise ConfigError(
+                f"max_cost_usd (--max-cost) limits the cost, and no price of the model {model.name!r} is known: "
+                f"{extra}give its price, as model(..., price=Price(...)) or `price` in treadle.toml"
+            )
     can_read = terms.window is not None and policy.compact_at is not None and task is None
     bench = Workbench(
         agent.kit.toolbox(task, terms.output, given.answer, can_read=can_read).under(policy),

@@ -1,6 +1,6 @@
 """The parts of an agent that its runs use."""
 
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from treadle.agent.driving.kit import Kit
 from treadle.agent.options import Instructions
@@ -12,6 +12,9 @@ from treadle.journal.protocol import Clock, Journal
 from treadle.loop.hooks import Hooks
 from treadle.models.protocol import Model
 from treadle.tools.protocol import Approver, Asker
+
+if TYPE_CHECKING:
+    from treadle.context.judging import MessageJudge
 
 
 class AgentParts(Protocol):
@@ -28,6 +31,7 @@ class AgentParts(Protocol):
     deps: object
     clock: Clock
     known: Surroundings | None
+    judge: "MessageJudge | None"
     hooks: Hooks
 
     @property

@@ -1,11 +1,16 @@
 """The beginning of turns, with what the agent recalls for them, and what it remembers of completed ones."""
 
+from typing import TYPE_CHECKING
+
 from treadle.agent.driving.parts import AgentParts
 from treadle.context.protocol import Turn, turn_key
 from treadle.core import events as e
 from treadle.core.state import State
 from treadle.core.types import Message, StopReason
 from treadle.loop.driver import Driver
+
+if TYPE_CHECKING:
+    from treadle.context.judging import Judgement, MessageJudge
 
 
 def next_queued(state: State) -> tuple[int, Message] | None:
@@ -16,17 +21,52 @@ def next_queued(state: State) -> tuple[int, Message] | None:
     return state.queued[0]
 
 
+def takes_time(agent: "AgentParts") -> bool:
+    """Return whether the agent's judge may take long, so that a message is kept in the queue until its turn
+    begins."""
+    return agent.judge is not None and not getattr(agent.judge, "is_instant", False)
+
+
 async def open_turn(
     agent: AgentParts, driver: Driver, message: Message, *, queued_seq: int | None = None
 ) -> e.TurnStarted:
-    """Return the event that opens the next turn with the user's message, and with what the agent recalls for it."""
-    number, recalled = driver.state.turn + 1, None
+    """Return the event that opens the next turn with the user's message, what the agent's judge says about it, and
+    what the agent recalls for it."""
+    number, recalled, judgement, hint = driver.state.turn + 1, None, None, None
+    if agent.judge is not None:
+        judgement, hint = await _judge(agent, agent.judge, driver, message)
     if agent.known is not None:
         key = turn_key(driver.run_id, number)
         recalled = await agent.known.recall(
             message.content, turn_key=key, now=agent.clock.time(), told=driver.state.told
         )
-    return e.TurnStarted(turn=number, message=message, recalled=recalled, queued_seq=queued_seq)
+    return e.TurnStarted(
+        turn=number,
+        message=message,
+        recalled=recalled,
+        judgement=judgement,
+        hint=hint,
+        queued_seq=queued_seq,
+    )
+
+
+async def _judge(
+    agent: "AgentParts", judge: "MessageJudge", driver: Driver, message: Message
+) -> tuple["Judgement", str | None]:
+    """Return what the judge says about the next turn's message, and the hint for the model, if there is one."""
+    from treadle.context.judging import facts_of_message, judge_safely, write_hint
+
+    tools, known = driver.bench.toolbox.specs, agent.known
+    facts = facts_of_message(
+        driver.state,
+        message,
+        tools=tools,
+        topics=() if known is None else known.topics,
+        has_documents=known is not None and known.has_documents,
+    )
+    judgement = await judge_safely(judge, message.content, facts)
+    policy = agent.policy if driver.state.started is None else driver.state.policy
+    return judgement, write_hint(judgement, policy, tools)
 
 
 async def write_back(agent: AgentParts, run_id: str, state: State) -> None:

@@ -133,6 +133,10 @@ def _find_memory(chat: "Chat") -> "Memory":
     return known.memory
 
 
+def _retry(chat: "Chat", _: str) -> None:
+    chat.retry()
+
+
 def _quit(chat: "Chat", _: str) -> None:
     chat.is_over = True
 
@@ -141,6 +145,7 @@ COMMANDS: dict[str, Command] = {
     "/help": Command("show this text", _help),
     "/files": Command("list the files of the session", _files),
     "/attach": Command("send an image, audio, text or document with the next message", _attach, "FILE"),
+    "/retry": Command("try the last turn again, if it ended with an error", _retry),
     "/cost": Command("show the tokens and the cost so far", _cost),
     "/context": Command("show how full the model's context is", _context),
     "/compact": Command("summarise old turns now, so that later ones cost less", _compact),

@@ -6,10 +6,8 @@ import typer
 
 from treadle.cli.exit import ExitCode
 from treadle.cli.memory import shared as m
-from treadle.cli.options import shared as o
 from treadle.cli.terminal.output import print_note
 from treadle.cli.work.execute import execute
-from treadle.cli.work.journals import open_or_make
 from treadle.context.memory.protocol import Draft, Epistemic, Outcome, Store
 
 EXAMPLES = (
@@ -20,6 +18,7 @@ EXAMPLES = (
 
 def add(
     text: Annotated[str, typer.Argument(metavar="TEXT", help="What to remember.", show_default=False)],
+    place: m.Place,
     store: Annotated[Store, typer.Option("--store", help="The kind of the memory.")] = Store.SELF_FACTS,
     epistemic: Annotated[
         Epistemic | None, typer.Option("--epistemic", help="How sure it is; only for --store worldview.")
@@ -31,13 +30,10 @@ def add(
         str | None,
         typer.Option("--replaces", metavar="ID", help="The memory of which this is a new version."),
     ] = None,
-    persona: m.Persona = "default",
-    user: m.User = "default",
-    journal: o.Journal = None,
 ) -> int:
     """Write a memory, as the user."""
     draft = Draft(store=store, text=text, epistemic=epistemic, reason=reason)
-    with m.opened(journal, persona, user, made=open_or_make(journal, "process")) as memory:
+    with place.opened(is_made=True) as memory:
         written = execute(memory.write(draft, replaces=replaces))
     assert written.entry is not None
     if written.outcome is Outcome.MERGED:

@@ -16,6 +16,7 @@ EXAMPLES = (
 
 
 def audit(
+    place: m.Place,
     entry_id: Annotated[
         str | None,
         typer.Argument(metavar="ID", help="One memory. Without it, all of them.", show_default=False),
@@ -23,20 +24,17 @@ def audit(
     limit: Annotated[
         int, typer.Option("--limit", metavar="N", min=0, help="How many are listed; 0 lists all.")
     ] = 50,
-    persona: m.Persona = "default",
-    user: m.User = "default",
-    journal: o.Journal = None,
     is_json: o.IsJson = False,
 ) -> int:
     """List the changes of memories and the refused ones, the newest first."""
-    with m.opened(journal, persona, user) as memory:
+    with place.opened() as memory:
         found = memory.store.audit(entry_id, limit or None)
     if is_json:
         print_json(*found)
         return ExitCode.DONE
     for item in found:
-        place = [item.entry_id or item.store.value, f"by {item.author.value}"]
-        place += [f"in run {item.run_id}"] if item.run_id else []
-        place += [f"({shorten(item.reason, 120)})"] if item.reason else []
-        stdout().print(f"{m.write_day(item.at)} {item.action:<11} {' '.join(place)}", soft_wrap=True)
+        told = [item.entry_id or item.store.value, f"by {item.author.value}"]
+        told += [f"in run {item.run_id}"] if item.run_id else []
+        told += [f"({shorten(item.reason, 120)})"] if item.reason else []
+        stdout().print(f"{m.write_day(item.at)} {item.action:<11} {' '.join(told)}", soft_wrap=True)
     return ExitCode.DONE

@@ -6,7 +6,6 @@ import typer
 
 from treadle.cli.exit import ExitCode
 from treadle.cli.memory import shared as m
-from treadle.cli.options import shared as o
 from treadle.cli.terminal.output import print_note
 from treadle.cli.work.execute import execute
 
@@ -26,15 +25,13 @@ def embed(
             "--embeddings", metavar="MODEL", help="The model: provider:name, or a name of treadle.toml."
         ),
     ],
+    place: m.Place,
     is_again: Annotated[
         bool, typer.Option("--again", help="Delete the embeddings of this model first, in the whole journal.")
     ] = False,
-    persona: m.Persona = "default",
-    user: m.User = "default",
-    journal: o.Journal = None,
 ) -> int:
     """Make the embeddings of all memories and documents that have none."""
-    with m.opened(journal, persona, user, embeddings) as memory:
+    with place.opened(embeddings) as memory:
         if is_again and memory.embedder is not None:
             memory.store.drop_vectors(memory.embedder.name)
         print_note(f"{execute(_embed(memory)):,} embeddings made")

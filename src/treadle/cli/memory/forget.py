@@ -6,7 +6,6 @@ import typer
 
 from treadle.cli.exit import ExitCode
 from treadle.cli.memory import shared as m
-from treadle.cli.options import shared as o
 from treadle.cli.terminal.output import print_note
 from treadle.context.memory.protocol import Author
 
@@ -20,15 +19,13 @@ def forget(
     entry_ids: Annotated[
         list[str], typer.Argument(metavar="ID...", help="The ids of memories.", show_default=False)
     ],
-    persona: m.Persona = "default",
-    user: m.User = "default",
-    journal: o.Journal = None,
+    place: m.Place,
 ) -> int:
     """Delete memories with all their versions.
 
     The texts are overwritten in the file. Transcripts of runs in which they were said are kept.
     """
-    with m.opened(journal, persona, user) as memory:
+    with place.opened() as memory:
         for entry_id in entry_ids:
             m.find(memory, entry_id)
         for entry_id in entry_ids:

@@ -13,13 +13,11 @@ EXAMPLES = (
 
 def history(
     entry_id: m.Id,
-    persona: m.Persona = "default",
-    user: m.User = "default",
-    journal: o.Journal = None,
+    place: m.Place,
     is_json: o.IsJson = False,
 ) -> int:
     """List all versions of a memory, the first one first."""
-    with m.opened(journal, persona, user) as memory:
+    with place.opened() as memory:
         m.find(memory, entry_id)
         found = memory.store.history(entry_id)
     if is_json:

@@ -6,7 +6,6 @@ import typer
 
 from treadle.cli.exit import ExitCode
 from treadle.cli.memory import shared as m
-from treadle.cli.options import shared as o
 from treadle.context.memory.protocol import Draft
 
 EXAMPLES = (
@@ -20,13 +19,11 @@ def rollback(
     version: Annotated[
         int, typer.Argument(metavar="VERSION", help="The version to return to.", show_default=False)
     ],
+    place: m.Place,
     reason: Annotated[str | None, typer.Option("--reason", metavar="TEXT", help="Why it is right.")] = None,
-    persona: m.Persona = "default",
-    user: m.User = "default",
-    journal: o.Journal = None,
 ) -> int:
     """Write the text of an older version as a new version, as the user."""
-    with m.opened(journal, persona, user) as memory:
+    with place.opened() as memory:
         draft = Draft(store=m.find(memory, entry_id).store, text="", reason=reason)
         m.print_entry(memory.store.rollback(entry_id, version, draft, memory.clock.time()))
     return ExitCode.DONE

@@ -18,16 +18,14 @@ EXAMPLES = (
 
 def search(
     text: Annotated[str, typer.Argument(metavar="TEXT", help="What to look for.", show_default=False)],
+    place: m.Place,
     store: m.Stores = None,
     limit: Annotated[int, typer.Option("--limit", metavar="N", min=1, help="How many are shown.")] = 8,
     embeddings: m.Embeddings = None,
-    persona: m.Persona = "default",
-    user: m.User = "default",
-    journal: o.Journal = None,
     is_json: o.IsJson = False,
 ) -> int:
     """Search memories and documents by their words, and by their meaning with --embeddings."""
-    with m.opened(journal, persona, user, embeddings) as memory:
+    with place.opened(embeddings) as memory:
         found = execute(memory.search(text, stores=store or (), limit=limit))
     if found.note:
         print_note(found.note)

@@ -1,29 +1,40 @@
 """What the commands of `treadle memory` share: options, the opening of a memory, and how entries are shown."""
 
-from collections.abc import Iterator
+import inspect
+from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from datetime import datetime
-from typing import TYPE_CHECKING, Annotated, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, Self, TypeAlias
 
 import typer
+from msgspec import Struct
 
+from treadle.cli.options.shared import Journal
+from treadle.cli.options.signature import make_parameter
 from treadle.cli.terminal.output import shorten, stdout
-from treadle.cli.work.journals import open_existing
+from treadle.cli.work.journals import open_existing, open_or_make
 from treadle.context.memory.protocol import Entry, Store
 from treadle.core.errors import ConfigError
-from treadle.journal.protocol import Journal
 
 if TYPE_CHECKING:
     from treadle.context.memory import Memory
 
-Persona: TypeAlias = Annotated[
-    str,
-    typer.Option("--persona", metavar="NAME", help="The persona that remembers.", envvar="TREADLE_PERSONA"),
-]
-User: TypeAlias = Annotated[
-    str,
+_Persona: TypeAlias = Annotated[
+    str | None,
     typer.Option(
-        "--user", metavar="NAME", help="The user whom the memories are about.", envvar="TREADLE_USER"
+        "--persona",
+        metavar="NAME",
+        help="The persona that remembers. Default: that of [chat] in treadle.toml.",
+        envvar="TREADLE_PERSONA",
+    ),
+]
+_User: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        "--user",
+        metavar="NAME",
+        help="The user whom the memories are about. Default: that of [chat] in treadle.toml.",
+        envvar="TREADLE_USER",
     ),
 ]
 Id: TypeAlias = Annotated[
@@ -44,20 +55,56 @@ Embeddings: TypeAlias = Annotated[
 ]
 
 
-@contextmanager
-def opened(
-    journal: str | None,
-    persona: str,
-    user: str,
-    embeddings: str | None = None,
-    *,
-    made: Journal | None = None,
-) -> Iterator["Memory"]:
-    """Open a memory for the block. Raises: `JournalError`, `ConfigError`."""
-    from treadle.context.memory import open_memory
+class Place(Struct, frozen=True):
+    """Whose memory a command works on, and where it is: `--persona`, `--user` and `--journal`."""
 
-    with closing(made or open_existing(journal)) as store:
-        yield open_memory(store, persona, user, embeddings=embeddings)
+    persona: str
+    user: str
+    journal: str | None
+
+    @classmethod
+    def parameters(cls) -> list[inspect.Parameter]:
+        """See `OptionGroup.parameters`."""
+        return [
+            make_parameter("persona", _Persona, None),
+            make_parameter("user", _User, None),
+            make_parameter("journal", Journal, None),
+        ]
+
+    @classmethod
+    def from_values(cls, values: Mapping[str, Any]) -> Self:
+        """See `OptionGroup.from_values`."""
+        return cls(*_usual_names(values["persona"], values["user"]), values["journal"])
+
+    @contextmanager
+    def opened(self, embeddings: str | None = None, *, is_made: bool = False) -> Iterator["Memory"]:
+        """Open the memory for the block. If `is_made`, a journal that does not exist is made.
+
+        Raises: `JournalError`, `ConfigError`.
+        """
+        from treadle.context.memory import open_memory
+
+        store = open_or_make(self.journal, "process") if is_made else open_existing(self.journal)
+        with closing(store):
+            yield open_memory(store, self.persona, self.user, embeddings=embeddings)
+
+
+def _usual_names(persona: str | None, user: str | None) -> tuple[str, str]:
+    """Return the persona and the user, by default those with whose memory `treadle chat` begins a session.
+
+    Raises: `ConfigError`.
+    """
+    from treadle.models.config.file import load_config
+
+    config = load_config()
+    chat, own_user = config.file.chat, None
+    if persona is None and chat.persona is not None:
+        from treadle.context.personas.model import Persona
+
+        found = Persona.load(config.resolve(chat.persona))
+        persona = found.name
+        own_user = found.memory_spec.user if found.memory_spec is not None else None
+    return persona or "default", user or chat.user or own_user or "default"
 
 
 def find(memory: "Memory", entry_id: str) -> Entry:

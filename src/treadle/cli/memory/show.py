@@ -13,13 +13,11 @@ EXAMPLES = (
 
 def show(
     entry_id: m.Id,
-    persona: m.Persona = "default",
-    user: m.User = "default",
-    journal: o.Journal = None,
+    place: m.Place,
     is_json: o.IsJson = False,
 ) -> int:
     """Show one memory with its reason, its strength and where it comes from."""
-    with m.opened(journal, persona, user) as memory:
+    with place.opened() as memory:
         entry = m.find(memory, entry_id)
         sources = memory.store.audit(entry_id)
     if is_json:

@@ -7,6 +7,7 @@ from msgspec import Struct
 
 from treadle.cli.exit import ExitCode
 from treadle.cli.options import shared as o
+from treadle.cli.terminal.columns import make_table, print_table
 from treadle.cli.terminal.output import clean, print_json, print_note, stdout
 from treadle.context.routing import LATENCIES
 from treadle.core.errors import ConfigError, JournalError
@@ -110,12 +111,8 @@ def _list(config: Config) -> Iterator[ListedTier]:
 
 
 def _print(found: list[ListedTier]) -> None:
-    from rich import box
-    from rich.table import Table
-
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, header_style="bold")
-    for name in ("tier", "models", "window", "$ per 1M in, out", "images", "tools", "latency"):
-        table.add_column(name, overflow="fold")
+    columns = ("tier", "models", "window", "$ per 1M in, out", "images", "tools", "latency")
+    table = make_table(*columns, wrapped=columns)
     for item in found:
         if item.missing is not None:
             table.add_row(item.tier, clean("\n".join([*item.models, item.missing])), style="dim")
@@ -133,4 +130,4 @@ def _print(found: list[ListedTier]) -> None:
             item.tool_strength or "?",
             "not measured" if item.total_seconds is None else f"{item.total_seconds:.2f} s of {item.samples}",
         )
-    stdout().print(table)
+    print_table(table)

@@ -24,17 +24,20 @@ _PROMPT = "› "
 class Prompt:
     """The source of a person's messages, or of those in a pipe or file."""
 
-    def __init__(self, commands: Mapping[str, bool], words: Callable[[], Iterable[str]]) -> None:
+    def __init__(
+        self, commands: Mapping[str, bool], words: Callable[[], Iterable[str]], *, is_person: bool
+    ) -> None:
         """Make a prompt that completes `commands`, which begin with `/`, and `words`, which a message may have.
 
-        A command that maps to True takes the name of a file, which is completed too.
+        A command that maps to True takes the name of a file, which is completed too. `is_person` says that a
+        person types the messages.
         """
-        self.is_person = sys.stdin.isatty()
+        self.is_person = is_person
         self._commands = commands
         self._words = words
         self._session: PromptSession[str] | None = None
-        self._draft = ""
-        """The beginning of the next message, which the person typed while a turn was running."""
+        self.draft = ""
+        """The beginning of the next message, which the person typed before."""
         self._is_put_off = False
 
     @property
@@ -61,7 +64,7 @@ class Prompt:
         if not self.is_screen:
             return input("\n" + _PROMPT)
         stdout().print()
-        draft, self._draft = self._draft, ""
+        draft, self.draft = self.draft, ""
         return self._get_session().prompt(_PROMPT, default=draft)
 
     async def read_aside(self) -> str | None:
@@ -89,7 +92,7 @@ class Prompt:
         self._is_put_off = True
         session = self._session
         if session is not None and session.app.is_running:
-            self._draft = session.default_buffer.text
+            self.draft = session.default_buffer.text
             session.app.erase_when_done = True
             session.app.exit(result="")
 
@@ -167,6 +170,9 @@ def _make_completer(commands: Mapping[str, bool], words: Callable[[], Iterable[s
                 yield from paths.get_completions(Document(rest), complete_event)
                 return
             start = document.get_word_before_cursor(WORD=True)
+            if start.startswith("@"):
+                yield from paths.get_completions(Document(start[1:]), complete_event)
+                return
             known = commands if text.startswith("/") and not space else words() if start else ()
             for word in sorted(known):
                 if word.startswith(start):

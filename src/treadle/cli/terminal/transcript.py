@@ -66,6 +66,8 @@ class _Printer:
         self._result_lines = result_lines
         self._is_full = result_lines is None
         self._calls: dict[str, ToolCall] = {}
+        self._asking: set[str] = set()
+        """The ids of the calls that have asked the user, and begin again with the answer."""
         self._asked = ""
         """The name of the model that was asked last."""
         self._shown = ""
@@ -125,10 +127,9 @@ class _Printer:
         elif isinstance(body, e.ToolStarted) and body.parent_call_id is not None:
             self._calls[body.call_id] = ToolCall(body.call_id, body.name, body.arguments or "")
         elif isinstance(body, e.ToolStarted) and body.attempt > 1:
-            self.say(
-                f"-- the outcome of {clean(body.name)} was lost; its effect is {body.effect}, so it runs again",
-                "magenta",
-            )
+            name, has_asked = clean(body.name), body.call_id in self._asking
+            why = f"the outcome of {name} was lost; its effect is {body.effect}, so it runs again"
+            self.say(f"-- {name} begins again, with the answer" if has_asked else f"-- {why}", "magenta")
         elif isinstance(body, e.ToolCompleted):
             self._print_result(body)
         elif isinstance(body, e.MessageInjected) and body.delivery is not None:
@@ -140,6 +141,8 @@ class _Printer:
         elif isinstance(body, e.ContextCompacted):
             self.say(f"-- {write_compaction(body)}", "magenta")
         elif isinstance(body, e.QuestionAsked):
+            if body.call_id is not None:
+                self._asking.add(body.call_id)
             self.say(f"? {clean(body.text)}", "yellow")
             for number, option in enumerate(body.options, 1):
                 self.say(f"  {number}. {clean(option.label)}", "yellow")

@@ -51,7 +51,7 @@ def print_outcome(
         outcome = "waits for an answer" if run.questions else "unfinished"
     line = Text(outcome, style=f"bold {style_of(reason)}")
     details = details or format_outcome(run, seconds)
-    stdout().print(line.append(f" · {details}", style="not bold dim default"), soft_wrap=True)
+    stdout().print(line.append(f" · {details}", style="not bold dim default"))
 
 
 class View(Protocol):
@@ -128,6 +128,8 @@ class TextView:
         self._streamed = ""
         """`text` or `reasoning` if the current line is unfinished, else empty."""
         self._has_streamed_text = False
+        self._refused_tool: str | None = None
+        """The tool that the newest answer says cannot be used; `None` if there is none."""
         self._wait("starting")
 
     def on_event(self, item: e.Event | e.Ephemeral) -> None:
@@ -165,6 +167,11 @@ class TextView:
             self._say(f"the limit {body.limit} is reached; the model is asked for its final answer", "yellow")
         elif isinstance(body, e.ContextCompacted):
             self._say(format_compaction(body), "dim")
+        elif isinstance(body, e.MessageInjected) and body.is_nudge and self._refused_tool is not None:
+            tool = clean(self._refused_tool)
+            self._say(
+                f"that is not the answer yet: the model has the tool {tool}, and is asked again", "yellow"
+            )
 
     def finish(self, run: Run, seconds: float, more: Mapping[str, Json] | None = None) -> None:
         """See `View.finish`."""
@@ -188,6 +195,7 @@ class TextView:
 
     def _on_inference_completed(self, body: e.InferenceCompleted) -> None:
         message = body.completion.message
+        self._refused_tool = body.refused_tool
         self._stop_spinner()
         self._end_line()
         if message.reasoning and not self._is_live:
@@ -213,7 +221,7 @@ class TextView:
     def _on_tool_started(self, body: e.ToolStarted) -> None:
         if body.parent_call_id is not None:
             self._calls[body.call_id] = ToolCall(body.call_id, body.name, body.arguments or "")
-        again = " again, because its outcome was lost" if body.attempt > 1 else ""
+        again = " again" if body.attempt > 1 else ""
         self._under_way[body.call_id] = self._write_call(body.call_id, body.name) + again
         self._wait_for_calls()
 

@@ -42,11 +42,16 @@ def make_agent(
     schema: Json = None,
     knowledge: KnowledgeOptions = NOTHING,
     is_trusted: bool = False,
+    judge: str | None = None,
 ) -> Agent:
     """Return an agent as the options describe it. Files bring the toolset `files` if no tools are given.
 
+    `judge` is used if neither the options nor the persona nor treadle.toml name a judge.
+
     Raises: `ConfigError`; `UntrustedError` for a persona that needs --trust.
     """
+    from treadle.models.config.file import load_config
+
     persona = None
     if knowledge.persona is not None:
         from treadle.context.surroundings import read_persona
@@ -58,6 +63,9 @@ def make_agent(
         policy = Policy() if persona.autonomy is None else Policy(autonomy=persona.autonomy)
         tools = tools or persona.parts
         options = options if options.model is not None else replace(options, model=persona.model)
+    judge = (
+        knowledge.judge or (None if persona is None else persona.judge) or load_config().file.judge or judge
+    )
     if files is not None and not options.tools and (persona is None or not persona.tools):
         tools = ("files", *tools)
     return Agent(
@@ -74,6 +82,7 @@ def make_agent(
         user=knowledge.user,
         skills=knowledge.skills,
         documents=knowledge.documents,
+        judge=judge,
     )
 
 

@@ -5,8 +5,6 @@ from itertools import islice
 
 from msgspec.structs import replace
 
-from treadle.core.errors import ConfigError
-from treadle.core.registry import did_you_mean
 from treadle.core.types import StopReason
 from treadle.journal.protocol import CALLER, DAMAGED, Journal, RunFilter, RunInfo
 
@@ -42,27 +40,6 @@ def status_of(info: RunInfo) -> str:
     if info.is_waiting:
         return "waiting"
     return "open" if info.is_session and not info.is_turn_open else "unfinished"
-
-
-def read_filter(status: str | None, model: str | None, task: str | None) -> tuple[RunFilter, str | None]:
-    """Return the condition that the options of a command name, and the status if it is one of `FILTERS`.
-
-    Raises: `ConfigError` for an unknown status.
-    """
-    known = [*FILTERS, FAILED, *[reason.value for reason in StopReason]]
-    if status is not None and status not in known:
-        near = did_you_mean(status, known)
-        raise ConfigError(f"there is no status {status!r}{near or ';'} the statuses are {', '.join(known)}")
-    reason = StopReason.ERROR if status == FAILED else status if status in tuple(StopReason) else None
-    task_set, _, task_id = (task or "").partition(":")
-    condition = RunFilter(
-        stop_reason=reason,
-        is_finished=None if reason is None else True,
-        model=model,
-        task_set=task_set or None,
-        task_id=task_id or None,
-    )
-    return condition, status if status in FILTERS else None
 
 
 def list_runs(

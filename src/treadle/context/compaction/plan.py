@@ -149,7 +149,9 @@ class _Parts:
         """Return the plan whose kept messages begin at `cut`, and in which the newest steps keep their results."""
         seen, messages = self._seen, self._seen.messages
         is_whole = cut == self.begin
-        old_blocks = [at for at in seen.recalled if at != seen.turn_at or not seen.is_open]
+        # What was recalled for the open turn goes last, when nothing else would make the prompt fit.
+        is_last = kept_steps == 0
+        old_blocks = [at for at in seen.recalled if at != seen.turn_at or not seen.is_open or is_last]
         forgotten = [at for at in old_blocks if is_whole or at >= cut]
         shortened = {
             message.call_id: write_line(message, can_read=seen.can_read)
@@ -162,18 +164,17 @@ class _Parts:
         old = [messages[at] for at in range(self.begin, cut) if at != asked_at]
         return Plan(
             messages=cut,
-            head=tuple(
-                [
-                    forget(messages[at], seen.recalled[at]) if at in old_blocks else messages[at]
-                    for at in range(self._head)
-                ]
-            ),
+            head=tuple([self._forget_if(at, old_blocks) for at in range(self._head)]),
             earlier=messages[self._head] if self.begin > self._head else None,
             old=tuple(old),
-            asked=() if asked_at is None else (messages[asked_at],),
+            asked=() if asked_at is None else (self._forget_if(asked_at, old_blocks),),
             shortened=shortened,
             forgotten=tuple(sorted(forgotten)),
         )
+
+    def _forget_if(self, at: int, old_blocks: list[int]) -> Message:
+        message = self._seen.messages[at]
+        return forget(message, self._seen.recalled[at]) if at in old_blocks else message
 
     def _old_results(self, cut: int, kept_steps: int) -> Iterator[Message]:
         """Yield the results from `cut` on that are older than the newest steps, and not cut yet."""

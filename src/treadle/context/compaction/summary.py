@@ -3,7 +3,7 @@
 import re
 from collections.abc import Sequence
 
-from treadle.context.fence import fence
+from treadle.core.fence import fence
 from treadle.core.log import Log
 from treadle.core.tokens import weigh
 from treadle.core.types import Message, Request, Role

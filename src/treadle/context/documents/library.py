@@ -6,9 +6,9 @@ from pathlib import Path
 from msgspec import Struct
 
 from treadle.context.documents.read import Document, read_document
-from treadle.context.fence import fence
 from treadle.context.memory import Author, Draft, Memory, Store
 from treadle.core.errors import ConfigError
+from treadle.core.fence import fence
 from treadle.core.tokens import guess_tokens
 
 _PIECE_CHARS = 1200

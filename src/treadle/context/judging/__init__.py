@@ -7,20 +7,26 @@ if TYPE_CHECKING:
     from treadle.context.judging.boilerplate import is_boilerplate
     from treadle.context.judging.difficulty import rate_difficulty
     from treadle.context.judging.identity import is_identity_sensitive
-    from treadle.context.judging.judgement import (
-        Ambiguity,
-        AmbiguityClass,
-        Facts,
-        Judgement,
-        Missing,
-        Refusal,
-        TaskFound,
-        TaskKind,
+    from treadle.context.judging.in_sessions import (
+        facts_of_message,
+        find_refused_tool,
+        follows_question,
+        judge_safely,
+        write_hint,
     )
-    from treadle.context.judging.judges import MessageJudge, ModelJudge, PatternJudge, make_judge
-    from treadle.context.judging.patterns import judge_message
-    from treadle.context.judging.refusals import find_refusal
+    from treadle.context.judging.judges import (
+        MessageJudge,
+        ModelJudge,
+        PatternJudge,
+        demands_of_judge,
+        judge_of_part,
+        make_judge,
+        part_of_judge,
+    )
+    from treadle.context.judging.patterns import Facts, judge_message
+    from treadle.context.judging.refusals import Refusal, find_refusal
     from treadle.context.judging.work import judge_task
+    from treadle.core.judgement import Ambiguity, AmbiguityClass, Judgement, Missing, TaskFound, TaskKind
 
 __all__ = [
     "Ambiguity",
@@ -34,14 +40,22 @@ __all__ = [
     "Refusal",
     "TaskFound",
     "TaskKind",
+    "demands_of_judge",
+    "facts_of_message",
     "find_refusal",
+    "find_refused_tool",
+    "follows_question",
     "is_boilerplate",
     "is_identity_sensitive",
     "judge_ambiguity",
     "judge_message",
+    "judge_of_part",
+    "judge_safely",
     "judge_task",
     "make_judge",
+    "part_of_judge",
     "rate_difficulty",
+    "write_hint",
 ]
 
 
@@ -52,15 +66,26 @@ def __getattr__(name: str) -> object:
 
 
 _PACKAGE = "treadle.context.judging"
-_VALUES = ("Ambiguity", "AmbiguityClass", "Facts", "Judgement", "Missing", "Refusal", "TaskFound", "TaskKind")
+_VALUES = ("Ambiguity", "AmbiguityClass", "Judgement", "Missing", "TaskFound", "TaskKind")
+_USES = ("facts_of_message", "find_refused_tool", "follows_question", "judge_safely", "write_hint")
+_JUDGES = (
+    "MessageJudge",
+    "ModelJudge",
+    "PatternJudge",
+    "demands_of_judge",
+    "judge_of_part",
+    "make_judge",
+    "part_of_judge",
+)
 _WHERE = {
-    **dict.fromkeys(_VALUES, f"{_PACKAGE}.judgement"),
-    **dict.fromkeys(("MessageJudge", "ModelJudge", "PatternJudge", "make_judge"), f"{_PACKAGE}.judges"),
-    "find_refusal": f"{_PACKAGE}.refusals",
+    **dict.fromkeys(_VALUES, "treadle.core.judgement"),
+    **dict.fromkeys(_USES, f"{_PACKAGE}.in_sessions"),
+    **dict.fromkeys(_JUDGES, f"{_PACKAGE}.judges"),
+    **dict.fromkeys(("Facts", "judge_message"), f"{_PACKAGE}.patterns"),
+    **dict.fromkeys(("Refusal", "find_refusal"), f"{_PACKAGE}.refusals"),
     "is_boilerplate": f"{_PACKAGE}.boilerplate",
     "is_identity_sensitive": f"{_PACKAGE}.identity",
     "judge_ambiguity": f"{_PACKAGE}.ambiguity",
-    "judge_message": f"{_PACKAGE}.patterns",
     "judge_task": f"{_PACKAGE}.work",
     "rate_difficulty": f"{_PACKAGE}.difficulty",
 }

@@ -8,8 +8,8 @@ import re
 from itertools import product
 
 from treadle.context.judging.clauses import Clause, find_clauses
-from treadle.context.judging.judgement import Ambiguity, AmbiguityClass, Missing
 from treadle.context.judging.reading import ADDRESS, CODE, FILE, QUOTE, Reading, read
+from treadle.core.judgement import Ambiguity, AmbiguityClass, Missing
 
 _THIS = r"(?:it|this|that|these|those|them|him|her|det|den|dette|disse|dem|ham|henne)"
 _PLEASE = (

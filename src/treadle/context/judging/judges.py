@@ -1,31 +1,35 @@
 """What judges a message: the patterns, or a model that falls back to them."""
 
+import asyncio
 from typing import Annotated, Protocol
 
 import msgspec
 from msgspec import Meta, Struct
+from msgspec.structs import replace
 
-from treadle.context.fence import fence
-from treadle.context.judging.judgement import (
+from treadle.context.judging.patterns import Facts, judge_message
+from treadle.context.judging.reading import read
+from treadle.context.judging.work import find_suited
+from treadle.core.answers import strip_answer
+from treadle.core.errors import ConfigError, TreadleError
+from treadle.core.fence import fence
+from treadle.core.judgement import (
     Ambiguity,
     AmbiguityClass,
-    Facts,
     Judgement,
     Missing,
     TaskFound,
     TaskKind,
 )
-from treadle.context.judging.patterns import judge_message
-from treadle.context.judging.reading import read
-from treadle.context.judging.work import find_suited
-from treadle.core.answers import strip_answer
-from treadle.core.errors import ConfigError, TreadleError
 from treadle.core.log import Log
 from treadle.core.registry import Registry
-from treadle.core.types import Completion, Json, Message, OutputMode, Request, Role, ToolSpec
-from treadle.models.protocol import Model, Watch, load_model, output_mode_of
+from treadle.core.spec import PartSpec
+from treadle.core.types import Completion, Json, Message, OutputMode, Request, Role, ToolSpec, Usage
+from treadle.models.protocol import Model, Watch, estimate_cost_usd, load_model, output_mode_of
 
 _NO_FACTS = Facts()
+MAX_SECONDS = 30.0
+"""How long a model may take to judge before the patterns do it."""
 
 
 class MessageJudge(Protocol):
@@ -38,6 +42,10 @@ class MessageJudge(Protocol):
 
 class PatternJudge:
     """A judge that needs no model."""
+
+    part = PartSpec(name="patterns")
+    is_instant = True
+    """True: a judgement takes no noticeable time."""
 
     async def judge(self, message: str, facts: Facts = _NO_FACTS) -> Judgement:
         """See `MessageJudge.judge`."""
@@ -120,16 +128,24 @@ class ModelJudge:
     async def judge(self, message: str, facts: Facts = _NO_FACTS) -> Judgement:
         """See `MessageJudge.judge`. Only the beginning and the end of a long message are sent."""
         said: Completion | None = None
-        fault: str | None = None
+        request, fault = self._ask(message, facts), None
+        usage: Usage | None = Usage()
+        cost_usd: float | None = 0.0
         try:
-            said = await self.model.infer(self._ask(message, facts), Watch())
+            async with asyncio.timeout(MAX_SECONDS):
+                said = await self.model.infer(request, Watch(left_seconds=MAX_SECONDS))
+            usage, cost_usd = said.usage, said.cost_usd
             answer = msgspec.json.decode(_read_text(said), type=_Answer)
-        except (TreadleError, msgspec.DecodeError, RecursionError, UnicodeError) as error:
-            judged, fault = judge_message(message, facts), f"{self.model.name}: {error}"
+        except (TimeoutError, TreadleError, msgspec.DecodeError, RecursionError, UnicodeError) as error:
+            judged = judge_message(message, facts)
+            fault = f"{self.model.name}: {error or f'no answer within {MAX_SECONDS:g} s'}"
+            if said is None and (isinstance(error, TimeoutError) or getattr(error, "may_be_billed", False)):
+                # What was lost counts as its prompt would.
+                usage = Usage(sum([len(item.content) for item in request.messages]) // 4)
+                cost_usd = estimate_cost_usd(self.model, usage)
         else:
             judged = _read_answer(answer, message, facts, self.model.name)
-        cost = 0.0 if said is None else said.cost_usd
-        return msgspec.structs.replace(judged, error=fault, usage=said and said.usage, cost_usd=cost)
+        return replace(judged, error=fault, model=self.model.name, usage=usage, cost_usd=cost_usd)
 
     def _ask(self, message: str, facts: Facts) -> Request:
         has_tools = ", ".join(f"{tool.name} ({tool.description[:120]})" for tool in facts.tools[:60])
@@ -201,3 +217,36 @@ def make_judge(name: str = "patterns") -> MessageJudge:
             f"the judge {name!r} cannot be made: {error}; write 'patterns', or 'model:' and a model's name"
         ) from None
     return made
+
+
+def part_of_judge(judge: MessageJudge | str) -> PartSpec:
+    """Return the description of a judge for the agent spec: its name, or the attribute `part` of an object."""
+    if isinstance(judge, str):
+        return PartSpec(name=judge)
+    part = getattr(judge, "part", None)
+    if isinstance(part, PartSpec):
+        return part
+    return PartSpec(name=type(judge).__name__, missing="it is an object of the program")
+
+
+def judge_of_part(part: PartSpec) -> MessageJudge:
+    """Return the judge that `part` describes; the patterns for one that cannot be built again.
+
+    Raises: `ConfigError` as `make_judge` does.
+    """
+    return PatternJudge() if part.missing is not None else make_judge(part.name)
+
+
+def demands_of_judge(part: PartSpec) -> list[str]:
+    """Return what a judge would send, ask and load. Finding it out does none of that."""
+    from treadle.models.config.demands import demands_of_model
+
+    kind, _, model = part.name.partition(":")
+    if part.missing is not None or kind == "patterns":
+        return []
+    if kind != "model":
+        return [f"let the judge {part.name!r} see messages"]
+    try:
+        return demands_of_model(PartSpec(name=model))
+    except ConfigError as error:
+        return [f"ask the model {model!r} ({error})"]

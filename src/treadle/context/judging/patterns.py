@@ -1,12 +1,29 @@
 """The judgement of a message by patterns, without a model."""
 
+from msgspec import Struct
+
 from treadle.context.judging.ambiguity import judge_ambiguity
 from treadle.context.judging.boilerplate import is_boilerplate
 from treadle.context.judging.difficulty import rate_difficulty
 from treadle.context.judging.identity import is_identity_sensitive
-from treadle.context.judging.judgement import Facts, Judgement
 from treadle.context.judging.reading import read
 from treadle.context.judging.work import judge_task
+from treadle.core.judgement import Judgement
+from treadle.core.types import ToolSpec
+
+
+class Facts(Struct, frozen=True):
+    """What a judgement may take into account besides the message."""
+
+    tools: tuple[ToolSpec, ...] = ()
+    """The tools that the agent has."""
+    has_history: bool = False
+    """Whether there are earlier messages that "it" and "the document" can refer to."""
+    follows_question: bool = False
+    """Whether the assistant's last message ended with a question."""
+    topics: tuple[str, ...] = ()
+    """The constraints, views and domains of the persona, as texts."""
+
 
 _NO_FACTS = Facts()
 

@@ -8,10 +8,21 @@ tried and failed are not refusals.
 import re
 from collections.abc import Iterable, Iterator
 
+from msgspec import Struct
+
 from treadle.context.judging.concepts import Profile, find_deeds, find_stems, find_things, profile_tools
-from treadle.context.judging.judgement import Refusal
 from treadle.context.judging.reading import read
 from treadle.core.types import ToolSpec
+
+
+class Refusal(Struct, frozen=True, omit_defaults=True):
+    """A statement in an answer that a tool which exists cannot be used."""
+
+    tool: str
+    """The name of the tool."""
+    span: tuple[int, int]
+    """The part of the answer."""
+
 
 _HOW = (
     r"(?:(?:simply|really|also|currently|just|actually|unfortunately|sadly|directly|still|personally"

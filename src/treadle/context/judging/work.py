@@ -9,8 +9,8 @@ from collections.abc import Iterable
 
 from treadle.context.judging.clauses import Clause, find_clauses
 from treadle.context.judging.concepts import profile_tools
-from treadle.context.judging.judgement import TaskFound, TaskKind
 from treadle.context.judging.reading import ADDRESS, CODE, FILE, read
+from treadle.core.judgement import TaskFound, TaskKind
 from treadle.core.types import ToolSpec
 
 _DOCUMENT = (

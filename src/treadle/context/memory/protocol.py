@@ -178,6 +178,10 @@ class MemoryStore(Protocol):
         """Return the entries of some stores, or of all, in order of their first version."""
         ...
 
+    def owners(self) -> list[tuple[str, str]]:
+        """Return all personas and users that have memories in the database, in the order in which they began."""
+        ...
+
     def history(self, entry_id: str) -> Sequence[Entry]:
         """Return all versions of an entry, the first one first; none if there is no such entry."""
         ...

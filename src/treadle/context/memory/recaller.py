@@ -6,9 +6,9 @@ from datetime import UTC, datetime
 
 from msgspec.structs import replace
 
-from treadle.context.fence import fence
 from treadle.context.memory.namespace import RUN, Memory
 from treadle.context.memory.protocol import Entry, Hit, Store
+from treadle.core.fence import fence
 from treadle.core.tokens import guess_tokens
 from treadle.core.types import Recalled, RecalledItem
 

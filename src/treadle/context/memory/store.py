@@ -99,6 +99,15 @@ class SqliteMemory:
             ).fetchall()
         return [read_entry(row) for row in rows]
 
+    def owners(self) -> list[tuple[str, str]]:
+        """See `MemoryStore.owners`."""
+        with self._database.reading() as db:
+            return db.execute(
+                "SELECT persona, user FROM memory_spaces AS space WHERE EXISTS (SELECT 1 FROM memory_entries "
+                "WHERE id BETWEEN space.id << ? AND (space.id + 1 << ?) - 1) ORDER BY id",
+                (SPACE_BITS, SPACE_BITS),
+            ).fetchall()
+
     def history(self, entry_id: str) -> Sequence[Entry]:
         """See `MemoryStore.history`."""
         with self._database.reading() as db:

@@ -2,11 +2,11 @@
 
 from collections.abc import Sequence
 
-from treadle.context.fence import fence
 from treadle.context.memory.namespace import Memory, open_memory
 from treadle.context.memory.protocol import Author, Draft, Epistemic, Outcome, Store
 from treadle.context.memory.recaller import line_of
 from treadle.core.errors import ConfigError, MemoryRefusedError, ToolError
+from treadle.core.fence import fence
 from treadle.core.spec import PartSpec
 from treadle.core.types import Json
 from treadle.journal.protocol import Journal

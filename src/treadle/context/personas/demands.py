@@ -6,6 +6,7 @@ from pathlib import Path
 
 import msgspec
 
+from treadle.context.judging import demands_of_judge
 from treadle.context.personas.model import Persona
 from treadle.core.errors import ConfigError
 from treadle.core.spec import PartSpec
@@ -39,6 +40,8 @@ def demands_of_persona(persona: Persona, folder: Path | None = None) -> tuple[st
         elif part.settings:
             found.append(f"use the toolset {part.name!r} with the settings {part.settings!r:.500}")
     found += [f"read the document {path!r}" for path in persona.documents if not _is_within(path, folder)]
+    if persona.judge is not None:
+        found += demands_of_judge(PartSpec(name=persona.judge))
     memory = persona.memory_spec
     if memory is not None and memory.embeddings is not None:
         found.append(f"send memories and messages to the embeddings model {memory.embeddings!r}")

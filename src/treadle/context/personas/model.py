@@ -97,6 +97,8 @@ class Persona(Section):
     """Folders of skills, relative to the file of the persona."""
     documents: list[Line] = []
     """Documents that it knows, as paths relative to the file of the persona."""
+    judge: Line | None = None
+    """What judges a message before its turn: `patterns`, or `model:` and the name of a model."""
     memory: bool | MemoryTable = False
     """`true` if it remembers from one session to the next, or the settings of its memory."""
 
@@ -174,6 +176,7 @@ KEYS = Keys(
         ("tools", "*"): "the name of a toolset, or a mapping with 'name' and 'settings'",
         ("memory",): "true, false, or a mapping with 'user', 'embeddings' and 'writes_back'",
         ("model",): "the name of a model",
+        ("judge",): "patterns, or model: and the name of a model",
         ("autonomy",): "cautious, balanced or decisive",
     },
 )

@@ -12,9 +12,9 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from msgspec import Struct
 
-from treadle.context.fence import neutralise
 from treadle.context.personas.model import Claim, Fact, Persona
 from treadle.context.protocol import PromptReport, SectionReport
+from treadle.core.fence import neutralise
 from treadle.core.tokens import guess_tokens
 
 BUDGETS: Mapping[str, int] = {

@@ -4,10 +4,10 @@ import re
 
 import msgspec
 
-from treadle.context.fence import fence
 from treadle.context.judging import find_refusal
 from treadle.context.routing.protocol import Checked, RoutingFacts
 from treadle.core.errors import ConfigError, TreadleError
+from treadle.core.fence import fence
 from treadle.core.log import Log
 from treadle.core.types import (
     UNREADABLE_CALL,

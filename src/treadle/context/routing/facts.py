@@ -5,7 +5,12 @@ from math import ceil
 
 from msgspec.structs import replace
 
-from treadle.context.judging import is_boilerplate, is_identity_sensitive, rate_difficulty
+from treadle.context.judging import (
+    follows_question,
+    is_boilerplate,
+    is_identity_sensitive,
+    rate_difficulty,
+)
 from treadle.context.routing.latency import LATENCIES
 from treadle.context.routing.protocol import Candidate, RoutingFacts
 from treadle.core.context import count_prompt
@@ -35,17 +40,27 @@ def facts_of_state(
     tokens = count_prompt(state)
     if not state.context.known_messages and state.window is None:
         tokens += ceil(weigh_tools(state.tools))
+    judged = state.opened.judgement if is_judged and state.opened is not None else None
+    judges = is_judged and judged is None
     facts = facts_of(
         model,
-        state.said if is_judged else "",
+        state.said if judges else "",
         parts=parts,
         required_parts=required,
         tools=state.tools if has_tools else (),
         prompt_tokens=tokens,
         output_tokens=0 if state.window is None else state.window.output_tokens,
         is_judged=is_judged,
-        follows_question=is_judged and _is_asked(state),
+        follows_question=judges and follows_question(state),
     )
+    if judged is not None:
+        facts = replace(
+            facts,
+            text=state.said,
+            is_boilerplate=judged.is_boilerplate and not parts,
+            is_identity_sensitive=judged.is_identity_sensitive,
+            difficulty=judged.difficulty,
+        )
     return replace(
         facts,
         is_first_turn=state.turn <= 1,
@@ -113,12 +128,3 @@ def _candidate(tier: Tier, usage: Usage | None, required: list[Artifact]) -> Can
         failure_rate=measured.failure_rate,
         refusal=refusal,
     )
-
-
-def _is_asked(state: State) -> bool:
-    """Return whether the newest message of the user follows a question of the assistant."""
-    for index in range(len(state.messages) - 1, -1, -1):
-        message = state.messages[index]
-        if message.role is Role.ASSISTANT:
-            return message.content.rstrip().endswith("?")
-    return False

@@ -4,10 +4,10 @@ import logging
 from collections.abc import Iterable
 from pathlib import Path
 
-from treadle.context.fence import fence
 from treadle.context.skills.skill import BUILTIN, FILE, Skill, read_skill
 from treadle.context.trust import Trust
 from treadle.core.errors import ConfigError
+from treadle.core.fence import fence
 from treadle.core.registry import did_you_mean
 
 MAX_DEPTH = 3
@@ -77,7 +77,10 @@ class Catalog:
         if not places:
             raise ConfigError(f"the folder {str(folder)!r} has no skills: no folder in it has a file {FILE}")
         if len(places) > MAX_SKILLS:
-            raise ConfigError(f"the folder {str(folder)!r} has more than {MAX_SKILLS} skills")
+            raise ConfigError(
+                f"the folder {str(folder)!r} has more than {MAX_SKILLS} skills; give the folders of those that "
+                "are needed"
+            )
         for place in places:
             try:
                 self._add(read_skill(place))

@@ -15,11 +15,11 @@ from collections.abc import Mapping
 
 import msgspec
 
-from treadle.context.fence import fence
 from treadle.context.skills.catalog import Catalog
 from treadle.context.skills.skill import FILE, Skill, read_skill
 from treadle.context.trust import Trust, record_trust
 from treadle.core.errors import ConfigError, ToolError
+from treadle.core.fence import fence
 from treadle.core.tokens import guess_tokens
 from treadle.core.types import Effect, Json, ToolCall, ToolSpec
 from treadle.tools.context import ToolContext

@@ -137,6 +137,17 @@ class TelemetryTable(Table):
     """True if the spans have the contents of messages, arguments and results."""
 
 
+class ChatTable(Table):
+    """What a new session of `treadle chat` uses where no option says otherwise."""
+
+    persona: str | None = None
+    """The YAML file of a persona, relative to the folder of this file."""
+    user: str | None = None
+    """The user whom the memories are about."""
+    memory: bool | None = None
+    """Whether it remembers from one session to the next. Default: as the persona says."""
+
+
 def _as_tier(value: object) -> object:
     return {"model": value} if isinstance(value, str) else value
 
@@ -166,6 +177,11 @@ class ConfigFile(Table):
     do."""
     router: RouterValue = RouterTable()
     """What chooses the tier for the model `auto`: the name of a router, or a table with its settings."""
+    judge: str | None = None
+    """What judges messages before their turns: `patterns`, `model:` and the name of a model, or `none`. Default:
+    `patterns` in `treadle chat`, otherwise `none`."""
+    chat: ChatTable = ChatTable()
+    """What a new session of `treadle chat` uses where no option says otherwise."""
     telemetry: TelemetryTable = TelemetryTable()
     """What the commands that drive runs record about them."""
     tiers_prefix: str = "TREADLE"

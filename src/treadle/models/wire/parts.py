@@ -6,6 +6,7 @@ from functools import lru_cache
 from typing import TypeAlias
 
 from treadle.core.errors import UnsupportedPartError
+from treadle.core.fence import fence
 from treadle.core.log import Log
 from treadle.core.parts import base64_of, content_of, describe, make_part
 from treadle.core.types import Artifact, Message, Role
@@ -71,9 +72,9 @@ def data_url(part: Artifact, contents: Contents) -> str:
 
 
 def text_of_part(part: Artifact, contents: Contents) -> str:
-    """Return the text of a text file, preceded by a line with its name."""
-    text = content_of(part, contents).decode(errors="replace")
-    return f"[{part.name}]\n{text}" if part.name else text
+    """Return the text of a text file between the marks of a document, so that it does not pass for the words of the
+    message that it is attached to."""
+    return fence("document", content_of(part, contents).decode(errors="replace"), name=part.name)
 
 
 def file_name(part: Artifact) -> str:
@@ -83,13 +84,12 @@ def file_name(part: Artifact) -> str:
 
 def attached(message: Message, parts: tuple[Artifact, ...]) -> Message:
     """Return a user message with the parts of a tool or assistant message, and a text that says where they come
-    from."""
-    kinds = ", ".join(describe(part) for part in parts)
+    from. The names of the parts are fenced off, because a tool may have chosen them."""
+    kinds = fence("result", "\n".join([describe(part) for part in parts]))
+    place = "your last answer"
     if message.role is Role.TOOL:
-        said = f"[attached to the result of {message.name or 'the tool'}, call {message.call_id}: {kinds}]"
-    else:
-        said = f"[attached to your last answer: {kinds}]"
-    return Message(Role.USER, said, parts=parts)
+        place = f"the result of {message.name or 'the tool'}, call {message.call_id}"
+    return Message(Role.USER, f"[attached to {place}]\n{kinds}", parts=parts)
 
 
 def parts_apart(message: Message) -> tuple[Artifact, ...]:

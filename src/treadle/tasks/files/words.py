@@ -46,7 +46,6 @@ TOPICS = _split(
     "Quotas|Rate Limits|Releases|Reporting|Retention|Roles|Scheduling|Search|Security|Storage|Support|Teams|"
     "Templates|Testing|Themes|Tokens|Upgrades|Webhooks|Workflows"
 )
-MONTHS = _split("January February March April May June July August September October November December")
 SENTENCES = (
     "Ask the front desk if something is unclear.",
     "Figures are provisional until the month is closed.",

@@ -1,19 +1,16 @@
 """The part of MCP servers: an object `mcpServers` as other clients use it, with `${NAME}` in place of secrets."""
 
 import os
-import re
 from collections.abc import Mapping
 from typing import Any
 
 from treadle.core.spec import PartSpec
 from treadle.core.types import Json
 from treadle.tools.mcp.target import Target
-from treadle.tools.parts import OBJECT, SECRET, may_hold_secret
+from treadle.tools.parts import OBJECT, REFERENCE_TO_VARIABLE, SECRET, may_hold_secret
 
 _MIN_VALUE_CHARS = 4
 """The length from which a value is recognised as that of a variable. A shorter value may be equal by chance."""
-_REFERENCE = re.compile(r"(?:[A-Za-z]{1,16} )?\$\{(?:env:)?\w+\}")
-"""A variable of the environment, as in `${TOKEN}` or `Bearer ${TOKEN}`."""
 
 
 def make_part(entries: Mapping[str, dict[str, Json] | str]) -> PartSpec:
@@ -67,7 +64,7 @@ def _find_secret(entry: Mapping[str, Any]) -> str | None:
     """Return why an entry must not be written down, or `None`."""
     for field in ("env", "headers"):
         for key, value in entry.get(field, {}).items():
-            if not _REFERENCE.fullmatch(value):
+            if not REFERENCE_TO_VARIABLE.fullmatch(value):
                 return f"its {field} may hold a secret; write the value of {key} as ${{NAME}}"
     texts = " ".join([*(entry[key] for key in ("command", "url") if key in entry), *entry.get("args", ())])
     return SECRET if may_hold_secret(f"mcp:{texts}") else None

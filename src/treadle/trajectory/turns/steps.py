@@ -74,6 +74,7 @@ class RunReader:
     def on_turn_started(self, body: e.TurnStarted) -> None:
         self.abandon(_INTERRUPTED)
         self._open_turn(body.turn)
+        self._charge(charge_of(body))
 
     def on_turn_completed(self, body: e.TurnCompleted) -> None:
         self._ensure_turn(body.turn)

@@ -1,10 +1,10 @@
-"""The values of judgements."""
+"""The judgement about a message of the user: what it leaves open, and what it needs."""
 
 from enum import StrEnum
 
 from msgspec import Struct
 
-from treadle.core.types import ToolSpec, Usage
+from treadle.core.types import Usage
 
 
 class AmbiguityClass(StrEnum):
@@ -84,28 +84,6 @@ class TaskFound(Struct, frozen=True, omit_defaults=True):
     """The part of the message that asks for the work."""
 
 
-class Refusal(Struct, frozen=True, omit_defaults=True):
-    """A statement in an answer that a tool which exists cannot be used."""
-
-    tool: str
-    """The name of the tool."""
-    span: tuple[int, int]
-    """The part of the answer."""
-
-
-class Facts(Struct, frozen=True):
-    """What a judgement may take into account besides the message."""
-
-    tools: tuple[ToolSpec, ...] = ()
-    """The tools that the agent has."""
-    has_history: bool = False
-    """Whether there are earlier messages that "it" and "the document" can refer to."""
-    follows_question: bool = False
-    """Whether the assistant's last message ended with a question."""
-    topics: tuple[str, ...] = ()
-    """The constraints, views and domains of the persona, as texts."""
-
-
 class Judgement(Struct, frozen=True, omit_defaults=True):
     """What a message is and needs."""
 
@@ -124,8 +102,10 @@ class Judgement(Struct, frozen=True, omit_defaults=True):
     judge: str = "patterns"
     """What judged: `patterns`, or the name of a model."""
     error: str | None = None
-    """Why the model's judgement was replaced by that of the patterns; `None` if it was not."""
+    """Why the patterns judged in place of another judge; `None` if they did not."""
+    model: str | None = None
+    """The name of the model that was asked for its judgement, also if it failed; `None` if none was asked."""
     usage: Usage | None = None
-    """The tokens that the model's judgement took; `None`: none, or unknown."""
+    """The tokens that its judgement took; `None`: unknown, or no model was asked."""
     cost_usd: float | None = 0.0
-    """What the model's judgement cost; `None`: unknown."""
+    """What its judgement cost; `None`: unknown."""

@@ -1,0 +1,81 @@
+"""The options that select runs of a journal."""
+
+import inspect
+from collections.abc import Mapping
+from typing import Annotated, Any, Self, TypeAlias
+
+import typer
+from msgspec import Struct
+
+from treadle.cli.options.signature import make_parameter
+from treadle.cli.work.listing import FAILED, FILTERS
+from treadle.core.errors import ConfigError
+from treadle.core.registry import did_you_mean
+from treadle.core.types import StopReason
+from treadle.journal.protocol import RunFilter
+
+_Status: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        "--status",
+        metavar="STATUS",
+        help="finished, failed, running, unfinished, waiting, open, damaged, or a stop reason such as max_steps.",
+    ),
+]
+_Model: TypeAlias = Annotated[
+    str | None,
+    typer.Option("--model", "-m", metavar="NAME", help="Only runs that were started with this model."),
+]
+_Task: TypeAlias = Annotated[
+    str | None, typer.Option("--task", metavar="SET[:ID]", help="Only runs of a task set or of a task.")
+]
+
+
+class Selection(Struct, frozen=True):
+    """Which runs of a journal are meant. `None` means that an option was not given."""
+
+    status: str | None
+    model: str | None
+    task: str | None
+
+    @classmethod
+    def parameters(cls) -> list[inspect.Parameter]:
+        """See `OptionGroup.parameters`."""
+        kinds = {"status": _Status, "model": _Model, "task": _Task}
+        return [make_parameter(name, kind, None) for name, kind in kinds.items()]
+
+    @classmethod
+    def from_values(cls, values: Mapping[str, Any]) -> Self:
+        """See `OptionGroup.from_values`. Raises: `ConfigError` for an unknown status."""
+        status = values["status"]
+        known = [*FILTERS, FAILED, *[reason.value for reason in StopReason]]
+        if status is not None and status not in known:
+            near = did_you_mean(status, known)
+            raise ConfigError(
+                f"there is no status {status!r}{near or ';'} the statuses are {', '.join(known)}"
+            )
+        return cls(status, values["model"], values["task"])
+
+    @property
+    def is_all(self) -> bool:
+        """True if no option was given."""
+        return self == type(self)(None, None, None)
+
+    @property
+    def listed(self) -> str | None:
+        """The status if it is one of `FILTERS`, else `None`."""
+        return self.status if self.status in FILTERS else None
+
+    @property
+    def condition(self) -> RunFilter:
+        """The journal's filter for the options, but for `listed`."""
+        status = self.status
+        reason = StopReason.ERROR if status == FAILED else status if status in tuple(StopReason) else None
+        task_set, _, task_id = (self.task or "").partition(":")
+        return RunFilter(
+            stop_reason=reason,
+            is_finished=None if reason is None else True,
+            model=self.model,
+            task_set=task_set or None,
+            task_id=task_id or None,
+        )
