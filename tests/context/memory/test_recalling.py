@@ -1,8 +1,11 @@
 """Recalling for a turn, writing back after it, and the tools `remember` and `recall`."""
 
+import asyncio
 import re
+import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -47,6 +50,22 @@ async def test_what_fits_is_recalled_within_the_budget(memory: Memory) -> None:
     assert recalled.items[0].score >= recalled.items[-1].score
     assert await Recaller(memory).recall("Something else entirely", turn_key="r/2", now=NOW) is None
     assert await Recaller(memory, max_tokens=10).recall("Hamar", turn_key="r/3", now=NOW) is None
+
+
+async def test_a_slow_search_does_not_stop_the_event_loop(memory: Memory) -> None:
+    """Rules out a recall that blocks the event loop: the search here ends only when the loop has gone on."""
+    put(memory, "We met in Hamar.")
+    has_gone_on, search = threading.Event(), memory.store.search
+
+    def slow(*args: Any, **options: Any) -> Any:
+        assert has_gone_on.wait(30)
+        return search(*args, **options)
+
+    memory.store.search = slow  # type: ignore[method-assign]
+    recalling = asyncio.ensure_future(Recaller(memory).recall("Hamar", turn_key="r/1", now=NOW))
+    await asyncio.sleep(0.01)
+    has_gone_on.set()
+    assert await recalling is not None
 
 
 async def test_the_same_turn_recalls_the_same_and_strengthens_once(memory: Memory) -> None:

@@ -80,7 +80,7 @@ class Chat:
     def _greet(self) -> None:
         run = self.session.run
         names = list(self.agent.tools)
-        more = [f"and {len(names) - _MAX_TOOLS} more"] if len(names) > _MAX_TOOLS else []
+        more = [f"and {len(names) - _MAX_TOOLS} more"] if len(names) > _MAX_TOOLS + 1 else names[_MAX_TOOLS:]
         tools = ", ".join([*names[:_MAX_TOOLS], *more]) or "none"
         print_note(f"session {run.run_id} · {self.agent.model.name} · tools: {tools} · /help")
         if self._is_json:
