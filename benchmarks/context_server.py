@@ -1,7 +1,8 @@
 """A chat server with a context window: it counts tokens, refuses longer prompts, and knows only what a prompt says.
 
 It caches prefixes of prompts, as providers do. Its model calls a tool once in each turn, answers questions about
-codes that the prompt tells, and repeats these codes when it is asked for a summary.
+codes that the prompt tells, and repeats these codes when it is asked for a summary, which has as many words as it
+may have.
 """
 
 import asyncio
@@ -19,6 +20,8 @@ _WORD_BYTES = 6
 _FACT = re.compile(r"the code of the (\w+) is (\d+)", re.IGNORECASE)
 _QUESTION = re.compile(r"what is the code of the (\w+)", re.IGNORECASE)
 _SUMMARY = "You write the memory"
+_LIMIT = re.compile(r"at most (\d+) words")
+_FILLER = ["The user asked what the handbook says about rivers,", "and was told where the passage stands."]
 _MESSAGE_TOKENS = 4
 
 
@@ -108,8 +111,7 @@ class Model:
         told = "\n".join(str(item.get("content") or "") for item in messages)
         facts = dict(_FACT.findall(told))
         if messages[0]["content"].startswith(_SUMMARY):
-            text = " ".join([f"The code of the {name} is {code}." for name, code in facts.items()])
-            return _say(text or "Nothing of note was said.")
+            return _say(_summarise(messages[0]["content"], facts))
         last = messages[-1]
         if asked := _QUESTION.search(str(last.get("content"))):
             return _say(facts.get(asked[1].lower(), "I do not know."))
@@ -121,6 +123,16 @@ class Model:
             "function": {"name": "look_up", "arguments": '{"topic": "rivers"}'},
         }
         return {"role": "assistant", "content": None, "tool_calls": [call]}
+
+
+def _summarise(asked: str, facts: dict[str, str]) -> str:
+    """Return a summary that is as long as it may be, with the facts in its middle."""
+    said = " ".join([f"The code of the {name} is {code}." for name, code in facts.items()])
+    limit = _LIMIT.search(asked)
+    words = " ".join(_FILLER).split()
+    left = (int(limit[1]) if limit else 100) - len(said.split())
+    half = [words[at % len(words)] for at in range(left // 2)]
+    return " ".join([*half, said, *half])
 
 
 def _say(text: str) -> dict[str, Any]:

@@ -14,7 +14,6 @@ from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.trace import TracerProvider
 
 from benchmarks.common import Figure, add, journal_path
-from benchmarks.memories import Memory as Made
 from benchmarks.memories import choose_questions, make_memories
 from benchmarks.recall import COUNT, QUESTIONS, RandomEmbedder, add_random_vectors, fill
 from treadle import Agent, Session, open_journal
@@ -51,20 +50,23 @@ class _Instant:
 async def measure() -> list[Figure]:
     """Measure with each router, with words alone and with vectors."""
     made = make_memories(COUNT)
-    asked = [made[number] for number in choose_questions(made, QUESTIONS)]
+    # A question that was asked before would be merged with its episode, which costs less than a new one.
+    asked = [made[number].question for number in choose_questions(made, 3 * (_WARM_UP + QUESTIONS))]
     figures = []
     with journal_path() as path:
         with open_journal(path) as journal:
             fill(open_memory(journal, "bench", "bench"), made)
-        for router, has_vectors in (("rules", False), ("scored", False), ("scored", True)):
+        for number, (router, has_vectors) in enumerate(
+            (("rules", False), ("scored", False), ("scored", True))
+        ):
             if has_vectors:
                 with open_journal(path) as journal:
                     add_random_vectors(open_memory(journal, "bench", "bench"))
-            figures.append(await _measure(path, asked, router, has_vectors=has_vectors))
+            figures.append(await _measure(path, asked[number::3], router, has_vectors=has_vectors))
     return figures
 
 
-async def _measure(path: Path, asked: list[Made], router: str, *, has_vectors: bool) -> Figure:
+async def _measure(path: Path, questions: list[str], router: str, *, has_vectors: bool) -> Figure:
     bare_path = path.with_name("bare.db")
     log = JsonlTurnLog(path.with_name("turns.jsonl"))
     tiers = TieredModel(
@@ -84,7 +86,7 @@ async def _measure(path: Path, asked: list[Made], router: str, *, has_vectors: b
             full.known.memory.embedder = RandomEmbedder()
         bare = Agent(_Instant("bench:bare"), tools=[add], journal=beside)
         async with full.session() as first, bare.session() as second:
-            found = await _in_pairs(first, second, [item.question for item in asked])
+            found = await _in_pairs(first, second, questions)
         await full.close()
     more = [one[0] - other[0] for one, other in found]
     cpu = [one[1] - other[1] for one, other in found]
@@ -102,7 +104,7 @@ async def _in_pairs(
 ) -> list[tuple[tuple[float, float], tuple[float, float]]]:
     """Send each question to both sessions, and return the wall-clock and processor times in seconds."""
     found = []
-    for number, question in enumerate([*questions[:_WARM_UP], *questions]):
+    for number, question in enumerate(questions):
         if number % 2:
             pair = await _send(first, question), await _send(second, question)
         else:

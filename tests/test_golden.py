@@ -1,6 +1,6 @@
 """Old journals: their replays are exact, and their runs go on.
 
-A decision that differs is reported with its sequence number. The journals `before_contexts_*` were written by the
+A decision that differs is reported with its sequence number. The journals in `before_contexts` were written by the
 last version that compacted no contexts (2.1); the others are of version 1.
 """
 
@@ -19,7 +19,7 @@ from treadle.journal.jsonl import import_lines
 from treadle.models import TieredModel
 from treadle.tools.schema.output import find_output_fault
 
-GOLDEN = sorted((Path(__file__).parent / "data").glob("*.jsonl"))
+GOLDEN = sorted((Path(__file__).parent / "data").glob("**/*.jsonl"))
 
 
 def load(path: Path) -> list[e.Event]:

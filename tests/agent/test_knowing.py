@@ -102,11 +102,17 @@ def test_an_agent_that_knows_nothing_has_no_context() -> None:
         ({"skills": ["/none"]}, "there is no folder '/none'"),
         ({"skills": [7]}, "skills has 7"),
         ({"memory": " "}, "give a name"),
+        ({"memory": True, "user": 7}, "user is 7"),
     ],
 )
 def test_a_misuse_is_told(options: dict[str, Any], why: str) -> None:
     with pytest.raises(ConfigError, match=why):
         Agent(ScriptedModel(["x"]), journal=MemoryJournal(), **options)
+
+
+async def test_the_toolset_of_memories_may_be_named_too() -> None:
+    made = agent(MemoryJournal(), tools=["files", "memory"])
+    assert list(made.tools).count("remember") == 1
 
 
 async def test_the_system_message_is_never_made_again(tmp_path: Path) -> None:

@@ -347,3 +347,19 @@ async def test_an_image_that_the_server_refuses_is_not_in_later_requests(tmp_pat
     assert requests[2] == requests[1]
     assert (await agent.replay(run.run_id)).is_exact
     assert view_step(list(journal.read(run.run_id)), 2).messages[2].message.content == note
+
+
+async def test_a_question_that_a_cancelled_turn_leaves_is_not_a_call_with_an_unknown_outcome():
+    async def leave(question):
+        turn.cancel()
+        await asyncio.sleep(60)
+
+    script = ScriptedModel([[call("ask_user", {"question": "Which?"})], "Fine."])
+    agent = Agent(script, tools=["ask"], asker=leave, journal=MemoryJournal())
+    async with agent.session() as session:
+        turn = asyncio.ensure_future(session.send("Ask me."))
+        with pytest.raises(asyncio.CancelledError):
+            await turn
+        assert session.run.results[0].content == "Not answered: the turn was ended."
+        assert (await session.send("Never mind.")).output == "Fine."
+    assert (await agent.replay(session.run_id)).is_exact

@@ -60,6 +60,18 @@ def test_a_turn_that_failed_is_tried_again(cli: Cli, script: Script) -> None:
     assert terminal.process.wait(60) == 0
 
 
+def test_a_program_reads_lines_of_json(cli: Cli, script: Script) -> None:
+    server = script(_count)
+    done = cli("chat", "--json", "-m", "m", "--base-url", server.url, text="one\n/files\n")
+    assert done.code == 0, done
+    summaries = [line for line in done.lines if line["type"] == "summary"]
+    assert [line["output"] for line in summaries] == ["answer 1", "answer 2"]
+    assert [line["message"]["content"] for line in done.lines if line["type"] == "turn_started"] == [
+        "one",
+        "/files",
+    ]
+
+
 def test_misuse(cli: Cli, script: Script) -> None:
     server = script(_count)
     assert cli("chat").code == 2

@@ -135,3 +135,28 @@ def test_an_untrusted_skill_is_not_used_where_nobody_can_be_asked(cli: Cli) -> N
     assert cli("skills", "trust", "csv").code == 0
     second = cli(*base)
     assert "Sum them." in second.out, second
+
+
+def test_who_judges_the_messages_of_a_chat(cli: Cli) -> None:
+    """The option counts before the persona, and the persona before the configuration."""
+    cli.write("eve.yaml", "name: Eve\njudge: patterns\n")
+
+    def judge_of(*options: str, command: str = "chat") -> Json:
+        given = ("-m", "mock:echo", *options)
+        shown = cli("run", "hi", *given) if command == "run" else cli("chat", *given, text="hi\n")
+        assert shown.code == 0, shown
+        started = cli("show", "last", "--json").lines[0]
+        return (started["agent"].get("context") or {}).get("judge")
+
+    assert judge_of() == {"name": "patterns"}
+    assert judge_of(command="run") is None
+    assert judge_of("--judge", "none") is None
+    assert judge_of("--judge", "patterns", command="run") == {"name": "patterns"}
+    cli.write("treadle.toml", 'judge = "none"\n')
+    assert judge_of() is None
+    assert judge_of("--persona", "eve.yaml") == {"name": "patterns"}
+    assert judge_of("--persona", "eve.yaml", "--judge", "none") is None
+    wrong = cli("chat", "-m", "mock:echo", "--judge", "pattern", text="hi\n")
+    assert (wrong.code, "did you mean 'patterns'" in wrong.err) == (2, True), wrong
+    kept = cli("chat", "--continue", "--judge", "patterns", text="hi\n")
+    assert (kept.code, "a session keeps its persona" in kept.err) == (2, True), kept

@@ -93,7 +93,7 @@ def test_a_session_is_written_as_markdown(cli: Cli) -> None:
     first, second = make(cli)
     shown = cli("show", first, "--journal", "runs.db", "--markdown").out
     assert shown.startswith("# How much is the invoice of the plumber?\n")
-    assert "## Turn 2\n\n**User:**\n\nAnd when is it due?\n\n**Assistant:**\n\nUntil Friday.\n" in shown
+    assert "## Turn 2\n\n**User:**\n\n> And when is it due?\n\n**Assistant:**\n\n> Until Friday.\n" in shown
     shown = cli("show", second, "--journal", "runs.db", "--markdown").out
     assert shown.startswith("# Sums\n")
     assert "<details><summary>Called <code>helper</code></summary>" in shown

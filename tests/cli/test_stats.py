@@ -35,7 +35,7 @@ def test_the_command_prints_tables(cli: Cli, path: str) -> None:
     lines = done.out.splitlines()
     text = " ".join(lines[0].split())
     assert text.startswith(
-        "3 runs · 3 turns, 1 failed · 3 inferences · 360 tokens · 50% cached · $1.0000 + 1 unknown"
+        "3 runs · 3 turns, 1 failed · 3 inferences · 360 tokens · 50% cached · cost $1.0000 + 1 unknown"
     )
     of_b = next(line for line in lines if line.startswith("p:b"))
     assert "unknown" in of_b

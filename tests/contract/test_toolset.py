@@ -31,7 +31,7 @@ from treadle.core.types import (
     ToolSpec,
 )
 from treadle.journal.memory import MemoryJournal
-from treadle.loop.workbench import Workbench
+from treadle.loop.calls.workbench import Workbench
 from treadle.models import call
 from treadle.sandbox.memory import MemorySandbox
 from treadle.tools.function.tool import check_tool_name

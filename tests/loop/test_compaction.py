@@ -202,7 +202,7 @@ async def test_what_a_summary_costs_counts():
     assert runs[-1].usage == sum([*answers, *summaries], Usage())
 
 
-@pytest.mark.parametrize("policy", [{"max_tokens": 3400}, {"max_cost_usd": 1.0}])
+@pytest.mark.parametrize("policy", [{"max_tokens": 3400}, {"max_cost_usd": 0.7}])
 async def test_budgets_may_leave_no_room_for_a_summary(policy):
     """Old messages are dropped if a summary would exceed a budget."""
 

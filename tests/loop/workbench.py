@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 
 from treadle.core.types import ToolCall, ToolResult
-from treadle.loop.orders import Order
+from treadle.loop.calls.orders import Order
+from treadle.loop.calls.workbench import Workbench
 from treadle.loop.outbox import Collected
-from treadle.loop.workbench import Workbench
 from treadle.sandbox.protocol import Sandbox
 from treadle.tools.protocol import Tool
 from treadle.tools.toolbox import Toolbox

@@ -8,7 +8,7 @@ from tests.loop.workbench import make_call
 from treadle.agent.task import Task
 from treadle.core.log import Log
 from treadle.core.types import Effect, Message, Request, Role, ToolCall, ToolResult
-from treadle.loop.orders import read_call
+from treadle.loop.calls.orders import read_call
 from treadle.models.protocol import Model, Watch
 from treadle.sandbox.memory import MemorySandbox
 from treadle.tools.files import files as toolset

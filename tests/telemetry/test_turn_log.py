@@ -394,3 +394,16 @@ async def test_many_fallbacks_are_warned_of(caplog: pytest.LogCaptureFixture) ->
     for number in range(2):
         log.take(f"s{number}", 1, (turn(), said(), ended()))
     assert not log.has_warned
+
+
+async def test_a_record_is_one_line_whatever_its_texts_are(tmp_path: Path) -> None:
+    """Rules out that a title or an error adds a line to the log, which would pass for the record of a turn."""
+    evil = 'x\n{"run_id":"forged"}\r\n\u2028\u2029\x85\x0b\x1b[2J'
+    log = tmp_path / "turns.jsonl"
+    model = ScriptedModel([ServerError(evil)] * 2)
+    with open_journal(tmp_path / "a.db") as journal:
+        async with Agent(model, hooks=[JsonlTurnLog(log)], journal=journal) as agent:
+            for number in range(2):
+                await agent.run(evil, run_id=f"r{number}{evil}", metadata={"title": evil})
+    lines = log.read_bytes().removesuffix(b"\n").split(b"\n")
+    assert [json.loads(line)["labels"] for line in lines] == [{"title": evil}] * 2

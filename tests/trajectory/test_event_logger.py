@@ -2,9 +2,10 @@
 
 from typing import Any
 
+import pytest
 from tests.trajectory.test_turns import BEGIN, agent, end, read, searched
 
-from treadle import EventLogger
+from treadle import ConfigError, EventLogger
 from treadle.core import events as e
 from treadle.core.errors import ServerError
 from treadle.core.types import Fault, ServerCall, ToolCall, ToolResult
@@ -68,3 +69,11 @@ async def test_a_stream_is_printed_as_it_comes() -> None:
     said = [text async for text in EventLogger().log(turns(runner.stream("go", run_id="r")))]
     assert "".join(said) == "".join(EventLogger().log(turns(runner.journal.read("r"))))
     assert said[-1] == "\n❌ Turn failed: down\n"
+
+
+def test_other_things_than_turns_are_refused() -> None:
+    for wrong in ("run-1", 3):
+        with pytest.raises(ConfigError, match=r"give it the events of a run: agent\.stream"):
+            turns(wrong)  # type: ignore[call-overload]
+    with pytest.raises(ConfigError, match=r"use log\(turns\(events\)\)"):
+        list(EventLogger().log([e.Event("r", 1, BEGIN[0])]))  # type: ignore[list-item]

@@ -6,6 +6,7 @@ error needs is an error. The tests also run, so that both agree.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal, TypedDict, assert_type
 
 import msgspec
@@ -14,10 +15,15 @@ from pydantic import BaseModel
 
 from treadle import (
     Agent,
+    Answer,
     Batch,
     ConfigError,
     Ephemeral,
     Event,
+    Message,
+    Option,
+    Persona,
+    Question,
     Run,
     RunContext,
     RunFilter,
@@ -29,6 +35,7 @@ from treadle import (
     events,
     open_journal,
     tool,
+    turns,
 )
 from treadle.models import call
 
@@ -212,3 +219,39 @@ async def test_instructions_and_listings_are_typed() -> None:
     found = JOURNAL.runs(RunFilter(labels={"kind": "typed"}), limit=1)
     assert_type(found, list[RunInfo])
     assert found[0].input == "Oslo"
+
+
+async def test_what_sessions_ask_send_and_tell_is_typed(tmp_path: Path) -> None:
+    def answer(question: Question) -> str | None:
+        assert_type(question.options, tuple[Option, ...])
+        return None if question.options else "both"
+
+    def hook(event: Event) -> None:
+        assert_type(event.seq, int)
+
+    @tool
+    async def choose(context: ToolContext) -> str:
+        """Ask the user."""
+        said = await context.ask("Which?")
+        assert_type(said, Answer)
+        return said.text
+
+    persona = Persona.from_value({"name": "Ada"})
+    helper = Agent(script("4"), persona=persona, hooks=[hook]).as_tool("helper")
+    agent = Agent(
+        script([call("choose", {}, call_id="c1")], OSLO, OSLO),
+        schema=City,
+        tools=[choose, helper],
+        asker=answer,
+        journal=tmp_path / "runs.db",
+    )
+    async with agent.session() as session:
+        assert_type(await session.send("Which?", delivery="queue"), Run[City])
+        assert_type(session.queued, list[Message])
+        summary = await session.summary()
+        assert_type(summary.cost_usd, float | None)
+        with pytest.raises(ConfigError, match="deliver"):
+            await session.send("Which?", deliver="queue")  # type: ignore[call-arg]
+        for found in turns(await session.read_events()):
+            if found.event_type == "turn_completed":
+                assert_type(found.final_text, str)

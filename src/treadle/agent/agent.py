@@ -169,6 +169,9 @@ class Agent(Generic[T_co]):
                 context, lambda: self.journal, clock=self.clock, is_strict=is_strict
             )
         built = [_build_agent(item) if is_agent(item) else item for item in tools]
+        if context is not None and context.memory is not None:
+            # The agent's own memory has the same tools.
+            built = [item for item in built if item not in ("memory", PartSpec(name="memory"))]
         self.kit = Kit(built, self.model, () if self.known is None else self.known.tools)
         """The toolboxes for the agent's runs."""
 

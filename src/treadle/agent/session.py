@@ -4,10 +4,10 @@ import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from types import TracebackType
-from typing import Any, Generic, Unpack
+from typing import Any, Generic, Unpack, cast
 
 from treadle.agent.attachments import Attachable, read_attachments
-from treadle.agent.driving.begin import begin, make_run_id
+from treadle.agent.driving.begin import Beginning, begin, make_run_id
 from treadle.agent.driving.deliver import deliver
 from treadle.agent.driving.drive import grade_run, leave
 from treadle.agent.driving.parts import AgentParts
@@ -26,7 +26,8 @@ from treadle.agent.run import Run, T_co
 from treadle.agent.stream import RunStream
 from treadle.agent.sync import block
 from treadle.core.errors import ConfigError, RunExistsError, RunNotFoundError, UnsupportedPartError
-from treadle.core.events import ContextCompacted, Event, TurnStarted
+from treadle.core.events import ContextCompacted, TurnStarted
+from treadle.core.narrowing import Event
 from treadle.core.questions import Answerable
 from treadle.core.registry import check_options
 from treadle.core.state import Status, clone
@@ -232,10 +233,10 @@ class Session(Generic[T_co]):
         `keeps_events`."""
         driver = self._open_driver()
         await driver.kept()
-        kept = driver.kept_events
-        if driver.is_held or (kept is not None and len(kept) == driver.state.seq):
-            return tuple(kept or ())
-        return await asyncio.to_thread(self._agent.journal.read, driver.run_id)
+        found = driver.kept_events
+        if not driver.is_held and (found is None or len(found) != driver.state.seq):
+            found = await asyncio.to_thread(self._agent.journal.read, driver.run_id)
+        return cast("Sequence[Event]", tuple(found or ()))
 
     async def summary(self) -> SessionSummary:
         """Return what happened in the session so far: its title, counts, tokens, cost and open questions."""
@@ -294,17 +295,14 @@ class Session(Generic[T_co]):
         block(self.close, "async with agent.session()")
 
     async def _begin(self, run_id: str) -> Driver:
-        driver = await begin(
-            self._agent,
-            self._task,
-            self._given,
-            run_id=run_id,
-            files=self._options.get("files"),
-            metadata=self._options.get("metadata"),
+        beginning = Beginning(
+            run_id,
+            self._options.get("files"),
+            self._options.get("metadata"),
             is_session=True,
             is_lazy=self.run_id is None,
         )
-        return await _keep(driver)
+        return await _keep(await begin(self._agent, self._task, self._given, beginning))
 
     async def _reopen(self, run_id: str) -> Driver | None:
         """Return a driver for a session that exists, or `None` if the journal has no such run."""

@@ -14,7 +14,7 @@ import msgspec
 from msgspec.structs import replace
 
 from treadle.agent.answer import AnswerType
-from treadle.agent.driving.begin import begin
+from treadle.agent.driving.begin import Beginning, begin
 from treadle.agent.driving.drive import drive
 from treadle.agent.driving.parts import AgentParts
 from treadle.agent.driving.resume import resume_run
@@ -209,9 +209,8 @@ class AgentTool:
         agent = self._copy_agent(context, journal)
         agent.has_policy = True
         agent.policy = limit_policy(agent.policy, context.allowance())
-        driver = await begin(
-            agent, task, given, run_id=run_id, files=files, caller=Caller(context.run_id, context.call_id)
-        )
+        beginning = Beginning(run_id, files, caller=Caller(context.run_id, context.call_id))
+        driver = await begin(agent, task, given, beginning)
         return await drive(agent, driver, None, given.answer)
 
     def _copy_agent(self, context: ToolContext, journal: Journal) -> CalledAgent:

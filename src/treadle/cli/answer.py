@@ -59,7 +59,10 @@ def answer(
         loaded = Run.load(run_id, opened)
         questions = loaded.open_questions
         if not words and option is None and not is_declined:
-            return _list(run_id, questions, is_json=shown.is_json)
+            code = _list(run_id, questions, is_json=shown.is_json)
+            if questions and not shown.is_json:
+                print_note("answer with: " + write_answer(loaded, follow_up))
+            return code
         if not questions:
             command = follow_up.write("show", run_id)
             raise ConfigError(f"no question of run {run_id!r} is open; `{command}` shows the run")

@@ -35,6 +35,7 @@ EXAMPLES = (
 )
 _LIMIT = 20
 """How many sessions, or lines that were found, are listed by default."""
+_TITLE_CHARS = 200
 
 
 def sessions(
@@ -89,7 +90,9 @@ def _search(journal: Journal, text: str, limit: int, *, is_json: bool) -> int:
             )
             continue
         if match.run_id != last:
-            stdout().print(f"{clean(match.run_id)}  {clean(match.title)}", style="bold", soft_wrap=True)
+            stdout().print(
+                f"{clean(match.run_id)}  {shorten(match.title, _TITLE_CHARS)}", style="bold", soft_wrap=True
+            )
             last = match.run_id
         line = _around(match.line, text, max(40, stdout().width - 24))
         stdout().print(f"  turn {match.turn} {match.role}: {clean(line)}", soft_wrap=True)

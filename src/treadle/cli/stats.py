@@ -20,6 +20,7 @@ from treadle.cli.terminal.output import (
     stdout,
     write_cost,
     write_count,
+    write_seconds,
 )
 from treadle.cli.work.journals import open_existing
 from treadle.cli.work.listing import iterate_runs
@@ -72,7 +73,7 @@ def _print(found: Stats) -> None:
     stdout().print(
         f"{write_count(found.runs, 'run')} · {write_count(turns, 'turn')}, {found.failed_turns:,} failed · "
         f"{write_count(found.all.inferences, 'inference')} · {usage.total_tokens:,} tokens · "
-        f"{_share(found.all.tally)} cached · {_cost(found.all.tally)}",
+        f"{_share(found.all.tally)} cached · cost {_cost(found.all.tally)}",
         style="bold",
         soft_wrap=True,
     )
@@ -115,8 +116,12 @@ def _cost(tally: Tally) -> str:
 
 def _latency(durations: Durations) -> tuple[str, str]:
     found = [durations.quantile(share) for share in (0.5, 0.95)]
-    first, second = ["-" if value is None else f"{value:.3g} s" for value in found]
+    first, second = ["-" if value is None else _write_latency(value) for value in found]
     return first, second
+
+
+def _write_latency(seconds: float) -> str:
+    return write_seconds(seconds) if seconds >= 1 else f"{1000 * seconds:,.1f} ms"
 
 
 def _errors(errors: Mapping[str, int]) -> str:

@@ -5,6 +5,7 @@ import hashlib
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -23,7 +24,9 @@ from treadle.core.spec import ContextSpec, MemorySpec, PartSpec
 from treadle.core.types import Json, Recalled, StopReason
 from treadle.journal.memory import MemoryJournal
 from treadle.journal.protocol import Clock, Journal
+from treadle.tools.demands import demands_of_tools
 from treadle.tools.protocol import Tool
+from treadle.tools.resolve import resolve_tools
 
 if TYPE_CHECKING:
     from treadle.context.documents import Loaded
@@ -91,6 +94,8 @@ def make_context_spec(
         spec = None
     elif memory is not None:
         raise ConfigError(f"memory is {memory!r:.200}; give True, the name of a persona, or a MemorySpec")
+    if user is not None and not isinstance(user, str):
+        raise ConfigError(f"user is {user!r:.200}; give the name of a user")
     if user is not None and spec is not None:
         spec = replace(spec, user=user)
     found = ContextSpec(
@@ -123,11 +128,21 @@ def describe_persona(persona: Persona) -> tuple[str, PromptReport]:
     text, report = assemble(
         persona,
         documents=[Item(loaded.text)] if loaded.text else (),
-        skills=[Item(entry, label=name) for name, entry in catalog.index([])],
+        skills=[Item(entry, label=name) for name, entry in catalog.index(_harmless_tools(persona))],
         has_data=bool(catalog.skills or persona.memory),
         notes=catalog.notices,
     )
     return text or "", report
+
+
+def _harmless_tools(persona: Persona) -> list[str]:
+    """Return the names of a persona's tools, without those of toolsets that start, import or ask something."""
+    found = ["remember", "recall"] if persona.memory_spec is not None else []
+    for part in persona.parts:
+        if not demands_of_tools(part):
+            with suppress(ConfigError):
+                found += [tool.spec.name for tool in resolve_tools([part])]
+    return found
 
 
 def make_surroundings(

@@ -24,7 +24,7 @@ _MEASURED_SHARE = 0.1
 """Estimates are compared with counts when the prompt fills this share of the room."""
 _LEAST_MEASURED = 50
 """Estimates of fewer tokens say nothing about the rate."""
-_RATES = (0.8, 4.0)
+_RATES = (0.65, 4.0)
 """The lowest and the highest correction of estimates."""
 _REFUSED_SHARE = 0.9
 """The share of a prompt that the server refused as too long which counts as the room from then on."""

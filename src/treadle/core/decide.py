@@ -186,7 +186,15 @@ def ask_for_schema(output: OutputSpec) -> str:
 
 def abandon_turn(state: State) -> tuple[e.DurableBody, ...]:
     """Return the events that end a cancelled turn: a result for each open call, and the end of the turn."""
-    settled = _settle(state, [_unrun(item, None) for item in state.calls.values() if item.result is None])
+    asking = {body.call_id for body in open_questions(state)}
+    results = [
+        _error(item, ToolErrorKind.NOT_RUN, "Not answered: the turn was ended.")
+        if item.call.call_id in asking and item.effect is not Effect.ONCE
+        else _unrun(item, None)
+        for item in state.calls.values()
+        if item.result is None
+    ]
+    settled = _settle(state, results)
     return (*settled.bodies, *_end_turn(state, StopReason.CANCELLED).bodies)
 
 

@@ -36,6 +36,7 @@ from treadle.core.questions import AskUser
 from treadle.core.state import State, Status, advance
 from treadle.core.types import Fault, StopReason
 from treadle.journal.protocol import Clock, RunWriter
+from treadle.loop.calls.workbench import Workbench
 from treadle.loop.compaction import Compaction, give_up
 from treadle.loop.hooks import MANY, Hooks
 from treadle.loop.inference import Inference, check_answer
@@ -43,7 +44,6 @@ from treadle.loop.listener import Emit, Listener
 from treadle.loop.outbox import DONE, Outbox
 from treadle.loop.toolcalls import ToolCalls
 from treadle.loop.wayout import see_through
-from treadle.loop.workbench import Workbench
 from treadle.models.protocol import Model
 
 

@@ -10,10 +10,10 @@ from treadle.core.decide import Ask, RequestApprovals, RunCalls, refuse_unapprov
 from treadle.core.inner import last_once
 from treadle.core.state import CallState, State
 from treadle.core.types import FinishReason, ToolResult
-from treadle.loop.orders import Order, read_call, to_decided
+from treadle.loop.calls.orders import Order, read_call, to_decided
+from treadle.loop.calls.questions import ParkedError
+from treadle.loop.calls.workbench import Workbench
 from treadle.loop.outbox import Outbox
-from treadle.loop.questions import ParkedError
-from treadle.loop.workbench import Workbench
 
 _SOON_SECONDS = 0.01
 """A listener hears of decisions that took less time together with the next."""

@@ -10,8 +10,8 @@ from treadle.core.inner import InnerDecision, Recall, Run, Settle
 from treadle.core.questions import AskNow, Question, QuestionDecision, Refuse, decide_question
 from treadle.core.state import State
 from treadle.core.types import ToolCall, ToolErrorKind, ToolResult
-from treadle.loop.results import failed
-from treadle.loop.rules import Rules
+from treadle.loop.calls.results import failed
+from treadle.loop.calls.rules import Rules
 from treadle.sandbox.memory import MemorySandbox
 from treadle.tools.protocol import Tool
 from treadle.trajectory.compare import is_same, shows_clock

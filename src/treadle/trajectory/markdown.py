@@ -1,15 +1,30 @@
-"""A run as a Markdown document, for people to read and pass on."""
+"""A run as a Markdown document, for people to read and pass on.
 
+Invariant: a text of the run cannot pass for another part of the document. Messages are quotations, in which HTML,
+images and definitions of links are shown as text; names are in one line.
+"""
+
+import re
 import time
 from collections.abc import Iterable, Iterator
+from functools import cache
+from typing import TYPE_CHECKING
 
 from treadle.core import events as e
 from treadle.core.parts import describe
 from treadle.core.types import Message, ToolCall, ToolResult
 from treadle.journal.protocol import make_title
 
+if TYPE_CHECKING:
+    from markdown_it import MarkdownIt
+
 RESULT_CHARS = 2000
 """How many characters of a result the document has by default."""
+_CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
+"""Characters that control a terminal, end a line for some programs, or change the direction of the text."""
+_SIGNS = re.compile(r"[\\`*_{}\[\]<>#|!&~]")
+_TAG = re.compile(r"<(?=[A-Za-z/!?])")
+_DEFINITION = re.compile(r"^[ \t>]*\[[^\]\n]+\]:", re.MULTILINE)
 
 
 def write_markdown(
@@ -25,14 +40,14 @@ def write_markdown(
         if isinstance(body, e.RunStarted):
             given = str((body.metadata or {}).get("title", ""))
             if given:
-                yield f"# {given}\n"
+                yield f"# {_name(given)}\n"
                 is_titled = True
-            head = f"Run `{run_id}` · {body.spec.model.name} · {_write_time(body.at)}"
+            head = f"Run {_code(run_id)} · {_name(body.spec.model.name)} · {_write_time(body.at)}"
             if body.caller is not None:
-                head += f" · called by run `{body.caller.run_id}`"
+                head += f" · called by run {_code(body.caller.run_id)}"
         elif isinstance(body, e.TurnStarted):
             if not is_titled:
-                yield f"# {make_title(body.message.content) or run_id}\n"
+                yield f"# {_name(make_title(body.message.content) or run_id)}\n"
                 is_titled = True
             if body.turn == 1:
                 yield f"\n{head}\n"
@@ -49,14 +64,16 @@ def write_markdown(
         elif isinstance(body, e.ToolCompleted) and body.parent_call_id is None:
             yield from _write_call(calls.get(body.call_id), body, result_chars)
         elif isinstance(body, e.QuestionAsked):
-            yield f"\n**Question:** {body.text}\n"
+            yield f"\n**Question:**\n\n{_quote(body.text)}\n"
             for option in body.options:
-                yield f"\n- {option.label}{f': {option.description}' if option.description else ''}"
+                about = f": {_name(option.description)}" if option.description else ""
+                yield f"\n- {_name(option.label)}{about}"
             yield "\n" if body.options else ""
         elif isinstance(body, e.QuestionAnswered):
-            yield f"\n**Answer:** {body.text or '(none)'}\n"
+            yield f"\n**Answer:**\n\n{_quote(body.text or '(none)')}\n"
         elif isinstance(body, e.TurnCompleted) and (body.error or body.stop_reason != "completed"):
-            yield f"\n*The turn ended: {body.stop_reason}{f' ({body.error})' if body.error else ''}.*\n"
+            error = f" ({_name(body.error)})" if body.error else ""
+            yield f"\n*The turn ended: {_name(body.stop_reason)}{error}.*\n"
 
 
 def _write_time(at: float) -> str:
@@ -64,9 +81,9 @@ def _write_time(at: float) -> str:
 
 
 def _write_message(who: str, message: Message) -> Iterator[str]:
-    yield f"\n**{who}:**\n\n{message.content.strip()}\n"
+    yield f"\n**{who}:**\n\n{_quote(message.content.strip())}\n"
     for part in message.parts:
-        yield f"\n- attached: {describe(part)}\n"
+        yield f"\n- attached: {_name(describe(part))}\n"
 
 
 def _write_call(call: ToolCall | None, body: e.ToolCompleted, result_chars: int | None) -> Iterator[str]:
@@ -77,9 +94,9 @@ def _write_call(call: ToolCall | None, body: e.ToolCompleted, result_chars: int 
         yield f"\n{_fence(call.arguments, 'json')}\n"
     yield f"\n{_fence(_cut(result, result_chars))}\n"
     for artifact in result.artifacts:
-        yield f"\n- {describe(artifact)}\n"
+        yield f"\n- {_name(describe(artifact))}\n"
     if body.child is not None:
-        yield f"\nIt is run `{body.child.run_id}`.\n"
+        yield f"\nIt is run {_code(body.child.run_id)}.\n"
     yield "\n</details>\n"
 
 
@@ -95,8 +112,55 @@ def _fence(text: str, language: str = "") -> str:
     fence = "```"
     while fence in text:
         fence += "`"
-    return f"{fence}{language}\n{text.rstrip()}\n{fence}"
+    return f"{fence}{language}\n{_clean(text).rstrip()}\n{fence}"
+
+
+def _clean(text: str) -> str:
+    """Return `text` with newlines as the only ends of lines, and without characters that control a terminal."""
+    return _CONTROL.sub("\ufffd", text.replace("\r\n", "\n").replace("\r", "\n"))
+
+
+def _name(text: str) -> str:
+    """Return `text` in one line, in which nothing is Markdown."""
+    return _SIGNS.sub(r"\\\g<0>", " ".join(_clean(text).split()))
+
+
+def _code(text: str) -> str:
+    return f"`{' '.join(_clean(text).split()).replace('`', chr(39))}`"
+
+
+def _quote(text: str) -> str:
+    """Return `text` as a quotation. Its Markdown stays, except what could have an effect outside of it."""
+    quoted = "\n".join([f"> {line}" if line.strip() else ">" for line in _clean(text).split("\n")])
+    before = ""
+    # Text that was in a tag may be an image once the tag is text.
+    while before != quoted:
+        before = quoted
+        found = _find_kinds(quoted) if "<" in quoted or "![" in quoted else ()
+        if "html_block" in found or "html_inline" in found:
+            quoted = _TAG.sub("&lt;", quoted)
+        if "image" in found:
+            quoted = quoted.replace("![", "!\\[")
+        if _DEFINITION.search(quoted):
+            quoted = quoted.replace("]:", "]\\:")
+    return quoted
+
+
+def _find_kinds(text: str) -> set[str]:
+    """Return the kinds of tokens in a Markdown text; all that are dangerous if the parser fails."""
+    try:
+        tokens = _parser().parse(f"{text}\n")
+    except (IndexError, ValueError, RecursionError):
+        return {"html_block", "image"}
+    return {item.type for token in tokens for item in (token, *(token.children or ()))}
+
+
+@cache
+def _parser() -> "MarkdownIt":
+    from markdown_it import MarkdownIt
+
+    return MarkdownIt("commonmark")
 
 
 def _escape(text: str) -> str:
-    return text.replace("&", "&amp;").replace("<", "&lt;")
+    return " ".join(_clean(text).split()).replace("&", "&amp;").replace("<", "&lt;")

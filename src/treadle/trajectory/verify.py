@@ -25,9 +25,9 @@ from treadle.core.types import (
     ToolResult,
 )
 from treadle.journal.protocol import Journal
-from treadle.loop.orders import Order, read_call
+from treadle.loop.calls.orders import Order, read_call
+from treadle.loop.calls.workbench import Workbench
 from treadle.loop.outbox import Collected
-from treadle.loop.workbench import Workbench
 from treadle.sandbox.memory import FilesId, MemorySandbox, SharedFiles
 from treadle.tools.demands import demands_of_tools
 from treadle.tools.protocol import Tool, ToolLike

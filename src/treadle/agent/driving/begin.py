@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from treadle.agent.attachments import read_attachments
@@ -55,47 +56,50 @@ async def run_task(agent: AgentParts, task: str | Task, given: Given, options: S
     if options or type(task) is not str:
         check_run(task, options)
     attach = options.get("attach", ())
-    driver = await begin(
-        agent,
-        task,
-        given,
-        run_id=options.get("run_id") or make_run_id(),
-        files=options.get("files"),
-        metadata=options.get("metadata"),
-        attached=await asyncio.to_thread(read_attachments, attach) if attach else ((), {}),
+    beginning = Beginning(
+        options.get("run_id") or make_run_id(),
+        options.get("files"),
+        options.get("metadata"),
+        await asyncio.to_thread(read_attachments, attach) if attach else ((), {}),
     )
+    driver = await begin(agent, task, given, beginning)
     return await drive(agent, driver, None if isinstance(task, str) else task, given.answer)
 
 
-async def begin(
-    agent: AgentParts,
-    work: str | Task | None,
-    given: Given,
-    *,
-    run_id: str,
-    files: Files | None = None,
-    metadata: Mapping[str, Json] | None = None,
-    attached: Attached = ((), {}),
-    is_session: bool = False,
-    is_lazy: bool = False,
-    caller: Caller | None = None,
-) -> Driver:
+class Beginning(Struct, frozen=True):
+    """How a run begins."""
+
+    run_id: str
+    files: Files | None = None
+    """The initial files; `None`: those of the task or of the agent."""
+    metadata: Mapping[str, Json] | None = None
+    attached: Attached = ((), {})
+    """What comes with the user's message."""
+    is_session: bool = False
+    is_lazy: bool = False
+    """True if the first events are appended together with those that follow."""
+    caller: Caller | None = None
+    """The call of another run that starts this one."""
+
+
+async def begin(agent: AgentParts, work: str | Task | None, given: Given, beginning: Beginning) -> Driver:
     """Create a run, append its first events, and return its driver.
 
     `work` is the user's message or a task. The first turn of a session begins later, so a session may have no work.
-    A run that `is_lazy` is appended together with the events that follow.
     """
+    run_id, is_session = beginning.run_id, beginning.is_session
     task = None if work is None or isinstance(work, str) else work
     text: str | None = None
     if not is_session:
         text = work if isinstance(work, str) else None if task is None else task.input
+    files = beginning.files
     if files is None:
         files = agent.files if task is None else task.files
     output = agent.kit.output(given.answer.schema, task)
     said: str | None = None
     if callable(agent.instructions):
         deps = None if given.deps is NO_DEPS else given.deps
-        context = RunContext(run_id=run_id, deps=deps, input=text, metadata=metadata or {})
+        context = RunContext(run_id=run_id, deps=deps, input=text, metadata=beginning.metadata or {})
         said = await _call_instructions(agent.instructions, context)
     sandbox = _make_sandbox(files)
     agent.kit.toolbox(task).check_deps(given.deps)
@@ -122,16 +126,18 @@ async def begin(
         task=None if task is None else TaskRef(task.task_set, task.task_id, task.seed),
         output=output,
         window=window,
-        metadata=dict(metadata) if metadata else None,
-        caller=caller,
+        metadata=dict(beginning.metadata) if beginning.metadata else None,
+        caller=beginning.caller,
     )
     snapshot, blobs = driver.bench.take_snapshot()
-    turn = (
-        () if text is None else (await open_turn(agent, driver, Message(Role.USER, text, parts=attached[0])),)
-    )
+    bodies: tuple[e.DurableBody, ...] = (started, *snapshot)
+    if text is not None:
+        parts, contents = beginning.attached
+        bodies = (*bodies, await open_turn(agent, driver, Message(Role.USER, text, parts=parts)))
+        blobs = {**(blobs or {}), **contents}
     # Appended together, because a run without its turn could never go on.
-    append = driver.hold if is_lazy else driver.put
-    append(started, *snapshot, *turn, blobs={**(blobs or {}), **attached[1]} or None)
+    append = driver.hold if beginning.is_lazy else driver.put
+    append(*bodies, blobs=blobs or None)
     return driver
 
 

@@ -29,11 +29,11 @@ from treadle.core.types import (
     Window,
 )
 from treadle.journal.protocol import Journal, RunWriter
+from treadle.loop.calls.rules import RunRules
+from treadle.loop.calls.workbench import Workbench
 from treadle.loop.driver import Driver
 from treadle.loop.outbox import DONE
-from treadle.loop.rules import RunRules
 from treadle.loop.wayout import see_through
-from treadle.loop.workbench import Workbench
 from treadle.models.protocol import Model, has_price
 from treadle.sandbox.protocol import Sandbox
 

@@ -26,10 +26,10 @@ from treadle.core.types import (
     ToolResult,
 )
 from treadle.journal.protocol import Journal, RunWriter
+from treadle.loop.calls.orders import read_call, to_decided
+from treadle.loop.calls.workbench import Workbench
 from treadle.loop.driver import Driver
-from treadle.loop.orders import read_call, to_decided
 from treadle.loop.wayout import see_through
-from treadle.loop.workbench import Workbench
 from treadle.models.scripted import ScriptedModel
 from treadle.tools.protocol import Decision, Tool
 from treadle.tools.toolbox import Toolbox

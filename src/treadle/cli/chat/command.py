@@ -46,10 +46,12 @@ def chat(
     journal: o.Journal = None,
     level: o.LevelOption = o.Level.PROCESS,
     limits: PolicyOptions,
+    is_json: o.IsStreamJson = False,
 ) -> int:
     """Chat with a model that has tools.
 
-    Ctrl-C stops a turn, Ctrl-D leaves. The limits count for each turn.
+    Ctrl-C stops a turn, Ctrl-D leaves. The limits count for each turn. With --json, each line of the input is a
+    message, and each turn ends with its summary.
     """
     if is_continued and session is not None:
         raise ConfigError("give --session or --continue, not both")
@@ -67,7 +69,7 @@ def chat(
                 is_trusted=is_trusted,
                 judge="patterns",
             )
-            return Chat(runner, follow_up, None).run()
+            return Chat(runner, follow_up, None, is_json=is_json).run()
         if mount.path is not None or instructions is not None:
             raise ConfigError(
                 "a session keeps its files and instructions; --mount and --instructions are for a new one"
@@ -79,7 +81,7 @@ def chat(
             )
         run_id = _find_newest(opened) if session is None else find_run(opened, session)
         agents = RunAgents(opened, agent, limits, is_trusted=is_trusted)
-        return Chat(agents.agent_for_run(run_id), follow_up, run_id).run()
+        return Chat(agents.agent_for_run(run_id), follow_up, run_id, is_json=is_json).run()
 
 
 def _find_newest(journal: Journal) -> str:

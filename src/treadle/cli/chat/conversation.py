@@ -1,6 +1,7 @@
 """A person's conversation with one session: its turns, and what is typed while one runs."""
 
 import asyncio
+import sys
 import time
 from collections.abc import Callable, Coroutine, Iterable
 from functools import partial
@@ -23,6 +24,7 @@ from treadle.cli.terminal.meter import Meter, TurnView
 from treadle.cli.terminal.output import clean, is_live, print_error, print_note, stdout, write_count
 from treadle.cli.terminal.prompt import Prompt
 from treadle.cli.terminal.questions import make_asker
+from treadle.cli.terminal.view import JsonView
 from treadle.cli.work.agents import print_knowledge
 from treadle.cli.work.drive import FollowUp, print_follow_up
 from treadle.cli.work.execute import Work
@@ -31,19 +33,27 @@ from treadle.core.registry import did_you_mean
 from treadle.core.types import Delivery, StopReason, ToolCall
 from treadle.loop.listener import Emit
 
+_MAX_TOOLS = 8
+"""How many tools are named when a conversation begins."""
+
 
 class Chat:
     """A person's conversation with one session."""
 
-    def __init__(self, agent: Agent, follow_up: FollowUp, run_id: str | None) -> None:
+    def __init__(
+        self, agent: Agent, follow_up: FollowUp, run_id: str | None, *, is_json: bool = False
+    ) -> None:
+        """Make a conversation. With `is_json`, each line of input is a message, and the output is lines of JSON."""
         self.agent = agent
+        self._is_json = is_json
         self.is_over = False
         """True once the person has asked to leave."""
         self._follow_up = replace(follow_up, tools=agent.spec.tools)
         self.session: Session = agent.session(run_id)
-        self._prompt = Prompt({name: item.takes_file for name, item in COMMANDS.items()}, lambda: agent.tools)
-        self._approver = agent.approver = make_approver()
-        self._asker = agent.asker = make_asker()
+        commands = {name: item.takes_file for name, item in COMMANDS.items()}
+        self._prompt = Prompt(commands, lambda: agent.tools, is_person=sys.stdin.isatty() and not is_json)
+        self._approver = agent.approver = None if is_json else make_approver()
+        self._asker = agent.asker = None if is_json else make_asker()
         self._keys = asyncio.Lock()
         """Held while somebody reads from the terminal during a turn."""
         self._meter = Meter()
@@ -69,8 +79,12 @@ class Chat:
 
     def _greet(self) -> None:
         run = self.session.run
-        tools = ", ".join(self.agent.tools) or "none"
+        names = list(self.agent.tools)
+        more = [f"and {len(names) - _MAX_TOOLS} more"] if len(names) > _MAX_TOOLS + 1 else names[_MAX_TOOLS:]
+        tools = ", ".join([*names[:_MAX_TOOLS], *more]) or "none"
         print_note(f"session {run.run_id} · {self.agent.model.name} · tools: {tools} · /help")
+        if self._is_json:
+            return
         if self.agent.known is not None:
             for line in self.agent.known.greeting:
                 stdout().print(clean(line), soft_wrap=True)
@@ -88,19 +102,36 @@ class Chat:
         self._finish_turn()
         while not self.is_over and (text := self._prompt.read()) is not None:
             command, _, rest = text.partition(" ")
-            if command in COMMANDS:
+            if self._is_json:
+                self._say(text)
+            elif command in COMMANDS:
                 self._command(command, rest.strip())
             elif is_misspelt(text):
                 hint = did_you_mean(command, COMMANDS) or ";"
                 print_error(f"there is no command {command!r}{hint} /help lists the commands")
             elif (path := as_file(text)) is not None:
                 self.attach(path)
-            elif text and self._finish_turn():
-                attached, self._attached = [*self._attached, *find_files(text)], []
-                self._take_turn(partial(self._send, text, attached))
-            elif text:
-                print_note("the message was not sent, because the previous turn is not finished")
-                self._prompt.draft = text
+            else:
+                self._say(text)
+
+    def _say(self, text: str) -> None:
+        """Send a message, once the turn before it is finished."""
+        if text and self._finish_turn():
+            self._take_turn(partial(self._send, text, self._take_files(text)))
+        elif text:
+            print_note("the message was not sent, because the previous turn is not finished")
+            self._prompt.draft = text
+
+    def _take_files(self, text: str) -> list[Path]:
+        """Return the files that are sent with a message: those that were attached, and those that it names."""
+        named, missing = find_files(text)
+        if named:
+            print_note(f"with {', '.join(map(str, named))}")
+        for name in missing:
+            print_note(f"there is no file {name!r}; the message is sent without it")
+        files = {path.resolve(): path for path in (*self._attached, *named)}
+        self._attached = []
+        return list(files.values())
 
     def _command(self, name: str, rest: str) -> None:
         try:
@@ -141,11 +172,7 @@ class Chat:
         self, start: Callable[[Emit], Coroutine[Any, Any, Run]], calls: Iterable[ToolCall] = ()
     ) -> None:
         """Run a turn and show it. `calls` are the calls that the model made before, in the same turn."""
-        view = TurnView(is_live=is_live(), shows_input=not self._prompt.is_person, calls=calls)
-        view.meter, view.session = self._meter, self.session
-        for asking in (self._approver, self._asker):
-            if asking is not None:
-                asking.view, asking.keyboard = view, self._keys
+        view = JsonView() if self._is_json else self._make_view(calls)
         begin = time.monotonic()
         try:
             run = self.work.run(self._listen(start(view.on_event), view))
@@ -174,17 +201,27 @@ class Chat:
             print_follow_up(run, self._follow_up)
         self._codes.append(exit_code(run))
 
-    async def _listen(self, turn: Coroutine[Any, Any, Run], view: TurnView) -> Run:
+    def _make_view(self, calls: Iterable[ToolCall]) -> TurnView:
+        view = TurnView(is_live=is_live(), shows_input=not self._prompt.is_person, calls=calls)
+        view.meter, view.session = self._meter, self.session
+        for asking in (self._approver, self._asker):
+            if asking is not None:
+                asking.view, asking.keyboard = view, self._keys
+        return view
+
+    async def _listen(self, turn: Coroutine[Any, Any, Run], view: TurnView | JsonView) -> Run:
         """Run a turn, pass on the lines that the person types meanwhile, and answer those that wait after it."""
-        keyboard = Keyboard(self._prompt, view, self._keys)
-        typing = asyncio.ensure_future(keyboard.watch(self._pass_line)) if self._prompt.is_person else None
+        keyboard = typing = None
+        if isinstance(view, TurnView) and self._prompt.is_person:
+            keyboard = Keyboard(self._prompt, view, self._keys)
+            typing = asyncio.ensure_future(keyboard.watch(self._pass_line))
         try:
             run = await turn
             while self.session.queued and not self.session.is_turn_open:
                 run = await self.session.finish_turn(on_event=view.on_event)
             return run
         finally:
-            if typing is not None:
+            if keyboard is not None and typing is not None:
                 keyboard.stop()
                 await typing
 

@@ -5,6 +5,9 @@ from pathlib import Path
 from urllib.parse import unquote
 
 _MAX_PATH_CHARS = 4096
+_ENDS = ".,;:!?)"
+"""The marks that may end a sentence with the name of a file."""
+_NAMED = re.compile(r"""(?<!\S)@(?:'([^'\n]+)'|"([^"\n]+)"|((?:\\ |[^\s@'"])(?:\\ |[^\s@])*))""")
 
 
 def as_file(text: str) -> str | None:
@@ -20,11 +23,17 @@ def as_file(text: str) -> str | None:
     return name if is_path and Path(name).expanduser().is_file() else None
 
 
-def find_files(text: str) -> list[Path]:
-    """Return the files that a message names as `@path`."""
+def find_files(text: str) -> tuple[list[Path], list[str]]:
+    """Return the files that a message names as `@path`, `@'a path'` or `@a\\ path`, and the names that look like
+    files and are none."""
     found: list[Path] = []
-    for name in re.findall(r"(?<!\S)@([^\s@]+)", text):
-        # A sentence may end with the name.
-        paths = [Path(item).expanduser() for item in (name, name.rstrip(".,;:!?)")) if item]
-        found += [path for path in paths if len(name) < _MAX_PATH_CHARS and path.is_file()][:1]
-    return list(dict.fromkeys(found))
+    missing: list[str] = []
+    for quoted, double, plain in _NAMED.findall(text):
+        name = quoted or double or plain.replace("\\ ", " ")
+        paths = [Path(item).expanduser() for item in (name, name.rstrip(_ENDS)) if item]
+        path = next((path for path in paths if len(name) < _MAX_PATH_CHARS and path.is_file()), None)
+        if path is not None:
+            found.append(path)
+        elif "/" in name or Path(name.rstrip(_ENDS)).suffix:
+            missing.append(name.rstrip(_ENDS))
+    return found, missing

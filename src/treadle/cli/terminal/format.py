@@ -37,7 +37,8 @@ def exit_code(run: Run) -> ExitCode:
 
 def format_route(route: Route) -> str:
     """Return the choice of a tier in one line."""
-    return f"tier {clean(route.tier)}: {clean(route.model)} · {shorten('; '.join(route.reasons), 300)}"
+    why = [*route.reasons, *[f"not {tier}: {reason}" for tier, reason in route.rejected.items()]]
+    return f"tier {clean(route.tier)}: {clean(route.model)} · {shorten('; '.join(why), 300)}"
 
 
 def format_replacement(body: e.InferenceFailed) -> str:

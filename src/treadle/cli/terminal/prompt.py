@@ -24,12 +24,15 @@ _PROMPT = "› "
 class Prompt:
     """The source of a person's messages, or of those in a pipe or file."""
 
-    def __init__(self, commands: Mapping[str, bool], words: Callable[[], Iterable[str]]) -> None:
+    def __init__(
+        self, commands: Mapping[str, bool], words: Callable[[], Iterable[str]], *, is_person: bool
+    ) -> None:
         """Make a prompt that completes `commands`, which begin with `/`, and `words`, which a message may have.
 
-        A command that maps to True takes the name of a file, which is completed too.
+        A command that maps to True takes the name of a file, which is completed too. `is_person` says that a
+        person types the messages.
         """
-        self.is_person = sys.stdin.isatty()
+        self.is_person = is_person
         self._commands = commands
         self._words = words
         self._session: PromptSession[str] | None = None
@@ -167,6 +170,9 @@ def _make_completer(commands: Mapping[str, bool], words: Callable[[], Iterable[s
                 yield from paths.get_completions(Document(rest), complete_event)
                 return
             start = document.get_word_before_cursor(WORD=True)
+            if start.startswith("@"):
+                yield from paths.get_completions(Document(start[1:]), complete_event)
+                return
             known = commands if text.startswith("/") and not space else words() if start else ()
             for word in sorted(known):
                 if word.startswith(start):

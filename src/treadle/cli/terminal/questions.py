@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from treadle.cli.terminal.ask import read_line
-from treadle.cli.terminal.output import clean, stderr
+from treadle.cli.terminal.output import clean, shorten, stderr
 from treadle.cli.terminal.view import View
 from treadle.core.errors import ConfigError
 from treadle.core.questions import Answer, Answerable, Question
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 _LATER = "Enter or Esc answers later"
+_MAX_CHARS = 1000
+"""How long a name or a description of a question may be in one line."""
 
 
 class TerminalAsker:
@@ -61,14 +63,17 @@ def make_asker(view: View | None = None) -> TerminalAsker | None:
 def print_question(question: Question, console: "Console | None" = None) -> None:
     """Print a question with its options, or the fields of its form."""
     console = console or stderr()
-    console.print(f"? {clean(question.text)}", style="bold yellow", soft_wrap=True)
+    # A server may have written the question: no line of it looks like one of Treadle's.
+    text = clean(question.text).replace("\n", "\n  │ ")
+    console.print(f"? {text}", style="bold yellow", soft_wrap=True)
     for number, option in enumerate(question.options, 1):
-        about = f"  {clean(option.description)}" if option.description else ""
-        console.print(f"  {number}. {clean(option.label)}{about}", soft_wrap=True)
+        about = f"  {shorten(option.description, _MAX_CHARS)}" if option.description else ""
+        console.print(f"  {number}. {shorten(option.label, _MAX_CHARS)}{about}", soft_wrap=True)
     for name, field in _fields(question.schema or {}).items():
         need = "" if name in _required(question.schema) else " (optional)"
-        about = f"  {clean(_describe(field))}" if _describe(field) else ""
-        console.print(f"  {clean(name)}: {_kind(field)}{need}{about}", soft_wrap=True)
+        about = f"  {shorten(_describe(field), _MAX_CHARS)}" if _describe(field) else ""
+        kind = shorten(_kind(field), _MAX_CHARS)
+        console.print(f"  {shorten(name, _MAX_CHARS)}: {kind}{need}{about}", soft_wrap=True)
 
 
 async def _fill(schema: Mapping[str, Json]) -> Answerable | None:

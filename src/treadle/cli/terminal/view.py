@@ -51,7 +51,7 @@ def print_outcome(
         outcome = "waits for an answer" if run.questions else "unfinished"
     line = Text(outcome, style=f"bold {style_of(reason)}")
     details = details or format_outcome(run, seconds)
-    stdout().print(line.append(f" · {details}", style="not bold dim default"), soft_wrap=True)
+    stdout().print(line.append(f" · {details}", style="not bold dim default"))
 
 
 class View(Protocol):
@@ -120,6 +120,7 @@ class TextView:
         self._shows_input = shows_input
         self._is_live = is_live
         self._status: Status | None = None
+        self._last_error = ""
         self._waits_for = ""
         """What the spinner said when it was last shown."""
         self._calls = {call.call_id: call for call in calls}
@@ -209,10 +210,10 @@ class TextView:
         self._end_line()
         if body.retry_in_seconds is not None:
             wait = write_seconds(body.retry_in_seconds)
-            self._say(
-                f"attempt {body.attempt} failed: {shorten(body.error, 300)}; the next attempt is in {wait}",
-                "yellow",
-            )
+            is_same = body.attempt > 1 and body.error == self._last_error
+            why = "failed in the same way" if is_same else f"failed: {shorten(body.error, 300)}"
+            self._say(f"attempt {body.attempt} {why}; the next attempt is in {wait}", "yellow")
+            self._last_error = body.error
             self._wait("waiting for the next attempt")
         elif body.next_tier is not None:
             self._say(format_replacement(body), "yellow")

@@ -16,9 +16,9 @@ from treadle.core.errors import ConfigError
 from treadle.core.events import SnapshotTaken
 from treadle.core.registry import did_you_mean
 from treadle.core.types import FileDelta, ToolCall, ToolErrorKind, ToolResult
-from treadle.loop.orders import Order
+from treadle.loop.calls.orders import Order
+from treadle.loop.calls.workbench import Workbench
 from treadle.loop.outbox import Collected
-from treadle.loop.workbench import Workbench
 from treadle.sandbox.memory import MemorySandbox
 from treadle.tools.protocol import Tool
 from treadle.tools.toolbox import Toolbox

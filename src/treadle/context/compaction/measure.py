@@ -13,7 +13,7 @@ from treadle.core.state import State
 from treadle.core.tokens import weigh_message, weigh_tools
 from treadle.core.types import Message, Usage
 
-_SUMMARY_SHARE = 16
+_SUMMARY_SHARE = 24
 _SUMMARY_TOKENS = (64, 1_000)
 """The shortest and the longest limit of a summary."""
 _REFUSED_SHARE = 0.9

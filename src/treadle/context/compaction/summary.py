@@ -27,7 +27,7 @@ _LONGEST_CHARS = 4_000
 _SHORTEST_CHARS = 80
 _RESULT_SHARE = 4
 """A result gets this part of the length that other messages may have."""
-_TOKENS_PER_WORD = 1.5
+_TOKENS_PER_WORD = 2.3
 
 
 def is_summary(message: Message) -> bool:

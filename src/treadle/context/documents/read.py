@@ -1,6 +1,7 @@
 """Files as documents: the text of plain text, Markdown, HTML and PDF, in sections with their place."""
 
 import hashlib
+import logging
 import re
 from collections.abc import Iterator
 from html.parser import HTMLParser
@@ -185,6 +186,8 @@ def _read_html(text: str, name: str) -> tuple[str, tuple[Section, ...]]:
 
 def _read_pdf(content: bytes, path: str, name: str) -> tuple[str, tuple[Section, ...]]:
     pypdf = require("pypdf", "pdf")
+    # What it logs about damaged files is in the error, or does not matter.
+    logging.getLogger("pypdf").setLevel(logging.CRITICAL)
     try:
         reader = pypdf.PdfReader(BytesIO(content))
         if reader.is_encrypted and not reader.decrypt(""):

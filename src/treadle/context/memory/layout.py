@@ -120,9 +120,20 @@ class Database:
 
     @contextmanager
     def reading(self) -> Iterator[sqlite3.Connection]:
-        """Hold the reading connection. Raises: `JournalError`."""
+        """Hold the reading connection in a transaction, so that all queries of the block see the same entries.
+
+        Raises: `JournalError`.
+        """
         with self._read_lock, self._explained():
-            yield self._reading
+            db = self._reading
+            if db.in_transaction:
+                yield db
+                return
+            db.execute("BEGIN")
+            try:
+                yield db
+            finally:
+                db.execute("ROLLBACK")
 
     def purge(self) -> None:
         """Overwrite what was deleted: in the full-text index, and in the file's log once nobody reads it."""

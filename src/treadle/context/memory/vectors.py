@@ -20,6 +20,8 @@ _CANDIDATES = 100
 LEAST_SIMILARITY = 0.2
 """Entries that are less similar to a query do not fit it."""
 _WORD_BITS = 64
+_LEAST_ROOM = 64
+"""For how many more codes there is room at least."""
 
 
 @cache
@@ -80,12 +82,13 @@ class VectorIndex:
         self._last = 0
         self._rows: list[int] = []
         """The ids of vectors."""
-        self._stores: list[str] = []
+        self._stores = bytearray()
+        """The store of each vector, as the position of its name in `_names`."""
+        self._names: list[str] = []
         self._codes: list[int] = []
         """The codes as numbers, if numpy is not installed."""
-        self._arrays: Any = None
-        """The codes as one array for each word of 64 bits."""
-        self._store_array: Any = None
+        self._words: Any = None
+        """The codes as an array with a row for each word of 64 bits, and room for more."""
 
     def search(
         self, db: sqlite3.Connection, values: Sequence[float], stores: Collection[str] = (), limit: int = 50
@@ -121,41 +124,48 @@ class VectorIndex:
             return
         self._last = new[-1][0]
         self._rows += [row for row, _, _ in new]
-        self._stores += [store for _, store, _ in new]
-        numpy = load_numpy()
-        if numpy is None:
+        self._names += {store for _, store, _ in new}.difference(self._names)
+        self._stores += bytes([self._names.index(store) for _, store, _ in new])
+        if (numpy := load_numpy()) is None:
             self._codes += [int.from_bytes(code, "little") for _, _, code in new]
             return
-        joined = numpy.frombuffer(b"".join(code for _, _, code in new), dtype="<u8").reshape(len(new), -1)
-        arrays = [numpy.ascontiguousarray(joined[:, place]) for place in range(joined.shape[1])]
-        if self._arrays is not None:
-            arrays = [numpy.concatenate(pair) for pair in zip(self._arrays, arrays, strict=True)]
-        self._arrays = arrays
-        self._store_array = numpy.array(self._stores)
+        codes = numpy.frombuffer(b"".join(code for _, _, code in new), dtype="<u8").reshape(len(new), -1)
+        known, size = len(self._rows) - len(new), len(self._rows)
+        if self._words is None or self._words.shape[1] < size:
+            # The room grows by a share, so that an entry of each turn does not copy all codes.
+            words = numpy.empty((codes.shape[1], size + size // 4 + _LEAST_ROOM), dtype=numpy.uint64)
+            if self._words is not None:
+                words[:, :known] = self._words[:, :known]
+            self._words = words
+        self._words[:, known:size] = codes.T
 
     def _nearest(self, code: bytes, stores: Collection[str]) -> list[int]:
         """Return the vectors whose signs differ least from `code`."""
+        wanted = [number for number, name in enumerate(self._names) if name in stores]
         numpy = load_numpy()
-        if numpy is None or self._arrays is None:
-            wanted = int.from_bytes(code, "little")
+        if numpy is None or self._words is None:
+            sought = int.from_bytes(code, "little")
             pairs: Any = zip(self._rows, self._codes, strict=True)
             if stores:
-                pairs = itertools.compress(pairs, [store in stores for store in self._stores])
+                pairs = itertools.compress(pairs, [store in wanted for store in self._stores])
             return [
                 row
-                for row, _ in heapq.nsmallest(_CANDIDATES, pairs, lambda pair: (pair[1] ^ wanted).bit_count())
+                for row, _ in heapq.nsmallest(_CANDIDATES, pairs, lambda pair: (pair[1] ^ sought).bit_count())
             ]
-        words = numpy.frombuffer(code, dtype="<u8")
-        distances = numpy.zeros(len(self._rows), dtype=numpy.uint16)
-        for array, word in zip(self._arrays, words, strict=True):
-            distances += numpy.bitwise_count(array ^ word)
+        size = len(self._rows)
+        distances = numpy.zeros(size, dtype=numpy.uint16)
+        for array, word in zip(self._words, numpy.frombuffer(code, dtype="<u8"), strict=True):
+            distances += numpy.bitwise_count(array[:size] ^ word)
         if stores:
-            distances[~numpy.isin(self._store_array, list(stores))] = numpy.iinfo(numpy.uint16).max
-        if len(distances) > _CANDIDATES:
-            places = numpy.argpartition(distances, _CANDIDATES)[:_CANDIDATES]
-        else:
-            places = numpy.arange(len(distances))
-        return [self._rows[place] for place in places.tolist()]
+            kept = numpy.isin(numpy.frombuffer(bytes(self._stores), dtype=numpy.uint8), wanted)
+            distances[~kept] = numpy.iinfo(numpy.uint16).max
+        if size <= _CANDIDATES:
+            return self._rows.copy()
+        # The distances are few different numbers: counting them is faster than sorting.
+        most = int(numpy.searchsorted(numpy.cumsum(numpy.bincount(distances)), _CANDIDATES))
+        nearer = numpy.flatnonzero(distances < most)
+        equal = numpy.flatnonzero(distances == most)[: _CANDIDATES - len(nearer)]
+        return [self._rows[place] for place in (*nearer.tolist(), *equal.tolist())]
 
 
 def _similarities(vectors: Sequence[bytes], values: Sequence[float]) -> list[float]:

@@ -40,30 +40,31 @@ def facts_of_state(
     tokens = count_prompt(state)
     if not state.context.known_messages and state.window is None:
         tokens += ceil(weigh_tools(state.tools))
+    judged = state.opened.judgement if is_judged and state.opened is not None else None
+    judges = is_judged and judged is None
     facts = facts_of(
         model,
-        state.said if is_judged else "",
+        state.said if judges else "",
         parts=parts,
         required_parts=required,
         tools=state.tools if has_tools else (),
         prompt_tokens=tokens,
         output_tokens=0 if state.window is None else state.window.output_tokens,
         is_judged=is_judged,
+        follows_question=judges and follows_question(state),
     )
-    judged = state.opened.judgement if is_judged and state.opened is not None else None
     if judged is not None:
-        is_boring, is_sensitive = judged.is_boilerplate, judged.is_identity_sensitive
-        difficulty = judged.difficulty
-    else:
-        is_boring = is_judged and is_boilerplate(state.said, follows_question=follows_question(state))
-        is_sensitive, difficulty = facts.is_identity_sensitive, facts.difficulty
+        facts = replace(
+            facts,
+            text=state.said,
+            is_boilerplate=judged.is_boilerplate and not parts,
+            is_identity_sensitive=judged.is_identity_sensitive,
+            difficulty=judged.difficulty,
+        )
     return replace(
         facts,
         is_first_turn=state.turn <= 1,
         is_session=state.started is not None and state.started.is_session,
-        is_boilerplate=is_boring and not parts,
-        is_identity_sensitive=is_sensitive,
-        difficulty=difficulty,
         tried=state.tried,
     )
 
@@ -78,8 +79,9 @@ def facts_of(
     prompt_tokens: int | None = None,
     output_tokens: int = 0,
     is_judged: bool = True,
+    follows_question: bool = False,
 ) -> RoutingFacts:
-    """Return the facts for a message that begins a conversation.
+    """Return the facts for a message. `follows_question` is true if it follows a question of the assistant.
 
     `required_parts` are the `parts` that the model must accept; `None`: all. `prompt_tokens` are those of the whole
     request; `None`: they are estimated. Without `is_judged`, the facts have only what filters need.
@@ -96,7 +98,7 @@ def facts_of(
         prompt_tokens=prompt_tokens,
         output_tokens=output_tokens or _OUTPUT_ROOM,
         tools=len(tools),
-        is_boilerplate=is_judged and not parts and is_boilerplate(text),
+        is_boilerplate=is_judged and not parts and is_boilerplate(text, follows_question=follows_question),
         is_identity_sensitive=is_judged and is_identity_sensitive(text),
         difficulty=rate_difficulty(text) if is_judged else 0.0,
     )

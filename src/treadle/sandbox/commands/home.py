@@ -56,11 +56,6 @@ def make_root(folders: tuple[str, ...], owner: int | None) -> Path:
     return root
 
 
-def remove_root(root: Path) -> None:
-    """Remove a folder that `make_root` made, with all its content. No process may run in it any more."""
-    remove_tree(root)
-
-
 def shared_program(path: str) -> str:
     """Return `path`, or the path of a copy that every user can run if only this user can reach `path`."""
     if is_open_to_all(Path(path)):

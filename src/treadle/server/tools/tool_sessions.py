@@ -10,9 +10,9 @@ from collections.abc import Mapping, Sequence
 
 from treadle.core.errors import ConfigError
 from treadle.core.types import ToolCall, ToolResult, ToolSpec
-from treadle.loop.orders import Order
+from treadle.loop.calls.orders import Order
+from treadle.loop.calls.workbench import Workbench
 from treadle.loop.outbox import Collected
-from treadle.loop.workbench import Workbench
 from treadle.sandbox.memory import MemorySandbox
 from treadle.tools.protocol import Tool
 from treadle.tools.toolbox import Toolbox

@@ -4,6 +4,8 @@ import re
 from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator
 from typing import overload
 
+from treadle.core.errors import ConfigError
+from treadle.core.events import Ephemeral, Event
 from treadle.trajectory.turns import shapes as s
 
 _MAX_CHARS = 100
@@ -45,7 +47,9 @@ class EventLogger:
                 yield text
 
     def write(self, event: s.TurnEvent) -> str:
-        """Return the text for one event; it may be empty."""
+        """Return the text for one event; it may be empty. Raises: `ConfigError` for an event of a journal."""
+        if isinstance(event, Event | Ephemeral):
+            raise ConfigError("EventLogger prints the events of `turns`; use log(turns(events))")
         if isinstance(event, s.StepStarted):
             return self._write_start(event)
         if isinstance(event, s.StepProgress):

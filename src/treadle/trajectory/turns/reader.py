@@ -4,6 +4,7 @@ from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator, Se
 from typing import overload
 
 from treadle.core import events as e
+from treadle.core.errors import ConfigError
 from treadle.core.narrowing import Event, Item
 from treadle.core.types import StopReason
 from treadle.trajectory.turns import shapes as s
@@ -24,6 +25,11 @@ def turns(
     are needed only if a stream begins within a run, as after `Agent.resume`. An exception of `events` fails the
     open turns, and is then raised.
     """
+    if isinstance(events, str) or not isinstance(events, Iterable | AsyncIterable):
+        raise ConfigError(
+            f"turns was given {events!r:.200}; give it the events of a run: agent.stream(...), or "
+            "agent.journal.read(run_id)"
+        )
     reader = _Reader()
     for event in history:
         reader.read(event)

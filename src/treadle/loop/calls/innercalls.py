@@ -10,8 +10,8 @@ from treadle.core import events as e
 from treadle.core.errors import ToolError
 from treadle.core.inner import Doubt, Recall, Run, Settle, refuse_after_doubt
 from treadle.core.types import Json, ToolCall, ToolResult
+from treadle.loop.calls.rules import Rules
 from treadle.loop.outbox import DONE, Outbox
-from treadle.loop.rules import Rules
 from treadle.tools.protocol import ToolOutput
 
 MakeInner: TypeAlias = Callable[[Run, str, int, Outbox], Awaitable[ToolResult]]

@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from treadle.core import events as e
 from treadle.core.types import UNREADABLE_CALL, Json, ToolCall, ToolErrorKind, ToolResult, ToolSpec
-from treadle.loop.results import describe_exception, failed
+from treadle.loop.calls.results import describe_exception, failed
 from treadle.tools.protocol import Decision, Tool
 
 _decode = msgspec.json.Decoder().decode

@@ -20,8 +20,8 @@ from treadle.core.questions import (
 )
 from treadle.core.state import State
 from treadle.core.types import Effect, Json
+from treadle.loop.calls.rules import NOBODY, Rules
 from treadle.loop.outbox import Outbox
-from treadle.loop.rules import NOBODY, Rules
 from treadle.tools.protocol import Asker
 
 MAX_UNFIT = 3

@@ -28,11 +28,10 @@ from treadle.core.types import (
     ToolSpec,
 )
 from treadle.journal.protocol import Clock, Journal
-from treadle.loop.innercalls import InnerCalls
-from treadle.loop.orders import Order, read_call, to_decided, to_started
-from treadle.loop.outbox import Outbox
-from treadle.loop.questions import Asking, ParkedError, Questioner
-from treadle.loop.results import (
+from treadle.loop.calls.innercalls import InnerCalls
+from treadle.loop.calls.orders import Order, read_call, to_decided, to_started
+from treadle.loop.calls.questions import Asking, ParkedError, Questioner
+from treadle.loop.calls.results import (
     LARGE_BYTES,
     Blobs,
     describe_exception,
@@ -42,7 +41,8 @@ from treadle.loop.results import (
     is_large,
     to_result,
 )
-from treadle.loop.rules import Rules
+from treadle.loop.calls.rules import Rules
+from treadle.loop.outbox import Outbox
 from treadle.sandbox.protocol import Sandbox
 from treadle.tools.context import NO_CONTEXT, NO_DEPS, Scope, ToolContext
 from treadle.tools.protocol import ApprovalRequest, Approver, Asker, Decision, Tool, ToolOutput

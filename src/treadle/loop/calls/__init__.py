@@ -1,0 +1,1 @@
+"""How one tool call is made: the workbench, and what it needs."""
