@@ -118,3 +118,31 @@ def test_wrong_usage(cli: Cli) -> None:
     assert both.code == 2
     empty = cli("sessions", "--journal", "runs.db", "--grep", "")
     assert empty.code == 2
+
+
+def test_a_session_that_another_process_drives_is_left_alone(cli: Cli) -> None:
+    """Rules out a session that is deleted, answered or continued while another process has it open."""
+    asking = call("ask_user", {"question": "Which?"})
+
+    async def go() -> None:
+        with open_journal(cli.folder / "runs.db") as journal:
+            agent = Agent(ScriptedModel([[asking], "It is b."]), tools=["ask"], journal=journal)
+            async with agent.session("s") as session:
+                run = await session.send("go")
+                (question_id,) = run.questions
+                for arguments in (
+                    ("sessions", "--delete", "s", "--yes"),
+                    ("answer", "s", "a"),
+                    ("resume", "s", "--model", "mock:echo"),
+                ):
+                    done = await asyncio.to_thread(cli, *arguments, "--journal", "runs.db")
+                    assert done.code == 1, done
+                    assert "is being driven by process" in done.err
+                run = await session.finish_turn(answers={question_id: "b"})
+                assert [result.content for result in run.results] == ["b"]
+            assert cli("answer", "s", "a", "--journal", "runs.db").code != 0
+            assert cli("sessions", "--delete", "s", "--yes", "--journal", "runs.db").code == 0
+            async with agent.session("s") as session:
+                assert len(session.messages) == 0
+
+    asyncio.run(go())

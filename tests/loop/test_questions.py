@@ -305,6 +305,24 @@ async def test_waiting_for_an_answer_is_no_time_at_work(lab: Lab) -> None:
     assert run.state.work_seconds < 0.6
 
 
+async def test_a_postponed_question_is_put_again_though_the_run_has_a_deadline(lab: Lab) -> None:
+    """Rules out a session whose deadline, of an earlier action, breaks the question that is put again."""
+    said = iter([None, "now"])
+    agent = lab.agent(
+        [call("ask_user", {"question": "Which?"})],
+        "done",
+        tools=["ask"],
+        asker=lambda question: next(said),
+        deadline_seconds=30.0,
+    )
+    async with agent.session() as session:
+        run = await session.send("go")
+        assert run.questions
+        run = await session.finish_turn()
+    assert [result.content for result in run.results] == ["now"]
+    assert run.output == "done"
+
+
 async def test_calls_within_calls_ask_too(lab: Lab) -> None:
     @tool(effect="pure")
     async def inner(context: ToolContext) -> str:

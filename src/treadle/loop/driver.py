@@ -305,6 +305,9 @@ class Driver:
             if isinstance(action, Compact):
                 self.put(give_up(self.state, action, "the deadline passed"))
             self._put_stopped(stop_calls(self.state))
+        finally:
+            # A question that is put outside of any call waits for no deadline.
+            self.bench.questions.deadline = None
 
     def _put_stopped(self, bodies: Sequence[e.DurableBody]) -> None:
         """Append the results of stopped calls, which complete the transcript, and the files that they changed."""
