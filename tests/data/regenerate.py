@@ -1,7 +1,7 @@
 """Regenerate the golden journals: `python tests/data/regenerate.py [NAME ...]`.
 
-Do this only if the change in their content is intended. The journals `before_contexts_*` come from an older version,
-and are not made again.
+Do this only if the change in their content is intended. The journals in `before_contexts` come from an older
+version, and are not made again.
 """
 
 import asyncio
