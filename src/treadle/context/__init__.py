@@ -1,1 +1,1 @@
-"""What of a session the model sees: window, compaction, memory, documents, skills, personas, routing."""
+"""The part of a session that the model sees: window, compaction, memory, documents, skills, personas, routing."""

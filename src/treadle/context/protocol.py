@@ -36,7 +36,7 @@ def turn_key(run_id: str, number: int) -> str:
 
 
 class SectionReport(Struct, frozen=True, kw_only=True):
-    """What of one section is in the prompt."""
+    """The part of one section that is in the prompt."""
 
     name: str
     tokens: int
@@ -50,7 +50,7 @@ class SectionReport(Struct, frozen=True, kw_only=True):
 
 
 class PromptReport(Struct, frozen=True):
-    """What of everything that an agent knows is in its system message."""
+    """The parts of an agent's knowledge that are in its system message."""
 
     sections: tuple[SectionReport, ...] = ()
     notes: tuple[str, ...] = ()
@@ -99,7 +99,7 @@ class Source(Protocol):
 
 
 class Surroundings(Protocol):
-    """Everything that one agent knows."""
+    """The persona, memory, skills and documents of one agent."""
 
     @property
     def spec(self) -> ContextSpec:
@@ -113,7 +113,7 @@ class Surroundings(Protocol):
 
     @property
     def report(self) -> PromptReport:
-        """What of it is in the system message that was made last."""
+        """The report about the newest system message: what is in it, and what was left out."""
         ...
 
     @property

@@ -6,7 +6,7 @@ from treadle.core.state import State, guess_next_tokens
 
 
 class Allowance(Struct, frozen=True):
-    """What a run may use of the budgets of the run that called it. A limit that is `None` does not exist."""
+    """What a run may use of the budgets of the run that called it. `None` means that there is no limit."""
 
     max_tokens: int | None = None
     max_cost_usd: float | None = None

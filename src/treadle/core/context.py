@@ -31,7 +31,7 @@ _REFUSED_SHARE = 0.9
 
 
 class Context(Struct, gc=False):
-    """What is known about the size of the prompt."""
+    """The known and estimated sizes of the prompt."""
 
     known_messages: int = 0
     """How many of the messages `known_tokens` covers, from the first."""

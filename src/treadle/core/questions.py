@@ -21,7 +21,7 @@ FindFault: TypeAlias = Callable[[dict[str, Json], Json], str | None]
 """A function of a JSON Schema and a value that says what in the value does not fit; `None` if it fits."""
 
 DECIDE_ALONE = "Decide by yourself, and say in one sentence of your answer what you assumed."
-"""What the model is told if its question is not answered."""
+"""The text that the model gets if its question is not answered."""
 
 
 class Question(Struct, frozen=True):

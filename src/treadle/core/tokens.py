@@ -1,9 +1,10 @@
 """Estimates of how many tokens texts take. The model's tokenizer is usually unknown.
 
-There are two. `weigh` and the functions with it decide what has room, so they are meant to be too high rather than
-too low: they fit tokenizers that were made for English, which need more tokens for other languages, digits and
-random characters than newer ones. For English they are about 40 % too high. `guess_of_chars` stands in for counts
-that a server does not report. It needs only the length of a text, and is right for English on average.
+There are two kinds of estimates. `weigh` and the functions with it decide what has room, so they are meant to be
+too high rather than too low: they fit tokenizers that were made for English, which need more tokens for other
+languages, digits and random characters than newer ones. For English they are about 40 % too high. `guess_of_chars`
+stands in for counts that a server does not report. It needs only the length of a text, and is right for English on
+average.
 """
 
 from math import ceil
@@ -29,7 +30,7 @@ CHARS_PER_TOKEN = 4
 
 
 def guess_of_chars(chars: int) -> int:
-    """Return the tokens of a text with so many characters, on average."""
+    """Return how many tokens a text of `chars` characters takes on average."""
     return -(-chars // CHARS_PER_TOKEN)
 
 

@@ -44,20 +44,20 @@ class TurnRecord(Struct, kw_only=True, gc=False):
     persona: str | None = None
     """The name of the agent's persona; `None` if it has none."""
     parent: Parent | None = None
-    """Where the run was forked from another; what it copied is in no record of it."""
+    """The event of another run from which this run was forked. The records of this run leave out copied events."""
     caller: Caller | None = None
     """The tool call of another run that started this one."""
     started_at: float
-    """In seconds since the epoch."""
+    """The time of the start, in seconds since the epoch."""
     ended_at: float = 0.0
-    """In seconds since the epoch."""
+    """The time of the end, in seconds since the epoch."""
     duration_seconds: float = 0.0
     """The time from the start to the end, pauses included."""
     paused_seconds: float = 0.0
-    """The part of it in which nobody drove the run."""
+    """The part of `duration_seconds` in which nobody drove the run."""
     inference_seconds: float = 0.0
     tool_seconds: float = 0.0
-    """The time of all calls; calls that ran at the same time are added."""
+    """The sum of the durations of all calls, also of calls that ran at the same time."""
     first_token_seconds: float | None = None
     """The time until the first piece of the first answer; `None` if nothing was streamed."""
     stop_reason: str = ""
@@ -85,7 +85,7 @@ class TurnRecord(Struct, kw_only=True, gc=False):
     reasoning_tokens: int = 0
     cache_write_tokens: int = 0
     uncounted_inferences: int = 0
-    """The inferences whose tokens are not known. The sums of tokens do not have them."""
+    """The number of inferences whose tokens are not known. The sums of tokens do not include them."""
     cached_share: float | None = None
     """The share of `input_tokens` that the servers had in their caches; `None` if there are no input tokens."""
     cost_usd: float | None = None
@@ -107,7 +107,7 @@ class TurnRecord(Struct, kw_only=True, gc=False):
     """The memories and pieces of documents that the model was told."""
     recalled_left_out: int = 0
     judgement: Judgement | None = None
-    """What was judged about the user's message; `None` if the agent has no judge."""
+    """The judgement of the user's message; `None` if the agent has no judge."""
     is_hinted: bool = False
     """True if the model was told to ask about what the message leaves open."""
     compactions: list[Compaction] = []
@@ -118,14 +118,15 @@ class TurnRecord(Struct, kw_only=True, gc=False):
     """The calls that somebody decided about."""
     refused_approvals: int = 0
     refusals: list[str] = []
-    """What the model refused: the name of a tool that it has and said that it cannot use, and `content` if it, or
-    its provider's filter, refused to answer."""
+    """The model's refusals: the name of each tool that it wrongly said it cannot use, and `content` if the model or
+    its provider's filter refused to answer."""
     injected_messages: int = 0
     """Messages that reached the model during the turn: those of the user, and Treadle's own."""
     reasoning_sha256: str | None = None
     """The hash of the model's thinking; `None` if the servers show none."""
     children: list[Child] = []
-    """The runs that tool calls drove. What they used is not in the sums, because they have records of their own."""
+    """The runs that tool calls drove. Their tokens and costs are not in the sums, because these runs have records
+    of their own."""
 
     def charge(self, usage: Usage | None, cost_usd: float | None) -> None:
         """Add what was used. `None` is not known."""

@@ -97,7 +97,7 @@ class Stats:
         self.all = Use()
         self.models: dict[str, Use] = {}
         self.days: dict[str, Use] = {}
-        """By date, in local time."""
+        """The inferences of each day, by date in local time."""
         self.tools: dict[str, ToolUse] = {}
         self._model = ""
         self._is_asking = False

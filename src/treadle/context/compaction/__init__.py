@@ -1,1 +1,1 @@
-"""Compaction of contexts: which messages go, the summary that takes their place, and the event that says so."""
+"""Compaction of contexts: which messages are removed, the summary in their place, and the event of it."""

@@ -29,11 +29,11 @@ class Measured(Struct, frozen=True):
     room: int
     """How many tokens it may have."""
     ratio: float
-    """How many tokens an estimated token is, by what the server counted."""
+    """The factor by which estimates of tokens are corrected, from what the server counted."""
 
 
 class Summarised(Struct, frozen=True):
-    """What came of the summary."""
+    """The outcome of a request for a summary."""
 
     text: str = ""
     """The summary; empty if there is none."""

@@ -1,9 +1,9 @@
 """The plan of a compaction: which results are cut, which messages are summarised, and which stay.
 
-A plan is a pure function of the messages and their sizes. What can be got back goes first: memories that were
-recalled for earlier turns, then old results, then old turns, which are summarised, and at last the results of the
-newest step. The system message, the task and the message of the open turn stay, and no call is parted from its
-result.
+A plan is a pure function of the messages and their sizes. What the model can recall or read again is cut first:
+memories that were recalled for earlier turns, then old results. Then old turns are summarised, and at last the
+results of the newest step are cut. The system message, the task and the message of the open turn stay, and no call
+is separated from its result.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -29,11 +29,11 @@ class Sizes(Struct, frozen=True):
     tools: float
     """The tools that every prompt holds."""
     goal: float
-    """What a compacted prompt may have, if that needs no newer turns and results."""
+    """The size of the compacted prompt, if it can be reached without removing newer turns and results."""
     enough: float
-    """What it may have before newer turns go."""
+    """The size above which newer turns are removed too."""
     most: float
-    """What it may have before results of the newest step are cut."""
+    """The size above which results of the newest step are cut too."""
     summary: float
     """The longest summary."""
 
@@ -55,12 +55,12 @@ class Seen(Struct, frozen=True):
 
 
 class Plan(Struct, frozen=True):
-    """What a compaction does."""
+    """The changes that a compaction makes."""
 
     messages: int = 0
     """How many messages, from the first, are replaced."""
     head: tuple[Message, ...] = ()
-    """The messages that stay of those: the system message and the task."""
+    """The messages among those that stay: the system message and the task."""
     earlier: Message | None = None
     """The summary of an earlier compaction among them."""
     old: tuple[Message, ...] = ()

@@ -16,12 +16,12 @@ _PIECE_CHARS = 1200
 
 
 class Loaded(Struct, frozen=True):
-    """What `load_documents` did."""
+    """The result of `load_documents`."""
 
     text: str
     """The documents that are small enough for the prompt, fenced; empty if there are none."""
     whole: tuple[str, ...]
-    """The paths of these."""
+    """The paths of those documents."""
     in_pieces: tuple[str, ...]
     """The paths of the documents whose pieces are recalled when they fit a message."""
 

@@ -33,7 +33,7 @@ MAX_SECONDS = 30.0
 
 
 class MessageJudge(Protocol):
-    """What judges a message before a model is asked to answer it."""
+    """A judge of a message before a model is asked to answer it."""
 
     async def judge(self, message: str, facts: Facts = _NO_FACTS) -> Judgement:
         """Return what the message is and needs."""
@@ -45,7 +45,7 @@ class PatternJudge:
 
     part = PartSpec(name="patterns")
     is_instant = True
-    """True: a judgement takes no noticeable time."""
+    """Whether a judgement takes no noticeable time."""
 
     async def judge(self, message: str, facts: Facts = _NO_FACTS) -> Judgement:
         """See `MessageJudge.judge`."""

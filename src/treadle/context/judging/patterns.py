@@ -13,7 +13,7 @@ from treadle.core.types import ToolSpec
 
 
 class Facts(Struct, frozen=True):
-    """What a judgement may take into account besides the message."""
+    """The facts that a judgement may take into account besides the message."""
 
     tools: tuple[ToolSpec, ...] = ()
     """The tools that the agent has."""

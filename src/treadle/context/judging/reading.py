@@ -51,7 +51,7 @@ _NORWEGIAN = frozenset(_NORWEGIAN_TEXT.split())
 
 
 class Reading(Struct, frozen=True):
-    """What the judgements need to know about a message."""
+    """The properties of a message that the judgements need."""
 
     text: str
     """The message, or its beginning and end if it is long."""

@@ -20,7 +20,7 @@ from treadle.journal.sqlite.journal import SqliteJournal
 RUN = "run"
 """The key under which the metadata of an episode has the id of the session that it tells about."""
 _PAUSE_SECONDS = 30.0
-"""How long a server of embeddings that failed is not asked for the vector of a query."""
+"""How long to wait after a failed request before the embeddings server is asked for a query's vector again."""
 _USER_CHARS = 600
 _OUTPUT_CHARS = 900
 
@@ -30,7 +30,7 @@ class Found(Struct, frozen=True):
 
     hits: tuple[Hit, ...] = ()
     note: str | None = None
-    """Why entries were searched by their words alone although there are embeddings; `None` if they were not."""
+    """Why the search did not use the embeddings that there are; `None` if it used them, or if there are none."""
 
 
 class Memory:

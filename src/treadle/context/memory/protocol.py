@@ -51,7 +51,7 @@ class Epistemic(StrEnum):
 
 
 class Outcome(StrEnum):
-    """What a write did."""
+    """The effect of a write."""
 
     ADDED = "added"
     CHANGED = "changed"
@@ -75,11 +75,12 @@ class Draft(Struct, frozen=True, kw_only=True):
     is_forced: bool = False
     """True if the author asks for this write explicitly, where the policy demands that."""
     epistemic: Epistemic | None = None
-    """Needed for the world view, and only there."""
+    """How sure an entry of the world view is; required there, and not allowed in other stores."""
     metadata: dict[str, str] = {}
     """Data about the memory, such as the title and the place of a piece of a document."""
     key: str | None = None
-    """The idempotency key: of several writes with one key, the first is made. `None`: each is made."""
+    """The idempotency key: of several writes with one key, only the first is made. `None` means that every write is
+    made."""
     run_id: str | None = None
     """The run in which it was written."""
     turn: int | None = None
@@ -107,9 +108,9 @@ class Entry(Struct, frozen=True, kw_only=True, omit_defaults=True):
     strength: float = 1.0
     """How slowly the memory fades: see `strength.decay`."""
     used_at: float = 0.0
-    """When it was written, recalled or written again last."""
+    """When it was last written, written again or recalled."""
     merged: int = 0
-    """How many more writes said the same."""
+    """The number of later writes that said the same."""
 
 
 class Written(Struct, frozen=True):
@@ -143,7 +144,7 @@ class Hit(Struct, frozen=True):
 
     entry: Entry
     score: float
-    """Only comparable with other hits of the same search."""
+    """The score, which can only be compared with those of other hits of the same search."""
 
 
 class Vector(Struct, frozen=True):

@@ -27,7 +27,7 @@ _TITLE_CHARS = 100
 
 
 class Recaller:
-    """Finds what helps to answer a message.
+    """The search for memories that help to answer a message.
 
     `note` says why the newest search was limited, such as that the server of embeddings failed.
     """

@@ -5,7 +5,7 @@ import math
 FADING_SECONDS = 168 * 3600.0
 """In this time, one week, an episode of strength 1 fades to 1/e."""
 FLOOR = 0.1
-"""What is always left of an episode."""
+"""The lowest share to which an episode fades."""
 MAX_STRENGTH = 10.0
 _GAIN = 0.5
 _WEIGHT = 0.2
@@ -13,7 +13,7 @@ _WEIGHT = 0.2
 
 
 def decay(strength: float, age_seconds: float) -> float:
-    """Return what is left of an episode, from 1 down to `FLOOR`, this long after it was used last."""
+    """Return the share of an episode that remains `age_seconds` after its last use, from 1 down to `FLOOR`."""
     age = max(0.0, age_seconds)
     return max(FLOOR, math.exp(-age / (FADING_SECONDS * max(strength, 0.01))))
 
@@ -24,5 +24,5 @@ def strengthened(strength: float) -> float:
 
 
 def weigh(score: float, left: float) -> float:
-    """Return the score of an episode of which `left` remains."""
+    """Return the score of an episode after fading. `left` is the share of the episode that remains."""
     return score * (1 - _WEIGHT + _WEIGHT * left)

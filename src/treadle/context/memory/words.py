@@ -1,7 +1,7 @@
 """The words of texts as they are indexed and compared: folded, without endings, accents and marks.
 
-Every word loses its English and then its Norwegian ending. A text needs no known language that way, and the forms
-of a word of either language mostly become the same. Scripts without blanks are split into pairs of characters.
+Every word loses its English and then its Norwegian ending. So the language of a text need not be known, and most
+forms of a word become the same in either language. Scripts without blanks are split into pairs of characters.
 """
 
 import re

@@ -19,8 +19,8 @@ _UNPRINTABLE = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ud800-\udfff]")
 
 
 def read_persona(path: str | Path) -> tuple[Document, dict[str, Json], list[Problem]]:
-    """Return what is in the file of a persona, the same with absolute paths, and the mistakes that no model of the
-    keys finds. Raises: `ConfigError` for a file that cannot be read, or that is no mapping."""
+    """Return the content of a persona's file, the same content with absolute paths, and the mistakes that the
+    pydantic models cannot find. Raises: `ConfigError` for a file that cannot be read, or that is not a mapping."""
     file = Path(path).expanduser()
     try:
         with file.open("rb") as opened:

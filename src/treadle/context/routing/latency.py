@@ -21,7 +21,7 @@ _FAILURE_WEIGHT = 0.3
 
 
 class Latency(Struct, frozen=True):
-    """What was measured for one model."""
+    """The measurements of one model."""
 
     samples: int = 0
     total_seconds: float | None = None
@@ -34,7 +34,7 @@ class Latency(Struct, frozen=True):
 
 
 class Latencies:
-    """What was measured for each model, by name. Any thread may add to it and read from it."""
+    """The measurements of each model, by name. Any thread may add to it and read from it."""
 
     def __init__(self) -> None:
         self._known: dict[str, Latency] = {}
@@ -92,7 +92,7 @@ class Latencies:
     def warm(self, journal: Journal, *, max_runs: int = 20, max_events: int = 200) -> None:
         """Read the newest events of the newest runs, once for each journal. Blocks.
 
-        A journal that cannot be read is passed over: its errors are for those who need its runs.
+        A journal that cannot be read is skipped, because its errors are raised where its runs are needed.
         """
         with self._lock:
             if journal in self._journals:
@@ -106,7 +106,7 @@ class Latencies:
 
 
 LATENCIES = Latencies()
-"""What was measured in this process."""
+"""The measurements of this process."""
 
 
 def _blend(known: float | None, value: float, samples: int) -> float:

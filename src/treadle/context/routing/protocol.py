@@ -33,7 +33,7 @@ class Candidate(Struct, frozen=True, kw_only=True):
 
 
 class RoutingFacts(Struct, frozen=True, kw_only=True):
-    """Everything that a router knows. Routers are pure functions of it."""
+    """The facts from which a router chooses a tier. Routers are pure functions of them."""
 
     text: str
     """The user's message."""
@@ -47,7 +47,7 @@ class RoutingFacts(Struct, frozen=True, kw_only=True):
     prompt_tokens: int = 0
     """The estimated tokens of the whole request, with the tools."""
     output_tokens: int = 1000
-    """The room that the answer needs."""
+    """The number of tokens that are kept free for the answer."""
     tools: int = 0
     """How many tools the model is offered."""
     is_boilerplate: bool = False
@@ -69,7 +69,7 @@ class Router(Protocol):
 
 
 class Checked(Struct, frozen=True):
-    """What a check of an answer found."""
+    """The result of the check of an answer."""
 
     fault: str | None
     """Why the answer is not used; `None` if it is."""

@@ -12,10 +12,11 @@ _UNKNOWN = 0.5
 class ScoredRouter:
     """A router that chooses the tier with the highest score, from 0 to 1.
 
-    A model that is too weak for the message loses twice what is missing, and one that is too good almost nothing:
-    that is what cost and latency are for. They count less the more the message needs. Both are compared with the
-    cheapest and the fastest candidate, by their ratio, so that the unit of prices makes no difference. The latency
-    is the one that was measured; a configured one counts until then.
+    A model that is too weak for the message loses twice the missing quality. A model that is better than needed
+    loses almost nothing, because cost and latency count against it already. The more quality the message needs, the
+    less cost and latency count. Both are compared with the cheapest and the fastest candidate, by their ratio, so
+    that the unit of prices makes no difference. The measured latency counts; until there is one, the configured
+    latency does.
     """
 
     def __init__(self, *, thrift: float = 0.6, haste: float = 0.15) -> None:

@@ -51,7 +51,7 @@ class Head(BaseModel):
     license: Annotated[str, Field(max_length=500)] = ""
     """The licence."""
     compatibility: Annotated[str, Field(max_length=500)] = ""
-    """What the skill needs of its surroundings."""
+    """What the skill requires of its environment."""
     when_to_use: Annotated[str, Field(max_length=1024)] = ""
     """When the model should use the skill."""
     tools_required: Annotated[list[Annotated[str, Field(max_length=64)]], Field(max_length=50)] = []
@@ -70,7 +70,7 @@ _KEYS = Keys(Head.model_json_schema, {})
 
 
 class Skill(Struct, frozen=True, kw_only=True):
-    """A skill as its files say it."""
+    """A skill as its files describe it."""
 
     head: Head
     folder: Path

@@ -4,9 +4,9 @@ A skill is brought once in a session: the second call says so, and in which step
 state of the tool in the sandbox's snapshot, so that it is the same after a crash. A call with `from_line` always
 brings text: it continues a text that was cut, and brings one again that a compaction has removed.
 
-The text of a skill that the user vouches for is given as instructions. The text of one that he only allowed is
-fenced off as data: the model may follow it where it helps with what the user asked for, but a text cannot force a
-model to keep to that. What a skill can do at most is set by the tools of the agent and by the policy.
+The text of a skill that the user vouches for is given as instructions. If the user only allowed a skill, its text
+is fenced off as data. The model may follow such a text where it helps with the user's request, but nothing can
+force a model to do no more than that. The tools of the agent and the policy limit what a skill can do.
 """
 
 import asyncio

@@ -31,7 +31,7 @@ MAX_UNFIT = 3
 class ParkedError(BaseException):
     """Raised in a tool whose question nobody answers now. The call ends without a result and runs again later.
 
-    It is no `Exception`, so that tools do not take it for a failure of their own.
+    It is not an `Exception`, so that a tool's own `except Exception` does not catch it.
     """
 
 
