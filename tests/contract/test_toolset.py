@@ -271,7 +271,9 @@ def kind(request: pytest.FixtureRequest, tmp_path: Path, urls: dict[str, str]) -
 @pytest.fixture
 def make(kind: Kind) -> Iterator[Callable[[], Any]]:
     """A function that makes the toolset, as a new object if possible. All objects are closed after the test."""
-    made = []
+    made: list[Any] = []
+    # Toolsets that other tests gave by name end with this process.
+    before = _children("small_server.py", "bwrap")
 
     def make() -> Any:
         name, colon, rest = kind.text.partition(":")
@@ -282,9 +284,9 @@ def make(kind: Kind) -> Iterator[Callable[[], Any]]:
     for toolset in made:
         getattr(toolset, "close", lambda: None)()
     deadline = time.monotonic() + 20
-    while (left := _children("small_server.py", "bwrap")) and time.monotonic() < deadline:
+    while (left := _children("small_server.py", "bwrap")) != before and time.monotonic() < deadline:
         time.sleep(0.01)
-    assert left == []
+    assert left == before
 
 
 def _children(*names: str) -> list[str]:
@@ -300,7 +302,7 @@ def _children(*names: str) -> list[str]:
     found = {str(os.getpid())}
     while more := {pid for pid, parent in parents.items() if parent in found} - found:
         found |= more
-    return [commands[pid] for pid in found if any(name in commands.get(pid, "") for name in names)]
+    return sorted(commands[pid] for pid in found if any(name in commands.get(pid, "") for name in names))
 
 
 @pytest.fixture
