@@ -192,6 +192,8 @@ def test_each_mistake_in_the_environment_names_its_variable(monkeypatch, variabl
         ('[tiers]\nsmall = "fst"\n[models.fast]\nmodel = "vllm:x"\n', "tiers.small names the model 'fst', did you"),
         ('[tiers]\nsmall = "auto"\n', "tiers.small names the model 'auto'"),
         ('[models.auto]\nmodel = "vllm:x"\n', "'auto' stands for the tiers"),
+        ('[tiers]\nfronteir = "a:b"\n', "tiers.fronteir: unknown key 'fronteir', did you mean 'frontier'?"),
+        ('[chat]\npersnoa = "x"\n', "chat.persnoa: unknown key 'persnoa', did you mean 'persona'?"),
         ('[router]\nnam = "x"\n', "unknown key 'nam', did you mean 'name'"),
     ],
 )  # fmt: skip

@@ -10,7 +10,7 @@ import re
 import tomllib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 from pydantic import ValidationError
 
@@ -32,6 +32,7 @@ from treadle.models.config.build import (
 from treadle.models.config.keys import find_key
 from treadle.models.config.part import describe_part
 from treadle.models.config.tables import (
+    ChatTable,
     ConfigFile,
     LimitTable,
     ModelTable,
@@ -39,6 +40,7 @@ from treadle.models.config.tables import (
     RouterTable,
     Table,
     TelemetryTable,
+    TierName,
     TierTable,
 )
 from treadle.models.config.tiers import make_tiered, read_tiers
@@ -359,6 +361,9 @@ def _explain(error: ValidationError) -> str:
     where = ".".join(str(part) for part in first["loc"])
     if where == "model":
         return "model: give the name of a model; the table of one is [models.NAME]"
+    if first["loc"][-1] == "[key]":
+        name = str(first["loc"][-2])
+        return f"{first['loc'][0]}.{name}: unknown key {name!r}, {_hint(name, get_args(TierName), 'keys')}"
     if first["type"] != "extra_forbidden":
         return f"{where}: {first['msg'][0].lower()}{first['msg'][1:]}"
     key = str(first["loc"][-1])
@@ -375,6 +380,7 @@ _INNER: dict[str, type[Table]] = {
     "limits": LimitTable,
     "tiers": TierTable,
     "router": RouterTable,
+    "chat": ChatTable,
     "telemetry": TelemetryTable,
 }
 """The tables within the file, except those of models."""

@@ -164,6 +164,10 @@ RouterValue: TypeAlias = Annotated[
 """A router as it is written: a table, or its name."""
 
 
+TierName: TypeAlias = Literal["frontier", "mid", "small"]
+"""The names of tiers, the best first."""
+
+
 class ConfigFile(Table):
     """The content of treadle.toml."""
 
@@ -172,7 +176,7 @@ class ConfigFile(Table):
     `tiers`."""
     models: dict[str, ModelTable] = {}
     limits: dict[str, LimitTable] = {}
-    tiers: dict[Literal["frontier", "mid", "small"], TierValue] = {}
+    tiers: dict[TierName, TierValue] = {}
     """The tiers of the models `auto` and `tier:NAME`: each a model, or a table of models and what they can
     do."""
     router: RouterValue = RouterTable()
