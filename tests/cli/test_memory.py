@@ -29,7 +29,7 @@ def test_the_commands(cli: Cli) -> None:
         ("worldview-2", "Trains run late."),
         ("self_facts-1", "Kim lives in Hamar."),
     ]
-    assert "no such memories" in cli("memory", "list").err
+    assert "'default' has no memories about 'default'" in cli("memory", "list").err
     assert "Hamar" in cli("memory", "search", "who lives in Hamar?", "--user", "kim").out
     assert "nothing was found" in cli("memory", "search", "zebra", "--user", "kim").err
     history = cli("memory", "history", "self_facts-1", "--user", "kim", "--json").lines

@@ -41,5 +41,6 @@ def list_memories(
             if who != LIBRARY
         ]
         more = f"; this journal has memories of: {', '.join(others)}" if others else ""
-        print_note(f"{place.persona} has no such memories about {place.user}{more}")
+        where = " in these stores" if store else ""
+        print_note(f"{place.persona!r} has no memories about {place.user!r}{where}{more}")
     return ExitCode.DONE
