@@ -16,11 +16,13 @@ ORDER = (
     ("core",),
     ("http",),
     ("formats",),
+    ("renderers",),
     ("journal", "models", "tools", "sandbox"),
     ("context",),
     ("loop",),
     ("agent",),
-    ("tasks", "trajectory", "scoring", "export", "telemetry"),
+    ("tasks", "trajectory", "telemetry"),
+    ("scoring", "export"),
     ("teacher",),
     ("engines",),
     ("datagen", "rollout", "evals"),
@@ -30,6 +32,7 @@ ORDER = (
 """The order of the rooms. A room imports rooms in earlier lines; of a room in its own line, only `protocol.py`."""
 PURE = frozenset(
     (
+        "array",
         "base64",
         "binascii",
         "bisect",

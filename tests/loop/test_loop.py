@@ -29,6 +29,7 @@ from treadle.core.errors import (
     ServerError,
     ToolError,
 )
+from treadle.core.packed import unpack_ids
 from treadle.core.state import Status, fold
 from treadle.core.transcript import check_transcript
 from treadle.core.types import (
@@ -955,7 +956,7 @@ async def test_attempts_that_failed_are_events_and_no_more(lab: Lab) -> None:
 async def test_prompt_ids_that_the_run_holds_are_not_kept_twice(lab: Lab) -> None:
     def step(prompt: tuple[int, ...], output: tuple[int, ...], *calls: ToolCall) -> Completion:
         reason = FinishReason.TOOL_CALLS if calls else FinishReason.STOP
-        tokens = TokenRecord(prompt_token_ids=prompt, token_ids=output)
+        tokens = TokenRecord.of(prompt=prompt, output=output)
         return Completion(Message(Role.ASSISTANT, "x", calls), reason, Usage(1, 1), 0.0, tokens=tokens)
 
     answers = [
@@ -967,7 +968,9 @@ async def test_prompt_ids_that_the_run_holds_are_not_kept_twice(lab: Lab) -> Non
     kept = [
         event.body.completion.tokens for event in run.events if isinstance(event.body, e.InferenceCompleted)
     ]
-    assert [(item.prompt_token_ids, item.prompt_shared_tokens) for item in kept if item is not None] == [
+    assert [
+        (unpack_ids(item.prompt_token_ids), item.prompt_shared_tokens) for item in kept if item is not None
+    ] == [
         ((1, 2), 0),
         ((5,), 4),
         ((9,), 1),

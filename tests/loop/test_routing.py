@@ -18,6 +18,7 @@ from treadle.core.errors import (
 )
 from treadle.core.events import TextDelta
 from treadle.core.log import Log
+from treadle.core.packed import unpack_ids
 from treadle.core.spec import PartSpec
 from treadle.core.state import ESCALATED, fold
 from treadle.core.types import Completion, FinishReason, Message, Request, Role, TokenRecord, Usage
@@ -325,7 +326,7 @@ async def test_pieces_of_an_answer_that_was_thrown_away_come_before_its_failure(
 
 async def test_tokens_of_an_answer_that_was_thrown_away_are_not_referred_to():
     def exact(text, prompt, ids):
-        record = TokenRecord(prompt_token_ids=prompt, token_ids=ids)
+        record = TokenRecord.of(prompt=prompt, output=ids)
         return Completion(Message(Role.ASSISTANT, text), FinishReason.STOP, Usage(1, 1), tokens=record)
 
     tiers = {
@@ -334,7 +335,7 @@ async def test_tokens_of_an_answer_that_was_thrown_away_are_not_referred_to():
     }
     run = await Agent(TieredModel(tiers, router="cascade"), journal=MemoryJournal()).run(EASY)
     (done,) = [event.body for event in run.events if isinstance(event.body, e.InferenceCompleted)]
-    assert done.completion.tokens.prompt_token_ids == (1, 2, 3, 4)
+    assert unpack_ids(done.completion.tokens.prompt_token_ids) == (1, 2, 3, 4)
     assert not done.completion.tokens.prompt_shared_tokens
 
 

@@ -171,9 +171,9 @@ async def test_tokens(prompt_in_choice):
     if not prompt_in_choice:
         raw["prompt_token_ids"] = [1, 2]
     completion, _ = await ask(raw)
-    assert completion.tokens == TokenRecord((1, 2), 0, (5, 6), (-0.5, -1.0))
+    assert completion.tokens == TokenRecord.of(prompt=(1, 2), output=(5, 6), logprobs=(-0.5, -1.0))
     completion, _ = await ask(answer(logprobs={"tokens": ["a"], "token_logprobs": [-0.5]}))
-    assert completion.tokens == TokenRecord(logprobs=(-0.5,), tokens=("a",))
+    assert completion.tokens == TokenRecord.of(logprobs=(-0.5,), tokens=("a",))
     completion, _ = await ask(answer(logprobs={"tokens": ["a"], "token_logprobs": [None]}))
     assert completion.tokens == TokenRecord(tokens=("a",))
 

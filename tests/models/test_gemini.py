@@ -18,6 +18,7 @@ from treadle.core.errors import (
     ServerError,
 )
 from treadle.core.log import Log
+from treadle.core.packed import unpack_logprobs
 from treadle.core.types import FinishReason, Message, Request, Role, Settings, ToolCall, ToolSpec, Usage
 from treadle.models import GeminiModel, HttpResponse, HttpTransport, InProcessTransport, Watch
 
@@ -273,7 +274,7 @@ async def test_logprobs_and_grounding_are_kept():
     for is_streamed in (False, True):
         raw = answer(TEXT, candidate=more)
         completion, _ = await ask([stream(raw) if is_streamed else Reply(raw)], is_streamed=is_streamed)
-        assert (completion.tokens.logprobs, completion.tokens.tokens) == ((-0.5,), ("I",))
+        assert (unpack_logprobs(completion.tokens.logprobs), completion.tokens.tokens) == ((-0.5,), ("I",))
         assert completion.opaque == {"groundingMetadata": {"webSearchQueries": ["a"]}}
 
 

@@ -11,6 +11,7 @@ from tests.models.wire import ollama as wire
 from treadle import Agent, tool
 from treadle.core.errors import ConfigError, RequestError, ServerError, TransportError
 from treadle.core.log import Log
+from treadle.core.packed import unpack_logprobs
 from treadle.core.types import FinishReason, Message, Request, Role, Settings, ToolCall, ToolSpec, Usage
 from treadle.models import HttpResponse, HttpTransport, InProcessTransport, OllamaModel, Watch, model
 from treadle.models.dialects.ollama.request import read_host
@@ -147,7 +148,7 @@ async def test_logprobs_are_recorded():
     for is_streamed in (False, True):
         raw = answer(logprobs=found)
         completion, _ = await ask([stream(raw) if is_streamed else Reply(raw)], is_streamed=is_streamed)
-        assert (completion.tokens.logprobs, completion.tokens.tokens) == ((-0.5,), ("I",))
+        assert (unpack_logprobs(completion.tokens.logprobs), completion.tokens.tokens) == ((-0.5,), ("I",))
 
 
 async def test_a_missing_model_says_how_to_get_it():

@@ -473,18 +473,18 @@ LOGPROBS = {"content": [{"token": "Sun", "logprob": -0.1, "bytes": [1]}, {"token
 @pytest.mark.parametrize(
     ("top", "choice", "expected"),
     [
-        ({}, {"logprobs": LOGPROBS}, TokenRecord(logprobs=(-0.1, -2.0), tokens=("Sun", "ny"))),
+        ({}, {"logprobs": LOGPROBS}, TokenRecord.of(logprobs=(-0.1, -2.0), tokens=("Sun", "ny"))),
         (
             {"prompt_token_ids": [1, 2]},
             {"logprobs": LOGPROBS, "token_ids": [7, 8]},
-            TokenRecord(prompt_token_ids=(1, 2), token_ids=(7, 8), logprobs=(-0.1, -2.0)),
+            TokenRecord.of(prompt=(1, 2), output=(7, 8), logprobs=(-0.1, -2.0)),
         ),
         (
             {},
             {"logprobs": {"content": [{"token": "token_id:7", "logprob": -1.0}]}},
-            TokenRecord(token_ids=(7,), logprobs=(-1.0,)),
+            TokenRecord.of(output=(7,), logprobs=(-1.0,)),
         ),
-        ({}, {"token_ids": []}, TokenRecord(token_ids=())),
+        ({}, {"token_ids": []}, TokenRecord.of(output=())),
         ({"prompt_token_ids": "12"}, {"token_ids": [1, "2"]}, None),
         ({"prompt_token_ids": None}, {"token_ids": None, "logprobs": {"content": None}}, None),
         ({}, {"logprobs": {"content": [{"token": "x"}]}}, None),

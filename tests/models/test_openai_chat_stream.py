@@ -164,8 +164,8 @@ async def test_tokens_are_collected():
     completion, _ = await ask(
         sse(first, tokens([4], content="a"), tokens([5, 6], content="b"), chunk("stop"))
     )
-    assert completion.tokens == TokenRecord(
-        prompt_token_ids=(1, 2, 3), token_ids=(4, 5, 6), logprobs=(-4.0, -5.0, -6.0)
+    assert completion.tokens == TokenRecord.of(
+        prompt=(1, 2, 3), output=(4, 5, 6), logprobs=(-4.0, -5.0, -6.0)
     )
 
 

@@ -18,6 +18,7 @@ from treadle.core.errors import (
     TransportError,
 )
 from treadle.core.log import Log
+from treadle.core.packed import unpack_logprobs
 from treadle.core.types import (
     FinishReason,
     Message,
@@ -337,7 +338,7 @@ async def test_logprobs_are_recorded():
     item = said("ab")
     item["content"][0]["logprobs"] = [{"token": "a", "logprob": -0.5}, {"token": "b", "logprob": -1}]
     completion, _ = await ask([Reply(answer(item))])
-    assert completion.tokens.logprobs == (-0.5, -1.0)
+    assert unpack_logprobs(completion.tokens.logprobs) == (-0.5, -1.0)
     assert completion.tokens.tokens == ("a", "b")
 
 

@@ -16,14 +16,15 @@ FindFault = Callable[[dict[str, Json], Json], str | None]
 def make_request(state: State, *, has_tools: bool) -> Request:
     """Return the next request to the model. With `has_tools` false it offers no tools except the answer tool."""
     output, specs = state.output_spec, state.tools
+    prior = state.prior if state.prior is not None and state.prior.messages else None
     if output is None:
-        return Request(state.messages, specs if has_tools else ())
+        return Request(state.messages, specs if has_tools else (), prior=prior)
     if output.mode is not OutputMode.TOOL:
         schema = output.schema if output.mode is OutputMode.NATIVE else None
-        return Request(state.messages, specs if has_tools else (), schema)
+        return Request(state.messages, specs if has_tools else (), schema, prior=prior)
     if has_tools and len(specs) > 1:
-        return Request(state.messages, specs)
-    return Request(state.messages, _only(specs, output.tool), None, output.tool)
+        return Request(state.messages, specs, prior=prior)
+    return Request(state.messages, _only(specs, output.tool), None, output.tool, prior=prior)
 
 
 def check_answer(state: State, action: CheckAnswer, find_fault: FindFault) -> tuple[DurableBody, ...]:

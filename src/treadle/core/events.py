@@ -41,11 +41,11 @@ from treadle.core.types import (
     Window,
 )
 
-VERSION = "2.2"
+VERSION = "2.3"
 """The version of the event types, `major.minor`. A reader refuses a newer major version.
 
 Before 2.1, inferences that were lost did not count for budgets. Before 2.2, contexts were not compacted, and a turn
-ended with an answer that had no content.
+ended with an answer that had no content. Before 2.3, token ids and log probabilities were lists of numbers.
 """
 
 

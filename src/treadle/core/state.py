@@ -26,6 +26,7 @@ from treadle.core.context import (
     note_tools,
 )
 from treadle.core.log import Log
+from treadle.core.packed import ID_BYTES, as_packed
 from treadle.core.parts import leave_out_refused, parts_among
 from treadle.core.policy import Policy
 from treadle.core.spec import AgentSpec
@@ -38,9 +39,11 @@ from treadle.core.types import (
     Message,
     OutputMode,
     OutputSpec,
+    Prior,
     Role,
     Route,
     StopReason,
+    TokenRecord,
     ToolCall,
     ToolErrorKind,
     ToolResult,
@@ -248,6 +251,8 @@ class State(Struct, gc=False):
     """Cost of the whole run; `None` if the cost of an inference is unknown."""
     last_usage: Usage = Usage()
     """Tokens of the newest inference."""
+    prior: Prior | None = None
+    """The exact ids of the newest inference that has ids; `None` if there is none."""
     unsent_chars: int = 0
     """Characters added to the transcript since the newest inference, used to estimate the next prompt's tokens."""
     stop_reason: StopReason | None = None
@@ -446,6 +451,22 @@ def _on_inference_completed(state: State, body: e.InferenceCompleted, before: fl
         _charge(state, body.verdict.usage, body.verdict.cost_usd)
     state.last_usage = usage
     state.unsent_chars = 0
+    if completion.tokens is not None:
+        state.prior = _find_prior(state, completion.tokens)
+
+
+def _find_prior(state: State, tokens: TokenRecord) -> Prior | None:
+    """Return the ids of the inference that was completed last; the earlier ones if it has none."""
+    if tokens.prompt_token_ids is None or tokens.token_ids is None:
+        return state.prior
+    earlier = b"" if state.prior is None else state.prior.token_ids
+    shared = earlier[: tokens.prompt_shared_tokens * ID_BYTES]
+    return Prior(
+        b"".join([shared, as_packed(tokens.prompt_token_ids), as_packed(tokens.token_ids)]),
+        len(state.messages),
+        tokens.tokenizer,
+        state.finish_reason is FinishReason.LENGTH,
+    )
 
 
 def _on_inference_failed(state: State, body: e.InferenceFailed, before: float) -> None:
@@ -586,6 +607,7 @@ def _on_context_compacted(state: State, body: e.ContextCompacted, at: float) -> 
     if body.usage is not None or body.model is not None:
         _charge(state, body.usage or Usage(), body.cost_usd)
     state.last_usage = Usage()
+    _forget_prior(state)
     state.has_parts = any([message.parts for message in state.messages])
     state.unsent_chars = sum(len(message.content) for message in state.messages)
 
@@ -694,7 +716,15 @@ def _on_run_resumed(state: State, body: e.RunResumed, before: float) -> None:
         known, state.output_spec = state.output_spec, body.output or state.output_spec
         if state.output_spec is not None and state.output_spec != known:
             state.is_schema_untold = state.output_spec.mode is OutputMode.TEXT
+        if body.tools != state.tools:
+            _forget_prior(state)
         _offer(state, body.tools)
+
+
+def _forget_prior(state: State) -> None:
+    """Record that the newest ids no longer stand for the beginning of the transcript."""
+    if state.prior is not None:
+        state.prior = replace(state.prior, messages=0)
 
 
 def _on_run_finished(state: State, body: e.RunFinished, before: float) -> None:

@@ -3,7 +3,7 @@
 Values are frozen; they carry no storage ids and no clocks.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from typing import Any, TypeAlias
 
@@ -11,6 +11,7 @@ import msgspec
 from msgspec import Struct, field
 
 from treadle.core.log import Log
+from treadle.core.packed import PackedIds, PackedLogprobs, pack_ids, pack_logprobs
 
 Json: TypeAlias = Any
 """A JSON value as `msgspec.json` decodes it. It is the type of provider data that Treadle has no type for."""
@@ -270,18 +271,71 @@ class Usage(Struct, frozen=True, omit_defaults=True, gc=False):
 
 
 class TokenRecord(Struct, frozen=True, omit_defaults=True, gc=False):
-    """The exact tokens of one inference. Only some engines return them."""
+    """The exact tokens of one inference. Only some engines return them.
 
-    prompt_token_ids: tuple[int, ...] | None = None
+    Ids and log probabilities are packed, see `core.packed`. They are tuples if they were read from a journal of
+    event version 2.2 or older.
+    """
+
+    prompt_token_ids: PackedIds | None = None
     """Ids of the prompt, shape [P], without the first `prompt_shared_tokens`. `None`: the engine returned none."""
     prompt_shared_tokens: int = 0
     """How many leading prompt ids are left out, as they equal the previous inference's prompt and output ids."""
-    token_ids: tuple[int, ...] | None = None
-    """Ids of the sampled tokens, shape [T]. `None`: the engine returned none."""
-    logprobs: tuple[float, ...] | None = None
-    """Natural logarithms of the sampled tokens' probabilities, shape [T]. `None`: the engine returned none."""
+    token_ids: PackedIds | None = None
+    """Ids of the answer, shape [T]. `None`: the engine returned none."""
+    logprobs: PackedLogprobs | None = None
+    """Natural logarithms of the sampled tokens' probabilities, shape [T], NaN where one is not known. `None`: the
+    engine returned none."""
     tokens: tuple[str, ...] | None = None
     """The sampled tokens as text, shape [T]; set only if logprobs came without token ids."""
+    forced: tuple[int, ...] = ()
+    """The positions in `token_ids` of tokens that the engine inserted and the model did not sample."""
+    versions: tuple[tuple[int, str], ...] = ()
+    """Which weights sampled which tokens, as numbers of successive tokens with their weight version. Empty:
+    `Completion.weight_version` sampled all of them."""
+    tokenizer: str | None = None
+    """The fingerprint of the renderer that made the prompt's ids; `None` if the server made them."""
+
+    @classmethod
+    def of(
+        cls,
+        *,
+        prompt: Iterable[int] | None = None,
+        output: Iterable[int] | None = None,
+        logprobs: Iterable[float] | None = None,
+        tokens: tuple[str, ...] | None = None,
+        forced: tuple[int, ...] = (),
+        versions: tuple[tuple[int, str], ...] = (),
+        tokenizer: str | None = None,
+    ) -> "TokenRecord":
+        """Return a record with packed ids and log probabilities.
+
+        Raises: `OverflowError` or `TypeError` if an id is not a 32-bit integer or a log probability not a number.
+        """
+        return cls(
+            None if prompt is None else pack_ids(prompt),
+            0,
+            None if output is None else pack_ids(output),
+            None if logprobs is None else pack_logprobs(logprobs),
+            tokens,
+            forced,
+            versions,
+            tokenizer,
+        )
+
+
+class Prior(Struct, frozen=True, gc=False):
+    """The exact ids of the newest inference whose engine returned ids: its prompt, followed by its answer."""
+
+    token_ids: bytes
+    """The packed ids of the prompt and the answer."""
+    messages: int
+    """How many messages of the transcript, from the first, these ids stand for; 0 if they no longer stand for its
+    beginning, because the context was compacted or other tools are offered."""
+    tokenizer: str | None = None
+    """The fingerprint of the renderer that made the ids; `None` if the server made them."""
+    is_cut: bool = False
+    """True if the limit of output tokens cut the answer off, so that it has no token that ends it."""
 
 
 class Settings(Struct, frozen=True, omit_defaults=True, gc=False):
@@ -368,6 +422,8 @@ class Request(Struct, frozen=True, gc=False):
     contents: Mapping[str, bytes] = {}
     """Content of the messages' parts that are not inline, by hash. A dialect looks up only what it has not encoded
     before, so this may be a mapping that reads from the store."""
+    prior: Prior | None = None
+    """The exact ids of the first messages; `None` if they are not known."""
 
 
 class Completion(Struct, frozen=True, omit_defaults=True, gc=False):
@@ -396,6 +452,11 @@ class Completion(Struct, frozen=True, omit_defaults=True, gc=False):
     contents: dict[str, bytes] | None = None
     """Content of the message's parts that are not inline, by hash. The driver moves it to the store, so this is
     always `None` in a journal."""
+    engine: str | None = None
+    """The engine that answered and its version, such as `vllm 0.11.2`; `None` if it is not known."""
+    weight_version: str | None = None
+    """The version of the weights that gave the answer, the newest one if there are several; `None` if it is not
+    known."""
 
 
 class TaskRef(Struct, frozen=True, omit_defaults=True, gc=False):

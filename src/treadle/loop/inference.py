@@ -20,6 +20,7 @@ from treadle.core.errors import (
     RequestError,
     UnsupportedPartError,
 )
+from treadle.core.packed import ID_BYTES, as_packed, count_shared
 from treadle.core.parts import describe, digests_of_parts
 from treadle.core.state import State, count_messages, guess_next_tokens
 from treadle.core.types import (
@@ -27,6 +28,7 @@ from treadle.core.types import (
     Completion,
     Fault,
     Message,
+    Prior,
     Request,
     Role,
     StopReason,
@@ -60,7 +62,6 @@ class Inference:
         self._hide: _Hide | None = None
         """The replacement of parts that the model does not accept; `None` until there was one."""
         self._call_ids: set[str] | None = None
-        self._token_ids: tuple[int, ...] = ()
 
     async def perform(self, state: State, action: Infer, outbox: Outbox) -> None:
         """Ask the model for its next message."""
@@ -115,9 +116,7 @@ class Inference:
                 self._call_ids = call_ids_of(state.transcript)
             completion = with_ids(completion, step, self._call_ids)
         if completion.tokens is not None:
-            tokens = share_prompt(completion.tokens, self._token_ids)
-            self._token_ids = whole_prompt(tokens, self._token_ids)
-            completion = replace(completion, tokens=tokens)
+            completion = replace(completion, tokens=share_prompt(completion.tokens, state.prior))
         blobs, answered_by = completion.contents, watch.answered_by
         if blobs is not None:
             completion = replace(completion, contents=None)
@@ -330,25 +329,14 @@ def make_ids_unique(message: Message, step: int, seen: set[str]) -> Message:
     return message if calls is None else replace(message, tool_calls=tuple(calls))
 
 
-def share_prompt(tokens: TokenRecord, previous: tuple[int, ...]) -> TokenRecord:
-    """Return `tokens` without the leading prompt ids that equal `previous`, so that the journal has no
-    repetitions."""
-    prompt = tokens.prompt_token_ids
-    if not prompt or not previous:
+def share_prompt(tokens: TokenRecord, prior: Prior | None) -> TokenRecord:
+    """Return `tokens` without the leading prompt ids that equal the ids of the inference before, so that the
+    journal has no repetitions."""
+    if not tokens.prompt_token_ids or prior is None:
         return tokens
-    shared = 0
-    for mine, theirs in zip(prompt, previous, strict=False):
-        if mine != theirs:
-            break
-        shared += 1
-    return replace(tokens, prompt_token_ids=prompt[shared:], prompt_shared_tokens=shared)
-
-
-def whole_prompt(tokens: TokenRecord, previous: tuple[int, ...]) -> tuple[int, ...]:
-    """Return all prompt and output ids. `previous` holds the ids that `share_prompt` left out; `()` if unknown."""
-    if tokens.prompt_token_ids is None or tokens.token_ids is None:
-        return ()
-    return previous[: tokens.prompt_shared_tokens] + tokens.prompt_token_ids + tokens.token_ids
+    prompt = as_packed(tokens.prompt_token_ids)
+    shared = count_shared(prompt, prior.token_ids)
+    return replace(tokens, prompt_token_ids=prompt[shared * ID_BYTES :], prompt_shared_tokens=shared)
 
 
 async def check_answer(

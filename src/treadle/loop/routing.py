@@ -59,7 +59,6 @@ class RoutedInference(Inference):
             outbox.put(started, describe_failure(error, action.step))
             return
         caught = _Caught(outbox, route)
-        token_ids = self._token_ids
         await super().perform(state, action, caught)
         outcome = caught.outcome
         assert outcome is not None
@@ -67,8 +66,6 @@ class RoutedInference(Inference):
         if isinstance(outcome, e.InferenceCompleted):
             outcome = await self._check(state, action, outcome)
             if isinstance(outcome, e.InferenceFailed):
-                # The journal has no tokens of an answer that was thrown away.
-                self._token_ids = token_ids
                 caught.blobs = None
         elif outcome.error_type in _names_of(DEFAULT_ERRORS):
             following = self._next_tier(state, action, outcome.error, is_failure=True)

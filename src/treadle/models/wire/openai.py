@@ -5,6 +5,7 @@ import re
 
 from msgspec import Struct
 
+from treadle.core.packed import pack_ids
 from treadle.core.types import FinishReason, Json, TokenRecord, ToolSpec, Usage
 from treadle.models.wire.preset import Preset
 from treadle.models.wire.server import UnfinishedError
@@ -82,11 +83,14 @@ def read_usage(raw: Json) -> Usage | None:
         return None
 
 
-def read_ids(value: Json) -> tuple[int, ...] | None:
-    """Return token ids; `None` if `value` is not a list of integers."""
-    if not isinstance(value, list) or not all(type(item) is int for item in value):
+def read_ids(value: Json) -> bytes | None:
+    """Return token ids as packed bytes; `None` if `value` is not a list of token ids."""
+    if not isinstance(value, list):
         return None
-    return tuple(value)
+    try:
+        return pack_ids(value)
+    except (TypeError, OverflowError):
+        return None
 
 
 def read_logprobs(found: Json) -> TokenRecord | None:
@@ -94,8 +98,8 @@ def read_logprobs(found: Json) -> TokenRecord | None:
     if not found:
         return None
     try:
-        return TokenRecord(
-            logprobs=tuple([float(item["logprob"]) for item in found]),
+        return TokenRecord.of(
+            logprobs=[float(item["logprob"]) for item in found],
             tokens=tuple([str(item["token"]) for item in found]),
         )
     except (AttributeError, TypeError, LookupError, ValueError):

@@ -4,6 +4,7 @@ from typing import Literal
 
 from msgspec import Struct
 
+from treadle.core.packed import pack_logprobs
 from treadle.core.types import Completion, FinishReason, Json, Message, Role, Settings, TokenRecord
 from treadle.models.wire.openai import PlainAnswer, read_ids, read_reason, read_usage
 from treadle.models.wire.plain import PlainReader
@@ -54,11 +55,11 @@ def _read_tokens(choice: dict[str, Json], raw: dict[str, Json]) -> TokenRecord |
     Source: OpenAI's `token_logprobs`, vLLM's `token_ids` and `prompt_token_ids`.
     """
     told = choice.get("logprobs")
-    logprobs: tuple[float, ...] | None = None
+    logprobs: bytes | None = None
     tokens: tuple[str, ...] | None = None
     if isinstance(told, dict) and isinstance(told.get("token_logprobs"), list):
         try:
-            logprobs = tuple([float(value) for value in told["token_logprobs"]])
+            logprobs = pack_logprobs(told["token_logprobs"])
         except (TypeError, ValueError):
             logprobs = None
         texts = told.get("tokens")

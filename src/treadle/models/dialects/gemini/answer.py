@@ -252,8 +252,8 @@ def _read_usage(raw: Json) -> Usage | None:
 def _read_tokens(candidate: dict[str, Json]) -> TokenRecord | None:
     try:
         chosen = candidate["logprobsResult"]["chosenCandidates"]
-        return TokenRecord(
-            logprobs=tuple([float(item.get("logProbability", 0.0)) for item in chosen]),
+        return TokenRecord.of(
+            logprobs=[float(item.get("logProbability", 0.0)) for item in chosen],
             tokens=tuple([str(item.get("token", "")) for item in chosen]),
         )
     except (AttributeError, TypeError, LookupError, ValueError):

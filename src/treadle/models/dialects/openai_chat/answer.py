@@ -8,6 +8,7 @@ from typing import Literal
 
 from msgspec import Struct
 
+from treadle.core.packed import pack_ids, pack_logprobs
 from treadle.core.types import (
     Artifact,
     Completion,
@@ -218,17 +219,17 @@ def _read_tokens(raw: dict[str, Json], choice: dict[str, Json]) -> TokenRecord |
     Source: OpenAI for logprobs, vLLM 0.11 for `prompt_token_ids`, `token_ids` and `token_id:N` texts.
     """
     token_ids = read_ids(choice.get("token_ids"))
-    logprobs: tuple[float, ...] | None = None
+    logprobs: bytes | None = None
     tokens: tuple[str, ...] | None = None
     try:
         content = (choice.get("logprobs") or {}).get("content")
         if content:
-            logprobs = tuple([float(item["logprob"]) for item in content])
+            logprobs = pack_logprobs([item["logprob"] for item in content])
             if token_ids is None:
                 tokens = tuple([str(item["token"]) for item in content])
                 if all(token.startswith("token_id:") for token in tokens):
-                    token_ids, tokens = tuple([int(token[9:]) for token in tokens]), None
-    except (AttributeError, TypeError, KeyError, ValueError):
+                    token_ids, tokens = pack_ids([int(token[9:]) for token in tokens]), None
+    except (AttributeError, TypeError, KeyError, ValueError, OverflowError):
         logprobs = tokens = None
     record = TokenRecord(read_ids(raw.get("prompt_token_ids")), 0, token_ids, logprobs, tokens)
     return None if record == TokenRecord() else record

@@ -1,0 +1,87 @@
+"""Token ids and log probabilities as packed bytes, which is how events hold them.
+
+Ids are 32-bit integers and log probabilities 32-bit floats, both little-endian. In JSON, msgspec writes bytes as
+base64. Journals of event version 2.2 and older have lists of numbers; the functions that read accept those too.
+"""
+
+import sys
+from array import array
+from collections.abc import Iterable
+from typing import TypeAlias
+
+PackedIds: TypeAlias = bytes | tuple[int, ...]
+"""Token ids: packed, or a tuple from a journal of event version 2.2 or older."""
+PackedLogprobs: TypeAlias = bytes | tuple[float, ...]
+"""Natural logarithms of probabilities: packed, or a tuple from a journal of event version 2.2 or older."""
+
+ID_BYTES = 4
+"""The size of one packed id, and of one packed log probability."""
+_IS_BIG_ENDIAN = sys.byteorder == "big"
+
+
+def pack_ids(ids: Iterable[int]) -> bytes:
+    """Return token ids as packed bytes. Raises: `OverflowError` or `TypeError` if one is not a 32-bit integer."""
+    return _to_bytes(array("i", ids))
+
+
+def pack_logprobs(values: Iterable[float]) -> bytes:
+    """Return log probabilities as packed bytes. NaN stands for a position whose log probability is not known."""
+    return _to_bytes(array("f", values))
+
+
+def unpack_ids(value: PackedIds | None) -> tuple[int, ...]:
+    """Return token ids as a tuple; empty for `None`."""
+    if value is None or isinstance(value, tuple):
+        return value or ()
+    return tuple(_from_bytes("i", value))
+
+
+def unpack_logprobs(value: PackedLogprobs | None) -> tuple[float, ...]:
+    """Return log probabilities as a tuple; empty for `None`."""
+    if value is None or isinstance(value, tuple):
+        return value or ()
+    return tuple(_from_bytes("f", value))
+
+
+def as_packed(value: PackedIds | None) -> bytes:
+    """Return token ids as packed bytes; empty for `None`."""
+    if value is None:
+        return b""
+    return value if isinstance(value, bytes) else pack_ids(value)
+
+
+def count_packed(value: PackedIds | PackedLogprobs | None) -> int:
+    """Return how many ids or log probabilities `value` holds; 0 for `None`."""
+    if value is None:
+        return 0
+    return len(value) // ID_BYTES if isinstance(value, bytes) else len(value)
+
+
+def count_shared(one: bytes, other: bytes) -> int:
+    """Return how many leading ids two packed sequences have in common."""
+    size = min(len(one), len(other))
+    if one[:size] == other[:size]:
+        return size // ID_BYTES
+    low, high = 0, size // ID_BYTES
+    # Halve the range of the first difference: comparing bytes is much faster than comparing ids one by one.
+    while high - low > 1:
+        middle = (low + high) // 2
+        if one[low * ID_BYTES : middle * ID_BYTES] == other[low * ID_BYTES : middle * ID_BYTES]:
+            low = middle
+        else:
+            high = middle
+    return low
+
+
+def _to_bytes(values: "array[int] | array[float]") -> bytes:
+    if _IS_BIG_ENDIAN:
+        values.byteswap()
+    return values.tobytes()
+
+
+def _from_bytes(code: str, data: bytes) -> "array[int]":
+    values = array(code)
+    values.frombytes(data)
+    if _IS_BIG_ENDIAN:
+        values.byteswap()
+    return values

@@ -1,0 +1,1 @@
+"""Token formats: groups of rollouts as the rows that trainers read."""

@@ -1,0 +1,1 @@
+"""Models that are sent token ids and that return token ids."""

@@ -1,0 +1,1 @@
+"""The endpoints of inference engines that take and return token ids."""

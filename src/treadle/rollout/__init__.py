@@ -1,0 +1,1 @@
+"""Rollouts: groups of runs on tasks, for training."""

@@ -1,0 +1,1 @@
+"""Sinks: where finished groups go."""

@@ -1,0 +1,1 @@
+"""Scoring: grades of finished runs, and what follows from them for training."""

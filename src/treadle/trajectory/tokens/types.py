@@ -1,0 +1,128 @@
+"""The values of token trajectories."""
+
+from array import array
+from enum import StrEnum
+from typing import TypeAlias
+
+from msgspec import Struct
+
+from treadle.core.types import FinishReason, Message, Settings
+
+Ids: TypeAlias = "array[int]"
+"""Token ids, as an array of 32-bit integers."""
+Floats: TypeAlias = "array[float]"
+"""Log probabilities or weights, as an array of 32-bit floats."""
+
+
+class TokenGrade(StrEnum):
+    """How exactly a trajectory says what the model sampled."""
+
+    TOKEN_EXACT = "token_exact"
+    """The engine's ids and log probabilities."""
+    TOKEN_IDS = "token_ids"
+    """The engine's ids, without log probabilities for all sampled tokens."""
+    TEXT = "text"
+    """Only texts."""
+
+
+class Drift(StrEnum):
+    """The reason why a prompt does not extend an earlier prompt and answer, so that a branch begins."""
+
+    COMPACTION = "compaction"
+    """The context was compacted."""
+    EDITED_HISTORY = "edited_history"
+    """An earlier message was changed or removed."""
+    REASONING_STRIPPED = "reasoning_stripped"
+    """The template left out the reasoning of an earlier answer."""
+    TOOL_CALL_REWRITTEN = "tool_call_rewritten"
+    """An earlier tool call was written again in another way than the model wrote it."""
+    RETOKENIZED = "retokenized"
+    """The text is the same, and its ids differ."""
+    TRUNCATED = "truncated"
+    """An earlier answer was cut off by the limit of output tokens, or the server cut the prompt."""
+    TEMPLATE = "template"
+    """The template wrote the same messages differently, such as with other tools or another model."""
+    INJECTED = "injected"
+    """A message was added before the end of the transcript."""
+    SUBAGENT = "subagent"
+    """The run of a sub-agent begins."""
+    FORK = "fork"
+    """The run was forked from another one."""
+    UNKNOWN = "unknown"
+    """None of the other reasons was found."""
+
+
+class DriftReport(Struct, frozen=True):
+    """Why a branch begins, and where its prompt differs from the ids that it comes closest to."""
+
+    kind: Drift
+    position: int
+    """The first position that differs, counted from the beginning of the prompt."""
+    expected: tuple[int, ...] = ()
+    """The ids of the earlier prompt and answer from `position` on, at most 32."""
+    found: tuple[int, ...] = ()
+    """The ids of the new prompt from `position` on, at most 32."""
+    expected_text: str | None = None
+    """`expected` as text; `None` if there is no decoder."""
+    found_text: str | None = None
+    """`found` as text; `None` if there is no decoder."""
+    run_id: str | None = None
+    """The run that the earlier ids come from; `None` if there are none."""
+    seq: int | None = None
+    """The event of the inference that they come from; `None` if there is none."""
+
+
+class Span(Struct, frozen=True, kw_only=True):
+    """The part of a trajectory that one inference answered with."""
+
+    start: int
+    """The position of the answer's first token in the trajectory."""
+    end: int
+    """The position after its last token."""
+    run_id: str
+    seq: int
+    """The number of the `inference_completed` event."""
+    step: int
+    turn: int = 0
+    message: int = -1
+    """The position of the answer in `Trajectory.messages`; -1 if it is not among them."""
+    finish_reason: FinishReason
+    model: str | None = None
+    engine: str | None = None
+    weight_versions: tuple[tuple[int, str], ...] = ()
+    """Numbers of successive tokens with the weight version that sampled them; empty if no version is known."""
+    settings: Settings | None = None
+    """The sampling settings as sent."""
+    is_trained: bool = True
+    """True if the tokens count as sampled in this trajectory; false if another branch delivers them."""
+
+
+class Trajectory(Struct, frozen=True, kw_only=True):
+    """One branch of a run's tokens, from the first prompt to the last answer.
+
+    The arrays are aligned with `token_ids_T`. In the grade `text` they are empty.
+    """
+
+    run_id: str
+    branch: int
+    """The number of the branch in its run, from 0."""
+    grade: TokenGrade
+    token_ids_T: Ids
+    sampled_T: bytes
+    """1 for a token that the model sampled and that no other branch delivers, else 0."""
+    logprobs_T: Floats
+    """The engine's log probabilities; NaN for tokens that were not sampled, or whose log probability is not
+    known."""
+    spans: tuple[Span, ...] = ()
+    """The inferences, in order."""
+    drift: DriftReport | None = None
+    """Why this branch begins; `None` for the first one."""
+    messages: tuple[Message, ...] = ()
+    """What the branch says as messages, as the model saw them, with the last answer."""
+    tokenizer: str | None = None
+    """The fingerprint of the renderer that made the prompts; `None` if the server made them."""
+
+    @property
+    def sampled_tokens(self) -> int:
+        """How many tokens count as sampled in this branch."""
+        return self.sampled_T.count(1)
