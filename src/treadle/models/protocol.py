@@ -1,6 +1,6 @@
 """The protocol `Model`, and the functions by which other packages of Treadle use and make models."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Protocol, TypeAlias
 
 from msgspec import Struct
@@ -49,9 +49,6 @@ class Watch(Struct, eq=False):
     limit."""
     held: "Hold | None" = None
     """The wait that a server asked for before the run was resumed; `None` if there is none."""
-    on_ids: Callable[[Sequence[int]], None] | None = None
-    """The function to call with the token ids of each piece, for engines that return ids and no texts. `None`: ids
-    are not streamed."""
     answered_by: str | None = None
     """The name of the model that answered, which a wrapper of several models sets; `None`: there is only one."""
 

@@ -12,10 +12,14 @@ from treadle.core.masking import hide_in_url
 from treadle.core.types import Json
 from treadle.http.transport import Answer, HttpTransport, StreamedAnswer, Transport
 from treadle.models.protocol import Watch
+from treadle.models.wire.engine import EngineInfo, find_engine
 from treadle.models.wire.server import Server, explain_error, find_error, read_rate_limits
 from treadle.models.wire.stream import BodyReader, Collector
 
 OnDelta: TypeAlias = Callable[[Delta], None]
+
+_UNASKED = EngineInfo("")
+"""The engine of a server that was not asked yet."""
 
 _decode = msgspec.json.Decoder().decode
 
@@ -48,6 +52,7 @@ class HttpEndpoint:
         self._headers = merge_headers(self._key_headers(api_key) if api_key is not None else {}, headers)
         self.server = Server(model, self._base_url, tuple(self._headers.items()), key_variable)
         self._transport = transport or HttpTransport()
+        self._engine: EngineInfo | None = _UNASKED
 
     async def find_context_tokens(self) -> int | None:
         """Return how many tokens the model's context holds; `None` if the server does not say.
@@ -59,11 +64,26 @@ class HttpEndpoint:
         found = find_context_tokens(raw, self.model)
         if found is not None and b"n_ctx_train" in msgspec.json.encode(raw):
             # llama.cpp lists how long contexts the model was trained on, and the server may have less room.
-            props = await self._get(join_url(self._base_url.removesuffix("/").removesuffix("/v1"), "/props"))
+            props = await self._get(join_url(self.root, "/props"))
             settings = props.get("default_generation_settings") if isinstance(props, dict) else None
             used = settings.get("n_ctx") if isinstance(settings, dict) else None
             return used if type(used) is int else found
         return found
+
+    @property
+    def root(self) -> str:
+        """The URL of the server itself, below which are paths that are not part of OpenAI's API."""
+        parts = urlsplit(self._base_url)
+        return urlunsplit(parts._replace(path=parts.path.rstrip("/").removesuffix("/v1")))
+
+    async def find_engine(self) -> EngineInfo | None:
+        """Return the engine of the server, which is asked once; `None` if it is not known.
+
+        Raises: `TransportError`.
+        """
+        if self._engine is _UNASKED:
+            self._engine = await find_engine(lambda path: self._get(join_url(self.root, path)))
+        return self._engine
 
     async def _get(self, url: str) -> Json:
         """Return the JSON at `url`; `None` if the server refuses, or sends none. Raises: `TransportError`."""
