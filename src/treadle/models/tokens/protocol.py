@@ -47,6 +47,8 @@ class TokenEngine(Protocol):
     ) -> Generated:
         """Return what the engine samples after `prompt_ids`. Cancelling closes the connection.
 
+        If `watch.on_token_ids` is set, the engine streams, and calls it with each piece of the ids that it will
+        return.
         Raises: `ProviderError` if the server fails, refuses or does not answer.
         """
         ...
