@@ -20,7 +20,7 @@ from treadle.core.errors import ConfigError, JournalError, LeaseHeldError, Lease
 from treadle.core.state import Status as RunStatus
 from treadle.core.types import Fault, Json, StopReason, Usage
 from treadle.engines.ledger import Item, Outcome, Status
-from treadle.engines.once import run_once
+from treadle.agent.once import run_once
 from treadle.export.groups import Group, Rollout
 from treadle.rollout.agents import Agents
 from treadle.rollout.collect import Own, is_cut, make_rollout, measure
