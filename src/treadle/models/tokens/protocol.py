@@ -25,6 +25,8 @@ class Generated(Struct, frozen=True, kw_only=True):
     """The model as the server names it; `None` if it does not."""
     weight_version: str | None = None
     """The version of the weights, if the engine tells it."""
+    versions: tuple[tuple[int, str], ...] = ()
+    """Which weights sampled which ids, as in `TokenRecord.versions`. Empty: `weight_version` sampled all of them."""
     response_id: str | None = None
     cached_tokens: int = 0
     """How many ids of the prompt the engine had in its cache."""
