@@ -226,6 +226,11 @@ COMMANDS: dict[str, Command | Group] = {
         "Make the tool calls of runs again in a fresh sandbox and compare the results.",
         _INSPECT,
     ),
+    "rescore": Command(
+        "treadle.cli.rescore:rescore",
+        "Grade finished runs again, and record the grades that are new or have changed.",
+        _INSPECT,
+    ),
     "check": Command("treadle.cli.check:check", "Read a whole journal and say what is damaged.", _INSPECT),
     "export": Command(
         "treadle.cli.export:export", "Export runs as rows for training, or as a journal.", _INSPECT

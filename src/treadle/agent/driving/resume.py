@@ -1,7 +1,7 @@
 """The continuation of runs, of the turns of sessions, and the answers and approvals that they wait for."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from msgspec.structs import replace
@@ -159,12 +159,24 @@ async def record_answers(journal: Journal, run_id: str, answers: Mapping[str, An
     Raises: `ConfigError` if a question is not open, or an answer does not fit; `RunNotFoundError`;
     `LeaseHeldError` if a process drives the run.
     """
+
+    def read(state: State) -> list[e.DurableBody]:
+        return [read_given(state, question_id, said) for question_id, said in answers.items()]
+
+    return await record(journal, run_id, read)
+
+
+async def record(journal: Journal, run_id: str, make: Callable[[State], Sequence[e.DurableBody]]) -> State:
+    """Append what `make` returns for a run's state, without driving the run, and return the new state.
+
+    Raises: `RunNotFoundError`; `LeaseHeldError` if a process drives the run; what `make` raises.
+    """
     writer = await journal.acquire(run_id)
     try:
         state = (await asyncio.to_thread(Run.load, run_id, journal)).state
         # The driver appends, and asks nothing of its model.
         driver = Driver(state, writer, ScriptedModel(()), Workbench(Toolbox({}), run_id=run_id))
-        driver.put(*[read_given(state, question_id, said) for question_id, said in answers.items()])
+        driver.put(*make(state))
         await driver.kept()
     finally:
         await see_through(writer.release)
