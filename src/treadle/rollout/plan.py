@@ -1,7 +1,7 @@
 """The plan of rollouts: which group is about which task, and the seed of each rollout.
 
-All of it depends on the configuration and the number of the group, and with a curriculum on the pass rates that were
-known when the group was planned. The ledger keeps what was planned.
+All of it depends on the configuration and the number of the group, and with a curriculum on the pass rates that
+were known when the group was planned. The ledger keeps what was planned.
 """
 
 from collections.abc import Iterable, Sequence

@@ -64,7 +64,7 @@ class GroupEnded(Notice, frozen=True, tag="group_ended"):
     """Why it was not delivered."""
 
 
-class Spread(Struct):
+class Average(Struct):
     """The mean and the standard deviation of numbers that come one by one."""
 
     count: int = 0
@@ -100,9 +100,9 @@ class Progress(Struct, kw_only=True):
     """The number of dropped ones by reason."""
     retried: int = 0
     """How many rollouts were tried again after a fault of the infrastructure."""
-    rewards: Spread = msgspec.field(default_factory=Spread)
+    rewards: Average = msgspec.field(default_factory=Average)
     """The rewards of all graded rollouts, those of dropped groups included."""
-    group_rewards: Spread = msgspec.field(default_factory=Spread)
+    group_rewards: Average = msgspec.field(default_factory=Average)
     """The mean rewards of groups."""
     solved_once: int = 0
     """How many groups have a rollout that solved the task."""

@@ -6,7 +6,7 @@ says why.
 
 import asyncio
 import sqlite3
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import msgspec
@@ -14,13 +14,21 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from treadle.agent.agent import Agent
+from treadle.agent.once import run_once
 from treadle.agent.run import Run
 from treadle.agent.task import Task, load_task
-from treadle.core.errors import ConfigError, JournalError, LeaseHeldError, LeaseLostError, ProviderError, RunExistsError
+from treadle.core.errors import (
+    ConfigError,
+    JournalError,
+    LeaseHeldError,
+    LeaseLostError,
+    ProviderError,
+    RunExistsError,
+    ScoringError,
+)
 from treadle.core.state import Status as RunStatus
 from treadle.core.types import Fault, Json, StopReason, Usage
 from treadle.engines.ledger import Item, Outcome, Status
-from treadle.agent.once import run_once
 from treadle.export.groups import Group, Rollout
 from treadle.rollout.agents import Agents
 from treadle.rollout.collect import Own, is_cut, make_rollout, measure
@@ -31,6 +39,9 @@ from treadle.rollout.slots import Expected, Slots
 from treadle.rollout.tree import fork_once
 from treadle.rollout.versions import Versions
 from treadle.sandbox.memory import SharedFiles
+from treadle.scoring.advantages import compute_advantages, has_variance
+from treadle.scoring.grade import grade, total_reward
+from treadle.scoring.registry import make_scorers, read_rewards
 
 GROUPS = "groups"
 """The name of the ledger's file with the delivered groups."""
@@ -82,6 +93,9 @@ class GroupWork:
         self._slots = slots
         self._versions = versions
         self._runner = runner
+        self._journal = agents.journal
+        self._rewards = read_rewards(config.rewards)
+        self._scorers = make_scorers(self._rewards)
         self._until_wanted = until_wanted
         self._tell = tell
 
@@ -96,7 +110,7 @@ class GroupWork:
                 runs = await self._drive(spec, task, expected)
         except DroppedError as dropped:
             return Made(spec, dropped=dropped)
-        rolled = tuple([await asyncio.to_thread(_collect, run, self._config.rewards) for run in runs])
+        rolled = tuple([await asyncio.to_thread(self._collect, run) for run in runs])
         for one in rolled:
             for version in sorted(one.own.versions):
                 self._versions.note(version)
@@ -142,7 +156,7 @@ class GroupWork:
                     RolloutEnded(
                         run_id=run_id,
                         task=work.spec.task,
-                        reward=_reward_of(run, self._config.rewards)[1],
+                        reward=total_reward(run.state.rewards, self._rewards),
                         steps=run.steps,
                         stop_reason=str(run.stop_reason),
                     )
@@ -151,16 +165,13 @@ class GroupWork:
             if attempt < retries.attempts:
                 self._tell(RolloutRetried(run_id=run_id, attempt=attempt, error=fault))
                 await asyncio.sleep(min(retries.delay_seconds * 2 ** (attempt - 1), _MAX_DELAY_SECONDS))
-        raise DroppedError(
-            f"infrastructure: rollout {run_id} failed {retries.attempts} times, at last with: {fault}", Status.FAILED
-        )
+        text = f"rollout {run_id} failed {retries.attempts} times, at last with: {fault}"
+        raise DroppedError(f"infrastructure: {text}", Status.FAILED)
 
     def _run_id(self, work: "_Rollout") -> str:
         return f"{self._config.name}-{work.spec.group}-{work.index}"
 
-    async def _try(
-        self, work: "_Rollout", run_id: str, root: Run[Any] | None
-    ) -> tuple[Run[Any] | None, str]:
+    async def _try(self, work: "_Rollout", run_id: str, root: Run[Any] | None) -> tuple[Run[Any] | None, str]:
         """Return the finished run, or `None` and the fault of the infrastructure.
 
         Raises: `DroppedError` if another attempt would not help; `ProviderError` for a fault of the user.
@@ -185,9 +196,23 @@ class GroupWork:
         except Exception as error:
             # Graders and other code of users raise anything.
             return None, f"{type(error).__name__}: {error}"
-        return self._judge(run)
+        fault = self._judge(run)
+        if fault is not None:
+            return None, fault
+        missing = [item for item in self._scorers if item.name not in run.state.rewards]
+        if missing:
+            try:
+                await grade(self._journal, run_id, missing)
+            except ScoringError as error:
+                return None, str(error)
+            run = await asyncio.to_thread(Run.load, run_id, self._journal)
+        return run, ""
 
-    def _judge(self, run: Run[Any]) -> tuple[Run[Any] | None, str]:
+    def _judge(self, run: Run[Any]) -> str | None:
+        """Return the fault of the infrastructure that a run ended with; `None` if there was none.
+
+        Raises: `DroppedError`, `ProviderError`.
+        """
         if run.status is not RunStatus.FINISHED:
             raise DroppedError(f"paused: rollout {run.run_id} waits for an answer or an approval")
         if run.stop_reason is StopReason.CANCELLED:
@@ -195,8 +220,8 @@ class GroupWork:
         if run.fault is Fault.USER:
             raise ProviderError(f"rollout {run.run_id!r} cannot be made: {run.error}")
         if run.stop_reason is StopReason.ERROR and run.fault is Fault.INFRASTRUCTURE:
-            return None, run.error or "unknown"
-        return run, ""
+            return run.error or "unknown"
+        return None
 
     def _find_fault(self, made: Made) -> DroppedError | None:
         """Return why a group of finished rollouts is not wanted; `None` if it is."""
@@ -204,7 +229,7 @@ class GroupWork:
         overlong = [one.rollout.run_id for one in made.rolled if self._is_overlong(one)]
         if overlong and config.overlong == "drop":
             return DroppedError(f"overlong: {', '.join(overlong)}")
-        if config.no_variance == "drop" and config.deliver == "group" and not _has_variance(made.rolled):
+        if config.no_variance == "drop" and config.deliver == "group" and not has_variance(_rewards_of(made)):
             return DroppedError("no_variance: all rewards are equal")
         return None
 
@@ -235,29 +260,46 @@ class GroupWork:
         line = msgspec.json.encode(outline(group, staleness)) + b"\n"
         return replace(outcome, status=Status.KEPT, file=GROUPS, line=line)
 
+    def _collect(self, run: Run[Any]) -> Rolled:
+        reward = total_reward(run.state.rewards, self._rewards)
+        known = run.state.rewards
+        rewards = {spec.name: known[spec.name] for spec in self._rewards if spec.name in known}
+        return Rolled(make_rollout(run, rewards, reward), measure(run.events), is_cut(run))
+
     def staleness_of(self, made: Made) -> int:
         """Return how many versions the weights are ahead of those of the oldest token."""
         return self._versions.age([version for one in made.rolled for version in one.own.versions])
 
     def make_group(self, made: Made) -> Group:
         """Return the group as it is delivered now."""
-        rollouts = tuple([one.rollout for one in made.rolled])
+        rollouts = [one.rollout for one in made.rolled]
+        kind = self._config.advantages
+        if kind != "none" and self._config.deliver == "group":
+            advantages = compute_advantages(kind, _rewards_of(made))
+            rollouts = [replace(item, advantage=advantages[index]) for index, item in enumerate(rollouts)]
         return Group(
             group_id=f"{self._config.name}-{made.spec.group}",
             number=made.spec.group,
             task=made.spec.task,
-            rollouts=rollouts,
-            has_variance=_has_variance(made.rolled),
+            rollouts=tuple(rollouts),
+            has_variance=has_variance(_rewards_of(made)),
             weight_version=self._versions.current,
         )
 
+    def rebuild(self, spec: GroupSpec) -> Group:
+        """Return a delivered group again, from its journal. Blocks."""
+        name = self._config.name
+        runs = [Run.load(f"{name}-{spec.group}-{index}", self._journal) for index in spec.rollouts]
+        return self.make_group(Made(spec, tuple([self._collect(run) for run in runs])))
+
     def _describe(self, made: Made) -> Json:
-        rewards = [one.rollout.reward for one in made.rolled]
+        rewards = _rewards_of(made)
         graded = [reward for reward in rewards if reward is not None]
         return {
             "rewards": rewards,
             "graded": len(graded),
             "solved": sum([reward >= self._config.solved_at for reward in graded]),
+            "has_variance": has_variance(rewards),
             "staleness": self.staleness_of(made),
         }
 
@@ -313,20 +355,8 @@ def outline(group: Group, staleness: int) -> Json:
     }
 
 
-def _collect(run: Run[Any], weights: Mapping[str, float]) -> Rolled:
-    rewards, reward = _reward_of(run, weights)
-    return Rolled(make_rollout(run, rewards, reward), measure(run.events), is_cut(run))
-
-
-def _reward_of(run: Run[Any], weights: Mapping[str, float]) -> tuple[dict[str, float], float | None]:
-    """Return the rewards by name, and their weighted sum; `None` if one is missing."""
-    found = {name: run.state.rewards[name] for name in weights if name in run.state.rewards}
-    total = None if len(found) < len(weights) else sum([weights[name] * found[name] for name in weights])
-    return found, total
-
-
-def _has_variance(rolled: Sequence[Rolled]) -> bool:
-    return len({one.rollout.reward for one in rolled}) > 1
+def _rewards_of(made: Made) -> list[float | None]:
+    return [one.rollout.reward for one in made.rolled]
 
 
 def _sum(rolled: Sequence[Rolled]) -> tuple[Usage, float | None]:

@@ -33,7 +33,11 @@ async def find_engine(get: Get) -> EngineInfo | None:
     """
     listed = await get("/v1/models")
     models = listed.get("data") if isinstance(listed, dict) else None
-    owners = {item.get("owned_by") for item in models if isinstance(item, dict)} if isinstance(models, list) else set()
+    owners = (
+        {item.get("owned_by") for item in models if isinstance(item, dict)}
+        if isinstance(models, list)
+        else set()
+    )
     if "vllm" in owners:
         return EngineInfo("vllm", _text(await get("/version"), "version"))
     if "sglang" not in owners:

@@ -46,7 +46,9 @@ def make_record(
     try:
         prompt_ids = None if prompt is None else _pack(prompt)
         ids = None if output is None else _pack(output)
-        values = None if logprobs is None else logprobs if isinstance(logprobs, bytes) else pack_known(logprobs)
+        values = (
+            None if logprobs is None else logprobs if isinstance(logprobs, bytes) else pack_known(logprobs)
+        )
     except (TypeError, OverflowError):
         return None
     if counted and ids is not None and count_packed(ids) != counted:
