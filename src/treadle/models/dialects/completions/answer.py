@@ -4,11 +4,11 @@ from typing import Literal
 
 from msgspec import Struct
 
-from treadle.core.packed import pack_logprobs
-from treadle.core.types import Completion, FinishReason, Json, Message, Role, Settings, TokenRecord
-from treadle.models.wire.openai import PlainAnswer, read_ids, read_reason, read_usage
+from treadle.core.types import Completion, FinishReason, Json, Message, Role, Settings, TokenRecord, Usage
+from treadle.models.wire.openai import PlainAnswer, read_reason, read_usage
 from treadle.models.wire.plain import PlainReader
 from treadle.models.wire.price import Price, cost_of
+from treadle.models.wire.tokens import make_record
 
 _RESPONSE_FIELDS = frozenset(("id", "object", "created", "model", "choices", "usage", "error"))
 _CHOICE_FIELDS = frozenset(
@@ -44,31 +44,26 @@ def read_completion(raw: Json, settings: Settings, price: Price | None) -> Compl
         raw.get("model"),
         raw.get("id"),
         settings,
-        _read_tokens(choice, raw),
+        _read_tokens(choice, raw, usage),
         opaque or None,
     )
 
 
-def _read_tokens(choice: dict[str, Json], raw: dict[str, Json]) -> TokenRecord | None:
+def _read_tokens(choice: dict[str, Json], raw: dict[str, Json], usage: Usage | None) -> TokenRecord | None:
     """Return the token ids and log probabilities of an answer; `None` if there are none.
 
     Source: OpenAI's `token_logprobs`, vLLM's `token_ids` and `prompt_token_ids`.
     """
     told = choice.get("logprobs")
-    logprobs: bytes | None = None
-    tokens: tuple[str, ...] | None = None
-    if isinstance(told, dict) and isinstance(told.get("token_logprobs"), list):
-        try:
-            logprobs = pack_logprobs(told["token_logprobs"])
-        except (TypeError, ValueError):
-            logprobs = None
-        texts = told.get("tokens")
-        if isinstance(texts, list) and all(isinstance(item, str) for item in texts):
-            tokens = tuple(texts)
-    token_ids = read_ids(choice.get("token_ids"))
-    prompt = read_ids(choice.get("prompt_token_ids")) or read_ids(raw.get("prompt_token_ids"))
-    record = TokenRecord(prompt, 0, token_ids, logprobs, tokens if token_ids is None else None)
-    return None if record == TokenRecord() else record
+    logprobs = told.get("token_logprobs") if isinstance(told, dict) else None
+    texts = told.get("tokens") if isinstance(told, dict) else None
+    return make_record(
+        choice.get("prompt_token_ids") or raw.get("prompt_token_ids"),
+        choice.get("token_ids"),
+        logprobs,
+        counted=None if usage is None else usage.output_tokens,
+        tokens=tuple(map(str, texts)) if isinstance(texts, list) else None,
+    )
 
 
 # Plain answers
