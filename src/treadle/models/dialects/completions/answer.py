@@ -1,6 +1,6 @@
 """The reader of text completions: a raw object, or the bytes of a plain answer, becomes a `Completion`."""
 
-from typing import Literal
+from typing import Any, Literal
 
 from msgspec import Struct
 
@@ -84,11 +84,58 @@ class _Answer(PlainAnswer, forbid_unknown_fields=True, gc=False, kw_only=True):
     choices: tuple[_Choice]
 
 
+class _Logprobs(Struct, gc=False):
+    token_logprobs: list[float | None] | None = None
+
+
+class _TokenChoice(Struct, forbid_unknown_fields=True, gc=False):
+    """The choice of an answer with token ids."""
+
+    text: str
+    finish_reason: Literal["stop", "length"]
+    token_ids: list[int]
+    index: int = 0
+    logprobs: _Logprobs | None = None
+    prompt_token_ids: list[int] | None = None
+    prompt_logprobs: None = None
+    stop_reason: None = None
+    routed_experts: None = None
+
+
+class _TokenAnswer(PlainAnswer, forbid_unknown_fields=True, gc=False, kw_only=True):
+    """An answer with token ids."""
+
+    choices: tuple[_TokenChoice]
+    ec_transfer_params: None = None
+    metrics: None = None
+
+
 class CompletionsReader(PlainReader):
-    """The reader of plain completions."""
+    """The reader of plain completions. If token ids are asked for, an answer with them is a plain one."""
 
     ANSWER = _Answer
 
-    def _read(self, answer: _Answer) -> Completion:
+    def __init__(self, settings: Settings, price: Price | None) -> None:
+        self._has_ids = bool(settings.return_token_ids)
+        super().__init__(settings, price, _TokenAnswer if self._has_ids else None)
+
+    def _read(self, answer: Any) -> Completion:
         usage = None if answer.usage is None else answer.usage.read()
-        return self._complete(answer.choices[0].text, (), usage, answer.model, answer.id)
+        choice = answer.choices[0]
+        if not self._has_ids:
+            return self._complete(choice.text, (), usage, answer.model, answer.id)
+        return Completion(
+            Message(Role.ASSISTANT, choice.text),
+            FinishReason(choice.finish_reason),
+            usage,
+            cost_of(usage, self._price),
+            answer.model,
+            answer.id,
+            self._settings,
+            make_record(
+                choice.prompt_token_ids,
+                choice.token_ids,
+                None if choice.logprobs is None else choice.logprobs.token_logprobs,
+                counted=None if usage is None else usage.output_tokens,
+            ),
+        )
