@@ -53,6 +53,7 @@ PURE = frozenset(
         "re",
         "struct",
         "string",
+        "struct",
         "sys",
         "typing",
         "unicodedata",

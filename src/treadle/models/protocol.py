@@ -52,8 +52,8 @@ class Watch(Struct, eq=False):
     answered_by: str | None = None
     """The name of the model that answered, which a wrapper of several models sets; `None`: there is only one."""
     on_token_ids: Callable[[Sequence[int]], None] | None = None
-    """The function that an engine of `models.tokens` calls with the newest sampled ids while it samples, in place
-    of `on_delta`. `None`: the answer is not streamed."""
+    """The function that an engine of `models.tokens` calls with the newest ids while it samples, in place of
+    `on_delta`. `None`: the answer is not streamed."""
 
 
 class Model(Protocol):

@@ -11,12 +11,13 @@ what is fast there.
 
 import asyncio
 import contextlib
+import logging
 import os
 import sqlite3
 import threading
 import time
 import weakref
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Collection, Iterator
 from concurrent.futures import Future
 from functools import cached_property, partial
 from pathlib import Path
@@ -25,7 +26,7 @@ from typing import Any, TypeVar
 from treadle.core import events as e
 from treadle.core.errors import ConfigError, JournalError, RunNotFoundError
 from treadle.core.patches import load
-from treadle.journal.follow import POLL_SECONDS, Changes, follow
+from treadle.journal.follow import POLL_SECONDS, Changes, PolledNews, follow
 from treadle.journal.identity import VARIABLE, is_marked, is_sealed, make_seal
 from treadle.journal.protocol import Attached, Clock, RunFilter, RunInfo, StoreOptions
 from treadle.journal.sqlite.backup import back_up
@@ -34,13 +35,15 @@ from treadle.journal.sqlite.committer import Committer
 from treadle.journal.sqlite.delete import delete_run, find_contents
 from treadle.journal.sqlite.failures import explain_closed
 from treadle.journal.sqlite.layout import LEVELS, connect, read_meta, sync_folders
-from treadle.journal.sqlite.lease import Lease, Silence, Watch, take_lease
+from treadle.journal.sqlite.lease import Lease, Silence, Watch, find_waiting, free_dead, take_lease
 from treadle.journal.sqlite.pending import Pending
 from treadle.journal.sqlite.reader import Reader
 from treadle.journal.sqlite.rows import COLUMNS, facts_from, fill_facts, store_facts
 from treadle.journal.sqlite.writer import SqliteWriter
 
 A = TypeVar("A", bound=Attached)
+A_co = TypeVar("A_co", covariant=True)
+_log = logging.getLogger("treadle.journal")
 
 _TURN_SECONDS = 5.0
 """How long a closing journal waits for an event loop of another thread."""
@@ -76,6 +79,11 @@ class SqliteJournal:
 
     def __repr__(self) -> str:
         return f"SqliteJournal({str(self.path)!r}, level={self.level!r})"
+
+    @property
+    def address(self) -> str:
+        """See `Journal.address`."""
+        return str(self.path.absolute())
 
     def create(self, run_id: str, *, is_imported: bool = False) -> SqliteWriter:
         """See `Journal.create`."""
@@ -117,20 +125,32 @@ class SqliteJournal:
 
     async def acquire(self, run_id: str) -> SqliteWriter:
         """See `Journal.acquire`."""
-        self._check_open()
         last: Silence | None = None
         while True:
-            self._flush(asyncio.get_running_loop())
-            taken = self._committer.submit(partial(self._take, run_id, last))
-            try:
-                answer = await asyncio.wrap_future(taken)
-            except asyncio.CancelledError:
-                taken.add_done_callback(self._give_back)
-                raise
+            answer = await self._lease(partial(self._take, run_id, last))
             if isinstance(answer, SqliteWriter):
                 return answer
             last = answer
             await asyncio.sleep(last.pause_seconds)
+
+    async def claim(self, queue: str, skip: Collection[str] = ()) -> SqliteWriter | None:
+        """See `Journal.claim`."""
+        return await self._lease(partial(self._claim, queue, skip))
+
+    def news(self) -> PolledNews:
+        """See `Journal.news`."""
+        return PolledNews(self._reader.version)
+
+    async def _lease(self, take: Callable[[sqlite3.Connection], A_co]) -> A_co:
+        """Return what `take` returns in a transaction. If the caller is cancelled, a writer is released."""
+        self._check_open()
+        self._flush(asyncio.get_running_loop())
+        taken = self._committer.submit(take)
+        try:
+            return await asyncio.wrap_future(taken)
+        except asyncio.CancelledError:
+            taken.add_done_callback(self._give_back)
+            raise
 
     def read(self, run_id: str, after_seq: int = 0, until_seq: int | None = None) -> list[e.Event]:
         """See `Journal.read`."""
@@ -257,6 +277,22 @@ class SqliteJournal:
             facts,
         )
 
+    def _claim(self, queue: str, skip: Collection[str], db: sqlite3.Connection) -> SqliteWriter | None:
+        """Take the lease of a waiting run, in the committer's thread."""
+        free_dead(db, queue, self._committer.owner_id, self._watch)
+        for key, run_id in find_waiting(db, queue):
+            if run_id in skip or not self.is_trusted(run_id):
+                continue
+            try:
+                writer = self._take(run_id, None, db)
+            except JournalError as error:
+                _log.warning("run %r of the queue %r is left out: %s", run_id, queue, error)
+                db.execute("UPDATE runs SET owner=NULL WHERE id=?", (key,))
+                continue
+            assert isinstance(writer, SqliteWriter)  # nobody has the lease
+            return writer
+        return None
+
     def _read_end(self, db: sqlite3.Connection, key: int) -> tuple[Any, ...]:
         """Return a run's newest frame, how many events it has, the frame's last seq and checksum, and its facts."""
         return db.execute(  # type: ignore[no-any-return]
@@ -265,7 +301,7 @@ class SqliteJournal:
             (key,),
         ).fetchone()
 
-    def _give_back(self, taken: "Future[SqliteWriter | Silence]") -> None:
+    def _give_back(self, taken: "Future[Any]") -> None:
         """Release a lease that was taken for a caller who was cancelled meanwhile."""
         if taken.cancelled() or taken.exception() is not None:
             return

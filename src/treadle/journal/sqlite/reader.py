@@ -6,6 +6,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from treadle.core import events as e
 from treadle.core.errors import JournalError, RunNotFoundError
 from treadle.journal.follow import Page
@@ -64,6 +66,18 @@ class Reader:
         """Give up the connection in a forked child, and return it."""
         self._is_closed, self.lock = True, threading.Lock()
         return self._db
+
+    def version(self) -> int | None:
+        """Return a number that changes when any connection commits; `None` while another thread reads."""
+        if not self.lock.acquire(blocking=False):
+            return None
+        try:
+            self.check_open()
+            return int(self._db.execute("PRAGMA data_version").fetchone()[0])
+        except ERRORS as error:
+            raise explain(error, self._path) from error
+        finally:
+            self.lock.release()
 
     def read(self, run_id: str, after_seq: int = 0, until_seq: int | None = None) -> list[e.Event]:
         """See `Journal.read`."""
@@ -232,6 +246,9 @@ def _compile(filter_: RunFilter, live: set[int]) -> tuple[list[str], list[object
     if filter_.id_prefix:
         # A range, so that the index is used.
         found.append(("runs.run_id >= ? AND runs.run_id < ?", (filter_.id_prefix, filter_.id_prefix + _LAST)))
+    if filter_.run_ids is not None:
+        run_ids = msgspec.json.encode(list(filter_.run_ids)).decode()
+        found.append(("runs.run_id IN (SELECT value FROM json_each(?))", (run_ids,)))
     if filter_.is_finished is not None:
         statuses = "'finished'" if filter_.is_finished else "'running', 'paused'"
         found.append((f"runs.status IN ({statuses})", ()))

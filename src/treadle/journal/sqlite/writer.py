@@ -13,7 +13,7 @@ import msgspec
 from treadle.core import events as e
 from treadle.core.errors import JournalError
 from treadle.journal.facts import Facts
-from treadle.journal.protocol import DONE, Settled
+from treadle.journal.protocol import DONE, Settled, queue_of
 from treadle.journal.sqlite.checks import row_checksum, seed_of
 from treadle.journal.sqlite.lease import Lease
 from treadle.journal.sqlite.pending import Pending
@@ -175,6 +175,11 @@ class SqliteWriter:
             with self._pending.lock:
                 (self._write or self._open_write()).is_release = True
             self._is_released = True
+
+    @property
+    def queue(self) -> str | None:
+        """The queue in which the run waits for workers; `None` for a run that was imported."""
+        return None if self.seal == "" else queue_of(self._facts.labels)
 
     def hand_over(self) -> Write:
         """Return the open write for the committer; the next append opens another. The caller holds the lock of
