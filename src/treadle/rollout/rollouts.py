@@ -34,6 +34,7 @@ from treadle.rollout.progress import (
     Watch,
 )
 from treadle.rollout.slots import Slots
+from treadle.rollout.stored import Folder, rebuild
 from treadle.rollout.versions import Versions
 from treadle.rollout.work import GROUPS, GroupWork, Here, Made, RunnerLike
 
@@ -42,27 +43,6 @@ _FIXED = ("name", "seed", "tasks", "order", "group_size", "deliver", "tree", "jo
 them."""
 _OPEN = "open_group"
 """The fact of the ledger with the number of the group that a consumer got and has not acknowledged."""
-
-
-class Folder(Struct, frozen=True):
-    """The files of the rollouts of one configuration."""
-
-    path: Path
-
-    @property
-    def ledger(self) -> Path:
-        """The plan, and the outcome of each group."""
-        return self.path / "ledger.db"
-
-    @property
-    def groups(self) -> Path:
-        """The delivered groups, one line of JSON for each: the ids, rewards and advantages of their rollouts."""
-        return self.path / "groups.jsonl"
-
-    @property
-    def journal(self) -> Path:
-        """The journal of the runs, unless the configuration names another one."""
-        return self.path / "runs.db"
 
 
 class Result(Struct, frozen=True):
@@ -197,6 +177,7 @@ def check_continued(config: Config, ledger: Ledger, journal: Journal) -> None:
             "continue those in their folder"
         )
     ledger.set("config", msgspec.json.encode(described).decode())
+    ledger.set("settings", config.model_dump_json())
     # Groups that failed because of the infrastructure are always tried again.
     ledger.reopen(Status.FAILED)
 
@@ -307,10 +288,8 @@ class _Work:
         number = self._ledger.get(_OPEN)
         if not number:
             return None
-        row = self._ledger.connection.execute(
-            "SELECT spec FROM items WHERE number = ?", (int(number),)
-        ).fetchone()
-        return await asyncio.to_thread(self.work.rebuild, msgspec.json.decode(row[0], type=GroupSpec))
+        entry = next(item for item in self._ledger.entries(Status.KEPT) if item.number == int(number))
+        return await asyncio.to_thread(rebuild, self._config, self._journal, entry)
 
     def note_version(self, version: str) -> None:
         """Take note of new weights."""

@@ -29,9 +29,9 @@ from treadle.core.errors import (
 from treadle.core.state import Status as RunStatus
 from treadle.core.types import Fault, Json, StopReason, Usage
 from treadle.engines.ledger import Item, Outcome, Status
-from treadle.export.groups import Group, Rollout
+from treadle.export.groups import Group
 from treadle.rollout.agents import Agents
-from treadle.rollout.collect import Own, is_cut, make_rollout, measure
+from treadle.rollout.collect import Collector, Rolled, rewards_of
 from treadle.rollout.config import Config
 from treadle.rollout.plan import GroupSpec
 from treadle.rollout.progress import RolloutEnded, RolloutRetried
@@ -39,9 +39,9 @@ from treadle.rollout.slots import Expected, Slots
 from treadle.rollout.tree import fork_once
 from treadle.rollout.versions import Versions
 from treadle.sandbox.memory import SharedFiles
-from treadle.scoring.advantages import compute_advantages, has_variance
+from treadle.scoring.advantages import has_variance
 from treadle.scoring.grade import grade, total_reward
-from treadle.scoring.registry import make_scorers, read_rewards
+from treadle.scoring.registry import make_scorers
 
 GROUPS = "groups"
 """The name of the ledger's file with the delivered groups."""
@@ -54,14 +54,6 @@ class DroppedError(Exception):
     def __init__(self, text: str, status: Status = Status.REJECTED) -> None:
         super().__init__(text)
         self.status = status
-
-
-class Rolled(Struct, frozen=True):
-    """One finished rollout with what it used."""
-
-    rollout: Rollout
-    own: Own
-    is_cut: bool
 
 
 class Made(Struct, frozen=True):
@@ -94,8 +86,8 @@ class GroupWork:
         self._versions = versions
         self._runner = runner
         self._journal = agents.journal
-        self._rewards = read_rewards(config.rewards)
-        self._scorers = make_scorers(self._rewards)
+        self._collector = Collector(config, agents.journal)
+        self._scorers = make_scorers(self._collector.rewards)
         self._until_wanted = until_wanted
         self._tell = tell
 
@@ -110,7 +102,7 @@ class GroupWork:
                 runs = await self._drive(spec, task, expected)
         except DroppedError as dropped:
             return Made(spec, dropped=dropped)
-        rolled = tuple([await asyncio.to_thread(self._collect, run) for run in runs])
+        rolled = tuple([await asyncio.to_thread(self._collector.read, run) for run in runs])
         for one in rolled:
             for version in sorted(one.own.versions):
                 self._versions.note(version)
@@ -145,7 +137,7 @@ class GroupWork:
 
     async def _repeat(self, work: "_Rollout", expected: Expected, root: Run[Any] | None) -> Run[Any]:
         """Return the finished run of a rollout, which is tried again after a fault of the infrastructure."""
-        retries, run_id = self._config.retries, self._run_id(work)
+        retries, run_id = self._config.retries, work.spec.run_id(self._config.name, work.index)
         for attempt in range(1, retries.attempts + 1):
             async with self._slots:
                 if attempt == 1:
@@ -156,7 +148,7 @@ class GroupWork:
                     RolloutEnded(
                         run_id=run_id,
                         task=work.spec.task,
-                        reward=total_reward(run.state.rewards, self._rewards),
+                        reward=total_reward(run.state.rewards, self._collector.rewards),
                         steps=run.steps,
                         stop_reason=str(run.stop_reason),
                     )
@@ -167,9 +159,6 @@ class GroupWork:
                 await asyncio.sleep(min(retries.delay_seconds * 2 ** (attempt - 1), _MAX_DELAY_SECONDS))
         text = f"rollout {run_id} failed {retries.attempts} times, at last with: {fault}"
         raise DroppedError(f"infrastructure: {text}", Status.FAILED)
-
-    def _run_id(self, work: "_Rollout") -> str:
-        return f"{self._config.name}-{work.spec.group}-{work.index}"
 
     async def _try(self, work: "_Rollout", run_id: str, root: Run[Any] | None) -> tuple[Run[Any] | None, str]:
         """Return the finished run, or `None` and the fault of the infrastructure.
@@ -226,18 +215,16 @@ class GroupWork:
     def _find_fault(self, made: Made) -> DroppedError | None:
         """Return why a group of finished rollouts is not wanted; `None` if it is."""
         config = self._config
-        overlong = [one.rollout.run_id for one in made.rolled if self._is_overlong(one)]
+        overlong = [one.rollout.run_id for one in made.rolled if one.is_overlong]
         if overlong and config.overlong == "drop":
             return DroppedError(f"overlong: {', '.join(overlong)}")
-        if config.no_variance == "drop" and config.deliver == "group" and not has_variance(_rewards_of(made)):
+        if (
+            config.no_variance == "drop"
+            and config.deliver == "group"
+            and not has_variance(rewards_of(made.rolled))
+        ):
             return DroppedError("no_variance: all rewards are equal")
         return None
-
-    def _is_overlong(self, one: Rolled) -> bool:
-        most = self._config.max_row_tokens
-        return one.is_cut or (
-            most is not None and any(len(item.token_ids_T) > most for item in one.rollout.trajectories)
-        )
 
     def settle(self, item: Item, attempt: int, result: Made, connection: sqlite3.Connection) -> Outcome:
         """Return the outcome of an item; see `engines.engine.Work`."""
@@ -260,40 +247,16 @@ class GroupWork:
         line = msgspec.json.encode(outline(group, staleness)) + b"\n"
         return replace(outcome, status=Status.KEPT, file=GROUPS, line=line)
 
-    def _collect(self, run: Run[Any]) -> Rolled:
-        reward = total_reward(run.state.rewards, self._rewards)
-        known = run.state.rewards
-        rewards = {spec.name: known[spec.name] for spec in self._rewards if spec.name in known}
-        return Rolled(make_rollout(run, rewards, reward), measure(run.events), is_cut(run))
-
     def staleness_of(self, made: Made) -> int:
         """Return how many versions the weights are ahead of those of the oldest token."""
         return self._versions.age([version for one in made.rolled for version in one.own.versions])
 
     def make_group(self, made: Made) -> Group:
         """Return the group as it is delivered now."""
-        rollouts = [one.rollout for one in made.rolled]
-        kind = self._config.advantages
-        if kind != "none" and self._config.deliver == "group":
-            advantages = compute_advantages(kind, _rewards_of(made))
-            rollouts = [replace(item, advantage=advantages[index]) for index, item in enumerate(rollouts)]
-        return Group(
-            group_id=f"{self._config.name}-{made.spec.group}",
-            number=made.spec.group,
-            task=made.spec.task,
-            rollouts=tuple(rollouts),
-            has_variance=has_variance(_rewards_of(made)),
-            weight_version=self._versions.current,
-        )
-
-    def rebuild(self, spec: GroupSpec) -> Group:
-        """Return a delivered group again, from its journal. Blocks."""
-        name = self._config.name
-        runs = [Run.load(f"{name}-{spec.group}-{index}", self._journal) for index in spec.rollouts]
-        return self.make_group(Made(spec, tuple([self._collect(run) for run in runs])))
+        return self._collector.make_group(made.spec, made.rolled, self._versions.current)
 
     def _describe(self, made: Made) -> Json:
-        rewards = _rewards_of(made)
+        rewards = rewards_of(made.rolled)
         graded = [reward for reward in rewards if reward is not None]
         return {
             "rewards": rewards,
@@ -301,6 +264,7 @@ class GroupWork:
             "solved": sum([reward >= self._config.solved_at for reward in graded]),
             "has_variance": has_variance(rewards),
             "staleness": self.staleness_of(made),
+            "weight_version": self._versions.current,
         }
 
 
@@ -353,10 +317,6 @@ def outline(group: Group, staleness: int) -> Json:
             for rollout in group.rollouts
         ],
     }
-
-
-def _rewards_of(made: Made) -> list[float | None]:
-    return [one.rollout.reward for one in made.rolled]
 
 
 def _sum(rolled: Sequence[Rolled]) -> tuple[Usage, float | None]:
