@@ -147,6 +147,4 @@ def rollout(
         "journal": journal,
     }
     changes = rolling.Changes({key: value for key, value in given.items() if value}, tuple(settings or ()))
-    if is_demo:
-        return rolling.run_demo(changes, shown)
     return rolling.run(config, changes, shown)

@@ -1,5 +1,6 @@
 """`treadle rollout report`: a report of rollouts."""
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
 
@@ -9,6 +10,7 @@ from treadle.cli.exit import ExitCode
 from treadle.cli.options import shared as o
 from treadle.cli.terminal.bar import bar
 from treadle.cli.terminal.output import print_json, stdout
+from treadle.export.groups import Group
 
 EXAMPLES = (
     "treadle rollout report rollouts",
@@ -22,11 +24,15 @@ def report(
     ] = Path("rollouts"),
     out: Annotated[
         Path | None,
-        typer.Option("--out", "-o", metavar="FILE", help="The file to write. Default: report.html in the folder."),
+        typer.Option(
+            "--out", "-o", metavar="FILE", help="The file to write. Default: report.html in the folder."
+        ),
     ] = None,
     renderer: Annotated[
         str | None,
-        typer.Option("--renderer", metavar="NAME", help="What makes text of token ids: hf:FOLDER or family:NAME."),
+        typer.Option(
+            "--renderer", metavar="NAME", help="What makes text of token ids: hf:FOLDER or family:NAME."
+        ),
     ] = None,
     is_json: o.IsJson = False,
 ) -> int:
@@ -46,7 +52,7 @@ def report(
         decode = load_renderer(renderer).decode
     with bar("reading", len(stored.entries), is_json=is_json) as advance:
 
-        def groups():  # type: ignore[no-untyped-def]
+        def groups() -> Iterator[Group]:
             for group in read_groups(folder, stored):
                 yield group
                 advance(group.group_id)
