@@ -213,6 +213,11 @@ COMMANDS: dict[str, Command | Group] = {
         "Resume a run that was interrupted, failed, or is waiting for an answer.",
         _RUN,
     ),
+    "worker": Command(
+        "treadle.cli.worker:worker",
+        "Drive the runs that wait in a queue of a journal, until Ctrl-C or SIGTERM.",
+        _RUN,
+    ),
     "approve": Command(
         "treadle.cli.approve:approve", "Decide about a tool call that waits for approval.", _RUN
     ),
