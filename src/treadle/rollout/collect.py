@@ -1,6 +1,5 @@
 """Finished runs as rollouts and groups."""
 
-from array import array
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -9,6 +8,7 @@ from msgspec.structs import replace
 
 from treadle.agent.run import Run
 from treadle.core import events as e
+from treadle.core.errors import ExportError
 from treadle.core.narrowing import Event
 from treadle.core.types import FinishReason, StopReason, Usage
 from treadle.export.groups import Group, Rollout
@@ -18,7 +18,7 @@ from treadle.rollout.plan import GroupSpec
 from treadle.scoring.advantages import compute_advantages, has_variance
 from treadle.scoring.grade import total_reward
 from treadle.scoring.registry import read_rewards
-from treadle.trajectory.tokens.types import TokenGrade, Trajectory
+from treadle.trajectory.tokens.graph import load_tokens
 
 _LIMITS = frozenset(
     (
@@ -78,6 +78,7 @@ def is_cut(run: Run[Any]) -> bool:
 class Rolled(Struct, frozen=True):
     """One finished rollout with what it used."""
 
+    run: Run[Any]
     rollout: Rollout
     own: Own
     is_overlong: bool
@@ -92,10 +93,16 @@ class Collector:
         self.rewards = read_rewards(config.rewards)
 
     def read(self, run: Run[Any]) -> Rolled:
-        """Return the rollout of a finished run."""
+        """Return the rollout of a finished run.
+
+        Raises: `ExportError` if a sampled token would be lost or delivered twice.
+        """
         assert run.stop_reason is not None
         started = run.state.started
-        trajectories = tuple(read_trajectories(run))
+        graph = load_tokens(self._journal, run.run_id)
+        if graph.conservation.faults:
+            raise ExportError(f"the tokens of run {run.run_id!r} cannot be delivered: {graph.conservation}")
+        trajectories = graph.trajectories
         known = run.state.rewards
         most = self._config.max_row_tokens
         rollout = Rollout(
@@ -113,7 +120,7 @@ class Collector:
         is_overlong = is_cut(run) or (
             most is not None and any([len(item.token_ids_T) > most for item in trajectories])
         )
-        return Rolled(rollout, measure(run.events), is_overlong)
+        return Rolled(run, rollout, measure(run.events), is_overlong)
 
     def make_group(self, spec: GroupSpec, rolled: Sequence[Rolled], weight_version: str | None) -> Group:
         """Return a group as it is delivered."""
@@ -141,16 +148,3 @@ class Collector:
 def rewards_of(rolled: Iterable[Rolled]) -> list[float | None]:
     """Return the rewards of rollouts."""
     return [one.rollout.reward for one in rolled]
-
-
-def read_trajectories(run: Run[Any]) -> Iterable[Trajectory]:
-    """Return the token trajectories of a run."""
-    yield Trajectory(
-        run_id=run.run_id,
-        branch=0,
-        grade=TokenGrade.TEXT,
-        token_ids_T=array("i"),
-        sampled_T=b"",
-        logprobs_T=array("f"),
-        messages=tuple(run.messages),
-    )

@@ -7,14 +7,12 @@ says why.
 import asyncio
 import sqlite3
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from treadle.agent.agent import Agent
-from treadle.agent.once import run_once
 from treadle.agent.run import Run
 from treadle.agent.task import Task, load_task
 from treadle.core.errors import (
@@ -29,18 +27,19 @@ from treadle.core.errors import (
 from treadle.core.state import Status as RunStatus
 from treadle.core.types import Fault, Json, StopReason, Usage
 from treadle.engines.ledger import Item, Outcome, Status
+from treadle.engines.protocol import Runner
 from treadle.export.groups import Group
-from treadle.rollout.agents import Agents
 from treadle.rollout.collect import Collector, Rolled, rewards_of
 from treadle.rollout.config import Config
 from treadle.rollout.plan import GroupSpec
 from treadle.rollout.progress import RolloutEnded, RolloutRetried
+from treadle.rollout.seeded import Agents
 from treadle.rollout.slots import Expected, Slots
 from treadle.rollout.tree import fork_once
 from treadle.rollout.versions import Versions
 from treadle.sandbox.memory import SharedFiles
 from treadle.scoring.advantages import has_variance
-from treadle.scoring.grade import grade, total_reward
+from treadle.scoring.grade import grade
 from treadle.scoring.registry import make_scorers
 
 GROUPS = "groups"
@@ -74,7 +73,7 @@ class GroupWork:
         agents: Agents,
         slots: Slots,
         versions: Versions,
-        runner: "RunnerLike",
+        runner: Runner,
         *,
         until_wanted: Callable[[], Any],
         tell: Callable[[RolloutEnded | RolloutRetried], None],
@@ -99,44 +98,43 @@ class GroupWork:
             tree = self._config.tree
             roots = [index for index in spec.rollouts if tree is None or index < tree.roots]
             with self._slots.expect(len(roots)) as expected:
-                runs = await self._drive(spec, task, expected)
+                rolled = await self._drive(spec, task, expected)
         except DroppedError as dropped:
             return Made(spec, dropped=dropped)
-        rolled = tuple([await asyncio.to_thread(self._collector.read, run) for run in runs])
         for one in rolled:
             for version in sorted(one.own.versions):
                 self._versions.note(version)
-        made = Made(spec, rolled)
+        made = Made(spec, tuple(rolled))
         fault = self._find_fault(made)
         if fault is None:
             await self._until_wanted()
         return made if fault is None else replace(made, dropped=fault)
 
-    async def _drive(self, spec: GroupSpec, task: Task, expected: Expected) -> list[Run[Any]]:
-        """Return the finished runs of a group. The first one that cannot be finished ends the others."""
+    async def _drive(self, spec: GroupSpec, task: Task, expected: Expected) -> list[Rolled]:
+        """Return the finished rollouts of a group. The first one that cannot be finished ends the others."""
         files = SharedFiles(task.files)
-        runs: dict[int, asyncio.Task[Run[Any]]] = {}
+        made: dict[int, asyncio.Task[Rolled]] = {}
         tree = self._config.tree
         try:
             async with asyncio.TaskGroup() as group:
                 for index in spec.rollouts:
-                    root = None if tree is None or index < tree.roots else runs[index % tree.roots]
+                    root = None if tree is None or index < tree.roots else made[index % tree.roots]
                     work = _Rollout(spec, index, task, files, root)
-                    runs[index] = group.create_task(self._persist(work, expected))
+                    made[index] = group.create_task(self._persist(work, expected))
         except ExceptionGroup as failed:
             raise failed.exceptions[0] from None
-        return [runs[index].result() for index in spec.rollouts]
+        return [made[index].result() for index in spec.rollouts]
 
-    async def _persist(self, work: "_Rollout", expected: Expected) -> Run[Any]:
-        """Return the finished run of a rollout, after that of the rollout that it is forked from."""
+    async def _persist(self, work: "_Rollout", expected: Expected) -> Rolled:
+        """Return a finished rollout, after that of the rollout that it is forked from."""
         if work.root is None:
             return await self._repeat(work, expected, None)
         root = await asyncio.shield(work.root)
         with self._slots.expect(1) as own:
-            return await self._repeat(work, own, root)
+            return await self._repeat(work, own, root.run)
 
-    async def _repeat(self, work: "_Rollout", expected: Expected, root: Run[Any] | None) -> Run[Any]:
-        """Return the finished run of a rollout, which is tried again after a fault of the infrastructure."""
+    async def _repeat(self, work: "_Rollout", expected: Expected, root: Run[Any] | None) -> Rolled:
+        """Return a finished rollout, which is tried again after a fault of the infrastructure."""
         retries, run_id = self._config.retries, work.spec.run_id(self._config.name, work.index)
         for attempt in range(1, retries.attempts + 1):
             async with self._slots:
@@ -144,16 +142,9 @@ class GroupWork:
                     expected.arrive()
                 run, fault = await self._try(work, run_id, root)
             if run is not None:
-                self._tell(
-                    RolloutEnded(
-                        run_id=run_id,
-                        task=work.spec.task,
-                        reward=total_reward(run.state.rewards, self._collector.rewards),
-                        steps=run.steps,
-                        stop_reason=str(run.stop_reason),
-                    )
-                )
-                return run
+                rolled = await asyncio.to_thread(self._collector.read, run)
+                self._tell(_describe_rollout(work.spec.task, rolled))
+                return rolled
             if attempt < retries.attempts:
                 self._tell(RolloutRetried(run_id=run_id, attempt=attempt, error=fault))
                 await asyncio.sleep(min(retries.delay_seconds * 2 ** (attempt - 1), _MAX_DELAY_SECONDS))
@@ -265,6 +256,9 @@ class GroupWork:
             "has_variance": has_variance(rewards),
             "staleness": self.staleness_of(made),
             "weight_version": self._versions.current,
+            "sampled_tokens": sum(
+                [item.sampled_tokens for one in made.rolled for item in one.rollout.trajectories]
+            ),
         }
 
 
@@ -275,24 +269,22 @@ class _Rollout(Struct, frozen=True):
     index: int
     task: Task
     files: SharedFiles
-    root: "asyncio.Task[Run[Any]] | None"
+    root: "asyncio.Task[Rolled] | None"
     """The rollout that this one is forked from; `None` if it begins from the start."""
 
 
-class RunnerLike(Protocol):
-    """The driver of runs."""
-
-    async def run(self, agent: Agent[Any], run_id: str, task: str | Task, /, **options: Any) -> Run[Any]:
-        """Return the finished run."""
-        ...
-
-
-class Here:
-    """A runner in this process."""
-
-    async def run(self, agent: Agent[Any], run_id: str, task: str | Task, /, **options: Any) -> Run[Any]:
-        """Return the finished run."""
-        return await run_once(agent, run_id, task, **options)
+def _describe_rollout(task: str, rolled: Rolled) -> RolloutEnded:
+    rollout, own = rolled.rollout, rolled.own
+    return RolloutEnded(
+        run_id=rollout.run_id,
+        task=task,
+        reward=rollout.reward,
+        steps=rollout.steps,
+        stop_reason=rollout.stop_reason.value,
+        input_tokens=own.usage.input_tokens,
+        output_tokens=own.usage.output_tokens,
+        cost_usd=own.cost_usd,
+    )
 
 
 def outline(group: Group, staleness: int) -> Json:
