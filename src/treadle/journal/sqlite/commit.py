@@ -12,8 +12,8 @@ from zlib import crc32
 
 from treadle.core.errors import JournalError, LeaseLostError, RunExistsError
 from treadle.journal.sqlite.layout import read_meta
-from treadle.journal.sqlite.rows import HEAD_COLUMNS, RUN_COLUMNS
-from treadle.journal.sqlite.writer import SqliteWriter, Write
+from treadle.journal.tables.rows import HEAD_COLUMNS, RUN_COLUMNS
+from treadle.journal.tables.writer import TableWriter, Write
 
 _FRAME_WIDTH = 8
 _HEAD_WIDTH = 2 + len(HEAD_COLUMNS)
@@ -121,7 +121,7 @@ def _keep_run(db: sqlite3.Connection, write: Write, owner_id: int) -> None:
             db.execute("INSERT INTO trust VALUES(?,?)", (writer.key, writer.seal))
 
 
-def _check_lease(db: sqlite3.Connection, writer: SqliteWriter, owner_id: int) -> None:
+def _check_lease(db: sqlite3.Connection, writer: TableWriter, owner_id: int) -> None:
     holder = db.execute("SELECT owner, token FROM runs WHERE id=?", (writer.key,)).fetchone()
     if holder != (owner_id, writer.token):
         writer.error = LeaseLostError(
