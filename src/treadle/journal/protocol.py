@@ -34,6 +34,18 @@ class Clock(Protocol):
 CALLER = "treadle.caller"
 """The label of a sub-agent's run: the id of the run whose call drives it."""
 
+QUEUE = "treadle.queue"
+"""The label of a run that workers may drive: the name of the queue in which it waits for one; see
+`Journal.claim`."""
+
+
+def queue_of(labels: Mapping[str, str]) -> str | None:
+    """Return the queue in which a run with these labels waits; `None` if it waits in none.
+
+    A sub-agent's run waits in none, because its caller drives it.
+    """
+    return None if CALLER in labels else labels.get(QUEUE)
+
 
 class RunInfo(Struct, frozen=True, kw_only=True):
     """The facts about one run that a listing shows. The store keeps them, so no event has to be read."""

@@ -24,7 +24,6 @@ from treadle.journal.sqlite.lease import Watch, take_lease
 from treadle.journal.sqlite.reader import FileReader
 from treadle.journal.tables.checks import Head, Query
 from treadle.journal.tables.delete import Unused
-from treadle.journal.tables.filling import UNKNOWN
 from treadle.journal.tables.journal import TableJournal
 from treadle.journal.tables.owner import Lease, Silence
 from treadle.journal.tables.pending import Pending
@@ -34,9 +33,6 @@ A = TypeVar("A", bound=Attached)
 
 class SqliteJournal(TableJournal[sqlite3.Connection]):
     """A journal in an SQLite file, which several processes may have open. Each run has one writer."""
-
-    # A damaged text must not hide the other runs.
-    unknown_facts = UNKNOWN.format(run_id="CAST(run_id AS BLOB)")
 
     def __init__(
         self,
@@ -81,6 +77,10 @@ class SqliteJournal(TableJournal[sqlite3.Connection]):
 
     def _parts(self) -> dict[type[Attached], Attached]:
         return self._attached
+
+    def _unknown_facts(self) -> str:
+        # A damaged text must not hide the other runs.
+        return super()._unknown_facts().replace(" run_id,", " CAST(run_id AS BLOB),")
 
     def _is_marked(self, origin: str) -> bool:
         return is_marked(self.path, origin)

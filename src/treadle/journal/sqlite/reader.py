@@ -1,7 +1,6 @@
 """The reading connection of a journal in a file."""
 
 import sqlite3
-import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -24,7 +23,6 @@ class FileReader(TableReader):
     """The `TableReader` of a file."""
 
     newest_frame = "frames.id = heads.frame"
-    label = "EXISTS(SELECT 1 FROM json_each(runs.labels) WHERE key = ? AND value = ?)"
 
     def __init__(self, db: sqlite3.Connection, path: Path, watch: Watch) -> None:
         super().__init__(str(path))
@@ -65,7 +63,8 @@ class FileReader(TableReader):
 
     def disown(self) -> sqlite3.Connection:
         """See `TableReader.disown`."""
-        self._is_closed, self.lock = True, threading.Lock()
+        self._forget()
+        self._is_closed = True
         return self._db
 
     def read_frames(
@@ -88,6 +87,14 @@ class FileReader(TableReader):
         """See `TableReader.lost_rows`."""
         return [key for (key,) in self.query(_LOST)]
 
+    def label_condition(self, name: str, value: str) -> tuple[str, tuple[object, ...]]:
+        """See `TableReader.label_condition`."""
+        return "EXISTS(SELECT 1 FROM json_each(runs.labels) WHERE key = ? AND value = ?)", (name, value)
+
+    def start_of_all(self) -> int:
+        """See `TableReader.start_of_all`."""
+        return 0
+
     def end_position(self) -> int:
         """See `TableReader.end_position`: a frame."""
         return int(self.query("SELECT coalesce(max(id), 0) FROM frames")[0][0])
@@ -103,7 +110,7 @@ class FileReader(TableReader):
                 name, body, count, first, checksum, seed_of(name) if before is None else before
             )
             found += decode_frame(name, first, raws, after_seq)
-        return Page(found, frames[-1][0] if frames else position, is_last=False)
+        return Page(found, frames[-1][0] if frames else position, is_last=False, has_more=bool(frames))
 
     def live_owners(self) -> set[int]:
         """See `TableReader.live_owners`."""

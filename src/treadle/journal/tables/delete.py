@@ -1,7 +1,7 @@
 """What a run leaves behind that no other run needs, for its deletion."""
 
 from collections.abc import Iterable, Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from treadle.core.errors import LeaseHeldError
 from treadle.journal.deletion import digests_in, find_unused
@@ -15,7 +15,7 @@ class Unused(NamedTuple):
     """The contents that only one run needs, as of a position."""
 
     digests: set[str]
-    position: int
+    position: Any
     """The position up to which the runs were searched."""
 
 

@@ -14,10 +14,10 @@ ReadFrames = Callable[[Query, Head], Iterator[tuple[int, list[bytes]]]]
 _FILL_RUN = f"UPDATE runs SET {', '.join(f'{name}=?' for name in RUN_COLUMNS)} WHERE id=?"
 _FILL_HEAD = f"UPDATE heads SET {', '.join(f'{name}=?' for name in HEAD_COLUMNS)} WHERE run=?"
 UNKNOWN = (
-    "SELECT heads.run, heads.frame, {run_id}, status, stop_reason, created_at FROM heads "
-    "JOIN runs ON runs.id = heads.run WHERE heads.events IS NULL ORDER BY heads.run LIMIT ?"
+    "SELECT heads.run, heads.frame, run_id, status, stop_reason, created_at FROM heads "
+    "JOIN runs ON runs.id = heads.run WHERE {unknown} ORDER BY heads.run LIMIT ?"
 )
-"""The runs whose facts are unknown; `{run_id}` is the column with their ids."""
+"""The query for the runs whose facts are unknown."""
 
 
 def fill_facts(query: Query, read: ReadFrames, unknown: str, *, limit: int = 200) -> int:

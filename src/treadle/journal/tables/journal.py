@@ -46,9 +46,6 @@ _TURN_SECONDS = 5.0
 class TableJournal(ABC, Generic[D]):
     """A journal in tables, which several processes may have open. Each run has one writer."""
 
-    unknown_facts = UNKNOWN.format(run_id="run_id")
-    """The query for the runs whose facts are unknown."""
-
     def __init__(
         self, name: str, reader: TableReader, committer: Committer[D], pending: Pending, changes: Changes
     ) -> None:
@@ -80,6 +77,10 @@ class TableJournal(ABC, Generic[D]):
     def _delete(self, run_id: str, unused: Unused, db: D) -> None:
         """Delete a run in a transaction."""
 
+    def _unknown_facts(self) -> str:
+        """Return the query for the runs whose facts are unknown."""
+        return UNKNOWN.format(unknown=self._reader.unknown)
+
     def _is_marked(self, origin: str) -> bool:
         """Return whether something other than the seal proves that this user made the store."""
         return False
@@ -97,8 +98,10 @@ class TableJournal(ABC, Generic[D]):
 
     def is_trusted(self, run_id: str) -> bool:
         """See `Journal.is_trusted`."""
-        sql = "SELECT seal FROM trust WHERE run=?"
-        rows = self._reader.query(sql, (self._reader.key_of(run_id),))
+        return self._has_trust(run_id, self._reader.key_of(run_id), self._reader.query)
+
+    def _has_trust(self, run_id: str, key: int, query: Query) -> bool:
+        rows = query("SELECT seal FROM trust WHERE run=?", (key,))
         if self._is_own:
             return not rows or bool(rows[0][0])
         return bool(rows) and is_sealed(rows[0][0], self._origin[0], run_id)
@@ -201,7 +204,7 @@ class TableJournal(ABC, Generic[D]):
         return RunNotFoundError(f"run {run_id!r} not found in the journal {self._name!r}")
 
     def _fill(self, db: D) -> int:
-        return fill_facts(self._query_in(db), self._read_frames, self.unknown_facts)
+        return fill_facts(self._query_in(db), self._read_frames, self._unknown_facts())
 
     async def _lease(self, take: Callable[[D], T]) -> T:
         """Return what `take` returns in a transaction. If the caller is cancelled, a writer is released."""
@@ -222,6 +225,10 @@ class TableJournal(ABC, Generic[D]):
             raise self._not_found(run_id) from None
         if isinstance(lease, Silence):
             return lease
+        return self._writer_of(run_id, lease, db)
+
+    def _writer_of(self, run_id: str, lease: Lease, db: D) -> TableWriter:
+        """Return the writer of a run whose lease was taken. Raises: `JournalError` if the run is damaged."""
         query, read_frames = self._query_in(db), self._read_frames
         row = self._read_end(query, lease.key)
         if row[0] is not None and row[1] is None:

@@ -21,8 +21,8 @@ class TableReader(ABC):
 
     newest_frame: str
     """The condition on `frames` for being the newest one of a row of `heads`."""
-    label: str
-    """The condition on `runs` for having a label with a value."""
+    unknown = "heads.events IS NULL"
+    """The condition on `heads` for facts that are unknown."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -49,11 +49,19 @@ class TableReader(ABC):
         """
 
     @abstractmethod
-    def end_position(self) -> int:
-        """Return the position of all runs after the newest frame."""
+    def label_condition(self, name: str, value: str) -> tuple[str, tuple[object, ...]]:
+        """Return the condition on `runs` for having a label, and its values."""
 
     @abstractmethod
-    def next_page(self, after_seq: int, position: int) -> Page:
+    def start_of_all(self) -> Any:
+        """Return the position before all frames."""
+
+    @abstractmethod
+    def end_position(self) -> Any:
+        """Return the position after the newest frame of all runs."""
+
+    @abstractmethod
+    def next_page(self, after_seq: int, position: Any) -> Page:
         """Return the events of all runs after `position`."""
 
     @abstractmethod
@@ -71,6 +79,10 @@ class TableReader(ABC):
     @abstractmethod
     def disown(self) -> object:
         """Give up the connection in a forked child, and return it."""
+
+    def _forget(self) -> None:
+        """Replace the lock in a forked child, where another thread may have held it."""
+        self.lock = threading.Lock()
 
     def lost_rows(self) -> list[int]:
         """Return the rows of runs that are missing in the table `runs`."""
@@ -105,7 +117,7 @@ class TableReader(ABC):
     def has_unknown_facts(self) -> bool:
         """Return True if there are runs whose facts are unknown, because an older Treadle wrote them, or because
         they must be estimated anew."""
-        return bool(self.query("SELECT 1 FROM heads WHERE events IS NULL LIMIT 1"))
+        return bool(self.query(f"SELECT 1 FROM heads WHERE {self.unknown} LIMIT 1"))
 
     def runs(
         self, filter_: RunFilter, after: str | None, limit: int | None, *, newest_first: bool
@@ -129,10 +141,10 @@ class TableReader(ABC):
             *[info_from(str(run_id), tuple(row), is_driven=owner in live) for run_id, owner, *row in rows],
         ]
 
-    def start_position(self, run_id: str | None, after_seq: int | None) -> int:
-        """See `Source.start_position`: a seq for one run, a number of the store's for all."""
+    def start_position(self, run_id: str | None, after_seq: int | None) -> Any:
+        """See `Source.start_position`: a seq for one run, a value of the store's for all."""
         if run_id is None:
-            return self.end_position() if after_seq is None else 0
+            return self.end_position() if after_seq is None else self.start_of_all()
         key = self.key_of(run_id)
         if after_seq is not None:
             return after_seq
@@ -143,14 +155,14 @@ class TableReader(ABC):
             raise damaged(run_id, "its newest frame is missing")
         return int(rows[0][0])
 
-    def read_page(self, run_id: str | None, after_seq: int | None, position: int) -> Page:
+    def read_page(self, run_id: str | None, after_seq: int | None, position: Any) -> Page:
         """See `Source.read_page`."""
         if run_id is None:
             return self.next_page(after_seq or 0, position)
         rows = self.query("SELECT status, owner FROM runs WHERE run_id=?", (run_id,))
         is_over = bool(rows) and rows[0][0] == "finished" and rows[0][1] not in self.live_owners()
         events = self.read(run_id, position)
-        return Page(events, position + len(events), is_over)
+        return Page(events, position + len(events), is_over, has_more=bool(events))
 
     def key_of(self, run_id: str) -> int:
         """Return the number of the run's row. Raises: `RunNotFoundError`."""
@@ -183,7 +195,7 @@ class TableReader(ABC):
             statuses = "'finished'" if filter_.is_finished else "'running', 'paused'"
             found.append((f"runs.status IN ({statuses})", ()))
         for item in filter_.labels.items():
-            found.append((self.label, item))
+            found.append(self.label_condition(*item))
         if filter_.created_since is not None:
             found.append(("runs.created_at >= ?", (filter_.created_since,)))
         if filter_.created_before is not None:

@@ -11,9 +11,9 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 import msgspec
 
 from treadle.core import events as e
-from treadle.core.errors import JournalError
+from treadle.core.errors import JournalError, LeaseLostError, RunExistsError
 from treadle.journal.facts import Facts
-from treadle.journal.protocol import DONE, Settled
+from treadle.journal.protocol import DONE, Settled, queue_of
 from treadle.journal.tables.checks import row_checksum, seed_of
 from treadle.journal.tables.owner import Lease
 from treadle.journal.tables.pending import Pending
@@ -176,6 +176,11 @@ class TableWriter:
                 (self._write or self._open_write()).is_release = True
             self._is_released = True
 
+    @property
+    def queue(self) -> str | None:
+        """The queue in which the run waits for workers; `None` for a run that was imported."""
+        return None if self.seal == "" else queue_of(self._facts.labels)
+
     def hand_over(self) -> Write:
         """Return the open write for the committer; the next append opens another. The caller holds the lock of
         `Pending`."""
@@ -201,3 +206,13 @@ class TableWriter:
         self._on_open(self)
         write = self._write = Write(self, self._next_seq)
         return write
+
+
+def run_exists(run_id: str) -> RunExistsError:
+    """Return the error for a new run whose id is taken."""
+    return RunExistsError(f"run {run_id!r} exists already in this journal; resume it, or take another id")
+
+
+def lease_lost(run_id: str) -> LeaseLostError:
+    """Return the error for a writer whose run another process drives now."""
+    return LeaseLostError(f"run {run_id!r} was taken over by another process; this one stops driving it")
