@@ -39,7 +39,7 @@ from treadle.journal.protocol import Journal, RunFilter
 from treadle.journal.registry import STORES
 from treadle.models import call
 
-KINDS = {"memory": ["memory"], "sqlite": ["process", "power"]}
+KINDS = {"memory": ["memory"], "sqlite": ["process", "power"], "postgres": ["process", "power"]}
 """Store to the levels at which it is tested."""
 STARTED = e.RunStarted(at=1.0, version=e.VERSION, policy=Policy())
 
@@ -51,6 +51,9 @@ def reopen(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], Journ
     if store == "memory":
         journal = open_journal("memory:")
         return lambda: journal
+    if store == "postgres":
+        url = request.getfixturevalue("postgres_url")
+        return lambda: open_journal(url, level=level)
     return lambda: open_journal(tmp_path / "runs.db", level=level)
 
 
@@ -83,7 +86,7 @@ async def test_a_run_that_was_imported_is_trusted_when_the_user_says_so(
 
 
 def test_every_registered_store_is_tested_here() -> None:
-    assert sorted(STORES.names()) == sorted(KINDS)
+    assert sorted(STORES.names()) == sorted({*KINDS, "postgresql"})
 
 
 @pytest.fixture

@@ -9,6 +9,7 @@ from treadle.journal.tables.checks import Head, Query, check_frame, damaged, see
 _BATCH = 256
 """How many frames are read at a time."""
 FIRST = -(2**63)
+_LAST = 2**63 - 1
 
 
 class Snapshot(NamedTuple):
@@ -63,9 +64,11 @@ def read_frames(
     if until_seq is not None and until_seq <= after_seq:
         return
     run_id, key = head.run_id, head.key
+    # Frames after the head are those that were committed since it was read.
+    last = min(head.frame or _LAST, _LAST if until_seq is None else until_seq)
     rows = query(
         "SELECT seq, checksum FROM frames WHERE run=? AND seq<=? ORDER BY seq DESC LIMIT 2",
-        (key, min(after_seq, 2**62) + 1),
+        (key, min(after_seq + 1, last)),
     )
     expected = rows[0][0] if rows else after_seq + 1
     checksum = rows[1][1] if len(rows) > 1 else seed_of(run_id)
@@ -73,7 +76,7 @@ def read_frames(
         raise damaged(run_id, f"the frame of event {min(expected - 1, after_seq + 1)} is missing")
     while batch := query(
         "SELECT seq, count, body, checksum FROM frames WHERE run=? AND seq>=? AND seq<=? ORDER BY seq LIMIT ?",
-        (key, expected, 2**62 if until_seq is None else until_seq, _BATCH),
+        (key, expected, last, _BATCH),
     ):
         for seq, count, body, own in batch:
             if seq != expected:
