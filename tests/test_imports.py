@@ -52,6 +52,7 @@ PURE = frozenset(
         "msgspec",
         "re",
         "string",
+        "struct",
         "sys",
         "typing",
         "unicodedata",

@@ -196,6 +196,11 @@ COMMANDS: dict[str, Command | Group] = {
         "Resume a run that was interrupted, failed, or is waiting for an answer.",
         _RUN,
     ),
+    "worker": Command(
+        "treadle.cli.worker:worker",
+        "Drive the runs that wait in a queue of a journal, until Ctrl-C or SIGTERM.",
+        _RUN,
+    ),
     "approve": Command(
         "treadle.cli.approve:approve", "Decide about a tool call that waits for approval.", _RUN
     ),
@@ -224,6 +229,11 @@ COMMANDS: dict[str, Command | Group] = {
     "verify": Command(
         "treadle.cli.verify:verify",
         "Make the tool calls of runs again in a fresh sandbox and compare the results.",
+        _INSPECT,
+    ),
+    "rescore": Command(
+        "treadle.cli.rescore:rescore",
+        "Grade finished runs again, and record the grades that are new or have changed.",
         _INSPECT,
     ),
     "check": Command("treadle.cli.check:check", "Read a whole journal and say what is damaged.", _INSPECT),

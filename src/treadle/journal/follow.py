@@ -7,7 +7,7 @@ If other processes can write to the store, followers also read it every `POLL_SE
 import asyncio
 import contextlib
 import threading
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from typing import Any, NamedTuple, Protocol
 
 from treadle.core.errors import JournalError
@@ -129,3 +129,30 @@ async def follow(
             if not page.has_more:
                 await follower.wait(poll_seconds)
             position = page.position
+
+
+class PolledNews:
+    """The `News` of a store with a number that changes whenever something is kept.
+
+    It looks often after a change, because changes come in groups, and every `POLL_SECONDS` when nothing happens.
+    """
+
+    def __init__(self, read_version: Callable[[], int | None]) -> None:
+        """Make news. `read_version` does not block, and returns `None` if the number cannot be read now."""
+        self._read_version = read_version
+        self._version = read_version()
+
+    async def wait(self, seconds: float) -> bool:
+        """See `News.wait`."""
+        pause, left = _FIRST_PAUSE_SECONDS, seconds
+        while (version := self._read_version()) in (self._version, None):
+            if left <= 0:
+                return False
+            await asyncio.sleep(min(pause, left))
+            left -= pause
+            pause = min(pause * 1.5, POLL_SECONDS)
+        self._version = version
+        return True
+
+
+_FIRST_PAUSE_SECONDS = 0.001

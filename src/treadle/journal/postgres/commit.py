@@ -17,7 +17,7 @@ import msgspec
 from treadle.core.errors import JournalError
 from treadle.journal.postgres.arrays import Blobs, Column, Floats, Ints, Texts
 from treadle.journal.postgres.lease import first_token
-from treadle.journal.postgres.link import CHANNEL, Db
+from treadle.journal.postgres.link import NOTIFY, Db
 from treadle.journal.postgres.reader import mark_of
 from treadle.journal.tables.owner import Lease
 from treadle.journal.tables.rows import HEAD_COLUMNS, RUN_COLUMNS
@@ -68,7 +68,7 @@ _APPEND = (
     "WHERE heads.run = v.run AND heads.token = v.old_token AND heads.frame = v.previous "
     "RETURNING v.run, v.frame, v.count, v.body, v.frame_checksum) "
     f"INSERT INTO frames(run, seq, count, at, xact, body, checksum) SELECT run, {_SEQ} FROM moved RETURNING run"
-)
+).encode()
 _BEGIN_TYPES: Kinds = (Texts, Ints, Ints, Texts, Texts, Texts, *_FRAME_TYPES, *_RUN_TYPES, *_HEAD_TYPES)
 _BEGIN_NAMES = ("run_id", "owner", "first_token", "queue", "marks", "seal", *_FRAME, *RUN_COLUMNS, *_HEADS)
 _BEGIN = (
@@ -83,29 +83,28 @@ _BEGIN = (
     "framed AS (INSERT INTO frames(run, seq, count, at, xact, body, checksum) "
     f"SELECT id, {_SEQ} FROM made_v) "
     "SELECT run_id, id FROM made"
-)
+).encode()
 _CHANGE_TYPES: Kinds = (Ints, Ints, Ints, Ints, Texts, *_RUN_TYPES)
 _CHANGE = (
     f"UPDATE runs SET owner = v.owner, marks = {_MARKS}, {_listed(RUN_COLUMNS, '{0} = v.{0}')} "
     f"FROM {_rows(('run', 'old_token', 'frame', 'owner', 'marks', *RUN_COLUMNS), _CHANGE_TYPES)} "
     "JOIN heads ON heads.run = v.run AND heads.token = v.old_token AND heads.frame = v.frame "
     "WHERE runs.id = v.run AND runs.token = v.old_token"
-)
+).encode()
 _RELEASE = (
     f"UPDATE runs SET owner = NULL FROM {_rows(('run', 'old_token'), (Ints, Ints))} "
     "WHERE runs.id = v.run AND runs.token = v.old_token"
-)
+).encode()
 _KEEP_BLOBS = (
     "INSERT INTO blobs(digest, content) SELECT digest, content FROM "
     f"{_rows(('digest', 'content'), (Texts, Blobs))} "
     "ON CONFLICT(digest) DO NOTHING"
-)
-_NOTIFY = f"SELECT pg_notify('{CHANNEL}', '')"
+).encode()
 _FIND = (
     "SELECT runs.run_id, runs.id, runs.token, frames.seq, frames.count, frames.checksum FROM "
     f"{_rows(('run_id', 'seq'), (Texts, Ints))} JOIN runs USING(run_id) "
     "LEFT JOIN frames ON frames.run = runs.id AND frames.seq = v.seq"
-)
+).encode()
 
 
 class Entry:
@@ -209,7 +208,7 @@ def keep(db: Db, entries: Sequence[Entry], orphans: Sequence[Lease], owner_id: i
         if leases:
             _send(db, _RELEASE, *_columns(leases, (Ints, Ints)))
         pipeline.sync()
-        _send(db, _NOTIFY)
+        _send(db, NOTIFY)
     keys: dict[str | int, int] = dict(made.fetchall()) if made is not None else {}
     if moved is not None:
         keys.update((key, key) for (key,) in moved.fetchall())
@@ -266,9 +265,9 @@ def _columns(rows: Sequence[Sequence[object]], types: Sequence[type[Column]]) ->
     return [kind(column) for kind, column in zip(types, zip(*rows, strict=True), strict=True)]
 
 
-def _send(db: Db, sql: str, *values: object) -> Any:
+def _send(db: Db, sql: bytes, *values: object) -> Any:
     cursor = db.cursor(binary=True)
-    return cursor.execute(sql.encode(), values, prepare=True)
+    return cursor.execute(sql, values, prepare=True)
 
 
 def _find(db: Db, entries: list[Entry]) -> dict[str | int, int]:

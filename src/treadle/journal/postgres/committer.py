@@ -13,7 +13,8 @@ from typing import Any, TypeVar
 from treadle.journal.follow import Changes
 from treadle.journal.postgres.commit import Entry, keep, plan
 from treadle.journal.postgres.lease import Tenant
-from treadle.journal.postgres.link import Db, Link
+from treadle.journal.postgres.link import NOTIFY, Db, Link
+from treadle.journal.postgres.listener import Listener
 from treadle.journal.postgres.reader import run_query
 from treadle.journal.protocol import Clock
 from treadle.journal.tables.committer import Committer
@@ -47,10 +48,17 @@ class PostgresCommitter(Committer[Transaction]):
     """The `Committer` of a journal in PostgreSQL."""
 
     def __init__(
-        self, link: Link, lease_seconds: float, clock: Clock, changes: Changes, pending: Pending
+        self,
+        link: Link,
+        lease_seconds: float,
+        clock: Clock,
+        changes: Changes,
+        pending: Pending,
+        listener: Listener,
     ) -> None:
         super().__init__(link.address.name, lease_seconds, clock, changes, pending)
         self._link = link
+        self._listener = listener
         self.tenant = Tenant(link.address.name, lease_seconds)
         self._beat_at = -math.inf
         """The time of the last heartbeat, by `clock.monotonic`."""
@@ -84,6 +92,10 @@ class PostgresCommitter(Committer[Transaction]):
         self._keep(chunk)
         self._announce(writes)
 
+    def _announce(self, writes: list[Write]) -> None:
+        self._listener.version += 1
+        super()._announce(writes)
+
     def _keep(self, entries: list[Entry]) -> None:
         if not entries and not self.orphans:
             return
@@ -110,6 +122,7 @@ class PostgresCommitter(Committer[Transaction]):
             with db.transaction():
                 for lease in orphans:
                     db.execute(_RELEASE, lease)
+                    db.execute(NOTIFY)
                 return function(transaction)
 
         result = self._link.run(work)

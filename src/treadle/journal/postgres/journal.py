@@ -13,7 +13,7 @@ from typing import Any
 
 from treadle.core import events as e
 from treadle.core.errors import ConfigError, JournalError
-from treadle.journal.follow import Changes, follow
+from treadle.journal.follow import Changes, PolledNews, follow
 from treadle.journal.postgres.address import Address
 from treadle.journal.postgres.arrays import Texts
 from treadle.journal.postgres.committer import PostgresCommitter, Transaction
@@ -63,9 +63,11 @@ class PostgresJournal(TableJournal[Transaction]):
         self.level = writing.level
         """The level: the requested one, or that of the journal if it is stronger."""
         pending, changes = Pending(), Changes()
-        self._listener = Listener(Link(self._address, self.level), changes)
+        self._listener = Listener(Link(self._address, self.level), writing, changes)
         reader = PostgresReader(Link(self._address, self.level))
-        self._tenant_committer = PostgresCommitter(writing, lease_seconds, clock, changes, pending)
+        self._tenant_committer = PostgresCommitter(
+            writing, lease_seconds, clock, changes, pending, self._listener
+        )
         super().__init__(self._address.name, reader, self._tenant_committer, pending, changes)
 
     def __repr__(self) -> str:
@@ -81,9 +83,14 @@ class PostgresJournal(TableJournal[Transaction]):
         self._listener.start()
         return follow(self._reader, self._changes, run_id, after_seq, _POLL_SECONDS)
 
-    async def claim(self, queue: str, skip: Collection[str] = ()) -> TableWriter | None:
-        """See `Journal.claim`."""
-        return await self._lease(lambda transaction: self._claim(queue, skip, transaction))
+    def news(self) -> PolledNews:
+        """See `Journal.news`."""
+        self._listener.start()
+        return PolledNews(self._version)
+
+    def _version(self) -> int:
+        self._check_open()
+        return self._listener.version
 
     def backup(self, path: str | Path) -> int:
         """See `Journal.backup`. Raises: `JournalError`, because the server has the tools for it."""

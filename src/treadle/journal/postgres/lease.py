@@ -17,7 +17,7 @@ from msgspec import Struct
 
 from treadle.core.errors import LeaseHeldError, RunNotFoundError
 from treadle.journal.postgres.arrays import Ints, Texts
-from treadle.journal.postgres.link import Db
+from treadle.journal.postgres.link import NOTIFY, Db
 from treadle.journal.tables.owner import Lease, Owner, this_owner
 
 FIRST_TOKEN_BITS = 60
@@ -129,6 +129,7 @@ class Tenant:
         """Release all leases, and remove this journal from the owners."""
         db.execute("UPDATE runs SET owner=NULL WHERE owner=%s", (self.id,))
         db.execute("DELETE FROM owners WHERE id=%s", (self.id,))
+        db.execute(NOTIFY)
 
     def abandon(self) -> None:
         """Note that the leases could not be released, although nobody uses them any more."""

@@ -30,6 +30,7 @@ _TRIES = 5
 
 CHANNEL = "treadle"
 """The channel of NOTIFY that says that something was committed."""
+NOTIFY = b"SELECT pg_notify('treadle', '')"
 LEVELS = {"process": "local", "power": "on"}
 """The values of PostgreSQL's `synchronous_commit`, by the journal's level."""
 _SETTINGS = """

@@ -16,8 +16,10 @@ _PAUSE_SECONDS = 0.5
 class Listener:
     """A connection that waits for notifications, and wakes the followers in this process."""
 
-    def __init__(self, link: Link, changes: Changes) -> None:
+    def __init__(self, link: Link, writing: Link, changes: Changes) -> None:
         self._link = link
+        self._writing = writing
+        """The connection whose commits this process knows anyway."""
         self._changes = changes
         self._lock = threading.Lock()
         self._is_closed = False
@@ -74,11 +76,17 @@ class Listener:
             while not self._is_closed:
                 waiting.select()
                 db.pgconn.consume_input()
-                heard = 0
-                while db.pgconn.notifies() is not None:
-                    heard += 1
-                if heard:
+                if self._has_heard(db):
                     self._tell()
+
+    def _has_heard(self, db: Db) -> bool:
+        """Return whether another connection than the writing one of this journal has committed something."""
+        own = self._writing.db
+        own_pid = -1 if own is None or own.closed else own.pgconn.backend_pid
+        has_heard = False
+        while (heard := db.pgconn.notifies()) is not None:
+            has_heard |= heard.be_pid != own_pid
+        return has_heard
 
     def _tell(self) -> None:
         """Wake all followers, because something was committed, or may have been."""

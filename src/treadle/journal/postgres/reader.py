@@ -1,6 +1,6 @@
 """The reading connection of a journal in PostgreSQL."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -8,6 +8,7 @@ import msgspec
 from treadle.core import events as e
 from treadle.core.errors import JournalError
 from treadle.journal.follow import Page
+from treadle.journal.postgres.arrays import Texts
 from treadle.journal.postgres.frames import NOW, START, Place, Snapshot, next_rows, read_frames
 from treadle.journal.postgres.lease import HOLDERS, Holder
 from treadle.journal.postgres.link import Db, Link
@@ -70,6 +71,10 @@ class PostgresReader(TableReader):
     def label_condition(self, name: str, value: str) -> tuple[str, tuple[object, ...]]:
         """See `TableReader.label_condition`."""
         return "runs.marks @> ARRAY[?]", (mark_of(name, value),)
+
+    def ids_condition(self, run_ids: Collection[str]) -> tuple[str, tuple[object, ...]]:
+        """See `TableReader.ids_condition`."""
+        return "runs.run_id = ANY(?)", (Texts(run_ids),)
 
     def read_frames(
         self, head: Head, after_seq: int, until_seq: int | None

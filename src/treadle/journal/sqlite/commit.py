@@ -29,8 +29,8 @@ _INSERT_FRAMES = _insert(
 )
 _MOVE_HEADS = _insert(f"INSERT OR REPLACE INTO heads(run, frame, {', '.join(HEAD_COLUMNS)})", _HEAD_WIDTH)
 _INSERT_RUN = (
-    f"INSERT INTO runs(run_id, owner, token, {', '.join(RUN_COLUMNS)}) "
-    f"VALUES(?,?,1,{','.join('?' * len(RUN_COLUMNS))})"
+    f"INSERT INTO runs(run_id, owner, queue, token, {', '.join(RUN_COLUMNS)}) "
+    f"VALUES(?,?,?,1,{','.join('?' * len(RUN_COLUMNS))})"
 )
 _UPDATE_RUN = f"UPDATE runs SET owner=?, {', '.join(f'{name}=?' for name in RUN_COLUMNS)} WHERE id=?"
 
@@ -108,7 +108,7 @@ def _keep_run(db: sqlite3.Connection, write: Write, owner_id: int) -> None:
     if row is None or not write.bodies:
         return
     try:
-        made = db.execute(_INSERT_RUN, (writer.run_id, owner, *row))
+        made = db.execute(_INSERT_RUN, (writer.run_id, owner, writer.queue, *row))
     except sqlite3.IntegrityError:
         write.error = run_exists(writer.run_id)
     except ValueError as error:

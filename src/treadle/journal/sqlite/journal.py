@@ -4,15 +4,16 @@ At level `process` a commit survives kill -9, because the operating system has t
 the disk.
 """
 
+import logging
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
 from treadle.core.errors import ConfigError, JournalError
-from treadle.journal.follow import Changes
+from treadle.journal.follow import Changes, PolledNews
 from treadle.journal.identity import is_marked
 from treadle.journal.protocol import Attached, Clock, StoreOptions
 from treadle.journal.sqlite.backup import back_up
@@ -20,15 +21,17 @@ from treadle.journal.sqlite.committer import FileCommitter
 from treadle.journal.sqlite.delete import delete_run
 from treadle.journal.sqlite.frames import read_frames
 from treadle.journal.sqlite.layout import LEVELS, connect, read_meta, sync_folders
-from treadle.journal.sqlite.lease import Watch, take_lease
+from treadle.journal.sqlite.lease import Watch, find_waiting, free_dead, take_lease
 from treadle.journal.sqlite.reader import FileReader
 from treadle.journal.tables.checks import Head, Query
 from treadle.journal.tables.delete import Unused
 from treadle.journal.tables.journal import TableJournal
 from treadle.journal.tables.owner import Lease, Silence
 from treadle.journal.tables.pending import Pending
+from treadle.journal.tables.writer import TableWriter
 
 A = TypeVar("A", bound=Attached)
+_log = logging.getLogger("treadle.journal")
 
 
 class SqliteJournal(TableJournal[sqlite3.Connection]):
@@ -50,13 +53,22 @@ class SqliteJournal(TableJournal[sqlite3.Connection]):
             sync_folders(self.path)
         self._attached: dict[type[Attached], Attached] = {}
         self._attach_lock = threading.Lock()
-        reader = FileReader(connect(self.path, level), self.path, self._watch)
+        self._file_reader = reader = FileReader(connect(self.path, level), self.path, self._watch)
         pending, changes = Pending(), Changes()
         committer = FileCommitter(writing, self.path, lease_seconds, clock, changes, pending)
         super().__init__(str(self.path), reader, committer, pending, changes)
 
     def __repr__(self) -> str:
         return f"SqliteJournal({str(self.path)!r}, level={self.level!r})"
+
+    @property
+    def address(self) -> str:
+        """See `Journal.address`."""
+        return str(self.path.absolute())
+
+    def news(self) -> PolledNews:
+        """See `Journal.news`."""
+        return PolledNews(self._file_reader.version)
 
     def backup(self, path: str | Path) -> int:
         """See `Journal.backup`."""
@@ -87,6 +99,22 @@ class SqliteJournal(TableJournal[sqlite3.Connection]):
 
     def _lease_of(self, run_id: str, last: Silence | None, db: sqlite3.Connection) -> Lease | Silence:
         return take_lease(db, run_id, self._committer.owner_id, self._watch, last)
+
+    def _claim(self, queue: str, skip: Collection[str], db: sqlite3.Connection) -> TableWriter | None:
+        """Take the lease of a waiting run, in the committer's thread."""
+        free_dead(db, queue, self._committer.owner_id, self._watch)
+        for key, run_id in find_waiting(db, queue):
+            if run_id in skip or not self.is_trusted(run_id):
+                continue
+            try:
+                writer = self._take(run_id, None, db)
+            except JournalError as error:
+                _log.warning("run %r of the queue %r is left out: %s", run_id, queue, error)
+                db.execute("UPDATE runs SET owner=NULL WHERE id=?", (key,))
+                continue
+            assert isinstance(writer, TableWriter)  # nobody has the lease
+            return writer
+        return None
 
     def _query_in(self, db: sqlite3.Connection) -> Query:
         return lambda sql, values: db.execute(sql, values).fetchall()

@@ -11,9 +11,11 @@ The age of a heartbeat by the clocks only decides whether the owner has to be wa
 Every new lease of a run has a higher token, so that a process that was suspended notices that it lost the run.
 """
 
+import contextlib
 import logging
+import math
 import sqlite3
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import NoneType
 from typing import Any
@@ -69,6 +71,8 @@ class Watch:
         self.clock = clock
         self._seen: dict[int, tuple[Beat, float, float]] = {}
         """For each owner its last heartbeat, the seconds of silence since, and the time of the last look."""
+        self.look_at = -math.inf
+        """The time from which `free_dead` looks again, by `clock.monotonic`."""
 
     def holders_from(self, rows: Iterable[tuple[Any, ...]]) -> list[Holder]:
         """Return the rows of a query that begins with `HOLDERS`, without those that are damaged.
@@ -140,6 +144,49 @@ def take_lease(
         db.execute("UPDATE meta SET takeovers = takeovers + 1")
     db.execute("UPDATE runs SET owner=?, token=? WHERE id=?", (owner_id, token + 1, key))
     return Lease(key, token + 1)
+
+
+_IS_QUEUED = "queue=? AND owner IS ? AND is_turn_open=1 AND waiting IS NULL"
+"""The runs of a queue whose lease an owner has, as a condition on `runs`. `layout` has an index for it."""
+
+
+def find_waiting(db: sqlite3.Connection, queue: str) -> Iterator[tuple[int, str]]:
+    """Yield row and id of the runs that wait in a queue for a worker, the oldest first.
+
+    They are read a page at a time, so that their rows may be changed meanwhile.
+    """
+    last, size = 0, 1  # most callers need only the first
+    while True:
+        rows: list[tuple[int, str]] = db.execute(
+            f"SELECT id, run_id FROM runs WHERE {_IS_QUEUED} AND id>? ORDER BY id LIMIT ?",
+            (queue, None, last, size),
+        ).fetchall()
+        yield from rows
+        if len(rows) < size:
+            return
+        last, size = rows[-1][0], 200
+
+
+def free_dead(db: sqlite3.Connection, queue: str, owner_id: int, watch: Watch) -> None:
+    """Release the leases of dead owners on runs of a queue, within a transaction.
+
+    It looks at the owners a few times in the time of a lease, so that it can be called often.
+    """
+    now = watch.clock.monotonic()
+    if now < watch.look_at:
+        return
+    watch.look_at = now + min(0.5, watch.lease_seconds / _LOOKS / 2)
+    freed = 0
+    for holder in watch.holders_from(db.execute(HOLDERS).fetchall()):
+        values = (queue, holder.id)
+        row = db.execute(f"SELECT run_id FROM runs WHERE {_IS_QUEUED} LIMIT 1", values).fetchone()
+        if row is None or holder.id == owner_id:
+            continue
+        with contextlib.suppress(LeaseHeldError):
+            if watch.refuse_alive(row[0], holder, None) is None:
+                freed += db.execute(f"UPDATE runs SET owner=NULL WHERE {_IS_QUEUED}", values).rowcount
+    if freed:
+        db.execute("UPDATE meta SET takeovers = takeovers + 1")
 
 
 def give_back(db: sqlite3.Connection, lease: Lease) -> None:

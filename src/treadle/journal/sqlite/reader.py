@@ -1,9 +1,11 @@
 """The reading connection of a journal in a file."""
 
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from treadle.core import events as e
 from treadle.core.errors import JournalError
@@ -67,6 +69,18 @@ class FileReader(TableReader):
         self._is_closed = True
         return self._db
 
+    def version(self) -> int | None:
+        """Return a number that changes when any connection commits; `None` while another thread reads."""
+        if not self.lock.acquire(blocking=False):
+            return None
+        try:
+            self.check_open()
+            return int(self._db.execute("PRAGMA data_version").fetchone()[0])
+        except ERRORS as error:
+            raise explain(error, self._path) from error
+        finally:
+            self.lock.release()
+
     def read_frames(
         self, head: Head, after_seq: int, until_seq: int | None
     ) -> Iterator[tuple[int, list[bytes]]]:
@@ -90,6 +104,11 @@ class FileReader(TableReader):
     def label_condition(self, name: str, value: str) -> tuple[str, tuple[object, ...]]:
         """See `TableReader.label_condition`."""
         return "EXISTS(SELECT 1 FROM json_each(runs.labels) WHERE key = ? AND value = ?)", (name, value)
+
+    def ids_condition(self, run_ids: Collection[str]) -> tuple[str, tuple[object, ...]]:
+        """See `TableReader.ids_condition`."""
+        listed = msgspec.json.encode(list(run_ids)).decode()
+        return "runs.run_id IN (SELECT value FROM json_each(?))", (listed,)
 
     def start_of_all(self) -> int:
         """See `TableReader.start_of_all`."""

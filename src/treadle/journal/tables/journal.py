@@ -14,7 +14,7 @@ import os
 import threading
 import weakref
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Collection, Iterator
 from concurrent.futures import Future
 from functools import cached_property, partial
 from typing import Any, Generic, Self, TypeVar
@@ -22,7 +22,7 @@ from typing import Any, Generic, Self, TypeVar
 from treadle.core import events as e
 from treadle.core.errors import JournalError, RunNotFoundError
 from treadle.core.patches import load
-from treadle.journal.follow import POLL_SECONDS, Changes, follow
+from treadle.journal.follow import POLL_SECONDS, Changes, PolledNews, follow
 from treadle.journal.identity import VARIABLE, is_sealed, make_seal
 from treadle.journal.protocol import RunFilter, RunInfo
 from treadle.journal.tables.checks import Head, Query, damaged
@@ -64,6 +64,14 @@ class TableJournal(ABC, Generic[D]):
 
         Raises: `RunNotFoundError`; `LeaseHeldError`.
         """
+
+    @abstractmethod
+    def _claim(self, queue: str, skip: Collection[str], db: D) -> TableWriter | None:
+        """Take the lease of a waiting run in a transaction."""
+
+    @abstractmethod
+    def news(self) -> PolledNews:
+        """See `Journal.news`."""
 
     @abstractmethod
     def _query_in(self, db: D) -> Query:
@@ -138,6 +146,10 @@ class TableJournal(ABC, Generic[D]):
                 return answer
             last = answer
             await asyncio.sleep(last.pause_seconds)
+
+    async def claim(self, queue: str, skip: Collection[str] = ()) -> TableWriter | None:
+        """See `Journal.claim`."""
+        return await self._lease(partial(self._claim, queue, skip))
 
     def read(self, run_id: str, after_seq: int = 0, until_seq: int | None = None) -> list[e.Event]:
         """See `Journal.read`."""

@@ -5,7 +5,7 @@ The SQL here has `?` for values, and is understood by every store. A store adds 
 
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 from treadle.core import events as e
@@ -51,6 +51,10 @@ class TableReader(ABC):
     @abstractmethod
     def label_condition(self, name: str, value: str) -> tuple[str, tuple[object, ...]]:
         """Return the condition on `runs` for having a label, and its values."""
+
+    @abstractmethod
+    def ids_condition(self, run_ids: Collection[str]) -> tuple[str, tuple[object, ...]]:
+        """Return the condition on `runs` for having one of some ids, and its values."""
 
     @abstractmethod
     def start_of_all(self) -> Any:
@@ -191,6 +195,8 @@ class TableReader(ABC):
             found.append(
                 ("runs.run_id >= ? AND runs.run_id < ?", (filter_.id_prefix, filter_.id_prefix + _LAST))
             )
+        if filter_.run_ids is not None:
+            found.append(self.ids_condition(filter_.run_ids))
         if filter_.is_finished is not None:
             statuses = "'finished'" if filter_.is_finished else "'running', 'paused'"
             found.append((f"runs.status IN ({statuses})", ()))
