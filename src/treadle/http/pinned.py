@@ -1,8 +1,8 @@
 """One connection to a server, which is never replaced by another.
 
-A caller that asks something and then acts on the answer needs to know that both requests reach the same process. The
-transports of `treadle.http.transport` open a new connection whenever an old one is lost; this one fails instead. It
-does not use proxies.
+A caller that asks something and then acts on the answer needs to know that both requests reach the same process.
+The transports of `treadle.http.transport` open a new connection whenever an old one is lost; this one fails
+instead. It does not use proxies.
 """
 
 import asyncio
@@ -72,7 +72,7 @@ class PinnedConnection:
     async def ask(self, method: str, path: str, body: bytes | None = None) -> PinnedAnswer:
         """Send a request with a JSON body, and return the answer. A large body is sent in gzip.
 
-        Raises: `TransportError` if the connection is lost or the answer takes too long. It is then closed, and it is
+        Raises: `TransportError` if the connection is lost or the answer takes too long. It is then closed, and is
         not known whether the server has received the request.
         """
         head = [f"{method} {self._prefix}{path} HTTP/1.1", f"host: {self._host}", "accept: application/json"]

@@ -63,9 +63,7 @@ class Parcel(Struct, frozen=True):
 class Outbox:
     """The queue of a rollout, and the tasks that empty it. Used as an asynchronous context manager."""
 
-    def __init__(
-        self, path: Path, sinks: Sequence[Sink], *, check_seconds: float = CHECK_SECONDS
-    ) -> None:
+    def __init__(self, path: Path, sinks: Sequence[Sink], *, check_seconds: float = CHECK_SECONDS) -> None:
         """Open the queue in the ledger's database at `path`.
 
         Raises: `JournalError` if it cannot be opened; `ConfigError` or `ExportError` if a sink cannot work.
@@ -79,7 +77,9 @@ class Outbox:
         self.troubles: dict[str, str] = {}
         """Why a sink cannot deliver at the moment, by its name."""
         try:
-            self._connection = sqlite3.connect(path, timeout=30, isolation_level=None, check_same_thread=False)
+            self._connection = sqlite3.connect(
+                path, timeout=30, isolation_level=None, check_same_thread=False
+            )
             self._connection.executescript(_SCHEMA)
         except sqlite3.Error as error:
             raise JournalError(f"cannot open the queue in {str(path)!r}: {error}") from error
