@@ -163,4 +163,4 @@ async def test_the_commands(tmp_path):
     try:
         assert Run.load("one", journal).spec.model.settings["renderer"] == "chatml"
     finally:
-        await journal.close()
+        journal.close()
