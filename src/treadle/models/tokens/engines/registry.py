@@ -56,7 +56,7 @@ class ProbedEngine(HttpEndpoint):
         super().__init__(model, **options)
         self.name = name or model
         self._options = {**options, "name": name, "context_tokens": context_tokens}
-        self._found: TokenEngine | None = None
+        self._found: HttpTokenEngine | None = None
 
     async def generate(
         self, prompt_ids: Sequence[int], settings: Settings, stop_token_ids: Sequence[int], watch: Watch
@@ -68,6 +68,7 @@ class ProbedEngine(HttpEndpoint):
         if self._found is None:
             kind = find_kind(await self.find_engine(), await self.find_paths(), self.server.origin)
             self._found = ENGINES.load(kind)(self.model, **self._options)
+        self._found.weights = self.weights
         return await self._found.generate(prompt_ids, settings, stop_token_ids, watch)
 
     async def find_paths(self) -> frozenset[str]:
