@@ -1,6 +1,6 @@
 """An endpoint of a server: where it is, how its answers are decoded, and how its errors are explained."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, ClassVar, TypeAlias
 from urllib.parse import urlsplit, urlunsplit
 
@@ -89,6 +89,15 @@ class HttpEndpoint:
         if self._engine is _UNASKED:
             self._engine = await find_engine(lambda path: self._get(join_url(self.root, path)))
         return self._engine
+
+    async def find_paths(self, paths: Iterable[str]) -> frozenset[str]:
+        """Return which of `paths`, below the server's root, are endpoints for POST. Raises: `TransportError`."""
+        # Such an endpoint answers GET with 405, and nothing is sampled.
+        statuses = {
+            path: (await self._transport.get(join_url(self.root, path), self._headers)).status
+            for path in paths
+        }
+        return frozenset(path for path, status in statuses.items() if status == 405)
 
     async def _get(self, url: str) -> Json:
         """Return the JSON at `url`; `None` if the server refuses, or sends none. Raises: `TransportError`."""
