@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from treadle import (
     Agent,
@@ -35,11 +36,11 @@ from treadle.core.types import (
     TaskRef,
 )
 from treadle.journal.facts import facts_of
-from treadle.journal.protocol import Journal, RunFilter
+from treadle.journal.protocol import QUEUE, Journal, RunFilter
 from treadle.journal.registry import STORES
 from treadle.models import call
 
-KINDS = {"memory": ["memory"], "sqlite": ["process", "power"]}
+KINDS = {"memory": ["memory"], "sqlite": ["process", "power"], "postgres": ["process", "power"]}
 """Store to the levels at which it is tested."""
 STARTED = e.RunStarted(at=1.0, version=e.VERSION, policy=Policy())
 
@@ -51,6 +52,9 @@ def reopen(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], Journ
     if store == "memory":
         journal = open_journal("memory:")
         return lambda: journal
+    if store == "postgres":
+        url = request.getfixturevalue("postgres_url")
+        return lambda: open_journal(url, level=level)
     return lambda: open_journal(tmp_path / "runs.db", level=level)
 
 
@@ -83,7 +87,7 @@ async def test_a_run_that_was_imported_is_trusted_when_the_user_says_so(
 
 
 def test_every_registered_store_is_tested_here() -> None:
-    assert sorted(STORES.names()) == sorted(KINDS)
+    assert sorted(STORES.names()) == sorted({*KINDS, "postgresql"})
 
 
 @pytest.fixture
@@ -625,3 +629,117 @@ async def test_a_fork_outlives_the_run_that_it_was_made_from(journal: Journal) -
     await asyncio.to_thread(journal.delete, "old")
     assert forked.files == {"a.txt": b"text " * 300}
     assert (await agent.replay("new")).is_exact
+
+
+def queued(queue: str = "q", *, text: str = "go", caller: e.Caller | None = None) -> list[e.DurableBody]:
+    """Return the first events of a run that waits in a queue."""
+    started = e.RunStarted(at=1.0, version=e.VERSION, policy=Policy(), metadata={QUEUE: queue}, caller=caller)
+    return [started, e.TurnStarted(at=1.0, turn=1, message=Message(Role.USER, text))]
+
+
+async def put_in(journal: Journal, run_id: str, bodies: list[e.DurableBody], **options: Any) -> None:
+    writer = journal.create(run_id, **options)
+    writer.append(bodies)
+    await writer.release()
+    await writer.sync()
+
+
+async def claim(journal: Journal, queue: str = "q", skip: tuple[str, ...] = ()) -> str | None:
+    writer = await journal.claim(queue, skip)
+    return None if writer is None else writer.run_id
+
+
+async def test_waiting_runs_are_claimed_in_order_and_each_once(journal: Journal) -> None:
+    assert await claim(journal) is None
+    for run_id, queue in (("b", "q"), ("a", "q"), ("other", "p"), ("c", "q")):
+        await put_in(journal, run_id, queued(queue))
+    assert [await claim(journal) for _ in range(4)] == ["b", "a", "c", None]
+    assert await claim(journal, "p") == "other"
+
+
+async def test_many_callers_never_get_the_same_run(journal: Journal) -> None:
+    for number in range(40):
+        await put_in(journal, f"r-{number}", queued())
+    found = await asyncio.gather(*[claim(journal) for _ in range(50)])
+    assert sorted(filter(None, found)) == sorted(f"r-{number}" for number in range(40))
+
+
+async def test_a_claimed_run_that_is_given_back_waits_again_and_a_finished_one_does_not(
+    journal: Journal,
+) -> None:
+    await put_in(journal, "r", queued())
+    writer = await journal.claim("q")
+    assert writer is not None
+    writer.append([e.RunPaused(at=2.0, reason="cancelled")])
+    await writer.release()
+    writer = await journal.claim("q")
+    assert writer is not None
+    ended: list[e.DurableBody] = [
+        e.TurnCompleted(at=3.0, turn=1, output="", stop_reason=StopReason.ERROR, error="down"),
+        e.RunFinished(at=3.0, stop_reason=StopReason.ERROR, error="down"),
+    ]
+    writer.append(ended)
+    await writer.release()
+    assert await claim(journal) is None
+    again = await journal.acquire("r")
+    again.append([e.RunResumed(at=4.0)])
+    await again.release()
+    assert await claim(journal) == "r"
+
+
+async def test_a_run_that_waits_for_somebody_is_claimed_after_the_answer(journal: Journal) -> None:
+    await put_in(journal, "r", [*queued(), e.QuestionAsked(at=2.0, question_id="1", text="Which?")])
+    assert await claim(journal) is None
+    writer = await journal.acquire("r")
+    writer.append([e.QuestionAnswered(at=3.0, question_id="1", text="this")])
+    await writer.release()
+    assert await claim(journal) == "r"
+
+
+async def test_a_session_is_claimed_only_while_a_turn_is_open(journal: Journal) -> None:
+    started, opened = queued()
+    done = e.TurnCompleted(at=2.0, turn=1, output="", stop_reason=StopReason.COMPLETED)
+    await put_in(journal, "s", [replace(started, is_session=True), opened, done])
+    assert await claim(journal) is None
+    writer = await journal.acquire("s")
+    writer.append([replace(opened, turn=2)])
+    await writer.release()
+    assert await claim(journal) == "s"
+
+
+async def test_runs_that_were_imported_called_or_left_out_are_not_claimed(journal: Journal) -> None:
+    """An imported run names models, keys and programs, and no worker may act on it because of its label."""
+    await put_in(journal, "foreign", queued(), is_imported=True)
+    journal.trust("foreign")
+    await put_in(journal, "child", queued(caller=e.Caller("parent", "call")))
+    await put_in(journal, "unlabelled", [STARTED])
+    await put_in(journal, "skipped", queued())
+    await put_in(journal, "last", queued())
+    assert await claim(journal, skip=("skipped",)) == "last"
+    assert await claim(journal, skip=("skipped",)) is None
+    assert await claim(journal) == "skipped"
+
+
+async def test_news_tell_what_was_kept_since_they_were_asked_last(journal: Journal) -> None:
+    news = journal.news()
+    assert not await news.wait(0)
+    await put_in(journal, "r", queued())
+    assert await news.wait(30)
+    while await news.wait(0.2):  # a store may tell again what it told before
+        pass
+    waiting = asyncio.ensure_future(news.wait(30))
+    await asyncio.sleep(0.01)
+    assert not waiting.done()
+    writer = await journal.claim("q")
+    assert writer is not None
+    writer.append([note("1")])
+    await writer.sync()
+    assert await waiting
+
+
+async def test_runs_are_listed_by_their_ids(journal: Journal) -> None:
+    for run_id in ("a", "b", "c"):
+        await put_in(journal, run_id, queued())
+    found = journal.runs(RunFilter(run_ids=["c", "a", "x"]))
+    assert [info.run_id for info in found] == ["a", "c"]
+    assert journal.runs(RunFilter(run_ids=[])) == []

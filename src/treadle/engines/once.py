@@ -7,18 +7,11 @@ from treadle.agent.agent import Agent
 from treadle.agent.options import StreamOptions
 from treadle.agent.run import Run
 from treadle.agent.task import Task
-from treadle.core.errors import RunExistsError
+from treadle.engines.runners import HereRunner
 
 
 async def run_once(
     agent: Agent[Any], run_id: str, task: str | Task, /, **options: Unpack[StreamOptions]
 ) -> Run[Any]:
-    """Return the run `run_id` of a task: the finished one if the journal has it, else begin or continue it.
-
-    A run that ended with an error is continued. Raises: as `Agent.run` and `Agent.resume` do.
-    """
-    given: StreamOptions = {**options, "run_id": run_id}
-    try:
-        return await agent.run(task, **given)
-    except RunExistsError:
-        return await agent.resume(run_id)
+    """Return the run `run_id` of a task, driven in this process; see `Runner.run`."""
+    return await HereRunner().run(agent, run_id, task, **options)

@@ -1,7 +1,7 @@
 """A journal in memory, for tests and for runs that are not needed after the process has ended."""
 
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -10,8 +10,8 @@ from treadle.core.errors import ConfigError, JournalError, LeaseHeldError, RunEx
 from treadle.core.patches import load
 from treadle.journal.deletion import digests_in, find_unused
 from treadle.journal.facts import Facts, facts_of
-from treadle.journal.follow import Changes, Page, follow
-from treadle.journal.protocol import DONE, Attached, RunFilter, RunInfo, StoreOptions
+from treadle.journal.follow import Changes, Page, PolledNews, follow
+from treadle.journal.protocol import DONE, QUEUE, Attached, RunFilter, RunInfo, StoreOptions, queue_of
 
 A = TypeVar("A", bound=Attached)
 
@@ -20,6 +20,7 @@ class MemoryJournal:
     """A journal that keeps events as encoded bytes, so that reading returns the same events as from a file."""
 
     level = "memory"
+    address = None
 
     def __init__(self) -> None:
         self._runs: dict[str, list[bytes]] = {}
@@ -31,6 +32,12 @@ class MemoryJournal:
         self._blobs: dict[str, bytes] = {}
         self._driven: set[str] = set()
         self._untrusted: set[str] = set()
+        self._queues: dict[str, list[str]] = {}
+        """The runs of each queue, in order of creation, finished ones included."""
+        self._lease_lock = threading.Lock()
+        """Held while a lease is taken."""
+        self._version = 0
+        """A number that grows with every change that `news` tells."""
         self._changes = Changes()
         self._attached: dict[type[Attached], Attached] = {}
 
@@ -53,10 +60,27 @@ class MemoryJournal:
     async def acquire(self, run_id: str) -> "MemoryWriter":
         """See `Journal.acquire`."""
         self._check_known(run_id)
-        if run_id in self._driven:
-            raise LeaseHeldError(f"run {run_id!r} is being driven by this process already")
-        self._driven.add(run_id)
+        with self._lease_lock:
+            if run_id in self._driven:
+                raise LeaseHeldError(f"run {run_id!r} is being driven by this process already")
+            self._driven.add(run_id)
         return MemoryWriter(self, run_id, is_new=False)
+
+    async def claim(self, queue: str, skip: Collection[str] = ()) -> "MemoryWriter | None":
+        """See `Journal.claim`."""
+        condition = RunFilter(is_turn_open=True, is_waiting=False, is_driven=False)
+        with self._lease_lock:
+            for run_id in self._queues.get(queue, ()):
+                if run_id in self._driven or run_id in skip or run_id not in self._runs:
+                    continue
+                if condition.matches(self._facts_of(run_id).info(run_id, is_driven=False)):
+                    self._driven.add(run_id)
+                    return MemoryWriter(self, run_id, is_new=False)
+        return None
+
+    def news(self) -> PolledNews:
+        """See `Journal.news`."""
+        return PolledNews(lambda: self._version)
 
     def read(self, run_id: str, after_seq: int = 0, until_seq: int | None = None) -> list[e.Event]:
         """See `Journal.read`."""
@@ -122,10 +146,10 @@ class MemoryJournal:
         if run_id is None:
             appends = self._appends[position : position + 1000]
             events = [event for item in appends for event in _decode(*item) if event.seq > (after_seq or 0)]
-            return Page(events, position + len(appends), is_last=False)
+            return Page(events, position + len(appends), is_last=False, has_more=bool(appends))
         is_over = run_id not in self._driven and self._facts_of(run_id).status == "finished"
         found = self.read(run_id, position)
-        return Page(found, position + len(found), is_over)
+        return Page(found, position + len(found), is_over, has_more=bool(found))
 
     def delete(self, run_id: str) -> None:
         """See `Journal.delete`."""
@@ -188,6 +212,9 @@ def open_store(address: str, options: StoreOptions) -> MemoryJournal:
     return MemoryJournal()
 
 
+_QUEUE = QUEUE.encode()
+
+
 def _decode(run_id: str, first_seq: int, raws: list[bytes]) -> list[e.Event]:
     return [e.Event(run_id, seq, e.decode_body(raw), raw) for seq, raw in enumerate(raws, first_seq)]
 
@@ -220,10 +247,15 @@ class MemoryWriter:
             self._is_new = False
             journal._driven.add(run_id)
             journal._runs[run_id] = kept = list(raws)
+            if _QUEUE in raws[0] and run_id not in journal._untrusted:
+                journal._queues.setdefault(queue_of(journal._facts_of(run_id).labels) or "", []).append(
+                    run_id
+                )
         else:
             kept = journal._runs[run_id]
             kept.extend(raws)
         journal._appends.append((run_id, len(kept) - len(raws) + 1, raws))
+        journal._version += 1
         if journal._changes.followers:
             journal._changes.announce([run_id])
 
@@ -234,4 +266,5 @@ class MemoryWriter:
     async def release(self) -> None:
         """See `RunWriter.release`."""
         self._journal._driven.discard(self.run_id)
+        self._journal._version += 1
         self._journal._changes.announce([self.run_id])

@@ -7,7 +7,7 @@ with an event loop calls them in a thread (`asyncio.to_thread`). What a running 
 
 import re
 import time
-from collections.abc import AsyncIterator, Awaitable, Generator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Collection, Generator, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol, Self, cast
 
@@ -33,6 +33,22 @@ class Clock(Protocol):
 
 CALLER = "treadle.caller"
 """The label of a sub-agent's run: the id of the run whose call drives it."""
+
+QUEUE = "treadle.queue"
+"""The label of a run that workers may drive: the name of the queue in which it waits for one; see
+`Journal.claim`."""
+
+
+DEFAULT_QUEUE = "default"
+"""The queue of runs and workers for which no other is named."""
+
+
+def queue_of(labels: Mapping[str, str]) -> str | None:
+    """Return the queue in which a run with these labels waits; `None` if it waits in none.
+
+    A sub-agent's run waits in none, because its caller drives it.
+    """
+    return None if CALLER in labels else labels.get(QUEUE)
 
 
 class RunInfo(Struct, frozen=True, kw_only=True):
@@ -118,6 +134,8 @@ class RunFilter(Struct, frozen=True, kw_only=True):
 
     id_prefix: str | None = None
     """The run's id begins with this text."""
+    run_ids: Collection[str] | None = None
+    """The run's id is one of these; `None` is not checked."""
     status: str | None = None
     stop_reason: str | None = None
     model: str | None = None
@@ -139,6 +157,7 @@ class RunFilter(Struct, frozen=True, kw_only=True):
         """Return True if `info` meets all conditions."""
         return (
             info.run_id.startswith(self.id_prefix or "")
+            and (self.run_ids is None or info.run_id in self.run_ids)
             and all(getattr(self, name) in (None, getattr(info, name)) for name in EQUAL_FIELDS)
             and self.is_finished in (None, info.status == "finished")
             and self.labels.items() <= info.labels.items()
@@ -246,8 +265,27 @@ class Attached(Protocol):
         ...
 
 
+class News(Protocol):
+    """A view of a journal that tells when something was kept in it, by this process or by others."""
+
+    async def wait(self, seconds: float) -> bool:
+        """Wait until something was kept since the last call returned, or since this object was made. Return True
+        then, and False if `seconds` have passed first.
+
+        It may also return True although nothing was kept. Waiting costs almost no CPU time. Raises: `JournalError`
+        if the journal is closed.
+        """
+        ...
+
+
 class Journal(Protocol):
     """A store of runs. Safe to use from several threads, event loops and processes."""
+
+    @property
+    def address(self) -> str | None:
+        """The address by which `open_journal` opens the store in another process; `None` if only this process can
+        use it."""
+        ...
 
     def create(self, run_id: str, *, is_imported: bool = False) -> RunWriter:
         """Return a writer for a new run. The first append finds out whether the id is free.
@@ -273,6 +311,23 @@ class Journal(Protocol):
         If the owner of the lease seems to be dead, but this is not certain, wait as long as its leases last.
         Raises: `RunNotFoundError`, or `LeaseHeldError` if another live process or task drives the run.
         """
+        ...
+
+    async def claim(self, queue: str, skip: Collection[str] = ()) -> RunWriter | None:
+        """Take the lease of a run that waits in `queue` for a worker, and return its writer; `None` if none waits.
+
+        It is the oldest run with the label `QUEUE` = `queue` whose turn is open, that waits for no answer or
+        approval, that nobody drives, and that is trusted. A run whose driver died waits again: at once if it is
+        certain that the process has ended, else when its lease has ended. Runs in `skip`, and damaged ones, are
+        left out, as are runs that were imported, even if they are trusted later. No run is given to two callers.
+
+        This never waits for a run; `news` tells when to ask again. Nothing is kept when a process dies, so ask at
+        least every `lease_seconds` / 8.
+        """
+        ...
+
+    def news(self) -> News:
+        """Return an object that waits for whatever is kept from now on."""
         ...
 
     def read(self, run_id: str, after_seq: int = 0, until_seq: int | None = None) -> list[Event]:

@@ -8,6 +8,7 @@ from msgspec import Struct
 from treadle.agent.run import Run
 from treadle.agent.task import Task
 from treadle.core.events import DurableBody
+from treadle.journal.protocol import Journal
 
 
 class Subject(Struct, frozen=True):
@@ -18,6 +19,8 @@ class Subject(Struct, frozen=True):
     """The run's task; `None` if the run was given only a text."""
     bodies: Sequence[DurableBody]
     """The run's events."""
+    journal: Journal
+    """The journal of the run."""
 
 
 class Score(Struct, frozen=True):

@@ -1,7 +1,8 @@
 """The continuation of runs, of the turns of sessions, and the answers and approvals that they wait for."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from msgspec.structs import replace
@@ -21,6 +22,7 @@ from treadle.core.errors import ConfigError
 from treadle.core.questions import Answerable, open_questions, read_answer
 from treadle.core.state import State, Status
 from treadle.core.types import (
+    Fault,
     StopReason,
     ToolErrorKind,
     ToolResult,
@@ -39,8 +41,24 @@ async def resume_run(
     agent: AgentParts, run_id: str, given: Given, options: ResumeOptions | None = None
 ) -> Run[Any]:
     """Continue a run; see `Agent.resume`."""
-    given_options = options or {}
     state, writer = await reopen(agent, run_id, trust=given.trust)
+    return await continue_run(agent, state, writer, given, options)
+
+
+async def continue_run(
+    agent: AgentParts,
+    state: State,
+    writer: RunWriter,
+    given: Given,
+    options: ResumeOptions | None = None,
+    *,
+    retries: int = 0,
+) -> Run[Any]:
+    """Continue a run in `state`, whose lease `writer` holds. The lease is released in any case.
+
+    A turn that ends with a fault of the infrastructure is continued up to `retries` times, after a pause.
+    """
+    given_options, run_id = options or {}, writer.run_id
     try:
         decided = _read_decisions(
             state, given_options.get("answers"), given_options.get("approvals"), agent.kit.own.tools
@@ -54,10 +72,29 @@ async def resume_run(
             return Run(run_id, state, agent.journal, given.answer)
         driver = await go_on(agent, state, writer, given, task)
         driver.put(*decided)
+        retry = partial(_retry, agent, task, retries)
     except BaseException:
         await see_through(writer.release)
         raise
-    return await drive(agent, driver, task, given.answer, answers_queued=True)
+    return await drive(
+        agent, driver, task, given.answer, answers_queued=True, retry=retry if retries else None
+    )
+
+
+_RETRY_SECONDS = 1.0
+"""The pause before the first time that a turn is continued after a fault; each further one is twice as long."""
+
+
+async def _retry(agent: AgentParts, task: Task | None, retries: int, driver: Driver, count: int) -> bool:
+    """Reopen a turn that ended with a fault of the infrastructure, after a pause. Return whether that was done."""
+    state = driver.state
+    has_failed = not state.is_turn_open and state.stop_reason is StopReason.ERROR
+    if count >= retries or not has_failed or state.fault is not Fault.INFRASTRUCTURE:
+        return False
+    await driver.kept()
+    await asyncio.sleep(_RETRY_SECONDS * 2**count)
+    resume_turn(agent, driver, task, None, None)
+    return True
 
 
 async def reopen(agent: AgentParts, run_id: str, *, trust: bool) -> tuple[State, RunWriter]:
@@ -159,12 +196,24 @@ async def record_answers(journal: Journal, run_id: str, answers: Mapping[str, An
     Raises: `ConfigError` if a question is not open, or an answer does not fit; `RunNotFoundError`;
     `LeaseHeldError` if a process drives the run.
     """
+
+    def read(state: State) -> list[e.DurableBody]:
+        return [read_given(state, question_id, said) for question_id, said in answers.items()]
+
+    return await record(journal, run_id, read)
+
+
+async def record(journal: Journal, run_id: str, make: Callable[[State], Sequence[e.DurableBody]]) -> State:
+    """Append what `make` returns for a run's state, without driving the run, and return the new state.
+
+    Raises: `RunNotFoundError`; `LeaseHeldError` if a process drives the run; what `make` raises.
+    """
     writer = await journal.acquire(run_id)
     try:
         state = (await asyncio.to_thread(Run.load, run_id, journal)).state
         # The driver appends, and asks nothing of its model.
         driver = Driver(state, writer, ScriptedModel(()), Workbench(Toolbox({}), run_id=run_id))
-        driver.put(*[read_given(state, question_id, said) for question_id, said in answers.items()])
+        driver.put(*make(state))
         await driver.kept()
     finally:
         await see_through(writer.release)

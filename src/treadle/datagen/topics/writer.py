@@ -8,13 +8,13 @@ from msgspec import Struct
 from pydantic import BaseModel, Field
 
 from treadle.agent.agent import Agent
+from treadle.agent.once import run_once
 from treadle.agent.run import Run
 from treadle.core.errors import ConfigError, LeaseHeldError, ProviderError
 from treadle.core.types import Fault, Json
 from treadle.datagen.config.model import Topics
 from treadle.datagen.prompts import write_facts
 from treadle.datagen.topics.graph import Topic, clean_topic
-from treadle.engines.once import run_once
 from treadle.journal.protocol import Journal
 from treadle.models.protocol import Model
 

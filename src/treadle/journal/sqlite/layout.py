@@ -2,7 +2,7 @@
 
 | table | one row for | columns |
 | --- | --- | --- |
-| `runs` | each run | its id, its lease, and the facts that change with a turn at most |
+| `runs` | each run | its id, its lease, its queue, and the facts that change with a turn at most |
 | `heads` | each run | its newest frame, and the facts that change with every step |
 | `frames` | what one run appended in one turn of an event loop | the events as JSON lines, a checksum |
 | `blobs` | each content | the bytes, by SHA-256 |
@@ -89,6 +89,11 @@ MIGRATIONS = (
     ALTER TABLE owners ADD COLUMN ticks REAL NOT NULL DEFAULT 0;
     ALTER TABLE owners ADD COLUMN lease_seconds REAL;
     ALTER TABLE meta ADD COLUMN level TEXT NOT NULL DEFAULT 'process';
+    """,
+    """
+    ALTER TABLE runs ADD COLUMN queue TEXT;
+    CREATE INDEX runs_by_queue ON runs(queue, owner, id)
+        WHERE queue IS NOT NULL AND is_turn_open = 1 AND waiting IS NULL;
     """,
 )
 """The migrations: number n, from 0, changes a file of version n to version n + 1. SQLite's `user_version` is the

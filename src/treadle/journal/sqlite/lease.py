@@ -11,20 +11,20 @@ The age of a heartbeat by the clocks only decides whether the owner has to be wa
 Every new lease of a run has a higher token, so that a process that was suspended notices that it lost the run.
 """
 
+import contextlib
 import logging
-import os
-import socket
+import math
 import sqlite3
-import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import NoneType
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any
 
 from msgspec import Struct
 
 from treadle.core.errors import LeaseHeldError, RunNotFoundError
 from treadle.journal.protocol import Clock
+from treadle.journal.tables.owner import Beat, Lease, Owner, Silence
 
 _LOOKS = 8
 """How often a watcher has to look at least during the time of a lease. Time in which nobody looked does not count:
@@ -33,48 +33,7 @@ the file may have been locked, so that the owner could not send a heartbeat eith
 
 _log = logging.getLogger("treadle.journal")
 
-Beat: TypeAlias = tuple[float, float]
-"""A heartbeat by its owner's clocks: the seconds since the epoch, and the monotonic clock."""
-
 HOLDERS = "SELECT id, host, space, pid, started, beat_at, ticks, lease_seconds FROM owners"
-
-
-class Lease(NamedTuple):
-    """The right to write one run."""
-
-    key: int
-    """The run's row."""
-    token: int
-    """The fencing token."""
-
-
-class Owner(Struct, frozen=True):
-    """The process of an open journal."""
-
-    host: str
-    """The host's name and, where there is one, the id of its boot."""
-    space: str
-    """The namespaces in which the host counts processes and time; empty if unknown."""
-    pid: int
-    started: str
-    """The time at which the process started, to distinguish it from a later process with the same pid; empty if
-    unknown."""
-
-    def has_ended(self) -> bool:
-        """Return True if the process has certainly ended. A process elsewhere is never certain to have ended."""
-        if not self.space or (self.host, self.space) != (_host(), _space()):
-            return False
-        try:
-            os.kill(self.pid, 0)
-        except (ProcessLookupError, OverflowError):
-            return True
-        except PermissionError:
-            return False
-        return bool(self.started) and _started(self.pid) not in (self.started, None)
-
-    def has_same_clock(self) -> bool:
-        """Return True if the monotonic clocks of that process and of this one show the same time."""
-        return bool(self.space) and (self.host, self.space.split()[1:]) == (_host(), _space().split()[1:])
 
 
 class Holder(Struct, frozen=True):
@@ -98,15 +57,6 @@ class Holder(Struct, frozen=True):
         return not self.is_overdue(clock) and not self.owner.has_ended()
 
 
-class Silence(NamedTuple):
-    """The answer to an attempt to take a lease whose owner has to be watched."""
-
-    beat: Beat
-    """The owner's last heartbeat."""
-    pause_seconds: float
-    """The time after which to try again."""
-
-
 _KINDS = [str, str, int, str, float, float]
 """The types of a row of `owners`, without its key and `lease_seconds`."""
 
@@ -121,6 +71,8 @@ class Watch:
         self.clock = clock
         self._seen: dict[int, tuple[Beat, float, float]] = {}
         """For each owner its last heartbeat, the seconds of silence since, and the time of the last look."""
+        self.look_at = -math.inf
+        """The time from which `free_dead` looks again, by `clock.monotonic`."""
 
     def holders_from(self, rows: Iterable[tuple[Any, ...]]) -> list[Holder]:
         """Return the rows of a query that begins with `HOLDERS`, without those that are damaged.
@@ -170,11 +122,6 @@ abandoned: set[tuple[Path, int]] = set()
 """The owners of this process that were closed while the store failed, by file and row."""
 
 
-def this_owner() -> Owner:
-    """Return the running process."""
-    return Owner(_host(), _space(), os.getpid(), _started(os.getpid()) or "")
-
-
 def take_lease(
     db: sqlite3.Connection, run_id: str, owner_id: int, watch: Watch, last: Silence | None
 ) -> Lease | Silence:
@@ -199,44 +146,49 @@ def take_lease(
     return Lease(key, token + 1)
 
 
+_IS_QUEUED = "queue=? AND owner IS ? AND is_turn_open=1 AND waiting IS NULL"
+"""The runs of a queue whose lease an owner has, as a condition on `runs`. `layout` has an index for it."""
+
+
+def find_waiting(db: sqlite3.Connection, queue: str) -> Iterator[tuple[int, str]]:
+    """Yield row and id of the runs that wait in a queue for a worker, the oldest first.
+
+    They are read a page at a time, so that their rows may be changed meanwhile.
+    """
+    last, size = 0, 1  # most callers need only the first
+    while True:
+        rows: list[tuple[int, str]] = db.execute(
+            f"SELECT id, run_id FROM runs WHERE {_IS_QUEUED} AND id>? ORDER BY id LIMIT ?",
+            (queue, None, last, size),
+        ).fetchall()
+        yield from rows
+        if len(rows) < size:
+            return
+        last, size = rows[-1][0], 200
+
+
+def free_dead(db: sqlite3.Connection, queue: str, owner_id: int, watch: Watch) -> None:
+    """Release the leases of dead owners on runs of a queue, within a transaction.
+
+    It looks at the owners a few times in the time of a lease, so that it can be called often.
+    """
+    now = watch.clock.monotonic()
+    if now < watch.look_at:
+        return
+    watch.look_at = now + min(0.5, watch.lease_seconds / _LOOKS / 2)
+    freed = 0
+    for holder in watch.holders_from(db.execute(HOLDERS).fetchall()):
+        values = (queue, holder.id)
+        row = db.execute(f"SELECT run_id FROM runs WHERE {_IS_QUEUED} LIMIT 1", values).fetchone()
+        if row is None or holder.id == owner_id:
+            continue
+        with contextlib.suppress(LeaseHeldError):
+            if watch.refuse_alive(row[0], holder, None) is None:
+                freed += db.execute(f"UPDATE runs SET owner=NULL WHERE {_IS_QUEUED}", values).rowcount
+    if freed:
+        db.execute("UPDATE meta SET takeovers = takeovers + 1")
+
+
 def give_back(db: sqlite3.Connection, lease: Lease) -> None:
     """Release a lease within a transaction, unless another owner has taken the run over."""
     db.execute("UPDATE runs SET owner=NULL WHERE id=? AND token=?", lease)
-
-
-def _host() -> str:
-    try:
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    except OSError:
-        boot = ""
-    return f"{socket.gethostname()}/{boot}"
-
-
-def _space() -> str:
-    """Return the ids of this process's namespaces for pids and for time; empty if they are unknown."""
-    if sys.platform != "linux":
-        return f"{sys.platform} -"
-    try:
-        pids = os.readlink("/proc/self/ns/pid")
-    except OSError:
-        return ""
-    try:
-        return f"{pids} {os.readlink('/proc/self/ns/time')}"
-    except OSError:  # Linux before 5.6 has none for time
-        return f"{pids} -"
-
-
-def _started(pid: int) -> str | None:
-    """Return when a process started, an empty text if it has ended, or `None` if that cannot be known here."""
-    try:
-        # Where /proc is that of another namespace, it tells about another process.
-        if os.readlink("/proc/self") != str(os.getpid()):
-            return None
-        stat = Path(f"/proc/{pid}/stat").read_text()
-    except FileNotFoundError:
-        return "" if Path("/proc/self").exists() else None
-    except OSError:
-        return None
-    fields = stat.rpartition(")")[2].split()
-    # A killed process that its parent has not reaped yet no longer drives runs.
-    return "" if fields[0] in ("Z", "X") else fields[19]

@@ -3,8 +3,8 @@
 from collections import Counter
 from html import escape
 
-from treadle.datagen.dataset.report.blocks import tone
 from treadle.datagen.dataset.stats import END, START, Stats
+from treadle.export.html.blocks import tone
 
 _MAX_TOOLS = 14
 _OTHERS = "(other tools)"

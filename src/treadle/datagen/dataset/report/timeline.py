@@ -9,8 +9,8 @@ from time import gmtime, strftime
 
 from msgspec import Struct
 
-from treadle.datagen.dataset.report.blocks import columns, dollars
 from treadle.engines.ledger import Ledger, Status
+from treadle.export.html.blocks import columns, dollars
 
 _BINS = 120
 

@@ -4,8 +4,8 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping
 from html import escape
 
-from treadle.datagen.dataset.report.blocks import tone
 from treadle.datagen.dataset.report.treemap import Box, lay_out
+from treadle.export.html.blocks import tone
 
 Path = tuple[str, ...]
 MAX_CELLS = 1_200

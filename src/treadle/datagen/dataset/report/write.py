@@ -1,18 +1,13 @@
 """The report of a dataset as one HTML file. All texts of the dataset are escaped, and the page loads nothing."""
 
-from collections.abc import Mapping
 from html import escape
-from importlib.resources import files
 from pathlib import Path
 
-import msgspec
 from msgspec import Struct, structs
 
-from treadle.core.types import Json
 from treadle.datagen.config.model import Config
 from treadle.datagen.dataset.entries import find_rows, read_entries
 from treadle.datagen.dataset.folder import Folder
-from treadle.datagen.dataset.report.blocks import bars, columns, dollars, section, spread, table, tile
 from treadle.datagen.dataset.report.orders import draw_orders, list_sequences
 from treadle.datagen.dataset.report.samples import Drawn
 from treadle.datagen.dataset.report.timeline import draw_time
@@ -20,6 +15,8 @@ from treadle.datagen.dataset.report.topic_map import draw_map
 from treadle.datagen.dataset.settings import read_config
 from treadle.datagen.dataset.stats import Stats
 from treadle.datagen.dataset.topics import read_leaves
+from treadle.export.html.blocks import bars, columns, dollars, section, spread, table, tile
+from treadle.export.html.page import Page, write_page
 from treadle.export.whole import write_whole
 
 _ROWS, _REJECTED = 400, 200
@@ -35,8 +32,6 @@ _SECTIONS = {
     "browse": "Rows",
 }
 _GAP = '<div class="gap"></div>'
-_POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
-"""The page's own rule for the browser: nothing may be loaded."""
 
 
 class Contents(Struct, frozen=True):
@@ -83,27 +78,17 @@ def write_report(folder: Path, out: Path | None = None, *, contents: Contents | 
         "time": _time(stats, time),
         "browse": _browse((len(rows), kept.seen, "rows"), (len(samples), rejected.seen, "rejected samples")),
     }
-    page = _page(name, _head(name, stats, config), sections, [*rows, *samples])
-    write_whole([page.encode()], out)
-    return out
-
-
-def _page(name: str, head: str, sections: Mapping[str, str], rows: list[dict[str, Json]]) -> str:
-    package = files("treadle.datagen.dataset.report")
-    style, script = (package.joinpath(item).read_text("utf-8") for item in ("page.css", "page.js"))
-    links = "".join(f'<a href="#{key}">{_SECTIONS[key]}</a>' for key, content in sections.items() if content)
-    # In a script element, only "<" can end the text.
-    data = msgspec.json.encode(rows).decode().replace("<", "\\u003c")
-    return (
-        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
-        f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        '<link rel="icon" href="data:,">'
-        f"<title>{escape(name)}: dataset report</title><style>{style}</style></head><body>"
-        f"<header>{head}<nav>{links}</nav></header><main>{''.join(sections.values())}</main>"
-        "<footer>Written by treadle dataset report. This file contains everything that it shows.</footer>"
-        f'<script type="application/json" id="rows">{data}</script><script>{script}</script></body></html>'
+    page = Page(
+        title=f"{name}: dataset report",
+        head=_head(name, stats, config),
+        sections=sections,
+        titles=_SECTIONS,
+        footer="Written by treadle dataset report. This file contains everything that it shows.",
+        package="treadle.datagen.dataset.report",
+        data=[*rows, *samples],
     )
+    write_whole([write_page(page).encode()], out)
+    return out
 
 
 def _head(name: str, stats: Stats, config: Config | None) -> str:

@@ -6,13 +6,13 @@ from msgspec.structs import replace
 from pydantic import BaseModel, Field
 
 from treadle.agent.agent import Agent
+from treadle.agent.once import run_once
 from treadle.core.errors import ConfigError, ServerError
 from treadle.core.types import Json, Message, Role
 from treadle.datagen.config.model import Config
 from treadle.datagen.conversations.bill import labels
 from treadle.datagen.prompts import write_facts
 from treadle.datagen.quality.protocol import Candidate, Filter, Resources, Settings, Verdict
-from treadle.engines.once import run_once
 from treadle.models.protocol import Model
 
 _INSTRUCTIONS = (

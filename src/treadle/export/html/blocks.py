@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 
-from treadle.datagen.dataset.stats import Spread
+from treadle.export.html.spread import Spread
 
 _MAX_BINS = 40
 _MOST = 16
@@ -64,8 +64,11 @@ def bars(
     return f'{head}<div class="bars">{"".join(lines)}</div>{more}'
 
 
-def spread(title: str, values: Spread) -> str:
-    """Return the distribution of a number as a picture; nothing if all values are zero."""
+def spread(title: str, values: Spread, unit: str = "rows") -> str:
+    """Return the distribution of a number as a picture; nothing if all values are zero.
+
+    `unit` names what has the number, such as `rows`.
+    """
     if not values.total:
         return ""
     least, most = values.quantile(0.0), values.quantile(1.0)
@@ -83,7 +86,7 @@ def spread(title: str, values: Spread) -> str:
         label = f"{begin:,}" if begin >= end else f"{begin:,} to {end:,}"
         style = f"height:{max(2.0, 100 * count / highest):.1f}%" if count else "height:0"
         columns_.append(
-            f'<i class="{"" if count else "none"}" style="{style}" title="{label}: {count:,} rows"></i>'
+            f'<i class="{"" if count else "none"}" style="{style}" title="{label}: {count:,} {unit}"></i>'
         )
     end_label = f"{top:,}" if top >= most else f"up to {most:,}"
     return (

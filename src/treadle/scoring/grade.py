@@ -1,0 +1,111 @@
+"""The grading of finished runs. Verdicts become `rewarded` events, and their weighted sum is the reward."""
+
+import asyncio
+import math
+from collections.abc import Mapping, Sequence
+
+from msgspec import Struct
+
+from treadle.agent.driving.resume import load_task_of, record
+from treadle.agent.driving.trust import settle_trust
+from treadle.agent.run import Run
+from treadle.core import events as e
+from treadle.core.errors import ScoringError, TreadleError, UntrustedError
+from treadle.core.state import State, Status
+from treadle.core.types import Fault
+from treadle.journal.protocol import Journal
+from treadle.scoring.protocol import Score, Scorer, Subject
+from treadle.scoring.registry import RewardSpec
+
+
+class Graded(Struct, frozen=True, kw_only=True):
+    """The grades of one run."""
+
+    run_id: str
+    rewards: dict[str, float]
+    """The valid grade of each name, including those that were recorded before under other names."""
+    details: dict[str, str] = {}
+    """The sentences that explain the new grades."""
+    changed: tuple[str, ...] = ()
+    """The names whose grade was recorded now, because it is new or differs from the one before."""
+
+
+class NotGradableError(ScoringError):
+    """Raised if a run has no grade by its nature: it is not finished, or failed through no fault of its model."""
+
+
+async def grade(journal: Journal, run_id: str, scorers: Sequence[Scorer], *, trust: bool = False) -> Graded:
+    """Grade a finished run, and record each grade that is new or differs from the recorded one.
+
+    Raises: `NotGradableError` if the run is not finished, or failed because of a fault of the infrastructure or of
+    the configuration; `ScoringError` if a scorer fails, after which nothing is recorded; `RunNotFoundError`;
+    `LeaseHeldError`; `UntrustedError` if the run comes from elsewhere, unless `trust` is true.
+    """
+    bodies = [event.body for event in await asyncio.to_thread(journal.read, run_id)]
+    run = await asyncio.to_thread(Run.load, run_id, journal)
+    _check_gradable(run)
+    started = run.state.started
+    ref = None if started is None else started.task
+    if ref is not None and not await asyncio.to_thread(settle_trust, journal, run_id, trust=trust):
+        demand = f"load the task set {ref.task_set!r} and use its check"
+        raise UntrustedError(f"run {run_id!r}", (demand,))
+    subject = Subject(run, load_task_of(started), bodies, journal)
+    scores: dict[str, Score] = {}
+    for scorer in scorers:
+        try:
+            score = await scorer.score(subject)
+        except Exception as error:
+            said = str(error) if isinstance(error, TreadleError) else f"{type(error).__name__}: {error}"
+            raise ScoringError(
+                f"the reward {scorer.name!r} of run {run_id!r} cannot be computed: {said}"
+            ) from error
+        if score is not None:
+            if not math.isfinite(score.reward):
+                raise ScoringError(
+                    f"the reward {scorer.name!r} of run {run_id!r} is {score.reward!r}, which is not a number"
+                )
+            scores[scorer.name] = score
+    known = _details_of(bodies)
+    changed = {
+        name: item for name, item in scores.items() if known.get(name) != (item.reward, item.detail or None)
+    }
+    if changed:
+        await record(journal, run_id, lambda state: _events(state, changed))
+    return Graded(
+        run_id=run_id,
+        rewards={**run.state.rewards, **{name: item.reward for name, item in scores.items()}},
+        details={name: item.detail for name, item in scores.items()},
+        changed=tuple(changed),
+    )
+
+
+def total_reward(rewards: Mapping[str, float], specs: Sequence[RewardSpec]) -> float | None:
+    """Return the weighted sum of the rewards; `None` if none of those that count was given.
+
+    A scorer that had nothing to say about the run adds nothing.
+    """
+    counted = [spec for spec in specs if spec.weight and spec.name in rewards]
+    return sum(spec.weight * rewards[spec.name] for spec in counted) if counted else None
+
+
+def _check_gradable(run: Run[object]) -> None:
+    if run.status is not Status.FINISHED:
+        raise NotGradableError(
+            f"run {run.run_id!r} is not finished; resume it first: treadle resume {run.run_id}"
+        )
+    if run.fault in (Fault.INFRASTRUCTURE, Fault.USER):
+        raise NotGradableError(
+            f"run {run.run_id!r} failed through no fault of its model, so it has no reward: {run.error}"
+        )
+
+
+def _details_of(bodies: Sequence[e.DurableBody]) -> dict[str, tuple[float, str | None]]:
+    """Return the newest grade of each name, and its explanation."""
+    return {body.name: (body.reward, body.detail) for body in bodies if isinstance(body, e.Rewarded)}
+
+
+def _events(state: State, scores: Mapping[str, Score]) -> list[e.DurableBody]:
+    return [
+        e.Rewarded(reward=score.reward, name=name, detail=score.detail or None)
+        for name, score in scores.items()
+    ]

@@ -1,0 +1,74 @@
+"""A model that grades a run by a rubric."""
+
+import hashlib
+from typing import Annotated, Any
+
+import msgspec
+from pydantic import BaseModel, Field
+
+from treadle.agent.agent import Agent
+from treadle.agent.once import run_once
+from treadle.core.errors import ConfigError, ServerError
+from treadle.core.fence import fence
+from treadle.core.types import Json, Message, Role
+from treadle.models.protocol import Model, identity_of, load_model
+from treadle.scoring.protocol import Score, Subject
+
+_INSTRUCTIONS = (
+    "You grade one conversation between a user and an agent that uses tools. Judge it only by the rubric. Give a "
+    "score from 0, useless, to 1, perfect, and the reason in one sentence."
+)
+_MAX_CHARS = 4000
+"""How much of each message the judge reads."""
+
+
+class Judgement(BaseModel):
+    """A judge's answer."""
+
+    score: Annotated[float, Field(ge=0, le=1)]
+    reason: str
+
+
+class JudgeScorer:
+    """The score that a model gives by a rubric.
+
+    The judgement is a run in the same journal. It is asked for once for the same run, model and rubric, so that
+    grading again costs nothing.
+    """
+
+    def __init__(self, name: str = "judge", *, model: str | Model, rubric: str) -> None:
+        """Make a scorer. `model` is a model or its name. Raises: `ConfigError`."""
+        if not isinstance(rubric, str) or not rubric.strip():
+            raise ConfigError(f"the rubric of the reward {name!r} is {rubric!r}; write what a good run does")
+        self.name = name
+        self._model = load_model(model) if isinstance(model, str) else model
+        self._rubric = rubric
+        self._key = hashlib.sha256(f"{identity_of(self._model)}\n{rubric}".encode()).hexdigest()[:8]
+
+    async def score(self, subject: Subject) -> Score | None:
+        """See `Scorer.score`. Raises: `ServerError` if the judge gave no judgement."""
+        run = subject.run
+        judge: Agent[Judgement] = Agent(
+            self._model, instructions=_INSTRUCTIONS, schema=Judgement, journal=subject.journal
+        )
+        run_id = f"{run.run_id}-{self.name}-{self._key}"
+        metadata: dict[str, Json] = {"role": "judge", "run": run.run_id}
+        judged = await run_once(judge, run_id, self._write(subject), metadata=metadata)
+        if judged.error is not None or judged.stop_reason != "completed":
+            raise ServerError(
+                f"the judge gave no judgement in run {run_id!r}: {judged.error or judged.stop_reason}"
+            )
+        found: Judgement = judged.value
+        return Score(found.score, found.reason)
+
+    def _write(self, subject: Subject) -> str:
+        messages = [_write_message(item) for item in subject.run.messages if item.role is not Role.SYSTEM]
+        said = msgspec.json.encode(messages).decode()
+        return f"The rubric:\n{self._rubric}\n\nThe conversation:\n{fence('conversation', said)}"
+
+
+def _write_message(message: Message) -> dict[str, Json]:
+    written: dict[str, Any] = {"role": message.role.value, "content": message.content[:_MAX_CHARS]}
+    if message.tool_calls:
+        written["calls"] = [{"name": call.name, "arguments": call.arguments} for call in message.tool_calls]
+    return written

@@ -1,0 +1,128 @@
+"""The scorers by name, and the rewards that a user asks for as texts and settings."""
+
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypeAlias
+
+from msgspec import Struct
+
+from treadle.core.errors import ConfigError
+from treadle.core.registry import Registry, did_you_mean
+from treadle.core.types import Json
+from treadle.scoring.protocol import Scorer
+
+MakeScorer: TypeAlias = Callable[..., Scorer]
+"""A function that takes the name of the reward and the scorer's settings as keyword arguments, and returns the
+scorer."""
+
+SCORERS: Registry[MakeScorer] = Registry(
+    "scorer",
+    "treadle.scoring",
+    {
+        "check": "treadle.scoring.check:CheckScorer",
+        "tool_use": "treadle.scoring.tool_use:ToolUseScorer",
+        "length": "treadle.scoring.length:LengthScorer",
+        "judge": "treadle.scoring.judge:JudgeScorer",
+    },
+)
+"""The scorers. A function of a user is named as `package.module:function` or `file.py:function`."""
+
+FUNCTION = "function"
+"""The setting of a reward that a function computes: its reference."""
+
+
+class RewardSpec(Struct, frozen=True):
+    """One part of a reward, as its user asks for it."""
+
+    name: str
+    """The name under which the reward is recorded."""
+    scorer: str
+    """The name of a scorer, or the reference of a function."""
+    weight: float = 1.0
+    """The factor of this part in the sum; 0 records the reward and does not count it."""
+    settings: dict[str, Json] = {}
+
+
+CHECK = RewardSpec("check", "check")
+"""The reward of a rollout unless its user says otherwise: the check of the task."""
+
+
+def parse_reward(text: str) -> RewardSpec:
+    """Return the reward that a text asks for: `NAME`, `NAME=WEIGHT` or `module:function=WEIGHT`.
+
+    Raises: `ConfigError`.
+    """
+    scorer, equals, number = text.rpartition("=")
+    if not equals:
+        scorer, number = text, "1"
+    try:
+        weight = float(number)
+    except ValueError:
+        raise ConfigError(
+            f"the weight of the reward {text!r} is {number!r}; write a number, as in 'tool_use=0.2'"
+        ) from None
+    return make_spec(scorer.strip(), {"weight": weight})
+
+
+def read_rewards(raw: Mapping[str, Json] | Iterable[str]) -> tuple[RewardSpec, ...]:
+    """Return rewards as a configuration has them: texts, or names with a weight or a mapping of settings.
+
+    Raises: `ConfigError` for an unknown scorer or setting, or if two rewards have the same name.
+    """
+    if isinstance(raw, Mapping):
+        found = [make_spec(name, value) for name, value in raw.items()]
+    else:
+        found = [parse_reward(text) for text in raw]
+    names = [spec.name for spec in found]
+    if len(set(names)) < len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ConfigError(f"the reward {twice!r} is given twice; give each reward once")
+    return tuple(found)
+
+
+def make_spec(name: str, value: Json) -> RewardSpec:
+    """Return the reward called `name`, whose value is a weight or a mapping with `weight`, `scorer` and settings.
+
+    Raises: `ConfigError`.
+    """
+    if isinstance(value, bool) or not isinstance(value, int | float | Mapping):
+        raise ConfigError(f"the reward {name!r} is {value!r}; give a weight, or a mapping of settings")
+    given = {"weight": value} if isinstance(value, int | float) else dict(value)
+    weight = given.pop("weight", 1.0)
+    if isinstance(weight, bool) or not isinstance(weight, int | float):
+        raise ConfigError(f"the weight of the reward {name!r} is {weight!r}; give a number")
+    scorer = str(given.pop("scorer", name))
+    label = name.rpartition(":")[2] if ":" in name else name
+    return RewardSpec(label, scorer, float(weight), given)
+
+
+def make_scorers(specs: Iterable[RewardSpec]) -> tuple[Scorer, ...]:
+    """Return a scorer for each reward. Raises: `ConfigError` for an unknown scorer, function or setting."""
+    return tuple([_make(spec) for spec in specs])
+
+
+def _make(spec: RewardSpec) -> Scorer:
+    settings: dict[str, Any] = dict(spec.settings)
+    if spec.scorer in SCORERS:
+        make = SCORERS.load(spec.scorer)
+    elif ":" in spec.scorer:
+        from treadle.scoring.function import FunctionScorer
+
+        make, settings = FunctionScorer, {**settings, FUNCTION: spec.scorer}
+    else:
+        hint = did_you_mean(spec.scorer, SCORERS.names())
+        raise ConfigError(
+            f"there is no scorer {spec.scorer!r}{hint or ';'} the scorers are {', '.join(SCORERS.names())}, or a "
+            "function as module:function"
+        )
+    known = [name for name in inspect.signature(make).parameters if name != "name"]
+    if unknown := [key for key in settings if key not in known]:
+        hint = did_you_mean(unknown[0], known)
+        raise ConfigError(
+            f"the reward {spec.name!r} has no setting {unknown[0]!r}{hint or ';'} its settings are "
+            f"{', '.join(['weight', *known])}"
+        )
+    try:
+        return make(name=spec.name, **settings)
+    except TypeError as error:
+        raise ConfigError(f"the reward {spec.name!r} cannot be made: {error}") from error

@@ -1,0 +1,98 @@
+"""The shape of a run's tool use: whether its calls were well-formed, useful and within limits."""
+
+from collections.abc import Iterable, Sequence
+
+from treadle.core.errors import ConfigError
+from treadle.core.events import DurableBody, InferenceCompleted, ToolCompleted
+from treadle.core.types import Effect, ToolCall, ToolErrorKind
+from treadle.scoring.protocol import Score, Subject
+
+_MALFORMED = frozenset(
+    (
+        ToolErrorKind.INVALID_JSON,
+        ToolErrorKind.TRUNCATED,
+        ToolErrorKind.INVALID_ARGUMENTS,
+        ToolErrorKind.UNKNOWN_TOOL,
+        ToolErrorKind.OVER_LIMIT,
+        ToolErrorKind.REFUSED,
+    )
+)
+"""Errors of a call that are the model's mistake. A tool that failed is not."""
+
+
+class ToolUseScorer:
+    """The share of the model's calls that are well-formed and not repeated; 1 if there are no calls.
+
+    A call is repeated if an earlier one has the same name and arguments, and no call in between had an effect. The
+    reward is 0 if a tool of `forbidden` was called, or one of `required` was not, and is divided by the number of
+    calls over `max_calls`.
+    """
+
+    def __init__(
+        self,
+        name: str = "tool_use",
+        *,
+        required: Sequence[str] = (),
+        forbidden: Sequence[str] = (),
+        max_calls: int | None = None,
+    ) -> None:
+        for setting, value in (("required", required), ("forbidden", forbidden)):
+            if isinstance(value, str) or not all(isinstance(item, str) for item in value):
+                raise ConfigError(
+                    f"{setting} of the reward {name!r} is {value!r}; give a list of names of tools"
+                )
+        if max_calls is not None and (not isinstance(max_calls, int) or max_calls < 1):
+            raise ConfigError(f"max_calls of the reward {name!r} is {max_calls!r}; give a number from 1")
+        self.name = name
+        self._required = frozenset(required)
+        self._forbidden = frozenset(forbidden)
+        self._max_calls = max_calls
+
+    async def score(self, subject: Subject) -> Score | None:
+        """See `Scorer.score`."""
+        calls = _calls_of(subject.bodies)
+        called = {call.name for call in calls}
+        if wrong := sorted(called & self._forbidden):
+            return Score(0.0, f"the tool {wrong[0]!r} was called, which is forbidden")
+        if missing := sorted(self._required - called):
+            return Score(0.0, f"the tool {missing[0]!r} was not called")
+        if not calls:
+            return Score(1.0, "no tool was called")
+        kinds = {
+            body.call_id: body.result.error_kind
+            for body in subject.bodies
+            if isinstance(body, ToolCompleted) and body.parent_call_id is None
+        }
+        effects = {spec.name: spec.effect for spec in subject.run.state.tools}
+        malformed = [call for call in calls if kinds.get(call.call_id) in _MALFORMED]
+        repeated = [call for call in _repeats(calls, effects) if kinds.get(call.call_id) not in _MALFORMED]
+        good = len(calls) - len(malformed) - len(repeated)
+        counted = len(calls)
+        detail = f"{good} of {counted} calls are well-formed and not repeated"
+        if self._max_calls is not None and len(calls) > self._max_calls:
+            detail += f", and {len(calls) - self._max_calls} are over the limit of {self._max_calls}"
+            good, counted = min(good, self._max_calls), len(calls)
+        return Score(good / counted, detail)
+
+
+def _calls_of(bodies: Iterable[DurableBody]) -> list[ToolCall]:
+    return [
+        call
+        for body in bodies
+        if isinstance(body, InferenceCompleted)
+        for call in body.completion.message.tool_calls
+    ]
+
+
+def _repeats(calls: Iterable[ToolCall], effects: dict[str, Effect]) -> list[ToolCall]:
+    seen: set[tuple[str, str]] = set()
+    found = []
+    for call in calls:
+        key = call.name, call.arguments
+        if key in seen:
+            found.append(call)
+        if effects.get(call.name, Effect.ONCE) is not Effect.PURE:
+            # What was read before may have changed.
+            seen.clear()
+        seen.add(key)
+    return found
