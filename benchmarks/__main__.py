@@ -24,6 +24,7 @@ from benchmarks import (
     steps,
     streaming,
     telemetry,
+    tokens,
     tools,
     turn,
 )
@@ -31,6 +32,7 @@ from benchmarks import (
 BENCHMARKS = {
     "steps": steps.measure,
     "memory": steps.measure_memory,
+    "tokens": tokens.measure,
     "telemetry": telemetry.measure,
     "growth": growth.measure,
     "calls": calls.measure,
