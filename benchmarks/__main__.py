@@ -23,6 +23,7 @@ from benchmarks import (
     steps,
     streaming,
     telemetry,
+    tokens,
     tools,
     turn,
 )
@@ -30,6 +31,7 @@ from benchmarks import (
 BENCHMARKS = {
     "steps": steps.measure,
     "memory": steps.measure_memory,
+    "tokens": tokens.measure,
     "telemetry": telemetry.measure,
     "growth": growth.measure,
     "calls": calls.measure,

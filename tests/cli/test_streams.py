@@ -37,6 +37,7 @@ COMMANDS: dict[str, list[str]] = {
     "check": ["check"],
     "replay": ["replay", "t"],
     "verify": ["verify", "t"],
+    "rescore": ["rescore", "t"],
     "export": ["export", "t"],
     "import": ["import", "t.jsonl", "-j", "memory:"],
     "dataset show": ["dataset", "show", "data", "2"],

@@ -55,6 +55,7 @@ class Server:
         if body.get("return_token_ids") and "ids" in self.abilities:
             choice["token_ids"] = [1]
             raw["prompt_token_ids"] = [1, 2]
+            raw["usage"] = {"prompt_tokens": 2, "completion_tokens": 1}
         if body.get("stream"):
             pieces = ["1 ", "2 "] if "streaming" in self.abilities else ["1 2"]
             events = [{"choices": [{"index": 0, "delta": {"content": piece}}]} for piece in pieces]

@@ -324,6 +324,17 @@ class TokenRecord(Struct, frozen=True, omit_defaults=True, gc=False):
         )
 
 
+class TokenGrade(StrEnum):
+    """How exactly a server, or what was recorded of its answers, says what the model sampled."""
+
+    TOKEN_EXACT = "token_exact"
+    """The engine's ids and log probabilities."""
+    TOKEN_IDS = "token_ids"
+    """The engine's ids, without log probabilities for all sampled tokens."""
+    TEXT = "text"
+    """Only texts."""
+
+
 class Prior(Struct, frozen=True, gc=False):
     """The exact ids of the newest inference whose engine returned ids: its prompt, followed by its answer."""
 

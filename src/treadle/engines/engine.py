@@ -7,7 +7,7 @@ ledger continues where the last one was interrupted.
 
 import asyncio
 import sqlite3
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Generic, Protocol, TypeVar
 
 from msgspec import Struct
@@ -67,8 +67,10 @@ class Engine(Generic[R]):
         *,
         on_begin: Callable[[Item, int], None] = lambda item, attempt: None,
         on_outcome: Callable[[Item, Outcome], None] = lambda item, outcome: None,
+        until_free: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
-        """Make an engine. `make_item` returns the item with a number, given the counts so far."""
+        """Make an engine. `make_item` returns the item with a number, given the counts so far. `until_free` waits
+        until there is room for another item within the window."""
         self.ledger = ledger
         self.counts = ledger.counts()
         self.in_flight = 0
@@ -78,6 +80,7 @@ class Engine(Generic[R]):
         self._meter = meter
         self._on_begin = on_begin
         self._on_outcome = on_outcome
+        self._until_free = until_free
         self._again: list[Item] = ledger.open_items()[::-1]
         """Items to attempt, the next one last."""
         self._last_number = ledger.last_number
@@ -116,7 +119,12 @@ class Engine(Generic[R]):
         return self.end
 
     async def _items(self) -> AsyncIterator[Item]:
-        while (item := await self._next()) is not None:
+        while True:
+            if self._until_free is not None:
+                await self._until_free()
+            item = await self._next()
+            if item is None:
+                return
             self.in_flight += 1
             yield item
 

@@ -28,6 +28,12 @@ class Column(StrEnum):
     BOOLEAN = "boolean"
     INTEGER = "integer"
     FLOAT = "float"
+    IDS = "ids"
+    """A list of 32-bit integers."""
+    FLAGS = "flags"
+    """A list of numbers that are 0 or 1."""
+    FLOATS = "floats"
+    """A list of 32-bit floating-point numbers; null where one is not known."""
 
 
 class RowFormat(Protocol):

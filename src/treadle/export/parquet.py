@@ -27,6 +27,9 @@ _VALUES = {
     Column.BOOLEAN: bool | None,
     Column.INTEGER: int | None,
     Column.FLOAT: float | None,
+    Column.IDS: list[int] | None,
+    Column.FLAGS: list[int] | None,
+    Column.FLOATS: list[float | None] | None,
 }
 
 
@@ -41,8 +44,12 @@ def write_parquet(source: Path, out: Path, format: str) -> int:
     row_format = FORMATS.load(format)
     if row_format.has_own_files:
         raise ExportError(f"the format {format!r} has one file for each row, and no Parquet form")
+    return write_table(source, out, format, row_format.columns or find_columns(source))
+
+
+def write_table(source: Path, out: Path, format: str, columns: Mapping[str, Column]) -> int:
+    """Write JSON lines with these columns to a Parquet file. Otherwise the same as `write_parquet`."""
     arrow, parquet = require_arrow()
-    columns = row_format.columns or find_columns(source)
     types = {
         Column.TEXT: arrow.string(),
         Column.JSON: arrow.json_(),
@@ -50,6 +57,9 @@ def write_parquet(source: Path, out: Path, format: str) -> int:
         Column.BOOLEAN: arrow.bool_(),
         Column.INTEGER: arrow.int64(),
         Column.FLOAT: arrow.float64(),
+        Column.IDS: arrow.list_(arrow.int32()),
+        Column.FLAGS: arrow.list_(arrow.int8()),
+        Column.FLOATS: arrow.list_(arrow.float32()),
     }
     fields = [(key, types[kind]) for key, kind in columns.items()]
     schema = arrow.schema(fields, {"treadle.format": format})
@@ -158,7 +168,7 @@ def _read_value(raw: msgspec.Raw | None, kind: Column) -> Any:
 
 def _make_array(arrow: Any, values: list[Any], kind: Any) -> Any:
     """Return values as an array. Arrow does not build lists of an extension type from Python values."""
-    if not arrow.types.is_list(kind):
+    if not (arrow.types.is_list(kind) and isinstance(kind.value_type, arrow.JsonType)):
         return arrow.array(values, kind)
     plain = arrow.array(values, arrow.list_(arrow.string()))
     items = arrow.ExtensionArray.from_storage(kind.value_type, plain.flatten())
@@ -172,6 +182,8 @@ def _take(arrow: Any, kind: Any, value: Any) -> Json:
     if isinstance(kind, arrow.JsonType):
         return msgspec.json.decode(value)
     if arrow.types.is_list(kind) or arrow.types.is_large_list(kind):
+        if arrow.types.is_primitive(kind.value_type):
+            return value
         return [_take(arrow, kind.value_type, item) for item in value]
     if arrow.types.is_struct(kind):
         fields = {field.name: field.type for field in kind}

@@ -1,6 +1,6 @@
 """The protocol `Model`, and the functions by which other packages of Treadle use and make models."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol, TypeAlias
 
 from msgspec import Struct
@@ -51,6 +51,9 @@ class Watch(Struct, eq=False):
     """The wait that a server asked for before the run was resumed; `None` if there is none."""
     answered_by: str | None = None
     """The name of the model that answered, which a wrapper of several models sets; `None`: there is only one."""
+    on_token_ids: Callable[[Sequence[int]], None] | None = None
+    """The function that an engine of `models.tokens` calls with the newest ids while it samples, in place of
+    `on_delta`. `None`: the answer is not streamed."""
 
 
 class Model(Protocol):

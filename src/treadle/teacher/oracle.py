@@ -29,6 +29,24 @@ def oracle_for(task: Task, *, mistake_rate: float = 0.0) -> Model | None:
     return OracleModel(task.find_solver, mistake_rate=mistake_rate)
 
 
+def named_oracle(name: str, task: Task, *, seed: int = 0) -> Model:
+    """Return the model `oracle`, or `oracle:RATE` with a rate of mistakes, for `task`.
+
+    Models with different seeds make different mistakes. Raises: `ConfigError` for another name, and if the task
+    cannot be solved.
+    """
+    _, colon, rate = name.partition(":")
+    try:
+        mistake_rate = float(rate) if colon else 0.0
+    except ValueError:
+        raise ConfigError(
+            f"the model {name!r}: {rate!r} is not a rate of mistakes; write 'oracle:0.2', from 0 to 1"
+        ) from None
+    if not isinstance(task, Solvable):
+        raise ConfigError(f"the task {task.task_set}:{task.task_id} has no oracle; give another model")
+    return OracleModel(task.find_solver, mistake_rate=mistake_rate, seed=seed)
+
+
 class OracleModel:
     """A model that solves the tasks for whose prompts `find_solver` returns a solver."""
 
@@ -38,10 +56,16 @@ class OracleModel:
         *,
         mistake_rate: float = 0.0,
         name: str | None = None,
+        seed: int = 0,
     ) -> None:
         self._manner = Manner(mistake_rate=check_rate(mistake_rate), reasoning_rate=REASONING_RATE)
         self.name = name or ("oracle" if mistake_rate == 0 else f"oracle:{mistake_rate:g}")
-        self.part = PartSpec(name=self.name, missing=None if name is None else "it has a name of the program")
+        self._seed = f"/{seed}" if seed else ""
+        self.part = PartSpec(
+            name=self.name,
+            settings={"seed": seed} if seed else None,
+            missing=None if name is None else "it has a name of the program",
+        )
         """The description for the agent spec."""
         self._find_solver = find_solver
 
@@ -58,7 +82,7 @@ class OracleModel:
         """
         prompt, start, solver = self._find_task(messages)
         position = sum([message.role is Role.ASSISTANT for message in messages])
-        key = f"{prompt}/{position}"
+        key = f"{prompt}/{position}{self._seed}"
         message = play(solver, messages[start:], key, self._manner, has_tools=has_tools, max_calls=max_calls)
         return make_completion(message, messages, self.name, f"oracle-{digest(key)}")
 

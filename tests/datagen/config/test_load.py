@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from treadle.core.errors import ConfigError
-from treadle.datagen.config.load import load_config, read_change
+from treadle.core.overrides import read_change
+from treadle.datagen.config.load import load_config
 from treadle.models.config.tables import ModelTable
 
 GOOD = """

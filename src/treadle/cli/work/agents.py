@@ -188,6 +188,10 @@ class RunAgents:
 def _given_settings(options: AgentOptions) -> dict[str, Json]:
     """Return the model settings that were given on the command line, by the names of `treadle.model`."""
     settings = {name: value for name, value in asdict(options.settings).items() if value is not None}
+    if options.renderer is not None:
+        from treadle.renderers.registry import locate
+
+        settings["renderer"] = locate(options.renderer)
     return settings if options.base_url is None else {"base_url": options.base_url, **settings}
 
 
@@ -221,29 +225,15 @@ def _refuse_missing(run_id: str, spec: AgentSpec) -> None:
 
 def _build_model(part: PartSpec, api_key: str | None, task: "Task | None") -> Model:
     """Return the model that a part names; `oracle` is the solver of `task`. Raises: `ConfigError`."""
-    stem, colon, rate = part.name.partition(":")
-    if stem == "oracle" and "base_url" not in (part.settings or {}):
+    if part.name.partition(":")[0] == "oracle" and "base_url" not in (part.settings or {}):
         if task is None:
             raise ConfigError(
                 "the model 'oracle' solves the tasks of a task set; pass --task files:csv_sum-0001, or another "
                 "--model"
             )
-        return _make_oracle(task, rate if colon else "0")
+        from treadle.teacher import named_oracle
+
+        return named_oracle(part.name, task, seed=(part.settings or {}).get("seed") or 0)
     from treadle.models.config.file import model_from_part
 
     return model_from_part(part, api_key=api_key)
-
-
-def _make_oracle(task: "Task", rate: str) -> Model:
-    from treadle.teacher import oracle_for
-
-    try:
-        mistake_rate = float(rate)
-    except ValueError:
-        raise ConfigError(
-            f"--model 'oracle:{rate}': {rate!r} is not a rate of mistakes; write 'oracle:0.2', from 0 to 1"
-        ) from None
-    oracle = oracle_for(task, mistake_rate=mistake_rate)
-    if oracle is None:
-        raise ConfigError(f"the task {task.task_set}:{task.task_id} has no oracle; give another --model")
-    return oracle

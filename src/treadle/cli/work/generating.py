@@ -21,9 +21,10 @@ from treadle.cli.terminal.output import (
 from treadle.cli.terminal.plan import print_plan
 from treadle.cli.work.execute import execute_until_stopped
 from treadle.core.errors import ConfigError
+from treadle.core.overrides import read_change
 from treadle.core.types import Json
 from treadle.datagen.config.estimate import estimate, measure_folder
-from treadle.datagen.config.load import Loaded, check_plan, load_config, read_change
+from treadle.datagen.config.load import Loaded, check_plan, load_config
 from treadle.datagen.config.models import try_models
 from treadle.datagen.config.schema import schema
 from treadle.datagen.config.starter import starter

@@ -10,7 +10,8 @@ from treadle.context.memory.vectors import normalize
 from treadle.core.errors import ConfigError, ServerError
 from treadle.http.transport import HttpTransport, Transport
 from treadle.models.config.file import load_config
-from treadle.models.wire.http_model import HttpModel, is_success, join_url
+from treadle.models.wire.endpoint import is_success, join_url
+from treadle.models.wire.http_model import HttpModel
 from treadle.models.wire.server import Server, explain_error
 
 BATCH = 64

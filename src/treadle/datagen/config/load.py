@@ -3,15 +3,15 @@
 Paths in the file are relative to its folder, and `output.path` to the current one.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from msgspec import Struct
 from pydantic import ValidationError
 
-from treadle.core.documents import decode_document
 from treadle.core.errors import ConfigError, MistakesError
-from treadle.core.places import Document, KeyPath, Problem, list_mistakes, parse_document
+from treadle.core.overrides import apply_changes, list_problems
+from treadle.core.places import Document, KeyPath, Problem, parse_document
 from treadle.core.types import Json
 from treadle.datagen.config.check import find_conflicts, find_unknown_names
 from treadle.datagen.config.deepfabric.keys import is_deepfabric
@@ -39,7 +39,7 @@ class Loaded(Struct, frozen=True):
 
     def error(self, problems: Sequence[Problem]) -> ConfigError:
         """Return the error that lists `problems`, each with the line of its key."""
-        return _error(self.document, self.origins, self.changes, self.flags, problems)
+        return list_problems(self.document, problems, self.changes, self.flags, self.origins)
 
 
 def load_config(
@@ -62,40 +62,18 @@ def load_config(
         notes += mapped.notes
         problems += mapped.problems
     changes, flags = changes or {}, flags or {}
-    value = _apply(_resolve_paths(value, file.parent.absolute()), changes)
+    value = apply_changes(_resolve_paths(value, file.parent.absolute()), changes)
     try:
         config = Config.model_validate(value)
     except ValidationError as error:
         faults = KEYS.explain(error.errors(include_url=False), value)
         problems += [*faults, *_find_more(value, faults)]
-        raise _error(document, origins, changes, flags, problems) from None
+        raise list_problems(document, problems, changes, flags, origins) from None
     loaded = Loaded(config, notes, file, document, origins, changes, flags)
     problems += find_conflicts(config)
     if problems:
         raise loaded.error(problems)
     return loaded
-
-
-def read_change(text: str) -> tuple[str, Json]:
-    """Return the key and the value in `KEY=VALUE`, where the value is written as in YAML. Raises: `ConfigError`."""
-    key, sign, value = text.partition("=")
-    if not sign or not key.strip():
-        raise ConfigError(f"a change is KEY=VALUE, such as generation.num_samples=10, and not {text!r}")
-    return key.strip(), decode_document(value.encode(), f"the value of {key.strip()!r}", is_yaml=True)
-
-
-def _apply(value: dict[str, Json], changes: Mapping[str, Json]) -> dict[str, Json]:
-    """Return `value` with the values of `changes`."""
-    for key, new in changes.items():
-        *sections, last = key.split(".")
-        value = table = dict(value)
-        for name in sections:
-            below = table.get(name)
-            inner: dict[str, Json] = dict(below) if isinstance(below, dict) else {}
-            table[name] = inner
-            table = inner
-        table[last] = new
-    return value
 
 
 def check_plan(config: Config | Loaded, leaves: int | None = None) -> None:
@@ -175,33 +153,3 @@ def _without(value: dict[str, Json], path: KeyPath) -> dict[str, Json]:
     if len(path) > 1 and isinstance(path[1], str) and isinstance(inner, dict):
         return value | {key: _without(inner, path[1:])}
     return {name: item for name, item in value.items() if name != key}
-
-
-def _error(
-    document: Document,
-    origins: Mapping[KeyPath, KeyPath],
-    changes: Mapping[str, Json],
-    flags: Mapping[str, str],
-    problems: Iterable[Problem],
-) -> ConfigError:
-    """Return the error that lists `problems` in the order of the file, and those of `changes` before them."""
-    lines: list[tuple[tuple[int, int], str]] = []
-    for problem in problems:
-        key = ".".join(map(str, problem.path))
-        changed = next((name for name in changes if key == name or key.startswith(f"{name}.")), None)
-        if changed is not None:
-            lines.append(((0, 0), f"{flags.get(changed, f'--set {key}')}: {problem.text}"))
-            continue
-        path = find_origin(problem.path, origins)
-        key = ".".join(map(str, path))
-        place = document.place_of(path) or (0, 0)
-        lines.append((place, f"{document.where(path)}: {f'{key}: ' if key else ''}{problem.text}"))
-    return list_mistakes(document.path, [text for _, text in sorted(lines)])
-
-
-def find_origin(path: KeyPath, origins: Mapping[KeyPath, KeyPath]) -> KeyPath:
-    """Return the path in the file of a key that may have been mapped from another one."""
-    for size in range(len(path), 0, -1):
-        if path[:size] in origins:
-            return (*origins[path[:size]], *path[size:])
-    return path

@@ -1,30 +1,18 @@
 """The models of a configuration, which are built in the same way as the models of treadle.toml."""
 
-from typing import Any, get_args
-
-from msgspec import Struct
+from typing import get_args
 
 from treadle.core.errors import ConfigError, MistakesError
 from treadle.core.places import Problem
 from treadle.datagen.config.model import Config, Role
-from treadle.models.config.build import split_name
+from treadle.engines.models import ModelPlan, make_model
+from treadle.engines.models import plan_model as plan_given
 from treadle.models.config.file import Config as ModelFile
 from treadle.models.config.file import load_config as load_models
-from treadle.models.config.presets import DIALECTS, find_preset
 from treadle.models.config.tables import ModelTable
 from treadle.models.protocol import Model
 
 ROLES: tuple[Role, ...] = get_args(Role)
-
-
-class ModelPlan(Struct, frozen=True):
-    """The settings from which the model of a role is built."""
-
-    path: tuple[str, ...]
-    """The key that names it."""
-    table: ModelTable
-    name: str | None = None
-    """Its name in treadle.toml; `None` if the configuration has its settings."""
 
 
 def used_roles(config: Config) -> tuple[Role, ...]:
@@ -61,7 +49,9 @@ def try_models(config: Config, *, needs_keys: bool = True) -> tuple[dict[Role, M
         try:
             plan = plan_model(config, role, file)
             known = [model for table, model in made if table == plan.table]
-            models[role] = known[0] if known else _make(plan, file, config, needs_keys=needs_keys)
+            models[role] = (
+                known[0] if known else make_model(plan, file, seed=config.seed, needs_keys=needs_keys)
+            )
             made.append((plan.table, models[role]))
         except ConfigError as error:
             path = _path_of(config, role)
@@ -74,39 +64,8 @@ def plan_model(config: Config, role: Role, file: ModelFile) -> ModelPlan:
 
     Raises: `ConfigError` if there is none.
     """
-    path = _path_of(config, role)
-    given = getattr(config.models, role) or config.models.default or file.default_model
-    if given is None:
-        raise ConfigError(
-            "there is no model; name one such as 'openai:gpt-5-mini', or 'mock:teacher', which needs no key"
-        )
-    if isinstance(given, ModelTable):
-        return ModelPlan(path, given)
-    name = file.full_name(given)
-    table = file.file.models.get(name)
-    return ModelPlan(path, ModelTable(model=name)) if table is None else ModelPlan(path, table, name)
+    return plan_given(getattr(config.models, role) or config.models.default, file)
 
 
 def _path_of(config: Config, role: Role) -> tuple[str, str]:
     return ("models", "default" if getattr(config.models, role) is None else role)
-
-
-def _make(plan: ModelPlan, file: ModelFile, config: Config, *, needs_keys: bool) -> Model:
-    table = plan.table
-    provider, _ = split_name(table.model)
-    preset = find_preset(provider)
-    options: dict[str, Any] = {}
-    if table.seed is None and (
-        preset is None or "seed" not in DIALECTS.load(preset.dialect).UNKNOWN_SETTINGS
-    ):
-        options["seed"] = config.seed
-    if not needs_keys:
-        options |= {"api_key": "none"} | ({"headers": {}} if table.headers else {})
-        return file.model_of(table, name=plan.name, **options)
-    limiter = None
-    if preset is not None:
-        server = f"{provider} {table.base_url or ''} {table.api_key_env or ''}"
-        from treadle.models.wrappers.limiter import Limiter
-
-        limiter = Limiter.shared(f"generate {server}", is_adaptive=False, learn_at_share=0.4)
-    return file.model_of(table, name=plan.name, limiter=limiter, **options)

@@ -9,8 +9,10 @@ from msgspec import Struct
 
 from treadle.core.errors import ConfigError, ProviderError, TreadleError
 from treadle.core.log import Log
+from treadle.core.packed import unpack_ids
 from treadle.core.types import Completion, Json, Message, Request, Role, ToolSpec
 from treadle.models.protocol import Model, Watch
+from treadle.renderers.protocol import Renderer
 
 MakeModel = Callable[..., Model]
 """A function that makes the model with additional settings, such as `logprobs=True`."""
@@ -114,6 +116,8 @@ class Prober:
         yield await self._schema()
         yield await self._logprobs()
         yield await self._token_ids()
+        if (renderer := getattr(_innermost(self._model), "renderer", None)) is not None:
+            yield await self._template(renderer)
         thought = first.message.reasoning
         seen = (
             f"{len(thought):,} characters with the first answer" if thought else "none with the first answer"
@@ -206,7 +210,25 @@ class Prober:
         seen = f"{len(record.prompt_token_ids)} of the prompt, {len(record.token_ids)} of the answer"
         return Finding("token ids", True, seen)
 
-    async def _ask_for(self, text: str, **settings: bool) -> Completion | TreadleError:
+    async def _template(self, renderer: Renderer) -> Finding:
+        """Compare the prompt of the renderer with the one that the server makes of the same messages."""
+        name, text = "same template", "Say: one two three"
+        completion = await self._ask_for(text, renderer="", return_token_ids=True, max_output_tokens=1)
+        if isinstance(completion, TreadleError):
+            return Finding(name, None, str(completion))
+        record = completion.tokens
+        if record is None or record.prompt_token_ids is None:
+            return Finding(name, None, "the server does not tell the ids that it makes of messages")
+        theirs = unpack_ids(record.prompt_token_ids)
+        ours = tuple(renderer.render([Message(Role.USER, text)], ()))
+        if ours == theirs:
+            return Finding(name, True, f"{renderer.name} and the server make the same {len(ours)} ids")
+        at = next((at for at, pair in enumerate(zip(ours, theirs, strict=False)) if pair[0] != pair[1]), -1)
+        at = min(len(ours), len(theirs)) if at == -1 else at
+        seen = f"from id {at}: {renderer.decode(ours[at:])!r:.60}, the server {renderer.decode(theirs[at:])!r:.60}"
+        return Finding(name, False, seen, "the model sees another prompt than it was trained on")
+
+    async def _ask_for(self, text: str, **settings: bool | int | str) -> Completion | TreadleError:
         try:
             model = self._make(**settings)
         except ConfigError as error:

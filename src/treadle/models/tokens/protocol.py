@@ -25,6 +25,8 @@ class Generated(Struct, frozen=True, kw_only=True):
     """The model as the server names it; `None` if it does not."""
     weight_version: str | None = None
     """The version of the weights, if the engine tells it."""
+    versions: tuple[tuple[int, str], ...] = ()
+    """Which weights sampled which ids, as in `TokenRecord.versions`. Empty: `weight_version` sampled all."""
     response_id: str | None = None
     cached_tokens: int = 0
     """How many ids of the prompt the engine had in its cache."""
@@ -44,6 +46,9 @@ class TokenEngine(Protocol):
         self, prompt_ids: Sequence[int], settings: Settings, stop_token_ids: Sequence[int], watch: Watch
     ) -> Generated:
         """Return what the engine samples after `prompt_ids`. Cancelling closes the connection.
+
+        If `watch.on_token_ids` is set, the engine streams, and calls it with each piece of the ids that it will
+        return. The ids that were sampled before a connection broke are then returned as an aborted answer.
 
         Raises: `ProviderError` if the server fails, refuses or does not answer.
         """

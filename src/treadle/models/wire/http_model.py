@@ -6,16 +6,13 @@ typed structs.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import ClassVar, TypeAlias
-from urllib.parse import urlsplit, urlunsplit
 
 import msgspec
 
-from treadle.core.errors import ConfigError, ProviderError, RequestError, ServerError, TransportError
-from treadle.core.events import Delta
+from treadle.core.errors import ConfigError, ProviderError, RequestError, ServerError
 from treadle.core.log import Log
-from treadle.core.masking import hide_in_url
 from treadle.core.types import (
     UNREADABLE_CALL,
     Artifact,
@@ -30,50 +27,33 @@ from treadle.core.types import (
     ToolCall,
     Usage,
 )
-from treadle.http.transport import Answer, HttpTransport, StreamedAnswer, Transport
+from treadle.http.transport import Transport
 from treadle.models.protocol import Watch
+from treadle.models.wire.endpoint import HttpEndpoint, OnDelta, is_success, read_rest, tell_rate_limits
 from treadle.models.wire.parts import AcceptedParts, check_part
 from treadle.models.wire.plain import PlainReader
 from treadle.models.wire.preset import Preset
 from treadle.models.wire.price import Price, cost_of
-from treadle.models.wire.server import (
-    BadCallError,
-    Server,
-    UnfinishedError,
-    explain_error,
-    find_error,
-    read_rate_limits,
-)
-from treadle.models.wire.stream import BodyReader, Collector, read_stream
+from treadle.models.wire.server import BadCallError, UnfinishedError
+from treadle.models.wire.stream import read_stream
 
 _MAX_PREFIXES = 1024
 _MAX_BAD_CALLS = 4
 """How many unreadable calls in a row go back to the model."""
 _BYTES_PER_TOKEN = 4
 
-OnDelta: TypeAlias = Callable[[Delta], None]
-
 _Prefix: TypeAlias = tuple[Request, tuple[bool, ...], bytes]
 """The beginning of request bodies, with the tools, schema and flags that it was made for."""
 
-_decode = msgspec.json.Decoder().decode
 
-
-class HttpModel(ABC):
+class HttpModel(HttpEndpoint, ABC):
     """A model behind a server. It streams if and only if the caller wants deltas."""
 
     DIALECT: ClassVar[str]
     PRESET: ClassVar[Preset]
     """The provider that defined the dialect."""
-    BASE_URL: ClassVar[str]
-    PATH: ClassVar[str]
-    """The path of the API for inferences, below the base URL."""
     READER: ClassVar[type[PlainReader]]
     """The reader of plain answers."""
-    COLLECTOR: ClassVar[type[Collector]]
-    """The class that joins the pieces of a streamed answer."""
-    HAS_LINES: ClassVar[bool] = False
-    """True if a stream is lines of JSON, false if it is server-sent events."""
     PARTS: ClassVar[AcceptedParts] = {}
     """The parts of messages that the dialect can send."""
     RESERVED: ClassVar[frozenset[str]]
@@ -106,22 +86,23 @@ class HttpModel(ABC):
         `name` is for the journal. `context_tokens` is the model's context window, as the user says it.
         `decodes_beside_tools` says whether the server accepts a schema for the answer in a request that has tools.
         """
+        super().__init__(
+            model,
+            base_url=base_url,
+            api_key=api_key,
+            headers=headers,
+            transport=transport,
+            key_variable=key_variable or self.PRESET.key_variable,
+        )
         self.tells_window = False
         """True if the server is asked for the context window when a run begins."""
         self.name = name or f"{self.DIALECT}:{model}"
-        self.model = model
         self.settings = settings or Settings()
         self.context_tokens = context_tokens
         """The model's context window, as the user says it; `None` if it was not given."""
         self.output_mode = OutputMode(output_mode or self.PRESET.output_mode)
         self._decodes_beside_tools = decodes_beside_tools
         self._price = price
-        self._base_url = check_base_url(self.BASE_URL if base_url is None else base_url, self.BASE_URL)
-        self._endpoint = self._stream_endpoint = join_url(self._base_url, self.PATH)
-        self._headers = merge_headers(self._key_headers(api_key) if api_key is not None else {}, headers)
-        key_variable = key_variable or self.PRESET.key_variable
-        self.server = Server(model, self._base_url, tuple(self._headers.items()), key_variable)
-        self._transport = transport or HttpTransport()
         self._read_plain = self.READER(self.settings, price).read
         self._newest: _Prefix = (Request(Log()), (), b"")
         self._prefixes: dict[tuple[object, ...], _Prefix] = {}
@@ -171,7 +152,7 @@ class HttpModel(ABC):
             body = self._body(request, is_stream=False)
             answer = await self._transport.post(self._endpoint, self._headers, body)
             if watch.on_rate_limits is not None:
-                _tell_rate_limits(answer, watch)
+                tell_rate_limits(answer, watch)
             if is_success(answer.status) and (plain := self._read_plain(answer.body)) is not None:
                 return plain
             return self.read(self._raw(answer), answer.body)
@@ -208,9 +189,9 @@ class HttpModel(ABC):
         body = self._body(request, is_stream=True)
         async with self._transport.stream(self._stream_endpoint, self._headers, body) as streamed:
             if watch.on_rate_limits is not None:
-                _tell_rate_limits(streamed, watch)
+                tell_rate_limits(streamed, watch)
             if not is_success(streamed.status):
-                raise self._error(streamed.status, streamed, await _rest(streamed))
+                raise self._error(streamed.status, streamed, await read_rest(streamed))
             reader = self._reader(on_delta)
             return self.read(await read_stream(streamed, reader), reader.begin)
 
@@ -235,38 +216,6 @@ class HttpModel(ABC):
             ) from None
         except (TypeError, LookupError, AttributeError, ValueError):
             raise self._nonsense(raw, body) from None
-
-    async def find_context_tokens(self) -> int | None:
-        """Return how many tokens the model's context holds; `None` if the server does not say.
-
-        Raises: `TransportError`.
-        """
-        url = self._models_url()
-        raw = await self._get(url) if url is not None else None
-        found = find_context_tokens(raw, self.model)
-        if found is not None and b"n_ctx_train" in msgspec.json.encode(raw):
-            # llama.cpp lists how long contexts the model was trained on, and the server may have less room.
-            props = await self._get(join_url(self._base_url.removesuffix("/").removesuffix("/v1"), "/props"))
-            settings = props.get("default_generation_settings") if isinstance(props, dict) else None
-            used = settings.get("n_ctx") if isinstance(settings, dict) else None
-            return used if type(used) is int else found
-        return found
-
-    async def _get(self, url: str) -> Json:
-        """Return the JSON at `url`; `None` if the server refuses, or sends none. Raises: `TransportError`."""
-        answer = await self._transport.get(url, self._headers)
-        try:
-            return _decode(answer.body) if is_success(answer.status) else None
-        except (msgspec.DecodeError, UnicodeDecodeError):
-            return None
-
-    def _models_url(self) -> str | None:
-        """Return the URL under which the server describes its models; `None` if it has none."""
-        return join_url(self._base_url, "/models")
-
-    def _key_headers(self, api_key: str) -> dict[str, str]:
-        """Return the headers that carry the key."""
-        return {"authorization": f"Bearer {api_key.strip()}"}
 
     @abstractmethod
     def _body(self, request: Request, *, is_stream: bool) -> bytes:
@@ -303,52 +252,6 @@ class HttpModel(ABC):
         """Return the completion. `read` turns `LookupError`, `TypeError`, `AttributeError` and `ValueError` into
         a `ServerError`."""
 
-    def _decode_answer(self, body: bytes) -> Json:
-        """Return the raw object of a whole answer. Raises: `msgspec.DecodeError`, `UnicodeDecodeError`."""
-        return _decode(body)
-
-    def _decode_event(self, event: bytes) -> Json:
-        """Return one event of a stream. Raises: `msgspec.DecodeError`, `UnicodeDecodeError`."""
-        return _decode(event)
-
-    def _reader(self, on_delta: OnDelta) -> BodyReader:
-        """Return a reader of an answer in pieces."""
-        return BodyReader(self.COLLECTOR, on_delta, self.server, self._decode_event, has_lines=self.HAS_LINES)
-
-    def _nonsense(self, raw: Json, body: bytes | None) -> ProviderError:
-        """Return the error in an answer, or an error that says that the answer cannot be read."""
-        if (error := find_error(raw)) is not None:
-            return explain_error(self.server, 200, error)
-        excerpt = self.server.excerpt(body or msgspec.json.encode(raw))
-        return ServerError(f"the answer of {self.server.origin} makes no sense: {excerpt}", status=200)
-
-    def _raw(self, answer: Answer) -> Json:
-        """Return the answer as one object. Raises: `ProviderError` for an error, or if it is not an answer."""
-        if not is_success(answer.status):
-            raise self._error(answer.status, answer, answer.body)
-        try:
-            raw = self._decode_answer(answer.body)
-            if not isinstance(raw, list) or not raw:
-                return raw
-        except (msgspec.DecodeError, UnicodeDecodeError):
-            pass
-        # Some servers stream although the request did not ask for it, and some send damaged JSON.
-        reader = self._reader(lambda _: None)
-        try:
-            reader.feed(answer.body)
-            return reader.close()
-        except TransportError as error:
-            # The whole body came, so the server is to blame and not the connection.
-            raise ServerError(str(error), status=answer.status) from None
-
-    def _error(self, status: int, answer: Answer | StreamedAnswer, body: bytes) -> ProviderError:
-        """Return the typed error for an answer whose status is an error."""
-        try:
-            raw = find_error(_decode(body))
-        except (msgspec.DecodeError, UnicodeDecodeError):
-            raw = None
-        return explain_error(self.server, status, raw or body, answer.header)
-
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.model!r}, base_url={self.server.origin!r})"
 
@@ -360,79 +263,3 @@ def _check_types(message: Message) -> None:
         texts += (call.call_id, call.name, call.arguments)
     if not all(type(text) is str for text in texts):
         raise TypeError("a value that must be text is not")
-
-
-def is_success(status: int) -> bool:
-    """Return whether the status is a success."""
-    return 200 <= status < 300
-
-
-_CONTEXT_FIELDS = (
-    "max_model_len",
-    "context_length",
-    "context_window",
-    "max_context_length",
-    "max_input_tokens",
-    "inputTokenLimit",
-)
-
-
-def find_context_tokens(raw: Json, model: str) -> int | None:
-    """Return the context length in a description of one model or of several; `None` if it is not there.
-
-    Source: vLLM and SGLang (`max_model_len`), OpenRouter (`context_length`), Groq (`context_window`), Mistral
-    (`max_context_length`), Anthropic (`max_input_tokens`), Gemini (`inputTokenLimit`), llama.cpp (`meta.n_ctx`).
-    """
-    if not isinstance(raw, dict):
-        return None
-    items = raw.get("data", raw.get("models", [raw]))
-    known = [item for item in items if isinstance(item, dict)] if isinstance(items, list) else []
-    named = [item for item in known if model in (item.get("id"), item.get("name"), item.get("root"))]
-    for item in named or (known if len(known) == 1 else ()):
-        meta = item.get("meta")
-        for values in (item, meta if isinstance(meta, dict) else {}):
-            for field in (*_CONTEXT_FIELDS, "n_ctx", "n_ctx_train"):
-                if type(values.get(field)) is int:
-                    return int(values[field])
-    return None
-
-
-def _tell_rate_limits(answer: Answer | StreamedAnswer, watch: Watch) -> None:
-    limits = read_rate_limits(answer.header)
-    if limits is not None and watch.on_rate_limits is not None:
-        watch.on_rate_limits(limits)
-
-
-async def _rest(streamed: StreamedAnswer) -> bytes:
-    return b"".join([chunk async for chunk in streamed.chunks])
-
-
-def check_base_url(base_url: str, example: str) -> str:
-    """Return `base_url` without blanks and fragment. Raises: `ConfigError` if it is not an HTTP URL."""
-    parts = urlsplit(base_url.strip())
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise ConfigError(f"base_url is {hide_in_url(base_url)!r}; give one such as {example!r}")
-    return urlunsplit(parts._replace(fragment=""))
-
-
-def join_url(base_url: str, path: str, query: str = "") -> str:
-    """Return the URL of `path` below `base_url`. A query in the base URL, which some gateways need, stays at the
-    end."""
-    parts = urlsplit(base_url)
-    queries = "&".join([item for item in (parts.query, query) if item])
-    return urlunsplit(parts._replace(path=parts.path.rstrip("/") + path, query=queries))
-
-
-def merge_headers(made: Mapping[str, str], given: Mapping[str, str] | None) -> dict[str, str]:
-    """Return the headers `made` by the dialect and those `given` by the user, with names in lower case.
-
-    Raises: `ConfigError`, without the value, for a header that HTTP does not allow.
-    """
-    merged = {"content-type": "application/json", **made}
-    merged |= {name.lower(): value for name, value in (given or {}).items()}
-    for name, value in merged.items():
-        if not name.isascii() or not value.isascii() or not value.isprintable():
-            raise ConfigError(
-                f"the header {name!r} holds a character that HTTP does not allow; check the API key and headers"
-            )
-    return merged

@@ -1,17 +1,64 @@
-"""The protocol of sinks."""
+"""The protocol of sinks, which hand groups of rollouts to trainers.
+
+A sink is driven by the outbox (`rollout/outbox.py`), which keeps each group until the sink has acknowledged it.
+After a crash a group is delivered again under the same key. The sink finds out whether the first delivery arrived.
+"""
 
 from typing import Protocol
+
+from msgspec import Struct
 
 from treadle.export.groups import Group
 from treadle.trajectory.tokens.types import TokenGrade
 
 
+class Memory(Protocol):
+    """What the outbox durably keeps for a sink."""
+
+    def get(self, name: str) -> str | None:
+        """Return a note; `None` if there is none."""
+        ...
+
+    def set(self, notes: dict[str, str | None]) -> None:
+        """Store notes in one transaction; `None` removes a note."""
+        ...
+
+    def sent(self) -> list[tuple[str, str]]:
+        """Return the groups that were handed over and not acknowledged, in order: the key and `Receipt.note`."""
+        ...
+
+
+class Receipt(Struct, frozen=True):
+    """The result of a delivery. It is stored together with the notes, in one transaction."""
+
+    is_final: bool = True
+    """True if the receiver has the group for good. False if it may still lose it, so that it is kept, and `check`
+    says later what became of it."""
+    note: str = ""
+    """Anything that the sink wants to know about the group later."""
+    notes: dict[str, str | None] = {}
+    """Changes to the sink's notes."""
+
+
+class Check(Struct, frozen=True):
+    """What became of groups that were handed over. It is stored in one transaction."""
+
+    taken: tuple[str, ...] = ()
+    """The keys of groups that the receiver has for good."""
+    lost: tuple[str, ...] = ()
+    """The keys of groups that the receiver has lost. They are delivered again."""
+    arrived: dict[str, str] = {}
+    """The keys of groups whose delivery was interrupted, and which the receiver has, with `Receipt.note`."""
+    notes: dict[str, str | None] = {}
+    """Changes to the sink's notes."""
+
+
 class Sink(Protocol):
-    """A receiver of groups."""
+    """A receiver of groups. One task drives it, one call at a time."""
 
     @property
     def name(self) -> str:
-        """The name of the sink in the configuration."""
+        """The name of the sink, unique in a rollout."""
         ...
 
     @property
@@ -20,20 +67,46 @@ class Sink(Protocol):
         ...
 
     def encode(self, group: Group) -> bytes:
-        """Return what is stored for the group until the sink has acknowledged it.
+        """Return what is kept for the group until the sink has acknowledged it. Called once, after `open`.
 
         Raises: `ExportError` if the sink's format cannot express the group.
         """
         ...
 
-    async def deliver(self, key: str, data: bytes) -> None:
-        """Hand over a group. After a crash this is called again with the same key, and must not deliver twice.
+    def open(self, memory: Memory) -> None:
+        """Begin to work with these notes. Raises: `ConfigError` or `ExportError` if that is not possible."""
+        ...
 
-        Raises: `ExportError` if the receiver refuses the group for good; `TransportError` if it should be tried
-        again.
+    async def check(self) -> Check:
+        """Return what became of groups that were handed over. Called before each delivery, and from time to time
+        while there are such groups.
+
+        Raises: as `deliver` does.
+        """
+        ...
+
+    async def deliver(self, key: str, data: bytes) -> Receipt:
+        """Hand over a group.
+
+        Raises: `ExportError` if the receiver refuses the group for good; `ConfigError` if it cannot work at all;
+        `ProviderError` or `OSError` if it should be tried again.
         """
         ...
 
     async def close(self) -> None:
         """Release connections and files."""
         ...
+
+
+class BaseSink:
+    """The methods of a sink that needs no notes and hands over groups for good."""
+
+    def open(self, memory: Memory) -> None:
+        """See `Sink.open`."""
+
+    async def check(self) -> Check:
+        """See `Sink.check`."""
+        return Check()
+
+    async def close(self) -> None:
+        """See `Sink.close`."""

@@ -6,23 +6,14 @@ from typing import TypeAlias
 
 from msgspec import Struct
 
-from treadle.core.types import FinishReason, Message, Settings
+from treadle.core.types import FinishReason, Message, Settings, TokenGrade
+
+__all__ = ["Drift", "DriftReport", "Floats", "Ids", "Span", "TokenGrade", "Trajectory"]
 
 Ids: TypeAlias = "array[int]"
 """Token ids, as an array of 32-bit integers."""
 Floats: TypeAlias = "array[float]"
 """Log probabilities or weights, as an array of 32-bit floats."""
-
-
-class TokenGrade(StrEnum):
-    """How exactly a trajectory says what the model sampled."""
-
-    TOKEN_EXACT = "token_exact"
-    """The engine's ids and log probabilities."""
-    TOKEN_IDS = "token_ids"
-    """The engine's ids, without log probabilities for all sampled tokens."""
-    TEXT = "text"
-    """Only texts."""
 
 
 class Drift(StrEnum):

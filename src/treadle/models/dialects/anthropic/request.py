@@ -35,7 +35,8 @@ from treadle.models.dialects.anthropic.answer import (
 from treadle.models.dialects.anthropic.stream import MessageCollector
 from treadle.models.protocol import Watch
 from treadle.models.wire.arguments import fit_id, fit_name, object_of
-from treadle.models.wire.http_model import HttpModel, join_url
+from treadle.models.wire.endpoint import join_url
+from treadle.models.wire.http_model import HttpModel
 from treadle.models.wire.parts import AcceptedParts, Contents, attached, check_part, is_link
 from treadle.models.wire.preset import Preset
 from treadle.models.wire.schema import is_closed

@@ -27,7 +27,8 @@ from treadle.core.types import (
 from treadle.models.dialects.gemini.answer import KEY, GeminiReader, keep_arguments, read_completion
 from treadle.models.dialects.gemini.stream import GeminiCollector
 from treadle.models.wire.arguments import fit_name, object_of
-from treadle.models.wire.http_model import HttpModel, join_url
+from treadle.models.wire.endpoint import join_url
+from treadle.models.wire.http_model import HttpModel
 from treadle.models.wire.parts import AcceptedParts, Contents, attached, check_part, is_link, text_of_part
 from treadle.models.wire.preset import Preset
 from treadle.models.wire.turns import NO_TURNS, TurnWriter

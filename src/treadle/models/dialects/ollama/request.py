@@ -20,7 +20,8 @@ from treadle.models.dialects.ollama.answer import KEY, OllamaReader, keep_argume
 from treadle.models.dialects.ollama.stream import OllamaCollector
 from treadle.models.protocol import Watch
 from treadle.models.wire.arguments import fit_name, object_of
-from treadle.models.wire.http_model import HttpModel, join_url
+from treadle.models.wire.endpoint import join_url
+from treadle.models.wire.http_model import HttpModel
 from treadle.models.wire.openai import encode_tool
 from treadle.models.wire.parts import (
     AcceptedParts,

@@ -1,0 +1,199 @@
+"""The export of groups of rollouts as rows with token ids, in the conventions of trainers.
+
+A format is a pure function of a group. The sentinels of its convention (-100, 1.0, 0.0, omitted values) are
+made in its file and nowhere else: before that, a token is sampled or not, and a log probability is known or
+NaN.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Protocol, TypeAlias
+
+import msgspec
+from msgspec import Struct
+
+from treadle.core.errors import ExportError
+from treadle.core.registry import Registry
+from treadle.core.types import Json
+from treadle.export.exporter import Column
+from treadle.export.groups import Group, Rollout
+from treadle.trajectory.tokens.types import TokenGrade, Trajectory
+
+LossMask: TypeAlias = Callable[[Trajectory], Sequence[float]]
+"""Which tokens to train on: a weight for each token of a trajectory, 0 where it is not trained on. It chooses among
+the sampled tokens."""
+
+_GRADES = tuple(TokenGrade)
+"""The grades, the most exact one first."""
+MAX_LOGPROB = 1e-3
+"""The largest log probability that an engine may return. A probability is at most 1; engines round."""
+
+
+class TokenFormat(Protocol):
+    """A convention for rows with token ids."""
+
+    @property
+    def needs(self) -> TokenGrade:
+        """The lowest grade of trajectories that the format can express."""
+        ...
+
+    @property
+    def columns(self) -> Mapping[str, Column]:
+        """The keys of a row and their types."""
+        ...
+
+    def write(self, group: Group, mask: LossMask) -> list[dict[str, Json]]:
+        """Return the rows of a group. Raises: `ExportError` if the format cannot express the group."""
+        ...
+
+
+TOKEN_FORMATS: Registry[TokenFormat] = Registry(
+    "token format",
+    "treadle.token_formats",
+    {
+        "tokens": "treadle.export.token_formats.native:FORMAT",
+        "atropos": "treadle.export.token_formats.atropos:FORMAT",
+        "trl_grpo": "treadle.export.token_formats.trl:GRPO",
+        "trl_sft": "treadle.export.token_formats.trl:SFT",
+        "verl": "treadle.export.token_formats.verl:FORMAT",
+        "skyrl": "treadle.export.token_formats.skyrl:FORMAT",
+        "verifiers": "treadle.export.token_formats.verifiers:FORMAT",
+    },
+)
+
+
+class Branch(Struct, frozen=True):
+    """One branch of a rollout with the tokens to train on, checked. The arrays are aligned."""
+
+    rollout: Rollout
+    index: int
+    """The position of the rollout in its group."""
+    trajectory: Trajectory
+    ids_T: list[int]
+    loss_T: list[float]
+    """The weight of each token in the loss; 0 where it is not trained on."""
+    logprobs_T: list[float]
+    """The engine's log probabilities, NaN where none is known."""
+    begin: int
+    """The position of the first sampled token. The tokens before it are the prompt."""
+
+    @property
+    def is_trained_T(self) -> list[bool]:
+        """Whether each token is trained on."""
+        return [weight != 0 for weight in self.loss_T]
+
+    def masked_logprobs(self, otherwise: float, begin: int = 0) -> list[float]:
+        """Return the log probabilities from `begin` on, with `otherwise` at all positions that are not trained."""
+        return [
+            value if weight else otherwise
+            for value, weight in zip(self.logprobs_T[begin:], self.loss_T[begin:], strict=True)
+        ]
+
+    def binary_mask(self, begin: int = 0) -> list[int]:
+        """Return 1 where a token is trained on and 0 elsewhere, from `begin` on.
+
+        Raises: `ExportError` if a token has another weight.
+        """
+        odd = next((weight for weight in self.loss_T if weight not in (0.0, 1.0)), None)
+        if odd is not None:
+            raise ExportError(
+                f"run {self.rollout.run_id!r} has a token with the weight {odd!r}, and the format only has tokens "
+                "that are trained on or not; use the format tokens, or a mask without weights"
+            )
+        return [int(weight) for weight in self.loss_T[begin:]]
+
+
+def sampled_mask(trajectory: Trajectory) -> Sequence[float]:
+    """Return 1 for each sampled token and 0 for the others: train on all that the model wrote."""
+    return [float(flag) for flag in trajectory.sampled_T]
+
+
+def read_branches(group: Group, mask: LossMask, needs: TokenGrade) -> list[Branch]:
+    """Return the branches of a group that have sampled tokens, in order, after all checks.
+
+    Raises: `ExportError` if a branch is below the grade `needs`, if its arrays are not aligned, if a token is to be
+    trained on that was not sampled, if a token to be trained on has no real log probability although the grade is
+    `token_exact`, or if a rollout has no sampled token at all.
+    """
+    found: list[Branch] = []
+    for index, rollout in enumerate(group.rollouts):
+        made = [
+            read_branch(rollout, index, item, mask, needs)
+            for item in rollout.trajectories
+            if item.sampled_tokens or item.grade is TokenGrade.TEXT
+        ]
+        if not made:
+            raise ExportError(f"run {rollout.run_id!r} of group {group.group_id!r} has no sampled tokens")
+        found += made
+    if not found:
+        raise ExportError(f"group {group.group_id!r} has no rollouts")
+    return found
+
+
+def read_branch(
+    rollout: Rollout, index: int, trajectory: Trajectory, mask: LossMask, needs: TokenGrade
+) -> Branch:
+    """Return one branch, checked. Raises: as `read_branches` does."""
+    where = f"branch {trajectory.branch} of run {trajectory.run_id!r}"
+    if _GRADES.index(trajectory.grade) > _GRADES.index(needs):
+        raise ExportError(
+            f"{where} has the grade {trajectory.grade.value!r}, and the format needs {needs.value!r}: "
+            + (
+                "the engine returned no token ids"
+                if trajectory.grade is TokenGrade.TEXT
+                else "the engine returned no log probabilities"
+            )
+        )
+    ids, loss = trajectory.token_ids_T.tolist(), [float(weight) for weight in mask(trajectory)]
+    logprobs = trajectory.logprobs_T.tolist()
+    if not len(ids) == len(trajectory.sampled_T) == len(logprobs) == len(loss):
+        raise ExportError(
+            f"{where} has {len(ids)} ids, {len(trajectory.sampled_T)} flags, {len(logprobs)} log probabilities and "
+            f"{len(loss)} weights"
+        )
+    for position, (weight, is_sampled, value) in enumerate(
+        zip(loss, trajectory.sampled_T, logprobs, strict=True)
+    ):
+        if weight and not is_sampled:
+            raise ExportError(f"{where}: the mask trains on token {position}, which the model did not sample")
+        # A comparison with NaN is false, so that an unknown value is refused too.
+        if weight and needs is TokenGrade.TOKEN_EXACT and not float("-inf") < value <= MAX_LOGPROB:
+            raise ExportError(
+                f"{where}: token {position} is to be trained on and has no real log probability ({value!r})"
+            )
+    begin = trajectory.sampled_T.find(1)
+    return Branch(rollout, index, trajectory, ids, loss, logprobs, max(begin, 0))
+
+
+def reward_of(rollout: Rollout) -> float:
+    """Return the reward of a rollout. Raises: `ExportError` if it was not graded."""
+    if rollout.reward is None:
+        raise ExportError(
+            f"run {rollout.run_id!r} has no reward; grade it with `treadle rescore` (a rollout without a reward is "
+            "never one with a reward of 0)"
+        )
+    return rollout.reward
+
+
+def encode_group(group: Group, token_format: TokenFormat, mask: LossMask = sampled_mask) -> bytes:
+    """Return the rows of a group as lines of JSON, each with a newline. Raises: `ExportError`."""
+    return b"".join([msgspec.json.encode(row) + b"\n" for row in token_format.write(group, mask)])
+
+
+def export_groups(
+    groups: Iterable[Group],
+    format: str,
+    mask: LossMask = sampled_mask,
+    on_skip: Callable[[str, str], None] | None = None,
+) -> Iterator[bytes]:
+    """Yield the lines of each group. If `on_skip` is given, it gets the groups that are left out, with the reason.
+
+    Raises: `ConfigError` if the format is unknown; `ExportError` without `on_skip`.
+    """
+    token_format = TOKEN_FORMATS.load(format)
+    for group in groups:
+        try:
+            yield encode_group(group, token_format, mask)
+        except ExportError as error:
+            if on_skip is None:
+                raise
+            on_skip(group.group_id, str(error))

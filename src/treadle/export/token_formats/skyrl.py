@@ -1,0 +1,68 @@
+"""The token format `skyrl`: one `GeneratorOutput` of SkyRL for each group.
+
+A rollout's branches are steps in SkyRL's sense: they follow one another, share a `trajectory_id`, and
+`is_last_step` is true for the last one, whose reward counts. Positions that are not trained on have 0 in
+`loss_masks` and the log probability 0.0. `stop_reasons` has the finish reason of each branch's last answer.
+
+Source: SkyRL 0.3.0, `skyrl/train/generators/base.py` and `validate_generator_output`.
+"""
+
+from collections.abc import Mapping
+
+from treadle.core.types import FinishReason, Json
+from treadle.export.exporter import Column
+from treadle.export.groups import Group
+from treadle.export.token_exporter import Branch, LossMask, read_branches, reward_of
+from treadle.trajectory.tokens.types import TokenGrade
+
+UNKNOWN_LOGPROB = 0.0
+
+
+class SkyRlRows:
+    """The token format `skyrl`."""
+
+    needs = TokenGrade.TOKEN_EXACT
+    columns: Mapping[str, Column] = {
+        "prompt_token_ids": Column.LIST,
+        "response_ids": Column.LIST,
+        "rewards": Column.LIST,
+        "loss_masks": Column.LIST,
+        "stop_reasons": Column.LIST,
+        "rollout_metrics": Column.JSON,
+        "rollout_logprobs": Column.LIST,
+        "trajectory_ids": Column.LIST,
+        "is_last_step": Column.LIST,
+    }
+
+    def write(self, group: Group, mask: LossMask) -> list[dict[str, Json]]:
+        """Return the group as one row."""
+        branches = read_branches(group, mask, self.needs)
+        following = [*[branch.index for branch in branches[1:]], None]
+        return [
+            {
+                "prompt_token_ids": [branch.ids_T[: branch.begin] for branch in branches],
+                "response_ids": [branch.ids_T[branch.begin :] for branch in branches],
+                "rewards": [reward_of(branch.rollout) for branch in branches],
+                "loss_masks": [branch.binary_mask(branch.begin) for branch in branches],
+                "stop_reasons": [_stop_reason(branch) for branch in branches],
+                "rollout_metrics": None,
+                "rollout_logprobs": [
+                    branch.masked_logprobs(UNKNOWN_LOGPROB, branch.begin) for branch in branches
+                ],
+                "trajectory_ids": [
+                    {"instance_id": group.group_id, "repetition_id": branch.index} for branch in branches
+                ],
+                "is_last_step": [
+                    branch.index != after for branch, after in zip(branches, following, strict=True)
+                ],
+            }
+        ]
+
+
+FORMAT = SkyRlRows()
+
+
+def _stop_reason(branch: Branch) -> str:
+    spans = branch.trajectory.spans
+    is_cut = bool(spans) and spans[-1].finish_reason is FinishReason.LENGTH
+    return "length" if is_cut else "stop"

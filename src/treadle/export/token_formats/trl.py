@@ -1,0 +1,87 @@
+"""The token formats `trl_grpo` and `trl_sft`: tokens for TRL's GRPO and SFT trainers.
+
+A row of `trl_grpo` has the fields that a `rollout_func` returns for one prompt. Positions of the completion
+that are not trained on have 0 in `env_mask` and the log probability 0.0, with which TRL pads too. A row of
+`trl_sft` has the labels themselves, with -100 where no loss is computed; TRL uses such a column as it is.
+
+Source: TRL 1.16, `GRPOTrainer._generate` and `DataCollatorForLanguageModeling`.
+"""
+
+from collections.abc import Mapping
+
+from treadle.core.types import Json
+from treadle.export.exporter import Column
+from treadle.export.groups import Group
+from treadle.export.token_exporter import Branch, LossMask, read_branches
+from treadle.trajectory.tokens.types import TokenGrade
+
+IGNORED = -100
+UNKNOWN_LOGPROB = 0.0
+
+
+class GrpoRows:
+    """The token format `trl_grpo`."""
+
+    needs = TokenGrade.TOKEN_EXACT
+    columns: Mapping[str, Column] = {
+        "prompt_ids": Column.IDS,
+        "completion_ids": Column.IDS,
+        "logprobs": Column.FLOATS,
+        "env_mask": Column.FLAGS,
+        "reward": Column.FLOAT,
+        "rewards": Column.JSON,
+        "advantage": Column.FLOAT,
+        "group_id": Column.TEXT,
+        "run_id": Column.TEXT,
+        "branch": Column.INTEGER,
+    }
+
+    def write(self, group: Group, mask: LossMask) -> list[dict[str, Json]]:
+        """Return a row for each branch."""
+        return [
+            {
+                **write_completion(branch),
+                "reward": branch.rollout.reward,
+                "rewards": branch.rollout.rewards,
+                "advantage": branch.rollout.advantage,
+                "group_id": group.group_id,
+                "run_id": branch.rollout.run_id,
+                "branch": branch.trajectory.branch,
+            }
+            for branch in read_branches(group, mask, self.needs)
+        ]
+
+
+class SftRows:
+    """The token format `trl_sft`."""
+
+    needs = TokenGrade.TOKEN_IDS
+    columns: Mapping[str, Column] = {"input_ids": Column.IDS, "labels": Column.IDS}
+
+    def write(self, group: Group, mask: LossMask) -> list[dict[str, Json]]:
+        """Return a row for each branch."""
+        return [
+            {
+                "input_ids": branch.ids_T,
+                "labels": [
+                    token if flag else IGNORED
+                    for token, flag in zip(branch.ids_T, branch.binary_mask(), strict=True)
+                ],
+            }
+            for branch in read_branches(group, mask, self.needs)
+        ]
+
+
+GRPO = GrpoRows()
+SFT = SftRows()
+
+
+def write_completion(branch: Branch) -> dict[str, Json]:
+    """Return the fields that a `rollout_func` returns for one prompt."""
+    begin = branch.begin
+    return {
+        "prompt_ids": branch.ids_T[:begin],
+        "completion_ids": branch.ids_T[begin:],
+        "logprobs": branch.masked_logprobs(UNKNOWN_LOGPROB, begin),
+        "env_mask": branch.binary_mask(begin),
+    }

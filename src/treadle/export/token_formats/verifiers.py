@@ -1,0 +1,139 @@
+"""The token format `verifiers`: one trace record of verifiers for each rollout.
+
+A trace is a graph of messages; each of Treadle's branches is a path of its own. A message's node has the tokens
+that it adds to the sequence. The tokens between two answers belong to the last message before the second one,
+because only the server's template knows where each message ends. Log probabilities are compact: an answer's
+node has one for each token that is marked in `mask`, and no others.
+
+Source: verifiers 0.4.0, `v1/graph.py` (`MessageNode`) and `v1/trace.py` (`Trace`, version 1).
+"""
+
+from collections.abc import Mapping
+
+from treadle.core.errors import ExportError
+from treadle.core.types import FinishReason, Json, Message, Role, StopReason
+from treadle.export.exporter import Column
+from treadle.export.groups import Group, Rollout
+from treadle.export.rows import write_functions
+from treadle.export.token_exporter import Branch, LossMask, read_branches
+from treadle.trajectory.tokens.types import TokenGrade
+
+TRACE_VERSION = 1
+_FINISH = {FinishReason.STOP: "stop", FinishReason.LENGTH: "length", FinishReason.TOOL_CALLS: "tool_calls"}
+_ENDED = {StopReason.COMPLETED: "agent_completed", StopReason.MAX_STEPS: "max_turns"}
+"""Stop reasons that verifiers has its own words for."""
+
+
+class VerifiersTraces:
+    """The token format `verifiers`."""
+
+    needs = TokenGrade.TOKEN_EXACT
+    columns: Mapping[str, Column] = {
+        "version": Column.INTEGER,
+        "id": Column.TEXT,
+        "task": Column.JSON,
+        "agent": Column.JSON,
+        "tools": Column.LIST,
+        "nodes": Column.LIST,
+        "calls": Column.LIST,
+        "rewards": Column.JSON,
+        "info": Column.JSON,
+        "is_completed": Column.BOOLEAN,
+        "ok": Column.BOOLEAN,
+        "stop_condition": Column.TEXT,
+    }
+
+    def write(self, group: Group, mask: LossMask) -> list[dict[str, Json]]:
+        """Return a row for each rollout."""
+        branches = read_branches(group, mask, self.needs)
+        return [
+            _write_trace(group, rollout, [branch for branch in branches if branch.index == index])
+            for index, rollout in enumerate(group.rollouts)
+        ]
+
+
+FORMAT = VerifiersTraces()
+
+
+def _write_trace(group: Group, rollout: Rollout, branches: list[Branch]) -> dict[str, Json]:
+    nodes: list[dict[str, Json]] = []
+    calls: list[dict[str, Json]] = []
+    tools = write_functions(rollout.tools)
+    for branch in branches:
+        _write_path(branch, tools, nodes, calls)
+    return {
+        "version": TRACE_VERSION,
+        "id": rollout.run_id,
+        "task": {"type": group.task.partition(":")[0], "data": {"name": group.task}, "key": group.task},
+        "agent": {"config": {}, "name": "agent"},
+        "tools": tools,
+        "nodes": nodes,
+        "calls": calls,
+        # The reward of a trace is the sum of all rewards here, so that the weighted sum is the only one.
+        "rewards": {} if rollout.reward is None else {"reward": {"score": rollout.reward}},
+        "info": {"group_id": group.group_id, "rewards": rollout.rewards},
+        "is_completed": True,
+        "ok": rollout.stop_reason is not StopReason.ERROR,
+        "stop_condition": _ENDED.get(rollout.stop_reason, rollout.stop_reason.value),
+    }
+
+
+def _write_path(
+    branch: Branch, tools: list[dict[str, Json]], nodes: list[dict[str, Json]], calls: list[dict[str, Json]]
+) -> None:
+    """Append the nodes of one branch, and the calls that made its answers."""
+    spans, messages = branch.trajectory.spans, branch.trajectory.messages
+    if not spans or spans[-1].end != len(branch.ids_T):
+        raise ExportError(
+            f"branch {branch.trajectory.branch} of run {branch.trajectory.run_id!r} does not end with an answer"
+        )
+    root, end, read = len(nodes), 0, 0
+
+    def add(message: Message, stop: int, **more: Json) -> None:
+        nonlocal end
+        node = _write_node(branch, end, stop)
+        parent = len(nodes) - 1 if len(nodes) > root else None
+        nodes.append({"parent": parent, "message": _write_message(message), **node, **more})
+        end = stop
+
+    for span in spans:
+        has_message = span.message >= read
+        between = messages[read : span.message] if has_message else ()
+        for message in between:
+            add(message, span.start if message is between[-1] else end)
+        add(messages[span.message] if has_message else Message(Role.ASSISTANT), span.end, sampled=True)
+        read = span.message + 1 if has_message else read
+        calls.append(
+            {"node": len(nodes) - 1, "model": span.model, "finish_reason": _FINISH.get(span.finish_reason)}
+        )
+    nodes[root]["tools"] = tools
+
+
+def _write_node(branch: Branch, start: int, stop: int) -> dict[str, Json]:
+    """Return the tokens that a node adds to its path."""
+    flags = branch.is_trained_T[start:stop]
+    trained = sum(flags)
+    node: dict[str, Json] = {
+        "token_ids": branch.ids_T[start:stop],
+        "mask": flags,
+        "logprobs": [value for value, flag in zip(branch.logprobs_T[start:stop], flags, strict=True) if flag],
+    }
+    if trained and branch.rollout.advantage is not None:
+        node["advantages"] = [branch.rollout.advantage] * trained
+    if any(weight not in (0.0, 1.0) for weight in branch.loss_T[start:stop]):
+        node["loss_weights"] = {"treadle": branch.loss_T[start:stop]}
+    return node
+
+
+def _write_message(message: Message) -> dict[str, Json]:
+    raw: dict[str, Json] = {"role": message.role.value, "content": message.content}
+    if message.role is Role.TOOL:
+        raw |= {"tool_call_id": message.call_id, "name": message.name}
+    if message.reasoning:
+        raw["reasoning_content"] = message.reasoning
+    if message.tool_calls:
+        raw["tool_calls"] = [
+            {"id": call.call_id, "name": call.name, "arguments": call.arguments}
+            for call in message.tool_calls
+        ]
+    return raw

@@ -1,0 +1,226 @@
+"""An endpoint of a server: where it is, how its answers are decoded, and how its errors are explained."""
+
+from collections.abc import Callable, Mapping
+from typing import ClassVar, TypeAlias
+from urllib.parse import urlsplit, urlunsplit
+
+import msgspec
+
+from treadle.core.errors import ConfigError, ProviderError, ServerError, TransportError
+from treadle.core.events import Delta
+from treadle.core.masking import hide_in_url
+from treadle.core.types import Json
+from treadle.http.transport import Answer, HttpTransport, StreamedAnswer, Transport
+from treadle.models.protocol import Watch
+from treadle.models.wire.engine import EngineInfo, find_engine
+from treadle.models.wire.server import Server, explain_error, find_error, read_rate_limits
+from treadle.models.wire.stream import BodyReader, Collector
+
+OnDelta: TypeAlias = Callable[[Delta], None]
+
+_UNASKED = EngineInfo("")
+"""The engine of a server that was not asked yet."""
+
+_decode = msgspec.json.Decoder().decode
+
+
+class HttpEndpoint:
+    """An endpoint of a server that answers inferences, whole or streamed."""
+
+    BASE_URL: ClassVar[str]
+    PATH: ClassVar[str]
+    """The path of the API for inferences, below the base URL."""
+    COLLECTOR: ClassVar[type[Collector]]
+    """The class that joins the pieces of a streamed answer."""
+    HAS_LINES: ClassVar[bool] = False
+    """True if a stream is lines of JSON, false if it is server-sent events."""
+
+    def __init__(
+        self,
+        model: str,
+        *,
+        base_url: str | None = None,
+        api_key: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        transport: Transport | None = None,
+        key_variable: str | None = None,
+    ) -> None:
+        """Make an endpoint. `headers` are sent with every request and override those made here."""
+        self.model = model
+        self._base_url = check_base_url(self.BASE_URL if base_url is None else base_url, self.BASE_URL)
+        self._endpoint = self._stream_endpoint = join_url(self._base_url, self.PATH)
+        self._headers = merge_headers(self._key_headers(api_key) if api_key is not None else {}, headers)
+        self.server = Server(model, self._base_url, tuple(self._headers.items()), key_variable)
+        self._transport = transport or HttpTransport()
+        self._engine: EngineInfo | None = _UNASKED
+
+    async def find_context_tokens(self) -> int | None:
+        """Return how many tokens the model's context holds; `None` if the server does not say.
+
+        Raises: `TransportError`.
+        """
+        url = self._models_url()
+        raw = await self._get(url) if url is not None else None
+        found = find_context_tokens(raw, self.model)
+        if found is not None and b"n_ctx_train" in msgspec.json.encode(raw):
+            # llama.cpp lists how long contexts the model was trained on, and the server may have less room.
+            props = await self._get(join_url(self.root, "/props"))
+            settings = props.get("default_generation_settings") if isinstance(props, dict) else None
+            used = settings.get("n_ctx") if isinstance(settings, dict) else None
+            return used if type(used) is int else found
+        return found
+
+    @property
+    def root(self) -> str:
+        """The URL of the server itself, below which are paths that are not part of OpenAI's API."""
+        parts = urlsplit(self._base_url)
+        return urlunsplit(parts._replace(path=parts.path.rstrip("/").removesuffix("/v1")))
+
+    async def find_engine(self) -> EngineInfo | None:
+        """Return the engine of the server, which is asked once; `None` if it is not known.
+
+        Raises: `TransportError`.
+        """
+        if self._engine is _UNASKED:
+            self._engine = await find_engine(lambda path: self._get(join_url(self.root, path)))
+        return self._engine
+
+    async def _get(self, url: str) -> Json:
+        """Return the JSON at `url`; `None` if the server refuses, or sends none. Raises: `TransportError`."""
+        answer = await self._transport.get(url, self._headers)
+        try:
+            return _decode(answer.body) if is_success(answer.status) else None
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            return None
+
+    def _models_url(self) -> str | None:
+        """Return the URL under which the server describes its models; `None` if it has none."""
+        return join_url(self._base_url, "/models")
+
+    def _key_headers(self, api_key: str) -> dict[str, str]:
+        """Return the headers that carry the key."""
+        return {"authorization": f"Bearer {api_key.strip()}"}
+
+    def _decode_answer(self, body: bytes) -> Json:
+        """Return the raw object of a whole answer. Raises: `msgspec.DecodeError`, `UnicodeDecodeError`."""
+        return _decode(body)
+
+    def _decode_event(self, event: bytes) -> Json:
+        """Return one event of a stream. Raises: `msgspec.DecodeError`, `UnicodeDecodeError`."""
+        return _decode(event)
+
+    def _reader(self, on_delta: OnDelta) -> BodyReader:
+        """Return a reader of an answer in pieces."""
+        return BodyReader(self.COLLECTOR, on_delta, self.server, self._decode_event, has_lines=self.HAS_LINES)
+
+    def _nonsense(self, raw: Json, body: bytes | None) -> ProviderError:
+        """Return the error in an answer, or an error that says that the answer cannot be read."""
+        if (error := find_error(raw)) is not None:
+            return explain_error(self.server, 200, error)
+        excerpt = self.server.excerpt(body or msgspec.json.encode(raw))
+        return ServerError(f"the answer of {self.server.origin} makes no sense: {excerpt}", status=200)
+
+    def _raw(self, answer: Answer) -> Json:
+        """Return the answer as one object. Raises: `ProviderError` for an error, or if it is not an answer."""
+        if not is_success(answer.status):
+            raise self._error(answer.status, answer, answer.body)
+        try:
+            raw = self._decode_answer(answer.body)
+            if not isinstance(raw, list) or not raw:
+                return raw
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            pass
+        # Some servers stream although the request did not ask for it, and some send damaged JSON.
+        reader = self._reader(lambda _: None)
+        try:
+            reader.feed(answer.body)
+            return reader.close()
+        except TransportError as error:
+            # The whole body came, so the server is to blame and not the connection.
+            raise ServerError(str(error), status=answer.status) from None
+
+    def _error(self, status: int, answer: Answer | StreamedAnswer, body: bytes) -> ProviderError:
+        """Return the typed error for an answer whose status is an error."""
+        try:
+            raw = find_error(_decode(body))
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            raw = None
+        return explain_error(self.server, status, raw or body, answer.header)
+
+
+def is_success(status: int) -> bool:
+    """Return whether the status is a success."""
+    return 200 <= status < 300
+
+
+_CONTEXT_FIELDS = (
+    "max_model_len",
+    "context_length",
+    "context_window",
+    "max_context_length",
+    "max_input_tokens",
+    "inputTokenLimit",
+)
+
+
+def find_context_tokens(raw: Json, model: str) -> int | None:
+    """Return the context length in a description of one model or of several; `None` if it is not there.
+
+    Source: vLLM and SGLang (`max_model_len`), OpenRouter (`context_length`), Groq (`context_window`), Mistral
+    (`max_context_length`), Anthropic (`max_input_tokens`), Gemini (`inputTokenLimit`), llama.cpp (`meta.n_ctx`).
+    """
+    if not isinstance(raw, dict):
+        return None
+    items = raw.get("data", raw.get("models", [raw]))
+    known = [item for item in items if isinstance(item, dict)] if isinstance(items, list) else []
+    named = [item for item in known if model in (item.get("id"), item.get("name"), item.get("root"))]
+    for item in named or (known if len(known) == 1 else ()):
+        meta = item.get("meta")
+        for values in (item, meta if isinstance(meta, dict) else {}):
+            for field in (*_CONTEXT_FIELDS, "n_ctx", "n_ctx_train"):
+                if type(values.get(field)) is int:
+                    return int(values[field])
+    return None
+
+
+def tell_rate_limits(answer: Answer | StreamedAnswer, watch: Watch) -> None:
+    """Pass the rate limits in the headers of an answer on, if there are any."""
+    limits = read_rate_limits(answer.header)
+    if limits is not None and watch.on_rate_limits is not None:
+        watch.on_rate_limits(limits)
+
+
+async def read_rest(streamed: StreamedAnswer) -> bytes:
+    """Return the body of a streamed answer."""
+    return b"".join([chunk async for chunk in streamed.chunks])
+
+
+def check_base_url(base_url: str, example: str) -> str:
+    """Return `base_url` without blanks and fragment. Raises: `ConfigError` if it is not an HTTP URL."""
+    parts = urlsplit(base_url.strip())
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ConfigError(f"base_url is {hide_in_url(base_url)!r}; give one such as {example!r}")
+    return urlunsplit(parts._replace(fragment=""))
+
+
+def join_url(base_url: str, path: str, query: str = "") -> str:
+    """Return the URL of `path` below `base_url`. A query in the base URL, which some gateways need, stays at the
+    end."""
+    parts = urlsplit(base_url)
+    queries = "&".join([item for item in (parts.query, query) if item])
+    return urlunsplit(parts._replace(path=parts.path.rstrip("/") + path, query=queries))
+
+
+def merge_headers(made: Mapping[str, str], given: Mapping[str, str] | None) -> dict[str, str]:
+    """Return the headers `made` by the dialect and those `given` by the user, with names in lower case.
+
+    Raises: `ConfigError`, without the value, for a header that HTTP does not allow.
+    """
+    merged = {"content-type": "application/json", **made}
+    merged |= {name.lower(): value for name, value in (given or {}).items()}
+    for name, value in merged.items():
+        if not name.isascii() or not value.isascii() or not value.isprintable():
+            raise ConfigError(
+                f"the header {name!r} holds a character that HTTP does not allow; check the API key and headers"
+            )
+    return merged

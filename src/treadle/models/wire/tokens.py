@@ -1,0 +1,90 @@
+"""Records of tokens as servers return them: ids and log probabilities that belong together, or none."""
+
+from collections.abc import Sequence
+from math import nan
+
+from treadle.core.packed import count_packed, pack_ids, pack_logprobs
+from treadle.core.types import Json, TokenRecord
+
+_UNKNOWN = -9999.0
+"""The log probability that vLLM writes for a token whose log probability it does not know.
+
+Source: vLLM 0.11, `ChatCompletionLogProb`.
+"""
+
+_UNKNOWN_PACKED = pack_logprobs([_UNKNOWN])
+
+Versions = tuple[tuple[int, str], ...]
+
+
+def pack_known(values: Sequence[float | None]) -> bytes:
+    """Return packed log probabilities, with NaN for each one that the server does not know.
+
+    Raises: `TypeError` or `OverflowError` if one is not a number.
+    """
+    try:
+        packed = pack_logprobs(values)  # type: ignore[arg-type]
+        if _UNKNOWN_PACKED not in packed:
+            return packed
+    except TypeError:
+        pass
+    return pack_logprobs([nan if value is None or value <= _UNKNOWN else value for value in values])
+
+
+def make_record(
+    prompt: Sequence[int] | bytes | None,
+    output: Sequence[int] | bytes | None,
+    logprobs: Sequence[float | None] | bytes | None,
+    *,
+    counted: int | None = None,
+    tokens: tuple[str, ...] | None = None,
+    versions: Versions = (),
+) -> TokenRecord | None:
+    """Return the record of an answer's tokens; `None` if there are none.
+
+    `counted` is how many tokens the server says that it sampled. Ids of another number are not all ids of the
+    answer, and are left out. Log probabilities of another number than the ids belong to unknown positions, and are
+    left out too: none is added, and none is cut off.
+    """
+    try:
+        prompt_ids = None if prompt is None else _pack(prompt)
+        ids = None if output is None else _pack(output)
+        values = (
+            None if logprobs is None else logprobs if isinstance(logprobs, bytes) else pack_known(logprobs)
+        )
+    except (TypeError, OverflowError):
+        return None
+    if counted and ids is not None and count_packed(ids) != counted:
+        ids = None
+    if ids is not None:
+        tokens = None
+        if values is not None and len(values) != len(ids):
+            values = None
+    elif values is not None and (tokens is None or len(tokens) != count_packed(values)):
+        values = tokens = None
+    if prompt_ids is None and ids is None and values is None:
+        return None
+    return TokenRecord(prompt_ids, 0, ids, values, tokens, (), versions if ids is not None else ())
+
+
+def _pack(ids: Sequence[int] | bytes) -> bytes:
+    return ids if isinstance(ids, bytes) else pack_ids(ids)
+
+
+def read_versions(spans: Json, count: int) -> Versions:
+    """Return which weights sampled how many successive tokens; empty if `spans` does not cover `count` tokens.
+
+    Source: SGLang 0.5.13, `weight_versions`, `[{"version": "7", "start": 0, "end": 12}]`.
+    """
+    found: list[tuple[int, str]] = []
+    end = 0
+    try:
+        for span in spans or ():
+            if span["start"] != end:
+                return ()
+            if span["end"] > end:
+                found.append((span["end"] - end, str(span["version"])))
+            end = span["end"]
+    except (TypeError, LookupError):
+        return ()
+    return tuple(found) if end == count else ()

@@ -1,0 +1,180 @@
+"""What is reported while rollouts are made."""
+
+import math
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
+
+import msgspec
+from msgspec import Struct
+
+from treadle.core import events as e
+from treadle.core.narrowing import Event
+
+_RATE_SECONDS = 30.0
+"""The time over which the rate of tokens is measured."""
+
+
+class Notice(Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="event"):
+    """One thing that happened. As JSON it is one line of `treadle rollout --json`."""
+
+
+class Started(Notice, frozen=True, tag="started"):
+    """The work begins, or goes on."""
+
+    groups: int
+    """How many groups are wanted."""
+    done: int
+    """How many were delivered before."""
+    tasks: int
+    """How many tasks there are to choose from."""
+
+
+class RolloutEnded(Notice, frozen=True, tag="rollout_ended"):
+    """One rollout has ended."""
+
+    run_id: str
+    task: str
+    reward: float | None
+    steps: int
+    stop_reason: str
+    input_tokens: int = 0
+    output_tokens: int = 0
+    """What it sampled itself; the beginning that a fork shares with its root is not counted again."""
+    cost_usd: float | None = 0.0
+
+
+class RolloutRetried(Notice, frozen=True, tag="rollout_retried"):
+    """One rollout failed because of the infrastructure and is tried again."""
+
+    run_id: str
+    attempt: int
+    """The number of the attempt that failed, from 1."""
+    error: str
+
+
+class GroupEnded(Notice, frozen=True, tag="group_ended"):
+    """One group was delivered, dropped or failed. If rollouts are delivered one by one, this is one of them."""
+
+    group_id: str
+    task: str
+    status: str
+    """`delivered`, `dropped` or `failed`."""
+    rewards: tuple[float | None, ...] = ()
+    has_variance: bool = True
+    staleness: int = 0
+    reason: str | None = None
+    """Why it was not delivered."""
+
+
+class Average(Struct):
+    """The mean and the standard deviation of numbers that come one by one."""
+
+    count: int = 0
+    mean: float = 0.0
+    squares: float = 0.0
+    """The sum of the squared differences to the mean."""
+
+    def add(self, value: float) -> None:
+        """Add a number."""
+        self.count += 1
+        delta = value - self.mean
+        self.mean += delta / self.count
+        self.squares += delta * (value - self.mean)
+
+    @property
+    def deviation(self) -> float:
+        """The standard deviation of the numbers; 0 if there are fewer than two."""
+        return math.sqrt(self.squares / (self.count - 1)) if self.count > 1 else 0.0
+
+
+class Progress(Struct, kw_only=True):
+    """The counts of the rollouts of one configuration, changed in place."""
+
+    wanted: int = 0
+    """How many items are wanted: groups, or rollouts if they are delivered one by one."""
+    delivered: int = 0
+    resumed: int = 0
+    """How many of them were delivered before this process began."""
+    dropped: int = 0
+    failed: int = 0
+    """How many could not be completed because of the infrastructure."""
+    reasons: dict[str, int] = msgspec.field(default_factory=dict)
+    """The number of dropped ones by reason."""
+    retried: int = 0
+    """How many rollouts were tried again after a fault of the infrastructure."""
+    rewards: Average = msgspec.field(default_factory=Average)
+    """The rewards of all graded rollouts, those of dropped groups included."""
+    group_rewards: Average = msgspec.field(default_factory=Average)
+    """The mean rewards of groups."""
+    solved_once: int = 0
+    """How many groups have a rollout that solved the task."""
+    graded_groups: int = 0
+    no_variance: int = 0
+    """How many groups have equal rewards."""
+    in_flight: int = 0
+    """How many rollouts are driven now."""
+    waiting: int = 0
+    """How many complete groups wait for their receiver."""
+    on_model: int | None = None
+    """How many rollouts wait for the model now; `None` if it is not known."""
+    on_tools: int | None = None
+    """How many wait for tools."""
+    workers: int = 1
+    restarts: int = 0
+    """How many workers died and were replaced."""
+    sampled_tokens: int = 0
+    """The sampled tokens of the delivered groups. Each of them is delivered once."""
+    input_tokens: int = 0
+    output_tokens: int = 0
+    tokens_per_second: float = 0.0
+    """The rate of output tokens of the last half minute."""
+    cost_usd: float | None = 0.0
+    """`None` if a price is unknown."""
+    weight_version: str | None = None
+    """The newest weights that are known; `None` if no answer had a version."""
+    staleness: int = 0
+    """How many versions the newest delivered group was behind."""
+    oldest: int = 0
+    """How many versions the stalest delivered group was behind."""
+    seconds: float = 0.0
+    """How long this process has worked."""
+    is_stopping: bool = False
+    """True after the first Ctrl-C: groups in flight are finished, and no new ones begun."""
+
+
+Listener: TypeAlias = Callable[[Notice, Progress], None]
+"""A function that is called for each notice, with the counts after it."""
+
+
+class TokenRate:
+    """The rate of output tokens of the last half minute. It is also a hook that counts inferences."""
+
+    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
+        self._now = now
+        self._began = now()
+        self._tokens: deque[tuple[float, int]] = deque()
+
+    def take(self, run_id: str, first_seq: int, bodies: Sequence[e.DurableBody]) -> None:
+        """Count events; see `loop.hooks.Hook`."""
+        for body in bodies:
+            if isinstance(body, e.InferenceCompleted) and body.completion.usage is not None:
+                self.add(body.completion.usage.output_tokens)
+
+    def __call__(self, event: Event) -> None:
+        """Count an event; see `loop.hooks.Hook`."""
+        self.take(event.run_id, event.seq, (event.body,))
+
+    def add(self, tokens: int) -> None:
+        """Count output tokens."""
+        self._tokens.append((self._now(), tokens))
+
+    @property
+    def per_second(self) -> float:
+        """The output tokens per second."""
+        now = self._now()
+        while self._tokens and now - self._tokens[0][0] > _RATE_SECONDS:
+            self._tokens.popleft()
+        seconds = min(_RATE_SECONDS, now - self._began)
+        return sum([tokens for _, tokens in self._tokens]) / seconds if seconds > 0 else 0.0

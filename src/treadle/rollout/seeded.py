@@ -1,0 +1,79 @@
+"""Agents and models with a sampling seed of their own: one agent for each rollout."""
+
+from collections.abc import Callable, Iterable
+from typing import Any, TypeAlias, cast
+
+from treadle.agent.agent import Agent
+from treadle.agent.task import Task
+from treadle.core.errors import ConfigError
+from treadle.engines.models import make_model, plan_model
+from treadle.journal.protocol import Journal
+from treadle.loop.hooks import Hook
+from treadle.models.config.file import load_config
+from treadle.models.config.tables import ModelTable
+from treadle.models.protocol import Model
+from treadle.rollout.config import Config
+from treadle.teacher import named_oracle
+
+MakeModel: TypeAlias = Callable[[Task, int], Model]
+"""A function of a task and a sampling seed that returns the model of a rollout."""
+ModelLike: TypeAlias = str | ModelTable | Model | MakeModel
+
+
+class Agents:
+    """The agents of one configuration."""
+
+    def __init__(
+        self,
+        config: Config,
+        journal: Journal,
+        model: Model | MakeModel | None = None,
+        hooks: Iterable[Hook] = (),
+        wrap: Callable[[Model], Model] = lambda model: model,
+    ) -> None:
+        """Make agents whose runs are kept in `journal`.
+
+        `model` takes the place of the configured one, and `wrap` is applied to each model. Raises: `ConfigError` if
+        the model cannot be made.
+        """
+        self._config = config
+        self.journal = journal
+        self._policy = config.agent.policy()
+        self._hooks = tuple(hooks)
+        self._wrap = wrap
+        self._make_model = find_model(config.model) if model is None else _maker(model)
+
+    def make(self, task: Task, seed: int) -> Agent[Any]:
+        """Return the agent of a rollout. Raises: `ConfigError` if it cannot be made."""
+        agent = self._config.agent
+        return Agent(
+            self._wrap(self._make_model(task, seed)),
+            instructions=agent.instructions,
+            tools=agent.tools,
+            policy=self._policy,
+            journal=self.journal,
+            hooks=self._hooks,
+        )
+
+
+def find_model(given: str | ModelTable | None) -> MakeModel:
+    """Return the function that makes the models of a configuration. Raises: `ConfigError` if it cannot make one."""
+    if isinstance(given, str) and given.partition(":")[0] == "oracle":
+        name = given
+        return lambda task, seed: named_oracle(name, task, seed=seed)
+    file = load_config()
+    plan = plan_model(given, file)
+    if plan.table.seed is not None:
+        raise ConfigError(
+            f"the model has the seed {plan.table.seed!r}, with which the rollouts of a group would be equal; "
+            "delete it, and give the seed of the rollouts"
+        )
+    make_model(plan, file, seed=0)
+    return lambda task, seed: make_model(plan, file, seed=seed)
+
+
+def _maker(model: Model | MakeModel) -> MakeModel:
+    if not hasattr(model, "infer"):
+        return model
+    made = cast("Model", model)
+    return lambda task, seed: made
