@@ -184,7 +184,7 @@ class Prober:
         return Finding("json schema", is_there, f"{text!r:.80}")
 
     async def _engine(self) -> Finding:
-        server = _innermost(self._model)
+        server = _server_of(self._model)
         try:
             info = await server.find_engine() if isinstance(server, HttpEndpoint) else None
         except TransportError as error:
@@ -195,7 +195,7 @@ class Prober:
 
     async def _endpoints(self) -> list[Finding]:
         """Return what the engine has besides chat; empty for a server without one."""
-        server = _innermost(self._model)
+        server = _server_of(self._model)
         info = await server.find_engine() if isinstance(server, HttpEndpoint) else None
         if not isinstance(server, HttpEndpoint) or info is None:
             return []
@@ -277,7 +277,7 @@ async def find_token_settings(model: Model) -> dict[str, bool]:
 
     Raises: `TransportError`.
     """
-    server = _innermost(model)
+    server = _server_of(model)
     info = await server.find_engine() if isinstance(server, HttpEndpoint) else None
     return {"logprobs": True, "return_token_ids": True} if info is not None and info.gives_ids else {}
 
@@ -290,6 +290,12 @@ def _is_city(arguments: str) -> bool:
         return "oslo" in str(msgspec.json.decode(arguments)["city"]).lower()
     except (msgspec.DecodeError, TypeError, LookupError, RecursionError):
         return False
+
+
+def _server_of(model: Model) -> object:
+    """Return the object that asks the server: the innermost model, or its engine if it sends token ids."""
+    found = _innermost(model)
+    return getattr(found, "engine", found)
 
 
 def _innermost(model: Model) -> object:
