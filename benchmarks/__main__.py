@@ -19,6 +19,7 @@ from benchmarks import (
     power,
     recall,
     resume,
+    rollouts,
     shell,
     steps,
     streaming,
@@ -63,6 +64,7 @@ BENCHMARKS = {
     "context": context.measure,
     "cache": context.measure_cache,
     "judging": judging.measure,
+    "rollouts": rollouts.measure_window,
 }
 
 
