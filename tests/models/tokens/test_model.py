@@ -145,8 +145,9 @@ async def test_a_cut_off_answer_is_closed_once(renderer):
     assert following.startswith("<|im_end|>\n<|im_start|>user\n")
 
 
-async def test_a_cut_off_thought_is_closed():
-    renderer = make("chatml?thinking=open")
+@pytest.mark.parametrize("name", ["chatml?thinking=open", "hf:prefilled"])
+async def test_a_cut_off_thought_is_closed(name):
+    renderer = make(name)
     request = Request(Log([Message(Role.USER, "Hi"), Message(Role.ASSISTANT), Message(Role.USER, "Go on")]))
     prompt = renderer.render([Message(Role.USER, "Hi")], ())
     ids = [*prompt, *renderer.encode("I wonder")]
