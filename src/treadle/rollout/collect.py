@@ -1,17 +1,24 @@
-"""Finished runs as the rollouts of a group."""
+"""Finished runs as rollouts and groups."""
 
-from array import array
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from treadle.agent.run import Run
 from treadle.core import events as e
+from treadle.core.errors import ExportError
 from treadle.core.narrowing import Event
 from treadle.core.types import FinishReason, StopReason, Usage
-from treadle.export.groups import Rollout
-from treadle.trajectory.tokens.types import TokenGrade, Trajectory
+from treadle.export.groups import Group, Rollout
+from treadle.journal.protocol import Journal
+from treadle.rollout.config import Config
+from treadle.rollout.plan import GroupSpec
+from treadle.scoring.advantages import compute_advantages, has_variance
+from treadle.scoring.grade import total_reward
+from treadle.scoring.registry import read_rewards
+from treadle.trajectory.tokens.graph import load_tokens
 
 _LIMITS = frozenset(
     (
@@ -68,32 +75,76 @@ def is_cut(run: Run[Any]) -> bool:
     return bool(answers) and answers[-1].completion.finish_reason is FinishReason.LENGTH
 
 
-def make_rollout(run: Run[Any], rewards: Mapping[str, float], reward: float | None) -> Rollout:
-    """Return the rollout of a finished run. It reads the run's events, and blocks."""
-    assert run.stop_reason is not None
-    started = run.state.started
-    return Rollout(
-        run_id=run.run_id,
-        trajectories=tuple(read_trajectories(run)),
-        reward=reward,
-        rewards=dict(rewards),
-        stop_reason=run.stop_reason,
-        messages=tuple(run.messages),
-        tools=() if started is None else started.tools,
-        usage=run.usage,
-        steps=run.steps,
-        metadata=dict(run.metadata),
-    )
+class Rolled(Struct, frozen=True):
+    """One finished rollout with what it used."""
+
+    run: Run[Any]
+    rollout: Rollout
+    own: Own
+    is_overlong: bool
 
 
-def read_trajectories(run: Run[Any]) -> Iterable[Trajectory]:
-    """Return the token trajectories of a run."""
-    yield Trajectory(
-        run_id=run.run_id,
-        branch=0,
-        grade=TokenGrade.TEXT,
-        token_ids_T=array("i"),
-        sampled_T=b"",
-        logprobs_T=array("f"),
-        messages=tuple(run.messages),
-    )
+class Collector:
+    """The rollouts and groups of one configuration, read from the journal. Its methods block."""
+
+    def __init__(self, config: Config, journal: Journal) -> None:
+        self._config = config
+        self._journal = journal
+        self.rewards = read_rewards(config.rewards)
+
+    def read(self, run: Run[Any]) -> Rolled:
+        """Return the rollout of a finished run.
+
+        Raises: `ExportError` if a sampled token would be lost or delivered twice.
+        """
+        assert run.stop_reason is not None
+        started = run.state.started
+        graph = load_tokens(self._journal, run.run_id)
+        if graph.conservation.faults:
+            raise ExportError(f"the tokens of run {run.run_id!r} cannot be delivered: {graph.conservation}")
+        trajectories = graph.trajectories
+        known = run.state.rewards
+        most = self._config.max_row_tokens
+        rollout = Rollout(
+            run_id=run.run_id,
+            trajectories=trajectories,
+            reward=total_reward(known, self.rewards),
+            rewards={spec.name: known[spec.name] for spec in self.rewards if spec.name in known},
+            stop_reason=run.stop_reason,
+            messages=tuple(run.messages),
+            tools=() if started is None else started.tools,
+            usage=run.usage,
+            steps=run.steps,
+            metadata=dict(run.metadata),
+        )
+        is_overlong = is_cut(run) or (
+            most is not None and any([len(item.token_ids_T) > most for item in trajectories])
+        )
+        return Rolled(run, rollout, measure(run.events), is_overlong)
+
+    def make_group(self, spec: GroupSpec, rolled: Sequence[Rolled], weight_version: str | None) -> Group:
+        """Return a group as it is delivered."""
+        config = self._config
+        rewards = rewards_of(rolled)
+        rollouts = [one.rollout for one in rolled]
+        if config.advantages != "none" and config.deliver == "group":
+            advantages = compute_advantages(config.advantages, rewards)
+            rollouts = [replace(item, advantage=advantages[index]) for index, item in enumerate(rollouts)]
+        return Group(
+            group_id=f"{config.name}-{spec.group}",
+            number=spec.group,
+            task=spec.task,
+            rollouts=tuple(rollouts),
+            has_variance=has_variance(rewards),
+            weight_version=weight_version,
+        )
+
+    def load(self, spec: GroupSpec, weight_version: str | None) -> Group:
+        """Return a group that was delivered, from the journal. Raises: `RunNotFoundError`."""
+        runs = [Run.load(spec.run_id(self._config.name, index), self._journal) for index in spec.rollouts]
+        return self.make_group(spec, [self.read(run) for run in runs], weight_version)
+
+
+def rewards_of(rolled: Iterable[Rolled]) -> list[float | None]:
+    """Return the rewards of rollouts."""
+    return [one.rollout.reward for one in rolled]

@@ -12,9 +12,9 @@ from treadle.core.mistakes import Keys
 from treadle.core.overrides import apply_changes, list_problems
 from treadle.core.places import Document, Problem, parse_document
 from treadle.core.types import Json
-from treadle.rollout.agents import find_model
 from treadle.rollout.config import Config
 from treadle.rollout.plan import find_tasks
+from treadle.rollout.seeded import find_model
 from treadle.scoring.registry import make_scorers, read_rewards
 
 

@@ -15,11 +15,12 @@ from treadle.core.errors import ConfigError, JournalError
 from treadle.engines.engine import End, Engine, Settings
 from treadle.engines.ledger import Item, Ledger, Outcome, Status
 from treadle.engines.meter import Limits, Meter
+from treadle.engines.protocol import Runner, RunnerOptions
+from treadle.engines.runners import HereRunner, make_runner
 from treadle.export.groups import Group
 from treadle.journal.protocol import Journal, RunFilter
 from treadle.journal.registry import open_journal
 from treadle.models.protocol import Model, part_of
-from treadle.rollout.agents import Agents, MakeModel
 from treadle.rollout.config import Config
 from treadle.rollout.load import load_config, make_config
 from treadle.rollout.plan import GroupSpec, Plan, find_tasks
@@ -31,38 +32,19 @@ from treadle.rollout.progress import (
     RolloutEnded,
     RolloutRetried,
     Started,
-    Watch,
+    TokenRate,
 )
+from treadle.rollout.seeded import Agents, MakeModel
 from treadle.rollout.slots import Slots
+from treadle.rollout.stored import Folder, rebuild
 from treadle.rollout.versions import Versions
-from treadle.rollout.work import GROUPS, GroupWork, Here, Made, RunnerLike
+from treadle.rollout.work import GROUPS, GroupWork, Made
 
 _FIXED = ("name", "seed", "tasks", "order", "group_size", "deliver", "tree", "journal")
 """The keys that cannot change when rollouts are continued: the ids of runs, and what they are about, follow from
 them."""
 _OPEN = "open_group"
 """The fact of the ledger with the number of the group that a consumer got and has not acknowledged."""
-
-
-class Folder(Struct, frozen=True):
-    """The files of the rollouts of one configuration."""
-
-    path: Path
-
-    @property
-    def ledger(self) -> Path:
-        """The plan, and the outcome of each group."""
-        return self.path / "ledger.db"
-
-    @property
-    def groups(self) -> Path:
-        """The delivered groups, one line of JSON for each: the ids, rewards and advantages of their rollouts."""
-        return self.path / "groups.jsonl"
-
-    @property
-    def journal(self) -> Path:
-        """The journal of the runs, unless the configuration names another one."""
-        return self.path / "runs.db"
 
 
 class Result(Struct, frozen=True):
@@ -85,7 +67,7 @@ class Rollouts:
         config: Config | str | Path | None = None,
         *,
         model: Model | MakeModel | str | None = None,
-        runner: RunnerLike | None = None,
+        runner: Runner | None = None,
         listener: Listener = lambda notice, progress: None,
         **options: Any,
     ) -> None:
@@ -108,7 +90,6 @@ class Rollouts:
         self._runner = runner
         self._listener = listener
         self._stop = asyncio.Event()
-        self._stack = contextlib.ExitStack()
         self._work: _Work | None = None
 
     async def run(self, stop: asyncio.Event | None = None) -> Result:
@@ -119,13 +100,13 @@ class Rollouts:
         process works in the folder, or if a key was changed that cannot change; `ProviderError` for a fault of the
         user, such as a wrong key; `JournalError` if the journal or the ledger cannot be written.
         """
-        with self._open(stop or self._stop, is_consumed=False) as work:
+        async with self._open(stop or self._stop, is_consumed=False) as work:
             end = await work.run()
         return Result(end, self.progress, self.folder)
 
     async def groups(self) -> AsyncIterator[Group]:
         """Yield the groups as they are completed. Leaving the loop stops the work; it can be continued."""
-        with self._open(self._stop, is_consumed=True) as work:
+        async with self._open(self._stop, is_consumed=True) as work:
             making = asyncio.ensure_future(work.run())
             try:
                 if (left := await work.find_open_group()) is not None:
@@ -155,8 +136,8 @@ class Rollouts:
         if self._work is not None:
             self._work.note_version(version)
 
-    @contextlib.contextmanager
-    def _open(self, stop: asyncio.Event, *, is_consumed: bool) -> Iterator["_Work"]:
+    @contextlib.asynccontextmanager
+    async def _open(self, stop: asyncio.Event, *, is_consumed: bool) -> AsyncIterator["_Work"]:
         if self._work is not None:
             raise ConfigError("these rollouts are being made already; make another object with another path")
         folder, config = self.folder, self.config
@@ -168,7 +149,7 @@ class Rollouts:
             try:
                 yield self._work
             finally:
-                self._work.close()
+                await self._work.close()
                 self._work = None
 
 
@@ -197,6 +178,7 @@ def check_continued(config: Config, ledger: Ledger, journal: Journal) -> None:
             "continue those in their folder"
         )
     ledger.set("config", msgspec.json.encode(described).decode())
+    ledger.set("settings", config.model_dump_json())
     # Groups that failed because of the infrastructure are always tried again.
     ledger.reopen(Status.FAILED)
 
@@ -228,15 +210,18 @@ class _Work:
         self._slots = Slots(config.window)
         self._versions = Versions(msgspec.json.decode(ledger.get("versions") or "[]"))
         self._saved_versions = list(self._versions.known)
-        self._watch = Watch()
+        self._rate = TokenRate()
         self._meter = self._make_meter()
-        agents = Agents(config, journal, owner._model, (self._watch,), self._measure)
+        options = RunnerOptions(window=config.window, retries=0)
+        self._runner = owner._runner or make_runner(config.engine, journal, options)
+        self._is_here = isinstance(self._runner, HereRunner)
+        agents = Agents(config, journal, owner._model, (self._rate,), self._measure)
         self.work = GroupWork(
             config,
             agents,
             self._slots,
             self._versions,
-            owner._runner or Here(),
+            self._runner,
             until_wanted=self._until_wanted,
             tell=self._on_rollout,
         )
@@ -307,18 +292,17 @@ class _Work:
         number = self._ledger.get(_OPEN)
         if not number:
             return None
-        row = self._ledger.connection.execute(
-            "SELECT spec FROM items WHERE number = ?", (int(number),)
-        ).fetchone()
-        return await asyncio.to_thread(self.work.rebuild, msgspec.json.decode(row[0], type=GroupSpec))
+        entry = next(item for item in self._ledger.entries(Status.KEPT) if item.number == int(number))
+        return await asyncio.to_thread(rebuild, self._config, self._journal, entry)
 
     def note_version(self, version: str) -> None:
         """Take note of new weights."""
         self._versions.note(version)
         self._save_versions()
 
-    def close(self) -> None:
-        """Record how long was worked."""
+    async def close(self) -> None:
+        """Stop the workers, and record how long was worked."""
+        await self._runner.close()
         with contextlib.suppress(JournalError):
             self._ledger.set("worked_seconds", repr(self._meter.worked_seconds))
 
@@ -384,6 +368,7 @@ class _Work:
         if status == Status.KEPT:
             progress.delivered += 1
             progress.oldest = max(progress.oldest, details["staleness"])
+            progress.sampled_tokens += details["sampled_tokens"]
         elif status == Status.REJECTED:
             progress.dropped += 1
             name = reasons[0].partition(":")[0]
@@ -416,6 +401,8 @@ class _Work:
         return meter
 
     def _measure(self, model: Model) -> Model:
+        if not self._is_here:
+            return model
         is_free = part_of(model).name.partition(":")[0] in ("mock", "oracle")
         return self._meter.measure(model, is_free=is_free)
 
@@ -427,15 +414,19 @@ class _Work:
 
     def _on_rollout(self, notice: RolloutEnded | RolloutRetried) -> None:
         self.progress.retried += isinstance(notice, RolloutRetried)
+        if isinstance(notice, RolloutEnded) and not self._is_here:
+            self._meter.add(notice.input_tokens, notice.output_tokens, notice.cost_usd)
+            self._rate.add(notice.output_tokens)
         self._tell(notice)
 
     def _tell(self, notice: Notice) -> None:
-        progress, meter, watch = self.progress, self._meter, self._watch
+        progress, meter, status = self.progress, self._meter, self._runner.status()
         progress.input_tokens, progress.output_tokens = meter.input_tokens, meter.output_tokens
         progress.cost_usd, progress.seconds = meter.cost_usd, meter.seconds
         progress.in_flight = self._slots.used
-        progress.on_model, progress.on_tools = watch.count("model"), watch.count("tools")
-        progress.tokens_per_second = watch.tokens_per_second
+        progress.on_model, progress.on_tools = status.waiting_on_model, status.waiting_on_tools
+        progress.workers, progress.restarts = status.workers, status.restarts
+        progress.tokens_per_second = self._rate.per_second
         progress.weight_version = self._versions.current
         progress.is_stopping = self._stop.is_set()
         self._listener(notice, progress)

@@ -31,6 +31,7 @@ def check(
     ],
     base_url: o.BaseUrl = None,
     api_key: o.ApiKey = None,
+    renderer: o.Renderer = None,
     is_json: o.IsJson = False,
 ) -> int:
     """Ask a live endpoint a dozen short questions to find out what it supports.
@@ -45,7 +46,8 @@ def check(
     config = load_config()
 
     def make(**settings: Any) -> Model:
-        return config.bare(name, base_url=base_url, api_key=api_key, timeout_seconds=120.0, **settings)
+        given = {"base_url": base_url, "api_key": api_key, "renderer": renderer, **settings}
+        return config.bare(name, timeout_seconds=120.0, **given)
 
     probed = execute(_probe(Prober(make), is_json=is_json))
     if not probed.is_usable:

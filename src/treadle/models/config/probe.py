@@ -8,10 +8,12 @@ from msgspec import Struct
 
 from treadle.core.errors import ConfigError, ProviderError, TransportError, TreadleError
 from treadle.core.log import Log
+from treadle.core.packed import unpack_ids
 from treadle.core.types import Completion, Json, Message, Request, Role, TokenGrade, ToolSpec
 from treadle.models.protocol import Model, Watch
 from treadle.models.wire.endpoint import HttpEndpoint
 from treadle.models.wire.engine import PAUSE_PATHS, TOKEN_PATHS
+from treadle.renderers.protocol import Renderer
 
 MakeModel = Callable[..., Model]
 """A function that makes the model with additional settings, such as `logprobs=True`."""
@@ -108,6 +110,8 @@ class Prober:
         yield await self._token_ids()
         for finding in await self._endpoints():
             yield finding
+        if (renderer := getattr(_innermost(self._model), "renderer", None)) is not None:
+            yield await self._template(renderer)
         thought = first.message.reasoning
         seen = (
             f"{len(thought):,} characters with the first answer" if thought else "none with the first answer"
@@ -180,9 +184,9 @@ class Prober:
         return Finding("json schema", is_there, f"{text!r:.80}")
 
     async def _engine(self) -> Finding:
-        server = _innermost(self._model)
+        server = _server_of(self._model)
         try:
-            info = await server.find_engine() if isinstance(server, HttpEndpoint) else None
+            info = await server.find_engine() if server is not None else None
         except TransportError as error:
             return Finding("engine", None, str(error))
         if info is None:
@@ -191,11 +195,14 @@ class Prober:
 
     async def _endpoints(self) -> list[Finding]:
         """Return what the engine has besides chat; empty for a server without one."""
-        server = _innermost(self._model)
-        info = await server.find_engine() if isinstance(server, HttpEndpoint) else None
-        if not isinstance(server, HttpEndpoint) or info is None:
-            return []
-        paths = await server.find_paths((*TOKEN_PATHS[info.name].values(), PAUSE_PATHS[info.name]))
+        server = _server_of(self._model)
+        try:
+            info = await server.find_engine() if server is not None else None
+            if server is None or info is None:
+                return []
+            paths = await server.find_paths((*TOKEN_PATHS[info.name].values(), PAUSE_PATHS[info.name]))
+        except TransportError as error:
+            return [Finding("tokens in", None, str(error))]
         takes = [path for path in TOKEN_PATHS[info.name].values() if path in paths]
         can_pause = PAUSE_PATHS[info.name] in paths
         return [
@@ -229,7 +236,25 @@ class Prober:
         seen = f"{len(record.prompt_token_ids)} of the prompt, {len(record.token_ids)} of the answer"
         return Finding("token ids", True, seen)
 
-    async def _ask_for(self, text: str, **settings: bool) -> Completion | TreadleError:
+    async def _template(self, renderer: Renderer) -> Finding:
+        """Compare the prompt of the renderer with the one that the server makes of the same messages."""
+        name, text = "same template", "Say: one two three"
+        completion = await self._ask_for(text, renderer="", return_token_ids=True, max_output_tokens=1)
+        if isinstance(completion, TreadleError):
+            return Finding(name, None, str(completion))
+        record = completion.tokens
+        if record is None or record.prompt_token_ids is None:
+            return Finding(name, None, "the server does not tell the ids that it makes of messages")
+        theirs = unpack_ids(record.prompt_token_ids)
+        ours = tuple(renderer.render([Message(Role.USER, text)], ()))
+        if ours == theirs:
+            return Finding(name, True, f"{renderer.name} and the server make the same {len(ours)} ids")
+        at = next((at for at, pair in enumerate(zip(ours, theirs, strict=False)) if pair[0] != pair[1]), -1)
+        at = min(len(ours), len(theirs)) if at == -1 else at
+        seen = f"from id {at}: {renderer.decode(ours[at:])!r:.60}, the server {renderer.decode(theirs[at:])!r:.60}"
+        return Finding(name, False, seen, "the model sees another prompt than it was trained on")
+
+    async def _ask_for(self, text: str, **settings: bool | int | str) -> Completion | TreadleError:
         try:
             model = self._make(**settings)
         except ConfigError as error:
@@ -255,8 +280,8 @@ async def find_token_settings(model: Model) -> dict[str, bool]:
 
     Raises: `TransportError`.
     """
-    server = _innermost(model)
-    info = await server.find_engine() if isinstance(server, HttpEndpoint) else None
+    server = _server_of(model)
+    info = await server.find_engine() if server is not None else None
     return {"logprobs": True, "return_token_ids": True} if info is not None and info.gives_ids else {}
 
 
@@ -268,6 +293,13 @@ def _is_city(arguments: str) -> bool:
         return "oslo" in str(msgspec.json.decode(arguments)["city"]).lower()
     except (msgspec.DecodeError, TypeError, LookupError, RecursionError):
         return False
+
+
+def _server_of(model: Model) -> HttpEndpoint | None:
+    """Return the endpoint that a model asks; `None` if it asks none."""
+    found = _innermost(model)
+    found = getattr(found, "engine", found)
+    return found if isinstance(found, HttpEndpoint) else None
 
 
 def _innermost(model: Model) -> object:

@@ -38,7 +38,7 @@ class Conservation(Struct, frozen=True, kw_only=True):
     def __str__(self) -> str:
         texts = f", {self.texts:,} as text" if self.texts else ""
         lost = f", {self.thrown_away:,} thrown away" if self.thrown_away else ""
-        other = f", {self.elsewhere:,} tokens of other runs" if self.elsewhere else ""
+        other = f", tokens of other runs: {self.elsewhere:,}" if self.elsewhere else ""
         state = "; ".join(self.faults) if self.faults else "every token once"
         return (
             f"{self.inferences:,} inferences{texts}{lost}: {self.sampled:,} tokens sampled, {self.delivered:,} "

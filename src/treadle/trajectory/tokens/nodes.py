@@ -123,10 +123,8 @@ class RunReader:
         self._state = State()
         self._request: tuple[Log[Message], tuple[ToolSpec, ...]] = (Log(), ())
         self._injections = 0
-        self._full = b""
-        """The ids of the newest inference that has some, which the next record may refer to."""
         self._newest: int | None = None
-        """The position of that inference."""
+        """The position of the newest inference with ids, which the next record may refer to."""
         self._newest_text: int | None = None
         """The position of the newest inference without ids."""
         self._tries: dict[str, Trie] = {}
@@ -210,27 +208,28 @@ class RunReader:
 
     def _place(self, node: Node, record: TokenRecord, index: int) -> Node:
         """Return `node` with its place among the ids, and what it extends."""
-        shared = record.prompt_shared_tokens * ID_BYTES
-        if shared > len(self._full):
+        newest = None if self._newest is None else self.nodes[self._newest]
+        known = 0 if newest is None else newest.end
+        if record.prompt_shared_tokens > known:
             raise JournalError(
                 f"event {node.seq} of run {self.run_id!r} leaves out {record.prompt_shared_tokens} ids, and the "
-                f"inference before it has {len(self._full) // ID_BYTES}; the journal is damaged"
+                f"inference before it has {known}; the journal is damaged"
             )
-        prompt = self._full[:shared] + as_packed(record.prompt_token_ids)
+        assert self._state.prior is not None
+        assert node.output is not None
+        full = self._state.prior.token_ids
+        prompt = full[: len(full) - len(node.output)]
         trie = self._tries.setdefault(node.vocabulary, Trie())
         start = None
-        if shared == len(self._full) and self._newest is not None:
-            newest = self.nodes[self._newest]
+        if newest is not None and record.prompt_shared_tokens == known:
             start = newest.place if newest.vocabulary == node.vocabulary else None
         match = trie.match(prompt, start)
         parent = find_parent(match)
         node = replace(node, start=len(prompt) // ID_BYTES, parent=parent)
         if not node.is_copied and self._is_new_branch(node):
             node = replace(node, drift=self._find_drift(node, prompt, match))
-        assert node.output is not None
-        self._full = prompt + node.output
         self._newest = index
-        return replace(node, place=trie.add(self._full, index, match.vertex))
+        return replace(node, place=trie.add(full, index, match.vertex))
 
     def _place_text(self, node: Node) -> Node:
         """Return `node`, which has no ids, with what it extends: the inference before it, if that has none either

@@ -1,4 +1,4 @@
-"""The agents of rollouts: one for each, because each samples with a seed of its own."""
+"""Agents and models with a sampling seed of their own: one agent for each rollout."""
 
 from collections.abc import Callable, Iterable
 from typing import Any, TypeAlias, cast
