@@ -19,10 +19,12 @@ from benchmarks import (
     power,
     recall,
     resume,
+    rollouts,
     shell,
     steps,
     streaming,
     telemetry,
+    token_bytes,
     tokens,
     tools,
     turn,
@@ -34,6 +36,7 @@ BENCHMARKS = {
     "tokens": tokens.measure,
     "telemetry": telemetry.measure,
     "growth": growth.measure,
+    "token_bytes": token_bytes.measure,
     "calls": calls.measure,
     "bodies": growth.measure_bodies,
     "files": files.measure,
@@ -61,6 +64,7 @@ BENCHMARKS = {
     "context": context.measure,
     "cache": context.measure_cache,
     "judging": judging.measure,
+    "rollouts": rollouts.measure_window,
 }
 
 

@@ -9,7 +9,7 @@ from treadle.cli.options import shared as o
 from treadle.cli.options.agent import Model
 
 EXAMPLES = (
-    "treadle rollout --task files --group-size 8 --groups 100 --model vllm:Qwen/Qwen3-8B --renderer family:qwen3",
+    "treadle rollout --task files --groups 100 --model vllm:Qwen/Qwen3-8B",
     "treadle rollout rollout.yaml --sink jsonl:groups.jsonl --set retries.attempts=6",
 )
 
