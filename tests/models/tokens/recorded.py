@@ -160,3 +160,49 @@ RECORDED = {
 def sse(events: list[bytes]) -> bytes:
     """Return the bytes of a stream of events."""
     return b"".join(b"data: " + event + b"\n\n" for event in events)
+
+
+def _chat_content(first: int, last: int) -> bytes:
+    texts = (b"The", b" answer", b" is", b"<|im_end|>")
+    return b",".join(
+        b'{"token":"%s","logprob":%s,"bytes":[%s],"top_logprobs":[]}'
+        % (texts[at], str(LOGPROBS[at]).encode(), b",".join(b"%d" % byte for byte in texts[at]))
+        for at in range(first, last)
+    )
+
+
+VLLM_CHAT = (
+    b'{"id":"chatcmpl-77","object":"chat.completion","created":1760000000,"model":"m","choices":[{"index":0,'
+    b'"message":{"role":"assistant","content":"The answer is","refusal":null,"annotations":null,"audio":null,'
+    b'"function_call":null,"tool_calls":[],"reasoning_content":null},"logprobs":{"content":['
+    + _chat_content(0, 4)
+    + b']},"finish_reason":"stop","stop_reason":null,"token_ids":[785,4226,374,151645]}],"service_tier":null,'
+    b'"system_fingerprint":null,"usage":{"prompt_tokens":3,"total_tokens":7,"completion_tokens":4,'
+    b'"prompt_tokens_details":null},"prompt_logprobs":null,"prompt_token_ids":[151644,872,198],'
+    b'"kv_transfer_params":null}'
+)
+_CHUNK = b'{"id":"chatcmpl-77","object":"chat.completion.chunk","created":1760000000,"model":"m","choices":['
+VLLM_CHAT_EVENTS = [
+    _CHUNK + b'{"index":0,"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null}],'
+    b'"prompt_token_ids":[151644,872,198]}',
+    _CHUNK
+    + b'{"index":0,"delta":{"content":"The answer"},"logprobs":{"content":['
+    + _chat_content(0, 2)
+    + b']},"finish_reason":null,"token_ids":[785,4226]}]}',
+    _CHUNK
+    + b'{"index":0,"delta":{"content":" is"},"logprobs":{"content":['
+    + _chat_content(2, 4)
+    + b']},"finish_reason":"stop","stop_reason":null,"token_ids":[374,151645]}]}',
+    _CHUNK + b'],"usage":{"prompt_tokens":3,"total_tokens":7,"completion_tokens":4}}',
+    b"[DONE]",
+]
+SGLANG_CHAT = (
+    b'{"id":"0fe2","object":"chat.completion","created":1760000000,"model":"m","choices":[{"index":0,"message":'
+    b'{"role":"assistant","content":"The answer is","reasoning_content":null,"tool_calls":null},"logprobs":'
+    b'{"content":[' + _chat_content(0, 4) + b']},"finish_reason":"stop","matched_stop":151645,'
+    b'"prompt_token_ids":[151644,872,198],"token_ids":[785,4226,374,151645],"meta_info":{"id":"0fe2",'
+    b'"finish_reason":{"type":"stop","matched":151645},"prompt_tokens":3,"weight_version":"7",'
+    b'"output_token_logprobs":[[-0.2513,785,null],[-1.5,4226,null],[-0.0078125,374,null],[-0.0001,151645,null]],'
+    b'"completion_tokens":4,"cached_tokens":0}}],"usage":{"prompt_tokens":3,"total_tokens":7,'
+    b'"completion_tokens":4,"prompt_tokens_details":null,"reasoning_tokens":0},"metadata":{"weight_version":"7"}}'
+)

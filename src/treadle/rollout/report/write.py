@@ -11,7 +11,8 @@ from treadle.export.html.page import Page, write_page
 from treadle.export.whole import write_whole
 from treadle.rollout.report.curve import draw_curve
 from treadle.rollout.report.facts import DriftFacts, Facts, GroupFacts
-from treadle.rollout.report.runs import Decode, Runs
+from treadle.rollout.report.runs import Runs
+from treadle.trajectory.tokens.drift import Decode
 
 _SECTIONS = {
     "rewards": "Rewards",

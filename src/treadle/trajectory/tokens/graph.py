@@ -125,7 +125,12 @@ def read_tokens(events: Iterable[e.Event], decode: Decoders = None) -> TokenGrap
 
 
 def load_tokens(journal: Journal, *run_ids: str, decode: Decoders = None) -> TokenGraph:
-    """Return the token graph of runs and of all their sub-agents. It blocks.
+    """Return the token graph of runs and of all their sub-agents. It blocks. Raises: as `load_events` does."""
+    return read_tokens(load_events(journal, *run_ids), decode)
+
+
+def load_events(journal: Journal, *run_ids: str) -> list[e.Event]:
+    """Return the events of runs and of all their sub-agents. It blocks.
 
     Raises: `RunNotFoundError`, also if the run of a sub-agent was deleted; `JournalError`.
     """
@@ -141,7 +146,7 @@ def load_tokens(journal: Journal, *run_ids: str, decode: Decoders = None) -> Tok
                 child = event.body.child.run_id
                 if child not in waiting:
                     waiting.append(child)
-    return read_tokens(events, decode)
+    return events
 
 
 def _read_run(
