@@ -92,7 +92,8 @@ class Pipe:
 
     def _read(self) -> list[PGresult]:
         """Return the results of the next transaction, without those of preparing. Raises: `psycopg.Error`."""
-        connection, found, failure = self._connection, [], None
+        connection, failure = self._connection, None
+        found: list[PGresult] = []
         while True:
             while connection.is_busy():
                 self._wait(select.POLLIN)
