@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-
 from tests.trajectory.tokens.engine import TemplateModel, cut, decode, encode, say, think
 from tests.trajectory.tokens.test_drift import LOOK, agent
+
 from treadle.core.errors import ConfigError, ExportError
 from treadle.core.types import Completion, Message
 from treadle.trajectory.tokens import Trajectory, read_tokens
