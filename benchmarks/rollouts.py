@@ -42,7 +42,8 @@ async def measure_window() -> list[Figure]:
                 ratios.append(bare / ours)
                 details.append(
                     f"{ours:.2f} s to the last group (of processor time {cpu:.2f} s), against {bare:.2f} s "
-                    f"(computed {simulate(calls):.2f} s); {len(calls)} rollouts, {sum(calls) / len(calls):.1f} calls each"
+                    f"(computed {simulate(calls):.2f} s); {len(calls)} rollouts, "
+                    f"{sum(calls) / len(calls):.1f} calls each"
                 )
     best = sorted(zip(ratios, details, strict=True))[len(ratios) // 2]
     name = f"a perfect window's time over that of {GROUPS} groups of {GROUP_SIZE} rollouts"

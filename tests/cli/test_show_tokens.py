@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
-
 from tests.cli.command import Cli
 from tests.trajectory.tokens.engine import TemplateModel, decode, say, think
+
 from treadle import Agent, ScriptedModel, open_journal
 from treadle.core.spec import PartSpec
 from treadle.core.types import Completion, FinishReason, TokenRecord
