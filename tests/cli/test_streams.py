@@ -74,6 +74,9 @@ COMMANDS: dict[str, list[str]] = {
     "mock": ["mock", "--port", "0"],
     "completion": ["completion", "bash"],
     "generate": ["generate", "dataset.yaml", "--out", "made", "--num-samples", "1"],
+    "rollout": ["rollout", "--task", "files:csv_sum-0001", "-m", "oracle", "-n", "1", "--group-size", "1"],
+    "rollout --schema": ["rollout", "--schema"],
+    "rollout report": ["rollout", "report", "rollouts"],
     "generate --dry-run": ["generate", "dataset.yaml", "--dry-run"],
     "generate --schema json": ["generate", "--schema"],
     "rollout": [
@@ -139,6 +142,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Cli, str]]
     cli.write("rows.jsonl", cli("export", "t", "--format", "treadle").out)
     cli.write("dataset.yaml", cli("generate", "--init").out)
     cli("generate", "dataset.yaml", "--out", "made", "--num-samples", "1")
+    cli(*COMMANDS["rollout"])
     forks = ["-j", "forks.db", "-q"]
     cli.write("treadle.toml", '[tiers]\nfrontier = "mock:echo"\nsmall = "mock:echo"\n')
     cli.write("persona.yaml", "name: Ada\nrole: an assistant\n")
