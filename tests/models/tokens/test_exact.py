@@ -1,4 +1,4 @@
-"""Agents solve tasks at mock engines: what the engine sampled is in the journal once, with the engine's logprobs."""
+"""Agents at mock engines: what the engine sampled is in the journal once, with the engine's logprobs."""
 
 from collections import Counter
 
