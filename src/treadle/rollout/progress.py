@@ -154,7 +154,9 @@ class TokenRate:
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
         self._now = now
         self._began = now()
-        self._tokens: deque[tuple[float, int]] = deque()
+        self._counts: deque[tuple[int, int]] = deque()
+        """The tokens of each second that had some."""
+        self._total = 0
 
     def take(self, run_id: str, first_seq: int, bodies: Sequence[e.DurableBody]) -> None:
         """Count events; see `loop.hooks.Hook`."""
@@ -168,13 +170,17 @@ class TokenRate:
 
     def add(self, tokens: int) -> None:
         """Count output tokens."""
-        self._tokens.append((self._now(), tokens))
+        second = int(self._now())
+        if not self._counts or self._counts[-1][0] != second:
+            self._counts.append((second, 0))
+        self._counts[-1] = (second, self._counts[-1][1] + tokens)
+        self._total += tokens
 
     @property
     def per_second(self) -> float:
         """The output tokens per second."""
         now = self._now()
-        while self._tokens and now - self._tokens[0][0] > _RATE_SECONDS:
-            self._tokens.popleft()
+        while self._counts and now - self._counts[0][0] > _RATE_SECONDS:
+            self._total -= self._counts.popleft()[1]
         seconds = min(_RATE_SECONDS, now - self._began)
-        return sum([tokens for _, tokens in self._tokens]) / seconds if seconds > 0 else 0.0
+        return self._total / seconds if seconds > 0 else 0.0

@@ -66,7 +66,7 @@ class Rollouts:
         self,
         config: Config | str | Path | None = None,
         *,
-        model: Model | MakeModel | str | None = None,
+        model: Model | MakeModel | str | Mapping[str, Any] | None = None,
         runner: Runner | None = None,
         listener: Listener = lambda notice, progress: None,
         **options: Any,
@@ -75,7 +75,7 @@ class Rollouts:
 
         `model` may also be a model, or a function of a task and a seed that returns one. Raises: `ConfigError`.
         """
-        if isinstance(model, str):
+        if isinstance(model, str | Mapping):
             options["model"], model = model, None
         if config is None:
             config = make_config(options)

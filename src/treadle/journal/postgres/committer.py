@@ -15,6 +15,7 @@ from treadle.journal.postgres.commit import Entry, keep, plan
 from treadle.journal.postgres.lease import Tenant
 from treadle.journal.postgres.link import NOTIFY, Db, Link
 from treadle.journal.postgres.listener import Listener
+from treadle.journal.postgres.pipe import Pipe
 from treadle.journal.postgres.reader import run_query
 from treadle.journal.protocol import Clock
 from treadle.journal.tables.committer import Committer
@@ -60,6 +61,7 @@ class PostgresCommitter(Committer[Transaction]):
         self._link = link
         self._listener = listener
         self.tenant = Tenant(link.address.name, lease_seconds)
+        self._pipe: Pipe | None = None
         self._beat_at = -math.inf
         """The time of the last heartbeat, by `clock.monotonic`."""
         self.start()
@@ -104,7 +106,7 @@ class PostgresCommitter(Committer[Transaction]):
 
         def work(db: Db) -> None:
             self._beat_if_due(db)
-            keep(db, entries, orphans, self.tenant.id, now)
+            keep(db, self._pipe_of(db), entries, orphans, self.tenant.id, now)
 
         try:
             self._link.run(work)
@@ -118,6 +120,7 @@ class PostgresCommitter(Committer[Transaction]):
 
         def work(db: Db) -> T:
             self._beat_if_due(db)
+            self._pipe_of(db).leave()
             transaction.db = db
             with db.transaction():
                 for lease in orphans:
@@ -133,9 +136,15 @@ class PostgresCommitter(Committer[Transaction]):
         for _ in released:
             self.orphans.popleft()
 
+    def _pipe_of(self, db: Db) -> Pipe:
+        if self._pipe is None or self._pipe.db is not db:
+            self._pipe = Pipe(db)
+        return self._pipe
+
     def _beat_if_due(self, db: Db) -> None:
         now = self._clock.monotonic()
         if not self.tenant.id or now - self._beat_at > self._lease_seconds / 4:
+            self._pipe_of(db).leave()
             self.tenant.beat(db)
             self._beat_at = now
 

@@ -10,7 +10,8 @@ from treadle.core import events as e
 from treadle.core.packed import ID_BYTES, count_packed, to_ids, to_logprobs
 from treadle.core.types import Message
 from treadle.journal.protocol import Journal
-from treadle.trajectory.tokens.drift import Decoders
+from treadle.trajectory.tokens.decoders import load_decoders
+from treadle.trajectory.tokens.drift import Decode, Decoders, find_decode
 from treadle.trajectory.tokens.nodes import NAN, Node, RunReader
 from treadle.trajectory.tokens.types import Span, TokenGrade, Trajectory
 
@@ -49,8 +50,9 @@ class Conservation(Struct, frozen=True, kw_only=True):
 class TokenGraph:
     """The inferences of one or more runs. `read_tokens` makes it."""
 
-    def __init__(self, runs: dict[str, RunReader]) -> None:
+    def __init__(self, runs: dict[str, RunReader], decoders: Decoders = None) -> None:
         self._runs = runs
+        self._decoders = decoders
 
     @property
     def nodes(self) -> dict[str, tuple[Node, ...]]:
@@ -93,6 +95,10 @@ class TokenGraph:
             faults=tuple(faults[:_MOST_FAULTS]),
         )
 
+    def find_decode(self, tokenizer: str | None) -> Decode | None:
+        """Return the function that decodes the ids of a tokenizer; `None` if there is none."""
+        return find_decode(self._decoders, tokenizer)
+
     def _in_order(self) -> Iterator[RunReader]:
         """Yield the runs, each after its sub-agents."""
         called = defaultdict(list)
@@ -121,14 +127,24 @@ def read_tokens(events: Iterable[e.Event], decode: Decoders = None) -> TokenGrap
     runs: dict[str, RunReader] = {}
     for run_id in found:
         _read_run(run_id, found, runs, decode)
-    return TokenGraph({run_id: runs[run_id] for run_id in found})
+    return TokenGraph({run_id: runs[run_id] for run_id in found}, decode)
 
 
 def load_tokens(journal: Journal, *run_ids: str, decode: Decoders = None) -> TokenGraph:
     """Return the token graph of runs and of all their sub-agents. It blocks.
 
-    Raises: `RunNotFoundError`, also if the run of a sub-agent was deleted; `JournalError`.
+    Without `decode`, the renderers that the runs name are used, if the runs are trusted. Raises:
+    `RunNotFoundError`, also if the run of a sub-agent was deleted; `JournalError`.
     """
+    events = _load_events(journal, run_ids)
+    if decode is None:
+        trusted = {run_id for run_id in {event.run_id for event in events} if journal.is_trusted(run_id)}
+        decode = load_decoders(event.body for event in events if event.run_id in trusted)
+    return read_tokens(events, decode)
+
+
+def _load_events(journal: Journal, run_ids: Iterable[str]) -> list[e.Event]:
+    """Return the events of runs and of all their sub-agents."""
     events: list[e.Event] = []
     waiting = list(dict.fromkeys(run_ids))
     for run_id in waiting:
@@ -141,7 +157,7 @@ def load_tokens(journal: Journal, *run_ids: str, decode: Decoders = None) -> Tok
                 child = event.body.child.run_id
                 if child not in waiting:
                     waiting.append(child)
-    return read_tokens(events, decode)
+    return events
 
 
 def _read_run(
