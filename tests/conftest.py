@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import hypothesis
 import pytest
 from tests.forks import process
+from tests.postgres.server import Server, Shared
 
 IS_FULL = bool(os.environ.get("TREADLE_FULL"))
 
@@ -24,6 +25,23 @@ hypothesis.settings.load_profile("full" if IS_FULL else "gate")
 def state_home(tmp_path_factory: pytest.TempPathFactory) -> None:
     """Keep the secret that signs journals out of the user's own state folder."""
     os.environ["XDG_STATE_HOME"] = str(tmp_path_factory.mktemp("state"))
+
+
+@pytest.fixture(scope="session")
+def postgres_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """The PostgreSQL server of the test session, which must not be stopped."""
+    place = tmp_path_factory.getbasetemp()
+    shared = Shared(place.parent if "PYTEST_XDIST_WORKER" in os.environ else place)
+    yield shared.server
+    shared.close()
+
+
+@pytest.fixture
+def postgres_url(postgres_server: Server) -> Iterator[str]:
+    """The URL of an empty database in PostgreSQL."""
+    url = postgres_server.make_database()
+    yield url
+    postgres_server.drop_database(url)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

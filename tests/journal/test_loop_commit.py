@@ -19,7 +19,7 @@ from treadle.core.types import FileDelta
 from treadle.journal.facts import facts_of
 from treadle.journal.protocol import RunFilter
 from treadle.journal.sqlite.journal import SqliteJournal
-from treadle.journal.sqlite.writer import SqliteWriter
+from treadle.journal.tables.writer import TableWriter
 
 PATIENCE_SECONDS = 60
 """The time after which a wait counts as endless."""
@@ -50,7 +50,7 @@ class Witness:
         return [ident == threading.get_ident() for ident in threads]
 
 
-async def commits_on_the_loop(witness: Witness, *writers: SqliteWriter) -> bool:
+async def commits_on_the_loop(witness: Witness, *writers: TableWriter) -> bool:
     """Return whether one commit on the event loop keeps an event of each of `writers`.
 
     It tries several times, because the committer's thread may be quicker if this process has to wait for a core.

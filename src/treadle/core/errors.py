@@ -23,6 +23,7 @@ TreadleError
 │   ├── LeaseLostError                  another process took the run over
 │   ├── UntrustedError                  the run comes from elsewhere; `demands`
 │   └── MemoryRefusedError              the policy of the memory refuses a write
+├── WorkerError (RuntimeError)          a worker process could not be started, or died
 ├── ScoringError (RuntimeError)         a scorer failed, so that there is no reward
 ├── SandboxError (OSError)              a path outside the root, no such file, …
 ├── ExportError (ValueError)            a row format cannot hold the run
@@ -192,6 +193,10 @@ class UntrustedError(JournalError):
 
 class MemoryRefusedError(JournalError):
     """Raised if the policy of the memory does not allow this author to make this change."""
+
+
+class WorkerError(TreadleError, RuntimeError):
+    """Raised if the processes that drive runs cannot be started, or die again and again."""
 
 
 class ScoringError(TreadleError, RuntimeError):

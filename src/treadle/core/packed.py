@@ -8,7 +8,7 @@ import struct
 import sys
 from array import array
 from collections.abc import Iterable, Sequence
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 PackedIds: TypeAlias = bytes | tuple[int, ...]
 """Token ids: packed, or a tuple from a journal of event version 2.2 or older."""
@@ -37,14 +37,24 @@ def unpack_ids(value: PackedIds | None) -> tuple[int, ...]:
     """Return token ids as a tuple; empty for `None`."""
     if value is None or isinstance(value, tuple):
         return value or ()
-    return tuple(_from_bytes("i", value))
+    return tuple(to_ids(value))
 
 
 def unpack_logprobs(value: PackedLogprobs | None) -> tuple[float, ...]:
     """Return log probabilities as a tuple; empty for `None`."""
     if value is None or isinstance(value, tuple):
         return value or ()
-    return tuple(_from_bytes("f", value))
+    return tuple(to_logprobs(value))
+
+
+def to_ids(packed: bytes) -> "array[int]":
+    """Return packed token ids as an array of 32-bit integers."""
+    return _from_bytes("i", packed)
+
+
+def to_logprobs(packed: bytes) -> "array[float]":
+    """Return packed log probabilities as an array of 32-bit floats."""
+    return _from_bytes("f", packed)
 
 
 def as_packed(value: PackedIds | None) -> bytes:
@@ -91,8 +101,8 @@ def _to_bytes(values: "array[int] | array[float]") -> bytes:
     return values.tobytes()
 
 
-def _from_bytes(code: str, data: bytes) -> "array[int]":
-    values = array(code)
+def _from_bytes(code: str, data: bytes) -> "array[Any]":
+    values: array[Any] = array(code)
     values.frombytes(data)
     if _IS_BIG_ENDIAN:
         values.byteswap()

@@ -8,7 +8,7 @@ import asyncio
 import contextlib
 import threading
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from treadle.core.errors import JournalError
 from treadle.core.events import Event
@@ -21,20 +21,22 @@ class Page(NamedTuple):
     """The events that a follower reads at once."""
 
     events: list[Event]
-    position: int
-    """The position at which the next page begins."""
+    position: Any
+    """The position at which the next page begins, a value of the store's."""
     is_last: bool
     """True if the run was over before the page was read, so that no further page can come."""
+    has_more: bool
+    """True if the next page may have events already."""
 
 
 class Source(Protocol):
     """A store that can be read starting at a position. Its methods block and are called in threads."""
 
-    def start_position(self, run_id: str | None, after_seq: int | None) -> int:
+    def start_position(self, run_id: str | None, after_seq: int | None) -> Any:
         """Return the position after `after_seq`, or the position of the end if `after_seq` is `None`."""
         ...
 
-    def read_page(self, run_id: str | None, after_seq: int | None, position: int) -> Page:
+    def read_page(self, run_id: str | None, after_seq: int | None, position: Any) -> Page:
         """Return the next events after `position`; the page is empty if there are none yet."""
         ...
 
@@ -92,6 +94,11 @@ class Changes:
             if follower.run_id is None or follower.run_id in known:
                 follower.wake()
 
+    def announce_all(self) -> None:
+        """Wake all followers. Safe to call from any thread."""
+        for follower in self.followers:
+            follower.wake()
+
     def close(self) -> None:
         """End all followers, because the journal is closed."""
         for follower in self.followers:
@@ -104,7 +111,7 @@ async def follow(
 ) -> AsyncIterator[Event]:
     """Yield events as `Journal.follow` describes."""
     with changes.follow(run_id) as follower:
-        position: int | None = None
+        position: Any = None
         while True:
             follower.forget_news()
             try:
@@ -119,7 +126,7 @@ async def follow(
                 yield event
             if page.is_last or follower.is_closed:
                 return
-            if page.position == position:
+            if not page.has_more:
                 await follower.wait(poll_seconds)
             position = page.position
 

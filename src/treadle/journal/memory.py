@@ -146,10 +146,10 @@ class MemoryJournal:
         if run_id is None:
             appends = self._appends[position : position + 1000]
             events = [event for item in appends for event in _decode(*item) if event.seq > (after_seq or 0)]
-            return Page(events, position + len(appends), is_last=False)
+            return Page(events, position + len(appends), is_last=False, has_more=bool(appends))
         is_over = run_id not in self._driven and self._facts_of(run_id).status == "finished"
         found = self.read(run_id, position)
-        return Page(found, position + len(found), is_over)
+        return Page(found, position + len(found), is_over, has_more=bool(found))
 
     def delete(self, run_id: str) -> None:
         """See `Journal.delete`."""

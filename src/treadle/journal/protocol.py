@@ -39,6 +39,10 @@ QUEUE = "treadle.queue"
 `Journal.claim`."""
 
 
+DEFAULT_QUEUE = "default"
+"""The queue of runs and workers for which no other is named."""
+
+
 def queue_of(labels: Mapping[str, str]) -> str | None:
     """Return the queue in which a run with these labels waits; `None` if it waits in none.
 

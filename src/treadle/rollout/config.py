@@ -8,6 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from treadle.core.policy import Policy
 from treadle.core.types import Json
 from treadle.models.config.tables import ModelTable
+from treadle.scoring.advantages import AdvantageKind
 
 Count = Annotated[int, Field(ge=1)]
 Share = Annotated[float, Field(ge=0, le=1)]
@@ -100,8 +101,8 @@ class Config(Section):
     seed: int = 0
     """The seed of the tasks, of the sampling of each rollout, and of the forks."""
     model: str | ModelTable | None = None
-    """The model: `provider:name`, a name of treadle.toml, `oracle`, or a mapping with `model` and settings. Default:
-    the default model of treadle.toml."""
+    """The model: `provider:name`, a name of treadle.toml, `oracle`, or a mapping with `model` and settings. By
+    default, the default model of treadle.toml."""
     tasks: Annotated[list[str], Field(min_length=1)] = ["files"]
     """The tasks: a task set, `SET:ID`, or a pattern such as `files:csv_sum-*`."""
     order: Literal["shuffled", "given"] = "shuffled"
@@ -122,16 +123,16 @@ class Config(Section):
     advantages."""
     agent: AgentSection = AgentSection()
     """The agent."""
-    rewards: Annotated[dict[str, float], Field(min_length=1)] = {"check": 1.0}
-    """The parts of the reward with their weights: `check` (the check of the task), `tool_use`, `length`,
-    `judge:MODEL`, or `module:function`."""
-    advantages: str = "group"
+    rewards: Annotated[dict[str, float | dict[str, Json]], Field(min_length=1)] = {"check": 1.0}
+    """The parts of the reward by name, each with its weight or a mapping of settings: `check` (the check of the
+    task), `tool_use`, `length`, `judge`, or a function as `module:function`."""
+    advantages: AdvantageKind | Literal["none"] = AdvantageKind.GROUP
     """How advantages are computed from the rewards of a group; `none`: not at all."""
     solved_at: float = 1.0
     """The reward from which on a rollout counts as solved."""
     no_variance: Literal["mark", "drop"] = "mark"
-    """What happens with a group whose rewards are all equal: it is delivered with a mark, or dropped and replaced by
-    another group."""
+    """What happens with a group whose rewards are all equal: it is delivered with a mark, or dropped and replaced
+    by another group."""
     overlong: Literal["keep", "mask", "drop"] = "keep"
     """What happens with a rollout that a limit cut off, or that has more than `max_row_tokens`: it is kept with its
     reward, kept without being trained on, or its group is dropped."""

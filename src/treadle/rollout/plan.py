@@ -1,7 +1,7 @@
 """The plan of rollouts: which group is about which task, and the seed of each rollout.
 
-All of it depends on the configuration and the number of the group, and with a curriculum on the pass rates that were
-known when the group was planned. The ledger keeps what was planned.
+All of it depends on the configuration and the number of the group, and with a curriculum on the pass rates that
+were known when the group was planned. The ledger keeps what was planned.
 """
 
 from collections.abc import Iterable, Sequence
@@ -26,6 +26,10 @@ class GroupSpec(Struct, frozen=True):
     """The task as `SET:ID`."""
     rollouts: tuple[int, ...]
     """The positions in the group of the rollouts to make."""
+
+    def run_id(self, name: str, index: int) -> str:
+        """Return the id of the run of the rollout at `index`, given the name of the rollouts."""
+        return f"{name}-{self.group}-{index}"
 
     def seed_of(self, seed: int, index: int) -> int:
         """Return the sampling seed of the rollout at `index`, given the seed of the plan."""

@@ -1,5 +1,6 @@
 """Tree rollouts: runs that are forked from another rollout of their group, so that both share a beginning."""
 
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,7 +15,7 @@ from treadle.tasks.draw import fraction
 def find_fork_points(events: Sequence[Event]) -> list[int]:
     """Return the numbers of events after which a run can be forked: those before each inference but the first."""
     points: list[int] = []
-    for before, event in zip(events, events[1:], strict=False):
+    for before, event in itertools.pairwise(events):
         if isinstance(event.body, e.InferenceStarted) and event.body.step > 1:
             points.append(before.seq)
     return points
@@ -37,6 +38,6 @@ async def fork_once(agent: Agent[Any], root: Run[Any], run_id: str, *, seed: int
 def _first_step(events: Sequence[Event]) -> int:
     return next(
         before.seq
-        for before, event in zip(events, events[1:], strict=False)
+        for before, event in itertools.pairwise(events)
         if isinstance(event.body, e.InferenceStarted)
     )

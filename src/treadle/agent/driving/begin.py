@@ -30,7 +30,7 @@ from treadle.agent.options import (
     check_run,
 )
 from treadle.agent.run import Run
-from treadle.agent.spec import Files, read_mount
+from treadle.agent.spec import Files, read_mount, refuse_missing
 from treadle.agent.task import Task
 from treadle.core import events as e
 from treadle.core.errors import ConfigError
@@ -43,6 +43,7 @@ from treadle.core.types import (
     Role,
     TaskRef,
 )
+from treadle.journal.protocol import DEFAULT_QUEUE, QUEUE
 from treadle.loop.driver import Driver
 from treadle.sandbox.protocol import Sandbox
 from treadle.tools.context import NO_DEPS
@@ -53,17 +54,40 @@ Attached: TypeAlias = tuple[tuple[Artifact, ...], dict[str, bytes]]
 
 async def run_task(agent: AgentParts, task: str | Task, given: Given, options: StreamOptions) -> Run[Any]:
     """Make a run of `task` and drive it."""
+    driver = await begin(agent, task, given, await _read_beginning(task, options))
+    return await drive(agent, driver, None if isinstance(task, str) else task, given.answer)
+
+
+async def enqueue(
+    agent: AgentParts, task: str | Task, given: Given, options: StreamOptions, queue: str = DEFAULT_QUEUE
+) -> str:
+    """Begin a run of `task` and leave it in `queue`, where a worker takes it. Return its id.
+
+    Raises: `RunExistsError`; `ConfigError` if a worker could not build the agent from its spec, or would need
+    `deps`.
+    """
+    refuse_missing(agent.spec, has_model=False, has_tools=False)
+    if given.deps is not NO_DEPS:
+        raise ConfigError(
+            "deps are objects of this program, which a worker does not have; drive the run here"
+        )
+    beginning = await _read_beginning(task, options)
+    beginning = replace(beginning, metadata={**(beginning.metadata or {}), QUEUE: queue})
+    driver = await begin(agent, task, given, beginning)
+    await driver.leave()
+    return driver.run_id
+
+
+async def _read_beginning(task: str | Task, options: StreamOptions) -> "Beginning":
     if options or type(task) is not str:
         check_run(task, options)
     attach = options.get("attach", ())
-    beginning = Beginning(
+    return Beginning(
         options.get("run_id") or make_run_id(),
         options.get("files"),
         options.get("metadata"),
         await asyncio.to_thread(read_attachments, attach) if attach else ((), {}),
     )
-    driver = await begin(agent, task, given, beginning)
-    return await drive(agent, driver, None if isinstance(task, str) else task, given.answer)
 
 
 class Beginning(Struct, frozen=True):

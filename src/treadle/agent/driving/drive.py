@@ -1,7 +1,7 @@
 """A drive of a run: its driver, its way to the end or to a pause, and the release of its lease."""
 
 import asyncio
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from importlib.util import find_spec
 from typing import TypeVar
 
@@ -56,14 +56,19 @@ async def drive(
     answer: AnswerType[T],
     *,
     answers_queued: bool = False,
+    retry: Callable[[Driver, int], Awaitable[bool]] | None = None,
 ) -> Run[T]:
     """Drive a run until it ends or pauses, grade it, and release its lease. Completed turns are remembered.
 
-    With `answers_queued`, the messages that wait for a session's next turns are answered too. The tools are closed
-    and the lease is released even after an error, and after any number of cancellations.
+    With `answers_queued`, the messages that wait for a session's next turns are answered too. `retry` is called
+    when a turn has ended, with how often it has reopened one; if it returns True, the run is driven on. The tools
+    are closed and the lease is released even after an error, and after any number of cancellations.
     """
     try:
-        state = await driver.drive()
+        state, retried = await driver.drive(), 0
+        while retry is not None and await retry(driver, retried):
+            retried += 1
+            await driver.drive()
         while answers_queued and (waiting := next_queued(state)) is not None:
             await write_back(agent, driver.run_id, driver.state)
             driver.put(await open_turn(agent, driver, waiting[1], queued_seq=waiting[0]))

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from msgspec.structs import replace
@@ -21,6 +22,7 @@ from treadle.core.errors import ConfigError
 from treadle.core.questions import Answerable, open_questions, read_answer
 from treadle.core.state import State, Status
 from treadle.core.types import (
+    Fault,
     StopReason,
     ToolErrorKind,
     ToolResult,
@@ -39,8 +41,24 @@ async def resume_run(
     agent: AgentParts, run_id: str, given: Given, options: ResumeOptions | None = None
 ) -> Run[Any]:
     """Continue a run; see `Agent.resume`."""
-    given_options = options or {}
     state, writer = await reopen(agent, run_id, trust=given.trust)
+    return await continue_run(agent, state, writer, given, options)
+
+
+async def continue_run(
+    agent: AgentParts,
+    state: State,
+    writer: RunWriter,
+    given: Given,
+    options: ResumeOptions | None = None,
+    *,
+    retries: int = 0,
+) -> Run[Any]:
+    """Continue a run in `state`, whose lease `writer` holds. The lease is released in any case.
+
+    A turn that ends with a fault of the infrastructure is continued up to `retries` times, after a pause.
+    """
+    given_options, run_id = options or {}, writer.run_id
     try:
         decided = _read_decisions(
             state, given_options.get("answers"), given_options.get("approvals"), agent.kit.own.tools
@@ -54,10 +72,29 @@ async def resume_run(
             return Run(run_id, state, agent.journal, given.answer)
         driver = await go_on(agent, state, writer, given, task)
         driver.put(*decided)
+        retry = partial(_retry, agent, task, retries)
     except BaseException:
         await see_through(writer.release)
         raise
-    return await drive(agent, driver, task, given.answer, answers_queued=True)
+    return await drive(
+        agent, driver, task, given.answer, answers_queued=True, retry=retry if retries else None
+    )
+
+
+_RETRY_SECONDS = 1.0
+"""The pause before the first time that a turn is continued after a fault; each further one is twice as long."""
+
+
+async def _retry(agent: AgentParts, task: Task | None, retries: int, driver: Driver, count: int) -> bool:
+    """Reopen a turn that ended with a fault of the infrastructure, after a pause. Return whether that was done."""
+    state = driver.state
+    has_failed = not state.is_turn_open and state.stop_reason is StopReason.ERROR
+    if count >= retries or not has_failed or state.fault is not Fault.INFRASTRUCTURE:
+        return False
+    await driver.kept()
+    await asyncio.sleep(_RETRY_SECONDS * 2**count)
+    resume_turn(agent, driver, task, None, None)
+    return True
 
 
 async def reopen(agent: AgentParts, run_id: str, *, trust: bool) -> tuple[State, RunWriter]:

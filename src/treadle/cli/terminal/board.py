@@ -1,19 +1,14 @@
-"""The live view of a generation on a terminal.
+"""The live view of a generation on a terminal."""
 
-Notices only change values; a thread draws them a few times a second, and rests longer if drawing is slow. The last
-state stays on the screen.
-"""
-
-import threading
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
 from msgspec.structs import replace
 
+from treadle.cli.terminal.drawing import Drawing, append_bar, join
 from treadle.cli.terminal.generation import (
     Pace,
     write_expanded,
@@ -23,8 +18,7 @@ from treadle.cli.terminal.generation import (
     write_topics,
     write_use,
 )
-from treadle.cli.terminal.output import shorten, stdout
-from treadle.core.errors import TreadleError
+from treadle.cli.terminal.output import shorten
 from treadle.core.types import Json
 from treadle.datagen.progress import (
     Notice,
@@ -39,15 +33,10 @@ from treadle.datagen.progress import (
 if TYPE_CHECKING:
     from rich.text import Text
 
-DRAW_SECONDS = 0.1
-"""The shortest time between two drawings."""
-_SHARE = 0.01
-"""The share of the processor time that drawings may take."""
 _STEPS = 5
 """How many lines of the sample that is being written are shown."""
 _READ_SECONDS = 1.0
 """How long a finished sample is shown at least."""
-_BAR_CELLS = 30
 _HINT = "Ctrl-C finishes the samples in flight and stops; a second Ctrl-C stops at once"
 _SHORT_HINT = "Ctrl-C: finish and stop; twice: stop now"
 """The hint on narrow terminals."""
@@ -64,12 +53,10 @@ class _Sample(Struct):
     ended_at: float = 0.0
 
 
-class Board:
+class Board(Drawing):
     """The live view; see `GenerationView`."""
 
     def __init__(self, name: str) -> None:
-        from rich.live import Live
-
         self._name = name
         self._progress = Progress()
         self._pace = Pace()
@@ -78,16 +65,8 @@ class Board:
         self._samples: dict[str, _Sample] = {}
         """The samples in flight, by id."""
         self._shown: _Sample | None = None
-        self._drawn: list[Text] = []
         self._is_stopping = False
-        self._is_over = threading.Event()
-        self._console = stdout()
-        self._live = Live(
-            get_renderable=self._render, console=self._console, auto_refresh=False, vertical_overflow="crop"
-        )
-        self._live.start()
-        self._thread = threading.Thread(target=self._draw_often, name="treadle-board", daemon=True)
-        self._thread.start()
+        super().__init__()
 
     def on_notice(self, notice: Notice, progress: Progress) -> None:
         """See `GenerationView.on_notice`."""
@@ -119,51 +98,11 @@ class Board:
         self._progress = progress
         self.close()
 
-    def close(self) -> None:
-        """See `GenerationView.close`."""
-        if self._is_over.is_set():
-            return
-        self._is_over.set()
-        self._thread.join()
-        with suppress(OSError, TreadleError):
-            self._clear_wrapped()
-            self._live.stop()
-
-    def _draw_often(self) -> None:
-        """Draw until the view is closed, or the terminal is gone."""
-        pause = 0.0
-        while not self._is_over.wait(pause):
-            begin = time.thread_time()
-            try:
-                self._clear_wrapped()
-                self._live.refresh()
-            except (OSError, TreadleError):
-                return
-            pause = max(DRAW_SECONDS, (time.thread_time() - begin) / _SHARE)
-
-    def _clear_wrapped(self) -> None:
-        """Erase the lines that a terminal has wrapped because it became narrower, which `Live` does not know of."""
-        from rich.cells import chop_cells
-        from rich.control import Control
-        from rich.segment import ControlType
-
-        width = self._console.size.width
-        rows = sum([len(chop_cells(line.plain, width)) or 1 for line in self._drawn])
-        if rows <= len(self._drawn):
-            return
-        erase = (ControlType.ERASE_IN_LINE, 2)
-        upwards = ((ControlType.CURSOR_UP, 1), erase) * (rows - 1)
-        down = (ControlType.CURSOR_DOWN, len(self._drawn) - 1)
-        self._console.control(Control(ControlType.CARRIAGE_RETURN, erase, *upwards, down))
-
-    def _render(self) -> "Text":
-        """Return the text of the view, in lines that fit the terminal."""
+    def lines(self, width: int, height: int, *, is_over: bool) -> list["Text"]:
+        """See `Drawing.lines`."""
         from rich.text import Text
 
-        width, height = self._console.size
-        # The width of a line that fills the terminal depends on whether the terminal wraps it.
-        width -= 1
-        progress, is_over = self._progress, self._is_over.is_set()
+        progress = self._progress
         # The event loop's thread changes the dictionaries while this one reads them.
         progress = replace(progress, reasons=dict(progress.reasons), kinds=dict(progress.kinds))
         lines = [self._write_bar(progress, width)]
@@ -181,11 +120,7 @@ class Board:
             del lines[max(1, height - 2) :]
             lines += self._write_sample(max(0, height - len(lines) - 3))
             lines.append(last)
-        for line in lines:
-            line.truncate(max(1, width), overflow="ellipsis")
-        # Ctrl-C is echoed at the cursor, which is on the blank line at the end.
-        self._drawn = lines = lines if is_over else [*lines, Text(" ")]
-        return Text("\n", no_wrap=True, overflow="crop", end="").join(lines)
+        return lines
 
     def _write_bar(self, progress: Progress, width: int) -> "Text":
         from rich.text import Text
@@ -202,12 +137,8 @@ class Board:
         else:
             parts = ["starting"]
         line = Text(shorten(self._name, 30), style="bold")
-        told = _join(parts, width - line.cell_len - 2)
-        cells = min(_BAR_CELLS, width - line.cell_len - told.cell_len - 4) if total else 0
-        if cells >= 5:
-            full = min(cells, cells * done // total)
-            line.append("  " + "━" * full, style="not bold green")
-            line.append("━" * (cells - full), style="not bold dim")
+        told = join(parts, width - line.cell_len - 2)
+        append_bar(line, done, total, width - line.cell_len - told.cell_len - 4)
         return line.append("  ").append_text(told)
 
     def _write_counts(self, progress: Progress, width: int, *, is_over: bool) -> list["Text"]:
@@ -216,7 +147,7 @@ class Board:
         if progress.kinds:
             kinds = sorted(progress.kinds.items(), key=lambda item: -item[1])
             parts.append([f"{name} {count:,}" for name, count in kinds])
-        return [_join(texts, width - 2, indent="  ") for texts in parts if texts]
+        return [join(texts, width - 2, indent="  ") for texts in parts if texts]
 
     def _write_sample(self, height: int) -> list["Text"]:
         """Return the lines about the sample that is being written, at most `height`."""
@@ -236,17 +167,3 @@ class Board:
             told = shorten(f"{ended.status}{reasons}", 400)
             steps.append(Text(f"    {told}", style=_STATUS_STYLES.get(ended.status, "")))
         return [head, *steps[-(height - 1) :]]
-
-
-def _join(parts: Sequence[str], cells: int, indent: str = "") -> "Text":
-    """Return the parts in one line. Parts at the end are left out if there is no room for them."""
-    from rich.cells import cell_len
-    from rich.text import Text
-
-    line = indent + (parts[0] if parts else "")
-    for part in parts[1:]:
-        longer = f"{line} · {part}"
-        if cell_len(longer) > cells + len(indent):
-            break
-        line = longer
-    return Text(line, style="not bold")

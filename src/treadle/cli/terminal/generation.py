@@ -3,15 +3,12 @@
 import time
 from collections import deque
 from collections.abc import Mapping
-from typing import Protocol
+from typing import TypeAlias
 
-import msgspec
-
+from treadle.cli.terminal.notices import JsonLines, NoticeView, Silence
 from treadle.cli.terminal.output import (
     clean,
     is_live,
-    print_json,
-    print_lines,
     print_note,
     shorten,
     stdout,
@@ -28,66 +25,21 @@ _PACE_SECONDS = 60.0
 _PACE_ROWS = 20
 
 
-class GenerationView(Protocol):
-    """A view of one generation. Its methods are called on the thread of the event loop."""
-
-    def on_notice(self, notice: Notice, progress: Progress) -> None:
-        """Show a notice, and the counts after it."""
-        ...
-
-    def on_stop(self, progress: Progress) -> None:
-        """Show that samples in flight are finished, and no new ones begun."""
-        ...
-
-    def finish(self, progress: Progress, summary: Mapping[str, Json]) -> None:
-        """Show the last counts; `summary` is added to the last line of `--json`."""
-        ...
-
-    def close(self) -> None:
-        """Leave the terminal in order. Also called after an error, and more than once."""
-        ...
+GenerationView: TypeAlias = NoticeView[Notice, Progress]
+"""A view of one generation."""
 
 
 def make_generation_view(name: str, *, is_json: bool, is_quiet: bool) -> GenerationView:
     """Return the view of the dataset `name` for the options and for the kind of standard output."""
     if is_json:
-        return JsonLines()
+        return JsonLines(write_stopping)
     if is_quiet:
-        return Silence()
+        return Silence(write_stopping)
     if not is_live():
         return PlainLines(name)
     from treadle.cli.terminal.board import Board
 
     return Board(name)
-
-
-class Silence:
-    """A view that shows only how to stop at once."""
-
-    def on_notice(self, notice: Notice, progress: Progress) -> None:
-        """See `GenerationView.on_notice`."""
-
-    def on_stop(self, progress: Progress) -> None:
-        """See `GenerationView.on_stop`."""
-        print_note(write_stopping(progress))
-
-    def finish(self, progress: Progress, summary: Mapping[str, Json]) -> None:
-        """See `GenerationView.finish`."""
-
-    def close(self) -> None:
-        """See `GenerationView.close`."""
-
-
-class JsonLines(Silence):
-    """A view that prints each notice as a line of JSON, and a summary as the last line."""
-
-    def on_notice(self, notice: Notice, progress: Progress) -> None:
-        """See `GenerationView.on_notice`."""
-        print_lines([msgspec.json.encode(notice)])
-
-    def finish(self, progress: Progress, summary: Mapping[str, Json]) -> None:
-        """See `GenerationView.finish`."""
-        print_json({"event": "summary", **msgspec.to_builtins(progress), **summary})
 
 
 class PlainLines:
@@ -100,7 +52,7 @@ class PlainLines:
         self._is_closed = False
 
     def on_notice(self, notice: Notice, progress: Progress) -> None:
-        """See `GenerationView.on_notice`."""
+        """See `NoticeView.on_notice`."""
         if isinstance(notice, TopicsReady):
             self._say(write_topics(notice))
         elif isinstance(notice, TopicExpanded) and notice.error is not None:
@@ -118,15 +70,15 @@ class PlainLines:
             self._say(text)
 
     def on_stop(self, progress: Progress) -> None:
-        """See `GenerationView.on_stop`."""
+        """See `NoticeView.on_stop`."""
         print_note(write_stopping(progress))
 
     def finish(self, progress: Progress, summary: Mapping[str, Json]) -> None:
-        """See `GenerationView.finish`."""
+        """See `NoticeView.finish`."""
         self._say(" · ".join([write_rows(progress), *write_faults(progress), *write_use(progress)]))
 
     def close(self) -> None:
-        """See `GenerationView.close`."""
+        """See `NoticeView.close`."""
 
     def _write(self, progress: Progress) -> str:
         self._pace.note(progress)

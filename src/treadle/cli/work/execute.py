@@ -122,7 +122,7 @@ async def run_limited(jobs: Sequence[Callable[[], Coroutine[Any, Any, None]]], l
             group.create_task(work())
 
 
-def call_at_end_of_stdin(loop: asyncio.AbstractEventLoop, callback: Callable[[], None]) -> None:
+def call_at_end_of_stdin(loop: asyncio.AbstractEventLoop, callback: Callable[[], object]) -> None:
     """Call `callback` in `loop` when standard input ends, for example because the parent process died."""
 
     def watch() -> None:

@@ -26,8 +26,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from treadle.core.errors import JournalError
-from treadle.journal.sqlite.failures import ERRORS, explain, explain_closed, has_code
+from treadle.journal.sqlite.failures import ERRORS, explain, has_code
 from treadle.journal.sqlite.layout import connect, read_meta, set_level
+from treadle.journal.tables.committer import explain_closed
 
 VERSION = 1
 SPACE_BITS = 32
@@ -159,7 +160,7 @@ class Database:
     @contextmanager
     def _explained(self) -> Iterator[None]:
         if self._is_closed:
-            raise explain_closed(self._name)
+            raise explain_closed(str(self._name))
         try:
             yield
         except ERRORS as error:

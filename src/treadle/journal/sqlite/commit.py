@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from itertools import chain
 from zlib import crc32
 
-from treadle.core.errors import JournalError, LeaseLostError, RunExistsError
+from treadle.core.errors import JournalError
 from treadle.journal.sqlite.layout import read_meta
-from treadle.journal.sqlite.rows import HEAD_COLUMNS, RUN_COLUMNS
-from treadle.journal.sqlite.writer import SqliteWriter, Write
+from treadle.journal.tables.rows import HEAD_COLUMNS, RUN_COLUMNS
+from treadle.journal.tables.writer import TableWriter, Write, lease_lost, run_exists
 
 _FRAME_WIDTH = 8
 _HEAD_WIDTH = 2 + len(HEAD_COLUMNS)
@@ -110,9 +110,7 @@ def _keep_run(db: sqlite3.Connection, write: Write, owner_id: int) -> None:
     try:
         made = db.execute(_INSERT_RUN, (writer.run_id, owner, writer.queue, *row))
     except sqlite3.IntegrityError:
-        write.error = RunExistsError(
-            f"run {writer.run_id!r} exists already in this journal; resume it, or take another id"
-        )
+        write.error = run_exists(writer.run_id)
     except ValueError as error:
         write.error = JournalError(f"the id {writer.run_id!r} cannot be kept: {error}")
     else:
@@ -121,12 +119,10 @@ def _keep_run(db: sqlite3.Connection, write: Write, owner_id: int) -> None:
             db.execute("INSERT INTO trust VALUES(?,?)", (writer.key, writer.seal))
 
 
-def _check_lease(db: sqlite3.Connection, writer: SqliteWriter, owner_id: int) -> None:
+def _check_lease(db: sqlite3.Connection, writer: TableWriter, owner_id: int) -> None:
     holder = db.execute("SELECT owner, token FROM runs WHERE id=?", (writer.key,)).fetchone()
     if holder != (owner_id, writer.token):
-        writer.error = LeaseLostError(
-            f"run {writer.run_id!r} was taken over by another process; this one stops driving it"
-        )
+        writer.error = lease_lost(writer.run_id)
 
 
 def _execute(db: sqlite3.Connection, statements: dict[int, str], values: list[object], width: int) -> None:

@@ -76,13 +76,6 @@ def _lock_owners(path: Path) -> list[int]:
     ]
 
 
-def explain_closed(path: Path) -> JournalError:
-    """Return the error for a journal that cannot be used any more."""
-    return JournalError(
-        f"the journal {str(path)!r} is closed, or was opened before a fork; open it again with open_journal"
-    )
-
-
 def has_code(error: Exception, code: int) -> bool:
     """Return True if `error` has this primary result code, such as `sqlite3.SQLITE_BUSY`."""
     return _code_of(error) == code

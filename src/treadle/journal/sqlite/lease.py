@@ -14,19 +14,17 @@ Every new lease of a run has a higher token, so that a process that was suspende
 import contextlib
 import logging
 import math
-import os
-import socket
 import sqlite3
-import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import NoneType
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any
 
 from msgspec import Struct
 
 from treadle.core.errors import LeaseHeldError, RunNotFoundError
 from treadle.journal.protocol import Clock
+from treadle.journal.tables.owner import Beat, Lease, Owner, Silence
 
 _LOOKS = 8
 """How often a watcher has to look at least during the time of a lease. Time in which nobody looked does not count:
@@ -35,48 +33,7 @@ the file may have been locked, so that the owner could not send a heartbeat eith
 
 _log = logging.getLogger("treadle.journal")
 
-Beat: TypeAlias = tuple[float, float]
-"""A heartbeat by its owner's clocks: the seconds since the epoch, and the monotonic clock."""
-
 HOLDERS = "SELECT id, host, space, pid, started, beat_at, ticks, lease_seconds FROM owners"
-
-
-class Lease(NamedTuple):
-    """The right to write one run."""
-
-    key: int
-    """The run's row."""
-    token: int
-    """The fencing token."""
-
-
-class Owner(Struct, frozen=True):
-    """The process of an open journal."""
-
-    host: str
-    """The host's name and, where there is one, the id of its boot."""
-    space: str
-    """The namespaces in which the host counts processes and time; empty if unknown."""
-    pid: int
-    started: str
-    """The time at which the process started, to distinguish it from a later process with the same pid; empty if
-    unknown."""
-
-    def has_ended(self) -> bool:
-        """Return True if the process has certainly ended. A process elsewhere is never certain to have ended."""
-        if not self.space or (self.host, self.space) != (_host(), _space()):
-            return False
-        try:
-            os.kill(self.pid, 0)
-        except (ProcessLookupError, OverflowError):
-            return True
-        except PermissionError:
-            return False
-        return bool(self.started) and _started(self.pid) not in (self.started, None)
-
-    def has_same_clock(self) -> bool:
-        """Return True if the monotonic clocks of that process and of this one show the same time."""
-        return bool(self.space) and (self.host, self.space.split()[1:]) == (_host(), _space().split()[1:])
 
 
 class Holder(Struct, frozen=True):
@@ -98,15 +55,6 @@ class Holder(Struct, frozen=True):
     def is_alive(self, clock: Clock) -> bool:
         """Return True if the owner still seems to hold its leases. This is for listings and takes no time."""
         return not self.is_overdue(clock) and not self.owner.has_ended()
-
-
-class Silence(NamedTuple):
-    """The answer to an attempt to take a lease whose owner has to be watched."""
-
-    beat: Beat
-    """The owner's last heartbeat."""
-    pause_seconds: float
-    """The time after which to try again."""
 
 
 _KINDS = [str, str, int, str, float, float]
@@ -172,11 +120,6 @@ class Watch:
 
 abandoned: set[tuple[Path, int]] = set()
 """The owners of this process that were closed while the store failed, by file and row."""
-
-
-def this_owner() -> Owner:
-    """Return the running process."""
-    return Owner(_host(), _space(), os.getpid(), _started(os.getpid()) or "")
 
 
 def take_lease(
@@ -249,41 +192,3 @@ def free_dead(db: sqlite3.Connection, queue: str, owner_id: int, watch: Watch) -
 def give_back(db: sqlite3.Connection, lease: Lease) -> None:
     """Release a lease within a transaction, unless another owner has taken the run over."""
     db.execute("UPDATE runs SET owner=NULL WHERE id=? AND token=?", lease)
-
-
-def _host() -> str:
-    try:
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    except OSError:
-        boot = ""
-    return f"{socket.gethostname()}/{boot}"
-
-
-def _space() -> str:
-    """Return the ids of this process's namespaces for pids and for time; empty if they are unknown."""
-    if sys.platform != "linux":
-        return f"{sys.platform} -"
-    try:
-        pids = os.readlink("/proc/self/ns/pid")
-    except OSError:
-        return ""
-    try:
-        return f"{pids} {os.readlink('/proc/self/ns/time')}"
-    except OSError:  # Linux before 5.6 has none for time
-        return f"{pids} -"
-
-
-def _started(pid: int) -> str | None:
-    """Return when a process started, an empty text if it has ended, or `None` if that cannot be known here."""
-    try:
-        # Where /proc is that of another namespace, it tells about another process.
-        if os.readlink("/proc/self") != str(os.getpid()):
-            return None
-        stat = Path(f"/proc/{pid}/stat").read_text()
-    except FileNotFoundError:
-        return "" if Path("/proc/self").exists() else None
-    except OSError:
-        return None
-    fields = stat.rpartition(")")[2].split()
-    # A killed process that its parent has not reaped yet no longer drives runs.
-    return "" if fields[0] in ("Z", "X") else fields[19]

@@ -18,7 +18,8 @@ from treadle.core.errors import JournalError
 from treadle.journal.protocol import Clock
 from treadle.journal.sqlite.failures import ERRORS, explain, has_code, write_waiting
 from treadle.journal.sqlite.layout import LOCK_SECONDS, read_meta, set_level
-from treadle.journal.sqlite.lease import Lease, abandoned, give_back, this_owner
+from treadle.journal.sqlite.lease import abandoned, give_back
+from treadle.journal.tables.owner import Lease, this_owner
 
 T = TypeVar("T")
 
@@ -35,7 +36,14 @@ class BusyError(Exception):
 class Transactions:
     """The transactions of one connection. Its user lets only one thread call it at a time, except `stop`."""
 
-    def __init__(self, db: sqlite3.Connection, path: Path, lease_seconds: float, clock: Clock) -> None:
+    def __init__(
+        self,
+        db: sqlite3.Connection,
+        path: Path,
+        lease_seconds: float,
+        clock: Clock,
+        orphans: deque[Lease],
+    ) -> None:
         self._db = db
         self._path = path
         self._lease_seconds = lease_seconds
@@ -47,7 +55,7 @@ class Transactions:
         """True at level `power`, at which a commit waits for the disk."""
         self.owner_id = 0
         """This journal's row in `owners`; 0 until its first transaction."""
-        self.orphans: deque[Lease] = deque()
+        self._orphans = orphans
         """Leases that the next successful transaction releases. Any thread may append one."""
         self._beat_at = 0.0
         """The time of the last heartbeat, by `clock.monotonic`, so that setting the wall clock does not delay the
@@ -63,7 +71,7 @@ class Transactions:
         db = self._db
         try:
             self._begin(can_wait=can_wait)
-            owner_before, beat_before, orphans = self.owner_id, self._beat_at, len(self.orphans)
+            owner_before, beat_before, orphans = self.owner_id, self._beat_at, len(self._orphans)
             try:
                 now = self._clock.monotonic()
                 if not self.owner_id:
@@ -74,7 +82,7 @@ class Transactions:
                     db.execute("UPDATE owners SET beat_at=?, ticks=? WHERE id=?", values)
                     self._beat_at = now
                 for index in range(orphans):
-                    give_back(db, self.orphans[index])
+                    give_back(db, self._orphans[index])
                 result = function(db)
                 db.execute("COMMIT")
             except BaseException:
@@ -87,7 +95,7 @@ class Transactions:
         except ERRORS as error:
             raise explain(error, self._path) from error
         for _ in range(orphans):
-            self.orphans.popleft()
+            self._orphans.popleft()
         return result
 
     def checkpoint(self) -> None:
@@ -120,7 +128,6 @@ class Transactions:
     def disown(self) -> sqlite3.Connection:
         """Give up the leases and the connection in a forked child: they belong to the parent."""
         self.owner_id = 0
-        self.orphans.clear()
         return self._db
 
     def _commit_heartbeat(self) -> None:

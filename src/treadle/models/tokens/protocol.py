@@ -26,7 +26,7 @@ class Generated(Struct, frozen=True, kw_only=True):
     weight_version: str | None = None
     """The version of the weights, if the engine tells it."""
     versions: tuple[tuple[int, str], ...] = ()
-    """Which weights sampled which ids, as in `TokenRecord.versions`. Empty: `weight_version` sampled all of them."""
+    """Which weights sampled which ids, as in `TokenRecord.versions`. Empty: `weight_version` sampled all."""
     response_id: str | None = None
     cached_tokens: int = 0
     """How many ids of the prompt the engine had in its cache."""
@@ -48,7 +48,8 @@ class TokenEngine(Protocol):
         """Return what the engine samples after `prompt_ids`. Cancelling closes the connection.
 
         If `watch.on_token_ids` is set, the engine streams, and calls it with each piece of the ids that it will
-        return.
+        return. The ids that were sampled before a connection broke are then returned as an aborted answer.
+
         Raises: `ProviderError` if the server fails, refuses or does not answer.
         """
         ...

@@ -12,6 +12,8 @@ _UNKNOWN = -9999.0
 Source: vLLM 0.11, `ChatCompletionLogProb`.
 """
 
+_UNKNOWN_PACKED = pack_logprobs([_UNKNOWN])
+
 Versions = tuple[tuple[int, str], ...]
 
 
@@ -21,8 +23,9 @@ def pack_known(values: Sequence[float | None]) -> bytes:
     Raises: `TypeError` or `OverflowError` if one is not a number.
     """
     try:
-        if not values or min(values) > _UNKNOWN:  # type: ignore[type-var, operator]
-            return pack_logprobs(values)  # type: ignore[arg-type]
+        packed = pack_logprobs(values)  # type: ignore[arg-type]
+        if _UNKNOWN_PACKED not in packed:
+            return packed
     except TypeError:
         pass
     return pack_logprobs([nan if value is None or value <= _UNKNOWN else value for value in values])
@@ -46,7 +49,9 @@ def make_record(
     try:
         prompt_ids = None if prompt is None else _pack(prompt)
         ids = None if output is None else _pack(output)
-        values = None if logprobs is None else logprobs if isinstance(logprobs, bytes) else pack_known(logprobs)
+        values = (
+            None if logprobs is None else logprobs if isinstance(logprobs, bytes) else pack_known(logprobs)
+        )
     except (TypeError, OverflowError):
         return None
     if counted and ids is not None and count_packed(ids) != counted:

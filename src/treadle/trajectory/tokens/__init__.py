@@ -1,1 +1,21 @@
 """Tokens: what of a run's journal an engine sampled, as branches of token ids."""
+
+from treadle.trajectory.tokens.drift import Decode, Decoders
+from treadle.trajectory.tokens.graph import Conservation, TokenGraph, load_tokens, read_tokens
+from treadle.trajectory.tokens.nodes import Node
+from treadle.trajectory.tokens.types import Drift, DriftReport, Span, TokenGrade, Trajectory
+
+__all__ = [
+    "Conservation",
+    "Decode",
+    "Decoders",
+    "Drift",
+    "DriftReport",
+    "Node",
+    "Span",
+    "TokenGrade",
+    "TokenGraph",
+    "Trajectory",
+    "load_tokens",
+    "read_tokens",
+]

@@ -11,13 +11,13 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 import msgspec
 
 from treadle.core import events as e
-from treadle.core.errors import JournalError
+from treadle.core.errors import JournalError, LeaseLostError, RunExistsError
 from treadle.journal.facts import Facts
 from treadle.journal.protocol import DONE, Settled, queue_of
-from treadle.journal.sqlite.checks import row_checksum, seed_of
-from treadle.journal.sqlite.lease import Lease
-from treadle.journal.sqlite.pending import Pending
-from treadle.journal.sqlite.rows import head_values, run_values
+from treadle.journal.tables.checks import row_checksum, seed_of
+from treadle.journal.tables.owner import Lease
+from treadle.journal.tables.pending import Pending
+from treadle.journal.tables.rows import head_values, run_values
 
 
 class Write:
@@ -38,7 +38,7 @@ class Write:
         "writer",
     )
 
-    def __init__(self, writer: "SqliteWriter", first_seq: int) -> None:
+    def __init__(self, writer: "TableWriter", first_seq: int) -> None:
         self.writer = writer
         self.first_seq = first_seq
         self.bodies: list[e.DurableBody] = []
@@ -58,7 +58,7 @@ class Write:
         self.error: JournalError | None = None
 
     def encode(self) -> int:
-        """Encode the bodies, and return how many bytes the write adds to the file."""
+        """Encode the bodies, and return how many bytes the write adds to the store."""
         if self.frame is None:
             try:
                 bodies = self.bodies
@@ -76,8 +76,8 @@ class Write:
         return size + sum(map(len, self.blobs.values())) if self.blobs else size
 
 
-class SqliteWriter:
-    """The `RunWriter` of a `SqliteJournal`."""
+class TableWriter:
+    """The `RunWriter` of a journal in tables."""
 
     __slots__ = (
         "_facts",
@@ -103,7 +103,7 @@ class SqliteWriter:
         self,
         run_id: str,
         pending: Pending,
-        on_open: Callable[["SqliteWriter"], None],
+        on_open: Callable[["TableWriter"], None],
         on_orphaned: Callable[[Lease], None],
         lease: Lease = Lease(0, 0),
         head: int = 0,
@@ -206,3 +206,13 @@ class SqliteWriter:
         self._on_open(self)
         write = self._write = Write(self, self._next_seq)
         return write
+
+
+def run_exists(run_id: str) -> RunExistsError:
+    """Return the error for a new run whose id is taken."""
+    return RunExistsError(f"run {run_id!r} exists already in this journal; resume it, or take another id")
+
+
+def lease_lost(run_id: str) -> LeaseLostError:
+    """Return the error for a writer whose run another process drives now."""
+    return LeaseLostError(f"run {run_id!r} was taken over by another process; this one stops driving it")

@@ -1,22 +1,13 @@
-"""Facts as columns of the tables `runs` and `heads`, with their checksums, and filling them in older files."""
+"""Facts as columns of the tables `runs` and `heads`, with their checksums."""
 
-import sqlite3
 from typing import Any
 
 import msgspec
 
-from treadle.core import events as e
 from treadle.core.errors import JournalError
-from treadle.journal.facts import Facts, facts_of
+from treadle.journal.facts import Facts
 from treadle.journal.protocol import DAMAGED, RunInfo
-from treadle.journal.sqlite.checks import (
-    Head,
-    Query,
-    damaged,
-    read_frames,
-    row_checksum,
-    seed_of,
-)
+from treadle.journal.tables.checks import Head, Query, damaged, row_checksum, seed_of
 
 RUN_COLUMNS = (
     "status", "stop_reason", "fault", "error", "created_at", "model", "task_set", "task_id", "parent_run_id",
@@ -33,9 +24,6 @@ HEAD_COLUMNS = (
 _HEADS = ", ".join([f"heads.{name}" for name in HEAD_COLUMNS])
 COLUMNS = f"{', '.join([f'runs.{name}' for name in RUN_COLUMNS])}, heads.frame, {_HEADS}"
 """The columns of all facts for a SELECT of runs and their heads, in the order that `facts_from` expects."""
-
-_FILL_RUN = f"UPDATE runs SET {', '.join(f'{name}=?' for name in RUN_COLUMNS)} WHERE id=?"
-_FILL_HEAD = f"UPDATE heads SET {', '.join(f'{name}=?' for name in HEAD_COLUMNS)} WHERE run=?"
 
 _encode = msgspec.json.Encoder().encode
 _decode_labels = msgspec.json.Decoder(dict[str, str]).decode
@@ -122,30 +110,3 @@ def _check_head(run_id: str, frame: object, head_row: list[Any]) -> dict[str, An
             run_id, "its row in the table `heads` is missing or has other content than what was written"
         )
     return {} if facts[0] is None else dict(zip(HEAD_COLUMNS, facts, strict=False))
-
-
-def fill_facts(db: sqlite3.Connection, *, limit: int = 200) -> int:
-    """Compute the facts of the first `limit` runs that have none yet, and return the number of these runs."""
-    rows = db.execute(
-        "SELECT heads.run, heads.frame, CAST(run_id AS BLOB), status, stop_reason, created_at FROM heads "
-        "JOIN runs ON runs.id = heads.run WHERE heads.events IS NULL ORDER BY heads.run LIMIT ?",
-        (limit,),
-    ).fetchall()
-    for key, frame, run_id, status, stop_reason, created_at in rows:
-        head = Head(run_id.decode(errors="backslashreplace"), key, frame, None)
-        try:
-            store_facts(db, head)
-        except JournalError:  # the listing shows the run; reading it raises the error
-            facts = Facts(status=status, stop_reason=stop_reason, created_at=created_at)
-            db.execute(_FILL_RUN, (*run_values(facts), None, key))
-            db.execute(_FILL_HEAD, (*head_values(facts), None, key))
-    return len(rows)
-
-
-def store_facts(db: sqlite3.Connection, head: Head) -> None:
-    """Compute the facts of a run from its events, and store them. Raises: `JournalError` if it is damaged."""
-    frames = read_frames(lambda sql, values: db.execute(sql, values).fetchall(), head)
-    facts = facts_of([e.decode_body(raw) for _, raws in frames for raw in raws])
-    run, ended, seed = run_values(facts), head_values(facts), seed_of(head.run_id)
-    db.execute(_FILL_RUN, (*run, row_checksum(run, seed), head.key))
-    db.execute(_FILL_HEAD, (*ended, row_checksum(ended, seed), head.key))

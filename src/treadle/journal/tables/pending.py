@@ -9,7 +9,7 @@ import threading
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from treadle.journal.sqlite.writer import SqliteWriter, Write
+    from treadle.journal.tables.writer import TableWriter, Write
 
 
 class Pending:
@@ -18,14 +18,14 @@ class Pending:
     def __init__(self) -> None:
         self.lock = threading.RLock()
         """Held while something is appended or handed over."""
-        self._writers: dict[asyncio.AbstractEventLoop, list[SqliteWriter]] = {}
-        self._seen: dict[asyncio.AbstractEventLoop, list[SqliteWriter]] = {}
+        self._writers: dict[asyncio.AbstractEventLoop, list[TableWriter]] = {}
+        self._seen: dict[asyncio.AbstractEventLoop, list[TableWriter]] = {}
         """What `take_stuck` found the last time."""
 
     def __bool__(self) -> bool:
         return bool(self._writers or self._seen)
 
-    def add(self, loop: asyncio.AbstractEventLoop, writer: "SqliteWriter") -> bool:
+    def add(self, loop: asyncio.AbstractEventLoop, writer: "TableWriter") -> bool:
         """Add a writer that opened a write. Return whether it is the loop's first. The caller holds the lock."""
         writers = self._writers.get(loop)
         if writers is not None:

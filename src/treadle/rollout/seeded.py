@@ -1,7 +1,7 @@
-"""The agents of rollouts: one for each, because each samples with a seed of its own."""
+"""Agents and models with a sampling seed of their own: one agent for each rollout."""
 
 from collections.abc import Callable, Iterable
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 from treadle.agent.agent import Agent
 from treadle.agent.task import Task
@@ -37,7 +37,7 @@ class Agents:
         the model cannot be made.
         """
         self._config = config
-        self._journal = journal
+        self.journal = journal
         self._policy = config.agent.policy()
         self._hooks = tuple(hooks)
         self._wrap = wrap
@@ -51,7 +51,7 @@ class Agents:
             instructions=agent.instructions,
             tools=agent.tools,
             policy=self._policy,
-            journal=self._journal,
+            journal=self.journal,
             hooks=self._hooks,
         )
 
@@ -65,15 +65,15 @@ def find_model(given: str | ModelTable | None) -> MakeModel:
     plan = plan_model(given, file)
     if plan.table.seed is not None:
         raise ConfigError(
-            f"the model has the seed {plan.table.seed!r}, with which the rollouts of a group would be equal; delete it, "
-            "and give the seed of the rollouts"
+            f"the model has the seed {plan.table.seed!r}, with which the rollouts of a group would be equal; "
+            "delete it, and give the seed of the rollouts"
         )
     make_model(plan, file, seed=0)
     return lambda task, seed: make_model(plan, file, seed=seed)
 
 
 def _maker(model: Model | MakeModel) -> MakeModel:
-    if hasattr(model, "infer"):
-        made: Model = model
-        return lambda task, seed: made
-    return model
+    if not hasattr(model, "infer"):
+        return model
+    made = cast("Model", model)
+    return lambda task, seed: made

@@ -1,0 +1,83 @@
+"""The runners by name, and the one that drives runs in this process."""
+
+from typing import Any, Unpack
+
+from msgspec.structs import replace
+
+from treadle.agent.agent import Agent
+from treadle.agent.once import drive_once, given_for
+from treadle.agent.options import StreamOptions
+from treadle.agent.run import Run
+from treadle.agent.task import Task
+from treadle.core.errors import ConfigError
+from treadle.core.registry import Registry
+from treadle.engines.protocol import MakeRunner, Runner, RunnerOptions, RunnerStatus
+from treadle.engines.watched import Watched
+from treadle.journal.protocol import Journal
+
+RUNNERS: Registry[MakeRunner] = Registry(
+    "engine",
+    "treadle.engines",
+    {
+        "here": "treadle.engines.runners:make_here",
+        "local": "treadle.engines.local:make_local",
+        "ray": "treadle.engines.on_ray:make_ray",
+    },
+)
+"""The functions that make runners, by the text before the colon of an engine's name."""
+
+
+def make_runner(name: str, journal: Journal, options: RunnerOptions = RunnerOptions()) -> Runner:
+    """Return the runner with this name: `here`, `local:N`, `ray` or `ray:N`, or one of another package.
+
+    Nothing is started before the first run. Raises: `ConfigError`.
+    """
+    kind, _, argument = name.partition(":")
+    return RUNNERS.load(kind)(journal, argument, options)
+
+
+def read_count(name: str, argument: str, default: int | None = None) -> int:
+    """Return the number of workers in an engine's name. Raises: `ConfigError`."""
+    if not argument and default is not None:
+        return default
+    if not argument.isdecimal() or not int(argument):
+        raise ConfigError(
+            f"the engine {f'{name}:{argument}'!r} needs a number of workers; write '{name}:4', for example"
+        )
+    return int(argument)
+
+
+class HereRunner:
+    """A runner that drives runs in this process."""
+
+    def __init__(self) -> None:
+        self._watched = Watched()
+
+    async def run(
+        self, agent: Agent[Any], run_id: str, task: str | Task, /, **options: Unpack[StreamOptions]
+    ) -> Run[Any]:
+        """See `Runner.run`."""
+        given = given_for(agent, options)
+        with self._watched.watch() as hold:
+            return await drive_once(agent, run_id, task, replace(given, on_driver=hold), options)
+
+    def status(self) -> RunnerStatus:
+        """See `Runner.status`."""
+        count = self._watched.count()
+        return RunnerStatus(
+            workers=1,
+            in_flight=count.in_flight,
+            driven=count.in_flight,
+            waiting_on_model=count.waiting_on_model,
+            waiting_on_tools=count.waiting_on_tools,
+        )
+
+    async def close(self) -> None:
+        """See `Runner.close`."""
+
+
+def make_here(journal: Journal, argument: str, options: RunnerOptions) -> HereRunner:
+    """Return a runner in this process. Raises: `ConfigError` for an argument."""
+    if argument:
+        raise ConfigError(f"the engine 'here:{argument}' has no number; write 'here', or 'local:{argument}'")
+    return HereRunner()

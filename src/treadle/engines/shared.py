@@ -1,0 +1,18 @@
+"""What the workers of a runner share: the caller's window, and the folders from which modules are imported."""
+
+import sys
+from pathlib import Path
+
+from msgspec.structs import replace
+
+from treadle.engines.protocol import RunnerOptions
+
+
+def share_window(options: RunnerOptions, count: int) -> RunnerOptions:
+    """Return the options for each of `count` workers, whose windows together are the caller's."""
+    return replace(options, window=-(-options.window // count))
+
+
+def import_path() -> list[str]:
+    """Return the folders from which this program imports modules, as paths that mean the same elsewhere."""
+    return [entry or str(Path.cwd()) for entry in sys.path]

@@ -1,0 +1,1 @@
+"""Journals in PostgreSQL, which programs on many machines can have open."""

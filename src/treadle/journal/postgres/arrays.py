@@ -1,0 +1,131 @@
+"""Columns of values as binary arrays, which PostgreSQL turns into rows with `unnest`.
+
+One statement with an array for each column costs the server and this process much less than a statement for each
+row.
+"""
+
+from collections.abc import Iterable
+from itertools import chain, repeat
+from struct import Struct, pack
+from typing import Any
+
+from psycopg import Connection
+from psycopg.adapt import Dumper, Loader
+from psycopg.pq import Format
+
+_HEAD = Struct("!iiIii").pack
+_SIZE = Struct("!i").pack
+_NULL = _SIZE(-1)
+_INT8 = Struct("!q").pack
+_FLOAT8 = Struct("!d").pack
+
+ESCAPE = "\ufffe"
+"""The character that begins an escape. PostgreSQL's texts cannot contain NUL, so it is written as an escape; this
+character, which has no meaning in Unicode, is written as one too."""
+
+
+def escape(text: str) -> str:
+    """Return a text that PostgreSQL can store."""
+    if "\0" in text or ESCAPE in text:
+        return text.replace(ESCAPE, f"{ESCAPE}1").replace("\0", f"{ESCAPE}0")
+    return text
+
+
+def unescape(text: str) -> str:
+    """Return the text that `escape` was given."""
+    return text.replace(f"{ESCAPE}0", "\0").replace(f"{ESCAPE}1", ESCAPE) if ESCAPE in text else text
+
+
+class Column(list[Any]):
+    """The values of one column; `None` is NULL. Each subclass is for one type."""
+
+
+class Ints(Column):
+    """Values of the type `int8`."""
+
+
+class Floats(Column):
+    """Values of the type `float8`."""
+
+
+class Texts(Column):
+    """Values of the type `text`."""
+
+
+class Blobs(Column):
+    """Values of the type `bytea`."""
+
+
+class _ColumnDumper(Dumper):
+    format = Format.BINARY
+    item_oid = 0
+
+    def dump(self, obj: Column) -> bytes:
+        if not obj:
+            return _HEAD(0, 0, self.item_oid, 0, 1)[:12]
+        return _HEAD(1, int(None in obj), self.item_oid, len(obj), 1) + self.pack(obj)
+
+    def pack(self, values: Column) -> bytes:
+        return b"".join(
+            chain.from_iterable(
+                [(_NULL, b"") if item is None else (_SIZE(len(item)), item) for item in values]
+            )
+        )
+
+
+class _IntsDumper(_ColumnDumper):
+    oid, item_oid = 1016, 20
+
+    def pack(self, values: Column) -> bytes:
+        if None in values:
+            return super().pack(Column([None if item is None else _INT8(item) for item in values]))
+        return pack("!" + "iq" * len(values), *_interleave(values))
+
+
+class _FloatsDumper(_ColumnDumper):
+    oid, item_oid = 1022, 701
+
+    def pack(self, values: Column) -> bytes:
+        if None in values:
+            return super().pack(Column([None if item is None else _FLOAT8(item) for item in values]))
+        return pack("!" + "id" * len(values), *_interleave(values))
+
+
+class _TextsDumper(_ColumnDumper):
+    oid, item_oid = 1009, 25
+
+    def pack(self, values: Column) -> bytes:
+        return super().pack(Column([None if item is None else escape(item).encode() for item in values]))
+
+
+class _BlobsDumper(_ColumnDumper):
+    oid, item_oid = 1001, 17
+
+
+def _interleave(values: Iterable[Any]) -> Iterable[Any]:
+    return chain.from_iterable(zip(repeat(8), values, strict=False))
+
+
+class _TextDumper(Dumper):
+    format = Format.BINARY
+    oid = 25
+
+    def dump(self, obj: str) -> bytes:
+        return escape(obj).encode()
+
+
+class _TextLoader(Loader):
+    format = Format.BINARY
+
+    def load(self, data: Any) -> str:
+        return unescape(bytes(data).decode())
+
+
+def adapt(db: Connection[Any]) -> None:
+    """Make a connection convert columns, and texts with NUL."""
+    db.adapters.register_dumper(Ints, _IntsDumper)
+    db.adapters.register_dumper(Floats, _FloatsDumper)
+    db.adapters.register_dumper(Texts, _TextsDumper)
+    db.adapters.register_dumper(Blobs, _BlobsDumper)
+    db.adapters.register_dumper(str, _TextDumper)
+    db.adapters.register_loader("text", _TextLoader)

@@ -1,0 +1,284 @@
+"""The statements of one commit: the writes of many runs in one transaction.
+
+What is fast here: all statements are sent at once, in a pipeline, and each handles all runs with one array for
+each column. What several writes of one run appended becomes one frame.
+
+A commit can be repeated without harm, because nobody knows whether a server that died has done it: a row of
+`heads` changes only if its token and its newest frame are those that the writer knows. A run that a commit did
+not change is looked up: it is kept if its frame is there, and else the writer has lost it.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Any, TypeAlias
+from zlib import crc32
+
+import msgspec
+
+from treadle.core.errors import JournalError
+from treadle.journal.postgres.arrays import Blobs, Column, Floats, Ints, Texts
+from treadle.journal.postgres.lease import first_token
+from treadle.journal.postgres.link import NOTIFY, Db
+from treadle.journal.postgres.reader import mark_of
+from treadle.journal.tables.owner import Lease
+from treadle.journal.tables.rows import HEAD_COLUMNS, RUN_COLUMNS
+from treadle.journal.tables.writer import TableWriter, Write, lease_lost, run_exists
+
+_FLOATS = {"created_at", "reward", "updated_at", "cost_usd"}
+_INTS = {
+    "is_session", "is_turn_open", "turns", "has_failed", "checksum", "events", "steps", "input_tokens",
+    "cached_input_tokens", "output_tokens", "context_chars",
+}  # fmt: skip
+
+
+Kinds: TypeAlias = tuple[type[Column], ...]
+
+
+def _type_of(column: str) -> type[Column]:
+    return Floats if column in _FLOATS else Ints if column in _INTS else Texts
+
+
+_TYPES = {Ints: "int8[]", Floats: "float8[]", Texts: "text[]", Blobs: "bytea[]"}
+_RUN_TYPES: Kinds = tuple([_type_of(name) for name in RUN_COLUMNS])
+_HEAD_TYPES: Kinds = tuple([_type_of(name) for name in HEAD_COLUMNS])
+
+
+def _rows(names: Sequence[str], types: Iterable[type[Column]]) -> str:
+    """Return a FROM item with a row for each element of the arrays."""
+    values = ", ".join([f"%b::{_TYPES[kind]}" for kind in types])
+    return f"unnest({values}) WITH ORDINALITY AS v({', '.join(names)}, place)"
+
+
+def _listed(names: Iterable[str], form: str = "{0}") -> str:
+    return ", ".join([form.format(name) for name in names])
+
+
+_FRAME = ("previous", "frame", "count", "body", "frame_checksum")
+_FRAME_TYPES: Kinds = (Ints, Ints, Ints, Blobs, Ints)
+_SEQ = "frame, count, %b::float8, (SELECT pg_current_xact_id()::text::int8), body, frame_checksum"
+_MARKS = "string_to_array(v.marks, chr(31))"
+_LABELS = RUN_COLUMNS.index("labels")
+_decode_labels = msgspec.json.Decoder(dict[str, str]).decode
+_HEADS = tuple(f"h_{name}" for name in HEAD_COLUMNS)
+"""The names of the columns of `heads`, of which some are also columns of `runs`."""
+
+_APPEND_TYPES: Kinds = (Ints, Ints, *_FRAME_TYPES, *_HEAD_TYPES)
+_APPEND = (
+    f"WITH v AS MATERIALIZED (SELECT * FROM {_rows(('run', 'old_token', *_FRAME, *_HEADS), _APPEND_TYPES)}), "
+    f"moved AS (UPDATE heads SET frame = v.frame, {_listed(HEAD_COLUMNS, '{0} = v.h_{0}')} FROM v "
+    "WHERE heads.run = v.run AND heads.token = v.old_token AND heads.frame = v.previous "
+    "RETURNING v.run, v.frame, v.count, v.body, v.frame_checksum) "
+    f"INSERT INTO frames(run, seq, count, at, xact, body, checksum) SELECT run, {_SEQ} FROM moved RETURNING run"
+).encode()
+_BEGIN_TYPES: Kinds = (Texts, Ints, Ints, Texts, Texts, Texts, *_FRAME_TYPES, *_RUN_TYPES, *_HEAD_TYPES)
+_BEGIN_NAMES = ("run_id", "owner", "first_token", "queue", "marks", "seal", *_FRAME, *RUN_COLUMNS, *_HEADS)
+_BEGIN = (
+    f"WITH v AS MATERIALIZED (SELECT * FROM {_rows(_BEGIN_NAMES, _BEGIN_TYPES)}), "
+    f"made AS (INSERT INTO runs(run_id, owner, token, queue, marks, {_listed(RUN_COLUMNS)}) "
+    f"SELECT run_id, owner, first_token, queue, {_MARKS}, {_listed(RUN_COLUMNS)} FROM v ORDER BY place "
+    "ON CONFLICT(run_id) DO NOTHING RETURNING id, run_id), "
+    "made_v AS MATERIALIZED (SELECT made.id, v.* FROM made JOIN v USING(run_id)), "
+    f"heads_of AS (INSERT INTO heads(run, token, frame, {_listed(HEAD_COLUMNS)}) "
+    f"SELECT id, first_token, frame, {_listed(_HEADS)} FROM made_v), "
+    "trusted AS (INSERT INTO trust(run, seal) SELECT id, seal FROM made_v WHERE seal IS NOT NULL), "
+    "framed AS (INSERT INTO frames(run, seq, count, at, xact, body, checksum) "
+    f"SELECT id, {_SEQ} FROM made_v) "
+    "SELECT run_id, id FROM made"
+).encode()
+_CHANGE_TYPES: Kinds = (Ints, Ints, Ints, Ints, Texts, *_RUN_TYPES)
+_CHANGE = (
+    f"UPDATE runs SET owner = v.owner, marks = {_MARKS}, {_listed(RUN_COLUMNS, '{0} = v.{0}')} "
+    f"FROM {_rows(('run', 'old_token', 'frame', 'owner', 'marks', *RUN_COLUMNS), _CHANGE_TYPES)} "
+    "JOIN heads ON heads.run = v.run AND heads.token = v.old_token AND heads.frame = v.frame "
+    "WHERE runs.id = v.run AND runs.token = v.old_token"
+).encode()
+_RELEASE = (
+    f"UPDATE runs SET owner = NULL FROM {_rows(('run', 'old_token'), (Ints, Ints))} "
+    "WHERE runs.id = v.run AND runs.token = v.old_token"
+).encode()
+_KEEP_BLOBS = (
+    "INSERT INTO blobs(digest, content) SELECT digest, content FROM "
+    f"{_rows(('digest', 'content'), (Texts, Blobs))} "
+    "ON CONFLICT(digest) DO NOTHING"
+).encode()
+_FIND = (
+    "SELECT runs.run_id, runs.id, runs.token, frames.seq, frames.count, frames.checksum FROM "
+    f"{_rows(('run_id', 'seq'), (Texts, Ints))} JOIN runs USING(run_id) "
+    "LEFT JOIN frames ON frames.run = runs.id AND frames.seq = v.seq"
+).encode()
+
+
+class Entry:
+    """What one run appended, as one frame, and the release of its lease."""
+
+    __slots__ = ("body", "checksum", "count", "first_seq", "is_release", "row", "size", "writer", "writes")
+
+    def __init__(self, writer: TableWriter, writes: list[Write]) -> None:
+        self.writer = writer
+        self.writes = writes
+        self.first_seq = writes[0].first_seq
+        self.count = sum([len(write.bodies) for write in writes])
+        self.body = b"".join([write.frame or b"" for write in writes])
+        self.checksum = crc32(self.body, writer.checksum)
+        self.row = next((write.row for write in reversed(writes) if write.row is not None), None)
+        self.is_release = writes[-1].is_release
+        self.size = sum([write.encode() for write in writes])
+        """About how many bytes the store gets."""
+
+    @property
+    def frame(self) -> tuple[object, ...]:
+        """The values of `_FRAME`."""
+        return self.writer.head, self.first_seq, self.count, self.body, self.checksum
+
+    @property
+    def head(self) -> tuple[object, ...]:
+        """The values of `HEAD_COLUMNS`."""
+        return self.writes[-1].head
+
+    @property
+    def marks(self) -> str:
+        """The labels as one text."""
+        labels = self.row[_LABELS] if self.row is not None else None
+        return "\x1f".join([mark_of(*item) for item in _decode_labels(labels).items()]) if labels else ""  # type: ignore[arg-type]
+
+    def fail(self, error: JournalError) -> None:
+        """Store an error in the writes and in their writer."""
+        self.writer.error = self.writer.error or error
+        for write in self.writes:
+            write.error = write.error or self.writer.error
+
+    def settle(self, key: int) -> None:
+        """Note that the frame is kept."""
+        writer = self.writer
+        writer.key, writer.head, writer.checksum = key, self.first_seq, self.checksum
+
+
+def plan(writes: Iterable[Write]) -> list[Entry]:
+    """Return what each run has to keep. A write that cannot be kept gets an error."""
+    by_writer: dict[TableWriter, list[Write]] = {}
+    names: dict[str, TableWriter] = {}
+    for write in writes:
+        writer = write.writer
+        write.encode()
+        if writer.error is None and not writer.key:
+            write.error = write.error or _refuse(writer, names)
+        if writer.error is not None or write.error is not None:
+            writer.error = write.error = writer.error or write.error
+        elif writer.key or write.bodies:
+            by_writer.setdefault(writer, []).append(write)
+    return [Entry(writer, found) for writer, found in by_writer.items()]
+
+
+def _refuse(writer: TableWriter, names: dict[str, TableWriter]) -> JournalError | None:
+    """Return why a new run cannot be kept, as far as that can be known here."""
+    if names.setdefault(writer.run_id, writer) is not writer:
+        return run_exists(writer.run_id)
+    try:
+        writer.run_id.encode()
+    except UnicodeEncodeError as error:
+        return JournalError(f"the id {writer.run_id!r} cannot be kept: {error}")
+    return None
+
+
+def keep(db: Db, entries: Sequence[Entry], orphans: Sequence[Lease], owner_id: int, now: float) -> None:
+    """Keep `entries` in one transaction, and release the leases of `orphans`.
+
+    An entry that cannot be kept gets an error; the others are kept. Raises: `psycopg.Error` if none is kept.
+    """
+    new = [entry for entry in entries if not entry.writer.key]
+    known = [entry for entry in entries if entry.writer.key]
+    appended = [entry for entry in known if entry.count]
+    changed = [entry for entry in appended if entry.row is not None]
+    released = [entry for entry in known if entry.is_release and (entry.row is None or not entry.count)]
+    blobs: dict[str, bytes] = {}
+    for entry in entries:
+        for write in entry.writes:
+            blobs = {**(write.blobs or {}), **blobs} if write.blobs else blobs
+    for entry in new:
+        entry.writer.token = entry.writer.token or first_token()
+    with db.pipeline() as pipeline:
+        if blobs:
+            # In order, so that two clients cannot wait for each other.
+            ordered = sorted(blobs)
+            _send(db, _KEEP_BLOBS, Texts(ordered), Blobs([blobs[digest] for digest in ordered]))
+        made = _begin(db, new, owner_id, now) if new else None
+        moved = _append(db, appended, now) if appended else None
+        if changed:
+            _change(db, changed, owner_id)
+        leases = [*orphans, *[Lease(entry.writer.key, entry.writer.token) for entry in released]]
+        if leases:
+            _send(db, _RELEASE, *_columns(leases, (Ints, Ints)))
+        pipeline.sync()
+        _send(db, NOTIFY)
+    keys: dict[str | int, int] = dict(made.fetchall()) if made is not None else {}
+    if moved is not None:
+        keys.update((key, key) for (key,) in moved.fetchall())
+    missing = [entry for entry in [*new, *appended] if _name(entry) not in keys]
+    if missing:
+        keys.update(_find(db, missing))
+    for entry in [*new, *appended]:
+        if (key := keys.get(_name(entry))) is not None:
+            entry.settle(key)
+        else:
+            entry.fail(
+                lease_lost(entry.writer.run_id) if entry.writer.key else run_exists(entry.writer.run_id)
+            )
+
+
+def _name(entry: Entry) -> str | int:
+    """Return what names a run in the results: the id of a new one, the row of another."""
+    return entry.writer.key or entry.writer.run_id
+
+
+def _begin(db: Db, new: list[Entry], owner_id: int, now: float) -> Any:
+    rows = [
+        (
+            *(entry.writer.run_id, None if entry.is_release else owner_id, entry.writer.token),
+            *(entry.writer.queue, entry.marks, entry.writer.seal),
+            *entry.frame,
+            *(entry.row or ()),
+            *entry.head,
+        )
+        for entry in new
+    ]
+    # The time is the only value that is not a column, and comes last in the statement.
+    return _send(db, _BEGIN, *_columns(rows, _BEGIN_TYPES), now)
+
+
+def _append(db: Db, appended: list[Entry], now: float) -> Any:
+    rows = [(entry.writer.key, entry.writer.token, *entry.frame, *entry.head) for entry in appended]
+    return _send(db, _APPEND, *_columns(rows, _APPEND_TYPES), now)
+
+
+def _change(db: Db, changed: list[Entry], owner_id: int) -> None:
+    rows = [
+        (
+            *(entry.writer.key, entry.writer.token, entry.first_seq),
+            *(None if entry.is_release else owner_id, entry.marks),
+            *(entry.row or ()),
+        )
+        for entry in changed
+    ]
+    _send(db, _CHANGE, *_columns(rows, _CHANGE_TYPES))
+
+
+def _columns(rows: Sequence[Sequence[object]], types: Sequence[type[Column]]) -> list[Column]:
+    return [kind(column) for kind, column in zip(types, zip(*rows, strict=True), strict=True)]
+
+
+def _send(db: Db, sql: bytes, *values: object) -> Any:
+    cursor = db.cursor(binary=True)
+    return cursor.execute(sql, values, prepare=True)
+
+
+def _find(db: Db, entries: list[Entry]) -> dict[str | int, int]:
+    """Return the rows of the runs whose frame is there already, because an earlier try has kept it."""
+    columns = _columns([(entry.writer.run_id, entry.first_seq) for entry in entries], (Texts, Ints))
+    with_frame = {row[0]: row[1:] for row in _send(db, _FIND, *columns)}
+    found: dict[str | int, int] = {}
+    for entry in entries:
+        key, token, *frame = with_frame.get(entry.writer.run_id, (0, 0))
+        if frame == [entry.first_seq, entry.count, entry.checksum] and (
+            entry.writer.key or token == entry.writer.token
+        ):
+            found[_name(entry)] = key
+    return found

@@ -1,0 +1,155 @@
+"""A journal in a PostgreSQL database, which programs on several machines can have open.
+
+At both levels a commit is kept once the server has it on its disk; PostgreSQL has no commit that survives only the
+death of the server's processes. At level `power` it also waits for the standby servers that are configured as
+synchronous, so that an event survives the loss of the server's machine.
+"""
+
+import logging
+import time
+from collections.abc import AsyncIterator, Collection, Iterator
+from pathlib import Path
+from typing import Any
+
+from treadle.core import events as e
+from treadle.core.errors import ConfigError, JournalError
+from treadle.journal.follow import Changes, PolledNews, follow
+from treadle.journal.postgres.address import Address
+from treadle.journal.postgres.arrays import Texts
+from treadle.journal.postgres.committer import PostgresCommitter, Transaction
+from treadle.journal.postgres.frames import read_frames
+from treadle.journal.postgres.layout import prepare
+from treadle.journal.postgres.link import LEVELS, Link
+from treadle.journal.postgres.listener import Listener
+from treadle.journal.postgres.reader import PostgresReader
+from treadle.journal.protocol import Clock, StoreOptions
+from treadle.journal.tables.checks import Head, Query
+from treadle.journal.tables.delete import Unused, still_unused
+from treadle.journal.tables.journal import TableJournal
+from treadle.journal.tables.owner import Lease, Silence
+from treadle.journal.tables.pending import Pending
+from treadle.journal.tables.writer import TableWriter
+
+_log = logging.getLogger("treadle.journal")
+
+_POLL_SECONDS = 2.0
+"""How often a follower reads although it has heard of nothing, in case that a notification was lost."""
+
+
+class PostgresJournal(TableJournal[Transaction]):
+    """A journal in the schema `treadle` of a database."""
+
+    def __init__(
+        self,
+        url: str,
+        level: str = "process",
+        lease_seconds: float = 10.0,
+        clock: Clock = time,
+        *,
+        must_exist: bool = False,
+    ) -> None:
+        if level not in LEVELS:
+            raise ConfigError(
+                f"unknown journal level {level!r}; PostgreSQL has {' or '.join(map(repr, LEVELS))}, and "
+                "open_journal('memory:') is a journal in memory"
+            )
+        self._address = Address(url)
+        writing = Link(self._address, level)
+        try:
+            prepare(writing, must_exist=must_exist)
+        except BaseException:
+            writing.close()
+            raise
+        self.level = writing.level
+        """The level: the requested one, or that of the journal if it is stronger."""
+        pending, changes = Pending(), Changes()
+        self._listener = Listener(Link(self._address, self.level), writing, changes)
+        reader = PostgresReader(Link(self._address, self.level))
+        self._tenant_committer = PostgresCommitter(
+            writing, lease_seconds, clock, changes, pending, self._listener
+        )
+        super().__init__(self._address.name, reader, self._tenant_committer, pending, changes)
+
+    def __repr__(self) -> str:
+        return f"PostgresJournal({self._name!r}, level={self.level!r})"
+
+    @property
+    def address(self) -> str:
+        """See `Journal.address`. It has the password, if the journal was opened with one."""
+        return self._address.url
+
+    def follow(self, run_id: str | None, after_seq: int | None = 0) -> AsyncIterator[e.Event]:
+        """See `Journal.follow`. The server notifies of what other processes have committed."""
+        self._listener.start()
+        return follow(self._reader, self._changes, run_id, after_seq, _POLL_SECONDS)
+
+    def news(self) -> PolledNews:
+        """See `Journal.news`."""
+        self._listener.start()
+        return PolledNews(self._version)
+
+    def _version(self) -> int:
+        self._check_open()
+        return self._listener.version
+
+    def backup(self, path: str | Path) -> int:
+        """See `Journal.backup`. Raises: `JournalError`, because the server has the tools for it."""
+        raise JournalError(
+            f"a journal in PostgreSQL is not copied to a file by Treadle; run `pg_dump --schema=treadle` on "
+            f"{self._name!r}, or use the backups of the server"
+        )
+
+    def _parts(self) -> dict[Any, Any]:
+        return {Listener: self._listener}
+
+    def _lease_of(self, run_id: str, last: Silence | None, db: Transaction) -> Lease:
+        return self._tenant_committer.tenant.take(db.db, run_id, db.taken)
+
+    def _query_in(self, db: Transaction) -> Query:
+        return db.query
+
+    def _read_frames(self, query: Query, head: Head) -> Iterator[tuple[int, list[bytes]]]:
+        return read_frames(query, head)
+
+    def _unknown_facts(self) -> str:
+        return f"{super()._unknown_facts()} FOR UPDATE OF heads"
+
+    def _claim(self, queue: str, skip: Collection[str], db: Transaction) -> TableWriter | None:
+        """Take the lease of a waiting run, in the committer's thread."""
+        left = set(skip)
+        while (queued := self._tenant_committer.tenant.claim(db.db, queue, left, db.taken)) is not None:
+            try:
+                if self._has_trust(queued.run_id, queued.lease.key, db.query):
+                    return self._writer_of(queued.run_id, queued.lease, db)
+            except JournalError as error:
+                _log.warning("run %r of the queue %r is left out: %s", queued.run_id, queue, error)
+            left.add(queued.run_id)
+            db.query("UPDATE runs SET owner=NULL WHERE id=?", (queued.lease.key,))
+            db.taken.clear()
+        return None
+
+    def _delete(self, run_id: str, unused: Unused, db: Transaction) -> None:
+        if run_id in db.deleted and not db.query("SELECT 1 FROM runs WHERE run_id=?", (run_id,)):
+            return
+        # Nobody may begin to need a content meanwhile. Commits take the tables' locks in the same order.
+        db.query("LOCK TABLE blobs, frames IN SHARE ROW EXCLUSIVE MODE")
+        key = self._lease_of(run_id, None, db).key
+        condition, values = unused.position.seen.lacks("xact")
+        newer = db.query(f"SELECT body FROM frames WHERE {condition} AND run != ?", (*values, key))
+        digests = still_unused(unused, (body for (body,) in newer))
+        for table in ("frames", "heads", "trust"):
+            db.query(f"DELETE FROM {table} WHERE run=?", (key,))
+        db.query("DELETE FROM runs WHERE id=?", (key,))
+        db.query("DELETE FROM blobs WHERE digest = ANY(?)", (Texts(sorted(digests)),))
+        db.deleted.add(run_id)
+
+
+def open_store(address: str, options: StoreOptions) -> PostgresJournal:
+    """Open the database at `address`. This is the opener of `postgres:` and `postgresql:`."""
+    return PostgresJournal(
+        f"postgresql:{address}",
+        options.level,
+        options.lease_seconds,
+        options.clock,
+        must_exist=options.must_exist,
+    )

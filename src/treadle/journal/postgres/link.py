@@ -1,0 +1,153 @@
+"""A connection to the server that is made again when it is lost.
+
+Work that was under way when the connection was lost is done again. The caller sees to it that doing it twice
+changes nothing: nobody knows whether the server has committed the first time.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import psycopg
+from psycopg import Connection, errors
+
+from treadle.core.errors import JournalError
+from treadle.journal.postgres.address import Address
+from treadle.journal.postgres.arrays import adapt
+
+T = TypeVar("T")
+Db = Connection[tuple[Any, ...]]
+
+PATIENCE_SECONDS = 30.0
+"""How long to try to reach a server that was there before."""
+_CONNECT_SECONDS = 10
+_SILENT_SECONDS = 10
+"""After this time without an answer, the system asks whether the server's machine is still there."""
+_TRIES = 5
+"""How often work is done again that the server ended because of other clients."""
+
+CHANNEL = "treadle"
+"""The channel of NOTIFY that says that something was committed."""
+NOTIFY = b"SELECT pg_notify('treadle', '')"
+LEVELS = {"process": "local", "power": "on"}
+"""The values of PostgreSQL's `synchronous_commit`, by the journal's level."""
+_SETTINGS = """
+    SET search_path = treadle;
+    SET default_transaction_isolation = 'read committed';
+    SET jit = off;
+    SET plan_cache_mode = force_generic_plan;
+    SET statement_timeout = 0;
+    SET idle_in_transaction_session_timeout = '60s';
+    SELECT set_config(
+        'synchronous_commit',
+        CASE current_setting('synchronous_commit') WHEN 'remote_apply' THEN 'remote_apply' ELSE '{}' END,
+        false
+    )
+"""
+_AGAIN = (errors.DeadlockDetected, errors.SerializationFailure)
+_LOST = (errors.AdminShutdown, errors.CrashShutdown, errors.CannotConnectNow, errors.ReadOnlySqlTransaction)
+"""Errors after which another connection may work. A server that became a standby refuses to write."""
+
+_log = logging.getLogger("treadle.journal")
+
+
+class Link:
+    """One connection. Its user lets only one thread call it at a time."""
+
+    def __init__(self, address: Address, level: str) -> None:
+        self.address = address
+        self.level = level
+        self.db: Db | None = None
+        """The connection; `None` until it is needed, and after it was lost."""
+        self.is_closing = threading.Event()
+        """Set when the journal is being closed, after which nothing waits for the server."""
+
+    def connect(self) -> Db:
+        """Return the connection, which is made if there is none. Raises: `psycopg.Error`."""
+        if self.db is None:
+            options: dict[str, Any] = {
+                "connect_timeout": _CONNECT_SECONDS,
+                "keepalives_idle": _SILENT_SECONDS,
+                "keepalives_interval": _SILENT_SECONDS // 2,
+                "keepalives_count": 3,
+                "tcp_user_timeout": int(PATIENCE_SECONDS * 1000),
+                "fallback_application_name": "treadle",
+            }
+            options = {name: value for name, value in options.items() if name not in self.address.options}
+            db: Db = psycopg.connect(self.address.url, autocommit=True, client_encoding="utf8", **options)
+            try:
+                adapt(db)
+                db.execute(_SETTINGS.format(LEVELS[self.level]))
+            except BaseException:
+                db.close()
+                raise
+            self.db = db
+        return self.db
+
+    def run(self, work: Callable[[Db], T]) -> T:
+        """Return what `work` returns. If the connection is lost, connect again and do the work again.
+
+        Raises: `JournalError` if the server cannot be reached for `PATIENCE_SECONDS`, or refuses the work.
+        """
+        give_up_at, pause_seconds, tries = None, 0.01, 0
+        while True:
+            try:
+                return work(self.connect())
+            except psycopg.Error as error:
+                tries += 1
+                is_lost = self.db is None or self.db.closed or isinstance(error, _LOST)
+                if not is_lost and not (isinstance(error, _AGAIN) and tries < _TRIES):
+                    raise self.explain(error) from error
+                if is_lost:
+                    self.close()
+                now = time.monotonic()
+                if give_up_at is None:
+                    give_up_at = now + PATIENCE_SECONDS
+                    _log.info("the connection to the journal %r was lost; trying again", self.address.name)
+                if now > give_up_at or (is_lost and self.is_closing.is_set() and tries > _TRIES):
+                    raise self.explain(error) from None
+            time.sleep(pause_seconds)
+            pause_seconds = min(0.5, pause_seconds * 2)
+
+    def explain(self, error: psycopg.Error) -> JournalError:
+        """Return a `JournalError` that says what failed and what to do, without the password."""
+        text = self.address.hide(" ".join(str(error).split()))
+        return JournalError(_advise(error).format(name=self.address.name, text=text))
+
+    def close(self) -> None:
+        """Close the connection, if there is one."""
+        if self.db is not None:
+            self.db.close()
+            self.db = None
+
+
+def _advise(error: psycopg.Error) -> str:
+    for kinds, text in _MESSAGES:
+        if isinstance(error, kinds):
+            return text
+    return "the journal {name!r} failed: {text}"
+
+
+_MESSAGES: tuple[tuple[tuple[type[Exception], ...], str], ...] = (
+    (
+        (errors.DiskFull, errors.IoError),
+        "the journal {name!r} cannot be written ({text}): is the server's disk full? What was stored before is "
+        "safe; free disk space and resume the run",
+    ),
+    (
+        (errors.InsufficientPrivilege, errors.ReadOnlySqlTransaction),
+        "the journal {name!r} cannot be written ({text}); check the rights of the user, and whether the server is "
+        "a standby",
+    ),
+    (
+        (errors.DataCorrupted, errors.IndexCorrupted),
+        "the journal {name!r} is damaged ({text}); see with `treadle check` what can still be read",
+    ),
+    (
+        (psycopg.OperationalError,),
+        "the journal {name!r} cannot be reached ({text}); check that the server runs, and the address",
+    ),
+)
+"""The texts for users, by the errors of PostgreSQL; the first that fits is used."""

@@ -1,0 +1,94 @@
+"""The thread that hears from the server when any client has committed something."""
+
+import os
+import selectors
+import threading
+
+import psycopg
+
+from treadle.journal.follow import Changes
+from treadle.journal.postgres.link import CHANNEL, Db, Link
+
+_PAUSE_SECONDS = 0.5
+"""How long to wait before a lost connection is made again."""
+
+
+class Listener:
+    """A connection that waits for notifications, and wakes the followers in this process."""
+
+    def __init__(self, link: Link, writing: Link, changes: Changes) -> None:
+        self._link = link
+        self._writing = writing
+        """The connection whose commits this process knows anyway."""
+        self._changes = changes
+        self._lock = threading.Lock()
+        self._is_closed = False
+        self._thread: threading.Thread | None = None
+        self._wake = self._woken = -1
+        self.version = 0
+        """A number that grows when something was committed, and when that may have been missed."""
+
+    def start(self) -> None:
+        """Start the thread, unless that was done before."""
+        with self._lock:
+            if self._thread is None and not self._is_closed:
+                self._woken, self._wake = os.pipe()
+                self._thread = threading.Thread(
+                    target=self._run, name="treadle-journal-listener", daemon=True
+                )
+                self._thread.start()
+
+    def close(self) -> None:
+        """End the thread, and close the connection."""
+        with self._lock:
+            self._is_closed = True
+            thread, self._thread = self._thread, None
+        if thread is not None:
+            os.write(self._wake, b"x")
+            thread.join()
+            os.close(self._wake)
+            os.close(self._woken)
+
+    def disown(self) -> None:
+        """Give up the connection in a forked child, which does not have the thread."""
+        self._lock, self._is_closed, self._thread = threading.Lock(), True, None
+
+    # The following methods run in the thread.
+
+    def _run(self) -> None:
+        while not self._is_closed:
+            try:
+                self._listen(self._link.connect())
+            except psycopg.Error:
+                self._link.close()
+                with selectors.DefaultSelector() as waiting:
+                    waiting.register(self._woken, selectors.EVENT_READ)
+                    waiting.select(_PAUSE_SECONDS)
+        self._link.close()
+
+    def _listen(self, db: Db) -> None:
+        """Wake the followers whenever something was committed, until the journal is closed."""
+        db.execute(f"LISTEN {CHANNEL}".encode())
+        self._tell()
+        with selectors.DefaultSelector() as waiting:
+            waiting.register(self._woken, selectors.EVENT_READ)
+            waiting.register(db.fileno(), selectors.EVENT_READ)
+            while not self._is_closed:
+                waiting.select()
+                db.pgconn.consume_input()
+                if self._has_heard(db):
+                    self._tell()
+
+    def _has_heard(self, db: Db) -> bool:
+        """Return whether another connection than the writing one of this journal has committed something."""
+        own = self._writing.db
+        own_pid = -1 if own is None or own.closed else own.pgconn.backend_pid
+        has_heard = False
+        while (heard := db.pgconn.notifies()) is not None:
+            has_heard |= heard.be_pid != own_pid
+        return has_heard
+
+    def _tell(self) -> None:
+        """Wake all followers, because something was committed, or may have been."""
+        self.version += 1
+        self._changes.announce_all()

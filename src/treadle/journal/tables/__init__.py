@@ -1,0 +1,1 @@
+"""What the stores that keep runs in tables of a database have in common."""

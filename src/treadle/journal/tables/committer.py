@@ -1,0 +1,290 @@
+"""The second half of the hot path: it commits the writes of many runs together, and wakes those who wait for them.
+
+A thread has the one writing connection of an open journal. It commits what event loops hand over, runs the
+transactions that take leases or delete runs, and sends heartbeats. A store says how each of that is done.
+
+Invariant: writes of one run are committed in the order in which they were handed over.
+"""
+
+import asyncio
+import contextlib
+import queue
+import threading
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future
+from enum import Enum
+from typing import Any, Generic, NamedTuple, TypeVar
+
+from treadle.core.errors import JournalError
+from treadle.journal.follow import Changes
+from treadle.journal.protocol import Clock
+from treadle.journal.tables.owner import Lease
+from treadle.journal.tables.pending import Pending
+from treadle.journal.tables.writer import Write
+
+T = TypeVar("T")
+D = TypeVar("D")
+"""What a transaction of the store is given: a connection."""
+
+_LOOK_SECONDS = 0.05
+"""How often the thread looks whether an event loop is blocked, while runs append something."""
+_QUIET_LOOKS = 20
+"""After so many looks that found nothing, the thread looks no more until something is appended."""
+
+
+class Group(NamedTuple):
+    """The writes that one event loop hands over together."""
+
+    loop: asyncio.AbstractEventLoop
+    writes: list[Write]
+
+
+class _Order(Enum):
+    """A command to the thread."""
+
+    WATCH = "watch"
+    STOP = "stop"
+
+
+class Committer(ABC, Generic[D]):
+    """The one writing connection of an open journal, its heartbeat, and its thread."""
+
+    def __init__(
+        self, name: str, lease_seconds: float, clock: Clock, changes: Changes, pending: Pending
+    ) -> None:
+        self._name = name
+        """The journal in messages."""
+        self._lease_seconds = lease_seconds
+        self._clock = clock
+        self._changes = changes
+        self._pending = pending
+        self.db_lock = threading.Lock()
+        """Held by the thread that uses the connection."""
+        self.orphans: deque[Lease] = deque()
+        """Leases that the next successful transaction releases. Any thread may append one."""
+        self._queue: queue.SimpleQueue[Group | Callable[[], None] | _Order] = queue.SimpleQueue()
+        self._queue_lock = threading.Lock()
+        """Held while something is queued, so that nothing is queued after the command to stop."""
+        self._queued = 0
+        """The number of items that were queued and are not done."""
+        self._is_stopped = False
+        self.is_watching = False
+        """True while the thread looks for event loops that are blocked."""
+        self._thread = threading.Thread(target=self._run, name="treadle-journal", daemon=True)
+
+    @property
+    @abstractmethod
+    def owner_id(self) -> int:
+        """This journal's row in `owners`; 0 until it takes its first lease."""
+
+    @abstractmethod
+    def _commit(self, writes: list[Write]) -> None:
+        """Keep `writes`, in the thread. A write that cannot be kept gets an error, and so does its writer."""
+
+    @abstractmethod
+    def _transact(self, function: Callable[[D], T]) -> T:
+        """Run `function` in a transaction, in the thread, and return its result. Raises: `JournalError`."""
+
+    @abstractmethod
+    def _leave(self) -> None:
+        """Release all leases and close the connection, in the thread."""
+
+    @abstractmethod
+    def _give_up(self) -> None:
+        """Limit the waiting of transactions, because the journal is being closed. Any thread calls this."""
+
+    @abstractmethod
+    def disown(self) -> object:
+        """Give up the connection in a forked child, which does not have the thread, and return it."""
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def commit_now(self, writes: list[Write]) -> bool:
+        """Commit and settle `writes` in this thread, which runs their event loop, and return True.
+
+        Return False without committing if that could block the event loop; the caller then has to `put` them.
+        """
+        return False
+
+    def put(self, loop: asyncio.AbstractEventLoop, writes: list[Write]) -> None:
+        """Queue `writes` for the committer's thread, which commits them and then settles them in `loop`."""
+        if not self._enqueue(Group(loop, writes)):
+            self._fail(writes, explain_closed(self._name))
+            settle_in(loop, writes)
+
+    def submit(self, function: Callable[[D], T]) -> "Future[T]":
+        """Run `function` in a transaction of its own, after everything that was put before."""
+        future: Future[T] = Future()
+        if not self._enqueue(lambda: self._run_task(function, future)):
+            future.set_exception(explain_closed(self._name))
+        return future
+
+    def give_back(self, lease: Lease) -> None:
+        """Release a lease without a write, now or when the store works again."""
+        self.orphans.append(lease)
+        self.submit(lambda db: None)
+
+    def stop(self) -> None:
+        """Commit the queued writes, release the leases, and end the thread."""
+        with self._queue_lock:
+            self._is_stopped = True
+            self._give_up()
+            self._queue.put(_Order.STOP)
+        if threading.current_thread() is not self._thread:  # the thread itself may drop the journal last
+            self._thread.join()
+
+    def watch(self) -> None:
+        """Make the thread look for event loops that are blocked, until nothing has been appended for a while."""
+        self.is_watching = True
+        self._queue.put(_Order.WATCH)
+
+    def _enqueue(self, item: Group | Callable[[], None]) -> bool:
+        with self._queue_lock:
+            if not self._is_stopped:
+                self._queued += 1
+                self._queue.put(item)
+            return not self._is_stopped
+
+    def _forget(self) -> None:
+        """Forget the locks and leases in a forked child, which does not have the thread."""
+        self._is_stopped, self.db_lock, self._queue_lock = True, threading.Lock(), threading.Lock()
+        self.orphans.clear()
+
+    # The following methods run in the thread.
+
+    def _run(self) -> None:
+        quiet_looks, beat_at = 0, 0.0
+        while True:
+            try:
+                item = self._queue.get(timeout=_LOOK_SECONDS if self.is_watching else self._lease_seconds / 4)
+            except queue.Empty:
+                quiet_looks = 0 if self._take_from_blocked() else quiet_looks + 1
+                if quiet_looks > _QUIET_LOOKS:
+                    self.is_watching = False
+                    # Something may have been appended just before.
+                    self.is_watching = bool(self._pending)
+                now = self._clock.monotonic()
+                if now - beat_at >= self._lease_seconds / 4:
+                    beat_at = now
+                    self._beat_when_due()
+                continue
+            # Take all that is queued, up to the first that is not a write.
+            groups: list[Group] = []
+            while isinstance(item, Group):
+                groups.append(item)
+                try:
+                    item = self._queue.get_nowait()
+                except queue.Empty:
+                    break
+            if groups:
+                with self.db_lock:
+                    self._commit_and_settle(groups)
+                    self._count_done(len(groups))
+            if item is _Order.STOP:
+                with self.db_lock:
+                    self._leave()
+                return
+            if not isinstance(item, Group | _Order):
+                with self.db_lock:
+                    item()
+                    self._count_done(1)
+            # These references would keep a journal alive that is not used any more.
+            del item, groups
+
+    def _take_from_blocked(self) -> bool:
+        """Commit what blocked event loops have not handed over. Return whether anything waits in a loop."""
+        if not self._pending:
+            return False
+        with self.db_lock:
+            # The lock comes first, so that a loop cannot commit newer events of a run in between.
+            groups = [Group(*taken) for taken in self._pending.take_stuck()]
+            self._commit_and_settle(groups)
+        return True
+
+    def _commit_and_settle(self, groups: list[Group]) -> None:
+        writes = [write for _, group in groups for write in group]
+        if writes:
+            self._commit(writes)
+        by_loop: dict[asyncio.AbstractEventLoop, list[Write]] = {}
+        for loop, group in groups:
+            by_loop.setdefault(loop, []).extend(group)
+        for loop, group in by_loop.items():
+            settle_in(loop, group)
+
+    def _run_task(self, function: Callable[[D], Any], future: "Future[Any]") -> None:
+        if future.set_running_or_notify_cancel():
+            try:
+                result = self._transact(function)
+            except BaseException as error:
+                future.set_exception(error)
+            else:
+                future.set_result(result)
+
+    def _count_done(self, items: int) -> None:
+        with self._queue_lock:
+            self._queued -= items
+
+    def _beat_when_due(self) -> None:
+        if not self.owner_id:
+            return
+        # If it fails, the next write fails too and reports the error.
+        with contextlib.suppress(Exception), self.db_lock:
+            self._transact(lambda db: None)
+
+    # The following methods run in any thread.
+
+    def _announce(self, writes: list[Write]) -> None:
+        if self._changes.followers:
+            self._changes.announce([write.writer.run_id for write in writes])
+
+    def _fail(self, writes: list[Write], error: JournalError) -> None:
+        for write in writes:
+            writer = write.writer
+            write.error = write.error or error
+            # Set it now: the writer's next write may already be queued, and keeping it would leave a gap.
+            writer.error = writer.error or write.error
+            if write.is_release and writer.key:
+                self.orphans.append(Lease(writer.key, writer.token))
+
+    def _explain(self, error: BaseException) -> JournalError:
+        if isinstance(error, JournalError):
+            return error
+        failure = JournalError(f"the journal {self._name!r} failed: {type(error).__name__}: {error}")
+        failure.__cause__ = error
+        return failure
+
+
+def explain_closed(name: str) -> JournalError:
+    """Return the error for a journal that cannot be used any more."""
+    return JournalError(
+        f"the journal {name!r} is closed, or was opened before a fork; open it again with open_journal"
+    )
+
+
+def settle_in(loop: asyncio.AbstractEventLoop, writes: list[Write]) -> None:
+    """Report the outcome of `writes`, in the thread of `loop`, to those who wait for it."""
+    try:
+        loop.call_soon_threadsafe(settle, writes)
+    except RuntimeError:  # the loop was closed, so nothing waits for this
+        for write in writes:
+            write.waiters.clear()
+        settle(writes)
+
+
+def settle(writes: list[Write]) -> None:
+    """Report the outcome of `writes` to those who wait for it."""
+    for write in writes:
+        write.is_done = True
+        write.writer.forget(write)
+        error = write.error
+        for waiter in write.waiters:
+            if waiter.done():
+                continue
+            if error is None:
+                waiter.set_result(None)
+            else:
+                waiter.set_exception(error)

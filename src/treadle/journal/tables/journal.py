@@ -1,0 +1,366 @@
+"""A journal in the tables of a database.
+
+The events that a run appends between two turns of an event loop become one row: a frame of consecutive events,
+one JSON object per line. The frames of all runs are committed together at the end of the turn, or while the
+commit before is under way.
+
+The hot path leads from `writer` (append, hand over) over `TableJournal._flush` (the end of the turn) to the store's
+committer. The docstring of each module says what is fast there.
+"""
+
+import asyncio
+import contextlib
+import os
+import threading
+import weakref
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Callable, Collection, Iterator
+from concurrent.futures import Future
+from functools import cached_property, partial
+from typing import Any, Generic, Self, TypeVar
+
+from treadle.core import events as e
+from treadle.core.errors import JournalError, RunNotFoundError
+from treadle.core.patches import load
+from treadle.journal.follow import POLL_SECONDS, Changes, PolledNews, follow
+from treadle.journal.identity import VARIABLE, is_sealed, make_seal
+from treadle.journal.protocol import RunFilter, RunInfo
+from treadle.journal.tables.checks import Head, Query, damaged
+from treadle.journal.tables.committer import Committer, explain_closed
+from treadle.journal.tables.delete import Unused, find_contents
+from treadle.journal.tables.filling import UNKNOWN, fill_facts, store_facts
+from treadle.journal.tables.owner import Lease, Silence
+from treadle.journal.tables.pending import Pending
+from treadle.journal.tables.reader import TableReader
+from treadle.journal.tables.rows import COLUMNS, facts_from
+from treadle.journal.tables.writer import TableWriter
+
+T = TypeVar("T")
+D = TypeVar("D")
+"""What a transaction of the store is given: a connection."""
+
+_TURN_SECONDS = 5.0
+"""How long a closing journal waits for an event loop of another thread."""
+
+
+class TableJournal(ABC, Generic[D]):
+    """A journal in tables, which several processes may have open. Each run has one writer."""
+
+    def __init__(
+        self, name: str, reader: TableReader, committer: Committer[D], pending: Pending, changes: Changes
+    ) -> None:
+        self._name = name
+        """The journal in messages."""
+        self._reader = reader
+        self._committer = committer
+        self._pending = pending
+        self._changes = changes
+        self._close = weakref.finalize(self, _close, committer, reader, changes, pending, self._parts())
+        _opened.add(self)
+
+    @abstractmethod
+    def _lease_of(self, run_id: str, last: Silence | None, db: D) -> Lease | Silence:
+        """Take a run's lease in a transaction. `last` is the answer to the attempt before.
+
+        Raises: `RunNotFoundError`; `LeaseHeldError`.
+        """
+
+    @abstractmethod
+    def _claim(self, queue: str, skip: Collection[str], db: D) -> TableWriter | None:
+        """Take the lease of a waiting run in a transaction."""
+
+    @abstractmethod
+    def news(self) -> PolledNews:
+        """See `Journal.news`."""
+
+    @abstractmethod
+    def _query_in(self, db: D) -> Query:
+        """Return the function that runs SQL with `?` for values in a transaction."""
+
+    @abstractmethod
+    def _read_frames(self, query: Query, head: Head) -> Iterator[tuple[int, list[bytes]]]:
+        """Yield the frames of a run in a transaction."""
+
+    @abstractmethod
+    def _delete(self, run_id: str, unused: Unused, db: D) -> None:
+        """Delete a run in a transaction."""
+
+    def _unknown_facts(self) -> str:
+        """Return the query for the runs whose facts are unknown."""
+        return UNKNOWN.format(unknown=self._reader.unknown)
+
+    def _is_marked(self, origin: str) -> bool:
+        """Return whether something other than the seal proves that this user made the store."""
+        return False
+
+    def _parts(self) -> dict[Any, Any]:
+        """Return what is closed together with the journal: values with the methods of `Attached`."""
+        return {}
+
+    def create(self, run_id: str, *, is_imported: bool = False) -> TableWriter:
+        """See `Journal.create`."""
+        writer = TableWriter(run_id, self._pending, self._mark_dirty, self._committer.give_back)
+        if is_imported or not self._is_own:
+            writer.seal = "" if is_imported else make_seal(self._origin[0], run_id)
+        return writer
+
+    def is_trusted(self, run_id: str) -> bool:
+        """See `Journal.is_trusted`."""
+        return self._has_trust(run_id, self._reader.key_of(run_id), self._reader.query)
+
+    def _has_trust(self, run_id: str, key: int, query: Query) -> bool:
+        rows = query("SELECT seal FROM trust WHERE run=?", (key,))
+        if self._is_own:
+            return not rows or bool(rows[0][0])
+        return bool(rows) and is_sealed(rows[0][0], self._origin[0], run_id)
+
+    def trust(self, run_id: str) -> None:
+        """See `Journal.trust`."""
+        key = self._reader.key_of(run_id)
+        seal = make_seal(self._origin[0], run_id) or ("here" if self._is_own else "")
+        if not seal:
+            raise JournalError(
+                f"cannot record that run {run_id!r} is trusted: there is no place for a secret; set {VARIABLE}"
+            )
+        put = "INSERT INTO trust(run, seal) VALUES(?,?) ON CONFLICT(run) DO UPDATE SET seal=excluded.seal"
+        self._committer.submit(lambda db: self._query_in(db)(put, (key, seal))).result()
+
+    @cached_property
+    def _origin(self) -> tuple[str, str]:
+        """The store's id and the seal of the user who made it."""
+        origin, seal = self._reader.query("SELECT id, seal FROM origin")[0]
+        return origin, seal
+
+    @cached_property
+    def _is_own(self) -> bool:
+        """True if this user made the store."""
+        origin, seal = self._origin
+        return is_sealed(seal, origin) or self._is_marked(origin)
+
+    async def acquire(self, run_id: str) -> TableWriter:
+        """See `Journal.acquire`."""
+        last: Silence | None = None
+        while True:
+            answer = await self._lease(partial(self._take, run_id, last))
+            if isinstance(answer, TableWriter):
+                return answer
+            last = answer
+            await asyncio.sleep(last.pause_seconds)
+
+    async def claim(self, queue: str, skip: Collection[str] = ()) -> TableWriter | None:
+        """See `Journal.claim`."""
+        return await self._lease(partial(self._claim, queue, skip))
+
+    def read(self, run_id: str, after_seq: int = 0, until_seq: int | None = None) -> list[e.Event]:
+        """See `Journal.read`."""
+        return self._reader.read(run_id, after_seq, until_seq)
+
+    def scan(self, run_id: str) -> Iterator[e.Event]:
+        """See `Journal.scan`."""
+        return self._reader.scan(run_id)
+
+    def find_faults(self) -> Iterator[str]:
+        """See `Journal.find_faults`."""
+        return self._reader.find_faults()
+
+    def read_blob(self, digest: str) -> bytes:
+        """See `Journal.read_blob`."""
+        return load(self._reader.read_stored, digest)[1]
+
+    def read_stored(self, digest: str) -> bytes:
+        """See `Journal.read_stored`."""
+        return self._reader.read_stored(digest)
+
+    def runs(
+        self,
+        filter: RunFilter | None = None,
+        *,
+        after: str | None = None,
+        limit: int | None = None,
+        newest_first: bool = False,
+    ) -> list[RunInfo]:
+        """See `Journal.runs`. Facts that are unknown are computed from the events first."""
+        while self._reader.has_unknown_facts() and self._committer.submit(self._fill).result():
+            pass
+        return self._reader.runs(filter or RunFilter(), after, limit, newest_first=newest_first)
+
+    def follow(self, run_id: str | None, after_seq: int | None = 0) -> AsyncIterator[e.Event]:
+        """See `Journal.follow`. Events of other processes are seen within `POLL_SECONDS`."""
+        return follow(self._reader, self._changes, run_id, after_seq, POLL_SECONDS)
+
+    def delete(self, run_id: str) -> None:
+        """See `Journal.delete`."""
+        self._check_open()
+        unused = find_contents(self._reader, run_id)
+        try:
+            self._committer.submit(partial(self._delete, run_id, unused)).result()
+        except RunNotFoundError:
+            raise self._not_found(run_id) from None
+        self._changes.announce([run_id])
+
+    def close(self) -> None:
+        """See `Journal.close`."""
+        self._close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _check_open(self) -> None:
+        if not self._close.alive:
+            raise explain_closed(self._name)
+
+    def _not_found(self, run_id: str) -> RunNotFoundError:
+        return RunNotFoundError(f"run {run_id!r} not found in the journal {self._name!r}")
+
+    def _fill(self, db: D) -> int:
+        return fill_facts(self._query_in(db), self._read_frames, self._unknown_facts())
+
+    async def _lease(self, take: Callable[[D], T]) -> T:
+        """Return what `take` returns in a transaction. If the caller is cancelled, a writer is released."""
+        self._check_open()
+        self._flush(asyncio.get_running_loop())
+        taken = self._committer.submit(take)
+        try:
+            return await asyncio.wrap_future(taken)
+        except asyncio.CancelledError:
+            taken.add_done_callback(self._give_back)
+            raise
+
+    def _take(self, run_id: str, last: Silence | None, db: D) -> TableWriter | Silence:
+        """Take a run's lease, in the committer's thread."""
+        try:
+            lease = self._lease_of(run_id, last, db)
+        except RunNotFoundError:
+            raise self._not_found(run_id) from None
+        if isinstance(lease, Silence):
+            return lease
+        return self._writer_of(run_id, lease, db)
+
+    def _writer_of(self, run_id: str, lease: Lease, db: D) -> TableWriter:
+        """Return the writer of a run whose lease was taken. Raises: `JournalError` if the run is damaged."""
+        query, read_frames = self._query_in(db), self._read_frames
+        row = self._read_end(query, lease.key)
+        if row[0] is not None and row[1] is None:
+            store_facts(query, read_frames, Head(run_id, lease.key, row[0], None))
+            row = self._read_end(query, lease.key)
+        frame, events, last_seq, checksum, *columns = row
+        facts = facts_from(run_id, tuple(columns))
+        if events != last_seq:
+            raise damaged(run_id, f"its newest frame ends with event {last_seq} of {events}")
+        hooks = (self._pending, self._mark_dirty, self._committer.give_back)
+        return TableWriter(run_id, *hooks, lease, frame, checksum, facts)
+
+    def _read_end(self, query: Query, key: int) -> tuple[Any, ...]:
+        """Return a run's newest frame, how many events it has, the frame's last seq and checksum, and its facts."""
+        return query(
+            f"SELECT heads.frame, heads.events, seq + count - 1, frames.checksum, {COLUMNS} FROM runs "
+            f"LEFT JOIN heads ON heads.run = runs.id LEFT JOIN frames ON {self._reader.newest_frame} "
+            "WHERE runs.id=?",
+            (key,),
+        )[0]
+
+    def _give_back(self, taken: "Future[Any]") -> None:
+        """Release a lease that was taken for a caller who was cancelled meanwhile."""
+        if taken.cancelled() or taken.exception() is not None:
+            return
+        if isinstance(writer := taken.result(), TableWriter):
+            self._committer.give_back(Lease(writer.key, writer.token))
+
+    def _mark_dirty(self, writer: TableWriter) -> None:
+        """Hand over the open write of `writer`, with those of other runs, after the event loop's next turn."""
+        self._check_open()
+        loop = asyncio.get_running_loop()
+        if self._pending.add(loop, writer):
+            # One turn later more runs have appended something, so that there are fewer commits, each of more runs.
+            loop.call_soon(loop.call_soon, self._flush, loop)
+            if not self._committer.is_watching:
+                self._committer.watch()
+
+    def _flush(self, loop: asyncio.AbstractEventLoop) -> None:
+        writes = self._pending.take(loop)
+        if writes and not self._committer.commit_now(writes):
+            self._committer.put(loop, writes)
+
+    def _disown(self) -> None:
+        """Leave the database to the parent, in a forked child.
+
+        A connection that is closed there would be closed for the parent too, or change a file without the
+        parent's locks. So neither `close` nor the end of the process does, and the connections are never freed.
+        """
+        import ctypes
+
+        self._close.detach()
+        self._pending.clear()
+        for db in (self._committer.disown(), self._reader.disown()):
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(db))
+        for item in self._parts().values():
+            item.disown()
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(item))
+
+
+_opened: "weakref.WeakSet[TableJournal[Any]]" = weakref.WeakSet()
+_held = threading.local()
+_FORK_SECONDS = 1.0
+"""How long a fork waits for a thread that uses a connection, which may be waiting for the disk."""
+
+
+def _hold() -> None:
+    """Keep other threads out of the connections while this thread forks: a lock that they hold would stay locked
+    in the child."""
+    journals = [journal for journal in _opened if journal._close.alive]
+    locks = [
+        lock for item in journals for lock in (item._committer.db_lock, item._pending.lock, item._reader.lock)
+    ]
+    _held.locks = [lock for lock in locks if lock.acquire(timeout=_FORK_SECONDS)]
+
+
+def _let_go() -> None:
+    for lock in _held.locks:
+        lock.release()
+
+
+def _disown_all() -> None:
+    for journal in list(_opened):
+        journal._disown()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_hold, after_in_parent=_let_go, after_in_child=_disown_all)
+
+
+def _close(
+    committer: Committer[Any],
+    reader: TableReader,
+    changes: Changes,
+    pending: Pending,
+    parts: dict[Any, Any],
+) -> None:
+    for item in list(parts.values()):
+        item.close()
+    for loop in pending.loops():
+        if _runs_elsewhere(loop):
+            _wait_for_turn(loop)
+        elif writes := pending.take(loop):
+            committer.put(loop, writes)
+    committer.stop()
+    changes.close()
+    reader.close()
+
+
+def _runs_elsewhere(loop: asyncio.AbstractEventLoop) -> bool:
+    try:
+        return loop.is_running() and loop is not asyncio.get_running_loop()
+    except RuntimeError:
+        return True
+
+
+def _wait_for_turn(loop: asyncio.AbstractEventLoop) -> None:
+    """Wait until `loop`, in its own thread, has handed over what was appended in it, unless it hangs."""
+    is_over = threading.Event()
+    with contextlib.suppress(RuntimeError):  # closed
+        # What was appended is handed over two turns later.
+        loop.call_soon_threadsafe(loop.call_soon, loop.call_soon, is_over.set)
+        is_over.wait(_TURN_SECONDS)

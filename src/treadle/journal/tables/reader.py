@@ -1,0 +1,214 @@
+"""Reading from the tables: events, contents and listings. Everything here blocks and may be called in any thread.
+
+The SQL here has `?` for values, and is understood by every store. A store adds what differs.
+"""
+
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Iterator, Sequence
+from typing import Any
+
+from treadle.core import events as e
+from treadle.core.errors import JournalError, RunNotFoundError
+from treadle.journal.follow import Page
+from treadle.journal.protocol import DAMAGED, EQUAL_FIELDS, RunFilter, RunInfo
+from treadle.journal.tables.checks import Head, damaged, decode_frame
+from treadle.journal.tables.rows import COLUMNS, info_from, read_head
+
+
+class TableReader(ABC):
+    """The reading half of an open journal."""
+
+    newest_frame: str
+    """The condition on `frames` for being the newest one of a row of `heads`."""
+    unknown = "heads.events IS NULL"
+    """The condition on `heads` for facts that are unknown."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        """The journal in messages."""
+        self.lock = threading.Lock()
+        """Held by the thread that uses the connection."""
+
+    @abstractmethod
+    def query(self, sql: str, values: Sequence[object] = ()) -> list[tuple[Any, ...]]:
+        """Return the rows of a SELECT. Raises: `JournalError`."""
+
+    @abstractmethod
+    def live_owners(self) -> set[int]:
+        """Return the owners that still seem to hold their leases."""
+
+    @abstractmethod
+    def read_frames(
+        self, head: Head, after_seq: int, until_seq: int | None
+    ) -> Iterator[tuple[int, list[bytes]]]:
+        """Yield the frames with the events after `after_seq`, each as its first seq and the bodies of its events.
+
+        Every frame is checked before it is yielded, and few frames are in memory at a time. Frames after
+        `until_seq` are not read. Raises: `JournalError` at the first frame that is missing or damaged.
+        """
+
+    @abstractmethod
+    def label_condition(self, name: str, value: str) -> tuple[str, tuple[object, ...]]:
+        """Return the condition on `runs` for having a label, and its values."""
+
+    @abstractmethod
+    def ids_condition(self, run_ids: Collection[str]) -> tuple[str, tuple[object, ...]]:
+        """Return the condition on `runs` for having one of some ids, and its values."""
+
+    @abstractmethod
+    def start_of_all(self) -> Any:
+        """Return the position before all frames."""
+
+    @abstractmethod
+    def end_position(self) -> Any:
+        """Return the position after the newest frame of all runs."""
+
+    @abstractmethod
+    def next_page(self, after_seq: int, position: Any) -> Page:
+        """Return the events of all runs after `position`."""
+
+    @abstractmethod
+    def find_faults(self) -> Iterator[str]:
+        """See `Journal.find_faults`."""
+
+    @abstractmethod
+    def bodies(self, key: int, *, is_own: bool) -> Iterator[bytes]:
+        """Yield the frames of a run, or those of all other runs, with few of them in memory at a time."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Wait for the running query to end, and close the connection."""
+
+    @abstractmethod
+    def disown(self) -> object:
+        """Give up the connection in a forked child, and return it."""
+
+    def _forget(self) -> None:
+        """Replace the lock in a forked child, where another thread may have held it."""
+        self.lock = threading.Lock()
+
+    def lost_rows(self) -> list[int]:
+        """Return the rows of runs that are missing in the table `runs`."""
+        return []
+
+    def read(self, run_id: str, after_seq: int = 0, until_seq: int | None = None) -> list[e.Event]:
+        """See `Journal.read`."""
+        return list(self.scan(run_id, after_seq, until_seq))
+
+    def scan(self, run_id: str, after_seq: int = 0, until_seq: int | None = None) -> Iterator[e.Event]:
+        """See `Journal.scan`; `after_seq` and `until_seq` are those of `read`."""
+        key = self.key_of(run_id)
+        try:
+            head = read_head(self.query, run_id, key)
+        except JournalError:
+            if until_seq is None:
+                raise
+            head = Head(run_id, key, 0, None)
+        for first, raws in self.read_frames(head, after_seq, until_seq):
+            yield from decode_frame(run_id, first, raws, after_seq, until_seq)
+
+    def read_stored(self, digest: str) -> bytes:
+        """See `Journal.read_stored`."""
+        rows = self.query("SELECT content FROM blobs WHERE digest=?", (digest,))
+        if not rows:
+            raise JournalError(f"the content {digest!r} is not in the journal {self._name!r}")
+        content = rows[0][0]
+        if not isinstance(content, bytes):
+            raise JournalError(f"the content {digest!r} is damaged: it is not bytes")
+        return content
+
+    def has_unknown_facts(self) -> bool:
+        """Return True if there are runs whose facts are unknown, because an older Treadle wrote them, or because
+        they must be estimated anew."""
+        return bool(self.query(f"SELECT 1 FROM heads WHERE {self.unknown} LIMIT 1"))
+
+    def runs(
+        self, filter_: RunFilter, after: str | None, limit: int | None, *, newest_first: bool
+    ) -> list[RunInfo]:
+        """See `Journal.runs`."""
+        live = self.live_owners()
+        conditions, values = self._compile(filter_, live)
+        if after is not None:
+            conditions.append("runs.id < ?" if newest_first else "runs.id > ?")
+            values.append(self.key_of(after))
+        rows = self.query(
+            f"SELECT runs.run_id, runs.owner, {COLUMNS} FROM runs LEFT JOIN heads ON heads.run = runs.id "
+            f"WHERE {' AND '.join(conditions) or '1=1'} "
+            f"ORDER BY runs.id {'DESC' if newest_first else 'ASC'}{'' if limit is None else ' LIMIT ?'}",
+            (*values, *(() if limit is None else (limit,))),
+        )
+        # Rows that the database does not find can be missed only where all runs are asked for.
+        lost = self.lost_rows() if filter_ == RunFilter() and after is None else ()
+        return [
+            *[RunInfo(run_id=f"row {key}", status=DAMAGED, error=LOST_RUN.format(key)) for key in lost],
+            *[info_from(str(run_id), tuple(row), is_driven=owner in live) for run_id, owner, *row in rows],
+        ]
+
+    def start_position(self, run_id: str | None, after_seq: int | None) -> Any:
+        """See `Source.start_position`: a seq for one run, a value of the store's for all."""
+        if run_id is None:
+            return self.end_position() if after_seq is None else self.start_of_all()
+        key = self.key_of(run_id)
+        if after_seq is not None:
+            return after_seq
+        rows = self.query(
+            f"SELECT seq + count - 1 FROM heads JOIN frames ON {self.newest_frame} WHERE heads.run=?", (key,)
+        )
+        if not rows:
+            raise damaged(run_id, "its newest frame is missing")
+        return int(rows[0][0])
+
+    def read_page(self, run_id: str | None, after_seq: int | None, position: Any) -> Page:
+        """See `Source.read_page`."""
+        if run_id is None:
+            return self.next_page(after_seq or 0, position)
+        rows = self.query("SELECT status, owner FROM runs WHERE run_id=?", (run_id,))
+        is_over = bool(rows) and rows[0][0] == "finished" and rows[0][1] not in self.live_owners()
+        events = self.read(run_id, position)
+        return Page(events, position + len(events), is_over, has_more=bool(events))
+
+    def key_of(self, run_id: str) -> int:
+        """Return the number of the run's row. Raises: `RunNotFoundError`."""
+        rows = self.query("SELECT id FROM runs WHERE run_id=?", (run_id,))
+        if not rows:
+            raise RunNotFoundError(f"run {run_id!r} not found in the journal {self._name!r}")
+        key = rows[0][0]
+        if not isinstance(key, int):
+            raise damaged(run_id, "its row in the table `runs` has no number")
+        return key
+
+    def _compile(self, filter_: RunFilter, live: set[int]) -> tuple[list[str], list[object]]:
+        """Return a filter as SQL conditions on `runs`, and their values. `live` are the owners that are alive."""
+        owners = ",".join(map(str, live)) or "NULL"
+        columns = {
+            "is_driven": f"(CASE WHEN runs.owner IN ({owners}) THEN 1 ELSE 0 END)",
+            "is_waiting": "(CASE WHEN runs.waiting IS NULL THEN 0 ELSE 1 END)",
+        }
+        found: list[tuple[str, tuple[object, ...]]] = [
+            (f"{columns.get(name, f'runs.{name}')} = ?", (int(value) if isinstance(value, bool) else value,))
+            for name in EQUAL_FIELDS
+            if (value := getattr(filter_, name)) is not None
+        ]
+        if filter_.id_prefix:
+            # A range, so that the index is used.
+            found.append(
+                ("runs.run_id >= ? AND runs.run_id < ?", (filter_.id_prefix, filter_.id_prefix + _LAST))
+            )
+        if filter_.run_ids is not None:
+            found.append(self.ids_condition(filter_.run_ids))
+        if filter_.is_finished is not None:
+            statuses = "'finished'" if filter_.is_finished else "'running', 'paused'"
+            found.append((f"runs.status IN ({statuses})", ()))
+        for item in filter_.labels.items():
+            found.append(self.label_condition(*item))
+        if filter_.created_since is not None:
+            found.append(("runs.created_at >= ?", (filter_.created_since,)))
+        if filter_.created_before is not None:
+            found.append(("runs.created_at < ?", (filter_.created_before,)))
+        return [sql for sql, _ in found], [value for _, values in found for value in values]
+
+
+LOST_RUN = "a run is lost: row {} of the table `heads` has no row in `runs`; restore a backup of the journal"
+_LAST = "\U0010ffff" * 8
+"""A text that sorts after every continuation of an id."""

@@ -1,0 +1,127 @@
+"""SGLang's `/generate` with token ids in and out. Source: SGLang 0.5, `GenerateReqInput` and `meta_info`."""
+
+from collections.abc import Callable, Sequence
+
+from msgspec import Struct
+
+from treadle.core.events import Delta
+from treadle.core.types import Json, Settings
+from treadle.models.tokens.engines.engine import HttpTokenEngine, TokenCollector, make_generated
+from treadle.models.tokens.protocol import Generated
+from treadle.models.wire.server import Server
+from treadle.models.wire.tokens import read_versions
+
+
+class _Finish(Struct, gc=False):
+    type: str
+
+
+class Sampled(Struct, array_like=True, gc=False):
+    """One sampled token: its log probability and its id, and its text, which is not read."""
+
+    logprob: float | None
+    token_id: int
+
+
+class _Meta(Struct, gc=False):
+    finish_reason: _Finish | None = None
+    id: str | None = None
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+    cached_tokens: int | None = None
+    weight_version: str | None = None
+    weight_versions: list[dict[str, Json]] | None = None
+    output_token_logprobs: list[Sampled] | None = None
+
+
+class _Answer(Struct, gc=False):
+    meta_info: _Meta
+    output_ids: list[int] | None = None
+
+
+class SglangCollector(TokenCollector):
+    """A collector of streamed pieces. An event has all ids so far, or with `--incremental-streaming-output` the new
+    ones; log probabilities likewise."""
+
+    def __init__(self, on_delta: Callable[[Delta], None], server: Server) -> None:
+        super().__init__(on_delta, server)
+        self._meta: dict[str, Json] = {}
+        self._sampled: list[Json] | None = None
+
+    def add(self, event: Json) -> None:
+        meta = event["meta_info"]
+        total = meta.get("completion_tokens")
+        sampled = meta.pop("output_token_logprobs", None)
+        if sampled is not None:
+            self._sampled = sampled if len(sampled) == total else (self._sampled or []) + sampled
+        self._meta |= {name: value for name, value in meta.items() if value is not None}
+        ids = event.get("output_ids") or []
+        if len(ids) == total:
+            ids = ids[len(self.token_ids) :]
+        self._take_ids(ids)
+        if meta.get("finish_reason") is not None:
+            self._finish = meta["finish_reason"]["type"]
+
+    def raw(self) -> Json:
+        meta = {**self._meta, "finish_reason": {"type": self._finish}, "output_token_logprobs": self._sampled}
+        return {"output_ids": self.token_ids, "meta_info": meta}
+
+
+class SglangGenerate(HttpTokenEngine):
+    """The generate endpoint of SGLang."""
+
+    BASE_URL = "http://localhost:30000/v1"
+    PATH = ""
+    ROOT_PATH = "/generate"
+    ANSWER = _Answer
+    COLLECTOR = SglangCollector
+    TOP_LEVEL = frozenset(
+        ("extra_key", "lora_path", "priority", "rid", "return_routed_experts", "session_id")
+    )
+
+    def _body(
+        self,
+        prompt_ids: Sequence[int],
+        settings: Settings,
+        stop_token_ids: Sequence[int],
+        limit: int,
+        *,
+        is_stream: bool,
+    ) -> dict[str, Json]:
+        more, sampling = self._split(settings.extra)
+        parameters: dict[str, Json] = {
+            "max_new_tokens": limit,
+            "temperature": settings.temperature,
+            "top_p": settings.top_p,
+            "sampling_seed": settings.seed,
+            "stop": settings.stop,
+            "stop_token_ids": list(stop_token_ids) or None,
+            "skip_special_tokens": False,
+        }
+        body: dict[str, Json] = {
+            "input_ids": list(prompt_ids),
+            "sampling_params": {name: value for name, value in parameters.items() if value is not None}
+            | sampling,
+            "return_logprob": settings.logprobs is not False,
+        }
+        if is_stream:
+            body["stream"] = True
+        return body | more
+
+    def _read(self, answer: _Answer, sent: int) -> Generated:
+        meta = answer.meta_info
+        sampled, ids = meta.output_token_logprobs, answer.output_ids
+        known = None if sampled is None else [item.token_id for item in sampled]
+        ids = known if ids is None else ids
+        spans = meta.weight_versions or ()
+        return make_generated(
+            ids,
+            [item.logprob for item in sampled] if sampled is not None and known == ids else None,
+            None if meta.finish_reason is None else meta.finish_reason.type,
+            prompt=(sent, meta.prompt_tokens),
+            counted=meta.completion_tokens,
+            weight_version=meta.weight_version,
+            versions=read_versions(spans, len(ids or ())) if len(spans) > 1 else (),
+            response_id=meta.id,
+            cached_tokens=meta.cached_tokens or 0,
+        )

@@ -1,0 +1,113 @@
+"""The reading of answers, which all renderers share whose calls Treadle has a text format for."""
+
+from collections.abc import Sequence
+
+from treadle.core.errors import FormatError, UnsupportedPartError
+from treadle.core.parts import describe
+from treadle.core.types import FinishReason, Json, Message, Role, ToolCall, ToolSpec
+from treadle.formats import IncrementalParser, find_format, parse
+from treadle.formats.engine.rendering import arguments_of
+from treadle.formats.transcript import calls_of
+
+
+class AnswerReader:
+    """The part of a renderer that reads answers. A subclass has `decode` and the ids that end answers."""
+
+    def __init__(self, format: str, stop_token_ids: Sequence[int], prefill: str = "") -> None:
+        """Make a reader.
+
+        `prefill` is the text of the prompt after the mark that begins the answer: with an opening tag of thinking
+        in it, answers begin in the middle of the reasoning.
+        """
+        self.format = format
+        self.stop_token_ids = tuple(dict.fromkeys(stop_token_ids))
+        self._tags = find_format(format).reasoning
+        self.begins_in_reasoning = self._find_open(prefill) is not None
+        """True if the prompt ends with the tag that opens reasoning."""
+
+    def decode(self, token_ids: Sequence[int]) -> str:
+        """Return the text of ids, special tokens included."""
+        raise NotImplementedError
+
+    def parser(self, tools: Sequence[ToolSpec]) -> IncrementalParser | None:
+        """See `Renderer.parser`."""
+        return IncrementalParser(self.format, tools, begins_in_reasoning=self.begins_in_reasoning)
+
+    def read(
+        self,
+        token_ids: Sequence[int],
+        tools: Sequence[ToolSpec],
+        *,
+        finish: FinishReason,
+        stop: Sequence[str] = (),
+    ) -> Message:
+        """See `Renderer.read`."""
+        return self._read_text(self.text_of(token_ids, stop), tools, is_cut=finish is FinishReason.LENGTH)
+
+    def _read_text(self, text: str, tools: Sequence[ToolSpec], *, is_cut: bool) -> Message:
+        parsed = parse(text, self.format, tools, begins_in_reasoning=self.begins_in_reasoning)
+        calls = calls_of(parsed, is_cut=is_cut)
+        return Message(Role.ASSISTANT, parsed.content, tuple(calls), reasoning=parsed.reasoning)
+
+    def text_of(self, token_ids: Sequence[int], stop: Sequence[str] = ()) -> str:
+        """Return the text of an answer, without the token that ended it, up to the first of the texts `stop`."""
+        is_ended = len(token_ids) and token_ids[-1] in self.stop_token_ids
+        return cut_at(self.decode(token_ids[:-1] if is_ended else token_ids), stop)
+
+    def close(self, prior: Sequence[int]) -> str:
+        """Return the text that ends the reasoning of an answer which was cut off within it; "" if it was not."""
+        begin = next((at for at in range(len(prior) - 1, -1, -1) if prior[at] in self.stop_token_ids), -1)
+        closer = self._find_open(self.decode(prior[begin + 1 :]))
+        return "" if closer is None else f"\n{closer}\n\n"
+
+    def _find_open(self, text: str) -> str | None:
+        """Return the tag that closes the reasoning in which `text` ends; `None` if it does not end in one."""
+        return next(
+            (closer for opener, closer in self._tags if text.rfind(opener) > text.rfind(closer)),
+            None,
+        )
+
+
+def cut_at(text: str, stop: Sequence[str]) -> str:
+    """Return `text` up to the first of the texts `stop`."""
+    ends = [at for item in stop if item and (at := text.find(item)) != -1]
+    return text[: min(ends)] if ends else text
+
+
+def check_parts(messages: Sequence[Message], name: str) -> None:
+    """Check that messages have no parts. Raises: `UnsupportedPartError`."""
+    for message in messages:
+        for part in message.parts:
+            raise UnsupportedPartError(
+                f"the renderer {name!r} cannot render {describe(part)}: a token engine is sent ids of text; leave "
+                "the part out, or use the model without a renderer"
+            )
+
+
+def to_wire(message: Message) -> dict[str, Json]:
+    """Return a message as chat templates expect it.
+
+    The arguments of a call are an object, or their text if they are not one.
+    """
+    wire: dict[str, Json] = {"role": message.role.value, "content": message.content}
+    if message.role is Role.TOOL:
+        return wire | {"tool_call_id": message.call_id or "", "name": message.name or ""}
+    if message.reasoning:
+        wire["reasoning_content"] = message.reasoning
+    if message.tool_calls:
+        wire["tool_calls"] = [
+            {
+                "type": "function",
+                "id": call.call_id,
+                "function": {"name": call.name, "arguments": _read(call)},
+            }
+            for call in message.tool_calls
+        ]
+    return wire
+
+
+def _read(call: ToolCall) -> Json:
+    try:
+        return arguments_of(call)
+    except FormatError:
+        return call.arguments

@@ -1,0 +1,222 @@
+"""Tokenizers that need no other package: bytes as ids, and byte-level BPE from a file in Hugging Face's form."""
+
+import heapq
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import lru_cache
+from hashlib import sha256
+from pathlib import Path
+from typing import Protocol
+
+import msgspec
+
+from treadle.core.errors import ConfigError
+from treadle.core.types import Json
+
+CHATML_TOKENS = ("<|im_start|>", "<|im_end|>", "<|endoftext|>")
+_MAX_WORDS = 50_000
+"""How many words a tokenizer keeps the ids of."""
+_MAX_KEPT_CHARS = 64
+"""The longest word that it keeps the ids of."""
+_GONE = -1
+"""What stands for an id that was merged with the one before it."""
+
+
+class Tokenizer(Protocol):
+    """The two directions between text and ids. Special tokens are never made from text."""
+
+    @property
+    def special_ids(self) -> Mapping[str, int]:
+        """The ids of the special tokens."""
+        ...
+
+    def encode(self, text: str) -> list[int]:
+        """Return the ids of a text, in which special tokens are ordinary text."""
+        ...
+
+    def decode(self, ids: Sequence[int], /) -> str:
+        """Return the text of ids, special tokens included. Bytes that are not UTF-8 become U+FFFD."""
+        ...
+
+
+class BpeTokenizer:
+    """Byte-level BPE: the ids of bytes, and merges of two ids in the order of their rank."""
+
+    def __init__(
+        self,
+        contents: Mapping[int, bytes],
+        merges: Iterable[tuple[int, int]] = (),
+        special_ids: Mapping[str, int] | None = None,
+        *,
+        pattern: str | None = None,
+    ) -> None:
+        """Make a tokenizer.
+
+        `contents` has the bytes of each id that is not special, the 256 single bytes included. `pattern` is a
+        regular expression for the words that merges do not cross; `None`: they cross everything.
+        """
+        self.special_ids = dict(special_ids or {})
+        self._contents = {**contents, **{number: text.encode() for text, number in self.special_ids.items()}}
+        by_content: dict[bytes, int] = {}
+        for number, content in contents.items():
+            by_content.setdefault(content, number)
+        missing = [byte for byte in range(256) if bytes([byte]) not in by_content]
+        if missing:
+            raise ConfigError(
+                f"the vocabulary has no token for the byte {missing[0]:#04x}; it is not byte-level"
+            )
+        self._bytes = [by_content[bytes([byte])] for byte in range(256)]
+        self._ranks: dict[tuple[int, int], tuple[int, int]] = {}
+        for rank, (one, other) in enumerate(merges):
+            joined = by_content.get(contents[one] + contents[other])
+            if joined is None:
+                raise ConfigError(f"the vocabulary has no token for the merge of {one} and {other}")
+            self._ranks.setdefault((one, other), (rank, joined))
+        self._split = None if pattern is None else re.compile(pattern).finditer
+        self._encode_word = lru_cache(maxsize=_MAX_WORDS)(self._merge)
+
+    def encode(self, text: str) -> list[int]:
+        """Return the ids of a text, in which special tokens are ordinary text."""
+        ids: list[int] = []
+        for word in self._words(text):
+            ids += self._encode_word(word) if len(word) <= _MAX_KEPT_CHARS else self._merge(word)
+        return ids
+
+    def decode(self, ids: Sequence[int], /) -> str:
+        """Return the text of ids. Raises: `ConfigError` for an id that is not in the vocabulary."""
+        try:
+            return b"".join([self._contents[number] for number in ids]).decode(errors="replace")
+        except KeyError as error:
+            raise ConfigError(
+                f"the id {error.args[0]} is not in the vocabulary of {len(self._contents)} ids; is this the "
+                "tokenizer of the model?"
+            ) from None
+
+    def _words(self, text: str) -> Iterable[str]:
+        if self._split is None:
+            return (text,) if text else ()
+        words: list[str] = []
+        end = 0
+        for found in self._split(text):
+            # What the pattern does not match is a word too.
+            words += [text[end : found.start()], found[0]]
+            end = found.end()
+        return [word for word in (*words, text[end:]) if word]
+
+    def _merge(self, word: str) -> tuple[int, ...]:
+        """Return the ids of a word: of all pairs that can be merged, the one of the lowest rank goes first."""
+        ids = [self._bytes[byte] for byte in word.encode(errors="surrogatepass")]
+        if not self._ranks:
+            return tuple(ids)
+        after = [*range(1, len(ids) + 1)]
+        before = [*range(-1, len(ids) - 1)]
+        heap: list[tuple[int, int, int, int, int]] = []
+
+        def offer(at: int) -> None:
+            if at < 0 or after[at] >= len(ids):
+                return
+            one, other = ids[at], ids[after[at]]
+            found = self._ranks.get((one, other))
+            if found is not None:
+                heapq.heappush(heap, (found[0], at, one, other, found[1]))
+
+        for at in range(len(ids)):
+            offer(at)
+        while heap:
+            _, at, one, other, joined = heapq.heappop(heap)
+            following = after[at]
+            if ids[at] != one or following >= len(ids) or ids[following] != other:
+                continue
+            ids[at], ids[following] = joined, _GONE
+            after[at] = after[following]
+            if after[at] < len(ids):
+                before[after[at]] = at
+            offer(at)
+            offer(before[at])
+        return tuple([number for number in ids if number != _GONE])
+
+
+def byte_tokenizer(special: Sequence[str] = CHATML_TOKENS) -> BpeTokenizer:
+    """Return the tokenizer whose ids are the bytes, followed by the special tokens."""
+    return BpeTokenizer(
+        {byte: bytes([byte]) for byte in range(256)},
+        special_ids={text: 256 + index for index, text in enumerate(special)},
+    )
+
+
+def load_bpe(path: Path) -> BpeTokenizer:
+    """Return the byte-level BPE tokenizer in a `tokenizer.json`.
+
+    Raises: `ConfigError` if the file cannot be read, or needs what only the package `tokenizers` can do.
+    """
+    try:
+        raw = msgspec.json.decode(path.read_bytes())
+    except OSError as error:
+        raise ConfigError(f"cannot read the tokenizer {str(path)!r}: {error.strerror}") from None
+    except msgspec.DecodeError as error:
+        raise ConfigError(f"{str(path)!r} is not JSON: {error}") from None
+    try:
+        return _read_bpe(raw)
+    except (LookupError, TypeError, AttributeError, ValueError) as error:
+        said = error if isinstance(error, ConfigError) else repr(error)
+        raise ConfigError(
+            f"{str(path)!r} is no byte-level BPE tokenizer that Treadle reads by itself ({said}); use hf:FOLDER, "
+            "which reads any tokenizer.json"
+        ) from None
+
+
+def _read_bpe(raw: Json) -> BpeTokenizer:
+    """Source: the files of tokenizers 0.23, whose byte-level vocabularies write bytes as GPT-2 did."""
+    model = raw["model"]
+    if model["type"] != "BPE" or raw.get("normalizer") is not None or model.get("ignore_merges"):
+        raise ConfigError("it has another model, or changes texts before it splits them")
+    letters = {letter: byte for byte, letter in _byte_letters().items()}
+    added = {item["content"]: item["id"] for item in raw.get("added_tokens") or ()}
+    if odd := [item["content"] for item in raw.get("added_tokens") or () if not item["special"]]:
+        raise ConfigError(f"it has the token {odd[0]!r}, which is not special and not in the vocabulary")
+    vocabulary = {token: number for token, number in model["vocab"].items() if token not in added}
+    contents = {number: bytes([letters[letter] for letter in token]) for token, number in vocabulary.items()}
+    pairs = [item.split(" ") if isinstance(item, str) else item for item in model["merges"]]
+    merges = [(vocabulary[one], vocabulary[other]) for one, other in pairs]
+    return BpeTokenizer(contents, merges, added, pattern=_read_pattern(raw["pre_tokenizer"]))
+
+
+def _read_pattern(raw: Json) -> str | None:
+    """Return the regular expression of words; `None` if there is none. Raises: `ConfigError` for other rules."""
+    steps = raw["pretokenizers"] if raw["type"] == "Sequence" else [raw]
+    *splits, last = steps
+    if last["type"] != "ByteLevel" or last.get("use_regex", True) or last.get("add_prefix_space", True):
+        raise ConfigError("its words follow the rules of GPT-2 or others")
+    if not splits:
+        return None
+    (split,) = splits
+    if split["type"] != "Split" or split["behavior"] != "Isolated" or split.get("invert"):
+        raise ConfigError(f"it splits texts by {split['type']}")
+    pattern = str(split["pattern"]["Regex"])
+    try:
+        re.compile(pattern)
+    except re.error:
+        raise ConfigError(f"its pattern {pattern!r} is none of Python's") from None
+    return pattern
+
+
+def _byte_letters() -> dict[int, str]:
+    """Return the letter that stands for each byte in files of byte-level tokenizers. Source: GPT-2."""
+    shown = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    hidden = [byte for byte in range(256) if byte not in shown]
+    return {byte: chr(byte) for byte in shown} | {byte: chr(256 + at) for at, byte in enumerate(hidden)}
+
+
+def hash_vocabulary(tokenizer: Tokenizer) -> str:
+    """Return a hash of the texts of all ids, by which tokenizers with the same ids are recognised."""
+    count = max(tokenizer.special_ids.values(), default=-1) + 1
+    special = sorted(tokenizer.special_ids.items())
+    texts = [_decode_one(tokenizer.decode, number) for number in range(count)]
+    return sha256(msgspec.json.encode([special, texts])).hexdigest()
+
+
+def _decode_one(decode: Callable[[Sequence[int]], str], number: int) -> str | None:
+    try:
+        return decode([number])
+    except (ValueError, LookupError):
+        return None
