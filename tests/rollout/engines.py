@@ -96,22 +96,36 @@ def take(log: dict[tuple[int, ...], list[Answer]], row: Trajectory, start: int, 
     ids = tuple(row.token_ids_T)
     taken: list[Answer] = []
     while True:
-        fitting = [
-            answer
-            for answer in log[ids[:start]]
-            if ids[start:end][: len(answer.token_ids)] == answer.token_ids
-            and array("f", answer.logprobs) == row.logprobs_T[start : start + len(answer.token_ids)]
-        ]
+        sizes = [(count_equal(answer, row, start, end), answer) for answer in log[ids[:start]]]
+        whole = [(size, answer) for size, answer in sizes if size == len(answer.token_ids)]
         # Of an aborted answer and a whole one with the same beginning, the whole one was delivered.
-        found = max(
-            fitting, key=lambda answer: (len(answer.token_ids), answer.finish != "abort"), default=None
-        )
-        assert found is not None, f"nobody sampled {list(ids[start:end])} after these {start} ids"
+        best = max(whole, key=lambda item: (item[0], item[1].finish != "abort"), default=None)
+        if best is None:
+            # The rest of a stream was lost on the way, and another answer goes on where it broke off.
+            cut = [
+                (size, answer)
+                for most, answer in sizes
+                for size in range(most, 0, -1)
+                if log.get(ids[: start + size])
+            ]
+            best = max(cut, key=lambda item: item[0], default=None)
+        assert best is not None, f"nobody sampled {list(ids[start:end])} after these {start} ids"
+        size, found = best
         log[ids[:start]].remove(found)
         taken.append(found)
-        start += len(found.token_ids)
+        start += size
         if start == end and found.finish != "abort":
             return taken
+
+
+def count_equal(answer: Answer, row: Trajectory, start: int, end: int) -> int:
+    """Return how many ids of an answer, from the first, a trajectory has from `start` on, with their logprobs."""
+    size = min(len(answer.token_ids), end - start)
+    logprobs = array("f", answer.logprobs)
+    for at in range(size):
+        if (answer.token_ids[at], logprobs[at]) != (row.token_ids_T[start + at], row.logprobs_T[start + at]):
+            return at
+    return size
 
 
 def recompute(app: EngineApp, graph: TokenGraph, model: str) -> None:

@@ -75,16 +75,21 @@ async def test_runs_over_every_endpoint_and_template(tmp_path, endpoint, variant
         assert len({tuple(row.token_ids_T) for row in graph.trajectories}) == branches
 
 
+@pytest.mark.parametrize("is_streamed", [False, True])
 @pytest.mark.parametrize("endpoint", list(ENDPOINTS))
-async def test_failing_and_repeated_requests(tmp_path, endpoint):
-    """Answers that were lost on the way are delivered in no trajectory."""
-    failures: dict[str, Any] = {"failure_rate": 0.3, "failure_kinds": ("dropped", "truncated", "overloaded")}
+async def test_failing_and_repeated_requests(tmp_path, endpoint, is_streamed):
+    """Answers that were lost on the way are delivered in no trajectory. What arrived of a stream that broke off is
+    kept if the endpoint takes ids, and goes on from there."""
+    if endpoint == "sglang_chat" and is_streamed:
+        return
+    failures: dict[str, Any] = {"failure_rate": 0.4, "failure_kinds": ("dropped", "truncated", "overloaded")}
     async with engine(endpoint, "oracle:0.2", **failures) as (app, server):
         made = connect(endpoint, "oracle:0.2", server.url, tmp_path, max_attempts=20)
-        runs, graph = await run_tasks(Agent(made, journal=MemoryJournal()))
+        runs, graph = await run_tasks(Agent(made, journal=MemoryJournal()), is_streamed=is_streamed)
     assert all(run.stop_reason == "completed" for run in runs)
     assert graph.conservation.thrown_away
     check(app, graph, lost=graph.conservation.thrown_away)
+    recompute(app, graph, "oracle:0.2")
 
 
 @pytest.mark.parametrize("endpoint", list(ENDPOINTS))
