@@ -136,18 +136,23 @@ def test_a_server_that_is_not_there_is_said_at_once(tmp_path: Path) -> None:
 
 
 def test_a_server_that_dies_is_a_failure_and_no_reward(tmp_path: Path) -> None:
-    with Server(0.03) as server:
-        work = Work(tmp_path, server.url)
-        config = (tmp_path / "rollout.yaml").read_text()
-        config = config.replace("max_attempts: 12", "max_attempts: 2").replace("attempts: 10", "attempts: 2")
-        (tmp_path / "rollout.yaml").write_text(config.replace(f"groups: {GROUPS}", "groups: 1000"))
-        process = work.start()
-        while not any(line["event"] == "group_ended" for line in work.read_output()):
-            assert process.poll() is None, work.error
-            threading.Event().wait(0.02)
+    server = Cli(tmp_path).start("mock", "--port", "0", "--latency", "0.03")
+    assert server.stdout is not None
+    work = Work(tmp_path, server.stdout.readline().strip())
+    config = (tmp_path / "rollout.yaml").read_text()
+    config = config.replace("max_attempts: 12", "max_attempts: 2").replace("attempts: 10", "attempts: 2")
+    (tmp_path / "rollout.yaml").write_text(config.replace(f"groups: {GROUPS}", "groups: 1000"))
+    process = work.start()
+    while not any(line["event"] == "group_ended" for line in work.read_output()):
+        assert process.poll() is None, work.error
+        threading.Event().wait(0.02)
+    server.kill()
+    server.communicate()
     assert process.wait(120) == 1
     assert "too many groups failed, the last one with: infrastructure: rollout rollout-" in work.error
     assert "go on later with: treadle rollout rollout.yaml" in work.error
     notices = work.read_output()
-    assert all(set(line["rewards"]) <= {1.0} for line in notices if line["event"] == "group_ended")
     assert {line["reward"] for line in notices if line["event"] == "rollout_ended"} == {1.0}
+    ended = [line for line in notices if line["event"] == "group_ended"]
+    assert {line["status"] for line in ended} == {"delivered", "failed"}
+    assert all(line.get("rewards", []) == [] for line in ended if line["status"] == "failed")
