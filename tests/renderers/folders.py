@@ -141,7 +141,8 @@ def make_folder(folder: Path, template: str) -> Path:
     folder.mkdir(exist_ok=True)
     tokenizer.save(str(folder / "tokenizer.json"))
     names = [ends] if isinstance(ends, str) else ends
-    config = {"eos_token": names[0], "bos_token": {"content": special[0]}, "chat_template": source}
+    begin = {"__type": "AddedToken", "content": special[0], "special": True}
+    config = {"eos_token": names[0], "bos_token": begin, "chat_template": source}
     (folder / "tokenizer_config.json").write_text(json.dumps(config))
     ids = [tokenizer.token_to_id(name) for name in names]
     (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": ids}))

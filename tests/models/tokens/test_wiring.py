@@ -139,7 +139,7 @@ async def probe(base_url, renderer):
 async def test_the_probe_compares_the_templates():
     async with serve(handle) as server:
         findings, result = await probe(server.base_url, "chatml")
-        assert (result.grade, result.output_mode) == ("tokens", "text")
+        assert (result.grade, result.output_mode) == ("token_exact", "text")
         same = findings["same template"]
         assert (same.is_there, same.seen) == (True, "chatml and the server make the same 37 ids")
         findings, _ = await probe(server.base_url, "chatml?thinking=open")

@@ -1,18 +1,16 @@
 """A run's tokens: what was sampled, what is trained on, and the log probabilities."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from treadle.cli.terminal.output import clean, print_lines, shorten, stdout, write_count
-from treadle.core.events import Event
 from treadle.core.types import Json
 from treadle.journal.protocol import Journal
-from treadle.trajectory.tokens import Decode, Decoders, TokenGrade, Trajectory, load_events, read_tokens
-from treadle.trajectory.tokens.decoders import load_decoders
-from treadle.trajectory.tokens.drift import find_decode
+from treadle.renderers.registry import load_renderer
+from treadle.trajectory.tokens import Decode, TokenGrade, Trajectory, load_tokens
 from treadle.trajectory.tokens.pieces import split_text
 
 if TYPE_CHECKING:
@@ -39,9 +37,8 @@ def print_tokens(
 
     Raises: `ConfigError` for an unknown renderer.
     """
-    events = load_events(journal, run_id)
-    decoders = _find_decoders(journal, events, renderer)
-    graph = read_tokens(events, decoders)
+    given = None if renderer is None else load_renderer(renderer).decode
+    graph = load_tokens(journal, run_id, decode=given)
     proof = graph.conservation
     if is_json:
         rows = [_write_row(item) for item in graph.trajectories]
@@ -60,18 +57,9 @@ def print_tokens(
         if item.grade is TokenGrade.TEXT:
             console.print("the server returned no token ids: treadle show RUN shows the text", style="dim")
         else:
-            decode = find_decode(decoders, item.tokenizer)
+            decode = graph.find_decode(item.tokenizer)
             console.print(_draw(item, decode, is_full=is_full), soft_wrap=True)
     return not proof.faults
-
-
-def _find_decoders(journal: Journal, events: Sequence[Event], renderer: str | None) -> Decoders:
-    if renderer is not None:
-        from treadle.renderers.registry import load_renderer
-
-        return load_renderer(renderer).decode
-    trusted = {run_id for run_id in {event.run_id for event in events} if journal.is_trusted(run_id)}
-    return load_decoders(event.body for event in events if event.run_id in trusted)
 
 
 def _describe(item: Trajectory) -> str:

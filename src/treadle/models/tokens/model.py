@@ -132,7 +132,8 @@ class TokenModel:
         template refuses the messages.
         """
         prior = request.prior
-        if prior is not None and prior.messages and prior.tokenizer == self.renderer.fingerprint:
+        is_ours = prior is not None and prior.tokenizer == self.renderer.fingerprint
+        if prior is not None and is_ours and 0 < prior.messages <= len(request.messages):
             ids = unpack_ids(prior.token_ids)
             added = self._texts(request.messages.after(prior.messages), request)
             following = self.renderer.bridge(ids, added, request.tools, is_cut=prior.is_cut)

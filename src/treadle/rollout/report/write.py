@@ -105,7 +105,7 @@ def _rewards(facts: Facts) -> str:
     return section(
         "rewards",
         "Rewards",
-        "The mean reward of each group, in the order of the groups. The band is the deviation within a group.",
+        "The mean reward of each group, in the order of delivery. The band is the deviation within a group.",
         draw_curve(facts.groups),
         table(["reward", "mean", "deviation", "least", "most"], named, numbers=(1, 2, 3, 4)),
     )

@@ -1,7 +1,7 @@
 """Tokens: what of a run's journal an engine sampled, as branches of token ids."""
 
 from treadle.trajectory.tokens.drift import Decode, Decoders
-from treadle.trajectory.tokens.graph import Conservation, TokenGraph, load_events, load_tokens, read_tokens
+from treadle.trajectory.tokens.graph import Conservation, TokenGraph, load_tokens, read_tokens
 from treadle.trajectory.tokens.nodes import Node
 from treadle.trajectory.tokens.types import Drift, DriftReport, Span, TokenGrade, Trajectory
 
@@ -16,7 +16,6 @@ __all__ = [
     "TokenGrade",
     "TokenGraph",
     "Trajectory",
-    "load_events",
     "load_tokens",
     "read_tokens",
 ]
