@@ -26,6 +26,7 @@ from benchmarks import (
     tokens,
     tools,
     turn,
+    workers,
 )
 
 BENCHMARKS = {
@@ -61,6 +62,8 @@ BENCHMARKS = {
     "context": context.measure,
     "cache": context.measure_cache,
     "judging": judging.measure,
+    "workers": workers.measure,
+    "ray": workers.measure_ray,
 }
 
 
