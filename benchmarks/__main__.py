@@ -64,6 +64,7 @@ BENCHMARKS = {
     "judging": judging.measure,
     "workers": workers.measure,
     "ray": workers.measure_ray,
+    "many": workers.measure_many,
 }
 
 
