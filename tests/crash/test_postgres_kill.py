@@ -30,7 +30,7 @@ def server() -> Iterator[Server]:
 @pytest.mark.parametrize("name", CASES)
 def test_the_process_is_killed_at_boundaries(name: str, tmp_path: Path, postgres_server: Server) -> None:
     """The short form tests a few boundaries; the full form tests every one."""
-    count = enumerate_points(tmp_path, (name, False), "process", 1 if IS_FULL else 31, postgres_server)
+    count = enumerate_points(tmp_path, (name, False), "process", 1 if IS_FULL else 41, postgres_server)
     assert count >= 2
 
 
@@ -38,7 +38,7 @@ def test_the_process_is_killed_at_boundaries(name: str, tmp_path: Path, postgres
 def test_the_server_is_killed_at_boundaries(name: str, tmp_path: Path, server: Server) -> None:
     """The run goes on when the server is there again: nothing is lost, and nothing is done twice."""
     total, expected = dry_run(tmp_path, (name, False), "process", server)
-    for point in range(1, total, 1 if IS_FULL else total // 4):
+    for point in range(1, total, 1 if IS_FULL else total // 2):
         path = choose(tmp_path / f"{point}.db", server)
         assert run_once(path, name, "process", point, False, server=str(server.folder)) == 0
         server.wait()

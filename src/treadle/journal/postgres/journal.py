@@ -63,12 +63,15 @@ class PostgresJournal(TableJournal[Transaction]):
         self.level = writing.level
         """The level: the requested one, or that of the journal if it is stronger."""
         pending, changes = Pending(), Changes()
-        self._listener = Listener(Link(self._address, self.level), writing, changes)
-        reader = PostgresReader(Link(self._address, self.level))
+        self._listener = Listener(self._make_link(), writing, changes)
+        reader = PostgresReader(self._make_link())
         self._tenant_committer = PostgresCommitter(
             writing, lease_seconds, clock, changes, pending, self._listener
         )
         super().__init__(self._address.name, reader, self._tenant_committer, pending, changes)
+
+    def _make_link(self) -> Link:
+        return Link(self._address, self.level, was_connected=True)
 
     def __repr__(self) -> str:
         return f"PostgresJournal({self._name!r}, level={self.level!r})"

@@ -63,7 +63,9 @@ _log = logging.getLogger("treadle.journal")
 class Link:
     """One connection. Its user lets only one thread call it at a time."""
 
-    def __init__(self, address: Address, level: str, settings: str = "") -> None:
+    def __init__(
+        self, address: Address, level: str, settings: str = "", *, was_connected: bool = False
+    ) -> None:
         self.address = address
         self._settings = settings
         self.level = level
@@ -71,7 +73,8 @@ class Link:
         """The connection; `None` until it is needed, and after it was lost."""
         self.is_closing = threading.Event()
         """Set when the journal is being closed, after which nothing waits for the server."""
-        self._was_connected = False
+        self._was_connected = was_connected
+        """True if the server was reached before. Then it is worth waiting for."""
 
     def connect(self) -> Db:
         """Return the connection, which is made if there is none. Raises: `psycopg.Error`."""
