@@ -20,10 +20,13 @@ from benchmarks import (
     power,
     recall,
     resume,
+    rollouts,
     shell,
     steps,
     streaming,
     telemetry,
+    token_bytes,
+    tokens,
     tools,
     turn,
 )
@@ -31,8 +34,10 @@ from benchmarks import (
 BENCHMARKS = {
     "steps": steps.measure,
     "memory": steps.measure_memory,
+    "tokens": tokens.measure,
     "telemetry": telemetry.measure,
     "growth": growth.measure,
+    "token_bytes": token_bytes.measure,
     "calls": calls.measure,
     "bodies": growth.measure_bodies,
     "files": files.measure,
@@ -61,6 +66,7 @@ BENCHMARKS = {
     "context": context.measure,
     "cache": context.measure_cache,
     "judging": judging.measure,
+    "rollouts": rollouts.measure_window,
 }
 
 

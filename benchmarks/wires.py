@@ -1,12 +1,18 @@
 """The responses of a server of each dialect: a text with a tool call, or a text alone; complete and streamed."""
 
 import json
+import struct
 from collections.abc import Callable
+from functools import partial
+from random import Random
 from typing import Any
 
 from msgspec import Struct
 
 ARGUMENTS: dict[str, object] = {"a": 1, "b": 2}
+TOKENS = 200
+"""How many tokens an answer of vLLM has."""
+PROMPT_TOKENS = 300
 _TEXT = json.dumps(ARGUMENTS, separators=(",", ":"))
 
 
@@ -169,6 +175,48 @@ def _completions(call_id: str | None, words: list[str], number: int) -> Answer:
     return Answer(whole, [*[_sse(chunk) for chunk in chunks], b"data: [DONE]\n\n"])
 
 
+def _vllm(
+    call_id: str | None, words: list[str], number: int, *, has_tokens: bool, is_text: bool = False
+) -> Answer:
+    """Return vLLM's answer of 200 tokens, with their ids and log probabilities or without."""
+    random = Random(number)
+    words = [random.choice((" the", " of", "ing", "\n", " test", "er", " x1")) for _ in range(TOKENS)]
+    make = _completions if is_text else _openai_chat
+    made = json.loads(make(call_id, words, number).whole)
+    made["usage"] = {
+        "prompt_tokens": PROMPT_TOKENS + number * (TOKENS + 20),
+        "completion_tokens": TOKENS,
+        "total_tokens": PROMPT_TOKENS + number * (TOKENS + 20) + TOKENS,
+    }
+    if has_tokens:
+        prompt = [random.randrange(150_000) for _ in range(PROMPT_TOKENS)]
+        for before in range(number + 1):
+            # The ids of an answer are those that follow in the next prompt.
+            ids = [Random(before * 1000 + at).randrange(150_000) for at in range(TOKENS)]
+            if before < number:
+                prompt += [*ids, *range(20)]
+        logprobs = [struct.unpack("f", struct.pack("f", -3 * random.random()))[0] for _ in words]
+        choice = made["choices"][0]
+        choice["token_ids"] = ids
+        if is_text:
+            tops = [{word: logprob} for word, logprob in zip(words, logprobs, strict=True)]
+            choice["logprobs"] = {
+                "text_offset": list(range(TOKENS)),
+                "token_logprobs": logprobs,
+                "tokens": words,
+                "top_logprobs": tops,
+            }
+            choice["prompt_token_ids"] = prompt
+        else:
+            content = [
+                {"token": word, "logprob": logprob, "bytes": list(word.encode()), "top_logprobs": []}
+                for word, logprob in zip(words, logprobs, strict=True)
+            ]
+            choice["logprobs"] = {"content": content}
+            made["prompt_token_ids"] = prompt
+    return Answer(_encode(made), [])
+
+
 WIRES = {
     "openai_chat": Wire(_openai_chat, b'"role":"tool"'),
     "openai_responses": Wire(_openai_responses, b'"type":"function_call_output"'),
@@ -176,4 +224,8 @@ WIRES = {
     "gemini": Wire(_gemini, b'"functionResponse"', b":streamGenerateContent"),
     "ollama": Wire(_ollama, b'"role":"tool"', is_sse=False),
     "completions": Wire(_completions, b"\\n</tool_response>"),
+    "vllm_text": Wire(partial(_vllm, has_tokens=False, is_text=True), b"\\n</tool_response>"),
+    "vllm_text_tokens": Wire(partial(_vllm, has_tokens=True, is_text=True), b"\\n</tool_response>"),
+    "vllm": Wire(partial(_vllm, has_tokens=False), b'"role":"tool"'),
+    "vllm_tokens": Wire(partial(_vllm, has_tokens=True), b'"role":"tool"'),
 }

@@ -80,6 +80,9 @@ def _command_tables(_: str) -> str:
         else:
             assert isinstance(entry, Command)
             rows.append(f"| `treadle {name}` | {entry.summary} |")
+            rows += [
+                f"| `treadle {name} {sub}` | {command.summary} |" for sub, command in entry.commands.items()
+            ]
     return "\n\n".join(
         f"### {panel}\n\n| command | what it does |\n| --- | --- |\n" + "\n".join(rows)
         for panel, rows in panels.items()

@@ -51,6 +51,7 @@ PURE = frozenset(
         "math",
         "msgspec",
         "re",
+        "struct",
         "string",
         "struct",
         "sys",

@@ -21,6 +21,8 @@ def commands(entries: dict[str, Command | Group] = COMMANDS) -> Iterator[tuple[t
                 yield (name, *words), command
         else:
             yield (name,), entry
+            for words, command in commands(dict(entry.commands)):
+                yield (name, *words), command
 
 
 ALL = dict(commands())

@@ -1,6 +1,7 @@
 """The dialect `completions`: the exact prompt, responses, streams and tokens."""
 
 import json
+import math
 
 import pytest
 from tests.models.answers import Listener
@@ -33,12 +34,13 @@ TRANSCRIPT = Log(
 
 def answer(text=" Sunny.", finish="stop", **more):
     choice = {"index": 0, "text": text, "finish_reason": finish, **more}
+    count = len(more["token_ids"]) if isinstance(more.get("token_ids"), list) else 3
     return {
         "id": "cmpl-1",
         "object": "text_completion",
         "model": "m-1",
         "choices": [choice],
-        "usage": {"prompt_tokens": 7, "completion_tokens": 3, "total_tokens": 10},
+        "usage": {"prompt_tokens": 7, "completion_tokens": count, "total_tokens": 10},
     }
 
 
@@ -175,7 +177,7 @@ async def test_tokens(prompt_in_choice):
     completion, _ = await ask(answer(logprobs={"tokens": ["a"], "token_logprobs": [-0.5]}))
     assert completion.tokens == TokenRecord.of(logprobs=(-0.5,), tokens=("a",))
     completion, _ = await ask(answer(logprobs={"tokens": ["a"], "token_logprobs": [None]}))
-    assert completion.tokens == TokenRecord(tokens=("a",))
+    assert completion.tokens == TokenRecord.of(logprobs=[math.nan], tokens=("a",))
 
 
 def stream(*events, end=b"data: [DONE]\n\n"):
@@ -190,7 +192,7 @@ def piece(text="", finish=None, **more):
     }
 
 
-USAGE = {"id": "cmpl-1", "model": "m-1", "choices": [], "usage": {"prompt_tokens": 7, "completion_tokens": 3}}
+USAGE = {"id": "cmpl-1", "model": "m-1", "choices": [], "usage": {"prompt_tokens": 7, "completion_tokens": 2}}
 
 
 @pytest.mark.parametrize("size", [1, 7, 10_000])

@@ -491,7 +491,7 @@ LOGPROBS = {"content": [{"token": "Sun", "logprob": -0.1, "bytes": [1]}, {"token
     ],
 )
 async def test_tokens(top, choice, expected):
-    raw = answer() | top
+    raw = answer() | top | {"usage": None}
     raw["choices"][0] |= choice
     assert (await ask(raw)).tokens == expected
 

@@ -41,6 +41,9 @@ class LazyCommand(TyperCommand):
     def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
         """Load the command, and return its context."""
         assert self.name is not None
+        if isinstance(self._entry, Command) and args and args[0] in self._entry.commands:
+            own = LazyCommand(args[0], self._entry.commands[args[0]])
+            return own.make_context(f"{info_name} {args[0]}", args[1:], parent=parent, **extra)
         command = _load(self.name, self._entry)
         return command.make_context(info_name, args, parent=parent, **extra)
 

@@ -17,6 +17,7 @@ from treadle.cli.work.journals import Apart, find_runs, open_existing
 from treadle.core.errors import ConfigError, ExportError
 from treadle.core.registry import did_you_mean
 from treadle.export import FORMATS, export_rows, load_row
+from treadle.export.exporter import wants_tokens
 from treadle.export.files import open_writer
 from treadle.export.whole import write_whole
 from treadle.journal.jsonl import export_run
@@ -109,11 +110,12 @@ def _write_rows(
     on_done: Callable[[str], None],
 ) -> int:
     """Write the rows of runs to a file or folder, and return their number."""
+    has_tokens = wants_tokens(FORMATS.load(format_))
     with open_writer(format_, out) as writer:
         for run_id in run_ids:
             with apart.guard(run_id):
                 try:
-                    writer.write(load_row(journal, run_id))
+                    writer.write(load_row(journal, run_id, with_tokens=has_tokens))
                 except ExportError as error:
                     on_skip(run_id, str(error))
             on_done(run_id)

@@ -3,6 +3,8 @@
 The help of `treadle`, `treadle models` and `treadle tools` is made from this table and imports no command.
 """
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import NamedTuple
 
 
@@ -15,6 +17,8 @@ class Command(NamedTuple):
     """The first line of the function's docstring."""
     panel: str = "Commands"
     """The heading under which the help lists the command."""
+    commands: "Mapping[str, Command]" = MappingProxyType({})
+    """Commands of its own, which run if their name is the first argument."""
 
 
 class Group(NamedTuple):
@@ -174,6 +178,13 @@ PERSONA = {
     ),
 }
 
+ROLLOUT = {
+    "report": Command(
+        "treadle.cli.rollout.report:report",
+        "Write a report of rollouts as one HTML file: rewards, groups, lengths, tools, drift and tokens.",
+    ),
+}
+
 _RUN, _INSPECT, _DATA = "Run", "Inspect and export", "Training data"
 _SETUP, _OFFLINE = "Models, tools and tasks", "Try it offline"
 
@@ -190,6 +201,12 @@ COMMANDS: dict[str, Command | Group] = {
         "treadle.cli.generate:generate",
         "Generate training data: conversations in which an agent uses real tools, checked one by one.",
         _DATA,
+    ),
+    "rollout": Command(
+        "treadle.cli.rollout.command:rollout",
+        "Run groups of agents on tasks, and hand trainers what the model sampled.",
+        _DATA,
+        ROLLOUT,
     ),
     "resume": Command(
         "treadle.cli.resume:resume",
@@ -217,7 +234,7 @@ COMMANDS: dict[str, Command | Group] = {
         "List the sessions of a journal, the newest first, search their messages, or delete some.",
         _INSPECT,
     ),
-    "show": Command("treadle.cli.show:show", "Show a run's transcript or its events.", _INSPECT),
+    "show": Command("treadle.cli.show:show", "Show a run's transcript, its events or its tokens.", _INSPECT),
     "files": Command(
         "treadle.cli.files:files", "List the files of a run, or write them to a folder.", _INSPECT
     ),

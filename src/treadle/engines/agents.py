@@ -1,6 +1,7 @@
 """The agents of a worker, built from the specs of the runs that it drives, and kept."""
 
 import asyncio
+import os
 from collections.abc import Iterable
 from copy import copy
 from typing import Any
@@ -63,6 +64,7 @@ class Agents:
     def _build(self, spec: AgentSpec) -> Agent[Any] | ConfigError:
         """Return the agent of a spec, or why it cannot be built here. Blocks."""
         try:
+            _require_key(spec.model)
             agent = Agent.from_spec(spec, journal=self._journal)
         except ConfigError as error:
             return error
@@ -83,6 +85,20 @@ class Agents:
             if isinstance(agent, Agent):
                 await agent.close()
         self._hooks.close()
+
+
+def _require_key(part: PartSpec) -> None:
+    """Check that a key which was there when the run began is there too. Raises: `ConfigError`.
+
+    The server of a user may need no key, so the model itself would be built without one.
+    """
+    settings = part.settings or {}
+    variable = settings.get("api_key_env")
+    if variable and settings.get("base_url") is not None and not os.environ.get(str(variable)):
+        raise ConfigError(
+            f"no API key for the model {part.name!r} at {settings['base_url']}: set the environment variable "
+            f"{variable} where the worker runs"
+        )
 
 
 def _keep(kept: dict[bytes, Any], key: bytes, value: Any, limit: int) -> Any:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from treadle.core.errors import WorkerError
+from treadle.core.errors import ConfigError, WorkerError
 from treadle.engines.protocol import RunnerOptions
 from treadle.engines.queued import Hand, QueueRunner, Report
 from treadle.engines.runners import read_count
@@ -16,6 +16,8 @@ from treadle.engines.shared import import_path, share_window
 from treadle.journal.protocol import Journal
 from treadle.loop.wayout import see_through
 
+_WRONG_USAGE = 2
+"""The exit status of `treadle` if its options or its configuration are wrong."""
 _SHOWN_LINES = 5
 """How many of the last lines that a dead worker printed are in the error."""
 
@@ -66,7 +68,10 @@ class Process:
         finally:
             self.pid = None
             reading.cancel()
-        raise WorkerError(f"a worker process ended with status {code}: {' '.join(self._lines) or 'no error'}")
+        kind = ConfigError if code == _WRONG_USAGE else WorkerError
+        raise kind(
+            f"a worker process ended with status {code}: {' '.join(self._lines) or 'it printed no error'}"
+        )
 
     async def _read_errors(self, stream: asyncio.StreamReader) -> None:
         async for line in stream:

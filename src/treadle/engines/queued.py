@@ -15,6 +15,7 @@ from msgspec import Struct
 from treadle.agent.agent import Agent
 from treadle.agent.driving.begin import enqueue
 from treadle.agent.driving.resume import go_on, reopen, resume_run
+from treadle.agent.once import given_for
 from treadle.agent.options import Given, StreamOptions
 from treadle.agent.run import Run
 from treadle.agent.task import Task, load_task
@@ -22,7 +23,6 @@ from treadle.core.errors import ConfigError, JournalError, RunExistsError, Worke
 from treadle.core.state import Status
 from treadle.core.types import Fault, StopReason
 from treadle.engines.protocol import RunnerOptions, RunnerStatus
-from treadle.engines.runners import given_for
 from treadle.engines.watched import Count
 from treadle.journal.protocol import Journal, RunFilter, RunInfo, queue_of
 from treadle.loop.wayout import see_through
@@ -42,7 +42,7 @@ class Hand(Protocol):
         """Start the worker, and wait until it has died. `tell` takes its reports.
 
         If cancelled, stop the worker, and wait until it has given its runs back. Raises: `WorkerError` that says
-        why the worker died, if that is known.
+        why the worker died, if that is known; `ConfigError` if it would not help to start it again.
         """
         ...
 
@@ -145,13 +145,18 @@ class QueueRunner:
 
     def status(self) -> RunnerStatus:
         """See `Runner.status`."""
-        counts = list(self._counts.values())
+        counts, in_flight = list(self._counts.values()), len(self._waiting)
+
+        def add_up(numbers: list[int]) -> int:
+            # The newest reports may be older than the end of a run.
+            return min(in_flight, sum(numbers))
+
         return RunnerStatus(
             workers=len(counts),
-            in_flight=len(self._waiting),
-            driven=sum([count.in_flight for count in counts]),
-            waiting_on_model=sum([count.waiting_on_model for count in counts]),
-            waiting_on_tools=sum([count.waiting_on_tools for count in counts]),
+            in_flight=in_flight,
+            driven=add_up([count.in_flight for count in counts]),
+            waiting_on_model=add_up([count.waiting_on_model for count in counts]),
+            waiting_on_tools=add_up([count.waiting_on_tools for count in counts]),
             restarts=self._restarts,
         )
 
@@ -210,6 +215,9 @@ class QueueRunner:
                 await hand.work(tell)
             except WorkerError as failed:
                 error = failed
+            except ConfigError as wrong:
+                self._give_up(wrong)
+                return
             finally:
                 self._counts.pop(number, None)
             self._restarts += 1

@@ -13,7 +13,6 @@ from treadle.agent.driving.trust import require_trust
 from treadle.agent.options import Given
 from treadle.agent.run import Run
 from treadle.core.errors import LeaseLostError
-from treadle.core.types import Fault, StopReason
 from treadle.engines.agents import Agents
 from treadle.engines.protocol import RunnerOptions
 from treadle.engines.watched import Watched
@@ -98,7 +97,7 @@ class Worker:
                     await see_through(writer.release)
                     raise
                 given = Given(agent.answer, agent.deps, on_driver=hold)
-                ended = await continue_run(agent, run.state, writer, given, retries=self._options.retries)
+                await continue_run(agent, run.state, writer, given, retries=self._options.retries)
         except LeaseLostError as error:
             _log.warning("%s", error)
         except Exception as error:
@@ -107,8 +106,6 @@ class Worker:
             self._on_problem(run_id, error)
         else:
             self.done += 1
-            if ended.stop_reason is StopReason.ERROR and ended.fault is Fault.USER:
-                self._on_problem(run_id, RuntimeError(ended.error))
 
     async def _stop(self) -> None:
         """Cancel the runs in flight, which releases their leases, and close the agents."""

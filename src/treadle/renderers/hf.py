@@ -93,15 +93,17 @@ class HfRenderer(AnswerReader):
         calls = [
             ToolCall(item.call_id or "", item.name or "", "{}") for item in added if item.role is Role.TOOL
         ]
-        answer = Message(Role.ASSISTANT, _KNOWN, tuple(calls))
-        try:
-            alone = self._behind([_ASKED, answer], tools, begins_answer=False)
-            behind = self._behind([_ASKED, answer, *added], tools, begins_answer=True)
-        except ConfigError:
-            return None
-        if alone is None or behind is None:
-            return None
-        return self._continue(prior, alone, behind)
+        # A template that refuses several calls in one answer may still accept their results.
+        for count in dict.fromkeys((len(calls), min(len(calls), 1))):
+            answer = Message(Role.ASSISTANT, _KNOWN, tuple(calls[len(calls) - count :]))
+            try:
+                alone = self._behind([_ASKED, answer], tools, begins_answer=False)
+                behind = self._behind([_ASKED, answer, *added], tools, begins_answer=True)
+            except ConfigError:
+                continue
+            if alone is not None and behind is not None:
+                return self._continue(prior, alone, behind)
+        return None
 
     def _continue(self, prior: Sequence[int], alone: list[int], behind: list[int]) -> list[int] | None:
         """Return the ids after `prior`. `alone` and `behind` are the ids behind the known answer where it is the

@@ -39,6 +39,10 @@ class RolloutEnded(Notice, frozen=True, tag="rollout_ended"):
     reward: float | None
     steps: int
     stop_reason: str
+    input_tokens: int = 0
+    output_tokens: int = 0
+    """What it sampled itself; the beginning that a fork shares with its root is not counted again."""
+    cost_usd: float | None = 0.0
 
 
 class RolloutRetried(Notice, frozen=True, tag="rollout_retried"):
@@ -62,6 +66,16 @@ class GroupEnded(Notice, frozen=True, tag="group_ended"):
     staleness: int = 0
     reason: str | None = None
     """Why it was not delivered."""
+
+
+class Waiting(Notice, frozen=True, tag="waiting"):
+    """A sign of life while nothing ends, and while groups wait for their receivers."""
+
+    in_flight: int
+    undelivered: int = 0
+    """How many groups the receivers do not have yet."""
+    troubles: dict[str, str] = {}
+    """Why a sink cannot deliver at the moment, by its name."""
 
 
 class Average(Struct):
@@ -113,11 +127,21 @@ class Progress(Struct, kw_only=True):
     """How many rollouts are driven now."""
     waiting: int = 0
     """How many complete groups wait for their receiver."""
+    undelivered: int = 0
+    """How many groups were counted that a sink has not delivered yet."""
+    refused: int = 0
+    """How many groups a sink or its receiver has refused."""
+    troubles: dict[str, str] = msgspec.field(default_factory=dict)
+    """Why a sink cannot deliver at the moment, by its name."""
     on_model: int | None = None
     """How many rollouts wait for the model now; `None` if it is not known."""
     on_tools: int | None = None
     """How many wait for tools."""
     workers: int = 1
+    restarts: int = 0
+    """How many workers died and were replaced."""
+    sampled_tokens: int = 0
+    """The sampled tokens of the delivered groups. Each of them is delivered once."""
     input_tokens: int = 0
     output_tokens: int = 0
     tokens_per_second: float = 0.0
@@ -140,59 +164,39 @@ Listener: TypeAlias = Callable[[Notice, Progress], None]
 """A function that is called for each notice, with the counts after it."""
 
 
-class Watch:
-    """A hook that counts what the rollouts of this process wait for, and their tokens."""
+class TokenRate:
+    """The rate of output tokens of the last half minute. It is also a hook that counts inferences."""
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
         self._now = now
         self._began = now()
-        self._waits: dict[str, str] = {}
-        self._calls: dict[str, int] = {}
-        self._tokens: deque[tuple[float, int]] = deque()
+        self._counts: deque[tuple[int, int]] = deque()
+        """The tokens of each second that had some."""
+        self._total = 0
 
     def take(self, run_id: str, first_seq: int, bodies: Sequence[e.DurableBody]) -> None:
         """Count events; see `loop.hooks.Hook`."""
         for body in bodies:
-            self._count(run_id, body)
+            if isinstance(body, e.InferenceCompleted) and body.completion.usage is not None:
+                self.add(body.completion.usage.output_tokens)
 
     def __call__(self, event: Event) -> None:
         """Count an event; see `loop.hooks.Hook`."""
-        self._count(event.run_id, event.body)
+        self.take(event.run_id, event.seq, (event.body,))
 
-    def leave(self, run_id: str) -> None:
-        """Forget a run that is not driven any more; see `loop.hooks.Hook`."""
-        self._waits.pop(run_id, None)
-        self._calls.pop(run_id, None)
-
-    def _count(self, run_id: str, body: e.DurableBody) -> None:
-        if isinstance(body, e.InferenceStarted):
-            self._waits[run_id] = "model"
-        elif isinstance(body, e.InferenceCompleted):
-            self._waits.pop(run_id, None)
-            usage = body.completion.usage
-            if usage is not None:
-                self.add_tokens(usage.output_tokens)
-        elif isinstance(body, e.ToolStarted):
-            self._calls[run_id] = self._calls.get(run_id, 0) + 1
-            self._waits[run_id] = "tools"
-        elif isinstance(body, e.ToolCompleted):
-            self._calls[run_id] = left = self._calls.get(run_id, 1) - 1
-            if left <= 0:
-                self._waits.pop(run_id, None)
-
-    def add_tokens(self, tokens: int) -> None:
+    def add(self, tokens: int) -> None:
         """Count output tokens."""
-        self._tokens.append((self._now(), tokens))
-
-    def count(self, what: str) -> int:
-        """Return how many rollouts wait for `what`: `model` or `tools`."""
-        return list(self._waits.values()).count(what)
+        second = int(self._now())
+        if not self._counts or self._counts[-1][0] != second:
+            self._counts.append((second, 0))
+        self._counts[-1] = (second, self._counts[-1][1] + tokens)
+        self._total += tokens
 
     @property
-    def tokens_per_second(self) -> float:
-        """The rate of output tokens of the last half minute."""
+    def per_second(self) -> float:
+        """The output tokens per second."""
         now = self._now()
-        while self._tokens and now - self._tokens[0][0] > _RATE_SECONDS:
-            self._tokens.popleft()
-        span = min(_RATE_SECONDS, now - self._began)
-        return sum(tokens for _, tokens in self._tokens) / span if span > 0 else 0.0
+        while self._counts and now - self._counts[0][0] > _RATE_SECONDS:
+            self._total -= self._counts.popleft()[1]
+        seconds = min(_RATE_SECONDS, now - self._began)
+        return self._total / seconds if seconds > 0 else 0.0

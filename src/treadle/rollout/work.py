@@ -7,14 +7,12 @@ says why.
 import asyncio
 import sqlite3
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from treadle.agent.agent import Agent
-from treadle.agent.once import run_once
 from treadle.agent.run import Run
 from treadle.agent.task import Task, load_task
 from treadle.core.errors import (
@@ -29,19 +27,20 @@ from treadle.core.errors import (
 from treadle.core.state import Status as RunStatus
 from treadle.core.types import Fault, Json, StopReason, Usage
 from treadle.engines.ledger import Item, Outcome, Status
-from treadle.export.groups import Group, Rollout
-from treadle.rollout.agents import Agents
-from treadle.rollout.collect import Own, is_cut, make_rollout, measure
+from treadle.engines.protocol import Runner
+from treadle.export.groups import Group
+from treadle.rollout.collect import Collector, Rolled, rewards_of
 from treadle.rollout.config import Config
 from treadle.rollout.plan import GroupSpec
 from treadle.rollout.progress import RolloutEnded, RolloutRetried
+from treadle.rollout.seeded import Agents
 from treadle.rollout.slots import Expected, Slots
 from treadle.rollout.tree import fork_once
 from treadle.rollout.versions import Versions
 from treadle.sandbox.memory import SharedFiles
-from treadle.scoring.advantages import compute_advantages, has_variance
-from treadle.scoring.grade import grade, total_reward
-from treadle.scoring.registry import make_scorers, read_rewards
+from treadle.scoring.advantages import has_variance
+from treadle.scoring.grade import grade
+from treadle.scoring.registry import make_scorers
 
 GROUPS = "groups"
 """The name of the ledger's file with the delivered groups."""
@@ -54,14 +53,6 @@ class DroppedError(Exception):
     def __init__(self, text: str, status: Status = Status.REJECTED) -> None:
         super().__init__(text)
         self.status = status
-
-
-class Rolled(Struct, frozen=True):
-    """One finished rollout with what it used."""
-
-    rollout: Rollout
-    own: Own
-    is_cut: bool
 
 
 class Made(Struct, frozen=True):
@@ -82,7 +73,7 @@ class GroupWork:
         agents: Agents,
         slots: Slots,
         versions: Versions,
-        runner: "RunnerLike",
+        runner: Runner,
         *,
         until_wanted: Callable[[], Any],
         tell: Callable[[RolloutEnded | RolloutRetried], None],
@@ -94,8 +85,8 @@ class GroupWork:
         self._versions = versions
         self._runner = runner
         self._journal = agents.journal
-        self._rewards = read_rewards(config.rewards)
-        self._scorers = make_scorers(self._rewards)
+        self._collector = Collector(config, agents.journal)
+        self._scorers = make_scorers(self._collector.rewards)
         self._until_wanted = until_wanted
         self._tell = tell
 
@@ -107,69 +98,58 @@ class GroupWork:
             tree = self._config.tree
             roots = [index for index in spec.rollouts if tree is None or index < tree.roots]
             with self._slots.expect(len(roots)) as expected:
-                runs = await self._drive(spec, task, expected)
+                rolled = await self._drive(spec, task, expected)
         except DroppedError as dropped:
             return Made(spec, dropped=dropped)
-        rolled = tuple([await asyncio.to_thread(self._collect, run) for run in runs])
         for one in rolled:
-            for version in sorted(one.own.versions):
+            for version in sorted(one.versions):
                 self._versions.note(version)
-        made = Made(spec, rolled)
+        made = Made(spec, tuple(rolled))
         fault = self._find_fault(made)
         if fault is None:
             await self._until_wanted()
         return made if fault is None else replace(made, dropped=fault)
 
-    async def _drive(self, spec: GroupSpec, task: Task, expected: Expected) -> list[Run[Any]]:
-        """Return the finished runs of a group. The first one that cannot be finished ends the others."""
+    async def _drive(self, spec: GroupSpec, task: Task, expected: Expected) -> list[Rolled]:
+        """Return the finished rollouts of a group. The first one that cannot be finished ends the others."""
         files = SharedFiles(task.files)
-        runs: dict[int, asyncio.Task[Run[Any]]] = {}
+        made: dict[int, asyncio.Task[Rolled]] = {}
         tree = self._config.tree
         try:
             async with asyncio.TaskGroup() as group:
                 for index in spec.rollouts:
-                    root = None if tree is None or index < tree.roots else runs[index % tree.roots]
+                    root = None if tree is None or index < tree.roots else made[index % tree.roots]
                     work = _Rollout(spec, index, task, files, root)
-                    runs[index] = group.create_task(self._persist(work, expected))
+                    made[index] = group.create_task(self._persist(work, expected))
         except ExceptionGroup as failed:
             raise failed.exceptions[0] from None
-        return [runs[index].result() for index in spec.rollouts]
+        return [made[index].result() for index in spec.rollouts]
 
-    async def _persist(self, work: "_Rollout", expected: Expected) -> Run[Any]:
-        """Return the finished run of a rollout, after that of the rollout that it is forked from."""
+    async def _persist(self, work: "_Rollout", expected: Expected) -> Rolled:
+        """Return a finished rollout, after that of the rollout that it is forked from."""
         if work.root is None:
             return await self._repeat(work, expected, None)
         root = await asyncio.shield(work.root)
         with self._slots.expect(1) as own:
-            return await self._repeat(work, own, root)
+            return await self._repeat(work, own, root.run)
 
-    async def _repeat(self, work: "_Rollout", expected: Expected, root: Run[Any] | None) -> Run[Any]:
-        """Return the finished run of a rollout, which is tried again after a fault of the infrastructure."""
-        retries, run_id = self._config.retries, self._run_id(work)
+    async def _repeat(self, work: "_Rollout", expected: Expected, root: Run[Any] | None) -> Rolled:
+        """Return a finished rollout, which is tried again after a fault of the infrastructure."""
+        retries, run_id = self._config.retries, work.spec.run_id(self._config.name, work.index)
         for attempt in range(1, retries.attempts + 1):
             async with self._slots:
                 if attempt == 1:
                     expected.arrive()
                 run, fault = await self._try(work, run_id, root)
             if run is not None:
-                self._tell(
-                    RolloutEnded(
-                        run_id=run_id,
-                        task=work.spec.task,
-                        reward=total_reward(run.state.rewards, self._rewards),
-                        steps=run.steps,
-                        stop_reason=str(run.stop_reason),
-                    )
-                )
-                return run
+                rolled = await asyncio.to_thread(self._collector.read, run)
+                self._tell(_describe_rollout(work.spec.task, rolled))
+                return rolled
             if attempt < retries.attempts:
                 self._tell(RolloutRetried(run_id=run_id, attempt=attempt, error=fault))
                 await asyncio.sleep(min(retries.delay_seconds * 2 ** (attempt - 1), _MAX_DELAY_SECONDS))
         text = f"rollout {run_id} failed {retries.attempts} times, at last with: {fault}"
         raise DroppedError(f"infrastructure: {text}", Status.FAILED)
-
-    def _run_id(self, work: "_Rollout") -> str:
-        return f"{self._config.name}-{work.spec.group}-{work.index}"
 
     async def _try(self, work: "_Rollout", run_id: str, root: Run[Any] | None) -> tuple[Run[Any] | None, str]:
         """Return the finished run, or `None` and the fault of the infrastructure.
@@ -226,18 +206,16 @@ class GroupWork:
     def _find_fault(self, made: Made) -> DroppedError | None:
         """Return why a group of finished rollouts is not wanted; `None` if it is."""
         config = self._config
-        overlong = [one.rollout.run_id for one in made.rolled if self._is_overlong(one)]
+        overlong = [one.rollout.run_id for one in made.rolled if one.is_overlong]
         if overlong and config.overlong == "drop":
             return DroppedError(f"overlong: {', '.join(overlong)}")
-        if config.no_variance == "drop" and config.deliver == "group" and not has_variance(_rewards_of(made)):
+        if (
+            config.no_variance == "drop"
+            and config.deliver == "group"
+            and not has_variance(rewards_of(made.rolled))
+        ):
             return DroppedError("no_variance: all rewards are equal")
         return None
-
-    def _is_overlong(self, one: Rolled) -> bool:
-        most = self._config.max_row_tokens
-        return one.is_cut or (
-            most is not None and any(len(item.token_ids_T) > most for item in one.rollout.trajectories)
-        )
 
     def settle(self, item: Item, attempt: int, result: Made, connection: sqlite3.Connection) -> Outcome:
         """Return the outcome of an item; see `engines.engine.Work`."""
@@ -260,40 +238,16 @@ class GroupWork:
         line = msgspec.json.encode(outline(group, staleness)) + b"\n"
         return replace(outcome, status=Status.KEPT, file=GROUPS, line=line)
 
-    def _collect(self, run: Run[Any]) -> Rolled:
-        reward = total_reward(run.state.rewards, self._rewards)
-        known = run.state.rewards
-        rewards = {spec.name: known[spec.name] for spec in self._rewards if spec.name in known}
-        return Rolled(make_rollout(run, rewards, reward), measure(run.events), is_cut(run))
-
     def staleness_of(self, made: Made) -> int:
         """Return how many versions the weights are ahead of those of the oldest token."""
-        return self._versions.age([version for one in made.rolled for version in one.own.versions])
+        return self._versions.age([version for one in made.rolled for version in one.versions])
 
     def make_group(self, made: Made) -> Group:
         """Return the group as it is delivered now."""
-        rollouts = [one.rollout for one in made.rolled]
-        kind = self._config.advantages
-        if kind != "none" and self._config.deliver == "group":
-            advantages = compute_advantages(kind, _rewards_of(made))
-            rollouts = [replace(item, advantage=advantages[index]) for index, item in enumerate(rollouts)]
-        return Group(
-            group_id=f"{self._config.name}-{made.spec.group}",
-            number=made.spec.group,
-            task=made.spec.task,
-            rollouts=tuple(rollouts),
-            has_variance=has_variance(_rewards_of(made)),
-            weight_version=self._versions.current,
-        )
-
-    def rebuild(self, spec: GroupSpec) -> Group:
-        """Return a delivered group again, from its journal. Blocks."""
-        name = self._config.name
-        runs = [Run.load(f"{name}-{spec.group}-{index}", self._journal) for index in spec.rollouts]
-        return self.make_group(Made(spec, tuple([self._collect(run) for run in runs])))
+        return self._collector.make_group(made.spec, made.rolled, self._versions.current)
 
     def _describe(self, made: Made) -> Json:
-        rewards = _rewards_of(made)
+        rewards = rewards_of(made.rolled)
         graded = [reward for reward in rewards if reward is not None]
         return {
             "rewards": rewards,
@@ -301,6 +255,10 @@ class GroupWork:
             "solved": sum([reward >= self._config.solved_at for reward in graded]),
             "has_variance": has_variance(rewards),
             "staleness": self.staleness_of(made),
+            "weight_version": self._versions.current,
+            "sampled_tokens": sum(
+                [item.sampled_tokens for one in made.rolled for item in one.rollout.trajectories]
+            ),
         }
 
 
@@ -311,24 +269,22 @@ class _Rollout(Struct, frozen=True):
     index: int
     task: Task
     files: SharedFiles
-    root: "asyncio.Task[Run[Any]] | None"
+    root: "asyncio.Task[Rolled] | None"
     """The rollout that this one is forked from; `None` if it begins from the start."""
 
 
-class RunnerLike(Protocol):
-    """The driver of runs."""
-
-    async def run(self, agent: Agent[Any], run_id: str, task: str | Task, /, **options: Any) -> Run[Any]:
-        """Return the finished run."""
-        ...
-
-
-class Here:
-    """A runner in this process."""
-
-    async def run(self, agent: Agent[Any], run_id: str, task: str | Task, /, **options: Any) -> Run[Any]:
-        """Return the finished run."""
-        return await run_once(agent, run_id, task, **options)
+def _describe_rollout(task: str, rolled: Rolled) -> RolloutEnded:
+    rollout = rolled.rollout
+    return RolloutEnded(
+        run_id=rollout.run_id,
+        task=task,
+        reward=rollout.reward,
+        steps=rollout.steps,
+        stop_reason=rollout.stop_reason.value,
+        input_tokens=rolled.usage.input_tokens,
+        output_tokens=rolled.usage.output_tokens,
+        cost_usd=rolled.cost_usd,
+    )
 
 
 def outline(group: Group, staleness: int) -> Json:
@@ -355,13 +311,9 @@ def outline(group: Group, staleness: int) -> Json:
     }
 
 
-def _rewards_of(made: Made) -> list[float | None]:
-    return [one.rollout.reward for one in made.rolled]
-
-
 def _sum(rolled: Sequence[Rolled]) -> tuple[Usage, float | None]:
     usage = Usage()
     for one in rolled:
-        usage += one.own.usage
-    costs = [one.own.cost_usd for one in rolled]
+        usage += one.usage
+    costs = [one.cost_usd for one in rolled]
     return usage, None if None in costs else sum([cost for cost in costs if cost is not None])

@@ -15,7 +15,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from treadle.cli.options.complete import complete_model
-from treadle.cli.options.shared import ApiKey, BaseUrl, Tools
+from treadle.cli.options.shared import ApiKey, BaseUrl, Renderer, Tools
 from treadle.cli.options.signature import FieldOptions, Row, make_parameter
 from treadle.core.errors import ConfigError
 from treadle.core.masking import hide_in_url
@@ -151,6 +151,7 @@ class AgentOptions(Struct, frozen=True, kw_only=True, omit_defaults=True):
     model: str | None = None
     base_url: str | None = None
     api_key: str | None = None
+    renderer: str | None = None
     tools: tuple[str, ...] = ()
     settings: Settings = Settings()
 
@@ -160,7 +161,8 @@ class AgentOptions(Struct, frozen=True, kw_only=True, omit_defaults=True):
     @classmethod
     def parameters(cls) -> list[inspect.Parameter]:
         """See `OptionGroup.parameters`."""
-        own = {"model": Model, "tier": Tier, "base_url": BaseUrl, "api_key": ApiKey, "tools": Tools}
+        own = {"model": Model, "tier": Tier, "base_url": BaseUrl, "api_key": ApiKey}
+        own |= {"renderer": Renderer, "tools": Tools}
         return [*[make_parameter(name, kind, None) for name, kind in own.items()], *_SETTINGS.parameters()]
 
     @classmethod
@@ -181,6 +183,7 @@ class AgentOptions(Struct, frozen=True, kw_only=True, omit_defaults=True):
             model=model if tier is None else f"tier:{tier}",
             base_url=values["base_url"],
             api_key=values["api_key"],
+            renderer=values["renderer"],
             tools=tuple(values["tools"] or ()),
             settings=Settings(**_SETTINGS.read(values)),
         )

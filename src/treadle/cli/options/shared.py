@@ -88,6 +88,15 @@ BaseUrl: TypeAlias = Annotated[
         help="The address of the model's server, such as http://localhost:8000/v1.",
     ),
 ]
+Renderer: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        "--renderer",
+        metavar="NAME",
+        help="Send token ids to vLLM or SGLang and get token ids back. A renderer makes them: chatml, hf:FOLDER (a "
+        "tokenizer.json with its chat template), or family:NAME, such as family:qwen3.",
+    ),
+]
 ApiKey: TypeAlias = Annotated[
     str | None,
     typer.Option(

@@ -188,6 +188,10 @@ class RunAgents:
 def _given_settings(options: AgentOptions) -> dict[str, Json]:
     """Return the model settings that were given on the command line, by the names of `treadle.model`."""
     settings = {name: value for name, value in asdict(options.settings).items() if value is not None}
+    if options.renderer is not None:
+        from treadle.renderers.registry import locate
+
+        settings["renderer"] = locate(options.renderer)
     return settings if options.base_url is None else {"base_url": options.base_url, **settings}
 
 

@@ -11,7 +11,6 @@ from difflib import get_close_matches
 from importlib.metadata import entry_points
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, TypeAlias
-from urllib.parse import urlsplit
 
 from msgspec import Struct
 
@@ -19,12 +18,13 @@ from treadle.core.errors import ConfigError
 from treadle.core.registry import Registry, did_you_mean
 from treadle.core.types import Json, OutputMode, Settings
 from treadle.http.transport import Transport, address_of
-from treadle.models.config.keys import find_key
+from treadle.models.config.connect import connect, given_url, home_of
 from treadle.models.config.part import describe_part
 from treadle.models.config.presets import DIALECTS, find_preset, provider_names
 from treadle.models.protocol import Model
 from treadle.models.wire.preset import Preset, Quirks
 from treadle.models.wire.price import Price
+from treadle.renderers.registry import locate
 
 
 class ModelConfig(Struct, frozen=True, kw_only=True):
@@ -62,6 +62,7 @@ class ModelConfig(Struct, frozen=True, kw_only=True):
 if TYPE_CHECKING:
     from treadle.models.wrappers.limiter import Limiter
     from treadle.models.wrappers.retry import RetryModel
+    from treadle.renderers.protocol import Renderer
 
 Maker: TypeAlias = Callable[[ModelConfig], Model]
 AUTO = "auto"
@@ -92,6 +93,7 @@ def model(
     transport: Transport | None = None,
     output_mode: OutputMode | str | None = None,
     format: str | None = None,
+    renderer: "str | Renderer | None" = None,
     limiter: "Limiter | None" = None,
     **options: Json,
 ) -> Model:
@@ -99,15 +101,17 @@ def model(
 
     `openai` is any server that speaks chat completions, at `base_url` or OPENAI_BASE_URL. `timeout_seconds`
     limits the time in which the server sends nothing, `total_timeout_seconds` an answer with all attempts and the
-    waiting between them. A setting that is
-    `None` is left to the server. `extra` holds further fields of the request body and overrides the settings.
-    `output_mode` says how the model is made to give answers that fit a schema: `native`, `tool` or `text`.
-    `format` is for models whose tool calls are text that the server does not parse: one of
-    `treadle.formats.FORMATS`, or `auto`. `limiter` limits the requests of all models that share it. Further
-    `options` are those of the provider's dialect. The cost is computed from `price`, or from genai-prices if
-    that is installed and the provider's own server is asked. `context_tokens` is the model's context window;
-    without it, genai-prices or the server may know it. `api_key_env` is the environment variable that holds
-    the key, if it is not the provider's usual one; with "" no key is read.
+    waiting between them. A setting that is `None` is left to the server. `extra` holds further fields of the
+    request body and overrides the settings. `output_mode` says how the model is made to give answers that fit a
+    schema: `native`, `tool` or `text`. `format` is for models whose tool calls are text that the server does not
+    parse: one of `treadle.formats.FORMATS`, or `auto`. With a `renderer`, such as `chatml` or `hf:FOLDER`, a
+    model of vLLM or SGLang is sent token ids and returns token ids, so that what it sampled is never tokenised
+    again; the option `engine` names the endpoint, which otherwise the server is asked for. `limiter` limits the
+    requests of all models that share it. Further `options` are those of the provider's dialect. The cost is
+    computed from `price`, or from genai-prices if that is installed and the provider's own server is asked.
+    `context_tokens` is the model's context window; without it, genai-prices or the server may know it.
+    `api_key_env` is the environment variable that holds the key, if it is not the provider's usual one; with ""
+    no key is read.
 
     The model's `part` describes it for the agent spec, without secrets. Raises: `ConfigError` for an unknown
     provider or option, a missing key or a setting out of range.
@@ -133,6 +137,7 @@ def model(
         "transport": transport,
         "output_mode": output_mode,
         "format": format,
+        "renderer": locate(renderer) if isinstance(renderer, str) else renderer,
     }
     asked = options | {key: value for key, value in asked.items() if value is not None}
     priced = with_cost(bare_model(name, **asked), name, **asked)
@@ -171,6 +176,7 @@ def bare_model(
     max_attempts: int = 6,
     output_mode: OutputMode | str | None = None,
     format: str | None = None,
+    renderer: "str | Renderer | None" = None,
     **options: Any,
 ) -> Model:
     """Return a model as `model` does, with the same options, but without cost, limit and retries."""
@@ -199,6 +205,8 @@ def bare_model(
         options=options,
     )
     preset = find_preset(provider)
+    if renderer:
+        return _make_token_model(preset, provider, config, renderer, format)
     made = _find_maker(provider, name)(config) if preset is None else _make(preset, provider, config)
     if format is None:
         return made
@@ -247,7 +255,7 @@ def with_cost(
     preset = find_preset(provider)
     if price is not None or preset is None or preset.price_provider is None:
         return inner
-    if _given_url(preset, base_url) not in (None, home_of(preset)) or find_spec("genai_prices") is None:
+    if given_url(preset, base_url) not in (None, home_of(preset)) or find_spec("genai_prices") is None:
         return inner
     from treadle.models.wrappers.cost import CostModel
 
@@ -307,77 +315,62 @@ def _make(preset: Preset, provider: str, config: ModelConfig) -> Model:
 
     Raises: `ConfigError`.
     """
-    from treadle.http.transport import HttpTransport
-
     kind = DIALECTS.load(preset.dialect)
-    home = preset.base_url or kind.BASE_URL
-    base_url = _given_url(preset, config.base_url) or home
-    is_home = urlsplit(base_url).hostname == urlsplit(home).hostname
-    variable = preset.key_variable if config.api_key_env is None else config.api_key_env
-    api_key = config.api_key
-    if api_key is None and variable:
-        # A stored key is the provider's, and goes to no other server.
-        api_key = find_key(variable) if is_home else os.environ.get(variable) or None
-    headers = {
-        header: value
-        for header, variable in preset.header_variables.items()
-        if (value := os.environ.get(variable))
-    }
-    headers |= {name.lower(): value for name, value in (config.headers or {}).items()}
-    stem, slash, rest = config.name.partition("/")
-    if is_home and provider == "openai" and slash and find_preset(stem) is not None:
-        raise ConfigError(
-            f"{home} has no model {config.name!r}; did you mean {f'{stem}:{rest}'!r}? A model with this name on "
-            "another server needs its address: --base-url, or base_url= in Python"
-        )
-    if api_key is None and preset.needs_key and is_home and not _has_key(headers):
-        raise ConfigError(
-            f"no API key for {config.name!r} at {home}: set the environment variable "
-            f"{variable or preset.key_variable}, or store the key with `treadle models set-key {provider}`. If the "
-            "model is on another server, give its address: --base-url, or base_url= in Python"
-        )
     options: dict[str, Any] = dict(config.options)
     _check_options(provider, options, kind.OPTIONS)
     if preset.quirks != Quirks():
         options["quirks"] = preset.quirks
     made = kind(
         config.name,
-        name=f"{provider}:{config.name}",
-        base_url=base_url,
-        api_key=api_key,
+        **connect(preset, provider, config),
         settings=config.settings,
         price=config.price,
         context_tokens=config.context_tokens,
-        headers=headers,
-        key_variable=variable or preset.key_variable,
         output_mode=config.output_mode or preset.output_mode,
         # A mode that the user chose overrides what is known of the provider.
         decodes_beside_tools=preset.decodes_beside_tools or config.output_mode is not None,
-        transport=config.transport
-        or HttpTransport(
-            timeout_seconds=config.timeout_seconds,
-            connect_timeout_seconds=config.connect_timeout_seconds,
-            total_timeout_seconds=config.total_timeout_seconds,
-        ),
         **options,
     )
     made.tells_window = preset.tells_window
     return made
 
 
-def home_of(preset: Preset) -> str:
-    """Return the URL of the provider's own server."""
-    return preset.base_url or DIALECTS.load(preset.dialect).BASE_URL
+def _make_token_model(
+    preset: Preset | None,
+    provider: str,
+    config: ModelConfig,
+    renderer: "str | Renderer",
+    format: str | None,
+) -> Model:
+    """Return a model that is sent token ids and returns token ids. Raises: `ConfigError`."""
+    if preset is None or preset.dialect not in ("openai_chat", "completions"):
+        raise ConfigError(
+            f"a model of {provider!r} takes no token ids, so it can have no renderer; servers of vLLM and SGLang "
+            "take them"
+        )
+    if format is not None:
+        raise ConfigError(
+            f"give the format {format!r} as an option of the renderer, such as 'hf:FOLDER?format={format}'"
+        )
+    from treadle.models.tokens.engines.registry import make_engine
+    from treadle.models.tokens.model import TokenModel
+    from treadle.renderers.registry import load_renderer
 
-
-def _given_url(preset: Preset, base_url: str | None) -> str | None:
-    """Return the base URL that the caller or the environment gives; `None` if neither does."""
-    variable = preset.base_url_variable
-    return base_url or (os.environ.get(variable) if variable else None) or None
-
-
-def _has_key(headers: Iterable[str]) -> bool:
-    return any(name in ("authorization", "x-api-key", "api-key", "x-goog-api-key") for name in headers)
+    _check_options(provider, config.options, ("engine",))
+    engine = make_engine(
+        config.name,
+        kind=config.options.get("engine"),
+        context_tokens=config.context_tokens,
+        **connect(preset, provider, config),
+    )
+    return TokenModel(
+        engine,
+        load_renderer(renderer) if isinstance(renderer, str) else renderer,
+        settings=config.settings,
+        price=config.price,
+        context_tokens=config.context_tokens,
+        output_mode=config.output_mode,
+    )
 
 
 def _check_options(provider: str, options: Iterable[str], known: Iterable[str]) -> None:

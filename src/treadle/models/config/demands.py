@@ -6,7 +6,8 @@ import re
 
 from treadle.core.spec import PartSpec
 from treadle.http.transport import address_of
-from treadle.models.config.build import home_of, is_tiered, providers, split_name
+from treadle.models.config.build import is_tiered, providers, split_name
+from treadle.models.config.connect import home_of
 from treadle.models.config.file import load_config
 from treadle.models.config.presets import find_preset
 from treadle.models.config.tables import ModelTable
@@ -51,8 +52,10 @@ def _demand(part: PartSpec, table: ModelTable | None) -> str:
     keys = [key, *[name for name in preset.header_variables.values() if os.environ.get(name)]]
     for value in (table.headers or {}).values() if table is not None else ():
         keys += _VARIABLE.findall(value)
+    renderer = settings.get("renderer") or (table.renderer if table is not None else None)
     sent = ", ".join([str(name) for name in keys if name])
     return (
         f"send the conversation to {address_of(str(url))!r} for the model {part.name!r}"
         f"{f', with the keys in {sent}' if sent else ''}"
+        f"{f', and load the renderer {renderer!r}' if renderer else ''}"
     )

@@ -46,6 +46,7 @@ from treadle.models.config.tables import (
 from treadle.models.config.tiers import make_tiered, read_tiers
 from treadle.models.protocol import Model
 from treadle.models.wire.price import Price
+from treadle.renderers.registry import locate
 
 if TYPE_CHECKING:
     from treadle.models.wrappers.limiter import Limiter
@@ -103,7 +104,7 @@ class Config:
         if name is None:
             self._check_table("the model", table)
         first = self._member(table, options, limiter)
-        told = options if name is not None else _given(table, options)
+        told = options if name is not None else _given(table, options, self.path)
         bound = bind_key(table.model, told, table.api_key_env)
         first.part = describe_part(name or ":".join(split_name(table.model)), told | bound)
         made: Model = first
@@ -132,7 +133,7 @@ class Config:
         return (
             bare_model(name, **options)
             if table is None
-            else bare_model(table.model, **_given(table, options))
+            else bare_model(table.model, **_given(table, options, self.path))
         )
 
     def _find(self, name: str | None) -> tuple[str, ModelTable | None]:
@@ -152,7 +153,7 @@ class Config:
         self, table: ModelTable, options: Mapping[str, Any], limiter: "Limiter | None" = None
     ) -> "RetryModel":
         """Return one model with cost, limit and retries."""
-        given = _given(table, options)
+        given = _given(table, options, self.path)
         made = with_cost(bare_model(table.model, **given), table.model, **given)
         if table.limit is not None:
             limiter = self._limiter(table.limit)
@@ -213,8 +214,11 @@ class Config:
             raise ConfigError(f"{self._where}: {where} is {name!r}, {_hint(name, known, what)}")
 
 
-def _given(table: ModelTable, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options for `bare_model`: the table's, overridden by `options`. Raises: `ConfigError`."""
+def _given(table: ModelTable, options: Mapping[str, Any], path: Path | None) -> dict[str, Any]:
+    """Return the options for `bare_model`: the table's, overridden by `options`. `path` is the table's file.
+
+    Raises: `ConfigError`.
+    """
     given = table.model_dump(exclude_none=True)
     for name in ("model", "limit", "fallback", "cooldown_seconds", "cache", "options"):
         given.pop(name, None)
@@ -222,6 +226,8 @@ def _given(table: ModelTable, options: Mapping[str, Any]) -> dict[str, Any]:
         given["headers"] = {name: _fill(value) for name, value in table.headers.items()}
     if table.price is not None:
         given["price"] = Price(**table.price.model_dump())
+    if table.renderer is not None:
+        given["renderer"] = locate(table.renderer, None if path is None else path.parent)
     given |= table.options
     given |= {name: value for name, value in options.items() if value is not None}
     if given.get("api_key_env") and "api_key" not in given:

@@ -62,6 +62,10 @@ class ModelTable(Table):
     format: str | None = None
     """The text format of tool calls that the server does not parse, such as `hermes`; `auto` derives it from the
     model's name."""
+    renderer: str | None = None
+    """The renderer that makes the prompt's token ids, such as `chatml`, `hf:FOLDER` or `family:qwen3`, for a model
+    of vLLM or SGLang: it is sent token ids and returns token ids. A folder is relative to the folder of this
+    file."""
     options: dict[str, Any] = {}
     """Options that only this provider's dialect has."""
     timeout_seconds: Positive = 600.0

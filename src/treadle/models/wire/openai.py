@@ -5,7 +5,6 @@ import re
 
 from msgspec import Struct
 
-from treadle.core.packed import pack_ids
 from treadle.core.types import FinishReason, Json, TokenRecord, ToolSpec, Usage
 from treadle.models.wire.preset import Preset
 from treadle.models.wire.server import UnfinishedError
@@ -80,16 +79,6 @@ def read_usage(raw: Json) -> Usage | None:
             int(reasoning or 0),
         )
     except (AttributeError, TypeError, ValueError, OverflowError):
-        return None
-
-
-def read_ids(value: Json) -> bytes | None:
-    """Return token ids as packed bytes; `None` if `value` is not a list of token ids."""
-    if not isinstance(value, list):
-        return None
-    try:
-        return pack_ids(value)
-    except (TypeError, OverflowError):
         return None
 
 

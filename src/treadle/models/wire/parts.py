@@ -77,6 +77,14 @@ def text_of_part(part: Artifact, contents: Contents) -> str:
     return fence("document", content_of(part, contents).decode(errors="replace"), name=part.name)
 
 
+def with_files(message: Message, contents: Contents) -> Message:
+    """Return the message with its parts, which must be text files, as a part of its content."""
+    if not message.parts:
+        return message
+    texts = [text_of_part(part, contents) for part in message.parts]
+    return Message(message.role, "\n\n".join([message.content, *texts] if message.content else texts))
+
+
 def file_name(part: Artifact) -> str:
     """Return a file name for a document. APIs derive its type from the name's ending."""
     return part.name or f"document.{(part.mime_type or '').rpartition('/')[2] or 'bin'}"

@@ -26,8 +26,9 @@ class PlainReader(ABC):
     ANSWER: ClassVar[Any]
     """The type of a plain answer, which refuses unknown fields."""
 
-    def __init__(self, settings: Settings, price: Price | None) -> None:
-        self._decode = msgspec.json.Decoder(self.ANSWER).decode
+    def __init__(self, settings: Settings, price: Price | None, answer: Any = None) -> None:
+        """Make a reader. `answer` is the type of a plain answer with these settings, if it is not `ANSWER`."""
+        self._decode = msgspec.json.Decoder(answer or self.ANSWER).decode
         self._settings = settings
         self._price = price
         self._misses = 0

@@ -1,9 +1,10 @@
 """The base of all models that wrap another model."""
 
+from collections.abc import Callable
 from typing import ClassVar
 
 from treadle.core.spec import PartSpec
-from treadle.core.types import Artifact, Json, OutputMode, Usage
+from treadle.core.types import Artifact, Json, OutputMode, Request, Usage
 from treadle.models.protocol import (
     Model,
     check_parts,
@@ -62,6 +63,12 @@ class Wrapper:
     def has_price(self) -> bool:
         """Whether the inner model's answers have a cost."""
         return has_price(self.inner)
+
+    @property
+    def count_tokens(self) -> "Callable[[Request], int | None] | None":
+        """The inner model's function that counts the tokens of a prompt; `None` if it has none."""
+        count: Callable[[Request], int | None] | None = getattr(self.inner, "count_tokens", None)
+        return count
 
     def takes_schema(self, schema: dict[str, Json], *, has_tools: bool) -> bool:
         """Return whether the inner model's server decodes within `schema`."""

@@ -1,18 +1,27 @@
 """The reader of text completions: a raw object, or the bytes of a plain answer, becomes a `Completion`."""
 
-from typing import Literal
+from typing import Any, Literal
 
 from msgspec import Struct
 
-from treadle.core.packed import pack_logprobs
-from treadle.core.types import Completion, FinishReason, Json, Message, Role, Settings, TokenRecord
-from treadle.models.wire.openai import PlainAnswer, read_ids, read_reason, read_usage
+from treadle.core.types import Completion, FinishReason, Json, Message, Role, Settings, TokenRecord, Usage
+from treadle.models.wire.openai import PlainAnswer, read_reason, read_usage
 from treadle.models.wire.plain import PlainReader
 from treadle.models.wire.price import Price, cost_of
+from treadle.models.wire.tokens import Versions, make_record, read_versions
 
 _RESPONSE_FIELDS = frozenset(("id", "object", "created", "model", "choices", "usage", "error"))
 _CHOICE_FIELDS = frozenset(
-    ("index", "text", "finish_reason", "logprobs", "token_ids", "prompt_token_ids", "error")
+    (
+        "index",
+        "text",
+        "finish_reason",
+        "logprobs",
+        "token_ids",
+        "prompt_token_ids",
+        "weight_versions",
+        "error",
+    )
 )
 
 
@@ -36,6 +45,8 @@ def read_completion(raw: Json, settings: Settings, price: Price | None) -> Compl
         if finish:
             opaque["finish_reason"] = finish
     usage = read_usage(raw["usage"]) if raw.get("usage") else None
+    ids = choice.get("token_ids")
+    versions, weights = read_versions(choice.get("weight_versions"), None if ids is None else len(ids))
     return Completion(
         Message(Role.ASSISTANT, text),
         reason,
@@ -44,31 +55,30 @@ def read_completion(raw: Json, settings: Settings, price: Price | None) -> Compl
         raw.get("model"),
         raw.get("id"),
         settings,
-        _read_tokens(choice, raw),
+        _read_tokens(choice, raw, usage, versions),
         opaque or None,
+        weight_version=weights,
     )
 
 
-def _read_tokens(choice: dict[str, Json], raw: dict[str, Json]) -> TokenRecord | None:
+def _read_tokens(
+    choice: dict[str, Json], raw: dict[str, Json], usage: Usage | None, versions: Versions
+) -> TokenRecord | None:
     """Return the token ids and log probabilities of an answer; `None` if there are none.
 
     Source: OpenAI's `token_logprobs`, vLLM's `token_ids` and `prompt_token_ids`.
     """
     told = choice.get("logprobs")
-    logprobs: bytes | None = None
-    tokens: tuple[str, ...] | None = None
-    if isinstance(told, dict) and isinstance(told.get("token_logprobs"), list):
-        try:
-            logprobs = pack_logprobs(told["token_logprobs"])
-        except (TypeError, ValueError):
-            logprobs = None
-        texts = told.get("tokens")
-        if isinstance(texts, list) and all(isinstance(item, str) for item in texts):
-            tokens = tuple(texts)
-    token_ids = read_ids(choice.get("token_ids"))
-    prompt = read_ids(choice.get("prompt_token_ids")) or read_ids(raw.get("prompt_token_ids"))
-    record = TokenRecord(prompt, 0, token_ids, logprobs, tokens if token_ids is None else None)
-    return None if record == TokenRecord() else record
+    logprobs = told.get("token_logprobs") if isinstance(told, dict) else None
+    texts = told.get("tokens") if isinstance(told, dict) else None
+    return make_record(
+        choice.get("prompt_token_ids") or raw.get("prompt_token_ids"),
+        choice.get("token_ids"),
+        logprobs,
+        counted=None if usage is None else usage.output_tokens,
+        tokens=tuple(map(str, texts)) if isinstance(texts, list) else None,
+        versions=versions,
+    )
 
 
 # Plain answers
@@ -89,11 +99,58 @@ class _Answer(PlainAnswer, forbid_unknown_fields=True, gc=False, kw_only=True):
     choices: tuple[_Choice]
 
 
+class _Logprobs(Struct, gc=False):
+    token_logprobs: list[float | None] | None = None
+
+
+class _TokenChoice(Struct, forbid_unknown_fields=True, gc=False):
+    """The choice of an answer with token ids."""
+
+    text: str
+    finish_reason: Literal["stop", "length"]
+    token_ids: list[int]
+    index: int = 0
+    logprobs: _Logprobs | None = None
+    prompt_token_ids: list[int] | None = None
+    prompt_logprobs: None = None
+    stop_reason: None = None
+    routed_experts: None = None
+
+
+class _TokenAnswer(PlainAnswer, forbid_unknown_fields=True, gc=False, kw_only=True):
+    """An answer with token ids."""
+
+    choices: tuple[_TokenChoice]
+    ec_transfer_params: None = None
+    metrics: None = None
+
+
 class CompletionsReader(PlainReader):
-    """The reader of plain completions."""
+    """The reader of plain completions. If token ids are asked for, an answer with them is a plain one."""
 
     ANSWER = _Answer
 
-    def _read(self, answer: _Answer) -> Completion:
+    def __init__(self, settings: Settings, price: Price | None) -> None:
+        self._has_ids = bool(settings.return_token_ids)
+        super().__init__(settings, price, _TokenAnswer if self._has_ids else None)
+
+    def _read(self, answer: Any) -> Completion:
         usage = None if answer.usage is None else answer.usage.read()
-        return self._complete(answer.choices[0].text, (), usage, answer.model, answer.id)
+        choice = answer.choices[0]
+        if not self._has_ids:
+            return self._complete(choice.text, (), usage, answer.model, answer.id)
+        return Completion(
+            Message(Role.ASSISTANT, choice.text),
+            FinishReason(choice.finish_reason),
+            usage,
+            cost_of(usage, self._price),
+            answer.model,
+            answer.id,
+            self._settings,
+            make_record(
+                choice.prompt_token_ids,
+                choice.token_ids,
+                None if choice.logprobs is None else choice.logprobs.token_logprobs,
+                counted=None if usage is None else usage.output_tokens,
+            ),
+        )

@@ -17,7 +17,7 @@ from treadle.core.types import Completion, Json, Message, OutputMode, Request
 from treadle.models.dialects.completions.answer import CompletionsReader, read_completion
 from treadle.models.dialects.completions.stream import TextCollector
 from treadle.models.wire.http_model import HttpModel
-from treadle.models.wire.parts import Contents, check_part, text_of_part
+from treadle.models.wire.parts import Contents, check_part, with_files
 from treadle.models.wire.preset import Preset
 from treadle.models.wire.prompt import find_template
 
@@ -112,22 +112,11 @@ def _writer_for(template: str) -> Callable[[None, Message, Contents], tuple[None
     write = find_template(template).write
 
     def step(state: None, message: Message, contents: Contents) -> tuple[None, bytes]:
+        for part in message.parts:
+            check_part(part, CompletionsModel.DIALECT, CompletionsModel.PARTS)
         return None, _encode_inner(write(with_files(message, contents)))
 
     return step
-
-
-def with_files(message: Message, contents: Contents) -> Message:
-    """Return the message with its text files as part of its content.
-
-    Raises: `UnsupportedPartError` for other parts.
-    """
-    if not message.parts:
-        return message
-    for part in message.parts:
-        check_part(part, CompletionsModel.DIALECT, CompletionsModel.PARTS)
-    texts = [text_of_part(part, contents) for part in message.parts]
-    return Message(message.role, "\n\n".join([message.content, *texts] if message.content else texts))
 
 
 def _encode_schema(schema: dict[str, Json]) -> bytes:

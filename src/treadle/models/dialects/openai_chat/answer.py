@@ -4,11 +4,10 @@ What Treadle has a field for goes to that field, nulls and empty lists are dropp
 opaque at the level where it was. An answer that cannot be read is a `ServerError`.
 """
 
-from typing import Literal
+from typing import Any, Literal
 
 from msgspec import Struct
 
-from treadle.core.packed import pack_ids, pack_logprobs
 from treadle.core.types import (
     Artifact,
     Completion,
@@ -22,15 +21,30 @@ from treadle.core.types import (
     Usage,
 )
 from treadle.models.wire.arguments import text_of_value
-from treadle.models.wire.openai import PlainAnswer, read_ids, read_reason, read_usage
+from treadle.models.wire.openai import PlainAnswer, read_reason, read_usage
 from treadle.models.wire.parts import part_of_base64
 from treadle.models.wire.plain import PlainReader
 from treadle.models.wire.price import Price, cost_of
+from treadle.models.wire.tokens import make_record, read_versions
 
 _RESPONSE_FIELDS = frozenset(
-    ("id", "object", "created", "model", "choices", "usage", "error", "prompt_token_ids")
+    ("id", "object", "created", "model", "choices", "usage", "error", "prompt_token_ids", "metadata")
 )
-_CHOICE_FIELDS = frozenset(("index", "message", "delta", "finish_reason", "logprobs", "token_ids", "error"))
+_CHOICE_FIELDS = frozenset(
+    (
+        "index",
+        "message",
+        "delta",
+        "finish_reason",
+        "logprobs",
+        "token_ids",
+        "response_token_ids",
+        "prompt_token_ids",
+        "weight_versions",
+        "meta_info",
+        "error",
+    )
+)
 _MESSAGE_FIELDS = frozenset(
     (
         "role",
@@ -47,6 +61,8 @@ _MESSAGE_FIELDS = frozenset(
 _CALL_FIELDS = frozenset(("id", "type", "function", "index"))
 _FUNCTION_FIELDS = frozenset(("name", "arguments"))
 
+_TOKEN_FIELDS = frozenset(("token_ids", "response_token_ids", "prompt_token_ids", "logprobs", "meta_info"))
+"""The fields of a choice that say something of its tokens."""
 _CUT_SHORT = frozenset((FinishReason.LENGTH, FinishReason.CONTENT_FILTER))
 """Finish reasons that count even if the message contains calls."""
 _AUDIO_TYPES = {"mp3": "audio/mpeg", "pcm16": "audio/pcm"}
@@ -79,9 +95,9 @@ def read_completion(raw: Json, settings: Settings, price: Price | None) -> Compl
             opaque = {**(opaque or {}), "finish_reason": finish}
     raw_usage = raw.get("usage")
     usage = read_usage(raw_usage) if raw_usage else None
-    tokens = None
-    if "token_ids" in choice or "prompt_token_ids" in raw or choice.get("logprobs"):
-        tokens = _read_tokens(raw, choice)
+    tokens = weights = None
+    if not choice.keys().isdisjoint(_TOKEN_FIELDS) or "prompt_token_ids" in raw or "metadata" in raw:
+        tokens, weights = _read_tokens(raw, choice, usage)
     return Completion(
         message,
         reason,
@@ -93,6 +109,7 @@ def read_completion(raw: Json, settings: Settings, price: Price | None) -> Compl
         tokens,
         opaque,
         contents=contents or None,
+        weight_version=weights,
     )
 
 
@@ -213,26 +230,49 @@ def _cost(raw_usage: Json, usage: Usage | None, price: Price | None) -> float | 
     return cost_of(usage, price)
 
 
-def _read_tokens(raw: dict[str, Json], choice: dict[str, Json]) -> TokenRecord | None:
-    """Return the token ids and log probabilities of an answer; `None` if there are none.
+def _read_tokens(
+    raw: dict[str, Json], choice: dict[str, Json], usage: Usage | None
+) -> tuple[TokenRecord | None, str | None]:
+    """Return the tokens of an answer, and the version of the weights that sampled them; `None` if they are missing.
 
-    Source: OpenAI for logprobs, vLLM 0.11 for `prompt_token_ids`, `token_ids` and `token_id:N` texts.
+    Source: OpenAI for logprobs; vLLM 0.11 for `prompt_token_ids`, `token_ids` and `token_id:N` texts, and 0.33 for
+    `weight_versions`; SGLang 0.5.23 for `response_token_ids`, `prompt_token_ids` and `meta_info` of a choice, and
+    for `metadata`.
     """
-    token_ids = read_ids(choice.get("token_ids"))
-    logprobs: bytes | None = None
-    tokens: tuple[str, ...] | None = None
+    ids = choice.get("token_ids")
+    ids = choice.get("response_token_ids") if ids is None else ids
+    content = (choice.get("logprobs") or {}).get("content")
+    tokens = logprobs = None
+    places = [
+        item for item in (choice, raw.get("metadata"), choice.get("meta_info")) if isinstance(item, dict)
+    ]
+    sampled = places[-1].get("output_token_logprobs")
     try:
-        content = (choice.get("logprobs") or {}).get("content")
-        if content:
-            logprobs = pack_logprobs([item["logprob"] for item in content])
-            if token_ids is None:
+        if sampled:
+            logprobs = [item[0] for item in sampled]
+            ids = [item[1] for item in sampled] if ids is None else ids
+        elif content:
+            logprobs = [item["logprob"] for item in content]
+            if ids is None:
                 tokens = tuple([str(item["token"]) for item in content])
                 if all(token.startswith("token_id:") for token in tokens):
-                    token_ids, tokens = pack_ids([int(token[9:]) for token in tokens]), None
-    except (AttributeError, TypeError, KeyError, ValueError, OverflowError):
+                    ids = [int(token[9:]) for token in tokens]
+    except (AttributeError, TypeError, LookupError, ValueError):
         logprobs = tokens = None
-    record = TokenRecord(read_ids(raw.get("prompt_token_ids")), 0, token_ids, logprobs, tokens)
-    return None if record == TokenRecord() else record
+    spans = next((item["weight_versions"] for item in places if item.get("weight_versions")), None)
+    versions, newest = read_versions(spans, None if ids is None else len(ids))
+    told = next(
+        (str(item["weight_version"]) for item in places if item.get("weight_version") is not None), None
+    )
+    record = make_record(
+        raw.get("prompt_token_ids") or choice.get("prompt_token_ids"),
+        ids,
+        logprobs,
+        counted=None if usage is None else usage.output_tokens,
+        tokens=tokens,
+        versions=versions,
+    )
+    return record, newest or told
 
 
 # Plain answers
@@ -256,7 +296,7 @@ class _Message(Struct, forbid_unknown_fields=True, gc=False):
     tool_calls: tuple[_Call, ...] | None = None
     reasoning_content: str | None = None
     refusal: None = None
-    reasoning: None = None
+    reasoning: str | None = None
     annotations: tuple[()] | None = None
     audio: None = None
     function_call: None = None
@@ -275,12 +315,57 @@ class _Answer(PlainAnswer, forbid_unknown_fields=True, gc=False, kw_only=True):
     choices: tuple[_Choice]
 
 
+class _Sampled(Struct, gc=False):
+    """One sampled token of `logprobs`, whose text and bytes are not read."""
+
+    logprob: float | None
+
+
+class _Logprobs(Struct, gc=False):
+    content: list[_Sampled] | None = None
+
+
+class _TokenChoice(Struct, forbid_unknown_fields=True, gc=False):
+    """The choice of an answer with token ids."""
+
+    message: _Message
+    finish_reason: Literal["stop", "tool_calls", "length"]
+    token_ids: list[int]
+    index: int = 0
+    logprobs: _Logprobs | None = None
+    prompt_token_ids: list[int] | None = None
+    weight_versions: list[dict[str, Json]] | None = None
+    stop_reason: None = None
+    matched_stop: int | str | None = None
+    routed_experts: None = None
+    hidden_states: None = None
+
+
+class _Metadata(Struct, forbid_unknown_fields=True, gc=False):
+    weight_version: str | None = None
+
+
+class _TokenAnswer(PlainAnswer, forbid_unknown_fields=True, gc=False, kw_only=True):
+    """An answer with token ids."""
+
+    choices: tuple[_TokenChoice]
+    prompt_token_ids: list[int] | None = None  # type: ignore[assignment]
+    prompt_text: None = None
+    ec_transfer_params: None = None
+    metrics: None = None
+    metadata: _Metadata | None = None
+
+
 class ChatReader(PlainReader):
-    """The reader of plain chat completions."""
+    """The reader of plain chat completions. If token ids are asked for, an answer with them is a plain one."""
 
     ANSWER = _Answer
 
-    def _read(self, answer: _Answer) -> Completion | None:
+    def __init__(self, settings: Settings, price: Price | None) -> None:
+        self._has_ids = bool(settings.return_token_ids)
+        super().__init__(settings, price, _TokenAnswer if self._has_ids else None)
+
+    def _read(self, answer: Any) -> Completion | None:
         choice = answer.choices[0]
         raw = choice.message
         calls: tuple[ToolCall, ...] = ()
@@ -288,9 +373,38 @@ class ChatReader(PlainReader):
             calls = tuple(
                 [ToolCall(call.id, call.function.name, call.function.arguments) for call in raw.tool_calls]
             )
-        if (choice.finish_reason == "tool_calls") != bool(calls):
+        if (choice.finish_reason == "tool_calls") != bool(calls) and choice.finish_reason != "length":
             return None
         usage = None if answer.usage is None else answer.usage.read()
-        return self._complete(
-            raw.content or "", calls, usage, answer.model, answer.id, raw.reasoning_content or None
+        reasoning = raw.reasoning_content or raw.reasoning or None
+        if self._has_ids:
+            return self._complete_tokens(answer, calls, usage, reasoning)
+        return self._complete(raw.content or "", calls, usage, answer.model, answer.id, reasoning)
+
+    def _complete_tokens(
+        self, answer: _TokenAnswer, calls: tuple[ToolCall, ...], usage: Usage | None, reasoning: str | None
+    ) -> Completion:
+        choice, metadata = answer.choices[0], answer.metadata
+        content = None if choice.logprobs is None else choice.logprobs.content
+        versions, newest = read_versions(choice.weight_versions, len(choice.token_ids))
+        opaque = None
+        if choice.matched_stop is not None:
+            opaque = {"choices": [{"matched_stop": choice.matched_stop}]}
+        return Completion(
+            Message(Role.ASSISTANT, choice.message.content or "", calls, None, None, False, reasoning),
+            FinishReason(choice.finish_reason),
+            usage,
+            cost_of(usage, self._price),
+            answer.model,
+            answer.id,
+            self._settings,
+            make_record(
+                answer.prompt_token_ids or choice.prompt_token_ids,
+                choice.token_ids,
+                [item.logprob for item in content] if content else None,
+                counted=None if usage is None else usage.output_tokens,
+                versions=versions,
+            ),
+            opaque,
+            weight_version=newest or (None if metadata is None else metadata.weight_version),
         )

@@ -1,0 +1,1 @@
+"""The command `treadle rollout`, and the commands of its own."""

@@ -1,0 +1,77 @@
+"""Groups that were delivered, read again from the folder of their rollouts."""
+
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import msgspec
+from msgspec import Struct
+
+from treadle.core.errors import ConfigError
+from treadle.engines.ledger import Counts, Entry, Ledger, Status
+from treadle.export.groups import Group
+from treadle.journal.protocol import Journal
+from treadle.journal.registry import open_journal
+from treadle.rollout.collect import Collector
+from treadle.rollout.config import Config
+from treadle.rollout.plan import GroupSpec
+
+
+class Folder(Struct, frozen=True):
+    """The files of the rollouts of one configuration."""
+
+    path: Path
+
+    @property
+    def ledger(self) -> Path:
+        """The plan, and the outcome of each group."""
+        return self.path / "ledger.db"
+
+    @property
+    def groups(self) -> Path:
+        """The delivered groups, one line of JSON for each: the ids, rewards and advantages of their rollouts."""
+        return self.path / "groups.jsonl"
+
+    @property
+    def journal(self) -> Path:
+        """The journal of the runs, unless the configuration names another one."""
+        return self.path / "runs.db"
+
+
+class Stored(Struct, frozen=True):
+    """What the folder of rollouts has."""
+
+    config: Config
+    counts: Counts
+    entries: tuple[Entry, ...]
+    """The delivered groups in the order in which they were counted."""
+
+
+def read_stored(path: Path) -> Stored:
+    """Return what is stored in the folder `path`. Raises: `ConfigError` if it is no folder of rollouts."""
+    folder = Folder(path)
+    if not folder.ledger.exists():
+        raise ConfigError(
+            f"{str(path)!r} has no rollouts; give the folder that `treadle rollout --out` wrote to"
+        )
+    with Ledger(folder.ledger, is_readonly=True) as ledger:
+        settings = ledger.get("settings")
+        if settings is None:
+            raise ConfigError(f"the ledger in {str(path)!r} is not that of rollouts; give another folder")
+        entries = sorted(ledger.entries(Status.KEPT), key=lambda entry: entry.at)
+        return Stored(Config.model_validate_json(settings), ledger.counts(), tuple(entries))
+
+
+def read_groups(path: Path, stored: Stored) -> Iterator[Group]:
+    """Yield the delivered groups of a folder, in the order in which they were counted, from its journal."""
+    config = stored.config
+    with closing(open_journal(config.journal or Folder(path).journal, must_exist=True)) as journal:
+        for entry in stored.entries:
+            yield rebuild(config, journal, entry)
+
+
+def rebuild(config: Config, journal: Journal, entry: Entry) -> Group:
+    """Return a delivered group again, from the journal. Blocks. Raises: `RunNotFoundError`."""
+    collector = Collector(config, journal)
+    spec = msgspec.convert(entry.spec, GroupSpec)
+    return collector.load(spec, entry.details["weight_version"])

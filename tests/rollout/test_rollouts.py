@@ -1,0 +1,389 @@
+"""Rollouts in this process: groups, faults of the infrastructure, drops, staleness, trees and the window."""
+
+import asyncio
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.rollout.students import School
+
+from treadle.core.errors import AuthenticationError, ConfigError, ExportError, ServerError
+from treadle.core.events import InferenceCompleted
+from treadle.export.groups import Group
+from treadle.journal.registry import open_journal
+from treadle.rollout import Result, Rollouts
+from treadle.rollout.plan import GroupSpec
+from treadle.rollout.progress import GroupEnded, Notice, Progress, RolloutRetried
+from treadle.rollout.sinks.protocol import BaseSink, Receipt
+from treadle.rollout.stored import read_groups, read_stored
+from treadle.scoring.protocol import Subject
+from treadle.trajectory.tokens.types import TokenGrade
+
+TASKS = ["files:csv_sum-*"]
+
+
+class Told:
+    """A listener that keeps the notices."""
+
+    def __init__(self) -> None:
+        self.notices: list[Notice] = []
+
+    def __call__(self, notice: Notice, progress: Progress) -> None:
+        self.notices.append(notice)
+
+    def reasons(self) -> list[str]:
+        """The reasons of the groups that were not delivered."""
+        return [
+            item.reason for item in self.notices if isinstance(item, GroupEnded) and item.reason is not None
+        ]
+
+
+def make(path: Path, school: School | None = None, **options: Any) -> Rollouts:
+    given = {"tasks": TASKS, "groups": 3, "group_size": 4, "window": 8, "path": path, **options}
+    given["retries"] = {"delay_seconds": 0, **given.get("retries", {})}
+    return Rollouts(model=(school or School()).make, **given)
+
+
+def lines(path: Path) -> list[Any]:
+    """The delivered groups as the file has them."""
+    return [json.loads(line) for line in (path / "groups.jsonl").read_text().splitlines()]
+
+
+async def collect(rollouts: Rollouts) -> list[Group]:
+    return [group async for group in rollouts]
+
+
+def test_groups_have_n_graded_rollouts_of_one_task(tmp_path: Path) -> None:
+    school = School(wrong_share=0.5)
+    result = asyncio.run(make(tmp_path, school, groups=6).run())
+    assert (result.end.reason, result.progress.delivered) == ("done", 6)
+    found = lines(tmp_path)
+    assert sorted(line["number"] for line in found) == [1, 2, 3, 4, 5, 6]
+    for line in found:
+        rewards = [rollout["reward"] for rollout in line["rollouts"]]
+        assert len(rewards) == 4
+        assert line["has_variance"] is (len(set(rewards)) > 1)
+        assert sum(rollout["advantage"] for rollout in line["rollouts"]) == pytest.approx(0.0)
+    assert {rollout["reward"] for line in found for rollout in line["rollouts"]} == {0.0, 1.0}
+    assert len(school.seeds) == 24
+    assert result.progress.rewards.count == 24
+    assert result.progress.solved_once == sum(
+        any(rollout["reward"] == 1.0 for rollout in line["rollouts"]) for line in found
+    )
+
+
+def test_the_plan_follows_from_the_seed(tmp_path: Path) -> None:
+    def plan(name: str, seed: int) -> tuple[list[str], set[int]]:
+        school = School()
+        asyncio.run(make(tmp_path / name, school, seed=seed, window=1).run())
+        return [line["task"] for line in lines(tmp_path / name)], school.seeds
+
+    assert plan("a", 1) == plan("b", 1)
+    tasks, seeds = plan("c", 2)
+    assert (tasks, seeds) != plan("d", 3)
+
+
+def test_a_fault_of_the_infrastructure_is_tried_again_and_never_a_reward(tmp_path: Path) -> None:
+    """Rules out that a failed generation is scored 0 without tokens and poisons the batch."""
+    told, failures = Told(), Counter[int]()
+
+    async def fail_at_first(seed: int) -> None:
+        failures[seed] += 1
+        if failures[seed] == 2:
+            raise ServerError("the server is restarting", status=503)
+
+    rollouts = make(tmp_path, School(pause=fail_at_first))
+    rollouts._listener = told
+    result = asyncio.run(rollouts.run())
+    assert result.progress.retried == 12
+    assert {type(item) for item in told.notices} >= {RolloutRetried}
+    assert [rollout["reward"] for line in lines(tmp_path) for rollout in line["rollouts"]] == [1.0] * 12
+    # The first answer, which was there before the fault, was not asked for again.
+    with open_journal(tmp_path / "runs.db") as journal:
+        for info in journal.runs():
+            steps = [
+                event.step
+                for event in journal.read(info.run_id)
+                if isinstance(event.body, InferenceCompleted)
+            ]
+            assert steps == sorted(set(steps))
+
+
+def test_a_group_that_cannot_be_completed_is_dropped_and_says_why(tmp_path: Path) -> None:
+    broken: set[int] = set()
+
+    async def fail_for_one(seed: int) -> None:
+        broken.add(min([seed, *broken]))
+        if len(broken) == 1 and seed in broken:
+            raise ServerError("no GPU is left", status=500)
+
+    school = School(pause=fail_for_one)
+    told = Told()
+    rollouts = make(tmp_path, school, groups=2, window=1, retries={"attempts": 2})
+    rollouts._listener = told
+    result = asyncio.run(rollouts.run())
+    assert (result.end.reason, result.progress.delivered, result.progress.failed) == ("done", 2, 1)
+    assert told.reasons() == [
+        "infrastructure: rollout rollout-1-0 failed 2 times, at last with: no GPU is left"
+    ]
+    assert all(rollout["reward"] == 1.0 for line in lines(tmp_path) for rollout in line["rollouts"])
+    # The next start tries the group again, under the same number.
+    school.pause = lambda seed: asyncio.sleep(0)
+    again = asyncio.run(make(tmp_path, school, groups=3).run())
+    assert again.progress.delivered == 3
+    assert sorted(line["number"] for line in lines(tmp_path)) == [1, 2, 3]
+
+
+def test_a_wrong_key_ends_the_work(tmp_path: Path) -> None:
+    async def refuse(seed: int) -> None:
+        raise AuthenticationError("the key is wrong", status=401)
+
+    with pytest.raises(Exception, match="the key is wrong"):
+        asyncio.run(make(tmp_path, School(pause=refuse)).run())
+    assert lines(tmp_path) == []
+
+
+_graded: Counter[str] = Counter()
+
+
+def grade_at_second(subject: Subject) -> float:
+    """Fail when a run is graded for the first time."""
+    _graded[subject.run.run_id] += 1
+    if _graded[subject.run.run_id] == 1:
+        raise TimeoutError("the compiler did not answer")
+    return 0.25
+
+
+def test_a_failing_grader_is_no_reward_of_zero(tmp_path: Path) -> None:
+    """Rules out that an error of the reward function counts as a reward of 0."""
+    _graded.clear()
+    result = asyncio.run(make(tmp_path, rewards={"tests.rollout.test_rollouts:grade_at_second": 2.0}).run())
+    assert result.progress.retried == 12
+    assert {rollout["reward"] for line in lines(tmp_path) for rollout in line["rollouts"]} == {0.5}
+
+
+def test_groups_without_variance_are_replaced_on_request(tmp_path: Path) -> None:
+    result = asyncio.run(
+        make(
+            tmp_path, School(wrong_share=0.3), groups=4, group_size=2, no_variance="drop", max_dropped=20
+        ).run()
+    )
+    assert result.progress.delivered == 4
+    assert result.progress.reasons["no_variance"] == result.progress.dropped > 0
+    assert all(line["has_variance"] for line in lines(tmp_path))
+
+
+def test_the_window_is_over_rollouts_and_there_is_no_barrier(tmp_path: Path) -> None:
+    """One rollout of the first group never ends by itself; all other groups are delivered meanwhile."""
+    school, told, blocked = School(), Told(), asyncio.Event()
+    first = GroupSpec(1, "", ()).seed_of(0, 0)
+
+    async def pause(seed: int) -> None:
+        if seed == first:
+            await blocked.wait()
+        await asyncio.sleep(0.001)
+
+    school.pause = pause
+    rollouts = make(tmp_path, school, groups=9, group_size=3, window=4)
+
+    def listen(notice: Notice, progress: Progress) -> None:
+        told(notice, progress)
+        assert progress.in_flight <= 4
+        if progress.delivered == 8:
+            blocked.set()
+
+    rollouts._listener = listen
+    asyncio.run(rollouts.run())
+    ended = [item.group_id for item in told.notices if isinstance(item, GroupEnded)]
+    assert (ended[-1], len(ended)) == ("rollout-1", 9)
+    assert school.most == 4
+
+
+@pytest.mark.parametrize("limit", [0, None])
+def test_a_group_of_old_weights_is_dropped_when_it_is_delivered(tmp_path: Path, limit: int | None) -> None:
+    school = School(version="7")
+    rollouts = make(tmp_path, school, groups=2, window=4, max_staleness=limit)
+
+    async def pause(seed: int) -> None:
+        await asyncio.sleep(0)
+        # The weights change in the middle of the first group.
+        if school.asked > 4 and school.version == "7":
+            school.version = "8"
+            rollouts.announce("8")
+
+    school.pause = pause
+    rollouts._listener = told = Told()
+    result = asyncio.run(rollouts.run())
+    if limit == 0:
+        assert told.reasons() == ["stale: 1 versions behind, and max_staleness is 0"]
+        assert [line["staleness"] for line in lines(tmp_path)] == [0, 0]
+    else:
+        assert [line["staleness"] for line in lines(tmp_path)] == [1, 0]
+        assert result.progress.oldest == 1
+    assert {line["weight_version"] for line in lines(tmp_path)} == {"8"}
+
+
+def test_a_tree_samples_the_shared_beginning_once(tmp_path: Path) -> None:
+    school = School()
+    asyncio.run(make(tmp_path, school, groups=2, group_size=4, tree={"roots": 1}).run())
+    own: Counter[str] = Counter()
+    with open_journal(tmp_path / "runs.db") as journal:
+        for info in journal.runs():
+            events = journal.read(info.run_id)
+            parent = events[0].body.parent
+            shared = 0 if parent is None else parent.seq
+            own["forked"] += parent is not None
+            own["sampled"] += sum(
+                isinstance(event.body, InferenceCompleted) for event in events if event.seq > shared
+            )
+            own["all"] += sum(isinstance(event.body, InferenceCompleted) for event in events)
+    assert own["forked"] == 6
+    assert school.asked == own["sampled"] < own["all"]
+    stored = read_stored(tmp_path)
+    # What was paid for is counted once.
+    assert stored.counts.output_tokens < sum(
+        rollout.usage.output_tokens for group in read_groups(tmp_path, stored) for rollout in group.rollouts
+    )
+
+
+def test_a_trainer_gets_each_group_once_and_the_last_one_again_after_a_crash(tmp_path: Path) -> None:
+    async def take(count: int) -> list[str]:
+        found = []
+        async for group in make(tmp_path, groups=5):
+            found.append(group.group_id)
+            if len(found) == count:
+                break
+        return found
+
+    first = asyncio.run(take(2))
+    # The loop was left within the second group, so it was not acknowledged.
+    second = asyncio.run(take(9))
+    assert second[0] == first[1]
+    assert (len({*first, *second}), len(first) + len(second)) == (5, 6)
+
+
+def test_rollouts_come_one_by_one(tmp_path: Path) -> None:
+    groups = asyncio.run(collect(make(tmp_path, groups=2, group_size=3, deliver="rollout")))
+    assert [len(group.rollouts) for group in groups] == [1] * 6
+    assert len({group.rollouts[0].run_id for group in groups}) == 6
+    assert len({(group.number, group.task) for group in groups}) == 2
+
+
+def test_the_synchronous_form_yields_the_same(tmp_path: Path) -> None:
+    assert len(list(make(tmp_path).groups_sync())) == 3
+
+
+def test_a_curriculum_prefers_tasks_near_the_target(tmp_path: Path) -> None:
+    tasks = ["files:csv_sum-0001", "files:todo_count-0001"]
+    school = School()
+    make_model = school.make
+
+    def make_half(task: Any, seed: int) -> Any:
+        school.wrong_share = 0.0 if task.task_id.startswith("csv") else 0.5
+        return make_model(task, seed)
+
+    rollouts = Rollouts(
+        model=lambda task, seed: Half(make_half(task, seed), task.task_id.startswith("csv"), seed),
+        tasks=tasks,
+        groups=30,
+        group_size=4,
+        window=4,
+        path=tmp_path,
+        curriculum={"floor": 0.05},
+    )
+    asyncio.run(rollouts.run())
+    drawn = Counter(line["task"] for line in lines(tmp_path))
+    assert drawn["files:todo_count-0001"] > 2 * drawn["files:csv_sum-0001"] > 0
+
+
+class Half:
+    """A model that solves tasks which are easy, and half of the others."""
+
+    name = "half"
+
+    def __init__(self, inner: Any, is_easy: bool, seed: int) -> None:
+        inner._school = School(wrong_share=0.0 if is_easy else 0.5)
+        self.infer = inner.infer
+
+
+def test_what_would_change_the_plan_is_refused(tmp_path: Path) -> None:
+    asyncio.run(make(tmp_path).run())
+    with pytest.raises(ConfigError, match=r"group_size was 4 and is now 8.*another --out"):
+        asyncio.run(make(tmp_path, group_size=8).run())
+    with pytest.raises(ConfigError, match="runs of other rollouts with the name 'rollout'"):
+        asyncio.run(make(tmp_path / "other", journal=str(tmp_path / "runs.db")).run())
+    result: Result = asyncio.run(make(tmp_path, groups=4).run())
+    assert result.progress.resumed == 3
+
+
+def test_a_limit_on_tokens_stops_the_work(tmp_path: Path) -> None:
+    result = asyncio.run(make(tmp_path, groups=50, limits={"max_tokens": 60_000}).run())
+    assert result.end.reason == "max_tokens"
+    assert 0 < result.progress.delivered < 50
+
+
+class Slow(BaseSink):
+    """A sink that keeps what it gets, and fails at first."""
+
+    name = "slow"
+    needs = TokenGrade.TEXT
+
+    def __init__(self) -> None:
+        self.got: list[str] = []
+        self.failures = 2
+        self.is_open = asyncio.Event()
+
+    def encode(self, group: Group) -> bytes:
+        if group.number == 2:
+            raise ExportError("group 2 cannot be expressed")
+        return group.group_id.encode()
+
+    async def deliver(self, key: str, data: bytes) -> Receipt:
+        await self.is_open.wait()
+        if self.failures:
+            self.failures -= 1
+            raise ServerError("the trainer is away", status=503)
+        self.got.append(data.decode())
+        return Receipt()
+
+
+def test_a_full_queue_stops_new_groups_until_the_sink_goes_on(tmp_path: Path) -> None:
+    school, sink, most = School(), Slow(), []
+
+    async def work() -> Result:
+        rollouts = make(tmp_path, school, groups=12, group_size=2, window=4, ahead=2, sinks=[sink])
+
+        def listen(notice: Notice, progress: Progress) -> None:
+            most.append(progress.undelivered)
+            if progress.undelivered == 2:
+                asyncio.get_running_loop().call_later(0.02, sink.is_open.set)
+
+        rollouts._listener = listen
+        return await rollouts.run()
+
+    result = asyncio.run(work())
+    assert max(most) == 2
+    assert sorted(sink.got) == sorted(f"rollout-{number}" for number in range(1, 13) if number != 2)
+    assert (result.progress.refused, result.refusals[0].reason) == (1, "group 2 cannot be expressed")
+    assert result.progress.undelivered == 0
+
+
+def test_weights_are_updated_while_rollouts_are_made(tmp_path: Path) -> None:
+    loaded = []
+
+    async def work() -> list[str | None]:
+        rollouts = make(tmp_path, groups=4, window=4, ahead=1)
+        found = []
+
+        async def load() -> None:
+            loaded.append(len(found))
+
+        async for group in rollouts:
+            found.append(group.weight_version)
+            await rollouts.update_weights(str(len(found)), load)
+        return found
+
+    assert asyncio.run(work()) == [None, "1", "2", "3"]
+    assert loaded == [1, 2, 3, 4]
