@@ -21,7 +21,17 @@ def test_every_command_takes_the_address_of_a_database(cli: Cli, postgres_url: s
         assert result.code == 0, result
         return result.out
 
-    run("run", "--model", "oracle", "--task", "files:rename_identifier-0000", "--run-id", "first", "--level", "power")
+    run(
+        "run",
+        "--model",
+        "oracle",
+        "--task",
+        "files:rename_identifier-0000",
+        "--run-id",
+        "first",
+        "--level",
+        "power",
+    )
     env = {"TREADLE_JOURNAL": url}
     assert "first" in cli("runs", env=env).out
     assert "first" in run("runs", "--limit", "1")
