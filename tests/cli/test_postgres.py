@@ -1,8 +1,6 @@
 """Commands with a journal in PostgreSQL."""
 
-import pytest
 from tests.cli.command import Cli
-from tests.postgres.server import Server
 
 SECRET = "correct-horse-battery"
 
