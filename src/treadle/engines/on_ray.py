@@ -46,11 +46,16 @@ class WorkerActor:
         def tell(run_id: str, error: Exception) -> None:
             self._problems.append(Report.of(run_id, error))
 
+        raylet = os.getppid()
         with open_journal(self._address) as journal:
             self._worker = Worker(journal, self._options, on_problem=tell)
             self._working = asyncio.ensure_future(self._worker.work())
+            watching = asyncio.ensure_future(_cancel_without(raylet, self._working))
             with suppress(asyncio.CancelledError):
                 await self._working
+            watching.cancel()
+        if os.getppid() != raylet:
+            os._exit(1)
 
     async def report(self) -> list[Report]:
         """Return what the worker drives, and the problems since the last call."""
@@ -62,6 +67,13 @@ class WorkerActor:
         """Give all runs back, and let `work` return."""
         if self._working is not None:
             self._working.cancel()
+
+
+async def _cancel_without(raylet: int, working: asyncio.Task[None]) -> None:
+    """Cancel the work when the node's raylet has died, of which Ray tells its actors late."""
+    while os.getppid() == raylet:  # noqa: ASYNC110 (no event tells it)
+        await asyncio.sleep(_REPORT_SECONDS)
+    working.cancel()
 
 
 class RayHand:

@@ -106,7 +106,7 @@ class Collector:
             advantages = compute_advantages(config.advantages, rewards)
             rollouts = [replace(item, advantage=advantages[index]) for index, item in enumerate(rollouts)]
         return Group(
-            group_id=f"{config.name}-{spec.group}",
+            group_id=spec.unit_id(config.name),
             number=spec.group,
             task=spec.task,
             rollouts=tuple(rollouts),

@@ -12,6 +12,7 @@ from treadle.core.mistakes import Keys
 from treadle.core.overrides import apply_changes, list_problems
 from treadle.core.places import Document, Problem, parse_document
 from treadle.core.types import Json
+from treadle.engines.runners import RUNNERS
 from treadle.rollout.config import Config
 from treadle.rollout.plan import find_tasks
 from treadle.rollout.seeded import find_model
@@ -100,6 +101,7 @@ def find_conflicts(config: Config, *, is_model_given: bool = False) -> list[Prob
     checks: list[tuple[tuple[str, ...], Any]] = [
         (("tasks",), lambda: find_tasks(config.tasks)),
         (("rewards",), lambda: make_scorers(read_rewards(config.rewards))),
+        (("engine",), lambda: RUNNERS.load(config.engine.partition(":")[0])),
     ]
     if not is_model_given:
         checks.append((("model",), lambda: find_model(config.model)))

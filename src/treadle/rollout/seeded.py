@@ -1,5 +1,6 @@
 """Agents and models with a sampling seed of their own: one agent for each rollout."""
 
+import contextlib
 from collections.abc import Callable, Iterable
 from typing import Any, TypeAlias, cast
 
@@ -12,6 +13,7 @@ from treadle.loop.hooks import Hook
 from treadle.models.config.file import load_config
 from treadle.models.config.tables import ModelTable
 from treadle.models.protocol import Model
+from treadle.models.tokens.weights import Weights
 from treadle.rollout.config import Config
 from treadle.teacher import named_oracle
 
@@ -30,24 +32,29 @@ class Agents:
         model: Model | MakeModel | None = None,
         hooks: Iterable[Hook] = (),
         wrap: Callable[[Model], Model] = lambda model: model,
+        weights: Weights | None = None,
     ) -> None:
         """Make agents whose runs are kept in `journal`.
 
-        `model` takes the place of the configured one, and `wrap` is applied to each model. Raises: `ConfigError` if
-        the model cannot be made.
+        `model` takes the place of the configured one, `wrap` is applied to each model, and `weights` are those of
+        the models behind servers. Raises: `ConfigError` if the model cannot be made.
         """
         self._config = config
         self.journal = journal
         self._policy = config.agent.policy()
         self._hooks = tuple(hooks)
         self._wrap = wrap
+        self._weights = weights
         self._make_model = find_model(config.model) if model is None else _maker(model)
 
     def make(self, task: Task, seed: int) -> Agent[Any]:
         """Return the agent of a rollout. Raises: `ConfigError` if it cannot be made."""
-        agent = self._config.agent
+        agent, model = self._config.agent, self._make_model(task, seed)
+        if self._weights is not None:
+            with contextlib.suppress(ConfigError):  # models in this process have no server
+                self._weights.attach(model)
         return Agent(
-            self._wrap(self._make_model(task, seed)),
+            self._wrap(model),
             instructions=agent.instructions,
             tools=agent.tools,
             policy=self._policy,

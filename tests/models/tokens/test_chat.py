@@ -52,7 +52,7 @@ async def ask(provider, body=None, *, watch=None, **options):
 
 
 @pytest.mark.parametrize(
-    ("provider", "engine", "weights"), [("vllm", "vllm 0.11.2", None), ("sglang", "sglang 0.5.13", "7")]
+    ("provider", "engine", "weights"), [("vllm", "vllm 0.11.2", None), ("sglang", "sglang 0.5.23", "7")]
 )
 async def test_an_answer_has_the_engines_tokens(provider, engine, weights):
     completion, requests = await ask(provider)
@@ -85,7 +85,7 @@ async def test_sglang_is_asked_for_a_whole_answer_because_its_streams_have_no_id
 
 async def test_older_sglang_has_ids_only_in_its_meta_info():
     raw = msgspec.json.decode(SGLANG_CHAT)
-    del raw["choices"][0]["token_ids"]
+    del raw["choices"][0]["response_token_ids"]
     completion, _ = await ask("sglang", raw)
     assert completion.tokens == RECORD
     raw["choices"][0]["meta_info"] |= {
@@ -129,6 +129,12 @@ CALL = {"id": "c1", "type": "function", "function": {"name": "add", "arguments":
         changed(finish_reason="length", message={"role": "assistant", "content": None, "tool_calls": [CALL]}),
         changed(message={"role": "assistant", "content": "a", "reasoning": "b"}),
         changed(matched_stop=7),
+        changed(weight_versions=None),
+        changed(weight_versions=[{"version": "7", "start": 0, "end": 4}]),
+        changed(
+            weight_versions=[{"version": "7", "start": 0, "end": 3}, {"version": "8", "start": 3, "end": 4}]
+        ),
+        changed(weight_versions=[{"version": "7", "start": 0, "end": 3}]),
         changed(prompt_token_ids=[1]) | {"prompt_token_ids": None, "metadata": {"weight_version": "7"}},
     ],
 )
@@ -137,6 +143,16 @@ def test_the_fast_way_says_what_the_other_says(raw):
     fast = made._read_plain(msgspec.json.encode(raw))
     assert fast is not None
     assert fast == made.read(raw)
+
+
+async def test_vllm_says_which_weights_sampled_which_tokens():
+    spans = [{"version": "7", "start": 0, "end": 3}, {"version": "8", "start": 3, "end": 4}]
+    completion, requests = await ask("vllm", changed(weight_versions=spans))
+    assert requests[0]["return_weight_versions"] is True
+    assert completion.tokens.versions == ((3, "7"), (1, "8"))
+    assert completion.weight_version == "8"
+    completion, _ = await ask("vllm", changed(weight_versions=spans[:1]))
+    assert (completion.tokens.versions, completion.weight_version) == ((), None)
 
 
 def test_an_answer_that_the_limit_cut_off_within_a_call_says_so():

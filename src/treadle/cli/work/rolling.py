@@ -53,9 +53,8 @@ class Changes(Struct, frozen=True):
         flags: dict[str, str] = {}
         settings = {key: options.pop(key) for key in _MODEL_KEYS if key in options}
         if settings and "model" in options:
-            options["model"] = {"model": options["model"], **settings}
-        else:
-            options |= {f"model.{key}": value for key, value in settings.items()}
+            options["model"] = {"model": options["model"]}
+        options |= {f"model.{key}": value for key, value in settings.items()}
         if "rewards" in options:
             options["rewards"] = dict([_read_weight(text) for text in options["rewards"]])
         for key, value in options.items():

@@ -19,7 +19,7 @@ from treadle.journal.postgres.arrays import Texts
 from treadle.journal.postgres.committer import PostgresCommitter, Transaction
 from treadle.journal.postgres.frames import read_frames
 from treadle.journal.postgres.layout import prepare
-from treadle.journal.postgres.link import LEVELS, Link
+from treadle.journal.postgres.link import LEVELS, WRITING, Link
 from treadle.journal.postgres.listener import Listener
 from treadle.journal.postgres.reader import PostgresReader
 from treadle.journal.protocol import Clock, StoreOptions
@@ -54,7 +54,7 @@ class PostgresJournal(TableJournal[Transaction]):
                 "open_journal('memory:') is a journal in memory"
             )
         self._address = Address(url)
-        writing = Link(self._address, level)
+        writing = Link(self._address, level, WRITING)
         try:
             prepare(writing, must_exist=must_exist)
         except BaseException:

@@ -46,6 +46,13 @@ _SETTINGS = """
         false
     )
 """
+WRITING = """
+    SET enable_seqscan = off;
+    SET enable_hashjoin = off;
+    SET enable_mergejoin = off;
+"""
+"""Settings of the connection that writes. Its statements have indexes for all that they look up, and are planned
+once, perhaps while the tables are still empty and a scan of all rows seems to be the best."""
 _AGAIN = (errors.DeadlockDetected, errors.SerializationFailure)
 _LOST = (errors.AdminShutdown, errors.CrashShutdown, errors.CannotConnectNow, errors.ReadOnlySqlTransaction)
 """Errors after which another connection may work. A server that became a standby refuses to write."""
@@ -56,8 +63,9 @@ _log = logging.getLogger("treadle.journal")
 class Link:
     """One connection. Its user lets only one thread call it at a time."""
 
-    def __init__(self, address: Address, level: str) -> None:
+    def __init__(self, address: Address, level: str, settings: str = "") -> None:
         self.address = address
+        self._settings = settings
         self.level = level
         self.db: Db | None = None
         """The connection; `None` until it is needed, and after it was lost."""
@@ -79,7 +87,7 @@ class Link:
             db: Db = psycopg.connect(self.address.url, autocommit=True, client_encoding="utf8", **options)
             try:
                 adapt(db)
-                db.execute(_SETTINGS.format(LEVELS[self.level]))
+                db.execute((self._settings + _SETTINGS.format(LEVELS[self.level])).encode())
             except BaseException:
                 db.close()
                 raise

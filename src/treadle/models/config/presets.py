@@ -73,7 +73,7 @@ _PRESETS: dict[str, Preset] = {
     "together": _chat("https://api.together.xyz/v1", "TOGETHER_API_KEY", "together"),
     "fireworks": _chat("https://api.fireworks.ai/inference/v1", "FIREWORKS_API_KEY", "fireworks"),
     "xai": _chat("https://api.x.ai/v1", "XAI_API_KEY", "x-ai"),
-    "vllm": _local("http://localhost:8000/v1", "VLLM"),
+    "vllm": _local("http://localhost:8000/v1", "VLLM", quirks=Quirks(id_fields=("return_weight_versions",))),
     "sglang": _local(
         "http://localhost:30000/v1",
         "SGLANG",

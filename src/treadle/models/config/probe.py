@@ -108,10 +108,10 @@ class Prober:
         yield await self._engine()
         yield await self._logprobs()
         yield await self._token_ids()
-        if (renderer := getattr(_innermost(self._model), "renderer", None)) is not None:
-            yield await self._template(renderer)
         for finding in await self._endpoints():
             yield finding
+        if (renderer := getattr(_innermost(self._model), "renderer", None)) is not None:
+            yield await self._template(renderer)
         thought = first.message.reasoning
         seen = (
             f"{len(thought):,} characters with the first answer" if thought else "none with the first answer"
@@ -186,7 +186,7 @@ class Prober:
     async def _engine(self) -> Finding:
         server = _server_of(self._model)
         try:
-            info = await server.find_engine() if isinstance(server, HttpEndpoint) else None
+            info = await server.find_engine() if server is not None else None
         except TransportError as error:
             return Finding("engine", None, str(error))
         if info is None:
@@ -196,10 +196,13 @@ class Prober:
     async def _endpoints(self) -> list[Finding]:
         """Return what the engine has besides chat; empty for a server without one."""
         server = _server_of(self._model)
-        info = await server.find_engine() if isinstance(server, HttpEndpoint) else None
-        if not isinstance(server, HttpEndpoint) or info is None:
-            return []
-        paths = await server.find_paths((*TOKEN_PATHS[info.name].values(), PAUSE_PATHS[info.name]))
+        try:
+            info = await server.find_engine() if server is not None else None
+            if server is None or info is None:
+                return []
+            paths = await server.find_paths((*TOKEN_PATHS[info.name].values(), PAUSE_PATHS[info.name]))
+        except TransportError as error:
+            return [Finding("tokens in", None, str(error))]
         takes = [path for path in TOKEN_PATHS[info.name].values() if path in paths]
         can_pause = PAUSE_PATHS[info.name] in paths
         return [
@@ -278,7 +281,7 @@ async def find_token_settings(model: Model) -> dict[str, bool]:
     Raises: `TransportError`.
     """
     server = _server_of(model)
-    info = await server.find_engine() if isinstance(server, HttpEndpoint) else None
+    info = await server.find_engine() if server is not None else None
     return {"logprobs": True, "return_token_ids": True} if info is not None and info.gives_ids else {}
 
 
@@ -292,10 +295,11 @@ def _is_city(arguments: str) -> bool:
         return False
 
 
-def _server_of(model: Model) -> object:
-    """Return the object that asks the server: the innermost model, or its engine if it sends token ids."""
+def _server_of(model: Model) -> HttpEndpoint | None:
+    """Return the endpoint that a model asks; `None` if it asks none."""
     found = _innermost(model)
-    return getattr(found, "engine", found)
+    found = getattr(found, "engine", found)
+    return found if isinstance(found, HttpEndpoint) else None
 
 
 def _innermost(model: Model) -> object:

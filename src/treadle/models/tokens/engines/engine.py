@@ -26,7 +26,7 @@ from treadle.models.wire.endpoint import HttpEndpoint, is_success, join_url, rea
 from treadle.models.wire.engine import EngineInfo
 from treadle.models.wire.server import Server, find_error
 from treadle.models.wire.stream import Collector, read_stream
-from treadle.models.wire.tokens import make_record
+from treadle.models.wire.tokens import make_record, read_versions
 
 _FINISHES = {
     "stop": FinishReason.STOP,
@@ -205,12 +205,14 @@ def make_generated(
     *,
     prompt: tuple[int, int | None],
     counted: int | None,
+    spans: Json = None,
     **more: Any,
 ) -> Generated:
     """Return an engine's answer, with further fields of `Generated`.
 
     `finish` is the engine's own finish reason, and `counted` the number of tokens that it says it sampled. `prompt`
-    is the number of ids that were sent, and the number that the engine counted.
+    is the number of ids that were sent, and the number that the engine counted. `spans` says which weights sampled
+    which ids.
 
     Raises: `ValueError` if ids are missing, or if the finish reason is not known; `RequestError` if the engine saw
     another prompt.
@@ -228,6 +230,9 @@ def make_generated(
     reason = _FINISHES[finish]
     if reason is not None and not record.token_ids:
         raise ValueError("it is finished and has no token ids")
+    versions, newest = read_versions(spans, len(ids or ()))
+    if newest is not None:
+        more |= {"versions": versions, "weight_version": newest}
     return Generated(token_ids=record.token_ids, logprobs=record.logprobs, finish=reason, **more)
 
 
