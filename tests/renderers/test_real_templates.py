@@ -14,7 +14,7 @@ from tests.renderers.folders import make_tokenizer
 from tests.renderers.test_renderers import ASKED, CALL, MORE, RESULT, STEERED, TOOLS
 
 from treadle.core.errors import ConfigError
-from treadle.core.types import Message, Role
+from treadle.core.types import FinishReason, Message, Role
 from treadle.formats import detect
 from treadle.renderers.answers import to_wire
 from treadle.renderers.registry import load_renderer
@@ -112,3 +112,14 @@ def test_a_prompt_is_that_of_transformers(name, tmp_path):
             wires = [wire | {"content": [{"type": "text", "text": wire["content"]}]} for wire in wires]
         made = theirs.apply_chat_template(wires, add_generation_prompt=True, return_dict=False)
         assert ours.render(messages, ()) == made
+
+
+def test_gpt_oss_is_read_as_harmony(tmp_path):
+    renderer = load("gptoss", tmp_path)
+    assert renderer.format == "harmony"
+    text = (
+        "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>final<|message|>Rain.<|return|>"
+    )
+    ids, _ = renderer.tokenizer.encode_marked(text)
+    message = renderer.read(ids, (), finish=FinishReason.STOP)
+    assert (message.reasoning, message.content) == ("Hm.", "Rain.")
