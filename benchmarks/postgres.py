@@ -15,7 +15,10 @@ from benchmarks.steps import STEPS, runner
 from treadle import open_journal
 
 IN_FLIGHT, RUNS, ROUNDS = 64, 600, 9
-_HEADS = "frame, events, updated_at, steps, input_tokens, cached_input_tokens, output_tokens, cost_usd, context_chars"
+_HEADS = (
+    "frame, events, updated_at, steps, input_tokens, cached_input_tokens, output_tokens, cost_usd, "
+    "context_chars"
+)
 _FRAME = "run, seq, count, at, body, checksum"
 _TABLES = """
     DROP SCHEMA IF EXISTS bare CASCADE;

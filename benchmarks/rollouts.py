@@ -40,10 +40,10 @@ async def measure_window() -> list[Figure]:
             bare = await ask_bare(url, calls)
             if number:  # the first round fills the server's memory
                 ratios.append(bare / ours)
+                each = sum(calls) / len(calls)
                 details.append(
                     f"{ours:.2f} s to the last group (of processor time {cpu:.2f} s), against {bare:.2f} s "
-                    f"(computed {simulate(calls):.2f} s); {len(calls)} rollouts, "
-                    f"{sum(calls) / len(calls):.1f} calls each"
+                    f"(computed {simulate(calls):.2f} s); {len(calls)} rollouts, {each:.1f} calls each"
                 )
     best = sorted(zip(ratios, details, strict=True))[len(ratios) // 2]
     name = f"a perfect window's time over that of {GROUPS} groups of {GROUP_SIZE} rollouts"

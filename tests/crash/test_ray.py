@@ -63,16 +63,24 @@ async def test_the_runs_of_a_node_that_died_are_resumed(cluster: Any, gate: Gate
         running = asyncio.gather(*[runner.run(agent, name, message(name)) for name in names])
         pids = {name: await gate.reached(name) for name in names}
         raylet = next(info for kind, info in node.all_processes.items() if kind == "raylet")[0].process
-        parents = {name: _parent(pid) for name, pid in pids.items()}
-        lost = [name for name in names if parents[name] == raylet.pid]
-        assert lost
+        lost = [name for name, pid in pids.items() if _stat(pid)[1] == str(raylet.pid)]
+        assert len(lost) == 2
         raylet.kill()
-        for name in lost:
-            await gate.reached(name, 2)
+        while not all(_has_ended(pids[name]) for name in lost):
+            await asyncio.sleep(0.05)
         gate.open()
         assert [run.output for run in await running] == [f"done {name}" for name in names]
+        assert all(len(gate.pids(name)) == 1 + (name in lost) for name in names)
         await runner.close()
 
 
-def _parent(pid: int) -> int:
-    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+def _stat(pid: int) -> list[str]:
+    """Return the state of a process, the id of its parent, and what follows in its file in /proc."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+
+
+def _has_ended(pid: int) -> bool:
+    try:
+        return _stat(pid)[0] == "Z"
+    except FileNotFoundError:
+        return True

@@ -46,11 +46,16 @@ class WorkerActor:
         def tell(run_id: str, error: Exception) -> None:
             self._problems.append(Report.of(run_id, error))
 
+        raylet = os.getppid()
         with open_journal(self._address) as journal:
             self._worker = Worker(journal, self._options, on_problem=tell)
             self._working = asyncio.ensure_future(self._worker.work())
+            watching = asyncio.ensure_future(_cancel_without(raylet, self._working))
             with suppress(asyncio.CancelledError):
                 await self._working
+            watching.cancel()
+        if os.getppid() != raylet:
+            os._exit(1)
 
     async def report(self) -> list[Report]:
         """Return what the worker drives, and the problems since the last call."""
@@ -58,10 +63,21 @@ class WorkerActor:
         counts = [] if self._worker is None else [Report(count=self._worker.watched.count())]
         return [*counts, *problems]
 
+    async def pid(self) -> int:
+        """Return the id of the actor's process."""
+        return os.getpid()
+
     async def stop(self) -> None:
         """Give all runs back, and let `work` return."""
         if self._working is not None:
             self._working.cancel()
+
+
+async def _cancel_without(raylet: int, working: asyncio.Task[None]) -> None:
+    """Cancel the work when the node's raylet has died, of which Ray tells its actors late."""
+    while os.getppid() == raylet:  # noqa: ASYNC110 (no event tells it)
+        await asyncio.sleep(_REPORT_SECONDS)
+    working.cancel()
 
 
 class RayHand:
@@ -70,16 +86,17 @@ class RayHand:
     def __init__(self, cluster: "_Cluster", address: str, options: RunnerOptions) -> None:
         self._cluster = cluster
         self._given = (address, options, str(Path.cwd()), import_path())
-        self.actor: Any = None
-        """The live actor."""
+        self.pid: int | None = None
+        """The id of the live actor's process, on its node."""
 
     async def work(self, tell: Callable[[Report], None]) -> None:
         """See `Hand.work`."""
         ray = await self._cluster.start()
         make = ray.remote(WorkerActor).options(num_cpus=1, scheduling_strategy="SPREAD")
-        self.actor = actor = make.remote(*self._given)
+        actor = make.remote(*self._given)
         working = asyncio.ensure_future(_result(actor.work.remote()))
         try:
+            self.pid = await _result(actor.pid.remote())
             while not (await asyncio.wait([working], timeout=_REPORT_SECONDS))[0]:
                 for report in await _result(actor.report.remote()):
                     tell(report)
@@ -90,7 +107,7 @@ class RayHand:
         except ray.exceptions.RayError as error:
             raise WorkerError(f"a worker on Ray ended: {error}") from error
         finally:
-            self.actor = None
+            self.pid = None
             working.cancel()
             ray.kill(actor)
         raise WorkerError("a worker on Ray ended")
@@ -122,6 +139,10 @@ class _Cluster:
                 await asyncio.to_thread(self.ray.init, log_to_driver=False, include_dashboard=False)
                 self._is_ours = True
         return self.ray
+
+    async def pid(self) -> int:
+        """Return the id of the actor's process."""
+        return os.getpid()
 
     async def stop(self) -> None:
         """Leave the cluster, which ends if it was started here."""

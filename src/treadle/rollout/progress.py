@@ -68,6 +68,16 @@ class GroupEnded(Notice, frozen=True, tag="group_ended"):
     """Why it was not delivered."""
 
 
+class Waiting(Notice, frozen=True, tag="waiting"):
+    """A sign of life while nothing ends, and while groups wait for their receivers."""
+
+    in_flight: int
+    undelivered: int = 0
+    """How many groups the receivers do not have yet."""
+    troubles: dict[str, str] = {}
+    """Why a sink cannot deliver at the moment, by its name."""
+
+
 class Average(Struct):
     """The mean and the standard deviation of numbers that come one by one."""
 
@@ -117,6 +127,12 @@ class Progress(Struct, kw_only=True):
     """How many rollouts are driven now."""
     waiting: int = 0
     """How many complete groups wait for their receiver."""
+    undelivered: int = 0
+    """How many groups were counted that a sink has not delivered yet."""
+    refused: int = 0
+    """How many groups a sink or its receiver has refused."""
+    troubles: dict[str, str] = msgspec.field(default_factory=dict)
+    """Why a sink cannot deliver at the moment, by its name."""
     on_model: int | None = None
     """How many rollouts wait for the model now; `None` if it is not known."""
     on_tools: int | None = None

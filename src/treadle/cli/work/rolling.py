@@ -138,6 +138,11 @@ class _Drive:
         elif reason != "done":
             print_error(f"{missing} missing: {_LIMITS[reason]}")
             code = ExitCode.LIMIT
+        if result.refusals:
+            first = result.refusals[0]
+            count = write_count(len(result.refusals), "group")
+            print_error(f"{count} refused, such as {first.key} by {first.sink}: {first.reason}")
+            code = ExitCode.FAILED
         if not self._shown.is_quiet and not self._shown.is_json and progress.delivered:
             folder = result.folder
             print_note(f"groups: {folder.groups}   journal: {self._config.journal or folder.journal}")

@@ -19,7 +19,7 @@ from treadle.core.errors import JournalError
 from treadle.journal.postgres.arrays import Blobs, Column, Floats, Ints, Texts, pack_float, unescape
 from treadle.journal.postgres.lease import first_token
 from treadle.journal.postgres.link import NOTIFY, Db
-from treadle.journal.postgres.pipe import Call, Pipe, Statement
+from treadle.journal.postgres.pipe import Call, Statement
 from treadle.journal.postgres.reader import mark_of
 from treadle.journal.tables.owner import Lease
 from treadle.journal.tables.rows import HEAD_COLUMNS, RUN_COLUMNS
@@ -101,7 +101,7 @@ _KEEP_BLOBS = Statement(
     f"{_rows(('digest', 'content'), (Texts, Blobs))} "
     "ON CONFLICT(digest) DO NOTHING"
 )
-_NOTIFY = Call(Statement(NOTIFY.decode()), ())
+NOTIFY_ALL = Call(Statement(NOTIFY.decode()), ())
 _FIND = (
     "SELECT runs.run_id, runs.id, runs.token, frames.seq, frames.count, frames.checksum FROM "
     f"{_rows(('run_id', 'seq'), (Texts, Ints))} JOIN runs USING(run_id) "
@@ -181,59 +181,67 @@ def _refuse(writer: TableWriter, names: dict[str, TableWriter]) -> JournalError 
     return None
 
 
-def keep(
-    db: Db, pipe: Pipe, entries: Sequence[Entry], orphans: Sequence[Lease], owner_id: int, now: float
-) -> None:
-    """Keep `entries` in one transaction, and release the leases of `orphans`.
-
-    An entry that cannot be kept gets an error; the others are kept. Raises: `psycopg.Error` if none is kept.
-    """
+def calls_of(entries: Sequence[Entry], orphans: Sequence[Lease], owner_id: int, now: float) -> list[Call]:
+    """Return the statements that keep `entries` and release the leases of `orphans`."""
     new = [entry for entry in entries if not entry.writer.key]
     known = [entry for entry in entries if entry.writer.key]
     appended = [entry for entry in known if entry.count]
     changed = [entry for entry in appended if entry.row is not None]
     released = [entry for entry in known if entry.is_release and (entry.row is None or not entry.count)]
+    leases = [*orphans, *[Lease(entry.writer.key, entry.writer.token) for entry in released]]
     blobs: dict[str, bytes] = {}
     for entry in entries:
         for write in entry.writes:
             blobs = {**(write.blobs or {}), **blobs} if write.blobs else blobs
-    for entry in new:
-        entry.writer.token = entry.writer.token or first_token()
     calls: list[Call] = []
     if blobs:
         # In order, so that two clients cannot wait for each other.
-        ordered = sorted(blobs)
-        calls.append(
-            Call(_KEEP_BLOBS, (Texts(ordered).pack(), Blobs([blobs[digest] for digest in ordered]).pack()))
-        )
+        calls.append(Call(_KEEP_BLOBS, _pack(sorted(blobs.items()), (Texts, Blobs))))
     if new:
+        for entry in new:
+            entry.writer.token = entry.writer.token or first_token()
         calls.append(Call(_BEGIN, _pack([_new_row(entry, owner_id) for entry in new], _BEGIN_TYPES, now)))
     if appended:
         rows = [(entry.writer.key, entry.writer.token, *entry.frame, *entry.head) for entry in appended]
         calls.append(Call(_APPEND, _pack(rows, _APPEND_TYPES, now)))
     if changed:
-        calls.append(
-            Call(_CHANGE, _pack([_changed_row(entry, owner_id) for entry in changed], _CHANGE_TYPES))
-        )
-    leases = [*orphans, *[Lease(entry.writer.key, entry.writer.token) for entry in released]]
+        rows = [_changed_row(entry, owner_id) for entry in changed]
+        calls.append(Call(_CHANGE, _pack(rows, _CHANGE_TYPES)))
     if leases:
         calls.append(Call(_RELEASE, _pack(leases, (Ints, Ints))))
-    results = dict(zip([call.statement for call in calls], pipe.run(calls, _NOTIFY), strict=True))
-    keys: dict[str | int, int] = {}
-    if (made := results.get(_BEGIN)) is not None:
-        keys = {unescape(_value(made, row, 0).decode()): _int(made, row, 1) for row in range(made.ntuples)}
-    if (moved := results.get(_APPEND)) is not None:
-        keys.update((key, key) for key in [_int(moved, row, 0) for row in range(moved.ntuples)])
-    missing = [entry for entry in [*new, *appended] if _name(entry) not in keys]
-    if missing:
-        keys.update(_find(db, pipe, missing))
-    for entry in [*new, *appended]:
-        if (key := keys.get(_name(entry))) is not None:
-            entry.settle(key)
-        else:
-            entry.fail(
-                lease_lost(entry.writer.run_id) if entry.writer.key else run_exists(entry.writer.run_id)
-            )
+    return calls
+
+
+Keys: TypeAlias = dict[str | int, int]
+"""The rows of the runs that are kept, by what `_name` returns."""
+
+
+def keys_in(calls: Sequence[Call], results: Sequence[PGresult]) -> Keys:
+    """Return the runs that the calls of a commit have changed."""
+    keys: Keys = {}
+    for call, result in zip(calls, results, strict=True):
+        rows = range(result.ntuples)
+        if call.statement is _BEGIN:
+            keys |= {unescape(_value(result, row, 0).decode()): _int(result, row, 1) for row in rows}
+        elif call.statement is _APPEND:
+            keys |= {(key := _int(result, row, 0)): key for row in rows}
+    return keys
+
+
+def missing_in(keys: Keys, entries: Iterable[Entry]) -> list[Entry]:
+    """Return the entries that a commit has not kept, as far as its results say."""
+    return [entry for entry in entries if entry.count and _name(entry) not in keys]
+
+
+def settle_entries(entries: Iterable[Entry], keys: Keys) -> None:
+    """Note which entries are kept, and store the error in the others."""
+    for entry in entries:
+        if entry.count:
+            if (key := keys.get(_name(entry))) is not None:
+                entry.settle(key)
+            else:
+                run_id = entry.writer.run_id
+                entry.fail(lease_lost(run_id) if entry.writer.key else run_exists(run_id))
 
 
 def _name(entry: Entry) -> str | int:
@@ -272,20 +280,21 @@ def _value(result: PGresult, row: int, column: int) -> bytes:
 
 
 def _int(result: PGresult, row: int, column: int) -> int:
-    return int.from_bytes(_value(result, row, column), signed=True)
+    return int.from_bytes(_value(result, row, column), "big", signed=True)
 
 
-def _find(db: Db, pipe: Pipe, entries: list[Entry]) -> dict[str | int, int]:
-    """Return the rows of the runs whose frame is there already, because an earlier try has kept it."""
-    pipe.leave()
-    names = Texts([entry.writer.run_id for entry in entries])
-    rows = db.cursor(binary=True).execute(_FIND, (names, Ints([entry.first_seq for entry in entries])))
-    with_frame = {row[0]: row[1:] for row in rows}
-    found: dict[str | int, int] = {}
+def find(db: Db, entries: Sequence[Entry]) -> Keys:
+    """Return the runs whose frame is there already, because the server had kept it before the connection was
+    lost."""
+    names, seqs = (
+        Texts([entry.writer.run_id for entry in entries]),
+        Ints([entry.first_seq for entry in entries]),
+    )
+    frames = {row[0]: row[1:] for row in db.cursor(binary=True).execute(_FIND, (names, seqs))}
+    found: Keys = {}
     for entry in entries:
-        key, token, *frame = with_frame.get(entry.writer.run_id, (0, 0))
-        if frame == [entry.first_seq, entry.count, entry.checksum] and (
-            entry.writer.key or token == entry.writer.token
-        ):
+        writer, (key, token, *frame) = entry.writer, frames.get(entry.writer.run_id, (0, 0))
+        # The token of a new run is random, so no other writer has made it.
+        if frame == [entry.first_seq, entry.count, entry.checksum] and (writer.key or token == writer.token):
             found[_name(entry)] = key
     return found

@@ -1,20 +1,22 @@
-"""The exchange of one commit with the server: all statements at once, and one wait for all answers.
+"""The exchange of commits with the server: all statements of a commit at once, and several commits on their way.
 
 What is fast here: psycopg's own pipeline waits several times for each commit. Each wait gives up Python's lock, and
 while the event loop is busy it takes milliseconds to get it back.
 """
 
-import select
+import selectors
+from collections import deque
 from collections.abc import Sequence
 from itertools import count
+from socket import socket
 from typing import NamedTuple
 
 import psycopg
 from psycopg import errors
 from psycopg.pq import ConnStatus, ExecStatus, Format
-from psycopg.pq.abc import PGconn, PGresult
+from psycopg.pq.abc import PGresult
 
-from treadle.journal.postgres.link import Db
+from treadle.journal.postgres.link import PATIENCE_SECONDS, Db
 
 _numbers = count(1)
 
@@ -38,39 +40,95 @@ class Call(NamedTuple):
 class Pipe:
     """A connection in libpq's pipeline mode."""
 
-    def __init__(self, db: Db) -> None:
+    def __init__(self, db: Db, woken: socket) -> None:
         self.db = db
-        self._connection: PGconn = db.pgconn
+        self._woken = woken
+        self._connection = db.pgconn
         self._prepared: set[bytes] = set()
-        self._open = 0
-        """The number of transactions whose answers were not read."""
-        self._poll = select.poll()
+        self._expected: deque[bool] = deque()
+        """For each transaction whose answers have not arrived, whether they are of interest."""
+        self._arrived: deque[list[PGresult] | psycopg.Error] = deque()
+        """The answers that nobody has read."""
+        self._found: list[PGresult] = []
+        self._failure: psycopg.Error | None = None
+        """The answers that have arrived of the first of `_expected`."""
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(self._connection.socket, selectors.EVENT_READ)
+        self._selector.register(woken, selectors.EVENT_READ)
+        self._events = selectors.EVENT_READ
+        self._is_flushed = True
 
-    def run(self, calls: Sequence[Call], after: Call) -> list[PGresult]:
-        """Run `calls` in one transaction, and return their results. Raises: `psycopg.Error`.
+    def send(self, calls: Sequence[Call], after: Call) -> None:
+        """Send `calls` as one transaction, and `after` as another, whose answer is ignored. This does not block;
+        what the system does not take is sent by `advance`.
 
-        `after` is run in a transaction of its own afterwards, whose end is not waited for.
+        Raises: `psycopg.Error`.
         """
         connection = self._connection
-        if connection.pipeline_status == 0:
+        if not connection.pipeline_status:
             connection.enter_pipeline_mode()
-        for call in calls:
-            self._send(call)
-        connection.pipeline_sync()
-        self._send(after)
-        connection.pipeline_sync()
-        self._open += 2
-        self._flush()
-        while self._open > 2:
-            self._read()
-        return self._read()
+        for is_wanted, group in ((True, calls), (False, [after])):
+            for call in group:
+                self._send(call)
+            connection.pipeline_sync()
+            self._expected.append(is_wanted)
+        self._is_flushed = connection.flush() == 0
+
+    def advance(self) -> bool:
+        """Take the answers that have arrived, without waiting. Return whether there are some to `read`."""
+        connection = self._connection
+        self._is_flushed = self._is_flushed or connection.flush() == 0
+        connection.consume_input()
+        while self._expected and not connection.is_busy():
+            result = connection.get_result()
+            if result is None:  # the end of a statement
+                if connection.status != ConnStatus.OK:
+                    raise self._failure or psycopg.OperationalError("the connection was lost")
+            elif result.status == ExecStatus.PIPELINE_SYNC:
+                if self._expected.popleft():
+                    self._arrived.append(self._failure or self._found)
+                self._found, self._failure = [], None
+            elif result.status == ExecStatus.FATAL_ERROR:
+                self._failure = self._failure or errors.error_from_result(result)
+            elif result.status == ExecStatus.TUPLES_OK or result.command_status:
+                self._found.append(result)
+        return bool(self._arrived)
+
+    def read(self) -> list[PGresult]:
+        """Wait for the answers to the oldest calls that were not read. Raises: `psycopg.Error`."""
+        while not self._arrived and not self.advance():
+            self.wait()
+        answer = self._arrived.popleft()
+        if isinstance(answer, psycopg.Error):
+            raise answer
+        return answer
+
+    def wait(self) -> None:
+        """Wait until `advance` can do something, or `woken` is readable.
+
+        Raises: `psycopg.OperationalError` if nothing happens for `PATIENCE_SECONDS`.
+        """
+        events = selectors.EVENT_READ if self._is_flushed else selectors.EVENT_READ | selectors.EVENT_WRITE
+        if events != self._events:
+            self._selector.modify(self._connection.socket, events)
+            self._events = events
+        ready = [key.fileobj for key, _ in self._selector.select(PATIENCE_SECONDS)]
+        if self._woken in ready:
+            self._woken.recv(4096)
+        if not ready:
+            raise psycopg.OperationalError(f"the server has not answered for {PATIENCE_SECONDS:g} s")
 
     def leave(self) -> None:
-        """Read what is left, and leave the pipeline mode, so that the connection can be used in other ways."""
-        while self._open:
-            self._read()
-        if self._connection.pipeline_status and self._connection.status == ConnStatus.OK:
+        """Wait for everything, and leave the pipeline mode, so that the connection can be used in other ways."""
+        while self._expected:
+            self.wait()
+            self.advance()
+        if self._connection.pipeline_status:
             self._connection.exit_pipeline_mode()
+
+    def close(self) -> None:
+        """Release what belongs to the system. The connection is left as it is."""
+        self._selector.close()
 
     def _send(self, call: Call) -> None:
         connection, statement = self._connection, call.statement
@@ -79,37 +137,3 @@ class Pipe:
             self._prepared.add(statement.name)
         formats = [Format.BINARY] * len(call.values)
         connection.send_query_prepared(statement.name, call.values, formats, Format.BINARY)
-
-    def _flush(self) -> None:
-        """Send all, and take what the server answers meanwhile, so that neither waits for the other for ever."""
-        while self._connection.flush():
-            if self._wait(select.POLLIN | select.POLLOUT) & select.POLLIN:
-                self._connection.consume_input()
-
-    def _wait(self, events: int) -> int:
-        self._poll.register(self._connection.socket, events)
-        return sum([found for _, found in self._poll.poll()])
-
-    def _read(self) -> list[PGresult]:
-        """Return the results of the next transaction, without those of preparing. Raises: `psycopg.Error`."""
-        connection, failure = self._connection, None
-        found: list[PGresult] = []
-        while True:
-            while connection.is_busy():
-                self._wait(select.POLLIN)
-                connection.consume_input()
-            result = connection.get_result()
-            if result is None:  # the end of a statement
-                if connection.status != ConnStatus.OK:
-                    raise failure or psycopg.OperationalError("the connection was lost")
-                continue
-            if result.status == ExecStatus.PIPELINE_SYNC:
-                self._open -= 1
-                if failure is not None:
-                    self._prepared.clear()
-                    raise failure
-                return found
-            if result.status == ExecStatus.FATAL_ERROR:
-                failure = failure or errors.error_from_result(result)
-            elif result.nfields or result.command_status not in (None, b""):
-                found.append(result)
