@@ -64,8 +64,6 @@ STEP = closed(
     extra=EXTRA,
 )
 AGENT = closed(
-    ["name", "version"], name=TEXT, version=TEXT, model_name=TEXT, tool_definitions={"type": "array"}, extra=EXTRA
-)
     ["name", "version"],
     name=TEXT,
     version=TEXT,
