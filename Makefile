@@ -8,13 +8,17 @@ DEMO_STAMP := $(VENV)/.installed-demo
 # Options for pytest: make test PYTEST_ARGS="-k shell"
 PYTEST_ARGS ?=
 
+# Options for the example: make train-demo TRAIN_ARGS="--groups 100"
+TRAIN_ARGS ?=
+
 # Tests start thousands of processes, which would compile the same files again.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: docs demo test test-full fuzz lint types pytest bubblewrap bench clean help
+.PHONY: docs demo train-demo test test-full fuzz lint types pytest bubblewrap bench clean help
 
 help:
 	@echo "make demo       from a topic to a verified dataset, killed in the middle and continued, offline"
+	@echo "make train-demo train a tiny model on rollouts, on the CPU, in a few minutes"
 	@echo "make test       lint, type checks and tests, in parallel"
 	@echo "make lint       only ruff; make types: only mypy; make pytest: only the tests"
 	@echo "make test-full  also the long tests: every crash point, every task, fuzzing"
@@ -50,6 +54,9 @@ $(DEMO_STAMP): pyproject.toml
 
 demo: $(DEMO_STAMP)
 	@$(BIN)/treadle demo
+
+train-demo: $(STAMP)
+	@$(BIN)/python examples/train/train.py $(TRAIN_ARGS)
 
 LINT = $(BIN)/ruff check . && $(BIN)/ruff format --check .
 TYPES = $(BIN)/mypy

@@ -47,7 +47,7 @@ ROUNDS = 3
 
 
 @contextmanager
-def _folder() -> Iterator[Path]:
+def open_folder() -> Iterator[Path]:
     """Yield a temporary folder, on a disk rather than in memory."""
     with tempfile.TemporaryDirectory(prefix="treadle-bench-", dir=".") as folder:
         yield Path(folder)
@@ -91,8 +91,8 @@ async def measure_window() -> list[Figure]:
     with serving("benchmarks.generate_server") as url:
         calls: list[int] = []
         for number in range(ROUNDS + 1):
-            with _folder() as folder:
-                await _reset(url)
+            with open_folder() as folder:
+                await reset(url)
                 config = _config(folder, SAMPLES, {"model": "openai:teacher", "base_url": url})
                 counted: list[float] = []
                 begin, cpu = time.perf_counter(), time.process_time()
@@ -106,11 +106,11 @@ async def measure_window() -> list[Figure]:
                 whole, ours = time.perf_counter() - begin, counted[-1] - begin
                 cpu = time.process_time() - cpu
                 calls = await asyncio.to_thread(_count_calls, folder / "dataset")
-            await _reset(url)
-            bare = await _ask_bare(url, calls)
+            await reset(url)
+            bare = await ask_bare(url, calls)
             if number:  # the first round fills the server's memory
                 ratios.append(bare / ours)
-                ideal = _simulate(calls)
+                ideal = simulate(calls)
                 details.append(
                     f"{ours:.2f} s to the last row, {whole:.2f} s with all files (of processor time {cpu:.2f} s), "
                     f"against {bare:.2f} s "
@@ -125,7 +125,7 @@ async def measure_window() -> list[Figure]:
     ]
 
 
-async def _reset(url: str) -> None:
+async def reset(url: str) -> None:
     async with ClientBuilder().build() as client:
         await client.get(f"{url}/reset").build().send()
 
@@ -140,7 +140,7 @@ def _count_calls(path: Path) -> list[int]:
     return [found[name] for name in sorted(found)]
 
 
-async def _ask_bare(url: str, calls: Sequence[int]) -> float:
+async def ask_bare(url: str, calls: Sequence[int]) -> float:
     """Return how long it takes to make the calls of each sample one after another, in a window over the samples."""
     body = msgspec.json.encode({"model": "teacher", "messages": [{"role": "user", "content": "Hello."}]})
     todo = iter(calls)
@@ -157,7 +157,7 @@ async def _ask_bare(url: str, calls: Sequence[int]) -> float:
         return time.perf_counter() - begin
 
 
-def _simulate(calls: Sequence[int]) -> float:
+def simulate(calls: Sequence[int]) -> float:
     """Return the time of a window that costs nothing, with the latencies drawn in the order of the samples."""
     draw = draw_latencies()
     places = [0.0] * WINDOW
@@ -197,7 +197,7 @@ async def measure_work() -> list[Figure]:
     _Timed.install()
     own, details = [], []
     for number in range(ROUNDS + 1):
-        with _folder() as folder:
+        with open_folder() as folder:
             config = _config(folder, SAMPLES if number else 50, "mock:teacher", kinds={"chained": 1})
             _Timed.seconds, begin = 0.0, time.process_time()
             result = await generate(config, Folder(folder / "dataset"))
@@ -220,7 +220,7 @@ async def measure_work() -> list[Figure]:
 async def measure_memory() -> list[Figure]:
     """Measure the largest resident set of a generation; `TREADLE_ROWS` sets how many rows it makes."""
     rows = int(os.environ.get("TREADLE_ROWS", "10000"))
-    with _folder() as folder:
+    with open_folder() as folder:
         config = _config(folder, rows, "mock:teacher")
         marks: list[str] = []
 
@@ -248,7 +248,7 @@ async def measure_resume() -> list[Figure]:
     duplicates are filled by the functions that count real rows, the journal by copies of real runs.
     """
     rows = int(os.environ.get("TREADLE_ROWS", "50000"))
-    with _folder() as folder:
+    with open_folder() as folder:
         folder = folder.absolute()
         config = _config(folder, rows + 1000, "mock:teacher")
         (folder / "config.yaml").write_text(dump(config))

@@ -22,6 +22,7 @@ from treadle.datagen.quality.duplicates import DuplicateSettings
 from treadle.datagen.quality.registry import DUPLICATES, FILTERS
 from treadle.export import FORMATS
 from treadle.export.losses import COMMON_LOSSES
+from treadle.export.token_exporter import TOKEN_FORMATS
 
 DOCS = Path(__file__).parent
 PAGES = tuple(
@@ -166,6 +167,16 @@ def _format_table(_: str) -> str:
     return f"{head}{chr(10).join(rows)}\n\nThe parts that most formats cannot hold are: {common}."
 
 
+def _token_format_table(_: str) -> str:
+    """Return a table of the token formats, with the grade of tokens that each needs."""
+    rows = []
+    for name in TOKEN_FORMATS.names():
+        found = TOKEN_FORMATS.load(name)
+        text = _join(inspect.getdoc(type(found)) or "")
+        rows.append(f"| `{name}` | {text.partition(': ')[2].rstrip('.')} | `{found.needs.value}` |")
+    return "| format | rows | needs |\n| --- | --- | --- |\n" + "\n".join(rows)
+
+
 def _filter_tables(_: str) -> str:
     """Return a table of the filters, and one of their settings."""
     filters = {name: FILTERS.load(name) for name in FILTERS.table}
@@ -234,6 +245,7 @@ _TABLES = {
     "commands": _command_tables,
     "config": _config_tables,
     "formats": _format_table,
+    "token_formats": _token_format_table,
     "filters": _filter_tables,
 }
 

@@ -74,6 +74,9 @@ COMMANDS: dict[str, list[str]] = {
     "mock": ["mock", "--port", "0"],
     "completion": ["completion", "bash"],
     "generate": ["generate", "dataset.yaml", "--out", "made", "--num-samples", "1"],
+    "rollout": ["rollout", "--task", "files:csv_sum-0001", "-m", "oracle", "-n", "1", "--group-size", "1"],
+    "rollout --schema": ["rollout", "--schema"],
+    "rollout report": ["rollout", "report", "rollouts"],
     "generate --dry-run": ["generate", "dataset.yaml", "--dry-run"],
     "generate --schema json": ["generate", "--schema"],
     "topics show": ["topics", "show", "made/topics.json"],
@@ -87,6 +90,7 @@ SERVERS = ("tools serve", "mock")
 SILENT = {
     ("init",),
     ("backup",),
+    ("worker",),
     ("models", "set-key"),
     *[("topics", name) for name in ("build", "prune", "import", "draw")],
     *[("memory", name) for name in ("add", "forget", "rollback", "embed")],
@@ -124,6 +128,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Cli, str]]
     cli.write("rows.jsonl", cli("export", "t", "--format", "treadle").out)
     cli.write("dataset.yaml", cli("generate", "--init").out)
     cli("generate", "dataset.yaml", "--out", "made", "--num-samples", "1")
+    cli(*COMMANDS["rollout"])
     forks = ["-j", "forks.db", "-q"]
     cli.write("treadle.toml", '[tiers]\nfrontier = "mock:echo"\nsmall = "mock:echo"\n')
     cli.write("persona.yaml", "name: Ada\nrole: an assistant\n")

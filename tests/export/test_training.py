@@ -119,7 +119,7 @@ def test_rows_load_with_datasets(
             assert item["n"] == int(row.lineage.run_id)
             continue
         raw = FORMATS.load(name).write(row, with_reasoning=FORMATS.load(name).has_reasoning)
-        key = "conversations" if "conversations" in raw else "messages"
+        key = next(key for key in ("conversations", "messages", "steps") if key in raw)
         assert item[key] == msgspec.json.decode(msgspec.json.encode(raw[key]))
 
 

@@ -59,6 +59,8 @@ class Reply:
     """The time between the chunks of a chunked body."""
     tail_seconds: float = 0.0
     """The time between the last chunk and the end of a chunked body."""
+    between: asyncio.Event | None = None
+    """An event to wait for after the first chunk of a chunked body."""
     before: asyncio.Event | None = None
     """An event to wait for before anything is sent."""
     raw: bytes | None = None
@@ -175,6 +177,8 @@ async def _write(writer: asyncio.StreamWriter, reply: Reply) -> None:
         writer.write(b"%x\r\n%s\r\n" % (len(piece), piece))
         await writer.drain()
         await asyncio.sleep(reply.gap_seconds)
+        if reply.between is not None:
+            await reply.between.wait()
     if reply.pieces is None:
         writer.write(body[: reply.cut_at])
     elif reply.end is End.KEEP:

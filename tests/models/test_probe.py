@@ -5,8 +5,8 @@ import pytest
 from tests.models.answers import USAGE, answer, error
 
 from treadle.core.types import Settings
-from treadle.models import HttpResponse, InProcessTransport, OpenAIChatModel
-from treadle.models.config.probe import Prober
+from treadle.models import HttpResponse, InProcessTransport, OpenAIChatModel, RetryModel
+from treadle.models.config.probe import Prober, find_token_settings
 
 
 def call(number, city="Oslo"):
@@ -26,7 +26,14 @@ class Server:
 
     def __call__(self, request):
         if request.url.endswith("/models"):
-            return HttpResponse({"data": [{"id": "m", "max_model_len": 4096}, {"id": "n"}]})
+            owner = "vllm" if "engine" in self.abilities else "someone"
+            models = [{"id": "m", "max_model_len": 4096, "owned_by": owner}, {"id": "n"}]
+            return HttpResponse({"data": models})
+        if request.url.endswith("/version"):
+            return HttpResponse({"version": "0.11.2"})
+        if not request.body:
+            is_there = request.url.endswith(("/v1/completions", "/inference/v1/generate", "/pause"))
+            return HttpResponse({"detail": "?"}, 405 if is_there and "engine" in self.abilities else 404)
         body = request.json()
         asked = body["messages"][0]["content"]
         fields = {}
@@ -78,27 +85,31 @@ async def probe(server):
     return found, prober.result()
 
 
-ALL = ("tools", "parallel", "forced", "schema", "logprobs", "ids", "reasoning", "streaming")
+ALL = ("engine", "tools", "parallel", "forced", "schema", "logprobs", "ids", "reasoning", "streaming")
 
 
 async def test_an_engine_that_can_all():
     found, probed = await probe(Server(*ALL))
     assert set(found.values()) == {True}
-    assert (probed.grade, probed.output_mode, probed.is_usable) == ("tokens", "native", True)
+    assert (probed.grade, probed.output_mode, probed.is_usable) == ("token_exact", "native", True)
+    seen = {item.name: item.seen for item in probed.findings}
+    assert seen["engine"] == "vllm 0.11.2"
+    assert seen["tokens in"] == "/v1/completions and /inference/v1/generate"
+    assert seen["weight updates"] == "/pause pauses it"
     assert probed.findings[-1].seen == "4,096 tokens"
 
 
 @pytest.mark.parametrize(
     ("lacks", "name", "grade", "mode"),
     [
-        ("streaming", "streaming", "tokens", "native"),
-        ("tools", "tools", "tokens", "native"),
-        ("parallel", "parallel calls", "tokens", "native"),
-        ("forced", "forced tool", "tokens", "native"),
-        ("schema", "json schema", "tokens", "tool"),
-        ("logprobs", "logprobs", "text", "native"),
-        ("ids", "token ids", "logprobs", "native"),
-        ("reasoning", "reasoning", "tokens", "native"),
+        ("streaming", "streaming", "token_exact", "native"),
+        ("tools", "tools", "token_exact", "native"),
+        ("parallel", "parallel calls", "token_exact", "native"),
+        ("forced", "forced tool", "token_exact", "native"),
+        ("schema", "json schema", "token_exact", "tool"),
+        ("logprobs", "logprobs", "token_ids", "native"),
+        ("ids", "token ids", "text", "native"),
+        ("reasoning", "reasoning", "token_exact", "native"),
     ],
 )
 async def test_what_is_missing_is_seen(lacks, name, grade, mode):
@@ -106,6 +117,38 @@ async def test_what_is_missing_is_seen(lacks, name, grade, mode):
     assert not found[name]
     assert [item for item, is_there in found.items() if not is_there] == [name]
     assert (probed.grade, probed.output_mode) == (grade, mode)
+
+
+async def test_a_server_whose_engine_is_not_known_is_graded_text():
+    """Rules out that ids are taken for the engine's because a server has fields of the same names."""
+    found, probed = await probe(Server(*[item for item in ALL if item != "engine"]))
+    assert (found["engine"], found["token ids"], found["logprobs"]) == (False, True, True)
+    assert "tokens in" not in found
+    assert probed.grade == "text"
+
+
+@pytest.mark.parametrize(
+    ("name", "version", "is_asked"),
+    [
+        ("vllm", "0.11.2", True),
+        ("vllm", "0.10.2rc1.dev3+g12", True),
+        ("vllm", "0.10.1", False),
+        ("sglang", "0.5.13", True),
+        ("sglang", "0.5.9.post1", False),
+        ("vllm", None, False),
+        ("llama.cpp", "9", False),
+    ],
+)
+async def test_token_ids_are_asked_for_if_the_engine_gives_them(name, version, is_asked):
+    def handle(request):
+        if request.url.endswith("/models"):
+            return HttpResponse({"data": [{"id": "m", "owned_by": name}]})
+        is_there = version is not None and request.url.endswith(("/version", "/get_server_info"))
+        return HttpResponse({"version": version}) if is_there else HttpResponse({}, 404)
+
+    model = OpenAIChatModel("m", base_url="http://h/v1", transport=InProcessTransport(handle))
+    asked = {"logprobs": True, "return_token_ids": True}
+    assert await find_token_settings(RetryModel(model)) == (asked if is_asked else {})
 
 
 async def test_one_that_does_not_answer():

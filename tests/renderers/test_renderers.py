@@ -77,6 +77,7 @@ def test_a_bridge_is_what_the_template_writes_between_two_answers(renderer, adde
         pytest.skip(f"the template has no such conversation: {error}")
     following = renderer.bridge([*prompt, *answer, renderer.stop_token_ids[0]], added, TOOLS, is_cut=False)
     assert following is not None
+    assert following[0] != renderer.stop_token_ids[0]
     text = renderer.decode(following)
     assert whole.endswith(text)
     assert all(item.content in text for item in added)
@@ -105,6 +106,15 @@ def test_a_conversation_keeps_every_id(renderer):
     text = renderer.decode(ids)
     for turn in range(4):
         assert text.count(f"The answer {turn} is rain. ") == 1
+
+
+def test_a_token_that_ends_turns_within_an_answer_cuts_nothing_off():
+    """The package `renderers` looks for the end of a turn in the answer, and would leave out what follows it."""
+    renderer = make("family:qwen3")
+    prompt = renderer.render([ASKED], ())
+    prior = [*prompt, *renderer.encode("a"), renderer.stop_token_ids[0], *renderer.encode("b")]
+    following = renderer.bridge(prior, [MORE], (), is_cut=True)
+    assert renderer.decode(following).startswith("<|im_end|>\n<|im_start|>user\nAnd then?")
 
 
 def test_an_answer_is_read(renderer):

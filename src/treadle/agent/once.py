@@ -4,7 +4,9 @@ twice."""
 from typing import Any, Unpack
 
 from treadle.agent.agent import Agent
-from treadle.agent.options import StreamOptions
+from treadle.agent.driving.begin import run_task
+from treadle.agent.driving.resume import resume_run
+from treadle.agent.options import Given, StreamOptions
 from treadle.agent.run import Run
 from treadle.agent.task import Task
 from treadle.core.errors import RunExistsError
@@ -17,8 +19,19 @@ async def run_once(
 
     A run that ended with an error is continued. Raises: as `Agent.run` and `Agent.resume` do.
     """
-    given: StreamOptions = {**options, "run_id": run_id}
+    return await drive_once(agent, run_id, task, given_for(agent, options), options)
+
+
+async def drive_once(
+    agent: Agent[Any], run_id: str, task: str | Task, given: Given, options: StreamOptions
+) -> Run[Any]:
+    """Do what `run_once` does, with `given` in place of what the agent and the options give."""
     try:
-        return await agent.run(task, **given)
+        return await run_task(agent, task, given, {**options, "run_id": run_id})
     except RunExistsError:
-        return await agent.resume(run_id)
+        return await resume_run(agent, run_id, given)
+
+
+def given_for(agent: Agent[Any], options: StreamOptions) -> Given:
+    """Return what an agent and the options of a run give for driving it."""
+    return Given(agent.answer, options.get("deps", agent.deps))

@@ -1,4 +1,4 @@
-"""`treadle show`: one run, as a transcript, as events or as lines of JSON."""
+"""`treadle show`: one run, as a transcript, as events, as tokens or as lines of JSON."""
 
 from contextlib import closing
 from typing import Annotated
@@ -45,9 +45,26 @@ def show(
             help="Show what the model saw at this step, with sizes, and what was left out and why.",
         ),
     ] = None,
+    is_tokens: Annotated[
+        bool,
+        typer.Option(
+            "--tokens",
+            help="Show the token ids as branches: what was sampled, where it is trained on, and how probable each "
+            "token was.",
+        ),
+    ] = False,
+    renderer: Annotated[
+        str | None,
+        typer.Option(
+            "--renderer",
+            metavar="NAME",
+            help="With --tokens: what makes text of token ids, such as chatml, hf:FOLDER or family:NAME. Default: "
+            "the renderer of the run's model.",
+        ),
+    ] = None,
     is_json: o.IsJson = False,
 ) -> int:
-    """Show a run's transcript or its events.
+    """Show a run's transcript, its events or its tokens.
 
     The transcript has the messages, the calls with their results, the usage, the cost and why the run ended.
     """
@@ -59,6 +76,11 @@ def show(
             from treadle.cli.terminal.context import print_context
 
             print_context(opened, run_id, step, is_full=is_full, is_json=is_json)
+        elif is_tokens:
+            from treadle.cli.terminal.tokens import print_tokens
+
+            is_whole = print_tokens(opened, run_id, renderer, is_full=is_full, is_json=is_json)
+            return ExitCode.DONE if is_whole else ExitCode.FAILED
         elif is_json:
             print_lines([event.to_json() for event in opened.read(run_id)])
         elif is_markdown:

@@ -234,7 +234,7 @@ COMMANDS: dict[str, Command | Group] = {
         "List the sessions of a journal, the newest first, search their messages, or delete some.",
         _INSPECT,
     ),
-    "show": Command("treadle.cli.show:show", "Show a run's transcript or its events.", _INSPECT),
+    "show": Command("treadle.cli.show:show", "Show a run's transcript, its events or its tokens.", _INSPECT),
     "files": Command(
         "treadle.cli.files:files", "List the files of a run, or write them to a folder.", _INSPECT
     ),

@@ -47,7 +47,8 @@ def list_problems(
     lines: list[tuple[tuple[int, int], str]] = []
     for problem in problems:
         key = ".".join(map(str, problem.path))
-        changed = next((name for name in changes if key == name or key.startswith(f"{name}.")), None)
+        found = [name for name in changes if key == name or key.startswith(f"{name}.")]
+        changed = max(found, key=len, default=None)
         if changed is not None:
             lines.append(((0, 0), f"{flags.get(changed, f'--set {key}')}: {problem.text}"))
             continue

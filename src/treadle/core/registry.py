@@ -36,11 +36,15 @@ class Registry(Generic[T]):
         self._loaded: dict[str, T] = {}
 
     def __contains__(self, name: object) -> bool:
-        return name in self.table or name in self._plugins()
+        return name in self.table or name in self._loaded or name in self._plugins()
 
     def names(self) -> list[str]:
         """Return all names: the built-in ones in the table's order, then those of other packages, sorted."""
-        return [*self.table, *sorted(name for name in self._plugins() if name not in self.table)]
+        return [*self.table, *sorted({*self._plugins(), *self._loaded} - {*self.table})]
+
+    def add(self, name: str, made: T) -> None:
+        """Make an object of the program known by a name, in this process."""
+        self._loaded[name] = made
 
     def load(self, name: str) -> T:
         """Return the object called `name`, importing its module if needed.

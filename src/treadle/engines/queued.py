@@ -15,6 +15,7 @@ from msgspec import Struct
 from treadle.agent.agent import Agent
 from treadle.agent.driving.begin import enqueue
 from treadle.agent.driving.resume import go_on, reopen, resume_run
+from treadle.agent.once import given_for
 from treadle.agent.options import Given, StreamOptions
 from treadle.agent.run import Run
 from treadle.agent.task import Task, load_task
@@ -22,7 +23,6 @@ from treadle.core.errors import ConfigError, JournalError, RunExistsError, Worke
 from treadle.core.state import Status
 from treadle.core.types import Fault, StopReason
 from treadle.engines.protocol import RunnerOptions, RunnerStatus
-from treadle.engines.runners import given_for
 from treadle.engines.watched import Count
 from treadle.journal.protocol import Journal, RunFilter, RunInfo, queue_of
 from treadle.loop.wayout import see_through

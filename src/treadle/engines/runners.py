@@ -5,12 +5,11 @@ from typing import Any, Unpack
 from msgspec.structs import replace
 
 from treadle.agent.agent import Agent
-from treadle.agent.driving.begin import run_task
-from treadle.agent.driving.resume import resume_run
-from treadle.agent.options import Given, StreamOptions
+from treadle.agent.once import drive_once, given_for
+from treadle.agent.options import StreamOptions
 from treadle.agent.run import Run
 from treadle.agent.task import Task
-from treadle.core.errors import ConfigError, RunExistsError
+from treadle.core.errors import ConfigError
 from treadle.core.registry import Registry
 from treadle.engines.protocol import MakeRunner, Runner, RunnerOptions, RunnerStatus
 from treadle.engines.watched import Watched
@@ -60,11 +59,7 @@ class HereRunner:
         """See `Runner.run`."""
         given = given_for(agent, options)
         with self._watched.watch() as hold:
-            given = replace(given, on_driver=hold)
-            try:
-                return await run_task(agent, task, given, {**options, "run_id": run_id})
-            except RunExistsError:
-                return await resume_run(agent, run_id, given)
+            return await drive_once(agent, run_id, task, replace(given, on_driver=hold), options)
 
     def status(self) -> RunnerStatus:
         """See `Runner.status`."""
@@ -79,11 +74,6 @@ class HereRunner:
 
     async def close(self) -> None:
         """See `Runner.close`."""
-
-
-def given_for(agent: Agent[Any], options: StreamOptions) -> Given:
-    """Return what an agent and the options of a run give for driving it."""
-    return Given(agent.answer, options.get("deps", agent.deps))
 
 
 def make_here(journal: Journal, argument: str, options: RunnerOptions) -> HereRunner:

@@ -91,6 +91,7 @@ FORMATS: Registry[RowFormat] = Registry(
         "hermes": "treadle.export.row_formats.hermes:FORMAT",
         "sharegpt": "treadle.export.row_formats.sharegpt:FORMAT",
         "hf_trace": "treadle.export.row_formats.hf_trace:FORMAT",
+        "atif": "treadle.export.row_formats.atif:FORMAT",
         "custom": "treadle.export.row_formats.custom:FORMAT",
     },
 )
@@ -118,7 +119,7 @@ def export_rows(
     row_format = FORMATS.load(format)
     for run_id in run_ids:
         try:
-            row = load_row(journal, run_id)
+            row = load_row(journal, run_id, with_tokens=wants_tokens(row_format))
             reward, stop_reason = row.lineage.reward, row.lineage.stop_reason
             if only_completed and stop_reason != StopReason.COMPLETED:
                 raise ExportError(f"run {run_id!r} ended with {stop_reason}")
@@ -129,6 +130,11 @@ def export_rows(
             if on_skip is None:
                 raise
             on_skip(run_id, str(error))
+
+
+def wants_tokens(row_format: RowFormat) -> bool:
+    """Return whether a format has a place for token ids. Formats need not say that they have none."""
+    return bool(getattr(row_format, "has_tokens", False))
 
 
 def encode_row(row: Row, row_format: RowFormat, *, with_reasoning: bool | None = None) -> bytes:

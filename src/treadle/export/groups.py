@@ -19,6 +19,8 @@ class Rollout(Struct, frozen=True, kw_only=True):
     """The rewards by name, without weights."""
     advantage: float | None = None
     """The advantage within the group; `None` if it was not computed."""
+    is_trained: bool = True
+    """False if nothing of the rollout is trained on, although its reward counts in its group."""
     stop_reason: StopReason
     messages: tuple[Message, ...] = ()
     """The whole transcript."""

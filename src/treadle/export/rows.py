@@ -1,7 +1,7 @@
 """Rows: a run's transcript and tools, with their lineage."""
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import count
 
 import msgspec
@@ -18,6 +18,7 @@ from treadle.core.events import (
     RunStarted,
     ToolCompleted,
 )
+from treadle.core.packed import ID_BYTES, as_packed, pack_logprobs
 from treadle.core.state import fold
 from treadle.core.transcript import check_transcript
 from treadle.core.types import (
@@ -27,9 +28,11 @@ from treadle.core.types import (
     Message,
     Role,
     StopReason,
+    TokenRecord,
     ToolCall,
     ToolErrorKind,
     ToolSpec,
+    Usage,
 )
 from treadle.journal.protocol import Journal
 
@@ -115,21 +118,38 @@ class Lineage(Struct, frozen=True, omit_defaults=True):
     """The origin of a generated row; `None` if the run was not made for a dataset."""
 
 
-class Row(Struct, frozen=True):
+class AnswerTokens(Struct, frozen=True, omit_defaults=True):
+    """The tokens of the inference that gave an assistant message."""
+
+    prompt_token_ids: bytes | None = None
+    """The packed ids of the whole prompt; `None` if they are not known."""
+    token_ids: bytes | None = None
+    """The packed ids of the answer; `None` if they are not known."""
+    logprobs: bytes | None = None
+    """The packed log probabilities of the answer's tokens; `None` if they are not known."""
+    usage: Usage | None = None
+    cost_usd: float | None = None
+
+
+class Row(Struct, frozen=True, omit_defaults=True):
     """One training example, in Treadle's types."""
 
     messages: tuple[Message, ...]
     tools: tuple[ToolSpec, ...]
     lineage: Lineage
+    tokens: tuple[AnswerTokens | None, ...] = ()
+    """The tokens of the assistant messages, in order. Empty if they were not asked for, or are not known."""
 
 
-def load_row(journal: Journal, run_id: str) -> Row:
-    """Return the row of a run.
+def load_row(journal: Journal, run_id: str, *, with_tokens: bool = False) -> Row:
+    """Return the row of a run, with the tokens of its answers if they are asked for.
 
     Raises: `RunNotFoundError`; `ExportError` if the run is not finished, failed because of a fault that was not its
     model's, or has a transcript that breaks an invariant.
     """
-    return row_of(run_id, [event.body for event in journal.read(run_id)])
+    bodies = [event.body for event in journal.read(run_id)]
+    row = row_of(run_id, bodies)
+    return replace(row, tokens=tuple(_find_tokens(bodies))) if with_tokens else row
 
 
 def row_of(run_id: str, bodies: Sequence[DurableBody]) -> Row:
@@ -167,6 +187,25 @@ def row_of(run_id: str, bodies: Sequence[DurableBody]) -> Row:
         treadle_version=treadle.__version__,
     )
     return Row(messages, started.tools, lineage)
+
+
+def _find_tokens(bodies: Sequence[DurableBody]) -> Iterator[AnswerTokens]:
+    """Yield the tokens of each answer, in order."""
+    before = b""
+    for body in bodies:
+        if not isinstance(body, InferenceCompleted):
+            continue
+        completion = body.completion
+        record = completion.tokens or TokenRecord()
+        prompt = None
+        if record.prompt_token_ids is not None:
+            prompt = before[: record.prompt_shared_tokens * ID_BYTES] + as_packed(record.prompt_token_ids)
+        ids = None if record.token_ids is None else as_packed(record.token_ids)
+        logprobs = record.logprobs if ids is not None else None
+        if prompt is not None and ids is not None:
+            before = prompt + ids
+        packed = pack_logprobs(logprobs) if isinstance(logprobs, tuple) else logprobs
+        yield AnswerTokens(prompt, ids, packed, completion.usage, completion.cost_usd)
 
 
 def _find_models(bodies: Sequence[DurableBody]) -> list[str]:

@@ -143,7 +143,8 @@ def read_branch(
                 else "the engine returned no log probabilities"
             )
         )
-    ids, loss = trajectory.token_ids_T.tolist(), [float(weight) for weight in mask(trajectory)]
+    ids = trajectory.token_ids_T.tolist()
+    loss = [float(weight) for weight in mask(trajectory)] if rollout.is_trained else [0.0] * len(ids)
     logprobs = trajectory.logprobs_T.tolist()
     if not len(ids) == len(trajectory.sampled_T) == len(logprobs) == len(loss):
         raise ExportError(

@@ -1,8 +1,8 @@
 """One connection to a server, which is never replaced by another.
 
-A caller that asks something and then acts on the answer needs to know that both requests reach the same process.
-The transports of `treadle.http.transport` open a new connection whenever an old one is lost; this one fails
-instead. It does not use proxies.
+A caller that asks something and then acts on the answer needs to know that both requests reach the same
+process. The transports of `treadle.http.transport` open a new connection whenever an old one is lost; this one
+fails instead. It does not use proxies.
 """
 
 import asyncio
@@ -72,8 +72,8 @@ class PinnedConnection:
     async def ask(self, method: str, path: str, body: bytes | None = None) -> PinnedAnswer:
         """Send a request with a JSON body, and return the answer. A large body is sent in gzip.
 
-        Raises: `TransportError` if the connection is lost or the answer takes too long. It is then closed, and is
-        not known whether the server has received the request.
+        Raises: `TransportError` if the connection is lost or the answer takes too long. It is then closed, and it
+        is not known whether the server has received the request.
         """
         head = [f"{method} {self._prefix}{path} HTTP/1.1", f"host: {self._host}", "accept: application/json"]
         if body is not None:
@@ -103,7 +103,7 @@ class PinnedConnection:
 
     async def _read(self) -> PinnedAnswer:
         collector = _Collector()
-        parser = HttpResponseParser(collector)
+        parser = collector.parser = HttpResponseParser(collector)
         size = 0
         while not collector.is_complete:
             data = await self._reader.read(_READ_BYTES)
@@ -114,9 +114,9 @@ class PinnedConnection:
                 self.close()
                 raise failures.too_long(self._origin)
             parser.feed_data(data)
-        if not parser.should_keep_alive():
+        if not collector.is_kept:
             self.close()
-        return PinnedAnswer(parser.get_status_code(), b"".join(collector.pieces))
+        return PinnedAnswer(collector.status, b"".join(collector.pieces))
 
     def close(self) -> None:
         """Close the connection."""
@@ -128,11 +128,16 @@ class _Collector:
     """The callbacks of the parser."""
 
     def __init__(self) -> None:
+        self.parser: HttpResponseParser | None = None
         self.pieces: list[bytes] = []
-        self.is_complete = False
+        self.status = 0
+        self.is_complete = self.is_kept = False
 
     def on_body(self, data: bytes) -> None:
         self.pieces.append(data)
 
     def on_message_complete(self) -> None:
+        # The parser forgets these when it begins with the next answer.
+        if self.parser is not None:
+            self.status, self.is_kept = self.parser.get_status_code(), self.parser.should_keep_alive()
         self.is_complete = True

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from treadle.models.dialects.openai_responses.request import OpenAIResponsesModel
     from treadle.models.protocol import Model, ModelLike, RateLimits, Watch
     from treadle.models.scripted import ScriptedModel, call
+    from treadle.models.tokens.model import TokenModel
     from treadle.models.wire.price import Price
     from treadle.models.wrappers.cache import CacheModel
     from treadle.models.wrappers.cost import CostModel
@@ -62,6 +63,7 @@ __all__ = [
     "StreamedAnswer",
     "Tier",
     "TieredModel",
+    "TokenModel",
     "Transport",
     "Watch",
     "Wrapper",
@@ -99,6 +101,7 @@ _WHERE = {
     "StreamedAnswer": "treadle.http.transport",
     "Tier": "treadle.models.wrappers.tiered",
     "TieredModel": "treadle.models.wrappers.tiered",
+    "TokenModel": "treadle.models.tokens.model",
     "Transport": "treadle.http.transport",
     "Watch": "treadle.models.protocol",
     "Wrapper": "treadle.models.wrappers.wrapper",

@@ -16,6 +16,8 @@ from treadle.core.types import Json
 CHATML_TOKENS = ("<|im_start|>", "<|im_end|>", "<|endoftext|>")
 _MAX_WORDS = 50_000
 """How many words a tokenizer keeps the ids of."""
+_MAX_KEPT_CHARS = 64
+"""The longest word that it keeps the ids of."""
 _GONE = -1
 """What stands for an id that was merged with the one before it."""
 
@@ -75,7 +77,10 @@ class BpeTokenizer:
 
     def encode(self, text: str) -> list[int]:
         """Return the ids of a text, in which special tokens are ordinary text."""
-        return [number for word in self._words(text) for number in self._encode_word(word)]
+        ids: list[int] = []
+        for word in self._words(text):
+            ids += self._encode_word(word) if len(word) <= _MAX_KEPT_CHARS else self._merge(word)
+        return ids
 
     def decode(self, ids: Sequence[int], /) -> str:
         """Return the text of ids. Raises: `ConfigError` for an id that is not in the vocabulary."""
@@ -101,6 +106,8 @@ class BpeTokenizer:
     def _merge(self, word: str) -> tuple[int, ...]:
         """Return the ids of a word: of all pairs that can be merged, the one of the lowest rank goes first."""
         ids = [self._bytes[byte] for byte in word.encode(errors="surrogatepass")]
+        if not self._ranks:
+            return tuple(ids)
         after = [*range(1, len(ids) + 1)]
         before = [*range(-1, len(ids) - 1)]
         heap: list[tuple[int, int, int, int, int]] = []

@@ -7,9 +7,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from treadle.agent.run import Run
-from treadle.core import events as e
 from treadle.core.errors import ExportError
-from treadle.core.narrowing import Event
 from treadle.core.types import FinishReason, StopReason, Usage
 from treadle.export.groups import Group, Rollout
 from treadle.journal.protocol import Journal
@@ -32,55 +30,17 @@ _LIMITS = frozenset(
 """The stop reasons of rollouts that a limit cut off."""
 
 
-class Own(Struct, frozen=True):
-    """What a rollout has sampled itself. The beginning that a fork shares with its root is not part of it."""
-
-    usage: Usage
-    cost_usd: float | None
-    versions: frozenset[str]
-    """The versions of the weights that sampled its tokens, those of the shared beginning included."""
-
-
-def measure(events: Sequence[Event]) -> Own:
-    """Return what the rollout with these events has used."""
-    shared = 0
-    usage, cost = Usage(), 0.0
-    is_known = True
-    versions: set[str] = set()
-    for event in events:
-        body = event.body
-        if isinstance(body, e.RunStarted) and body.parent is not None:
-            shared = body.parent.seq
-        elif isinstance(body, e.InferenceCompleted):
-            completion = body.completion
-            versions |= _versions_of(completion.tokens, completion.weight_version)
-            if event.seq > shared:
-                usage += completion.usage or Usage()
-                is_known = is_known and completion.cost_usd is not None
-                cost += completion.cost_usd or 0.0
-    return Own(usage, cost if is_known else None, frozenset(versions))
-
-
-def _versions_of(tokens: Any, weight_version: str | None) -> set[str]:
-    if tokens is not None and tokens.versions:
-        return {version for _, version in tokens.versions}
-    return set() if weight_version is None else {weight_version}
-
-
-def is_cut(run: Run[Any]) -> bool:
-    """Return whether a limit cut the rollout off."""
-    if run.stop_reason in _LIMITS:
-        return True
-    answers = [event.body for event in run.events if isinstance(event.body, e.InferenceCompleted)]
-    return bool(answers) and answers[-1].completion.finish_reason is FinishReason.LENGTH
-
-
 class Rolled(Struct, frozen=True):
     """One finished rollout with what it used."""
 
     run: Run[Any]
     rollout: Rollout
-    own: Own
+    usage: Usage
+    """What it used itself. The beginning that a fork shares with its root is not part of it."""
+    cost_usd: float | None
+    """What this has cost; `None` if a price is unknown."""
+    versions: frozenset[str]
+    """The versions of the weights that sampled its tokens, those of the shared beginning included."""
     is_overlong: bool
 
 
@@ -91,6 +51,7 @@ class Collector:
         self._config = config
         self._journal = journal
         self.rewards = read_rewards(config.rewards)
+        self._decode = config.find_decode()
 
     def read(self, run: Run[Any]) -> Rolled:
         """Return the rollout of a finished run.
@@ -99,17 +60,24 @@ class Collector:
         """
         assert run.stop_reason is not None
         started = run.state.started
-        graph = load_tokens(self._journal, run.run_id)
+        graph = load_tokens(self._journal, run.run_id, decode=self._decode)
         if graph.conservation.faults:
             raise ExportError(f"the tokens of run {run.run_id!r} cannot be delivered: {graph.conservation}")
         trajectories = graph.trajectories
         known = run.state.rewards
         most = self._config.max_row_tokens
+        spans = [span for item in trajectories for span in item.spans]
+        is_overlong = (
+            run.stop_reason in _LIMITS
+            or (bool(spans) and spans[-1].finish_reason is FinishReason.LENGTH)
+            or (most is not None and any([len(item.token_ids_T) > most for item in trajectories]))
+        )
         rollout = Rollout(
             run_id=run.run_id,
             trajectories=trajectories,
             reward=total_reward(known, self.rewards),
             rewards={spec.name: known[spec.name] for spec in self.rewards if spec.name in known},
+            is_trained=not (is_overlong and self._config.overlong == "mask"),
             stop_reason=run.stop_reason,
             messages=tuple(run.messages),
             tools=() if started is None else started.tools,
@@ -117,10 +85,19 @@ class Collector:
             steps=run.steps,
             metadata=dict(run.metadata),
         )
-        is_overlong = is_cut(run) or (
-            most is not None and any([len(item.token_ids_T) > most for item in trajectories])
-        )
-        return Rolled(run, rollout, measure(run.events), is_overlong)
+        usage, cost = self._own(run)
+        versions = frozenset([version for span in spans for _, version in span.weight_versions])
+        return Rolled(run, rollout, usage, cost, versions, is_overlong)
+
+    def _own(self, run: Run[Any]) -> tuple[Usage, float | None]:
+        """Return what a run has used itself, and what that has cost."""
+        parent = None if run.state.started is None else run.state.started.parent
+        if parent is None:
+            return run.usage, run.cost_usd
+        shared = Run.load(run.run_id, self._journal, parent.seq)
+        costs = run.cost_usd, shared.cost_usd
+        cost = None if costs[0] is None or costs[1] is None else costs[0] - costs[1]
+        return run.usage - shared.usage, cost
 
     def make_group(self, spec: GroupSpec, rolled: Sequence[Rolled], weight_version: str | None) -> Group:
         """Return a group as it is delivered."""
@@ -131,7 +108,7 @@ class Collector:
             advantages = compute_advantages(config.advantages, rewards)
             rollouts = [replace(item, advantage=advantages[index]) for index, item in enumerate(rollouts)]
         return Group(
-            group_id=f"{config.name}-{spec.group}",
+            group_id=spec.unit_id(config.name),
             number=spec.group,
             task=spec.task,
             rollouts=tuple(rollouts),

@@ -12,10 +12,13 @@ from treadle.core.mistakes import Keys
 from treadle.core.overrides import apply_changes, list_problems
 from treadle.core.places import Document, Problem, parse_document
 from treadle.core.types import Json
+from treadle.engines.runners import RUNNERS
 from treadle.rollout.config import Config
 from treadle.rollout.plan import find_tasks
 from treadle.rollout.seeded import find_model
+from treadle.rollout.sinks.registry import make_sinks
 from treadle.scoring.registry import make_scorers, read_rewards
+from treadle.trajectory.tokens.masks import make_mask
 
 
 @cache
@@ -99,7 +102,10 @@ def find_conflicts(config: Config, *, is_model_given: bool = False) -> list[Prob
         )
     checks: list[tuple[tuple[str, ...], Any]] = [
         (("tasks",), lambda: find_tasks(config.tasks)),
+        (("sinks",), lambda: make_sinks(config.sinks, group_size=config.unit_size)),
+        (("loss",), lambda: make_mask(config.loss)),
         (("rewards",), lambda: make_scorers(read_rewards(config.rewards))),
+        (("engine",), lambda: RUNNERS.load(config.engine.partition(":")[0])),
     ]
     if not is_model_given:
         checks.append((("model",), lambda: find_model(config.model)))

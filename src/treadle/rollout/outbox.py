@@ -23,13 +23,16 @@ if TYPE_CHECKING:
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS parcels (
-    sink TEXT NOT NULL, key TEXT NOT NULL, place INTEGER NOT NULL, status TEXT NOT NULL, note TEXT NOT NULL,
-    data BLOB, UNIQUE (sink, key));
+    sink TEXT NOT NULL, key TEXT NOT NULL, place INTEGER NOT NULL, sent INTEGER, status TEXT NOT NULL,
+    note TEXT NOT NULL, data BLOB, UNIQUE (sink, key));
 CREATE INDEX IF NOT EXISTS parcels_in_order ON parcels (sink, status, place);
+CREATE INDEX IF NOT EXISTS parcels_by_place ON parcels (place);
+CREATE INDEX IF NOT EXISTS parcels_by_sent ON parcels (sent);
 CREATE TABLE IF NOT EXISTS sink_notes (
     sink TEXT NOT NULL, name TEXT NOT NULL, value TEXT NOT NULL, PRIMARY KEY (sink, name)) WITHOUT ROWID;
 """
-_NEXT = "(SELECT coalesce(max(place), 0) + 1 FROM parcels)"
+_NEXT_PLACE = "(SELECT coalesce(max(place), 0) + 1 FROM parcels)"
+_NEXT_SENT = "(SELECT coalesce(max(sent), 0) + 1 FROM parcels)"
 _MIN_WAIT_SECONDS = 0.05
 _MAX_WAIT_SECONDS = 5.0
 CHECK_SECONDS = 0.5
@@ -101,7 +104,7 @@ class Outbox:
         for item in parcels:
             status = ParcelStatus.REFUSED if item.data is None else ParcelStatus.QUEUED
             connection.execute(
-                f"INSERT INTO parcels VALUES (?, ?, {_NEXT}, ?, ?, ?)",
+                f"INSERT INTO parcels VALUES (?, ?, {_NEXT_PLACE}, NULL, ?, ?, ?)",
                 (item.sink, item.key, status.value, item.reason, item.data),
             )
 
@@ -196,17 +199,17 @@ class Outbox:
         try:
             receipt = await sink.deliver(key, data)
         except ExportError as error:
-            with self._transaction():
+            with _transaction(self._connection):
                 self._mark(sink.name, key, ParcelStatus.REFUSED, str(error))
             return True
-        with self._transaction():
+        with _transaction(self._connection):
             self._receive(sink.name, key, receipt)
         return True
 
     def _apply(self, sink: str, check: Check) -> None:
         if not (check.taken or check.lost or check.arrived or check.notes):
             return
-        with self._transaction():
+        with _transaction(self._connection):
             for key in check.taken:
                 self._mark(sink, key, ParcelStatus.DONE)
             for key in check.lost:
@@ -223,29 +226,29 @@ class Outbox:
     def _mark(self, sink: str, key: str, status: ParcelStatus, note: str = "") -> None:
         """Change a group's status. Its data is kept as long as it may have to be delivered again."""
         is_over = status in (ParcelStatus.DONE, ParcelStatus.REFUSED)
-        place = _NEXT if status is ParcelStatus.SENT else "place"
+        sent = _NEXT_SENT if status is ParcelStatus.SENT else "sent"
         self._connection.execute(
-            f"UPDATE parcels SET status = ?, note = ?, place = {place}, "
+            f"UPDATE parcels SET status = ?, note = ?, sent = {sent}, "
             f"data = {'NULL' if is_over else 'data'} WHERE sink = ? AND key = ? AND status IN ('queued', 'sent')",
             (status.value, note, sink, key),
         )
 
-    @contextlib.contextmanager
-    def _transaction(self) -> Iterator[None]:
-        with _transaction(self._connection):
-            yield
-
 
 @contextlib.contextmanager
 def _transaction(connection: "sqlite3.Connection") -> Iterator[None]:
-    connection.execute("BEGIN IMMEDIATE")
+    import sqlite3
+
     try:
-        yield
-        connection.execute("COMMIT")
-    except BaseException:
-        if connection.in_transaction:
-            connection.execute("ROLLBACK")
-        raise
+        connection.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+            connection.execute("COMMIT")
+        except BaseException:
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
+            raise
+    except sqlite3.Error as error:
+        raise JournalError(f"cannot write the queue of the sinks: {error}") from error
 
 
 def _write_notes(connection: "sqlite3.Connection", sink: str, notes: Mapping[str, str | None]) -> None:
@@ -278,5 +281,5 @@ class _Notes:
     def sent(self) -> list[tuple[str, str]]:
         """See `Memory.sent`."""
         return self._connection.execute(
-            "SELECT key, note FROM parcels WHERE sink = ? AND status = 'sent' ORDER BY place", (self._sink,)
+            "SELECT key, note FROM parcels WHERE sink = ? AND status = 'sent' ORDER BY sent", (self._sink,)
         ).fetchall()

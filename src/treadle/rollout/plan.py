@@ -27,6 +27,10 @@ class GroupSpec(Struct, frozen=True):
     rollouts: tuple[int, ...]
     """The positions in the group of the rollouts to make."""
 
+    def unit_id(self, name: str) -> str:
+        """Return the id of what is delivered: of the group, or of a rollout that is delivered alone."""
+        return f"{name}-{self.group}" if len(self.rollouts) != 1 else self.run_id(name, self.rollouts[0])
+
     def run_id(self, name: str, index: int) -> str:
         """Return the id of the run of the rollout at `index`, given the name of the rollouts."""
         return f"{name}-{self.group}-{index}"

@@ -68,6 +68,16 @@ class GroupEnded(Notice, frozen=True, tag="group_ended"):
     """Why it was not delivered."""
 
 
+class Waiting(Notice, frozen=True, tag="waiting"):
+    """A sign of life while nothing ends, and while groups wait for their receivers."""
+
+    in_flight: int
+    undelivered: int = 0
+    """How many groups the receivers do not have yet."""
+    troubles: dict[str, str] = {}
+    """Why a sink cannot deliver at the moment, by its name."""
+
+
 class Average(Struct):
     """The mean and the standard deviation of numbers that come one by one."""
 
@@ -117,6 +127,12 @@ class Progress(Struct, kw_only=True):
     """How many rollouts are driven now."""
     waiting: int = 0
     """How many complete groups wait for their receiver."""
+    undelivered: int = 0
+    """How many groups were counted that a sink has not delivered yet."""
+    refused: int = 0
+    """How many groups a sink or its receiver has refused."""
+    troubles: dict[str, str] = msgspec.field(default_factory=dict)
+    """Why a sink cannot deliver at the moment, by its name."""
     on_model: int | None = None
     """How many rollouts wait for the model now; `None` if it is not known."""
     on_tools: int | None = None
@@ -154,7 +170,9 @@ class TokenRate:
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
         self._now = now
         self._began = now()
-        self._tokens: deque[tuple[float, int]] = deque()
+        self._counts: deque[tuple[int, int]] = deque()
+        """The tokens of each second that had some."""
+        self._total = 0
 
     def take(self, run_id: str, first_seq: int, bodies: Sequence[e.DurableBody]) -> None:
         """Count events; see `loop.hooks.Hook`."""
@@ -168,13 +186,17 @@ class TokenRate:
 
     def add(self, tokens: int) -> None:
         """Count output tokens."""
-        self._tokens.append((self._now(), tokens))
+        second = int(self._now())
+        if not self._counts or self._counts[-1][0] != second:
+            self._counts.append((second, 0))
+        self._counts[-1] = (second, self._counts[-1][1] + tokens)
+        self._total += tokens
 
     @property
     def per_second(self) -> float:
         """The output tokens per second."""
         now = self._now()
-        while self._tokens and now - self._tokens[0][0] > _RATE_SECONDS:
-            self._tokens.popleft()
+        while self._counts and now - self._counts[0][0] > _RATE_SECONDS:
+            self._total -= self._counts.popleft()[1]
         seconds = min(_RATE_SECONDS, now - self._began)
-        return sum([tokens for _, tokens in self._tokens]) / seconds if seconds > 0 else 0.0
+        return self._total / seconds if seconds > 0 else 0.0

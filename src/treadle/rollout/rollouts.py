@@ -2,49 +2,35 @@
 
 import asyncio
 import contextlib
-import math
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import msgspec
 from msgspec import Struct
 
 from treadle.agent.sync import iterate_blocking
-from treadle.core.errors import ConfigError, JournalError
-from treadle.engines.engine import End, Engine, Settings
-from treadle.engines.ledger import Item, Ledger, Outcome, Status
-from treadle.engines.meter import Limits, Meter
-from treadle.engines.protocol import Runner, RunnerOptions
-from treadle.engines.runners import HereRunner, make_runner
+from treadle.core.errors import ConfigError
+from treadle.engines.engine import End
+from treadle.engines.ledger import Ledger
+from treadle.engines.protocol import Runner
 from treadle.export.groups import Group
-from treadle.journal.protocol import Journal, RunFilter
 from treadle.journal.registry import open_journal
-from treadle.models.protocol import Model, part_of
+from treadle.models.protocol import Model
+from treadle.models.tokens.weights import UpdateMode, Weights
 from treadle.rollout.config import Config
 from treadle.rollout.load import load_config, make_config
-from treadle.rollout.plan import GroupSpec, Plan, find_tasks
+from treadle.rollout.making import Given, Making, check_continued
+from treadle.rollout.outbox import Outbox, Parcel
 from treadle.rollout.progress import (
-    GroupEnded,
     Listener,
-    Notice,
     Progress,
-    RolloutEnded,
-    RolloutRetried,
-    Started,
-    TokenRate,
 )
-from treadle.rollout.seeded import Agents, MakeModel
-from treadle.rollout.slots import Slots
-from treadle.rollout.stored import Folder, rebuild
-from treadle.rollout.versions import Versions
-from treadle.rollout.work import GROUPS, GroupWork, Made
-
-_FIXED = ("name", "seed", "tasks", "order", "group_size", "deliver", "tree", "journal")
-"""The keys that cannot change when rollouts are continued: the ids of runs, and what they are about, follow from
-them."""
-_OPEN = "open_group"
-"""The fact of the ledger with the number of the group that a consumer got and has not acknowledged."""
+from treadle.rollout.seeded import MakeModel
+from treadle.rollout.sinks.protocol import Sink
+from treadle.rollout.sinks.registry import make_sinks
+from treadle.rollout.stored import Folder
+from treadle.rollout.work import GROUPS
+from treadle.trajectory.tokens.masks import make_mask
 
 
 class Result(Struct, frozen=True):
@@ -53,6 +39,8 @@ class Result(Struct, frozen=True):
     end: End
     progress: Progress
     folder: Folder
+    refusals: tuple[Parcel, ...] = ()
+    """The groups that a sink or its receiver has refused, with the reasons."""
 
 
 class Rollouts:
@@ -66,16 +54,22 @@ class Rollouts:
         self,
         config: Config | str | Path | None = None,
         *,
-        model: Model | MakeModel | str | None = None,
+        model: Model | MakeModel | str | Mapping[str, Any] | None = None,
         runner: Runner | None = None,
+        weights: Weights | None = None,
         listener: Listener = lambda notice, progress: None,
         **options: Any,
     ) -> None:
         """Prepare the rollouts of `config`, a configuration or the path of one, or of `options`, the keys of one.
 
-        `model` may also be a model, or a function of a task and a seed that returns one. Raises: `ConfigError`.
+        `model` may also be a model, or a function of a task and a seed that returns one; `sinks` may also be
+        objects. `weights` are those of the engines, for `update_weights`. Raises: `ConfigError`.
         """
-        if isinstance(model, str):
+        given = options.pop("sinks", ())
+        self._sinks: list[Sink] = [item for item in given if not isinstance(item, str)]
+        if names := [item for item in given if isinstance(item, str)]:
+            options["sinks"] = names
+        if isinstance(model, str | Mapping):
             options["model"], model = model, None
         if config is None:
             config = make_config(options)
@@ -89,8 +83,10 @@ class Rollouts:
         self._model = model
         self._runner = runner
         self._listener = listener
+        self.weights = weights or Weights()
+        """The weights of the engines."""
         self._stop = asyncio.Event()
-        self._work: _Work | None = None
+        self._work: Making | None = None
 
     async def run(self, stop: asyncio.Event | None = None) -> Result:
         """Make all groups, deliver them to the sinks, and return the outcome.
@@ -102,7 +98,7 @@ class Rollouts:
         """
         async with self._open(stop or self._stop, is_consumed=False) as work:
             end = await work.run()
-        return Result(end, self.progress, self.folder)
+            return Result(end, self.progress, self.folder, work.refusals())
 
     async def groups(self) -> AsyncIterator[Group]:
         """Yield the groups as they are completed. Leaving the loop stops the work; it can be continued."""
@@ -131,302 +127,46 @@ class Rollouts:
         """Begin no more groups. Those in flight are finished and delivered."""
         self._stop.set()
 
+    async def update_weights(
+        self,
+        version: str,
+        load: Callable[[], Awaitable[object]],
+        mode: UpdateMode | str = UpdateMode.WAIT,
+    ) -> None:
+        """Change the weights of the engines by `load`, while rollouts are made; see `Weights.update`."""
+        await self.weights.update(version, load, mode)
+        self.announce(version)
+
     def announce(self, version: str) -> None:
         """Take note that the model has new weights, for engines that do not tell their version."""
         if self._work is not None:
             self._work.note_version(version)
 
     @contextlib.asynccontextmanager
-    async def _open(self, stop: asyncio.Event, *, is_consumed: bool) -> AsyncIterator["_Work"]:
+    async def _open(self, stop: asyncio.Event, *, is_consumed: bool) -> AsyncIterator[Making]:
         if self._work is not None:
             raise ConfigError("these rollouts are being made already; make another object with another path")
         folder, config = self.folder, self.config
-        with contextlib.ExitStack() as stack:
+        async with contextlib.AsyncExitStack() as stack:
             ledger = stack.enter_context(Ledger(folder.ledger, {GROUPS: folder.groups}))
             journal = stack.enter_context(contextlib.closing(open_journal(config.journal or folder.journal)))
             check_continued(config, ledger, journal)
-            self._work = _Work(self, ledger, journal, stop, self._listener, is_consumed=is_consumed)
+            mask = make_mask(config.loss, decode=config.find_decode())
+            made = make_sinks(config.sinks, group_size=config.unit_size, mask=mask)
+            sinks = [*self._sinks, *made]
+            outbox = await stack.enter_async_context(Outbox(folder.ledger, sinks)) if sinks else None
+            given = Given(
+                model=self._model,
+                runner=self._runner,
+                weights=self.weights,
+                listener=self._listener,
+                progress=self.progress,
+                stop=stop,
+                is_consumed=is_consumed,
+            )
+            self._work = Making(config, ledger, journal, outbox, given)
             try:
                 yield self._work
             finally:
                 await self._work.close()
                 self._work = None
-
-
-def check_continued(config: Config, ledger: Ledger, journal: Journal) -> None:
-    """Check that the folder and the journal belong to the rollouts of `config`, and record the configuration.
-
-    Raises: `ConfigError` that names the keys that have changed.
-    """
-    now = {key: getattr(config, key) for key in _FIXED}
-    described = msgspec.json.decode(config.model_dump_json(include=set(_FIXED)))
-    known = ledger.get("config")
-    if known is not None:
-        before = msgspec.json.decode(known)
-        changed = [key for key in now if before.get(key) != described[key]]
-        if changed:
-            told = "; ".join(
-                [f"{key} was {before.get(key)!r} and is now {described[key]!r}" for key in changed]
-            )
-            raise ConfigError(
-                f"the rollouts in {str(config.path)!r} were begun with another configuration: {told}. Give the "
-                "same values, or another --out"
-            )
-    elif journal.runs(RunFilter(id_prefix=f"{config.name}-"), limit=1):
-        raise ConfigError(
-            f"the journal has runs of other rollouts with the name {config.name!r}; give another --name, or "
-            "continue those in their folder"
-        )
-    ledger.set("config", msgspec.json.encode(described).decode())
-    ledger.set("settings", config.model_dump_json())
-    # Groups that failed because of the infrastructure are always tried again.
-    ledger.reopen(Status.FAILED)
-
-
-class _Work:
-    """One process's work on the rollouts."""
-
-    def __init__(
-        self,
-        owner: Rollouts,
-        ledger: Ledger,
-        journal: Journal,
-        stop: asyncio.Event,
-        listener: Listener,
-        *,
-        is_consumed: bool,
-    ) -> None:
-        config = owner.config
-        self._config = config
-        self._ledger = ledger
-        self._journal = journal
-        self._stop = stop
-        self._listener = listener
-        self._is_consumed = is_consumed
-        self.progress = owner.progress
-        tasks = find_tasks(config.tasks)
-        self._plan = Plan(config, tasks)
-        self._plan.restore(ledger.entries(), ledger.open_items())
-        self._slots = Slots(config.window)
-        self._versions = Versions(msgspec.json.decode(ledger.get("versions") or "[]"))
-        self._saved_versions = list(self._versions.known)
-        self._rate = TokenRate()
-        self._meter = self._make_meter()
-        options = RunnerOptions(window=config.window, retries=0)
-        self._runner = owner._runner or make_runner(config.engine, journal, options)
-        self._is_here = isinstance(self._runner, HereRunner)
-        agents = Agents(config, journal, owner._model, (self._rate,), self._measure)
-        self.work = GroupWork(
-            config,
-            agents,
-            self._slots,
-            self._versions,
-            self._runner,
-            until_wanted=self._until_wanted,
-            tell=self._on_rollout,
-        )
-        self._demand = asyncio.Semaphore(0)
-        """How many groups the consumer asks for."""
-        self._ready: asyncio.Queue[Group] = asyncio.Queue()
-        self._changed = asyncio.Event()
-        ahead = math.ceil(config.window / config.group_size) if config.ahead is None else config.ahead
-        self._ahead = max(1, ahead)
-        self._made: dict[int, Made] = {}
-        self._restore()
-        self._tell(Started(groups=self._plan.wanted, done=self.progress.delivered, tasks=len(tasks)))
-
-    async def run(self) -> End:
-        """Work until enough groups are delivered, and return why the work ended."""
-        config, plan = self._config, self._plan
-        engine: Engine[Made] = Engine(
-            self._ledger,
-            self,
-            plan.make_item,
-            Settings(
-                wanted=plan.wanted,
-                window=config.window,
-                max_items=plan.wanted * config.max_dropped,
-                max_failures=3 + math.ceil(config.window / config.group_size),
-            ),
-            self._meter,
-            on_outcome=self._count,
-            until_free=self._until_free,
-        )
-        stopping = asyncio.ensure_future(self._stop.wait())
-        stopping.add_done_callback(lambda _: engine.stop() if self._stop.is_set() else None)
-        try:
-            return await engine.run()
-        finally:
-            stopping.cancel()
-
-    async def attempt(self, item: Item, attempt: int) -> Made:
-        """See `engines.engine.Work`."""
-        return await self.work.attempt(item, attempt)
-
-    def settle(self, item: Item, attempt: int, result: Made, connection: Any) -> Outcome:
-        """See `engines.engine.Work`."""
-        outcome = self.work.settle(item, attempt, result, connection)
-        if outcome.status is Status.KEPT:
-            self._made[item.number] = result
-            if self._is_consumed:
-                connection.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (_OPEN, str(item.number)))
-        return outcome
-
-    async def next_group(self, making: "asyncio.Future[End]") -> Group | None:
-        """Return the next group for the consumer; `None` if there are no more. Raises: what the work raises."""
-        self._demand.release()
-        getting = asyncio.ensure_future(self._ready.get())
-        try:
-            waiting: list[asyncio.Future[Any]] = [getting, making]
-            await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-            return getting.result() if getting.done() else None
-        finally:
-            getting.cancel()
-
-    def acknowledge(self) -> None:
-        """Record that the consumer is done with the group that it got."""
-        self._ledger.set(_OPEN, "")
-
-    async def find_open_group(self) -> Group | None:
-        """Return the group that a consumer got before a crash and did not acknowledge; `None` if there is none."""
-        number = self._ledger.get(_OPEN)
-        if not number:
-            return None
-        entry = next(item for item in self._ledger.entries(Status.KEPT) if item.number == int(number))
-        return await asyncio.to_thread(rebuild, self._config, self._journal, entry)
-
-    def note_version(self, version: str) -> None:
-        """Take note of new weights."""
-        self._versions.note(version)
-        self._save_versions()
-
-    async def close(self) -> None:
-        """Stop the workers, and record how long was worked."""
-        await self._runner.close()
-        with contextlib.suppress(JournalError):
-            self._ledger.set("worked_seconds", repr(self._meter.worked_seconds))
-
-    async def _until_wanted(self) -> None:
-        """Wait until the consumer asks for a group."""
-        if not self._is_consumed:
-            return
-        self.progress.waiting += 1
-        try:
-            await self._demand.acquire()
-        finally:
-            self.progress.waiting -= 1
-            self._changed.set()
-
-    async def _until_free(self) -> None:
-        """Wait until a slot is free, and not too many complete groups wait for their receivers."""
-        while True:
-            await self._slots.until_free()
-            if self.progress.waiting < self._ahead:
-                return
-            self._changed.clear()
-            await self._changed.wait()
-
-    def _count(self, item: Item, outcome: Outcome) -> None:
-        progress = self.progress
-        details: Mapping[str, Any] = outcome.details
-        spec = msgspec.convert(item.spec, GroupSpec)
-        made = self._made.pop(item.number, None)
-        if made is None and self._is_consumed and outcome.status is Status.REJECTED and details["graded"]:
-            self._give_back(outcome)
-        self._save_versions()
-        self._plan.observe(spec.task, details["solved"], details["graded"])
-        self._add(outcome.status.value, outcome.reasons, details)
-        if made is not None and self._is_consumed:
-            self._ready.put_nowait(self.work.make_group(made))
-        self._tell(
-            GroupEnded(
-                group_id=f"{self._config.name}-{spec.group}",
-                task=spec.task,
-                status={"kept": "delivered", "rejected": "dropped"}.get(outcome.status.value, "failed"),
-                rewards=tuple(details["rewards"]),
-                has_variance=details["has_variance"],
-                staleness=details["staleness"],
-                reason=outcome.reasons[0] if outcome.reasons else None,
-            )
-        )
-        progress.staleness = details["staleness"] if made is not None else progress.staleness
-
-    def _give_back(self, outcome: Outcome) -> None:
-        """Let another group take the place of one that was too stale when the consumer wanted it."""
-        if outcome.reasons[0].startswith("stale:"):
-            self._demand.release()
-
-    def _restore(self) -> None:
-        """Count what earlier processes have done."""
-        for entry in self._ledger.entries():
-            self._add(entry.status, entry.reasons, entry.details)
-        self.progress.wanted = self._plan.wanted
-        self.progress.resumed = self.progress.delivered
-
-    def _add(self, status: str, reasons: Sequence[str], details: Mapping[str, Any]) -> None:
-        progress = self.progress
-        if status == Status.KEPT:
-            progress.delivered += 1
-            progress.oldest = max(progress.oldest, details["staleness"])
-            progress.sampled_tokens += details["sampled_tokens"]
-        elif status == Status.REJECTED:
-            progress.dropped += 1
-            name = reasons[0].partition(":")[0]
-            progress.reasons[name] = progress.reasons.get(name, 0) + 1
-        else:
-            progress.failed += 1
-        graded = [reward for reward in details["rewards"] if reward is not None]
-        for reward in graded:
-            progress.rewards.add(reward)
-        if graded:
-            progress.graded_groups += 1
-            progress.group_rewards.add(sum(graded) / len(graded))
-            progress.solved_once += details["solved"] > 0
-            progress.no_variance += not details["has_variance"]
-
-    def _make_meter(self) -> Meter:
-        limits = self._config.limits
-        meter = Meter(
-            Limits(
-                max_cost_usd=limits.max_cost_usd, max_tokens=limits.max_tokens, max_seconds=limits.max_seconds
-            )
-        )
-        counts = self._ledger.counts()
-        meter.add(counts.input_tokens, counts.output_tokens, counts.cost_usd)
-        meter.seconds_before = float(self._ledger.get("worked_seconds") or 0.0)
-        for item in self._ledger.open_items():
-            spec = msgspec.convert(item.spec, GroupSpec)
-            for info in self._journal.runs(RunFilter(id_prefix=f"{self._config.name}-{spec.group}-")):
-                meter.add(info.input_tokens, info.output_tokens, info.cost_usd)
-        return meter
-
-    def _measure(self, model: Model) -> Model:
-        if not self._is_here:
-            return model
-        is_free = part_of(model).name.partition(":")[0] in ("mock", "oracle")
-        return self._meter.measure(model, is_free=is_free)
-
-    def _save_versions(self) -> None:
-        known = list(self._versions.known)
-        if known != self._saved_versions:
-            self._saved_versions = known
-            self._ledger.set("versions", msgspec.json.encode(known).decode())
-
-    def _on_rollout(self, notice: RolloutEnded | RolloutRetried) -> None:
-        self.progress.retried += isinstance(notice, RolloutRetried)
-        if isinstance(notice, RolloutEnded) and not self._is_here:
-            self._meter.add(notice.input_tokens, notice.output_tokens, notice.cost_usd)
-            self._rate.add(notice.output_tokens)
-        self._tell(notice)
-
-    def _tell(self, notice: Notice) -> None:
-        progress, meter, status = self.progress, self._meter, self._runner.status()
-        progress.input_tokens, progress.output_tokens = meter.input_tokens, meter.output_tokens
-        progress.cost_usd, progress.seconds = meter.cost_usd, meter.seconds
-        progress.in_flight = self._slots.used
-        progress.on_model, progress.on_tools = status.waiting_on_model, status.waiting_on_tools
-        progress.workers, progress.restarts = status.workers, status.restarts
-        progress.tokens_per_second = self._rate.per_second
-        progress.weight_version = self._versions.current
-        progress.is_stopping = self._stop.is_set()
-        self._listener(notice, progress)

@@ -1,17 +1,23 @@
 """Agents and models with a sampling seed of their own: one agent for each rollout."""
 
+import contextlib
 from collections.abc import Callable, Iterable
 from typing import Any, TypeAlias, cast
+
+from msgspec.structs import replace
 
 from treadle.agent.agent import Agent
 from treadle.agent.task import Task
 from treadle.core.errors import ConfigError
-from treadle.engines.models import make_model, plan_model
+from treadle.engines.models import ModelPlan, make_model, plan_model
 from treadle.journal.protocol import Journal
 from treadle.loop.hooks import Hook
+from treadle.models.config.file import Config as ModelFile
 from treadle.models.config.file import load_config
+from treadle.models.config.probe import find_token_settings
 from treadle.models.config.tables import ModelTable
 from treadle.models.protocol import Model
+from treadle.models.tokens.weights import Weights
 from treadle.rollout.config import Config
 from treadle.teacher import named_oracle
 
@@ -30,24 +36,34 @@ class Agents:
         model: Model | MakeModel | None = None,
         hooks: Iterable[Hook] = (),
         wrap: Callable[[Model], Model] = lambda model: model,
+        weights: Weights | None = None,
     ) -> None:
         """Make agents whose runs are kept in `journal`.
 
-        `model` takes the place of the configured one, and `wrap` is applied to each model. Raises: `ConfigError` if
-        the model cannot be made.
+        `model` takes the place of the configured one, `wrap` is applied to each model, and `weights` are those of
+        the models behind servers. Raises: `ConfigError` if the model cannot be made.
         """
         self._config = config
         self.journal = journal
         self._policy = config.agent.policy()
         self._hooks = tuple(hooks)
         self._wrap = wrap
+        self._weights = weights
         self._make_model = find_model(config.model) if model is None else _maker(model)
+
+    async def prepare(self) -> None:
+        """Find out whether the model's server returns token ids. Raises: `TransportError`."""
+        if isinstance(self._make_model, ConfiguredModel):
+            await self._make_model.ask_for_tokens()
 
     def make(self, task: Task, seed: int) -> Agent[Any]:
         """Return the agent of a rollout. Raises: `ConfigError` if it cannot be made."""
-        agent = self._config.agent
+        agent, model = self._config.agent, self._make_model(task, seed)
+        if self._weights is not None:
+            with contextlib.suppress(ConfigError):  # models in this process have no server
+                self._weights.attach(model)
         return Agent(
-            self._wrap(self._make_model(task, seed)),
+            self._wrap(model),
             instructions=agent.instructions,
             tools=agent.tools,
             policy=self._policy,
@@ -68,8 +84,29 @@ def find_model(given: str | ModelTable | None) -> MakeModel:
             f"the model has the seed {plan.table.seed!r}, with which the rollouts of a group would be equal; "
             "delete it, and give the seed of the rollouts"
         )
-    make_model(plan, file, seed=0)
-    return lambda task, seed: make_model(plan, file, seed=seed)
+    return ConfiguredModel(plan, file)
+
+
+class ConfiguredModel:
+    """The function that makes the models of a configuration."""
+
+    def __init__(self, plan: ModelPlan, file: ModelFile) -> None:
+        """Keep the settings. Raises: `ConfigError` if no model can be made from them."""
+        self._plan = plan
+        self._file = file
+        self._first = make_model(plan, file, seed=0)
+
+    def __call__(self, task: Task, seed: int) -> Model:
+        """Return the model of a rollout."""
+        return make_model(self._plan, self._file, seed=seed)
+
+    async def ask_for_tokens(self) -> None:
+        """Ask the server which engine it is. If it is known to return token ids, models ask for them from now on,
+        unless the configuration says otherwise. Raises: `TransportError`."""
+        table = self._plan.table
+        if table.renderer is None and table.logprobs is None and table.return_token_ids is None:
+            settings = await find_token_settings(self._first)
+            self._plan = replace(self._plan, table=table.model_copy(update=settings))
 
 
 def _maker(model: Model | MakeModel) -> MakeModel:

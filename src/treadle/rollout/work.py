@@ -102,7 +102,7 @@ class GroupWork:
         except DroppedError as dropped:
             return Made(spec, dropped=dropped)
         for one in rolled:
-            for version in sorted(one.own.versions):
+            for version in sorted(one.versions):
                 self._versions.note(version)
         made = Made(spec, tuple(rolled))
         fault = self._find_fault(made)
@@ -240,7 +240,7 @@ class GroupWork:
 
     def staleness_of(self, made: Made) -> int:
         """Return how many versions the weights are ahead of those of the oldest token."""
-        return self._versions.age([version for one in made.rolled for version in one.own.versions])
+        return self._versions.age([version for one in made.rolled for version in one.versions])
 
     def make_group(self, made: Made) -> Group:
         """Return the group as it is delivered now."""
@@ -274,16 +274,16 @@ class _Rollout(Struct, frozen=True):
 
 
 def _describe_rollout(task: str, rolled: Rolled) -> RolloutEnded:
-    rollout, own = rolled.rollout, rolled.own
+    rollout = rolled.rollout
     return RolloutEnded(
         run_id=rollout.run_id,
         task=task,
         reward=rollout.reward,
         steps=rollout.steps,
         stop_reason=rollout.stop_reason.value,
-        input_tokens=own.usage.input_tokens,
-        output_tokens=own.usage.output_tokens,
-        cost_usd=own.cost_usd,
+        input_tokens=rolled.usage.input_tokens,
+        output_tokens=rolled.usage.output_tokens,
+        cost_usd=rolled.cost_usd,
     )
 
 
@@ -314,6 +314,6 @@ def outline(group: Group, staleness: int) -> Json:
 def _sum(rolled: Sequence[Rolled]) -> tuple[Usage, float | None]:
     usage = Usage()
     for one in rolled:
-        usage += one.own.usage
-    costs = [one.own.cost_usd for one in rolled]
+        usage += one.usage
+    costs = [one.cost_usd for one in rolled]
     return usage, None if None in costs else sum([cost for cost in costs if cost is not None])

@@ -87,6 +87,17 @@ def _place_of(error: BaseException, source: str) -> str:
     return f" ({mine[-1].filename}, line {mine[-1].lineno})" if mine else ""
 
 
+def load_function(reference: str, takes: str) -> Callable[..., Any]:
+    """Return the function at `package.module:function` or `file.py:function`. `takes` says in an error what it must
+    take. Raises: `ConfigError`."""
+    place, _, attribute = reference.rpartition(":")
+    module = load_file(Path(place)) if place.endswith(".py") else load_module(place, reference)
+    found = attribute_of(module, attribute, reference)
+    if not callable(found):
+        raise ConfigError(f"{reference!r} is {found!r:.100}; name a function that takes {takes}")
+    return found  # type: ignore[no-any-return]
+
+
 def attribute_of(module: ModuleType, name: str, text: str) -> Any:
     """Return an attribute; errors quote `text`. Raises: `ConfigError` with the nearest names."""
     try:

@@ -1,6 +1,6 @@
 """Answers of engines as they are on the wire, written down from the servers' own models of their answers.
 
-Source: vLLM 0.11 to 0.13 (`CompletionResponse`, `GenerateResponse`, `ChatCompletionResponse`), SGLang 0.5.13
+Source: vLLM 0.11 to 0.33 (`CompletionResponse`, `GenerateResponse`, `ChatCompletionResponse`), SGLang 0.5.23
 (`TokenizerManager._handle_batch_output`, `ChatCompletionResponse`).
 """
 
@@ -26,7 +26,7 @@ SGLANG_MODELS = (
 )
 SGLANG_INFO = (
     b'{"model_path":"m","tokenizer_path":"m","weight_version":"default","internal_states":[{}],'
-    b'"version":"0.5.13"}'
+    b'"version":"0.5.23"}'
 )
 
 VLLM_COMPLETION = (
@@ -67,6 +67,19 @@ VLLM_GENERATE = (
     + b']},"finish_reason":'
     b'"stop","token_ids":[785,4226,374,151645]}],"prompt_logprobs":null,"kv_transfer_params":null}'
 )
+VLLM_GENERATE_NEW = (
+    b'{"request_id":"8b3c","id":"generate-tokens-8b3c","created":1760000000,"model":"m","choices":[{"index":0,'
+    b'"finish_reason":"stop","stop_reason":null,"token_ids":[785,4226,374,151645],"routed_experts":null,'
+    b'"sampling_mask":null,"weight_versions":[{"version":"7","start":0,"end":3},{"version":"8","start":3,"end":4}],'
+    b'"logprobs":{"content":['
+    + b",".join(
+        b'{"token_id":%d,"logprob":%s,"rank":1,"top_logprobs":[]}' % (number, str(value).encode())
+        for number, value in zip(IDS, LOGPROBS, strict=True)
+    )
+    + b']}}],"usage":{"prompt_tokens":3,"total_tokens":7,"completion_tokens":4},"prompt_logprobs":null,'
+    b'"kv_transfer_params":null}'
+)
+"""The same from vLLM 0.33, whose weights changed before the last token."""
 VLLM_GENERATE_EVENTS = [
     b'{"request_id":"8b3c","choices":[{"index":0,"logprobs":{"content":['
     + _content(0, 2)
@@ -149,7 +162,7 @@ RECORDED = {
         "/generate",
         SGLANG_MODELS,
         SGLANG,
-        "sglang 0.5.13",
+        "sglang 0.5.23",
         SGLANG_GENERATE,
         SGLANG_GENERATE_EVENTS,
         "7",
@@ -160,3 +173,49 @@ RECORDED = {
 def sse(events: list[bytes]) -> bytes:
     """Return the bytes of a stream of events."""
     return b"".join(b"data: " + event + b"\n\n" for event in events)
+
+
+def _chat_content(first: int, last: int) -> bytes:
+    texts = (b"The", b" answer", b" is", b"<|im_end|>")
+    return b",".join(
+        b'{"token":"%s","logprob":%s,"bytes":[%s],"top_logprobs":[]}'
+        % (texts[at], str(LOGPROBS[at]).encode(), b",".join(b"%d" % byte for byte in texts[at]))
+        for at in range(first, last)
+    )
+
+
+VLLM_CHAT = (
+    b'{"id":"chatcmpl-77","object":"chat.completion","created":1760000000,"model":"m","choices":[{"index":0,'
+    b'"message":{"role":"assistant","content":"The answer is","refusal":null,"annotations":null,"audio":null,'
+    b'"function_call":null,"tool_calls":[],"reasoning_content":null},"logprobs":{"content":['
+    + _chat_content(0, 4)
+    + b']},"finish_reason":"stop","stop_reason":null,"token_ids":[785,4226,374,151645]}],"service_tier":null,'
+    b'"system_fingerprint":null,"usage":{"prompt_tokens":3,"total_tokens":7,"completion_tokens":4,'
+    b'"prompt_tokens_details":null},"prompt_logprobs":null,"prompt_token_ids":[151644,872,198],'
+    b'"kv_transfer_params":null}'
+)
+_CHUNK = b'{"id":"chatcmpl-77","object":"chat.completion.chunk","created":1760000000,"model":"m","choices":['
+VLLM_CHAT_EVENTS = [
+    _CHUNK + b'{"index":0,"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null}],'
+    b'"prompt_token_ids":[151644,872,198]}',
+    _CHUNK
+    + b'{"index":0,"delta":{"content":"The answer"},"logprobs":{"content":['
+    + _chat_content(0, 2)
+    + b']},"finish_reason":null,"token_ids":[785,4226]}]}',
+    _CHUNK
+    + b'{"index":0,"delta":{"content":" is"},"logprobs":{"content":['
+    + _chat_content(2, 4)
+    + b']},"finish_reason":"stop","stop_reason":null,"token_ids":[374,151645]}]}',
+    _CHUNK + b'],"usage":{"prompt_tokens":3,"total_tokens":7,"completion_tokens":4}}',
+    b"[DONE]",
+]
+SGLANG_CHAT = (
+    b'{"id":"0fe2","object":"chat.completion","created":1760000000,"model":"m","choices":[{"index":0,"message":'
+    b'{"role":"assistant","content":"The answer is","reasoning_content":null,"tool_calls":null},"logprobs":'
+    b'{"content":[' + _chat_content(0, 4) + b']},"finish_reason":"stop","matched_stop":151645,'
+    b'"prompt_token_ids":[151644,872,198],"response_token_ids":[785,4226,374,151645],"meta_info":{"id":"0fe2",'
+    b'"finish_reason":{"type":"stop","matched":151645},"prompt_tokens":3,"weight_version":"7",'
+    b'"output_token_logprobs":[[-0.2513,785,null],[-1.5,4226,null],[-0.0078125,374,null],[-0.0001,151645,null]],'
+    b'"completion_tokens":4,"cached_tokens":0}}],"usage":{"prompt_tokens":3,"total_tokens":7,'
+    b'"completion_tokens":4,"prompt_tokens_details":null,"reasoning_tokens":0},"metadata":{"weight_version":"7"}}'
+)

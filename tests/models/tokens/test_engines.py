@@ -13,6 +13,7 @@ from tests.models.tokens.recorded import (
     RECORDED,
     SGLANG_INCREMENTAL_EVENTS,
     VLLM_COMPLETION,
+    VLLM_GENERATE_NEW,
     Recorded,
     sse,
 )
@@ -299,6 +300,18 @@ async def test_sglang_says_which_weights_sampled_which_tokens(spans):
     made, _ = await ask("sglang_generate", Reply(raw))
     assert made.versions == (((3, "7"), (1, "8")) if spans == "two" else ())
     assert made.weight_version == ("7" if spans is None else "8")
+
+
+async def test_newer_vllm_says_which_weights_sampled_which_tokens():
+    made, _ = await ask("vllm_generate", Reply(VLLM_GENERATE_NEW))
+    assert (unpack_ids(made.token_ids), made.logprobs, made.finish) == (
+        IDS,
+        PACKED_LOGPROBS,
+        FinishReason.STOP,
+    )
+    assert (made.versions, made.weight_version) == (((3, "7"), (1, "8")), "8")
+    _, requests = await ask("vllm_completions")
+    assert requests[0].json()["return_weight_versions"] is True
 
 
 @ALL

@@ -7,7 +7,14 @@ from tests.renderers.kinds import make
 
 from treadle import Agent, tool
 from treadle.core.errors import ConfigError, ServerError, UnsupportedPartError
-from treadle.core.events import InferenceCompleted, ReasoningDelta, TextDelta, ToolCallDelta, ToolCompleted
+from treadle.core.events import (
+    ContextCompacted,
+    InferenceCompleted,
+    ReasoningDelta,
+    TextDelta,
+    ToolCallDelta,
+    ToolCompleted,
+)
 from treadle.core.log import Log
 from treadle.core.packed import pack_ids, unpack_ids, unpack_logprobs
 from treadle.core.parts import make_part
@@ -145,8 +152,9 @@ async def test_a_cut_off_answer_is_closed_once(renderer):
     assert following.startswith("<|im_end|>\n<|im_start|>user\n")
 
 
-async def test_a_cut_off_thought_is_closed():
-    renderer = make("chatml?thinking=open")
+@pytest.mark.parametrize("name", ["chatml?thinking=open", "hf:prefilled"])
+async def test_a_cut_off_thought_is_closed(name):
+    renderer = make(name)
     request = Request(Log([Message(Role.USER, "Hi"), Message(Role.ASSISTANT), Message(Role.USER, "Go on")]))
     prompt = renderer.render([Message(Role.USER, "Hi")], ())
     ids = [*prompt, *renderer.encode("I wonder")]
@@ -275,3 +283,40 @@ async def test_images_are_refused_and_text_files_are_not():
 def test_no_decoding_within_a_schema():
     with pytest.raises(ConfigError, match="does not decode within a schema"):
         TokenModel(ScriptedEngine(make("chatml"), []), make("chatml"), output_mode="native")
+
+
+async def test_a_resumed_session_and_a_fork_continue_the_ids():
+    """The ids of before come from the journal, so another process continues them too."""
+    renderer, journal = make("chatml:PATH"), MemoryJournal()
+    engines = [ScriptedEngine(renderer, [text]) for text in ("It is 3.", "Yes.", "No.")]
+    agents = [Agent(TokenModel(engine, renderer), journal=journal) for engine in engines]
+    async with agents[0].session(run_id="one") as session:
+        await session.send("What is 1 + 2?")
+        seq = session.run.events[-1].seq
+    async with agents[1].session(run_id="one") as session:
+        await session.send("Sure?")
+    await agents[2].fork("one", seq, text="Really?")
+    before = (*engines[0].prompts[0], *unpack_ids(engines[0].returned[0].token_ids))
+    for engine, asked in zip(engines[1:], ("Sure?", "Really?"), strict=True):
+        (prompt,) = engine.prompts
+        assert prompt[: len(before)] == before
+        assert asked in renderer.decode(prompt[len(before) :])
+
+
+async def test_after_a_compaction_the_prompt_is_rendered_and_then_continued():
+    renderer = make("chatml")
+    engine = ScriptedEngine(renderer, [f"Answer {number}. {'word ' * 40}" for number in range(6)])
+    model = TokenModel(engine, renderer, context_tokens=1200, settings=Settings(max_output_tokens=300))
+    agent = Agent(model, journal=MemoryJournal(), policy=Policy(keep_turns=1))
+    async with agent.session() as session:
+        for number in range(4):
+            await session.send(f"Question {number}? {'text ' * 30}")
+        events = session.run.events
+    assert any(isinstance(event.body, ContextCompacted) for event in events)
+    kinds = []
+    for number in range(1, len(engine.prompts)):
+        before = (*engine.prompts[number - 1], *unpack_ids(engine.returned[number - 1].token_ids))
+        kinds.append(engine.prompts[number][: len(before)] == before)
+    # The request for the summary and the first prompt after it begin anew; the others continue.
+    assert kinds.count(False) >= 2
+    assert kinds[0] is True

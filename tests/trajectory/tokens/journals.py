@@ -53,6 +53,8 @@ class Writer:
         is_packed: bool = True,
     ) -> None:
         self.run_id = run_id
+        self.parent = ""
+        """The run that this one was forked from; empty if it is no fork."""
         self.model = model
         self.is_packed = is_packed
         self.events: list[e.Event] = []
@@ -85,6 +87,8 @@ class Writer:
         versions: tuple[tuple[int, str], ...] = (),
     ) -> int:
         """Write an inference with ids and return the number of its event."""
+        if message is None and not output:
+            message = Message(Role.ASSISTANT)
         record = TokenRecord.of(
             prompt=prompt,
             output=output,
@@ -162,6 +166,7 @@ class Writer:
         started = self.events[0].body
         assert isinstance(started, e.RunStarted)
         new = Writer(run_id, model=self.model)
+        new.parent = self.run_id
         head = replace(started, parent=Parent(self.run_id, at), caller=None)
         new.events = [e.Event(run_id, 1, head)]
         new.events += [e.Event(run_id, event.seq, event.body) for event in self.events[1:at]]

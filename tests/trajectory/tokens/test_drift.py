@@ -184,6 +184,24 @@ async def test_a_sub_agent() -> None:
     assert [item.run_id == "run" for item in graph.trajectories] == [False, True]
 
 
+async def test_a_sub_agent_of_a_call_that_was_interrupted() -> None:
+    """What its run has sampled is delivered, although the caller has no result of it."""
+    inner = TemplateModel([say("Found.")], name="inner")
+    outer = TemplateModel([say("", call("helper", {"task": "Look."})), say("Done.")])
+    whole, killed = MemoryJournal(), MemoryJournal()
+    helper = Agent(inner, journal=whole).as_tool("helper")
+    await agent(outer, tools=[helper], journal=whole).run("Go.", run_id="run")
+    for info in whole.runs(limit=9):
+        events = whole.read(info.run_id)
+        end = next((at for at, event in enumerate(events) if event.type == "tool_completed"), len(events))
+        writer = killed.create(info.run_id)
+        writer.append_events(events[:end])
+        await writer.release()
+    graph = load_tokens(killed, "run", decode=decode)
+    assert [item.run_id == "run" for item in graph.trajectories] == [False, True]
+    assert graph.conservation.faults == ()
+
+
 async def test_a_fork() -> None:
     model = TemplateModel([say("", LOOK), say("Done.")])
     made = agent(model)

@@ -85,9 +85,9 @@ def play(
                 "cached": (*newest, *added),
                 "older": (*earlier, *added),
                 "prefix": (*earlier[: pick % (len(earlier) + 1)], *added),
-                "fresh": tuple(added),
+                "fresh": tuple(added) or (2,),
                 "again": newest,
-            }[what]
+            }[what] or (1,)
             logprobs: list[float] | None = [-0.5 * index - number for index in range(len(output))]
             assert logprobs is not None
             forced = (pick % len(output),) if known == "forced" and output else ()
@@ -114,6 +114,7 @@ def find(graph: TokenGraph, item: Sampled) -> list[tuple[Trajectory, Any]]:
 def check(graph: TokenGraph, writers: Sequence[Writer]) -> None:
     """Check a graph against what was sampled, which the writers kept apart from the events."""
     sampled = {(item.run_id, item.seq): item for writer in writers for item in writer.sampled}
+    parents = {writer.run_id: writer.parent for writer in writers}
     total = 0
     for item in sampled.values():
         places = find(graph, item)
@@ -145,7 +146,10 @@ def check(graph: TokenGraph, writers: Sequence[Writer]) -> None:
             if trajectory.grade is TokenGrade.TEXT:
                 assert (span.start, span.end, size) == (0, 0, 0)
                 continue
-            item = sampled[span.run_id, span.seq]
+            run_id = span.run_id
+            while (run_id, span.seq) not in sampled:
+                run_id = parents[run_id]  # a fork names the run that it copied from, which may be a fork too
+            item = sampled[run_id, span.seq]
             # What stands before an answer is the prompt that the engine was given, and nothing else.
             assert tuple(trajectory.token_ids_T[: span.start]) == item.prompt
             assert ends[-1] <= span.start <= span.end
@@ -305,6 +309,19 @@ def test_an_answer_without_ids_between_others_is_context_for_them() -> None:
     assert (text.grade, row.grade) == (TokenGrade.TEXT, TokenGrade.TOKEN_EXACT)
     assert [span.step for span in text.spans] == [2]
     assert list(row.sampled_T) == [0, 1, 0, 0, 0, 1]
+
+
+@pytest.mark.parametrize(("prompt", "output"), [([], [5]), ([1], [])])
+def test_empty_lists_of_ids_are_not_ids(prompt: list[int], output: list[int]) -> None:
+    """Some servers return an empty list where they mean that they do not know."""
+    writer = Writer("main")
+    writer.ask([1], [2], [-1.0])
+    writer.previous = b""
+    writer.say(TokenRecord.of(prompt=prompt, output=output, logprobs=[-1.0] * len(output)))
+    writer.ask([1, 2, 3], [4], [-1.0])
+    text, row = read_tokens(writer.events).trajectories
+    assert (text.grade, text.spans[0].step) == (TokenGrade.TEXT, 2)
+    assert list(row.sampled_T) == [0, 1, 0, 1]
 
 
 def test_equal_ids_of_two_tokenizers_are_different_ids() -> None:

@@ -18,8 +18,8 @@ EXAMPLES = (
     "treadle models check my-model --base-url http://localhost:8000/v1",
 )
 _GRADES = {
-    "tokens": "exact token ids and logprobs: runs are good for RL and for fine-tuning",
-    "logprobs": "texts with logprobs, without token ids: runs are good for fine-tuning, and not for RL",
+    "token_exact": "token ids and logprobs of the engine: runs are good for RL and for fine-tuning",
+    "token_ids": "token ids of the engine without logprobs: runs are good for RL that computes logprobs itself",
     "text": "texts alone: runs are good for fine-tuning, and not for RL",
 }
 
@@ -36,9 +36,9 @@ def check(
 ) -> int:
     """Ask a live endpoint a dozen short questions to find out what it supports.
 
-    They try tools, parallel calls, streaming, JSON Schema, logprobs and token ids. The command prints what works,
-    what to write into treadle.toml, and the grade of the data that runs will have: tokens, logprobs or text. The
-    exit code is 1 if the endpoint does not answer.
+    They try tools, parallel calls, streaming, JSON Schema, logprobs and token ids, and find out which engine
+    answers. The command prints what works, what to write into treadle.toml, and the grade of the data that runs
+    will have: token_exact, token_ids or text. The exit code is 1 if the endpoint does not answer.
     """
     from treadle.models.config.file import load_config
     from treadle.models.config.probe import Prober

@@ -9,7 +9,7 @@ from treadle.cli.options import shared as o
 from treadle.cli.options.agent import Model
 
 EXAMPLES = (
-    "treadle rollout --task files --group-size 8 --groups 100 --model vllm:Qwen/Qwen3-8B --renderer family:qwen3",
+    "treadle rollout --task files --groups 100 --model vllm:Qwen/Qwen3-8B",
     "treadle rollout rollout.yaml --sink jsonl:groups.jsonl --set retries.attempts=6",
 )
 
@@ -72,7 +72,7 @@ def rollout(
         typer.Option(
             "--max-staleness",
             metavar="N",
-            help="Drop groups whose oldest token is this many weight versions behind, or more, plus one.",
+            help="Drop a group if the weights are more versions than this ahead of its oldest token.",
         ),
     ] = None,
     deliver: Annotated[
@@ -146,5 +146,7 @@ def rollout(
         "path": None if out is None else str(out),
         "journal": journal,
     }
-    changes = rolling.Changes({key: value for key, value in given.items() if value}, tuple(settings or ()))
+    changes = rolling.Changes(
+        {key: value for key, value in given.items() if value not in (None, [])}, tuple(settings or ())
+    )
     return rolling.run(config, changes, shown)

@@ -53,9 +53,8 @@ class Changes(Struct, frozen=True):
         flags: dict[str, str] = {}
         settings = {key: options.pop(key) for key in _MODEL_KEYS if key in options}
         if settings and "model" in options:
-            options["model"] = {"model": options["model"], **settings}
-        else:
-            options |= {f"model.{key}": value for key, value in settings.items()}
+            options["model"] = {"model": options["model"]}
+        options |= {f"model.{key}": value for key, value in settings.items()}
         if "rewards" in options:
             options["rewards"] = dict([_read_weight(text) for text in options["rewards"]])
         for key, value in options.items():
@@ -139,6 +138,11 @@ class _Drive:
         elif reason != "done":
             print_error(f"{missing} missing: {_LIMITS[reason]}")
             code = ExitCode.LIMIT
+        if result.refusals:
+            first = result.refusals[0]
+            count = write_count(len(result.refusals), "group")
+            print_error(f"{count} refused, such as {first.key} by {first.sink}: {first.reason}")
+            code = ExitCode.FAILED
         if not self._shown.is_quiet and not self._shown.is_json and progress.delivered:
             folder = result.folder
             print_note(f"groups: {folder.groups}   journal: {self._config.journal or folder.journal}")

@@ -29,6 +29,7 @@ class _RolloutPart(Struct, frozen=True, omit_defaults=True):
 
     usage: Usage
     steps: int = 0
+    is_trained: bool = True
     tools: tuple[ToolSpec, ...] = ()
     metadata: dict[str, Json] = {}
 
@@ -43,7 +44,7 @@ class _GroupPart(Struct, frozen=True, omit_defaults=True):
 
 
 class TokenRows:
-    """The token format `tokens`."""
+    """The token format `tokens`: a row for each branch, with all that is known about its tokens."""
 
     needs = TokenGrade.TEXT
     columns: Mapping[str, Column] = {
@@ -139,7 +140,7 @@ def _write_branch(
         "stop_reason": rollout.stop_reason.value,
         "transcript": msgspec.to_builtins(rollout.messages) if is_first else None,
         "rollout_info": msgspec.to_builtins(
-            _RolloutPart(rollout.usage, rollout.steps, rollout.tools, rollout.metadata)
+            _RolloutPart(rollout.usage, rollout.steps, rollout.is_trained, rollout.tools, rollout.metadata)
         )
         if is_first
         else None,
@@ -175,6 +176,7 @@ def _read_rollout(rows: Sequence[Mapping[str, Json]]) -> Rollout:
         reward=first.get("reward"),
         rewards=first["rewards"],
         advantage=first.get("advantage"),
+        is_trained=part.is_trained,
         stop_reason=StopReason(first["stop_reason"]),
         messages=msgspec.convert(first["transcript"], tuple[Message, ...]),
         tools=part.tools,

@@ -14,10 +14,11 @@ from psycopg.adapt import Dumper, Loader
 from psycopg.pq import Format
 
 _HEAD = Struct("!iiIii").pack
+_EMPTY = Struct("!iiI").pack
 _SIZE = Struct("!i").pack
 _NULL = _SIZE(-1)
 _INT8 = Struct("!q").pack
-_FLOAT8 = Struct("!d").pack
+pack_float = Struct("!d").pack
 
 ESCAPE = "\ufffe"
 """The character that begins an escape. PostgreSQL's texts cannot contain NUL, so it is written as an escape; this
@@ -39,71 +40,80 @@ def unescape(text: str) -> str:
 class Column(list[Any]):
     """The values of one column; `None` is NULL. Each subclass is for one type."""
 
+    type_name = ""
+    oid = 0
+    item_oid = 0
+
+    def pack(self) -> bytes:
+        """Return the values as a binary array."""
+        if not self:
+            return _EMPTY(0, 0, self.item_oid)
+        return _HEAD(1, int(None in self), self.item_oid, len(self), 1) + self._pack_items()
+
+    def _pack_items(self) -> bytes:
+        return _join(self)
+
 
 class Ints(Column):
     """Values of the type `int8`."""
+
+    type_name, oid, item_oid = "int8[]", 1016, 20
+
+    def _pack_items(self) -> bytes:
+        if None in self:
+            return _join([None if item is None else _INT8(item) for item in self])
+        return pack("!" + "iq" * len(self), *_interleave(self))
 
 
 class Floats(Column):
     """Values of the type `float8`."""
 
+    type_name, oid, item_oid = "float8[]", 1022, 701
+
+    def _pack_items(self) -> bytes:
+        if None in self:
+            return _join([None if item is None else pack_float(item) for item in self])
+        return pack("!" + "id" * len(self), *_interleave(self))
+
 
 class Texts(Column):
     """Values of the type `text`."""
+
+    type_name, oid, item_oid = "text[]", 1009, 25
+
+    def _pack_items(self) -> bytes:
+        return _join([None if item is None else escape(item).encode() for item in self])
 
 
 class Blobs(Column):
     """Values of the type `bytea`."""
 
-
-class _ColumnDumper(Dumper):
-    format = Format.BINARY
-    item_oid = 0
-
-    def dump(self, obj: Column) -> bytes:
-        if not obj:
-            return _HEAD(0, 0, self.item_oid, 0, 1)[:12]
-        return _HEAD(1, int(None in obj), self.item_oid, len(obj), 1) + self.pack(obj)
-
-    def pack(self, values: Column) -> bytes:
-        return b"".join(
-            chain.from_iterable(
-                [(_NULL, b"") if item is None else (_SIZE(len(item)), item) for item in values]
-            )
-        )
+    type_name, oid, item_oid = "bytea[]", 1001, 17
 
 
-class _IntsDumper(_ColumnDumper):
-    oid, item_oid = 1016, 20
-
-    def pack(self, values: Column) -> bytes:
-        if None in values:
-            return super().pack(Column([None if item is None else _INT8(item) for item in values]))
-        return pack("!" + "iq" * len(values), *_interleave(values))
-
-
-class _FloatsDumper(_ColumnDumper):
-    oid, item_oid = 1022, 701
-
-    def pack(self, values: Column) -> bytes:
-        if None in values:
-            return super().pack(Column([None if item is None else _FLOAT8(item) for item in values]))
-        return pack("!" + "id" * len(values), *_interleave(values))
-
-
-class _TextsDumper(_ColumnDumper):
-    oid, item_oid = 1009, 25
-
-    def pack(self, values: Column) -> bytes:
-        return super().pack(Column([None if item is None else escape(item).encode() for item in values]))
-
-
-class _BlobsDumper(_ColumnDumper):
-    oid, item_oid = 1001, 17
+def _join(values: Iterable[bytes | None]) -> bytes:
+    return b"".join(
+        chain.from_iterable([(_NULL, b"") if item is None else (_SIZE(len(item)), item) for item in values])
+    )
 
 
 def _interleave(values: Iterable[Any]) -> Iterable[Any]:
     return chain.from_iterable(zip(repeat(8), values, strict=False))
+
+
+class _ColumnDumper(Dumper):
+    format = Format.BINARY
+
+    def dump(self, obj: Column) -> bytes:
+        return obj.pack()
+
+
+class _IntsDumper(_ColumnDumper):
+    oid = Ints.oid
+
+
+class _TextsDumper(_ColumnDumper):
+    oid = Texts.oid
 
 
 class _TextDumper(Dumper):
@@ -124,8 +134,6 @@ class _TextLoader(Loader):
 def adapt(db: Connection[Any]) -> None:
     """Make a connection convert columns, and texts with NUL."""
     db.adapters.register_dumper(Ints, _IntsDumper)
-    db.adapters.register_dumper(Floats, _FloatsDumper)
     db.adapters.register_dumper(Texts, _TextsDumper)
-    db.adapters.register_dumper(Blobs, _BlobsDumper)
     db.adapters.register_dumper(str, _TextDumper)
     db.adapters.register_loader("text", _TextLoader)

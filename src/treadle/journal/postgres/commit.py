@@ -9,15 +9,17 @@ not change is looked up: it is kept if its frame is there, and else the writer h
 """
 
 from collections.abc import Iterable, Sequence
-from typing import Any, TypeAlias
+from typing import TypeAlias
 from zlib import crc32
 
 import msgspec
+from psycopg.pq.abc import PGresult
 
 from treadle.core.errors import JournalError
-from treadle.journal.postgres.arrays import Blobs, Column, Floats, Ints, Texts
+from treadle.journal.postgres.arrays import Blobs, Column, Floats, Ints, Texts, pack_float, unescape
 from treadle.journal.postgres.lease import first_token
 from treadle.journal.postgres.link import NOTIFY, Db
+from treadle.journal.postgres.pipe import Call, Statement
 from treadle.journal.postgres.reader import mark_of
 from treadle.journal.tables.owner import Lease
 from treadle.journal.tables.rows import HEAD_COLUMNS, RUN_COLUMNS
@@ -37,14 +39,13 @@ def _type_of(column: str) -> type[Column]:
     return Floats if column in _FLOATS else Ints if column in _INTS else Texts
 
 
-_TYPES = {Ints: "int8[]", Floats: "float8[]", Texts: "text[]", Blobs: "bytea[]"}
 _RUN_TYPES: Kinds = tuple([_type_of(name) for name in RUN_COLUMNS])
 _HEAD_TYPES: Kinds = tuple([_type_of(name) for name in HEAD_COLUMNS])
 
 
 def _rows(names: Sequence[str], types: Iterable[type[Column]]) -> str:
     """Return a FROM item with a row for each element of the arrays."""
-    values = ", ".join([f"%b::{_TYPES[kind]}" for kind in types])
+    values = ", ".join([f"%b::{kind.type_name}" for kind in types])
     return f"unnest({values}) WITH ORDINALITY AS v({', '.join(names)}, place)"
 
 
@@ -62,16 +63,16 @@ _HEADS = tuple(f"h_{name}" for name in HEAD_COLUMNS)
 """The names of the columns of `heads`, of which some are also columns of `runs`."""
 
 _APPEND_TYPES: Kinds = (Ints, Ints, *_FRAME_TYPES, *_HEAD_TYPES)
-_APPEND = (
+_APPEND = Statement(
     f"WITH v AS MATERIALIZED (SELECT * FROM {_rows(('run', 'old_token', *_FRAME, *_HEADS), _APPEND_TYPES)}), "
     f"moved AS (UPDATE heads SET frame = v.frame, {_listed(HEAD_COLUMNS, '{0} = v.h_{0}')} FROM v "
     "WHERE heads.run = v.run AND heads.token = v.old_token AND heads.frame = v.previous "
     "RETURNING v.run, v.frame, v.count, v.body, v.frame_checksum) "
     f"INSERT INTO frames(run, seq, count, at, xact, body, checksum) SELECT run, {_SEQ} FROM moved RETURNING run"
-).encode()
+)
 _BEGIN_TYPES: Kinds = (Texts, Ints, Ints, Texts, Texts, Texts, *_FRAME_TYPES, *_RUN_TYPES, *_HEAD_TYPES)
 _BEGIN_NAMES = ("run_id", "owner", "first_token", "queue", "marks", "seal", *_FRAME, *RUN_COLUMNS, *_HEADS)
-_BEGIN = (
+_BEGIN = Statement(
     f"WITH v AS MATERIALIZED (SELECT * FROM {_rows(_BEGIN_NAMES, _BEGIN_TYPES)}), "
     f"made AS (INSERT INTO runs(run_id, owner, token, queue, marks, {_listed(RUN_COLUMNS)}) "
     f"SELECT run_id, owner, first_token, queue, {_MARKS}, {_listed(RUN_COLUMNS)} FROM v ORDER BY place "
@@ -83,23 +84,24 @@ _BEGIN = (
     "framed AS (INSERT INTO frames(run, seq, count, at, xact, body, checksum) "
     f"SELECT id, {_SEQ} FROM made_v) "
     "SELECT run_id, id FROM made"
-).encode()
+)
 _CHANGE_TYPES: Kinds = (Ints, Ints, Ints, Ints, Texts, *_RUN_TYPES)
-_CHANGE = (
+_CHANGE = Statement(
     f"UPDATE runs SET owner = v.owner, marks = {_MARKS}, {_listed(RUN_COLUMNS, '{0} = v.{0}')} "
     f"FROM {_rows(('run', 'old_token', 'frame', 'owner', 'marks', *RUN_COLUMNS), _CHANGE_TYPES)} "
     "JOIN heads ON heads.run = v.run AND heads.token = v.old_token AND heads.frame = v.frame "
     "WHERE runs.id = v.run AND runs.token = v.old_token"
-).encode()
-_RELEASE = (
+)
+_RELEASE = Statement(
     f"UPDATE runs SET owner = NULL FROM {_rows(('run', 'old_token'), (Ints, Ints))} "
     "WHERE runs.id = v.run AND runs.token = v.old_token"
-).encode()
-_KEEP_BLOBS = (
+)
+_KEEP_BLOBS = Statement(
     "INSERT INTO blobs(digest, content) SELECT digest, content FROM "
     f"{_rows(('digest', 'content'), (Texts, Blobs))} "
     "ON CONFLICT(digest) DO NOTHING"
-).encode()
+)
+NOTIFY_ALL = Call(Statement(NOTIFY.decode()), ())
 _FIND = (
     "SELECT runs.run_id, runs.id, runs.token, frames.seq, frames.count, frames.checksum FROM "
     f"{_rows(('run_id', 'seq'), (Texts, Ints))} JOIN runs USING(run_id) "
@@ -179,49 +181,67 @@ def _refuse(writer: TableWriter, names: dict[str, TableWriter]) -> JournalError 
     return None
 
 
-def keep(db: Db, entries: Sequence[Entry], orphans: Sequence[Lease], owner_id: int, now: float) -> None:
-    """Keep `entries` in one transaction, and release the leases of `orphans`.
-
-    An entry that cannot be kept gets an error; the others are kept. Raises: `psycopg.Error` if none is kept.
-    """
+def calls_of(entries: Sequence[Entry], orphans: Sequence[Lease], owner_id: int, now: float) -> list[Call]:
+    """Return the statements that keep `entries` and release the leases of `orphans`."""
     new = [entry for entry in entries if not entry.writer.key]
     known = [entry for entry in entries if entry.writer.key]
     appended = [entry for entry in known if entry.count]
     changed = [entry for entry in appended if entry.row is not None]
     released = [entry for entry in known if entry.is_release and (entry.row is None or not entry.count)]
+    leases = [*orphans, *[Lease(entry.writer.key, entry.writer.token) for entry in released]]
     blobs: dict[str, bytes] = {}
     for entry in entries:
         for write in entry.writes:
             blobs = {**(write.blobs or {}), **blobs} if write.blobs else blobs
-    for entry in new:
-        entry.writer.token = entry.writer.token or first_token()
-    with db.pipeline() as pipeline:
-        if blobs:
-            # In order, so that two clients cannot wait for each other.
-            ordered = sorted(blobs)
-            _send(db, _KEEP_BLOBS, Texts(ordered), Blobs([blobs[digest] for digest in ordered]))
-        made = _begin(db, new, owner_id, now) if new else None
-        moved = _append(db, appended, now) if appended else None
-        if changed:
-            _change(db, changed, owner_id)
-        leases = [*orphans, *[Lease(entry.writer.key, entry.writer.token) for entry in released]]
-        if leases:
-            _send(db, _RELEASE, *_columns(leases, (Ints, Ints)))
-        pipeline.sync()
-        _send(db, NOTIFY)
-    keys: dict[str | int, int] = dict(made.fetchall()) if made is not None else {}
-    if moved is not None:
-        keys.update((key, key) for (key,) in moved.fetchall())
-    missing = [entry for entry in [*new, *appended] if _name(entry) not in keys]
-    if missing:
-        keys.update(_find(db, missing))
-    for entry in [*new, *appended]:
-        if (key := keys.get(_name(entry))) is not None:
-            entry.settle(key)
-        else:
-            entry.fail(
-                lease_lost(entry.writer.run_id) if entry.writer.key else run_exists(entry.writer.run_id)
-            )
+    calls: list[Call] = []
+    if blobs:
+        # In order, so that two clients cannot wait for each other.
+        calls.append(Call(_KEEP_BLOBS, _pack(sorted(blobs.items()), (Texts, Blobs))))
+    if new:
+        for entry in new:
+            entry.writer.token = entry.writer.token or first_token()
+        calls.append(Call(_BEGIN, _pack([_new_row(entry, owner_id) for entry in new], _BEGIN_TYPES, now)))
+    if appended:
+        rows = [(entry.writer.key, entry.writer.token, *entry.frame, *entry.head) for entry in appended]
+        calls.append(Call(_APPEND, _pack(rows, _APPEND_TYPES, now)))
+    if changed:
+        rows = [_changed_row(entry, owner_id) for entry in changed]
+        calls.append(Call(_CHANGE, _pack(rows, _CHANGE_TYPES)))
+    if leases:
+        calls.append(Call(_RELEASE, _pack(leases, (Ints, Ints))))
+    return calls
+
+
+Keys: TypeAlias = dict[str | int, int]
+"""The rows of the runs that are kept, by what `_name` returns."""
+
+
+def keys_in(calls: Sequence[Call], results: Sequence[PGresult]) -> Keys:
+    """Return the runs that the calls of a commit have changed."""
+    keys: Keys = {}
+    for call, result in zip(calls, results, strict=True):
+        rows = range(result.ntuples)
+        if call.statement is _BEGIN:
+            keys |= {unescape(_value(result, row, 0).decode()): _int(result, row, 1) for row in rows}
+        elif call.statement is _APPEND:
+            keys |= {(key := _int(result, row, 0)): key for row in rows}
+    return keys
+
+
+def missing_in(keys: Keys, entries: Iterable[Entry]) -> list[Entry]:
+    """Return the entries that a commit has not kept, as far as its results say."""
+    return [entry for entry in entries if entry.count and _name(entry) not in keys]
+
+
+def settle_entries(entries: Iterable[Entry], keys: Keys) -> None:
+    """Note which entries are kept, and store the error in the others."""
+    for entry in entries:
+        if entry.count:
+            if (key := keys.get(_name(entry))) is not None:
+                entry.settle(key)
+            else:
+                run_id = entry.writer.run_id
+                entry.fail(lease_lost(run_id) if entry.writer.key else run_exists(run_id))
 
 
 def _name(entry: Entry) -> str | int:
@@ -229,56 +249,52 @@ def _name(entry: Entry) -> str | int:
     return entry.writer.key or entry.writer.run_id
 
 
-def _begin(db: Db, new: list[Entry], owner_id: int, now: float) -> Any:
-    rows = [
-        (
-            *(entry.writer.run_id, None if entry.is_release else owner_id, entry.writer.token),
-            *(entry.writer.queue, entry.marks, entry.writer.seal),
-            *entry.frame,
-            *(entry.row or ()),
-            *entry.head,
-        )
-        for entry in new
-    ]
-    # The time is the only value that is not a column, and comes last in the statement.
-    return _send(db, _BEGIN, *_columns(rows, _BEGIN_TYPES), now)
+def _new_row(entry: Entry, owner_id: int) -> tuple[object, ...]:
+    writer = entry.writer
+    return (
+        *(writer.run_id, None if entry.is_release else owner_id, writer.token),
+        *(writer.queue, entry.marks, writer.seal),
+        *entry.frame,
+        *(entry.row or ()),
+        *entry.head,
+    )
 
 
-def _append(db: Db, appended: list[Entry], now: float) -> Any:
-    rows = [(entry.writer.key, entry.writer.token, *entry.frame, *entry.head) for entry in appended]
-    return _send(db, _APPEND, *_columns(rows, _APPEND_TYPES), now)
+def _changed_row(entry: Entry, owner_id: int) -> tuple[object, ...]:
+    writer = entry.writer
+    return (
+        *(writer.key, writer.token, entry.first_seq),
+        *(None if entry.is_release else owner_id, entry.marks),
+        *(entry.row or ()),
+    )
 
 
-def _change(db: Db, changed: list[Entry], owner_id: int) -> None:
-    rows = [
-        (
-            *(entry.writer.key, entry.writer.token, entry.first_seq),
-            *(None if entry.is_release else owner_id, entry.marks),
-            *(entry.row or ()),
-        )
-        for entry in changed
-    ]
-    _send(db, _CHANGE, *_columns(rows, _CHANGE_TYPES))
+def _pack(rows: Sequence[Sequence[object]], types: Kinds, *floats: float) -> list[bytes]:
+    """Return the values of a statement: an array for each column, and numbers."""
+    columns = [kind(column).pack() for kind, column in zip(types, zip(*rows, strict=True), strict=True)]
+    return [*columns, *[pack_float(value) for value in floats]]
 
 
-def _columns(rows: Sequence[Sequence[object]], types: Sequence[type[Column]]) -> list[Column]:
-    return [kind(column) for kind, column in zip(types, zip(*rows, strict=True), strict=True)]
+def _value(result: PGresult, row: int, column: int) -> bytes:
+    return result.get_value(row, column) or b""
 
 
-def _send(db: Db, sql: bytes, *values: object) -> Any:
-    cursor = db.cursor(binary=True)
-    return cursor.execute(sql, values, prepare=True)
+def _int(result: PGresult, row: int, column: int) -> int:
+    return int.from_bytes(_value(result, row, column), "big", signed=True)
 
 
-def _find(db: Db, entries: list[Entry]) -> dict[str | int, int]:
-    """Return the rows of the runs whose frame is there already, because an earlier try has kept it."""
-    columns = _columns([(entry.writer.run_id, entry.first_seq) for entry in entries], (Texts, Ints))
-    with_frame = {row[0]: row[1:] for row in _send(db, _FIND, *columns)}
-    found: dict[str | int, int] = {}
+def find(db: Db, entries: Sequence[Entry]) -> Keys:
+    """Return the runs whose frame is there already, because the server had kept it before the connection was
+    lost."""
+    names, seqs = (
+        Texts([entry.writer.run_id for entry in entries]),
+        Ints([entry.first_seq for entry in entries]),
+    )
+    frames = {row[0]: row[1:] for row in db.cursor(binary=True).execute(_FIND, (names, seqs))}
+    found: Keys = {}
     for entry in entries:
-        key, token, *frame = with_frame.get(entry.writer.run_id, (0, 0))
-        if frame == [entry.first_seq, entry.count, entry.checksum] and (
-            entry.writer.key or token == entry.writer.token
-        ):
+        writer, (key, token, *frame) = entry.writer, frames.get(entry.writer.run_id, (0, 0))
+        # The token of a new run is random, so no other writer has made it.
+        if frame == [entry.first_seq, entry.count, entry.checksum] and (writer.key or token == writer.token):
             found[_name(entry)] = key
     return found

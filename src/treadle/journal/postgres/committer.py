@@ -1,31 +1,57 @@
 """The committer of PostgreSQL.
 
-What is fast here, and why. A commit waits for the server's disk, so a thread makes all of them, and the event loop
-goes on meanwhile. What is handed over while a commit is under way is committed together in the next one, so that
-there are fewer commits, each of more runs, the longer a commit takes.
+What is fast here, and why. The event loop sends a commit at the end of its turn, which does not block
+(`commit_now`): handing it to another thread first costs a change of threads. A thread waits for the answer, and
+does everything that could keep the event loop waiting. Up to `_DEPTH` commits are on their way at a time: while
+the server writes one, the next is encoded and sent. What is handed over while so many are on their way is
+committed together, so that there are fewer commits, each of more runs, the longer a commit takes.
+
+To keep the order of a run's writes, a run is in one of the commits that are on their way at most.
 """
 
+import asyncio
 import contextlib
 import math
-from collections.abc import Callable
+import queue
+import socket
+from collections import deque
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
+import psycopg
+from psycopg.pq.abc import PGresult
+
 from treadle.journal.follow import Changes
-from treadle.journal.postgres.commit import Entry, keep, plan
+from treadle.journal.postgres.commit import (
+    NOTIFY_ALL,
+    Keys,
+    calls_of,
+    find,
+    keys_in,
+    missing_in,
+    plan,
+    settle_entries,
+)
 from treadle.journal.postgres.lease import Tenant
 from treadle.journal.postgres.link import NOTIFY, Db, Link
 from treadle.journal.postgres.listener import Listener
+from treadle.journal.postgres.pipe import Call, Pipe
 from treadle.journal.postgres.reader import run_query
 from treadle.journal.protocol import Clock
-from treadle.journal.tables.committer import Committer
+from treadle.journal.tables.committer import Committer, Group, Order, settle_in
 from treadle.journal.tables.owner import Lease
 from treadle.journal.tables.pending import Pending
 from treadle.journal.tables.writer import Write
 
 T = TypeVar("T")
+Item = tuple[asyncio.AbstractEventLoop, Write]
 
+_DEPTH = 2
+"""How many commits are on their way at most."""
+_LOOP_BYTES = 512 * 1024
+"""A commit of more bytes than this is left to the thread."""
 _COMMIT_BYTES = 32 * 1024 * 1024
-"""How much a commit has at most, unless one run alone has more."""
+"""A commit of more bytes than this is the only one that is on its way."""
 _RELEASE = "UPDATE runs SET owner=NULL WHERE id=%s AND token=%s"
 
 
@@ -39,9 +65,44 @@ class Transaction:
         self.deleted: set[str] = set()
         """The runs that earlier tries have deleted."""
 
-    def query(self, sql: str, values: Any = ()) -> list[tuple[Any, ...]]:
+    def query(self, sql: str, values: Sequence[object] = ()) -> list[tuple[Any, ...]]:
         """Run a statement with `?` for values, and return its rows."""
         return run_query(self.db, sql, values)
+
+
+class Batch:
+    """The writes of one commit."""
+
+    def __init__(self, items: list[Item], orphans: list[Lease]) -> None:
+        self.items = items
+        self.orphans = orphans
+        self.entries = plan([write for _, write in items])
+        self.calls: list[Call] = []
+        self.results: list[PGresult] | None = None
+        """The answers of the server, if they were read before the commit is finished."""
+
+    @property
+    def size(self) -> int:
+        """About how many bytes the store gets."""
+        return sum([entry.size for entry in self.entries])
+
+    @property
+    def writes(self) -> list[Write]:
+        """The writes that were planned."""
+        return [write for entry in self.entries for write in entry.writes]
+
+    def send(self, pipe: Pipe, owner_id: int, now: float) -> None:
+        """Send the statements. Raises: `psycopg.Error`."""
+        self.calls = calls_of(self.entries, self.orphans, owner_id, now)
+        pipe.send(self.calls, NOTIFY_ALL)
+
+    def settle(self) -> None:
+        """Report the outcome to those who wait for it."""
+        by_loop: dict[asyncio.AbstractEventLoop, list[Write]] = {}
+        for loop, write in self.items:
+            by_loop.setdefault(loop, []).append(write)
+        for loop, writes in by_loop.items():
+            settle_in(loop, writes)
 
 
 class PostgresCommitter(Committer[Transaction]):
@@ -60,8 +121,16 @@ class PostgresCommitter(Committer[Transaction]):
         self._link = link
         self._listener = listener
         self.tenant = Tenant(link.address.name, lease_seconds)
+        self._pipe: Pipe | None = None
+        self._sent: deque[Batch] = deque()
+        """The commits that are on their way, oldest first."""
+        self._held: list[Item] = []
+        """The writes of runs that are in a commit on its way."""
         self._beat_at = -math.inf
         """The time of the last heartbeat, by `clock.monotonic`."""
+        self._is_waiting = False
+        """True while the thread waits for the server and not for the queue."""
+        self._wake, self._woken = socket.socketpair()
         self.start()
 
     @property
@@ -75,49 +144,169 @@ class PostgresCommitter(Committer[Transaction]):
         self.tenant.id = 0
         return self._link.db
 
+    def commit_now(self, writes: list[Write]) -> bool:
+        """Send `writes` to the server, if that cannot block and keeps their order; the thread settles them."""
+        if not self.db_lock.acquire(blocking=False):
+            return False
+        try:
+            if self._queued or self._is_stopped or len(self._sent) >= _DEPTH or not self._is_ready:
+                return False
+            busy = {entry.writer for batch in self._sent for entry in batch.entries}
+            if self._held or not busy.isdisjoint([write.writer for write in writes]):
+                return False
+            if sum([write.encode() for write in writes]) > _LOOP_BYTES:
+                return False
+            loop = asyncio.get_running_loop()
+            batch = Batch([(loop, write) for write in writes], [])
+            if not batch.entries:
+                batch.settle()
+                return True
+            self._sent.append(batch)
+            try:
+                self._send(batch)
+            except psycopg.Error:
+                self._enqueue(self._recover)
+        finally:
+            self.db_lock.release()
+        if not self._is_waiting:
+            self._queue.put(Order.WATCH)
+        return True
+
+    @property
+    def _is_ready(self) -> bool:
+        """True if commits can be sent without anything else before."""
+        return self._pipe is not None and self._link.db is self._pipe.db and not self._is_beat_due
+
+    def _send(self, batch: Batch) -> None:
+        assert self._pipe is not None
+        batch.send(self._pipe, self.tenant.id, self._clock.time())
+
+    def _enqueue(self, item: Group | Callable[[], None]) -> bool:
+        is_queued = super()._enqueue(item)
+        if self._is_waiting:
+            with contextlib.suppress(OSError):  # the thread has ended
+                self._wake.send(b"x")
+        return is_queued
+
     def _give_up(self) -> None:
         self._link.is_closing.set()
 
     # The following methods run in the thread.
 
-    def _commit(self, writes: list[Write]) -> None:
-        chunk: list[Entry] = []
-        size = 0
-        for entry in plan(writes):
-            chunk.append(entry)
-            size += entry.size
-            if size > _COMMIT_BYTES:
-                self._keep(chunk)
-                chunk, size = [], 0
-        self._keep(chunk)
-        self._announce(writes)
+    def _next(self, timeout_seconds: float) -> Group | Callable[[], None] | Order:
+        while True:
+            self._is_waiting = True
+            while self._sent:
+                if len(self._sent) < _DEPTH:
+                    with contextlib.suppress(queue.Empty):
+                        return self._queue.get_nowait()
+                self._wait_for_answer()
+            self._is_waiting = False
+            if not self._sent:  # the event loop may have sent something just before
+                return super()._next(timeout_seconds)
 
-    def _announce(self, writes: list[Write]) -> None:
-        self._listener.version += 1
-        super()._announce(writes)
+    def _wait_for_answer(self) -> None:
+        """Settle the oldest commit if the server has answered; else wait for the server or the queue."""
+        try:
+            with self.db_lock:
+                pipe = self._pipe
+                if pipe is None or pipe.advance():
+                    self._finish_oldest()
+                    return
+            pipe.wait()
+        except psycopg.Error:
+            with self.db_lock:
+                self._recover()
 
-    def _keep(self, entries: list[Entry]) -> None:
-        if not entries and not self.orphans:
+    def _commit_and_settle(self, groups: list[Group]) -> None:
+        items = [*self._held, *[(group.loop, write) for group in groups for write in group.writes]]
+        busy = {entry.writer for batch in self._sent for entry in batch.entries}
+        self._held = [item for item in items if item[1].writer in busy]
+        batch = Batch(
+            [item for item in items if item[1].writer not in busy],
+            [self.orphans.popleft() for _ in range(len(self.orphans))],
+        )
+        if not batch.entries and not batch.orphans:
+            batch.settle()
             return
-        now = self._clock.time()
-        orphans = list(self.orphans)
+        if not self._is_ready or batch.size > _COMMIT_BYTES:
+            self._drain()
+            self._keep(batch)
+            return
+        self._sent.append(batch)
+        try:
+            self._send(batch)
+        except psycopg.Error:
+            self._recover()
 
-        def work(db: Db) -> None:
+    def _finish_oldest(self) -> None:
+        """Wait for the answer to the oldest commit, and settle it."""
+        pipe, batch = self._pipe, self._sent[0]
+        assert pipe is not None
+        try:
+            results = pipe.read() if batch.results is None else batch.results
+            keys = keys_in(batch.calls, results)
+            if missing := missing_in(keys, batch.entries):
+                for other in list(self._sent)[1:]:
+                    other.results = pipe.read()
+                pipe.leave()
+                keys |= find(pipe.db, missing)
+        except psycopg.Error:
+            self._recover()
+            return
+        self._sent.popleft()
+        self._settle(batch, keys)
+
+    def _recover(self) -> None:
+        """Make the commits that are on their way again, one after another, on a new connection."""
+        batches = [*self._sent]
+        self._sent.clear()
+        self._drop()
+        for batch in batches:
+            self._keep(batch)
+
+    def _drain(self) -> None:
+        while self._sent:
+            self._finish_oldest()
+
+    def _keep(self, batch: Batch) -> None:
+        """Make a commit and wait for it. If the connection is lost, the commit is made again."""
+
+        def work(db: Db) -> Keys:
             self._beat_if_due(db)
-            keep(db, entries, orphans, self.tenant.id, now)
+            pipe = self._pipe_of(db)
+            batch.send(pipe, self.tenant.id, self._clock.time())
+            keys = keys_in(batch.calls, pipe.read())
+            if missing := missing_in(keys, batch.entries):
+                pipe.leave()
+                keys |= find(db, missing)
+            return keys
 
         try:
-            self._link.run(work)
+            keys = self._link.run(work)
         except BaseException as error:  # any error must reach those who wait
-            self._fail([write for entry in entries for write in entry.writes], self._explain(error))
-            return
-        self._forget_orphans(orphans)
+            self._drop()
+            self.orphans.extend(batch.orphans)
+            self._fail(batch.writes, self._explain(error))
+            batch.settle()
+        else:
+            self._settle(batch, keys)
+
+    def _settle(self, batch: Batch, keys: Keys) -> None:
+        settle_entries(batch.entries, keys)
+        batch.settle()
+        self._listener.version += 1
+        self._announce(batch.writes)
+        if self._held:
+            self._commit_and_settle([])
 
     def _transact(self, function: Callable[[Transaction], T]) -> T:
+        self._drain()
         transaction, orphans = Transaction(), list(self.orphans)
 
         def work(db: Db) -> T:
             self._beat_if_due(db)
+            self._pipe_of(db).leave()
             transaction.db = db
             with db.transaction():
                 for lease in orphans:
@@ -126,24 +315,42 @@ class PostgresCommitter(Committer[Transaction]):
                 return function(transaction)
 
         result = self._link.run(work)
-        self._forget_orphans(orphans)
+        for _ in orphans:
+            self.orphans.popleft()
         return result
 
-    def _forget_orphans(self, released: list[Lease]) -> None:
-        for _ in released:
-            self.orphans.popleft()
+    def _pipe_of(self, db: Db) -> Pipe:
+        if self._pipe is None or self._pipe.db is not db:
+            if self._pipe is not None:
+                self._pipe.close()
+            self._pipe = Pipe(db, self._woken)
+        return self._pipe
+
+    def _drop(self) -> None:
+        """Close the connection, of which nobody knows the state. The next commit makes another."""
+        if self._pipe is not None:
+            self._pipe.close()
+            self._pipe = None
+        self._link.close()
+
+    @property
+    def _is_beat_due(self) -> bool:
+        return not self.tenant.id or self._clock.monotonic() - self._beat_at > self._lease_seconds / 4
 
     def _beat_if_due(self, db: Db) -> None:
-        now = self._clock.monotonic()
-        if not self.tenant.id or now - self._beat_at > self._lease_seconds / 4:
+        if self._is_beat_due:
+            self._pipe_of(db).leave()
             self.tenant.beat(db)
-            self._beat_at = now
+            self._beat_at = self._clock.monotonic()
 
     def _leave(self) -> None:
+        self._drain()
         if self.tenant.id:
             try:
                 self._transact(lambda transaction: self.tenant.leave(transaction.db))
             except Exception:  # other processes miss the heartbeat
                 self.tenant.abandon()
         with contextlib.suppress(Exception):
-            self._link.close()
+            self._drop()
+        self._wake.close()
+        self._woken.close()

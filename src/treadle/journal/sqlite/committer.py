@@ -9,6 +9,7 @@ file, large ones, checkpoints, and transactions of their own such as taking a le
 To keep the order of writes, nothing is committed on the event loop while anything is queued for the thread.
 """
 
+import asyncio
 import contextlib
 import sqlite3
 from collections.abc import Callable
@@ -19,7 +20,7 @@ from treadle.journal.follow import Changes
 from treadle.journal.protocol import Clock
 from treadle.journal.sqlite.commit import FileState, commit_writes
 from treadle.journal.sqlite.transactions import BusyError, Transactions
-from treadle.journal.tables.committer import Committer, settle
+from treadle.journal.tables.committer import Committer, Group, settle, settle_in
 from treadle.journal.tables.pending import Pending
 from treadle.journal.tables.writer import Write
 
@@ -85,8 +86,15 @@ class FileCommitter(Committer[sqlite3.Connection]):
 
     # The following methods run in the thread.
 
-    def _commit(self, writes: list[Write]) -> None:
-        self._keep(writes, _size_of(writes), can_wait=True)
+    def _commit_and_settle(self, groups: list[Group]) -> None:
+        writes = [write for _, group in groups for write in group]
+        if writes:
+            self._keep(writes, _size_of(writes), can_wait=True)
+        by_loop: dict[asyncio.AbstractEventLoop, list[Write]] = {}
+        for loop, group in groups:
+            by_loop.setdefault(loop, []).extend(group)
+        for loop, group in by_loop.items():
+            settle_in(loop, group)
 
     def _transact(self, function: Callable[[sqlite3.Connection], T]) -> T:
         try:

@@ -41,7 +41,7 @@ class Group(NamedTuple):
     writes: list[Write]
 
 
-class _Order(Enum):
+class Order(Enum):
     """A command to the thread."""
 
     WATCH = "watch"
@@ -64,7 +64,7 @@ class Committer(ABC, Generic[D]):
         """Held by the thread that uses the connection."""
         self.orphans: deque[Lease] = deque()
         """Leases that the next successful transaction releases. Any thread may append one."""
-        self._queue: queue.SimpleQueue[Group | Callable[[], None] | _Order] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[Group | Callable[[], None] | Order] = queue.SimpleQueue()
         self._queue_lock = threading.Lock()
         """Held while something is queued, so that nothing is queued after the command to stop."""
         self._queued = 0
@@ -80,8 +80,11 @@ class Committer(ABC, Generic[D]):
         """This journal's row in `owners`; 0 until it takes its first lease."""
 
     @abstractmethod
-    def _commit(self, writes: list[Write]) -> None:
-        """Keep `writes`, in the thread. A write that cannot be kept gets an error, and so does its writer."""
+    def _commit_and_settle(self, groups: list[Group]) -> None:
+        """Keep the writes of `groups`, in the thread, and settle them, now or later.
+
+        A write that cannot be kept gets an error, and so does its writer.
+        """
 
     @abstractmethod
     def _transact(self, function: Callable[[D], T]) -> T:
@@ -133,14 +136,14 @@ class Committer(ABC, Generic[D]):
         with self._queue_lock:
             self._is_stopped = True
             self._give_up()
-            self._queue.put(_Order.STOP)
+            self._queue.put(Order.STOP)
         if threading.current_thread() is not self._thread:  # the thread itself may drop the journal last
             self._thread.join()
 
     def watch(self) -> None:
         """Make the thread look for event loops that are blocked, until nothing has been appended for a while."""
         self.is_watching = True
-        self._queue.put(_Order.WATCH)
+        self._queue.put(Order.WATCH)
 
     def _enqueue(self, item: Group | Callable[[], None]) -> bool:
         with self._queue_lock:
@@ -156,11 +159,15 @@ class Committer(ABC, Generic[D]):
 
     # The following methods run in the thread.
 
+    def _next(self, timeout_seconds: float) -> Group | Callable[[], None] | Order:
+        """Return the next item of the queue. Raises: `queue.Empty` if there is none in time."""
+        return self._queue.get(timeout=timeout_seconds)
+
     def _run(self) -> None:
         quiet_looks, beat_at = 0, 0.0
         while True:
             try:
-                item = self._queue.get(timeout=_LOOK_SECONDS if self.is_watching else self._lease_seconds / 4)
+                item = self._next(_LOOK_SECONDS if self.is_watching else self._lease_seconds / 4)
             except queue.Empty:
                 quiet_looks = 0 if self._take_from_blocked() else quiet_looks + 1
                 if quiet_looks > _QUIET_LOOKS:
@@ -184,11 +191,11 @@ class Committer(ABC, Generic[D]):
                 with self.db_lock:
                     self._commit_and_settle(groups)
                     self._count_done(len(groups))
-            if item is _Order.STOP:
+            if item is Order.STOP:
                 with self.db_lock:
                     self._leave()
                 return
-            if not isinstance(item, Group | _Order):
+            if not isinstance(item, Group | Order):
                 with self.db_lock:
                     item()
                     self._count_done(1)
@@ -204,16 +211,6 @@ class Committer(ABC, Generic[D]):
             groups = [Group(*taken) for taken in self._pending.take_stuck()]
             self._commit_and_settle(groups)
         return True
-
-    def _commit_and_settle(self, groups: list[Group]) -> None:
-        writes = [write for _, group in groups for write in group]
-        if writes:
-            self._commit(writes)
-        by_loop: dict[asyncio.AbstractEventLoop, list[Write]] = {}
-        for loop, group in groups:
-            by_loop.setdefault(loop, []).extend(group)
-        for loop, group in by_loop.items():
-            settle_in(loop, group)
 
     def _run_task(self, function: Callable[[D], Any], future: "Future[Any]") -> None:
         if future.set_running_or_notify_cancel():

@@ -41,7 +41,7 @@ def _chat(base_url: str, key_variable: str, price_provider: str, **more: Any) ->
     )
 
 
-def _local(base_url: str, stem: str, *, tells_window: bool = True) -> Preset:
+def _local(base_url: str, stem: str, *, tells_window: bool = True, **more: Any) -> Preset:
     return Preset(
         dialect="openai_chat",
         base_url=base_url,
@@ -49,6 +49,7 @@ def _local(base_url: str, stem: str, *, tells_window: bool = True) -> Preset:
         needs_key=False,
         base_url_variable=f"{stem}_BASE_URL",
         tells_window=tells_window,
+        **more,
     )
 
 
@@ -72,8 +73,12 @@ _PRESETS: dict[str, Preset] = {
     "together": _chat("https://api.together.xyz/v1", "TOGETHER_API_KEY", "together"),
     "fireworks": _chat("https://api.fireworks.ai/inference/v1", "FIREWORKS_API_KEY", "fireworks"),
     "xai": _chat("https://api.x.ai/v1", "XAI_API_KEY", "x-ai"),
-    "vllm": _local("http://localhost:8000/v1", "VLLM"),
-    "sglang": _local("http://localhost:30000/v1", "SGLANG"),
+    "vllm": _local("http://localhost:8000/v1", "VLLM", quirks=Quirks(id_fields=("return_weight_versions",))),
+    "sglang": _local(
+        "http://localhost:30000/v1",
+        "SGLANG",
+        quirks=Quirks(id_fields=("return_prompt_token_ids", "return_meta_info"), streams_ids=False),
+    ),
     "llama.cpp": _local("http://localhost:8080/v1", "LLAMA"),
     "lmstudio": _local("http://localhost:1234/v1", "LMSTUDIO", tells_window=False),
 }

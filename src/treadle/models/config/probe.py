@@ -2,31 +2,21 @@
 
 import time
 from collections.abc import AsyncIterator, Callable
-from enum import StrEnum
 
 import msgspec
 from msgspec import Struct
 
-from treadle.core.errors import ConfigError, ProviderError, TreadleError
+from treadle.core.errors import ConfigError, ProviderError, TransportError, TreadleError
 from treadle.core.log import Log
 from treadle.core.packed import unpack_ids
-from treadle.core.types import Completion, Json, Message, Request, Role, ToolSpec
+from treadle.core.types import Completion, Json, Message, Request, Role, TokenGrade, ToolSpec
 from treadle.models.protocol import Model, Watch
+from treadle.models.wire.endpoint import HttpEndpoint
+from treadle.models.wire.engine import PAUSE_PATHS, TOKEN_PATHS
 from treadle.renderers.protocol import Renderer
 
 MakeModel = Callable[..., Model]
 """A function that makes the model with additional settings, such as `logprobs=True`."""
-
-
-class Grade(StrEnum):
-    """The exactness with which a run's journal will hold what the model sampled."""
-
-    TOKENS = "tokens"
-    """Token ids of prompt and answer, and logprobs, which is all that RL needs."""
-    LOGPROBS = "logprobs"
-    """Texts and logprobs but no token ids, which a tokenizer has to guess."""
-    TEXT = "text"
-    """Only texts, which are enough for fine-tuning but not for RL."""
 
 
 class Finding(Struct, frozen=True, omit_defaults=True):
@@ -43,7 +33,8 @@ class Probed(Struct, frozen=True):
     """The results for all abilities."""
 
     findings: tuple[Finding, ...]
-    grade: Grade
+    grade: TokenGrade
+    """The exactness with which a run's journal will hold what the model sampled."""
     output_mode: str
     """How the model is best made to give answers that fit a schema."""
 
@@ -85,9 +76,9 @@ class Prober:
     def result(self) -> Probed:
         """Return the conclusion from all findings."""
         found = {item.name: item.is_there for item in self._findings}
-        grade = Grade.TEXT
-        if found.get("logprobs"):
-            grade = Grade.TOKENS if found.get("token ids") else Grade.LOGPROBS
+        grade = TokenGrade.TEXT
+        if found.get("engine") and found.get("token ids"):
+            grade = TokenGrade.TOKEN_EXACT if found.get("logprobs") else TokenGrade.TOKEN_IDS
         mode = "text"
         if found.get("json schema"):
             mode = "native"
@@ -114,8 +105,11 @@ class Prober:
             yield await self._parallel()
             yield await self._forced()
         yield await self._schema()
+        yield await self._engine()
         yield await self._logprobs()
         yield await self._token_ids()
+        for finding in await self._endpoints():
+            yield finding
         if (renderer := getattr(_innermost(self._model), "renderer", None)) is not None:
             yield await self._template(renderer)
         thought = first.message.reasoning
@@ -189,6 +183,38 @@ class Prober:
             is_there = False
         return Finding("json schema", is_there, f"{text!r:.80}")
 
+    async def _engine(self) -> Finding:
+        server = _server_of(self._model)
+        try:
+            info = await server.find_engine() if server is not None else None
+        except TransportError as error:
+            return Finding("engine", None, str(error))
+        if info is None:
+            return Finding("engine", False, "neither vLLM nor SGLang, whose token ids are known to be exact")
+        return Finding("engine", True, str(info))
+
+    async def _endpoints(self) -> list[Finding]:
+        """Return what the engine has besides chat; empty for a server without one."""
+        server = _server_of(self._model)
+        try:
+            info = await server.find_engine() if server is not None else None
+            if server is None or info is None:
+                return []
+            paths = await server.find_paths((*TOKEN_PATHS[info.name].values(), PAUSE_PATHS[info.name]))
+        except TransportError as error:
+            return [Finding("tokens in", None, str(error))]
+        takes = [path for path in TOKEN_PATHS[info.name].values() if path in paths]
+        can_pause = PAUSE_PATHS[info.name] in paths
+        return [
+            Finding("tokens in", bool(takes), " and ".join(takes) or "no endpoint takes token ids"),
+            Finding(
+                "weight updates",
+                can_pause,
+                f"{PAUSE_PATHS[info.name]} pauses it" if can_pause else "it cannot be paused",
+                None if can_pause or info.name != "vllm" else "vLLM needs VLLM_SERVER_DEV_MODE=1 for it",
+            ),
+        ]
+
     async def _logprobs(self) -> Finding:
         completion = await self._ask_for("Say: one two three", logprobs=True)
         if isinstance(completion, TreadleError):
@@ -248,6 +274,17 @@ class Prober:
         return Finding("context length", True, f"{tokens:,} tokens")
 
 
+async def find_token_settings(model: Model) -> dict[str, bool]:
+    """Return the settings with which the server of `model` returns token ids and logprobs: `return_token_ids` and
+    `logprobs`; empty if its engine is not known to do so.
+
+    Raises: `TransportError`.
+    """
+    server = _server_of(model)
+    info = await server.find_engine() if server is not None else None
+    return {"logprobs": True, "return_token_ids": True} if info is not None and info.gives_ids else {}
+
+
 _NO_TOOLS = "for a model whose tool calls are text: a model of completions:..., with its format as an option"
 
 
@@ -256,6 +293,13 @@ def _is_city(arguments: str) -> bool:
         return "oslo" in str(msgspec.json.decode(arguments)["city"]).lower()
     except (msgspec.DecodeError, TypeError, LookupError, RecursionError):
         return False
+
+
+def _server_of(model: Model) -> HttpEndpoint | None:
+    """Return the endpoint that a model asks; `None` if it asks none."""
+    found = _innermost(model)
+    found = getattr(found, "engine", found)
+    return found if isinstance(found, HttpEndpoint) else None
 
 
 def _innermost(model: Model) -> object:

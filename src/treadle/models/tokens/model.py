@@ -132,7 +132,8 @@ class TokenModel:
         template refuses the messages.
         """
         prior = request.prior
-        if prior is not None and prior.messages and prior.tokenizer == self.renderer.fingerprint:
+        is_ours = prior is not None and prior.tokenizer == self.renderer.fingerprint
+        if prior is not None and is_ours and 0 < prior.messages <= len(request.messages):
             ids = unpack_ids(prior.token_ids)
             added = self._texts(request.messages.after(prior.messages), request)
             following = self.renderer.bridge(ids, added, request.tools, is_cut=prior.is_cut)
@@ -223,7 +224,7 @@ class _Sampled(Struct, frozen=True, kw_only=True):
     """One answer, which the engine may have sampled in several pieces."""
 
     token_ids: list[int]
-    logprobs: list[float] | None
+    logprobs: Sequence[float] | bytes | None
     finish: FinishReason
     last: Generated
     cached_tokens: int
@@ -234,6 +235,18 @@ class _Sampled(Struct, frozen=True, kw_only=True):
 
 def _join(made: list[Generated], token_ids: list[int], finish: FinishReason) -> _Sampled:
     """Return the pieces of an answer as one. A log probability that an engine did not return is NaN."""
+    if len(made) == 1 and not isinstance(made[0].logprobs, tuple):
+        piece = made[0]
+        return _Sampled(
+            token_ids=token_ids,
+            logprobs=piece.logprobs,
+            finish=finish,
+            last=piece,
+            cached_tokens=piece.cached_tokens,
+            forced=piece.forced,
+            versions=piece.versions,
+            weight_version=piece.weight_version,
+        )
     logprobs: list[float] = []
     forced: list[int] = []
     for piece in made:

@@ -1,7 +1,7 @@
 """An endpoint of a server: where it is, how its answers are decoded, and how its errors are explained."""
 
-from collections.abc import Callable, Mapping
-from typing import ClassVar, TypeAlias
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, ClassVar, TypeAlias
 from urllib.parse import urlsplit, urlunsplit
 
 import msgspec
@@ -15,6 +15,9 @@ from treadle.models.protocol import Watch
 from treadle.models.wire.engine import EngineInfo, find_engine
 from treadle.models.wire.server import Server, explain_error, find_error, read_rate_limits
 from treadle.models.wire.stream import BodyReader, Collector
+
+if TYPE_CHECKING:
+    from treadle.models.tokens.weights import Weights
 
 OnDelta: TypeAlias = Callable[[Delta], None]
 
@@ -53,6 +56,8 @@ class HttpEndpoint:
         self.server = Server(model, self._base_url, tuple(self._headers.items()), key_variable)
         self._transport = transport or HttpTransport()
         self._engine: EngineInfo | None = _UNASKED
+        self.weights: Weights | None = None
+        """The weights that change while this server answers; `None`: nobody says."""
 
     async def find_context_tokens(self) -> int | None:
         """Return how many tokens the model's context holds; `None` if the server does not say.
@@ -84,6 +89,15 @@ class HttpEndpoint:
         if self._engine is _UNASKED:
             self._engine = await find_engine(lambda path: self._get(join_url(self.root, path)))
         return self._engine
+
+    async def find_paths(self, paths: Iterable[str]) -> frozenset[str]:
+        """Return which of `paths`, below the server's root, are endpoints for POST. Raises: `TransportError`."""
+        # Such an endpoint answers GET with 405, and nothing is sampled.
+        statuses = {
+            path: (await self._transport.get(join_url(self.root, path), self._headers)).status
+            for path in paths
+        }
+        return frozenset(path for path, status in statuses.items() if status == 405)
 
     async def _get(self, url: str) -> Json:
         """Return the JSON at `url`; `None` if the server refuses, or sends none. Raises: `TransportError`."""

@@ -1,11 +1,22 @@
 """Which inference engine a server runs, found by what its endpoints say and never guessed."""
 
+import re
 from collections.abc import Awaitable, Callable
 from typing import TypeAlias
 
 from msgspec import Struct
 
 from treadle.core.types import Json
+
+TOKEN_PATHS = {
+    "vllm": {"vllm_completions": "/v1/completions", "vllm_generate": "/inference/v1/generate"},
+    "sglang": {"sglang_generate": "/generate"},
+}
+"""The endpoints of an engine that may take token ids, below the server's root, by the names of `ENGINES`."""
+PAUSE_PATHS = {"vllm": "/pause", "sglang": "/pause_generation"}
+"""The endpoint that pauses an engine."""
+_GIVES_IDS = {"vllm": (0, 10, 2), "sglang": (0, 5, 13)}
+"""The first version whose chat returns the ids of prompt and answer."""
 
 Get: TypeAlias = Callable[[str], Awaitable[Json]]
 """A function that returns the JSON at a path of a server; `None` if there is none."""
@@ -20,6 +31,16 @@ class EngineInfo(Struct, frozen=True):
     """The version; `None` if the server does not say it."""
     weight_version: str | None = None
     """The version of the weights, if the server says it."""
+
+    @property
+    def numbers(self) -> tuple[int, ...]:
+        """The first numbers of the version, such as (0, 11, 2); empty if it is not known."""
+        return tuple(map(int, re.findall(r"\d+", self.version or "")[:3]))
+
+    @property
+    def gives_ids(self) -> bool:
+        """Whether its chat is known to return token ids."""
+        return bool(self.numbers) and self.numbers >= _GIVES_IDS.get(self.name, (99,))
 
     def __str__(self) -> str:
         return self.name if self.version is None else f"{self.name} {self.version}"

@@ -10,8 +10,9 @@ from collections.abc import Mapping
 from typing import ClassVar, TypeAlias
 
 import msgspec
+from msgspec.structs import replace
 
-from treadle.core.errors import ConfigError, ProviderError, RequestError, ServerError
+from treadle.core.errors import ConfigError, ProviderError, RequestError, ServerError, TransportError
 from treadle.core.log import Log
 from treadle.core.types import (
     UNREADABLE_CALL,
@@ -144,8 +145,23 @@ class HttpModel(HttpEndpoint, ABC):
         """Return the server's answer; see `Model.infer`.
 
         If the server could not read a call, the answer has that call, so that the model is told what is wrong with
-        it.
+        it. An answer with token ids names the engine that sampled them.
         """
+        if self.weights is None:
+            completion = await self._infer(request, watch)
+        else:
+            async with self.weights.sampling() as sampling:
+                completion = await self._infer(request, watch)
+            completion = sampling.sign(completion)
+        if completion.tokens is None or completion.tokens.token_ids is None:
+            return completion
+        try:
+            engine = await self.find_engine()
+        except TransportError:
+            return completion
+        return completion if engine is None else replace(completion, engine=str(engine))
+
+    async def _infer(self, request: Request, watch: Watch) -> Completion:
         try:
             if watch.on_delta is not None:
                 return await self._stream(request, watch, watch.on_delta)

@@ -16,6 +16,10 @@ class Quirks(Struct, frozen=True, omit_defaults=True):
     """True if the server accepts the reasoning of earlier messages."""
     reports_cost: bool = False
     """True if the server's answers say what they cost."""
+    id_fields: tuple[str, ...] = ()
+    """Fields of the request body that are true if token ids are asked for, beside `return_token_ids`."""
+    streams_ids: bool = True
+    """True if the server can stream an answer with token ids."""
     has_short_ids: bool = False
     """True if the ids of calls must consist of nine letters and digits."""
 

@@ -71,20 +71,25 @@ def _pack(ids: Sequence[int] | bytes) -> bytes:
     return ids if isinstance(ids, bytes) else pack_ids(ids)
 
 
-def read_versions(spans: Json, count: int) -> Versions:
-    """Return which weights sampled how many successive tokens; empty if `spans` does not cover `count` tokens.
+def read_versions(spans: Json, count: int | None) -> tuple[Versions, str | None]:
+    """Return which weights sampled how many successive tokens, empty if one version sampled all, and the newest.
 
-    Source: SGLang 0.5.13, `weight_versions`, `[{"version": "7", "start": 0, "end": 12}]`.
+    `count` is how many tokens there are; `None` for an answer without ids. Spans that do not cover all tokens say
+    nothing.
+
+    Source: SGLang 0.5.13 and vLLM 0.33, `weight_versions`, `[{"version": "7", "start": 0, "end": 12}]`.
     """
     found: list[tuple[int, str]] = []
     end = 0
     try:
         for span in spans or ():
             if span["start"] != end:
-                return ()
+                return (), None
             if span["end"] > end:
                 found.append((span["end"] - end, str(span["version"])))
             end = span["end"]
     except (TypeError, LookupError):
-        return ()
-    return tuple(found) if end == count else ()
+        return (), None
+    if not found or (count is not None and end != count):
+        return (), None
+    return (tuple(found) if len(found) > 1 and count is not None else ()), found[-1][1]

@@ -12,11 +12,11 @@ _MOST_DOTS = 2_000
 
 
 def draw_curve(groups: Sequence[GroupFacts]) -> str:
-    """Return the mean rewards of the groups as dots, their moving mean as a line, and its deviation as a band.
+    """Return the mean rewards of groups as dots, their moving mean as a line, and its deviation as a band.
 
     Nothing if fewer than two groups have a reward.
     """
-    known = [(group.mean, group.deviation) for group in sorted(groups, key=lambda item: item.number)]
+    known = [(group.mean, group.deviation) for group in groups]
     means = [(mean, deviation) for mean, deviation in known if mean is not None]
     if len(means) < 2:
         return ""
@@ -49,8 +49,8 @@ def draw_curve(groups: Sequence[GroupFacts]) -> str:
         f'<path class="rule" d="M0 {y(0):.2f} H{_WIDTH}"/><path class="rule" d="M0 {y(1):.2f} H{_WIDTH}"/>'
         f'<path class="band" d="M{" L".join(upper)} L{" L".join(reversed(lower))} Z"/>{dots}'
         f'<path class="line" d="M{" L".join(line)}"/></svg>'
-        f'<div class="axis num"><span>group {groups[0].number:,}, reward {low:g} to {high:g}</span>'
-        f"<span>group {max(group.number for group in groups):,}</span></div></div>"
+        f'<div class="axis num"><span>first group, reward {low:g} to {high:g}</span>'
+        f"<span>group {len(means):,}</span></div></div>"
     )
 
 

@@ -31,6 +31,9 @@
       tokens.append(span);
     });
     box.append(head, tokens);
+    // The prompt is long: begin where the model does.
+    const first = tokens.querySelector(".sampled");
+    if (first) tokens.scrollTop = Math.max(0, first.offsetTop - 120);
   };
 
   const writeMessage = (message) => {

@@ -2,17 +2,16 @@
 
 import math
 import random
-from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias
+from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 
 from treadle.core.types import Json, Message, Role
 from treadle.export.groups import Group, Rollout
+from treadle.trajectory.tokens.drift import Decode
+from treadle.trajectory.tokens.pieces import split_text
 from treadle.trajectory.tokens.types import TokenGrade, Trajectory
-
-Decode: TypeAlias = Callable[[Sequence[int]], str]
-"""A function that returns the text of token ids."""
 
 _MAX_BYTES = 4_000_000
 """How large the data of all runs together may be."""
@@ -94,13 +93,10 @@ class Runs:
         return {
             "title": about + (f"; the last {cut:,} tokens are not shown" if cut else ""),
             "ids": ids,
-            "tokens": [self._text(item) for item in ids],
+            "tokens": [f"{item} " for item in ids] if self._decode is None else split_text(ids, self._decode),
             "logprobs": [None if math.isnan(value) else round(value, 4) for value in logprobs],
             "mask": "".join(kinds[:_MAX_TOKENS]),
         }
-
-    def _text(self, token_id: int) -> str:
-        return f"{token_id} " if self._decode is None else self._decode([token_id])
 
 
 def write_messages(messages: Sequence[Message]) -> list[Json]:

@@ -11,7 +11,8 @@ from treadle.export.html.page import Page, write_page
 from treadle.export.whole import write_whole
 from treadle.rollout.report.curve import draw_curve
 from treadle.rollout.report.facts import DriftFacts, Facts, GroupFacts
-from treadle.rollout.report.runs import Decode, Runs
+from treadle.rollout.report.runs import Runs
+from treadle.trajectory.tokens.drift import Decode
 
 _SECTIONS = {
     "rewards": "Rewards",
@@ -104,7 +105,7 @@ def _rewards(facts: Facts) -> str:
     return section(
         "rewards",
         "Rewards",
-        "The mean reward of each group, in the order of the groups. The band is the deviation within a group.",
+        "The mean reward of each group, in the order of delivery. The band is the deviation within a group.",
         draw_curve(facts.groups),
         table(["reward", "mean", "deviation", "least", "most"], named, numbers=(1, 2, 3, 4)),
     )

@@ -3,8 +3,9 @@
 Source: OpenAI API reference, chat completions, 2025.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
+from typing import ClassVar, Protocol
 from zlib import crc32
 
 import msgspec
@@ -22,7 +23,6 @@ from treadle.teacher.teacher import TEACHER, TeacherModel, make_teacher
 ORACLE = "oracle"
 ECHO = "echo"
 _MAX_REMEMBERED = 10_000
-_ROUTES = {"/v1/chat/completions": "POST", "/v1/models": "GET", "/health": "GET"}
 
 _encode = msgspec.json.Encoder().encode
 
@@ -89,39 +89,73 @@ class Reply(Struct):
     """The time before the response is sent."""
     failure: Failure | None = None
     """`dropped`, `truncated` or `stalled` if the response is not sent, or not as a whole."""
+    pending: "Pending | None" = None
+    """The work that makes the response; `None` if it is made. Then the other fields do not count, except
+    `failure`."""
+
+
+class Pending(Protocol):
+    """Work that makes a response later."""
+
+    def start(self, done: "Callable[[Reply], None]") -> None:
+        """Begin the work. `done` is called with the response, perhaps at once."""
+        ...
+
+    def cancel(self) -> None:
+        """Give up the work, because the client is gone."""
+        ...
 
 
 class OracleApp:
     """An application that answers the requests to the mock server. It does no network I/O."""
+
+    routes: ClassVar[Mapping[str, str]] = {
+        "/v1/chat/completions": "POST",
+        "/v1/models": "GET",
+        "/health": "GET",
+    }
+    """The method of each path."""
+    completing: ClassVar[frozenset[str]] = frozenset(("/v1/chat/completions",))
+    """The paths that ask a model. Only they are delayed and fail on purpose."""
 
     def __init__(self, settings: ServerSettings) -> None:
         self.settings = settings
         self._failures: dict[int, int] = {}
         """The number of failures of each request that has failed, by the hash of its body."""
 
-    def answer(self, method: str, path: str, body: bytes) -> Reply:
+    def answer(self, method: str, target: str, body: bytes) -> Reply:
         """Return the response to one request."""
-        expected = _ROUTES.get(path)
+        path, _, query = target.partition("?")
+        expected = self.routes.get(path)
         if expected is None:
-            known = ", ".join(f"{verb} {route}" for route, verb in _ROUTES.items())
+            known = ", ".join(f"{verb} {route}" for route, verb in self.routes.items())
             return error_reply(404, f"there is no route {path!r}; there are {known}", "unknown_url")
         if method != expected and (method, expected) != ("HEAD", "GET"):
             reply = error_reply(405, f"{path} takes {expected}, not {method}", "method_not_allowed")
             return msgspec.structs.replace(reply, headers={**reply.headers, "Allow": expected})
-        if path == "/health":
-            return _json(200, {"status": "ok"})
-        if path == "/v1/models":
-            entry = {"object": "model", "created": 0, "owned_by": "treadle"}
-            return _json(
-                200, {"object": "list", "data": [{"id": name, **entry} for name in (ORACLE, TEACHER, ECHO)]}
-            )
+        if path not in self.completing:
+            return self.inform(path, query, body)
         failure = self._draw_failure(body) if self.settings.failure_rate else None
         if failure is not None and failure in _REFUSALS:
             return _REFUSALS[failure]
+        reply = self.complete(path, body)
+        if reply.status == 200:
+            reply.failure = failure
+        return reply
+
+    def inform(self, path: str, query: str, body: bytes) -> Reply:
+        """Return the response to a request that does not ask a model."""
+        if path == "/health":
+            return json_reply(200, {"status": "ok"})
+        entry = {"object": "model", "created": 0, "owned_by": "treadle"}
+        data = [{"id": name, **entry} for name in (ORACLE, TEACHER, ECHO)]
+        return json_reply(200, {"object": "list", "data": data})
+
+    def complete(self, path: str, body: bytes) -> Reply:
+        """Return the response to a request that asks a model."""
         reply = self._complete(body)
         if reply.status == 200:
             reply.delay_seconds = self._draw_delay(body)
-            reply.failure = failure
         return reply
 
     def _draw_delay(self, body: bytes) -> float:
@@ -175,7 +209,7 @@ class OracleApp:
         except msgspec.DecodeError as error:
             return error_reply(400, f"a tool of the request is malformed: {error}", "invalid_body")
         if not asked.stream:
-            return _json(200, to_wire(completion, asked.model))
+            return json_reply(200, to_wire(completion, asked.model))
         has_usage = asked.stream_options is not None and asked.stream_options.include_usage
         events = [b"data: %b\n\n" % _encode(item) for item in to_events(completion, asked.model, has_usage)]
         headers = {"Content-Type": "text/event-stream; charset=utf-8", "Cache-Control": "no-cache"}
@@ -204,15 +238,17 @@ def is_oracle(model: str) -> bool:
     return model.partition(":")[0] == ORACLE
 
 
-def _json(status: int, value: Json) -> Reply:
+def json_reply(status: int, value: Json) -> Reply:
+    """Return a response with a JSON value."""
     return Reply(status, [_encode(value)], {"Content-Type": "application/json"})
 
 
 def error_reply(status: int, message: str, code: str) -> Reply:
+    """Return a response with an error."""
     kind = "invalid_request_error"
     if status == 429 or status >= 500:
         kind = "rate_limit_error" if status == 429 else "server_error"
-    return _json(status, {"error": {"message": message, "type": kind, "param": None, "code": code}})
+    return json_reply(status, {"error": {"message": message, "type": kind, "param": None, "code": code}})
 
 
 def _rate_limit_reply() -> Reply:

@@ -36,6 +36,7 @@ class _Message(Struct):
     content: str | list[_Part] | None = None
     tool_calls: list[_ToolCall] | None = None
     tool_call_id: str | None = None
+    reasoning_content: str | None = None
 
 
 class _StreamOptions(Struct):
@@ -44,6 +45,7 @@ class _StreamOptions(Struct):
 
 class _ToolFunction(Struct):
     name: str
+    description: str | None = None
     parameters: dict[str, Any] = {}
 
 
@@ -94,7 +96,7 @@ _decode_tool = msgspec.json.Decoder(_Tool).decode
 def to_tools(asked: ChatRequest) -> list[ToolSpec]:
     """Return the tools of a request. Raises: `msgspec.DecodeError` if one is malformed."""
     tools = [_decode_tool(item).function for item in asked.tools or ()]
-    return [ToolSpec(tool.name, "", tool.parameters) for tool in tools]
+    return [ToolSpec(tool.name, tool.description or "", tool.parameters) for tool in tools]
 
 
 def to_message(item: _Message) -> Message:
@@ -105,7 +107,7 @@ def to_message(item: _Message) -> Message:
     parts = item.content
     content = parts if isinstance(parts, str) else "".join([part.text for part in parts or ()])
     calls = [ToolCall(call.id, call.function.name, call.function.arguments) for call in item.tool_calls or ()]
-    return Message(role, content, tuple(calls), item.tool_call_id)
+    return Message(role, content, tuple(calls), item.tool_call_id, reasoning=item.reasoning_content or None)
 
 
 def to_wire(completion: Completion, model: str) -> dict[str, Json]:

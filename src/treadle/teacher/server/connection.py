@@ -2,10 +2,11 @@
 
 import asyncio
 from collections.abc import Iterator
+from functools import partial
 from typing import cast
 
 from treadle.core.errors import ConfigError
-from treadle.teacher.server.app import Failure, OracleApp, ServerSettings, error_reply
+from treadle.teacher.server.app import Failure, OracleApp, Pending, Reply, ServerSettings, error_reply
 from treadle.teacher.server.parser import Head, HttpFault, Parser, encode_chunk, encode_head
 
 _MAX_PENDING_BYTES = 256 * 1024
@@ -19,8 +20,8 @@ class Connection(asyncio.Protocol):
         self._connections = connections
         self._parser = Parser()
         self._transport: asyncio.Transport | None = None
-        self._timer: asyncio.TimerHandle | None = None
-        """The timer that sends the next part of a response, or `None` if no response waits."""
+        self._timer: asyncio.TimerHandle | Pending | None = None
+        """What sends the next part of a response, or `None` if no response waits."""
         self._is_blocked = False
         self._is_ended = False
         """True if the client sends no more data."""
@@ -85,7 +86,23 @@ class Connection(asyncio.Protocol):
         transport.close()
 
     def _answer(self, head: Head, body: bytes) -> None:
-        reply = self._app.answer(head.method, head.path, body)
+        reply = self._app.answer(head.method, head.target, body)
+        if reply.pending is None:
+            self._send(head, reply)
+            return
+        self._timer = reply.pending
+        self._timer.start(partial(self._finish, head, reply.failure))
+
+    def _finish(self, head: Head, failure: Failure | None, reply: Reply) -> None:
+        """Send a response that was pending, and go on with the next request."""
+        self._timer = None
+        if self._transport is None:
+            return
+        reply.failure = failure
+        self._send(head, reply)
+        self._advance()
+
+    def _send(self, head: Head, reply: Reply) -> None:
         settings = self._app.settings
         is_closing = not head.is_kept_alive
         headers = dict(reply.headers)
@@ -140,7 +157,10 @@ def _cut(response: bytes) -> list[bytes]:
 class OracleServer:
     """A running server."""
 
-    def __init__(self, server: asyncio.Server, host: str, connections: set[Connection]) -> None:
+    def __init__(
+        self, server: asyncio.Server, host: str, connections: set[Connection], app: OracleApp
+    ) -> None:
+        self.app = app
         self._server = server
         self._connections = connections
         self.port: int = server.sockets[0].getsockname()[1]
@@ -158,17 +178,21 @@ class OracleServer:
 
 
 async def serve(
-    host: str = "127.0.0.1", port: int = 0, settings: ServerSettings | None = None
+    host: str = "127.0.0.1",
+    port: int = 0,
+    settings: ServerSettings | None = None,
+    *,
+    app: OracleApp | None = None,
 ) -> OracleServer:
-    """Start the server and return it. Port 0 selects a free port.
+    """Start the server and return it. Port 0 selects a free port; an `app` has settings of its own.
 
     Raises: `ConfigError` if the server cannot listen on this address.
     """
-    app = OracleApp(settings or ServerSettings())
+    served = app or OracleApp(settings or ServerSettings())
     connections: set[Connection] = set()
     loop = asyncio.get_running_loop()
     try:
-        server = await loop.create_server(lambda: Connection(app, connections), host, port, backlog=4096)
+        server = await loop.create_server(lambda: Connection(served, connections), host, port, backlog=4096)
     except OSError as error:
         raise ConfigError(f"cannot listen on {host}:{port} ({error}); choose another port, or 0") from error
-    return OracleServer(server, host, connections)
+    return OracleServer(server, host, connections, served)

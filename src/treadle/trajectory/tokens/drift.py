@@ -129,7 +129,7 @@ class _Answer:
 
     def _is_stripped(self) -> bool:
         """Return whether the answer has reasoning that the new prompt lacks."""
-        reasoning = _reasoning_of(self._node.message)
+        reasoning = reasoning_of(self._node.message)
         if not reasoning:
             return False
         if self._texts is None:
@@ -176,7 +176,7 @@ class _Answer:
         return place < 0 or same >= place + len(content)
 
 
-def _reasoning_of(message: Message) -> str:
+def reasoning_of(message: Message) -> str:
     """Return the reasoning of an answer, also if it is in the text; empty if there is none."""
     if message.reasoning:
         return message.reasoning.strip()

@@ -6,11 +6,15 @@ from functools import cached_property
 
 from msgspec import Struct
 
+from treadle.agent.spec import AGENT
+from treadle.agent.subagent import child_run_id
 from treadle.core import events as e
+from treadle.core.errors import RunNotFoundError
 from treadle.core.packed import ID_BYTES, count_packed, to_ids, to_logprobs
 from treadle.core.types import Message
 from treadle.journal.protocol import Journal
-from treadle.trajectory.tokens.drift import Decoders
+from treadle.trajectory.tokens.decoders import load_decoders
+from treadle.trajectory.tokens.drift import Decode, Decoders, find_decode
 from treadle.trajectory.tokens.nodes import NAN, Node, RunReader
 from treadle.trajectory.tokens.types import Span, TokenGrade, Trajectory
 
@@ -49,8 +53,9 @@ class Conservation(Struct, frozen=True, kw_only=True):
 class TokenGraph:
     """The inferences of one or more runs. `read_tokens` makes it."""
 
-    def __init__(self, runs: dict[str, RunReader]) -> None:
+    def __init__(self, runs: dict[str, RunReader], decoders: Decoders = None) -> None:
         self._runs = runs
+        self._decoders = decoders
 
     @property
     def nodes(self) -> dict[str, tuple[Node, ...]]:
@@ -93,6 +98,10 @@ class TokenGraph:
             faults=tuple(faults[:_MOST_FAULTS]),
         )
 
+    def find_decode(self, tokenizer: str | None) -> Decode | None:
+        """Return the function that decodes the ids of a tokenizer; `None` if there is none."""
+        return find_decode(self._decoders, tokenizer)
+
     def _in_order(self) -> Iterator[RunReader]:
         """Yield the runs, each after its sub-agents."""
         called = defaultdict(list)
@@ -121,27 +130,66 @@ def read_tokens(events: Iterable[e.Event], decode: Decoders = None) -> TokenGrap
     runs: dict[str, RunReader] = {}
     for run_id in found:
         _read_run(run_id, found, runs, decode)
-    return TokenGraph({run_id: runs[run_id] for run_id in found})
+    return TokenGraph({run_id: runs[run_id] for run_id in found}, decode)
 
 
 def load_tokens(journal: Journal, *run_ids: str, decode: Decoders = None) -> TokenGraph:
     """Return the token graph of runs and of all their sub-agents. It blocks.
 
-    Raises: `RunNotFoundError`, also if the run of a sub-agent was deleted; `JournalError`.
+    Without `decode`, the renderers that the runs name are used, if the runs are trusted. Raises:
+    `RunNotFoundError`, also if the run of a sub-agent was deleted; `JournalError`.
     """
-    events: list[e.Event] = []
-    waiting = list(dict.fromkeys(run_ids))
-    for run_id in waiting:
-        read = journal.read(run_id)
-        events += read
-        started = read[0].body
-        copied = started.parent.seq if isinstance(started, e.RunStarted) and started.parent is not None else 0
-        for event in read[copied:]:
-            if isinstance(event.body, e.ToolCompleted) and event.body.child is not None:
-                child = event.body.child.run_id
-                if child not in waiting:
-                    waiting.append(child)
+    events = _load_events(journal, run_ids)
+    if decode is None:
+        trusted = {run_id for run_id in {event.run_id for event in events} if journal.is_trusted(run_id)}
+        decode = load_decoders(event.body for event in events if event.run_id in trusted)
     return read_tokens(events, decode)
+
+
+def _load_events(journal: Journal, run_ids: Iterable[str]) -> list[e.Event]:
+    """Return the events of runs and of all their sub-agents."""
+    events: list[e.Event] = []
+    # The runs to read, and whether each must exist.
+    waiting = dict.fromkeys(run_ids, True)
+    done: set[str] = set()
+    while waiting:
+        run_id = next(iter(waiting))
+        must_exist = waiting.pop(run_id)
+        done.add(run_id)
+        try:
+            read = journal.read(run_id)
+        except RunNotFoundError:
+            if must_exist:
+                raise
+            continue
+        events += read
+        for child, is_known in _find_children(read).items():
+            if child not in done:
+                waiting[child] = is_known
+    return events
+
+
+def _find_children(events: list[e.Event]) -> dict[str, bool]:
+    """Return the runs of a run's sub-agents, and whether its events say that they exist. Those of an interrupted
+    call may. The calls that a fork has copied belong to the other run."""
+    started = events[0].body
+    assert isinstance(started, e.RunStarted)
+    copied = 0 if started.parent is None else started.parent.seq
+    agents: set[str] = set()
+    found: dict[str, bool] = {}
+    for event in events:
+        body = event.body
+        spec = body.agent if isinstance(body, e.RunStarted | e.RunResumed) else None
+        agents.update(
+            [] if spec is None else [part.name for part in spec.tools if part.name.startswith(AGENT)]
+        )
+        if event.seq <= copied:
+            continue
+        if isinstance(body, e.ToolStarted) and f"{AGENT}{body.name}" in agents:
+            found.setdefault(child_run_id(event.run_id, body.call_id), False)
+        elif isinstance(body, e.ToolCompleted) and body.child is not None:
+            found[body.child.run_id] = True
+    return found
 
 
 def _read_run(

@@ -124,7 +124,7 @@ class RunReader:
         self._request: tuple[Log[Message], tuple[ToolSpec, ...]] = (Log(), ())
         self._injections = 0
         self._newest: int | None = None
-        """The position of the newest inference with ids, which the next record may refer to."""
+        """The position of the inference whose ids the next record may refer to; `None` if it has no place."""
         self._newest_text: int | None = None
         """The position of the newest inference without ids."""
         self._tries: dict[str, Trie] = {}
@@ -151,13 +151,14 @@ class RunReader:
             self._injections += body.delivery is None
         elif isinstance(body, e.InferenceFailed):
             self.lost += body.usage is not None or body.may_be_billed
-        asked = state.asked
+        asked, prior = state.asked, state.prior
         advance(state, body)
         if isinstance(body, e.InferenceStarted):
             request = make_request(state, has_tools=body.has_tools)
             self._request = request.messages, request.tools
         elif isinstance(body, e.InferenceCompleted):
-            self._add(event.seq, body, "" if asked is None else asked.model or "")
+            known = 0 if prior is None else len(prior.token_ids) // ID_BYTES
+            self._add(event.seq, body, "" if asked is None else asked.model or "", known)
 
     def ids_of(self, index: int) -> bytes:
         """Return the packed ids of the prompt and the answer of an inference; empty if they are not known."""
@@ -173,12 +174,18 @@ class RunReader:
             at = self.nodes[at].parent
         return found[::-1]
 
-    def _add(self, seq: int, body: e.InferenceCompleted, asked: str) -> None:
+    def _add(self, seq: int, body: e.InferenceCompleted, asked: str, known: int) -> None:
+        """Add an inference. `known` is how many ids the inference before it has, which its record may leave out."""
         done, state = body.completion, self._state
         parent = self.started.parent
         is_copied = parent is not None and seq <= parent.seq
         record = done.tokens or TokenRecord()
-        has_ids = record.prompt_token_ids is not None and record.token_ids is not None
+        if record.prompt_shared_tokens > known:
+            raise JournalError(
+                f"event {seq} of run {self.run_id!r} leaves out {record.prompt_shared_tokens} ids, and the "
+                f"inference before it has {known}; the journal is damaged"
+            )
+        has_ids = _has_ids(done.message, record)
         output = as_packed(record.token_ids) if has_ids else None
         node = Node(
             run_id=parent.run_id if parent is not None and is_copied else self.run_id,
@@ -203,32 +210,31 @@ class RunReader:
             injections=self._injections,
         )
         index = len(self.nodes)
-        node = self._place(node, record, index) if has_ids else self._place_text(node)
+        if has_ids:
+            node = self._place(node, index, is_continued=record.prompt_shared_tokens == known)
+        else:
+            node = self._place_text(node)
+        if record.prompt_token_ids is not None and record.token_ids is not None:
+            self._newest = index if has_ids else None
         self.nodes.append(self._join_branch(node))
 
-    def _place(self, node: Node, record: TokenRecord, index: int) -> Node:
-        """Return `node` with its place among the ids, and what it extends."""
+    def _place(self, node: Node, index: int, *, is_continued: bool) -> Node:
+        """Return `node` with its place among the ids, and what it extends. `is_continued`: its prompt begins with
+        all ids of the inference before it."""
         newest = None if self._newest is None else self.nodes[self._newest]
-        known = 0 if newest is None else newest.end
-        if record.prompt_shared_tokens > known:
-            raise JournalError(
-                f"event {node.seq} of run {self.run_id!r} leaves out {record.prompt_shared_tokens} ids, and the "
-                f"inference before it has {known}; the journal is damaged"
-            )
         assert self._state.prior is not None
         assert node.output is not None
         full = self._state.prior.token_ids
         prompt = full[: len(full) - len(node.output)]
         trie = self._tries.setdefault(node.vocabulary, Trie())
         start = None
-        if newest is not None and record.prompt_shared_tokens == known:
+        if newest is not None and is_continued:
             start = newest.place if newest.vocabulary == node.vocabulary else None
         match = trie.match(prompt, start)
         parent = find_parent(match)
         node = replace(node, start=len(prompt) // ID_BYTES, parent=parent)
         if not node.is_copied and self._is_new_branch(node):
             node = replace(node, drift=self._find_drift(node, prompt, match))
-        self._newest = index
         return replace(node, place=trie.add(full, index, match.vertex))
 
     def _place_text(self, node: Node) -> Node:
@@ -286,7 +292,7 @@ class RunReader:
                 owner, match, closest = self.origin, found, found.closest
         elif closest is None:
             # The first prompt of another model.
-            closest = self._newest
+            closest = next((at for at in reversed(range(len(self.nodes))) if self.nodes[at].place), None)
         at, old = match.size // ID_BYTES, None
         if closest is not None:
             old = owner.nodes[closest], owner.ids_of(closest)
@@ -295,6 +301,15 @@ class RunReader:
                 decode = find_decode(self._decoders, node.tokenizer)
                 kind = explain(path, node, at, (old[1], prompt), decode)
         return make_report(kind or Drift.UNKNOWN, at, old, (node, prompt), self._decoders)
+
+
+def _has_ids(message: Message, record: TokenRecord) -> bool:
+    """Return whether the ids of prompt and answer are known. No ids for an answer that says something are not."""
+    if record.prompt_token_ids is None or record.token_ids is None:
+        return False
+    if not record.prompt_token_ids and not record.prompt_shared_tokens:
+        return False
+    return bool(record.token_ids) or not (message.content or message.tool_calls or message.reasoning)
 
 
 def _read_logprobs(record: TokenRecord) -> bytes | None:

@@ -8,11 +8,20 @@ from treadle.core.types import Completion, FinishReason, Json, Message, Role, Se
 from treadle.models.wire.openai import PlainAnswer, read_reason, read_usage
 from treadle.models.wire.plain import PlainReader
 from treadle.models.wire.price import Price, cost_of
-from treadle.models.wire.tokens import make_record
+from treadle.models.wire.tokens import Versions, make_record, read_versions
 
 _RESPONSE_FIELDS = frozenset(("id", "object", "created", "model", "choices", "usage", "error"))
 _CHOICE_FIELDS = frozenset(
-    ("index", "text", "finish_reason", "logprobs", "token_ids", "prompt_token_ids", "error")
+    (
+        "index",
+        "text",
+        "finish_reason",
+        "logprobs",
+        "token_ids",
+        "prompt_token_ids",
+        "weight_versions",
+        "error",
+    )
 )
 
 
@@ -36,6 +45,8 @@ def read_completion(raw: Json, settings: Settings, price: Price | None) -> Compl
         if finish:
             opaque["finish_reason"] = finish
     usage = read_usage(raw["usage"]) if raw.get("usage") else None
+    ids = choice.get("token_ids")
+    versions, weights = read_versions(choice.get("weight_versions"), None if ids is None else len(ids))
     return Completion(
         Message(Role.ASSISTANT, text),
         reason,
@@ -44,12 +55,15 @@ def read_completion(raw: Json, settings: Settings, price: Price | None) -> Compl
         raw.get("model"),
         raw.get("id"),
         settings,
-        _read_tokens(choice, raw, usage),
+        _read_tokens(choice, raw, usage, versions),
         opaque or None,
+        weight_version=weights,
     )
 
 
-def _read_tokens(choice: dict[str, Json], raw: dict[str, Json], usage: Usage | None) -> TokenRecord | None:
+def _read_tokens(
+    choice: dict[str, Json], raw: dict[str, Json], usage: Usage | None, versions: Versions
+) -> TokenRecord | None:
     """Return the token ids and log probabilities of an answer; `None` if there are none.
 
     Source: OpenAI's `token_logprobs`, vLLM's `token_ids` and `prompt_token_ids`.
@@ -63,6 +77,7 @@ def _read_tokens(choice: dict[str, Json], raw: dict[str, Json], usage: Usage | N
         logprobs,
         counted=None if usage is None else usage.output_tokens,
         tokens=tuple(map(str, texts)) if isinstance(texts, list) else None,
+        versions=versions,
     )
 
 

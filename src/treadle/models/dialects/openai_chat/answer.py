@@ -38,7 +38,9 @@ _CHOICE_FIELDS = frozenset(
         "finish_reason",
         "logprobs",
         "token_ids",
+        "response_token_ids",
         "prompt_token_ids",
+        "weight_versions",
         "meta_info",
         "error",
     )
@@ -59,7 +61,7 @@ _MESSAGE_FIELDS = frozenset(
 _CALL_FIELDS = frozenset(("id", "type", "function", "index"))
 _FUNCTION_FIELDS = frozenset(("name", "arguments"))
 
-_TOKEN_FIELDS = frozenset(("token_ids", "prompt_token_ids", "logprobs", "meta_info"))
+_TOKEN_FIELDS = frozenset(("token_ids", "response_token_ids", "prompt_token_ids", "logprobs", "meta_info"))
 """The fields of a choice that say something of its tokens."""
 _CUT_SHORT = frozenset((FinishReason.LENGTH, FinishReason.CONTENT_FILTER))
 """Finish reasons that count even if the message contains calls."""
@@ -93,9 +95,9 @@ def read_completion(raw: Json, settings: Settings, price: Price | None) -> Compl
             opaque = {**(opaque or {}), "finish_reason": finish}
     raw_usage = raw.get("usage")
     usage = read_usage(raw_usage) if raw_usage else None
-    tokens = None
-    if not choice.keys().isdisjoint(_TOKEN_FIELDS) or "prompt_token_ids" in raw:
-        tokens = _read_tokens(raw, choice, usage)
+    tokens = weights = None
+    if not choice.keys().isdisjoint(_TOKEN_FIELDS) or "prompt_token_ids" in raw or "metadata" in raw:
+        tokens, weights = _read_tokens(raw, choice, usage)
     return Completion(
         message,
         reason,
@@ -107,14 +109,8 @@ def read_completion(raw: Json, settings: Settings, price: Price | None) -> Compl
         tokens,
         opaque,
         contents=contents or None,
-        weight_version=_read_weights(raw.get("metadata"), choice.get("meta_info")),
+        weight_version=weights,
     )
-
-
-def _read_weights(*places: Json) -> str | None:
-    """Return the version of the weights. Source: SGLang 0.5, `metadata` of an answer, `meta_info` of a choice."""
-    told = [item.get("weight_version") for item in places if isinstance(item, dict)]
-    return next((str(item) for item in told if item is not None), None)
 
 
 def _rest_of(raw: dict[str, Json], known: frozenset[str]) -> dict[str, Json] | None:
@@ -234,16 +230,23 @@ def _cost(raw_usage: Json, usage: Usage | None, price: Price | None) -> float | 
     return cost_of(usage, price)
 
 
-def _read_tokens(raw: dict[str, Json], choice: dict[str, Json], usage: Usage | None) -> TokenRecord | None:
-    """Return the token ids and log probabilities of an answer; `None` if there are none.
+def _read_tokens(
+    raw: dict[str, Json], choice: dict[str, Json], usage: Usage | None
+) -> tuple[TokenRecord | None, str | None]:
+    """Return the tokens of an answer, and the version of the weights that sampled them; `None` if they are missing.
 
-    Source: OpenAI for logprobs; vLLM 0.11 for `prompt_token_ids`, `token_ids` and `token_id:N` texts; SGLang 0.5.13
-    for `prompt_token_ids` and `meta_info` of a choice.
+    Source: OpenAI for logprobs; vLLM 0.11 for `prompt_token_ids`, `token_ids` and `token_id:N` texts, and 0.33 for
+    `weight_versions`; SGLang 0.5.23 for `response_token_ids`, `prompt_token_ids` and `meta_info` of a choice, and
+    for `metadata`.
     """
-    ids, content = choice.get("token_ids"), (choice.get("logprobs") or {}).get("content")
+    ids = choice.get("token_ids")
+    ids = choice.get("response_token_ids") if ids is None else ids
+    content = (choice.get("logprobs") or {}).get("content")
     tokens = logprobs = None
-    meta = choice.get("meta_info")
-    sampled = meta.get("output_token_logprobs") if isinstance(meta, dict) else None
+    places = [
+        item for item in (choice, raw.get("metadata"), choice.get("meta_info")) if isinstance(item, dict)
+    ]
+    sampled = places[-1].get("output_token_logprobs")
     try:
         if sampled:
             logprobs = [item[0] for item in sampled]
@@ -256,22 +259,20 @@ def _read_tokens(raw: dict[str, Json], choice: dict[str, Json], usage: Usage | N
                     ids = [int(token[9:]) for token in tokens]
     except (AttributeError, TypeError, LookupError, ValueError):
         logprobs = tokens = None
-    prompt = raw.get("prompt_token_ids") or choice.get("prompt_token_ids")
-    spans = _find_spans(raw.get("metadata")) or _find_spans(meta)
-    return make_record(
-        prompt,
+    spans = next((item["weight_versions"] for item in places if item.get("weight_versions")), None)
+    versions, newest = read_versions(spans, None if ids is None else len(ids))
+    told = next(
+        (str(item["weight_version"]) for item in places if item.get("weight_version") is not None), None
+    )
+    record = make_record(
+        raw.get("prompt_token_ids") or choice.get("prompt_token_ids"),
         ids,
         logprobs,
         counted=None if usage is None else usage.output_tokens,
         tokens=tokens,
-        versions=read_versions(spans, len(ids or ())) if len(spans) > 1 else (),
+        versions=versions,
     )
-
-
-def _find_spans(place: Json) -> list[Json]:
-    """Return which weights sampled which tokens, as SGLang says it."""
-    spans = place.get("weight_versions") if isinstance(place, dict) else None
-    return spans if isinstance(spans, list) else []
+    return record, newest or told
 
 
 # Plain answers
@@ -333,6 +334,7 @@ class _TokenChoice(Struct, forbid_unknown_fields=True, gc=False):
     index: int = 0
     logprobs: _Logprobs | None = None
     prompt_token_ids: list[int] | None = None
+    weight_versions: list[dict[str, Json]] | None = None
     stop_reason: None = None
     matched_stop: int | str | None = None
     routed_experts: None = None
@@ -384,6 +386,7 @@ class ChatReader(PlainReader):
     ) -> Completion:
         choice, metadata = answer.choices[0], answer.metadata
         content = None if choice.logprobs is None else choice.logprobs.content
+        versions, newest = read_versions(choice.weight_versions, len(choice.token_ids))
         opaque = None
         if choice.matched_stop is not None:
             opaque = {"choices": [{"matched_stop": choice.matched_stop}]}
@@ -400,7 +403,8 @@ class ChatReader(PlainReader):
                 choice.token_ids,
                 [item.logprob for item in content] if content else None,
                 counted=None if usage is None else usage.output_tokens,
+                versions=versions,
             ),
             opaque,
-            weight_version=None if metadata is None else metadata.weight_version,
+            weight_version=newest or (None if metadata is None else metadata.weight_version),
         )

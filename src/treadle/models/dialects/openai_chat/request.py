@@ -13,6 +13,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
+from treadle.core.events import ReasoningDelta, TextDelta, ToolCallDelta
 from treadle.core.types import (
     UNREADABLE_CALL,
     Artifact,
@@ -26,6 +27,7 @@ from treadle.core.types import (
 )
 from treadle.models.dialects.openai_chat.answer import ChatReader, read_completion
 from treadle.models.dialects.openai_chat.stream import ChatCollector
+from treadle.models.protocol import Watch
 from treadle.models.wire.arguments import fit_arguments, fit_id, fit_name
 from treadle.models.wire.http_model import HttpModel
 from treadle.models.wire.openai import OPENAI, encode_tool
@@ -76,11 +78,25 @@ class OpenAIChatModel(HttpModel):
         self._fields = _fields(model, self.settings, quirks, is_openai=is_openai)
         self._step = with_attached(encoder_for(quirks), _parts_apart)
         self._reports_cost = quirks.reports_cost
+        self._answers_whole = bool(self.settings.return_token_ids) and not quirks.streams_ids
 
     @property
     def has_price(self) -> bool:
         """See `HttpModel.has_price`."""
         return self._reports_cost or super().has_price
+
+    async def _infer(self, request: Request, watch: Watch) -> Completion:
+        if watch.on_delta is None or not self._answers_whole:
+            return await super()._infer(request, watch)
+        # The server has no ids for a stream, so that the answer is passed on in one piece.
+        message = (completion := await super()._infer(request, replace(watch, on_delta=None))).message
+        if message.reasoning:
+            watch.on_delta(ReasoningDelta(message.reasoning))
+        if message.content:
+            watch.on_delta(TextDelta(message.content))
+        for index, call in enumerate(message.tool_calls):
+            watch.on_delta(ToolCallDelta(index, call.call_id, call.name, call.arguments))
+        return completion
 
     def _body(self, request: Request, *, is_stream: bool) -> bytes:
         return join_body(
@@ -269,5 +285,7 @@ def _fields(model: str, settings: Settings, quirks: Quirks, *, is_openai: bool) 
         "logprobs": settings.logprobs,
         "return_token_ids": settings.return_token_ids,
     }
+    if settings.return_token_ids:
+        fields |= dict.fromkeys(quirks.id_fields, True)
     fields = {quirks.renamed.get(name, name): value for name, value in fields.items() if value is not None}
     return fields | (settings.extra or {})

@@ -1,7 +1,8 @@
 """What all engines share: one request, whole or streamed, and what is left of an answer that was cut off."""
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from typing import Any, ClassVar
 
 import msgspec
@@ -16,14 +17,16 @@ from treadle.core.errors import (
     TransportError,
 )
 from treadle.core.events import Delta
+from treadle.core.packed import count_packed
 from treadle.core.types import FinishReason, Json, Settings
 from treadle.models.protocol import Watch
 from treadle.models.tokens.protocol import Generated
+from treadle.models.tokens.weights import AbortedError, Sampling
 from treadle.models.wire.endpoint import HttpEndpoint, is_success, join_url, read_rest, tell_rate_limits
 from treadle.models.wire.engine import EngineInfo
 from treadle.models.wire.server import Server, find_error
 from treadle.models.wire.stream import Collector, read_stream
-from treadle.models.wire.tokens import make_record
+from treadle.models.wire.tokens import make_record, read_versions
 
 _FINISHES = {
     "stop": FinishReason.STOP,
@@ -69,20 +72,32 @@ class HttpTokenEngine(HttpEndpoint):
         limit = await self._find_limit(settings, len(prompt_ids))
         if self._info is None:
             self._info = await self.find_engine()
-        is_stream = watch.on_token_ids is not None
-        body = msgspec.json.encode(
-            self._body(prompt_ids, settings, stop_token_ids, limit, is_stream=is_stream)
-        )
-        if is_stream:
-            made = await self._stream(body, len(prompt_ids), watch)
+        tell = watch.on_token_ids
+        fields = self._body(prompt_ids, settings, stop_token_ids, limit, is_stream=tell is not None)
+        body, sent = msgspec.json.encode(fields), len(prompt_ids)
+        sampling = None if self.weights is None else self.weights.sampling(is_counted=tell is not None)
+        if tell is None:
+            made = await self._post(body, sent, watch, sampling)
         else:
-            answer = await self._transport.post(self._endpoint, self._headers, body)
-            tell_rate_limits(answer, watch)
-            plain = self._read_body(answer.body, len(prompt_ids)) if is_success(answer.status) else None
-            made = plain or self._read_raw(self._raw(answer), len(prompt_ids), answer.body)
-        if self._info is not None:
-            made = replace(made, engine=str(self._info))
-        return made
+            made = await self._stream(body, sent, watch, sampling)
+        if sampling is not None:
+            count = count_packed(made.token_ids)
+            made = replace(
+                made,
+                weight_version=made.weight_version or sampling.version,
+                versions=made.versions or sampling.versions(count),
+            )
+        return made if self._info is None else replace(made, engine=str(self._info))
+
+    async def _post(self, body: bytes, sent: int, watch: Watch, sampling: Sampling | None) -> Generated:
+        try:
+            async with sampling or nullcontext():
+                answer = await self._transport.post(self._endpoint, self._headers, body)
+        except AbortedError:
+            return Generated(token_ids=b"", finish=None)
+        tell_rate_limits(answer, watch)
+        plain = self._read_body(answer.body, sent) if is_success(answer.status) else None
+        return plain or self._read_raw(self._raw(answer), sent, answer.body)
 
     async def _find_limit(self, settings: Settings, prompt: int) -> int:
         """Return how many tokens may be sampled. The engines' own limits are low, and not those of the model.
@@ -104,21 +119,27 @@ class HttpTokenEngine(HttpEndpoint):
             )
         return self.context_tokens - prompt
 
-    async def _stream(self, body: bytes, sent: int, watch: Watch) -> Generated:
+    async def _stream(self, body: bytes, sent: int, watch: Watch, sampling: Sampling | None) -> Generated:
         reader = self._reader(_ignore)
         collector = reader.collector
         assert isinstance(collector, TokenCollector)
-        collector.watch = watch
+        collector.hear(watch, sampling)
         try:
-            async with self._transport.stream(self._stream_endpoint, self._headers, body) as streamed:
+            async with (
+                sampling or nullcontext(),
+                self._transport.stream(self._stream_endpoint, self._headers, body) as streamed,
+            ):
                 tell_rate_limits(streamed, watch)
                 if not is_success(streamed.status):
                     raise self._error(streamed.status, streamed, await read_rest(streamed))
-                return self._read_raw(await read_stream(streamed, reader), sent, reader.begin)
+                raw = await read_stream(streamed, reader)
+        except AbortedError:
+            raw = collector.cut()
         except TransportError:
             if not collector.token_ids:
                 raise
-            return self._read_raw(collector.cut(), sent, reader.begin)
+            raw = collector.cut()
+        return self._read_raw(raw, sent, reader.begin)
 
     def _read_body(self, body: bytes, sent: int) -> Generated | None:
         """Return the answer by the typed decoder; `None` if it has to be read again to find what is wrong."""
@@ -184,12 +205,14 @@ def make_generated(
     *,
     prompt: tuple[int, int | None],
     counted: int | None,
+    spans: Json = None,
     **more: Any,
 ) -> Generated:
     """Return an engine's answer, with further fields of `Generated`.
 
     `finish` is the engine's own finish reason, and `counted` the number of tokens that it says it sampled. `prompt`
-    is the number of ids that were sent, and the number that the engine counted.
+    is the number of ids that were sent, and the number that the engine counted. `spans` says which weights sampled
+    which ids.
 
     Raises: `ValueError` if ids are missing, or if the finish reason is not known; `RequestError` if the engine saw
     another prompt.
@@ -207,6 +230,9 @@ def make_generated(
     reason = _FINISHES[finish]
     if reason is not None and not record.token_ids:
         raise ValueError("it is finished and has no token ids")
+    versions, newest = read_versions(spans, len(ids or ()))
+    if newest is not None:
+        more |= {"versions": versions, "weight_version": newest}
     return Generated(token_ids=record.token_ids, logprobs=record.logprobs, finish=reason, **more)
 
 
@@ -217,7 +243,8 @@ class TokenCollector(Collector):
         super().__init__(on_delta, server)
         self.token_ids: list[int] = []
         """The ids that have come so far."""
-        self.watch = Watch()
+        self._tell: Callable[[Sequence[int]], None] | None = None
+        self._sampling: Sampling | None = None
         self._finish: str | None = None
 
     @property
@@ -227,10 +254,16 @@ class TokenCollector(Collector):
     def end(self) -> None:
         self.is_done = self.is_complete
 
+    def hear(self, watch: Watch, sampling: Sampling | None) -> None:
+        """Report the ids that come, and count them for `sampling`."""
+        self._tell, self._sampling = watch.on_token_ids, sampling
+
     def _take_ids(self, ids: list[int]) -> None:
         self.token_ids += ids
-        if ids and self.watch.on_token_ids is not None:
-            self.watch.on_token_ids(ids)
+        if self._sampling is not None:
+            self._sampling.count(len(ids))
+        if ids and self._tell is not None:
+            self._tell(ids)
 
     def cut(self) -> Json:
         """Return the raw object of an answer whose connection broke: an aborted one, with the ids that came."""

@@ -1,6 +1,5 @@
 """The engines by name, and the one that a server is found to have."""
 
-import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -9,8 +8,8 @@ from treadle.core.registry import Registry
 from treadle.core.types import Settings
 from treadle.models.protocol import Watch
 from treadle.models.tokens.protocol import Generated, TokenEngine
-from treadle.models.wire.endpoint import HttpEndpoint, join_url
-from treadle.models.wire.engine import EngineInfo
+from treadle.models.wire.endpoint import HttpEndpoint
+from treadle.models.wire.engine import TOKEN_PATHS, EngineInfo
 
 if TYPE_CHECKING:
     from treadle.models.tokens.engines.engine import HttpTokenEngine
@@ -25,14 +24,6 @@ ENGINES: "Registry[type[HttpTokenEngine]]" = Registry(
     },
 )
 """The classes of engines. Of the endpoints of one server, the first in this order is used."""
-
-_PATHS = {
-    "vllm": {"vllm_completions": "/v1/completions", "vllm_generate": "/inference/v1/generate"},
-    "sglang": {"sglang_generate": "/generate"},
-}
-"""The endpoints that an engine may have, below the server's root."""
-_OLDEST_VLLM = (0, 10, 2)
-"""The first version of vLLM whose completions return token ids."""
 
 
 def make_engine(model: str, *, kind: str | None = None, **options: Any) -> TokenEngine:
@@ -56,7 +47,7 @@ class ProbedEngine(HttpEndpoint):
         super().__init__(model, **options)
         self.name = name or model
         self._options = {**options, "name": name, "context_tokens": context_tokens}
-        self._found: TokenEngine | None = None
+        self._found: HttpTokenEngine | None = None
 
     async def generate(
         self, prompt_ids: Sequence[int], settings: Settings, stop_token_ids: Sequence[int], watch: Watch
@@ -66,20 +57,14 @@ class ProbedEngine(HttpEndpoint):
         Raises: `ConfigError` if the server has no endpoint that takes and returns token ids.
         """
         if self._found is None:
-            kind = find_kind(await self.find_engine(), await self.find_paths(), self.server.origin)
+            info = await self.find_engine()
+            paths = (
+                await self.find_paths(TOKEN_PATHS[info.name].values()) if info is not None else frozenset()
+            )
+            kind = find_kind(info, paths, self.server.origin)
             self._found = ENGINES.load(kind)(self.model, **self._options)
+        self._found.weights = self.weights
         return await self._found.generate(prompt_ids, settings, stop_token_ids, watch)
-
-    async def find_paths(self) -> frozenset[str]:
-        """Return which of the endpoints of its engine the server has. Raises: `TransportError`."""
-        info = await self.find_engine()
-        paths = _PATHS.get(info.name, {}).values() if info is not None else ()
-        # An endpoint for POST says to GET that the method is wrong, and nothing is sampled.
-        statuses = {
-            path: (await self._transport.get(join_url(self.root, path), self._headers)).status
-            for path in paths
-        }
-        return frozenset(path for path, status in statuses.items() if status == 405)
 
 
 def find_kind(info: EngineInfo | None, paths: frozenset[str], origin: str) -> str:
@@ -91,9 +76,9 @@ def find_kind(info: EngineInfo | None, paths: frozenset[str], origin: str) -> st
         raise ConfigError(
             f"{origin} is neither vLLM nor SGLang, so it takes no token ids; use its model without a renderer"
         )
-    version = tuple(map(int, re.findall(r"\d+", info.version or "")[:3]))
-    for kind, path in _PATHS[info.name].items():
-        if path in paths and not (kind == "vllm_completions" and version and version < _OLDEST_VLLM):
+    for kind, path in TOKEN_PATHS[info.name].items():
+        # Older completions of vLLM take ids and do not return any.
+        if path in paths and (kind != "vllm_completions" or info.gives_ids or not info.numbers):
             return kind
     raise ConfigError(
         f"{origin} runs {info}, which has no endpoint that takes and returns token ids; update it"

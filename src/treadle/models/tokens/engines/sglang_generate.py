@@ -9,7 +9,6 @@ from treadle.core.types import Json, Settings
 from treadle.models.tokens.engines.engine import HttpTokenEngine, TokenCollector, make_generated
 from treadle.models.tokens.protocol import Generated
 from treadle.models.wire.server import Server
-from treadle.models.wire.tokens import read_versions
 
 
 class _Finish(Struct, gc=False):
@@ -113,15 +112,14 @@ class SglangGenerate(HttpTokenEngine):
         sampled, ids = meta.output_token_logprobs, answer.output_ids
         known = None if sampled is None else [item.token_id for item in sampled]
         ids = known if ids is None else ids
-        spans = meta.weight_versions or ()
         return make_generated(
             ids,
             [item.logprob for item in sampled] if sampled is not None and known == ids else None,
             None if meta.finish_reason is None else meta.finish_reason.type,
             prompt=(sent, meta.prompt_tokens),
             counted=meta.completion_tokens,
+            spans=meta.weight_versions,
             weight_version=meta.weight_version,
-            versions=read_versions(spans, len(ids or ())) if len(spans) > 1 else (),
             response_id=meta.id,
             cached_tokens=meta.cached_tokens or 0,
         )

@@ -1,4 +1,4 @@
-"""vLLM's `/v1/completions` with token ids in and out. Source: vLLM 0.11, `return_token_ids`."""
+"""vLLM's `/v1/completions` with token ids in and out. Source: vLLM 0.11 to 0.33, `return_token_ids`."""
 
 from collections.abc import Callable, Sequence
 
@@ -20,6 +20,7 @@ class _Choice(Struct, gc=False):
     token_ids: list[int] | None = None
     logprobs: _Logprobs | None = None
     finish_reason: str | None = None
+    weight_versions: list[dict[str, Json]] | None = None
 
 
 class _Answer(Struct, gc=False):
@@ -35,6 +36,7 @@ class CompletionsCollector(TokenCollector):
     def __init__(self, on_delta: Callable[[Delta], None], server: Server) -> None:
         super().__init__(on_delta, server)
         self._head: dict[str, Json] = {}
+        self._spans: Json = None
         self._logprobs: list[float | None] | None = None
 
     def add(self, event: Json) -> None:
@@ -43,6 +45,7 @@ class CompletionsCollector(TokenCollector):
             if (told := choice.get("logprobs")) is not None:
                 self._logprobs = (self._logprobs or []) + told["token_logprobs"]
             self._take_ids(choice.get("token_ids") or [])
+            self._spans = choice.get("weight_versions") or self._spans
             self._finish = choice.get("finish_reason") or self._finish
 
     def raw(self) -> Json:
@@ -50,6 +53,7 @@ class CompletionsCollector(TokenCollector):
             "token_ids": self.token_ids,
             "logprobs": {"token_logprobs": self._logprobs},
             "finish_reason": self._finish,
+            "weight_versions": self._spans,
         }
         return {**self._head, "choices": [choice]}
 
@@ -76,6 +80,7 @@ class VllmCompletions(HttpTokenEngine):
             "prompt": list(prompt_ids),
             "max_tokens": limit,
             "return_token_ids": True,
+            "return_weight_versions": True,
             "temperature": settings.temperature,
             "top_p": settings.top_p,
             "seed": settings.seed,
@@ -96,6 +101,7 @@ class VllmCompletions(HttpTokenEngine):
             choice.finish_reason,
             prompt=(sent, None if usage is None else usage.prompt_tokens),
             counted=None if usage is None else usage.completion_tokens,
+            spans=choice.weight_versions,
             model=answer.model,
             response_id=answer.id,
             cached_tokens=0 if usage is None else usage.read().cached_input_tokens,

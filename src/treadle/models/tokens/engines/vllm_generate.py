@@ -1,4 +1,4 @@
-"""vLLM's `/inference/v1/generate`, which never makes text. Source: vLLM 0.12, `serve/disagg`."""
+"""vLLM's `/inference/v1/generate`, which never makes text. Source: vLLM 0.12 to 0.33, `GenerateRequest`."""
 
 from collections.abc import Callable, Sequence
 
@@ -24,6 +24,7 @@ class _Choice(Struct, gc=False):
     token_ids: list[int] | None = None
     logprobs: _Logprobs | None = None
     finish_reason: str | None = None
+    weight_versions: list[dict[str, Json]] | None = None
 
 
 class _Answer(Struct, gc=False):
@@ -40,6 +41,7 @@ class GenerateCollector(TokenCollector):
     def __init__(self, on_delta: Callable[[Delta], None], server: Server) -> None:
         super().__init__(on_delta, server)
         self._head: dict[str, Json] = {}
+        self._spans: Json = None
         self._content: list[Json] | None = None
 
     def add(self, event: Json) -> None:
@@ -49,11 +51,17 @@ class GenerateCollector(TokenCollector):
             if (told := choice.get("logprobs")) is not None:
                 self._content = (self._content or []) + told["content"]
             self._take_ids(choice.get("token_ids") or [])
+            self._spans = choice.get("weight_versions") or self._spans
             self._finish = choice.get("finish_reason") or self._finish
 
     def raw(self) -> Json:
         logprobs = None if self._content is None else {"content": self._content}
-        choice = {"token_ids": self.token_ids, "logprobs": logprobs, "finish_reason": self._finish}
+        choice = {
+            "token_ids": self.token_ids,
+            "logprobs": logprobs,
+            "finish_reason": self._finish,
+            "weight_versions": self._spans,
+        }
         return {**self._head, "choices": [choice]}
 
 
@@ -105,6 +113,7 @@ class VllmGenerate(HttpTokenEngine):
             choice.finish_reason,
             prompt=(sent, None if usage is None else usage.prompt_tokens),
             counted=None if usage is None else usage.completion_tokens,
+            spans=choice.weight_versions,
             model=answer.model,
             response_id=answer.id or answer.request_id,
             cached_tokens=0 if usage is None else usage.read().cached_input_tokens,

@@ -1,0 +1,211 @@
+"""The row format `atif`: one trajectory of the Agent Trajectory Interchange Format (ATIF) 1.8 in each row.
+
+A step is a message; the results of an agent's calls are in its `observation`. A step has the token ids and log
+probabilities of its inference in `metrics`, if the engine returned them; log probabilities are written only if
+all of them are known. The exact text of a call's arguments is in the call's `extra`, and the row's lineage in
+that of the trajectory. Images and audio are refused when a row is read.
+
+Source: Harbor 0.25, `models/trajectories/` (the models of ATIF-v1.8, which its validator uses).
+"""
+
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import msgspec
+
+from treadle.core.errors import ExportError
+from treadle.core.packed import pack_ids, pack_logprobs, unpack_ids, unpack_logprobs
+from treadle.core.types import Json, Message, Role, ToolCall, Usage
+from treadle.export.exporter import Column
+from treadle.export.losses import COMMON_LOSSES, Loss
+from treadle.export.row_formats.openai import write_compact
+from treadle.export.rows import AnswerTokens, Row, make_row, read_tools, write_object, write_tools
+
+VERSION = "ATIF-v1.8"
+_OWN = "treadle"
+_SOURCES = {Role.SYSTEM: "system", Role.USER: "user", Role.ASSISTANT: "agent"}
+
+
+class AtifRows:
+    """The row format `atif`."""
+
+    has_reasoning = True
+    has_own_files = False
+    has_tokens = True
+    losses: tuple[Loss, ...] = COMMON_LOSSES
+    columns: Mapping[str, Column] = {
+        "schema_version": Column.TEXT,
+        "session_id": Column.TEXT,
+        "trajectory_id": Column.TEXT,
+        "agent": Column.JSON,
+        "steps": Column.LIST,
+        "final_metrics": Column.JSON,
+        "extra": Column.JSON,
+    }
+    aliases = frozenset[str]()
+
+    def write(self, row: Row, *, with_reasoning: bool) -> dict[str, Json]:
+        """Return the row in this format."""
+        steps = list(_write_steps(row, with_reasoning))
+        agent = {
+            "name": _OWN,
+            "version": row.lineage.treadle_version or "unknown",
+            "model_name": row.lineage.model,
+            "tool_definitions": write_tools(row.tools),
+        }
+        return {
+            "schema_version": VERSION,
+            "session_id": row.lineage.run_id,
+            "trajectory_id": row.lineage.run_id,
+            "agent": _without_none(agent),
+            "steps": steps,
+            "final_metrics": _sum_metrics(row, len(steps)),
+            "extra": {_OWN: {"lineage": row.lineage}},
+        }
+
+    def read(self, raw: dict[str, Json]) -> Row:
+        """Return a row from this format, of any version."""
+        messages: list[Message] = []
+        tokens: list[AnswerTokens | None] = []
+        for step in raw["steps"]:
+            messages += _read_step(step)
+            if step["source"] == "agent":
+                tokens.append(_read_metrics(step.get("metrics") or {}))
+        tools = read_tools(raw["agent"].get("tool_definitions"))
+        own = (raw.get("extra") or {}).get(_OWN) or {}
+        row = make_row(messages, tools, own.get("lineage"))
+        return msgspec.structs.replace(row, tokens=tuple(tokens) if any(tokens) else ())
+
+    def fits(self, raw: dict[str, Json]) -> bool:
+        """Return whether an object looks like a row of this format."""
+        return str(raw.get("schema_version", "")).startswith("ATIF-")
+
+
+FORMAT = AtifRows()
+
+
+def _write_steps(row: Row, with_reasoning: bool) -> Iterator[dict[str, Json]]:
+    answers = iter(row.tokens or ())
+    steps: list[dict[str, Json]] = []
+    for message in row.messages:
+        if message.role is Role.TOOL:
+            result: dict[str, Json] = {"source_call_id": message.call_id, "content": message.content}
+            if message.is_error:
+                result["extra"] = {"is_error": True}
+            steps[-1].setdefault("observation", {"results": []})["results"].append(result)
+            continue
+        step: dict[str, Json] = {
+            "step_id": len(steps) + 1,
+            "source": _SOURCES[message.role],
+            "message": message.content,
+        }
+        if message.role is Role.ASSISTANT:
+            step["llm_call_count"] = 1
+            if message.reasoning and with_reasoning:
+                step["reasoning_content"] = message.reasoning
+            if message.tool_calls:
+                step["tool_calls"] = [_write_call(call) for call in message.tool_calls]
+            if (answer := next(answers, None)) is not None:
+                step["metrics"] = _write_metrics(answer)
+        steps.append(step)
+    return iter(steps)
+
+
+def _write_call(call: ToolCall) -> dict[str, Json]:
+    write_object(call, "openai")
+    raw: dict[str, Json] = {
+        "tool_call_id": call.call_id,
+        "function_name": call.name,
+        "arguments": call.parsed,
+    }
+    if call.arguments != write_compact(call.parsed):
+        raw["extra"] = {"arguments": call.arguments}
+    return raw
+
+
+def _write_metrics(answer: AnswerTokens) -> dict[str, Json]:
+    usage = answer.usage
+    logprobs = None if answer.logprobs is None else unpack_logprobs(answer.logprobs)
+    is_known = logprobs is not None and not any(math.isnan(value) for value in logprobs)
+    return _without_none(
+        {
+            "prompt_tokens": None if usage is None else usage.input_tokens,
+            "completion_tokens": None if usage is None else usage.output_tokens,
+            "cached_tokens": None if usage is None else usage.cached_input_tokens,
+            "cost_usd": answer.cost_usd,
+            "prompt_token_ids": _ids_of(answer.prompt_token_ids),
+            "completion_token_ids": _ids_of(answer.token_ids),
+            "logprobs": logprobs if is_known else None,
+        }
+    )
+
+
+def _sum_metrics(row: Row, steps: int) -> dict[str, Json]:
+    usages = [answer.usage for answer in row.tokens or () if answer is not None]
+    if not usages or None in usages:
+        return {"total_steps": steps}
+    total = sum([usage for usage in usages if usage is not None], Usage())
+    return {
+        "total_prompt_tokens": total.input_tokens,
+        "total_completion_tokens": total.output_tokens,
+        "total_cached_tokens": total.cached_input_tokens,
+        "total_steps": steps,
+    }
+
+
+def _read_step(step: dict[str, Json]) -> Iterator[Message]:
+    calls = [_read_call(call) for call in step.get("tool_calls") or ()]
+    role = next(role for role, source in _SOURCES.items() if source == step["source"])
+    yield Message(role, _read_content(step["message"]), tuple(calls), reasoning=step.get("reasoning_content"))
+    for result in (step.get("observation") or {}).get("results") or ():
+        content = _read_content(result.get("content"))
+        call_id = result.get("source_call_id")
+        if call_id is None:
+            # What the environment said without being called is to the model what a user says.
+            yield Message(Role.USER, content)
+            continue
+        is_error = bool((result.get("extra") or {}).get("is_error"))
+        yield Message(Role.TOOL, content, (), call_id, is_error=is_error)
+
+
+def _read_call(raw: dict[str, Json]) -> ToolCall:
+    exact = (raw.get("extra") or {}).get("arguments")
+    text = exact if isinstance(exact, str) else write_compact(raw["arguments"])
+    return ToolCall(raw["tool_call_id"], raw["function_name"], text)
+
+
+def _read_content(content: Json) -> str:
+    if isinstance(content, list):
+        odd = next((part["type"] for part in content if part["type"] != "text"), None)
+        if odd is not None:
+            raise ExportError(f"a step has {odd} content, which rows have no place for")
+        return "".join([part["text"] for part in content])
+    return content or ""
+
+
+def _read_metrics(raw: dict[str, Any]) -> AnswerTokens | None:
+    prompt, ids, logprobs = (raw.get(key) for key in ("prompt_token_ids", "completion_token_ids", "logprobs"))
+    usage = None
+    if raw.get("prompt_tokens") is not None or raw.get("completion_tokens") is not None:
+        usage = Usage(
+            raw.get("prompt_tokens") or 0,
+            raw.get("completion_tokens") or 0,
+            raw.get("cached_tokens") or 0,
+        )
+    answer = AnswerTokens(
+        None if prompt is None else pack_ids(prompt),
+        None if ids is None else pack_ids(ids),
+        None if logprobs is None else pack_logprobs(logprobs),
+        usage,
+        raw.get("cost_usd"),
+    )
+    return None if answer == AnswerTokens() else answer
+
+
+def _ids_of(packed: bytes | None) -> tuple[int, ...] | None:
+    return None if packed is None else unpack_ids(packed)
+
+
+def _without_none(raw: dict[str, Json]) -> dict[str, Json]:
+    return {key: value for key, value in raw.items() if value is not None}

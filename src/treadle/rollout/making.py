@@ -1,0 +1,422 @@
+"""One process's work on rollouts: it plans groups, delivers them, and counts what became of them."""
+
+import asyncio
+import contextlib
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from treadle.core.errors import ConfigError, JournalError
+from treadle.engines.engine import End, Engine, Settings
+from treadle.engines.ledger import Item, Ledger, Outcome, Status
+from treadle.engines.meter import Limits, Meter
+from treadle.engines.protocol import Runner, RunnerOptions
+from treadle.engines.runners import HereRunner, make_runner
+from treadle.export.groups import Group
+from treadle.journal.protocol import Journal, RunFilter
+from treadle.models.protocol import Model, part_of
+from treadle.models.tokens.weights import Weights
+from treadle.rollout.config import Config
+from treadle.rollout.outbox import Outbox, Parcel, ParcelStatus
+from treadle.rollout.plan import GroupSpec, Plan, find_tasks
+from treadle.rollout.progress import (
+    GroupEnded,
+    Listener,
+    Notice,
+    Progress,
+    RolloutEnded,
+    RolloutRetried,
+    Started,
+    TokenRate,
+    Waiting,
+)
+from treadle.rollout.seeded import Agents, MakeModel
+from treadle.rollout.slots import Slots
+from treadle.rollout.stored import rebuild
+from treadle.rollout.versions import Versions
+from treadle.rollout.work import GroupWork, Made
+
+_FIXED = ("name", "seed", "tasks", "order", "group_size", "deliver", "tree", "journal")
+"""The keys that cannot change when rollouts are continued: the ids of runs, and what they are about, follow from
+them."""
+_REFRESH_SECONDS = 0.5
+"""How often the counts are refreshed while nothing happens."""
+_PAUSE_SECONDS = 0.05
+_BEATS = 10
+"""After so many refreshes, it is told that the work goes on."""
+_OPEN = "open_group"
+"""The fact of the ledger with the number of the group that a consumer got and has not acknowledged."""
+
+
+def check_continued(config: Config, ledger: Ledger, journal: Journal) -> None:
+    """Check that the folder and the journal belong to the rollouts of `config`, and record the configuration.
+
+    Raises: `ConfigError` that names the keys that have changed.
+    """
+    now = {key: getattr(config, key) for key in _FIXED}
+    described = msgspec.json.decode(config.model_dump_json(include=set(_FIXED)))
+    known = ledger.get("config")
+    if known is not None:
+        before = msgspec.json.decode(known)
+        changed = [key for key in now if before.get(key) != described[key]]
+        if changed:
+            told = "; ".join(
+                [f"{key} was {before.get(key)!r} and is now {described[key]!r}" for key in changed]
+            )
+            raise ConfigError(
+                f"the rollouts in {str(config.path)!r} were begun with another configuration: {told}. Give the "
+                "same values, or another --out"
+            )
+    elif journal.runs(RunFilter(id_prefix=f"{config.name}-"), limit=1):
+        raise ConfigError(
+            f"the journal has runs of other rollouts with the name {config.name!r}; give another --name, or "
+            "continue those in their folder"
+        )
+    ledger.set("config", msgspec.json.encode(described).decode())
+    ledger.set("settings", config.model_dump_json())
+    # Groups that failed because of the infrastructure are always tried again.
+    ledger.reopen(Status.FAILED)
+
+
+class Given(Struct, kw_only=True):
+    """What the caller of the work gives, besides the configuration."""
+
+    model: Model | MakeModel | None
+    """The model in place of the configured one."""
+    runner: Runner | None
+    """The runner in place of the configured one."""
+    weights: Weights
+    listener: Listener
+    progress: Progress
+    stop: asyncio.Event
+    """If it is set, groups in flight are finished and no new ones begun."""
+    is_consumed: bool
+    """True if groups are also given to a consumer, one by one."""
+
+
+class Making:
+    """One process's work on the rollouts of a configuration."""
+
+    def __init__(
+        self,
+        config: Config,
+        ledger: Ledger,
+        journal: Journal,
+        outbox: Outbox | None,
+        given: Given,
+    ) -> None:
+        self._config = config
+        self._ledger = ledger
+        self._journal = journal
+        self._stop = given.stop
+        self._outbox = outbox
+        self._parcels: dict[int, list[Parcel]] = {}
+        """The groups that are to be counted, encoded for the sinks."""
+        self._admitted = 0
+        """How many groups have room in the queue of the sinks and are not counted yet."""
+        self._listener = given.listener
+        self._is_consumed = given.is_consumed
+        self.progress = given.progress
+        tasks = find_tasks(config.tasks)
+        self._plan = Plan(config, tasks)
+        self._plan.restore(ledger.entries(), ledger.open_items())
+        self._slots = Slots(config.window)
+        self._versions = Versions(msgspec.json.decode(ledger.get("versions") or "[]"))
+        self._saved_versions = list(self._versions.known)
+        self._rate = TokenRate()
+        self._meter = self._make_meter()
+        options = RunnerOptions(window=config.window, retries=0)
+        self._runner = given.runner or make_runner(config.engine, journal, options)
+        self._is_here = isinstance(self._runner, HereRunner)
+        weights = given.weights if self._is_here else None
+        self._agents = Agents(config, journal, given.model, (self._rate,), self._measure, weights)
+        if given.weights.version is not None:
+            self._versions.note(given.weights.version)
+        self.work = GroupWork(
+            config,
+            self._agents,
+            self._slots,
+            self._versions,
+            self._runner,
+            until_wanted=self._until_wanted,
+            tell=self._on_rollout,
+        )
+        self._demand = asyncio.Semaphore(0)
+        """How many groups the consumer asks for."""
+        self._ready: asyncio.Queue[Group] = asyncio.Queue()
+        self._changed = asyncio.Event()
+        ahead = math.ceil(config.window / config.group_size) if config.ahead is None else config.ahead
+        self._ahead = max(1, ahead)
+        self._made: dict[int, Made] = {}
+        self._restore()
+        self._tell(Started(groups=self._plan.wanted, done=self.progress.delivered, tasks=len(tasks)))
+
+    async def run(self) -> End:
+        """Work until enough groups are delivered, and return why the work ended."""
+        beating = asyncio.ensure_future(self._beat())
+        try:
+            await self._agents.prepare()
+            end = await self._make_groups()
+            await self._drain()
+            return end
+        finally:
+            beating.cancel()
+
+    async def _make_groups(self) -> End:
+        config, plan = self._config, self._plan
+        engine: Engine[Made] = Engine(
+            self._ledger,
+            self,
+            plan.make_item,
+            Settings(
+                wanted=plan.wanted,
+                window=config.window,
+                max_items=plan.wanted * config.max_dropped,
+                max_failures=3 + math.ceil(config.window / config.group_size),
+            ),
+            self._meter,
+            on_outcome=self._count,
+            until_free=self._until_free,
+        )
+        stopping = asyncio.ensure_future(self._stop.wait())
+        stopping.add_done_callback(lambda _: engine.stop() if self._stop.is_set() else None)
+        try:
+            return await engine.run()
+        finally:
+            stopping.cancel()
+
+    async def attempt(self, item: Item, attempt: int) -> Made:
+        """See `engines.engine.Work`."""
+        made = await self.work.attempt(item, attempt)
+        if made.dropped is None and self._outbox is not None:
+            group = self.work.make_group(made)
+            self._parcels[item.number] = await asyncio.to_thread(self._outbox.encode, group)
+        return made
+
+    def settle(self, item: Item, attempt: int, result: Made, connection: Any) -> Outcome:
+        """See `engines.engine.Work`."""
+        outcome = self.work.settle(item, attempt, result, connection)
+        parcels = self._parcels.pop(item.number, None)
+        self._admitted -= parcels is not None
+        if outcome.status is Status.KEPT:
+            self._made[item.number] = result
+            if self._outbox is not None and parcels is not None:
+                self._outbox.put(connection, parcels)
+            if self._is_consumed:
+                connection.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (_OPEN, str(item.number)))
+        return outcome
+
+    async def next_group(self, making: "asyncio.Future[End]") -> Group | None:
+        """Return the next group for the consumer; `None` if there are no more. Raises: what the work raises."""
+        self._demand.release()
+        getting = asyncio.ensure_future(self._ready.get())
+        try:
+            waiting: list[asyncio.Future[Any]] = [getting, making]
+            await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            return getting.result() if getting.done() else None
+        finally:
+            getting.cancel()
+
+    def acknowledge(self) -> None:
+        """Record that the consumer is done with the group that it got."""
+        self._ledger.set(_OPEN, "")
+
+    async def find_open_group(self) -> Group | None:
+        """Return the group that a consumer got before a crash and did not acknowledge; `None` if there is none."""
+        number = self._ledger.get(_OPEN)
+        if not number:
+            return None
+        entry = next(item for item in self._ledger.entries(Status.KEPT) if item.number == int(number))
+        return await asyncio.to_thread(rebuild, self._config, self._journal, entry)
+
+    def note_version(self, version: str) -> None:
+        """Take note of new weights."""
+        self._versions.note(version)
+        self._save_versions()
+
+    def refusals(self) -> tuple[Parcel, ...]:
+        """Return the groups that a sink or its receiver has refused."""
+        return () if self._outbox is None else tuple(self._outbox.refusals())
+
+    async def close(self) -> None:
+        """Stop the workers, and record how long was worked."""
+        await self._runner.close()
+        with contextlib.suppress(JournalError):
+            self._ledger.set("worked_seconds", repr(self._meter.worked_seconds))
+
+    async def _until_wanted(self) -> None:
+        """Wait until the sinks have room for another group, and the consumer asks for one."""
+        self.progress.waiting += 1
+        try:
+            if self._outbox is not None:
+                await self._find_room(self._outbox)
+            if self._is_consumed:
+                await self._demand.acquire()
+        finally:
+            self.progress.waiting -= 1
+            self._changed.set()
+
+    async def _find_room(self, outbox: Outbox) -> None:
+        """Wait until the queue of the sinks has room for a group, and reserve it."""
+        await outbox.wait_for_room(self._ahead)
+        while self._admitted + outbox.backlog >= self._ahead:
+            await asyncio.sleep(_PAUSE_SECONDS)
+            await outbox.wait_for_room(self._ahead)
+        self._admitted += 1
+
+    async def _until_free(self) -> None:
+        """Wait until a slot is free, and not too many complete groups wait for their receivers."""
+        while True:
+            await self._slots.until_free()
+            if self.progress.waiting < self._ahead:
+                return
+            self._changed.clear()
+            await self._changed.wait()
+
+    def _count(self, item: Item, outcome: Outcome) -> None:
+        progress = self.progress
+        details: Mapping[str, Any] = outcome.details
+        spec = msgspec.convert(item.spec, GroupSpec)
+        made = self._made.pop(item.number, None)
+        if made is None and self._is_consumed and outcome.status is Status.REJECTED and details["graded"]:
+            self._give_back(outcome)
+        self._save_versions()
+        self._plan.observe(spec.task, details["solved"], details["graded"])
+        self._add(outcome.status.value, outcome.reasons, details)
+        if made is not None and self._is_consumed:
+            self._ready.put_nowait(self.work.make_group(made))
+        if self._outbox is not None:
+            self._outbox.wake()
+        self._tell(
+            GroupEnded(
+                group_id=spec.unit_id(self._config.name),
+                task=spec.task,
+                status={"kept": "delivered", "rejected": "dropped"}.get(outcome.status.value, "failed"),
+                rewards=tuple(details["rewards"]),
+                has_variance=details["has_variance"],
+                staleness=details["staleness"],
+                reason=outcome.reasons[0] if outcome.reasons else None,
+            )
+        )
+        progress.staleness = details["staleness"] if made is not None else progress.staleness
+
+    async def _drain(self) -> None:
+        """Wait until the sinks have delivered all groups. If the work is to stop, do not wait for a sink that
+        cannot deliver: the groups stay in the queue on disk."""
+        if self._outbox is None:
+            return
+        draining = asyncio.ensure_future(self._outbox.drain())
+        try:
+            while not draining.done() and not (self._stop.is_set() and self._outbox.troubles):
+                await asyncio.wait([draining], timeout=_REFRESH_SECONDS)
+            if draining.done():
+                await draining
+        finally:
+            draining.cancel()
+            self._refresh()
+
+    async def _beat(self) -> None:
+        """Refresh the counts from time to time, and tell that the work goes on."""
+        while True:
+            for _ in range(_BEATS):
+                await asyncio.sleep(_REFRESH_SECONDS)
+                self._refresh()
+            progress = self.progress
+            self._tell(
+                Waiting(
+                    in_flight=progress.in_flight,
+                    undelivered=progress.undelivered,
+                    troubles=progress.troubles,
+                )
+            )
+
+    def _give_back(self, outcome: Outcome) -> None:
+        """Let another group take the place of one that was too stale when the consumer wanted it."""
+        if outcome.reasons[0].startswith("stale:"):
+            self._demand.release()
+
+    def _restore(self) -> None:
+        """Count what earlier processes have done."""
+        for entry in self._ledger.entries():
+            self._add(entry.status, entry.reasons, entry.details)
+        self.progress.wanted = self._plan.wanted
+        self.progress.resumed = self.progress.delivered
+
+    def _add(self, status: str, reasons: Sequence[str], details: Mapping[str, Any]) -> None:
+        progress = self.progress
+        if status == Status.KEPT:
+            progress.delivered += 1
+            progress.oldest = max(progress.oldest, details["staleness"])
+            progress.sampled_tokens += details["sampled_tokens"]
+        elif status == Status.REJECTED:
+            progress.dropped += 1
+            name = reasons[0].partition(":")[0]
+            progress.reasons[name] = progress.reasons.get(name, 0) + 1
+        else:
+            progress.failed += 1
+        graded = [reward for reward in details["rewards"] if reward is not None]
+        for reward in graded:
+            progress.rewards.add(reward)
+        if graded:
+            progress.graded_groups += 1
+            progress.group_rewards.add(sum(graded) / len(graded))
+            progress.solved_once += details["solved"] > 0
+            progress.no_variance += not details["has_variance"]
+
+    def _make_meter(self) -> Meter:
+        limits = self._config.limits
+        meter = Meter(
+            Limits(
+                max_cost_usd=limits.max_cost_usd, max_tokens=limits.max_tokens, max_seconds=limits.max_seconds
+            )
+        )
+        counts = self._ledger.counts()
+        meter.add(counts.input_tokens, counts.output_tokens, counts.cost_usd)
+        meter.seconds_before = float(self._ledger.get("worked_seconds") or 0.0)
+        for item in self._ledger.open_items():
+            spec = msgspec.convert(item.spec, GroupSpec)
+            for info in self._journal.runs(RunFilter(id_prefix=f"{self._config.name}-{spec.group}-")):
+                meter.add(info.input_tokens, info.output_tokens, info.cost_usd)
+        return meter
+
+    def _measure(self, model: Model) -> Model:
+        if not self._is_here:
+            return model
+        is_free = part_of(model).name.partition(":")[0] in ("mock", "oracle")
+        return self._meter.measure(model, is_free=is_free)
+
+    def _save_versions(self) -> None:
+        known = list(self._versions.known)
+        if known != self._saved_versions:
+            self._saved_versions = known
+            self._ledger.set("versions", msgspec.json.encode(known).decode())
+
+    def _on_rollout(self, notice: RolloutEnded | RolloutRetried) -> None:
+        self.progress.retried += isinstance(notice, RolloutRetried)
+        if isinstance(notice, RolloutEnded) and not self._is_here:
+            self._meter.add(notice.input_tokens, notice.output_tokens, notice.cost_usd)
+            self._rate.add(notice.output_tokens)
+        self._tell(notice)
+
+    def _tell(self, notice: Notice) -> None:
+        self._refresh()
+        self._listener(notice, self.progress)
+
+    def _refresh(self) -> None:
+        progress, meter, status = self.progress, self._meter, self._runner.status()
+        progress.input_tokens, progress.output_tokens = meter.input_tokens, meter.output_tokens
+        progress.cost_usd, progress.seconds = meter.cost_usd, meter.seconds
+        progress.in_flight = self._slots.used
+        progress.on_model, progress.on_tools = status.waiting_on_model, status.waiting_on_tools
+        progress.workers, progress.restarts = status.workers, status.restarts
+        progress.tokens_per_second = self._rate.per_second
+        progress.weight_version = self._versions.current
+        progress.is_stopping = self._stop.is_set()
+        if self._outbox is not None:
+            counts = self._outbox.counts().values()
+            progress.undelivered = max([item[ParcelStatus.QUEUED] for item in counts], default=0)
+            progress.refused = max([item[ParcelStatus.REFUSED] for item in counts], default=0)
+            progress.troubles = dict(self._outbox.troubles)

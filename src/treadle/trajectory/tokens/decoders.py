@@ -1,0 +1,41 @@
+"""The functions that make text of a run's token ids, found by the renderers that its agents used."""
+
+from collections.abc import Iterable
+
+from treadle.core import events as e
+from treadle.core.errors import ConfigError
+from treadle.core.types import Json
+from treadle.renderers.registry import load_renderer
+from treadle.trajectory.tokens.drift import Decode
+
+
+def load_decoders(bodies: Iterable[e.DurableBody]) -> dict[str, Decode]:
+    """Return the decoders of the renderers that a run's agents name, by their fingerprints.
+
+    Renderers whose files are not here are left out. Loading one reads files that the run names, so ask
+    `Journal.is_trusted` first.
+    """
+    names: set[str] = set()
+    for body in bodies:
+        spec = body.spec if isinstance(body, e.RunStarted) else None
+        spec = body.agent if isinstance(body, e.RunResumed) else spec
+        if spec is not None:
+            names.update(_find_names(spec.model.settings))
+    found: dict[str, Decode] = {}
+    for name in names:
+        try:
+            renderer = load_renderer(name)
+        except ConfigError:
+            continue
+        found[renderer.fingerprint] = renderer.decode
+    return found
+
+
+def _find_names(settings: Json) -> Iterable[str]:
+    """Yield the names of renderers in the settings of a model and of the models within it."""
+    values = settings.items() if isinstance(settings, dict) else ()
+    for key, value in values:
+        if key == "renderer" and isinstance(value, str):
+            yield value
+        for inner in value if isinstance(value, list) else [value]:
+            yield from _find_names(inner)

@@ -1,0 +1,148 @@
+"""Loss masks: which of the sampled tokens a trainer learns from. That is a choice, and sampling is a fact.
+
+A mask returns a weight for each token of a trajectory. Tokens that were not sampled, or that another branch
+delivers, always have the weight 0.
+"""
+
+from array import array
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
+
+from msgspec import Struct
+
+from treadle.core.errors import ExportError
+from treadle.core.registry import Registry
+from treadle.core.types import Message
+from treadle.tools.references import load_function
+from treadle.trajectory.tokens.drift import Decode, Decoders, find_decode, reasoning_of
+from treadle.trajectory.tokens.pieces import split_text
+from treadle.trajectory.tokens.types import Floats, Span, Trajectory
+
+Part: TypeAlias = Callable[[Trajectory, Span, Decode | None], Sequence[float] | float]
+"""A part of a mask: the weights of the tokens of one answer, or one weight for all of them."""
+Weigh: TypeAlias = Callable[[Message], float]
+"""A function that returns the weight of an answer."""
+
+MASKS: Registry[Part] = Registry(
+    "loss mask",
+    "treadle.masks",
+    {
+        "all": "treadle.trajectory.tokens.masks:weigh_all",
+        "last_turn": "treadle.trajectory.tokens.masks:weigh_last_turn",
+        "no_reasoning": "treadle.trajectory.tokens.masks:weigh_no_reasoning",
+    },
+)
+
+
+class Mask(Struct, frozen=True):
+    """A loss mask: a function of a trajectory, whose weights are the products of those of its parts."""
+
+    parts: tuple[Part, ...]
+    decoders: Decoders = None
+
+    def __call__(self, trajectory: Trajectory) -> Floats:
+        """Return the weights, aligned with `token_ids_T`.
+
+        Raises: `ExportError` if a part cannot tell which tokens it is about.
+        """
+        loss_T = array("f", map(float, trajectory.sampled_T))
+        decode = find_decode(self.decoders, trajectory.tokenizer)
+        for span in trajectory.spans:
+            if not span.is_trained or span.start == span.end:
+                continue
+            for part in self.parts:
+                given = part(trajectory, span, decode)
+                if given == 1.0:
+                    continue
+                size = span.end - span.start
+                weights = [given] * size if isinstance(given, int | float) else given
+                pairs = zip(loss_T[span.start : span.end], weights, strict=True)
+                loss_T[span.start : span.end] = array("f", [one * other for one, other in pairs])
+        return loss_T
+
+
+def make_mask(*parts: str | Weigh, decode: Decoders = None) -> Mask:
+    """Return a loss mask.
+
+    A part is `all`, `last_turn` (the answers to the newest message of the user), `no_reasoning`, several of these
+    with commas between them, or a function that returns the weight of an answer: the function itself,
+    `package.module:function` or `file.py:function`. `no_reasoning` needs `decode`. Raises: `ConfigError`.
+    """
+    found: list[Part] = []
+    for part in parts:
+        for item in part.split(",") if isinstance(part, str) else [part]:
+            found.append(_make_part(item))
+    return Mask(tuple(found), decode)
+
+
+def _make_part(part: str | Weigh) -> Part:
+    if isinstance(part, str):
+        if ":" not in part:
+            return MASKS.load(part.strip())
+        part = load_function(part.strip(), "a Message")
+    weigh = part
+
+    def weigh_message(trajectory: Trajectory, span: Span, decode: Decode | None) -> float:
+        return float(weigh(_message_of(trajectory, span)))
+
+    return weigh_message
+
+
+def weigh_all(trajectory: Trajectory, span: Span, decode: Decode | None) -> float:
+    """Weigh all answers alike."""
+    return 1.0
+
+
+def weigh_last_turn(trajectory: Trajectory, span: Span, decode: Decode | None) -> float:
+    """Weigh only the answers to the newest message of the user that the trajectory has."""
+    return float(span.turn == trajectory.spans[-1].turn)
+
+
+def weigh_no_reasoning(trajectory: Trajectory, span: Span, decode: Decode | None) -> Sequence[float] | float:
+    """Weigh all tokens but those of the reasoning and of the marks around it."""
+    message = _message_of(trajectory, span)
+    reasoning = reasoning_of(message)
+    if not reasoning:
+        return 1.0
+    where = f"the answer of event {span.seq} of run {span.run_id!r}"
+    if decode is None:
+        raise ExportError(
+            f"the mask 'no_reasoning' cannot find the reasoning in the ids of {where}; give the renderer whose "
+            "ids they are"
+        )
+    ids = trajectory.token_ids_T[span.start : span.end]
+    pieces = split_text(ids, decode)
+    text = "".join(pieces)
+    begin = text.find(reasoning)
+    if begin < 0:
+        raise ExportError(f"the mask 'no_reasoning' does not find the reasoning in the text of {where}")
+    end = _find_end(text, begin + len(reasoning), message)
+    weights, at = [], 0
+    for piece in pieces:
+        # A token that is partly reasoning counts as reasoning.
+        weights.append(0.0 if at < end else 1.0)
+        at += len(piece)
+    return weights
+
+
+def _find_end(text: str, end: int, message: Message) -> int:
+    """Return where what follows the reasoning begins: the content, or a call after the mark that ends it."""
+    mark = text.find("</", end)
+    content = message.content.rpartition("</think>")[2].strip()
+    if not content and not message.tool_calls and mark < 0:
+        return len(text)
+    place = text.find(content[:32], end) if content else -1
+    if place >= 0:
+        return place
+    if mark >= 0 and not text[end:mark].strip():
+        return text.index(">", mark) + 1 if ">" in text[mark:] else len(text)
+    return end
+
+
+def _message_of(trajectory: Trajectory, span: Span) -> Message:
+    if span.message < 0:
+        raise ExportError(
+            f"the answer of event {span.seq} of run {span.run_id!r} is not among the messages of its branch, so "
+            "it cannot be weighed as a message"
+        )
+    return trajectory.messages[span.message]

@@ -1,0 +1,202 @@
+"""Chat with token ids: answers of vLLM and SGLang as real servers send them, over real sockets."""
+
+import msgspec
+import pytest
+from tests.models.answers import REQUEST, Listener
+from tests.models.server import Reply, serve
+from tests.models.tokens.recorded import (
+    IDS,
+    LOGPROBS,
+    PROMPT,
+    SGLANG_CHAT,
+    SGLANG_INFO,
+    SGLANG_MODELS,
+    VLLM_CHAT,
+    VLLM_CHAT_EVENTS,
+    VLLM_MODELS,
+    VLLM_VERSION,
+    sse,
+)
+
+from treadle.core.errors import ServerError
+from treadle.core.events import TextDelta
+from treadle.core.packed import unpack_logprobs
+from treadle.core.types import FinishReason, Settings, TokenRecord
+from treadle.models import OpenAIChatModel, Watch, model
+from treadle.models.wire.tokens import make_record
+
+RECORD = TokenRecord.of(prompt=PROMPT, output=IDS, logprobs=LOGPROBS)
+PLACES = {
+    "/v1/models": {"vllm": VLLM_MODELS, "sglang": SGLANG_MODELS},
+    "/version": {"vllm": VLLM_VERSION},
+    "/server_info": {"sglang": SGLANG_INFO},
+}
+
+
+async def ask(provider, body=None, *, watch=None, **options):
+    whole = VLLM_CHAT if provider == "vllm" else SGLANG_CHAT
+
+    def handle(request):
+        if not request.body:
+            known = PLACES.get(request.path, {})
+            return Reply(known[provider]) if provider in known else Reply({}, 404)
+        if body is not None:
+            return Reply(body)
+        return Reply(sse(VLLM_CHAT_EVENTS) if request.json().get("stream") else whole)
+
+    async with serve(handle) as server:
+        options = {"logprobs": True, "return_token_ids": True, "max_attempts": 1} | options
+        made = model(f"{provider}:m", base_url=server.base_url, **options)
+        completion = await made.infer(REQUEST, watch or Watch())
+        return completion, [item.json() for item in server.requests if item.body]
+
+
+@pytest.mark.parametrize(
+    ("provider", "engine", "weights"), [("vllm", "vllm 0.11.2", None), ("sglang", "sglang 0.5.23", "7")]
+)
+async def test_an_answer_has_the_engines_tokens(provider, engine, weights):
+    completion, requests = await ask(provider)
+    assert completion.tokens == RECORD
+    assert (completion.engine, completion.weight_version) == (engine, weights)
+    assert completion.message.content == "The answer is"
+    assert completion.finish_reason is FinishReason.STOP
+    assert (requests[0]["logprobs"], requests[0]["return_token_ids"]) == (True, True)
+
+
+async def test_a_streamed_answer_equals_the_whole_one():
+    listener = Listener()
+    streamed, requests = await ask("vllm", watch=listener.watch)
+    whole, _ = await ask("vllm")
+    assert requests[0]["stream"] is True
+    assert listener.deltas == [TextDelta("The answer"), TextDelta(" is")]
+    assert streamed == whole
+
+
+async def test_sglang_is_asked_for_a_whole_answer_because_its_streams_have_no_ids():
+    listener = Listener()
+    completion, requests = await ask("sglang", watch=listener.watch)
+    assert "stream" not in requests[0]
+    assert requests[0]["return_prompt_token_ids"] is requests[0]["return_meta_info"] is True
+    assert listener.deltas == [TextDelta("The answer is")]
+    assert completion.tokens == RECORD
+    completion, requests = await ask("sglang", SGLANG_CHAT, return_token_ids=None)
+    assert "return_meta_info" not in requests[0]
+
+
+async def test_older_sglang_has_ids_only_in_its_meta_info():
+    raw = msgspec.json.decode(SGLANG_CHAT)
+    del raw["choices"][0]["response_token_ids"]
+    completion, _ = await ask("sglang", raw)
+    assert completion.tokens == RECORD
+    raw["choices"][0]["meta_info"] |= {
+        "weight_version": "8",
+        "weight_versions": [
+            {"version": "7", "start": 0, "end": 3},
+            {"version": "8", "start": 3, "end": 4},
+        ],
+    }
+    raw["metadata"]["weight_version"] = "8"
+    completion, _ = await ask("sglang", raw)
+    assert completion.tokens.versions == ((3, "7"), (1, "8"))
+    assert completion.weight_version == "8"
+
+
+def reader(**options):
+    settings = Settings(logprobs=True, return_token_ids=True)
+    return OpenAIChatModel("m", base_url="http://h/v1", settings=settings, **options)
+
+
+def changed(**fields):
+    raw = msgspec.json.decode(VLLM_CHAT)
+    raw["choices"][0] |= fields
+    return raw
+
+
+CALL = {"id": "c1", "type": "function", "function": {"name": "add", "arguments": '{"a":1}'}}
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        changed(),
+        changed(finish_reason="length"),
+        changed(logprobs=None),
+        changed(logprobs={"content": [{"token": "a", "logprob": -1, "bytes": None, "top_logprobs": []}]}),
+        changed(token_ids=[1, 2, 3]),
+        changed(
+            finish_reason="tool_calls", message={"role": "assistant", "content": None, "tool_calls": [CALL]}
+        ),
+        changed(finish_reason="length", message={"role": "assistant", "content": None, "tool_calls": [CALL]}),
+        changed(message={"role": "assistant", "content": "a", "reasoning": "b"}),
+        changed(matched_stop=7),
+        changed(weight_versions=None),
+        changed(weight_versions=[{"version": "7", "start": 0, "end": 4}]),
+        changed(
+            weight_versions=[{"version": "7", "start": 0, "end": 3}, {"version": "8", "start": 3, "end": 4}]
+        ),
+        changed(weight_versions=[{"version": "7", "start": 0, "end": 3}]),
+        changed(prompt_token_ids=[1]) | {"prompt_token_ids": None, "metadata": {"weight_version": "7"}},
+    ],
+)
+def test_the_fast_way_says_what_the_other_says(raw):
+    made = reader()
+    fast = made._read_plain(msgspec.json.encode(raw))
+    assert fast is not None
+    assert fast == made.read(raw)
+
+
+async def test_vllm_says_which_weights_sampled_which_tokens():
+    spans = [{"version": "7", "start": 0, "end": 3}, {"version": "8", "start": 3, "end": 4}]
+    completion, requests = await ask("vllm", changed(weight_versions=spans))
+    assert requests[0]["return_weight_versions"] is True
+    assert completion.tokens.versions == ((3, "7"), (1, "8"))
+    assert completion.weight_version == "8"
+    completion, _ = await ask("vllm", changed(weight_versions=spans[:1]))
+    assert (completion.tokens.versions, completion.weight_version) == ((), None)
+
+
+def test_an_answer_that_the_limit_cut_off_within_a_call_says_so():
+    """Rules out the defect that a parser of calls replaced `length` by `tool_calls` or `stop`."""
+    raw = changed(
+        finish_reason="length", message={"role": "assistant", "content": None, "tool_calls": [CALL]}
+    )
+    made = reader()
+    assert made.read(raw).finish_reason is FinishReason.LENGTH
+    fast = made._read_plain(msgspec.json.encode(raw))
+    assert fast is not None
+    assert fast.finish_reason is FinishReason.LENGTH
+
+
+async def test_an_aborted_answer_is_an_error_and_not_the_end():
+    with pytest.raises(ServerError, match="'abort'"):
+        await ask("vllm", changed(finish_reason="abort"))
+
+
+async def test_a_stream_that_lost_ids_has_none():
+    """Rules out that ids are taken for whole which a server left out of some chunks, as with calls being parsed."""
+    completion, _ = await ask(
+        "vllm", sse([*VLLM_CHAT_EVENTS[:1], *VLLM_CHAT_EVENTS[2:]]), watch=Listener().watch
+    )
+    assert completion.tokens == TokenRecord.of(prompt=PROMPT)
+
+
+@pytest.mark.parametrize("count", [0, 1, 3, 5])
+def test_logprobs_are_neither_padded_nor_cut(count):
+    """Rules out the defects that missing log probabilities were padded with 1.0 and that long lists were cut."""
+    record = make_record(PROMPT, IDS, [-0.5] * count, counted=4)
+    assert record == TokenRecord.of(prompt=PROMPT, output=IDS)
+
+
+def test_unknown_logprobs_are_not_numbers():
+    """Rules out that a made-up log probability, 0.0 or -9999.0, stands for one that is not known."""
+    record = make_record(PROMPT, IDS, [-0.5, None, -9999.0, 0.0], counted=4)
+    first, *unknown, last = unpack_logprobs(record.logprobs)
+    assert (first, last) == (-0.5, 0.0)
+    assert all(value != value for value in unknown)
+
+
+def test_ids_that_are_not_all_there_are_left_out():
+    assert make_record(PROMPT, IDS, LOGPROBS, counted=5) == TokenRecord.of(prompt=PROMPT)
+    assert make_record(None, IDS, LOGPROBS, counted=5) is None
+    assert make_record(None, ["a"], None) is None
+    assert make_record(None, [2**31], None) is None

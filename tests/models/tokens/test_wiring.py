@@ -1,0 +1,166 @@
+"""Models with a renderer, made by name, from treadle.toml, on the command line, and again from a journal."""
+
+import asyncio
+import json
+
+import pytest
+from tests.cli.command import Cli
+from tests.models.server import Reply, serve
+from tests.models.tokens.recorded import VLLM, VLLM_MODELS
+from tests.renderers.folders import make_folder
+from tests.renderers.kinds import make
+
+from treadle import Agent, Run, model, tool
+from treadle.core.errors import ConfigError
+from treadle.core.events import InferenceCompleted
+from treadle.core.packed import unpack_ids
+from treadle.core.spec import PartSpec
+from treadle.core.types import Message, Role
+from treadle.journal.memory import MemoryJournal
+from treadle.journal.sqlite.journal import SqliteJournal
+from treadle.models import load_config
+from treadle.models.config.demands import demands_of_model
+from treadle.models.config.file import model_from_part
+from treadle.models.config.probe import Prober
+from treadle.models.protocol import part_of
+
+CHATML = make("chatml")
+CALL = '<tool_call>\n{"name": "list_files", "arguments": {}}\n</tool_call>'
+
+
+@tool(effect="pure")
+def list_files() -> str:
+    """List the files."""
+    return "a.txt"
+
+
+def answer(prompt: str) -> str:
+    return "There is a.txt." if "<tool_response>" in prompt or "# Tools" not in prompt else CALL
+
+
+def handle(request):
+    """Answer as vLLM does, with bytes as ids."""
+    if request.path == "/v1/models":
+        return Reply(VLLM_MODELS.replace(b'"max_model_len":64', b'"max_model_len":65536'))
+    if request.path in VLLM:
+        return Reply(VLLM[request.path])
+    if not request.body:
+        return Reply({"detail": "Method Not Allowed"}, 405 if request.path == "/v1/completions" else 404)
+    body = request.json()
+    if request.path == "/v1/chat/completions":
+        messages = [Message(Role(item["role"]), item["content"]) for item in body["messages"]]
+        prompt = CHATML.render(messages, ())
+        message = {"role": "assistant", "content": "one"}
+        choice = {"index": 0, "message": message, "finish_reason": "stop", "token_ids": [111, 257]}
+    else:
+        prompt = body["prompt"]
+        text = answer(CHATML.decode(prompt))
+        ids = [*CHATML.encode(text), 257]
+        logprobs = {"token_logprobs": [-0.5] * len(ids), "tokens": ["t"] * len(ids)}
+        choice = {"index": 0, "text": text, "finish_reason": "stop", "token_ids": ids, "logprobs": logprobs}
+        choice["prompt_token_ids"] = prompt
+    count = len(choice["token_ids"])
+    usage = {"prompt_tokens": len(prompt), "completion_tokens": count, "total_tokens": len(prompt) + count}
+    raw = {"id": "r", "object": "o", "created": 1, "model": "m", "choices": [choice], "usage": usage}
+    raw["prompt_token_ids"] = prompt
+    if not body.get("stream"):
+        return Reply(raw)
+    events = [raw | {"usage": None}, raw | {"choices": []}]
+    lines = "".join([f"data: {json.dumps(event)}\n\n" for event in events])
+    return Reply(f"{lines}data: [DONE]\n\n".encode(), headers={"content-type": "text/event-stream"})
+
+
+async def test_a_model_with_a_renderer_and_the_same_model_from_its_part():
+    async with serve(handle) as server:
+        made = model("vllm:m", base_url=server.base_url, renderer="chatml", temperature=0.5)
+        agent = Agent(made, tools=[list_files], journal=MemoryJournal())
+        done = await agent.run("Which files are there?")
+        assert done.output == "There is a.txt."
+        completions = [
+            item.body.completion for item in done.events if isinstance(item.body, InferenceCompleted)
+        ]
+        assert [item.engine for item in completions] == ["vllm 0.11.2"] * 2
+        assert completions[1].tokens.prompt_shared_tokens > len(unpack_ids(completions[0].tokens.token_ids))
+        asked = [item.json() for item in server.requests if item.body]
+        assert asked[1]["prompt"][: len(asked[0]["prompt"])] == asked[0]["prompt"]
+        assert asked[0]["temperature"] == 0.5
+
+        again = model_from_part(part_of(made))
+        assert part_of(again) == part_of(made)
+        assert part_of(made).settings["renderer"] == "chatml"
+        done = await Agent(again, tools=[list_files], journal=MemoryJournal()).run("Which files are there?")
+        assert done.output == "There is a.txt."
+
+
+def test_a_folder_is_found_from_anywhere(tmp_path, monkeypatch):
+    make_folder(tmp_path / "qwen", "qwen")
+    monkeypatch.chdir(tmp_path)
+    made = model("vllm:m", base_url="http://h/v1", renderer="hf:qwen")
+    assert part_of(made).settings["renderer"] == f"hf:{tmp_path}/qwen"
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "treadle.toml").write_text('[models.own]\nmodel = "vllm:m"\nrenderer = "hf:qwen"\n')
+    monkeypatch.chdir(tmp_path / "sub")
+    named = load_config().model("own")
+    assert named.inner.renderer.name == f"hf:{tmp_path}/qwen"
+    assert part_of(named) == PartSpec(name="own")
+
+
+def test_a_renderer_is_named_where_trust_is_asked_for():
+    part = part_of(model("vllm:m", base_url="http://h/v1", renderer="chatml"))
+    assert demands_of_model(part) == [
+        "send the conversation to 'http://h/v1' for the model 'vllm:m', with the keys in VLLM_API_KEY, "
+        "and load the renderer 'chatml'"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "said"),
+    [
+        ("anthropic:m", {"renderer": "chatml"}, "a model of 'anthropic' takes no token ids"),
+        ("vllm:m", {"renderer": "chatml", "format": "hermes"}, r"'hf:FOLDER\?format=hermes'"),
+        ("vllm:m", {"renderer": "chatml", "output_mode": "native"}, "does not decode within a schema"),
+        ("vllm:m", {"renderer": "chatml", "engine": "vllm"}, "unknown token engine 'vllm'"),
+        ("vllm:m", {"renderer": "chatml", "endpoint": "x"}, "a model of 'vllm' has no option 'endpoint'"),
+        ("vllm:m", {"renderer": "chatlm"}, "unknown renderer 'chatlm'; did you mean 'chatml'"),
+    ],
+)
+def test_what_is_wrong_is_said_at_once(name, options, said):
+    with pytest.raises(ConfigError, match=said):
+        model(name, base_url="http://h/v1", api_key="k", **options)
+
+
+async def probe(base_url, renderer):
+    prober = Prober(
+        lambda **given: load_config().bare("vllm:m", base_url=base_url, **{"renderer": renderer, **given})
+    )
+    return {item.name: item async for item in prober.findings()}, prober.result()
+
+
+async def test_the_probe_compares_the_templates():
+    async with serve(handle) as server:
+        findings, result = await probe(server.base_url, "chatml")
+        assert (result.grade, result.output_mode) == ("token_exact", "text")
+        same = findings["same template"]
+        assert (same.is_there, same.seen) == (True, "chatml and the server make the same 37 ids")
+        findings, _ = await probe(server.base_url, "chatml?thinking=open")
+        other = findings["same template"]
+        assert other.is_there is False
+        assert other.seen == "from id 37: '<think>\\n', the server ''"
+        assert other.advice == "the model sees another prompt than it was trained on"
+
+
+async def test_the_commands(tmp_path):
+    cli = Cli(tmp_path)
+    async with serve(handle) as server:
+        where = ("--base-url", server.base_url, "--renderer", "chatml")
+        checked = await asyncio.to_thread(cli, "models", "check", "vllm:m", *where)
+        assert "same template" in checked.out, checked
+        asked = ("run", "Which files are there?", "--tools", "files", "--model", "vllm:m", *where)
+        done = await asyncio.to_thread(cli, *asked, "--journal", "runs.db", "--run-id", "one")
+        assert done.code == 0, done
+        assert "There is a.txt." in done.out
+    journal = SqliteJournal(tmp_path / "runs.db")
+    try:
+        assert Run.load("one", journal).spec.model.settings["renderer"] == "chatml"
+    finally:
+        journal.close()

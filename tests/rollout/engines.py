@@ -1,0 +1,139 @@
+"""Mock engines for tests of rollouts, and the comparison of what they sampled with what arrives."""
+
+from array import array
+from collections import defaultdict
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from treadle import model
+from treadle.models.protocol import Model
+from treadle.teacher.engine import (
+    ENGINES,
+    Answer,
+    EngineApp,
+    EngineKind,
+    EngineSettings,
+    export_tokenizer,
+    logprobs_of,
+)
+from treadle.teacher.server import OracleServer, serve
+from treadle.trajectory.tokens import TokenGrade, TokenGraph, Trajectory
+
+_CHAT = {"logprobs": True, "return_token_ids": True}
+_SGLANG_CHAT = {"logprobs": True, "extra": {"return_prompt_token_ids": True, "return_meta_info": True}}
+ENDPOINTS: dict[str, tuple[EngineKind, dict[str, Any]]] = {
+    "vllm_chat": (EngineKind.VLLM, _CHAT),
+    "vllm_completions": (EngineKind.VLLM, {"engine": "vllm_completions"}),
+    "vllm_generate": (EngineKind.VLLM, {"engine": "vllm_generate"}),
+    "sglang_chat": (EngineKind.SGLANG, _SGLANG_CHAT),
+    "sglang_generate": (EngineKind.SGLANG, {"engine": "sglang_generate"}),
+}
+"""The engine of each endpoint, and the options of a model that uses it."""
+
+
+def connect(endpoint: str, name: str, url: str, folder: Path, **options: Any) -> Model:
+    """Return a model at an endpoint. `folder` is for the tokenizer."""
+    kind, given = ENDPOINTS[endpoint]
+    if "engine" in given and "renderer" not in options:
+        export_tokenizer(name, folder)
+        options["renderer"] = f"hf:{folder}"
+    return model(f"{kind}:{name}", base_url=url, **{**given, **options})
+
+
+@asynccontextmanager
+async def engine(endpoint: str, name: str, **settings: Any) -> AsyncIterator[tuple[EngineApp, OracleServer]]:
+    """Serve the mock engine with an endpoint."""
+    kind, _ = ENDPOINTS[endpoint]
+    app = ENGINES[kind](EngineSettings(model=name, **settings))
+    server = await serve(app=app)
+    try:
+        yield app, server
+    finally:
+        await server.close()
+
+
+def check(app: EngineApp, graph: TokenGraph, *, lost: int = 0, has_versions: bool = False) -> None:
+    """Check that `graph` delivers what the engine sampled, once and with its logprobs, and nothing else.
+
+    `lost` is how many answers may have been sampled for requests whose clients failed or went away. With
+    `has_versions`, each token must have the version of the weights that sampled it.
+    """
+    assert not graph.conservation.faults
+    log: dict[tuple[int, ...], list[Answer]] = defaultdict(list)
+    for answer in app.sampled:
+        log[answer.prompt_ids].append(answer)
+    for row in graph.trajectories:
+        assert row.grade is TokenGrade.TOKEN_EXACT
+        trained = bytearray(len(row.token_ids_T))
+        for span in row.spans:
+            if span.is_trained:
+                trained[span.start : span.end] = b"\1" * (span.end - span.start)
+                answers = take(log, row, span.start, span.end)
+                if has_versions:
+                    wanted = [item for answer in answers for item in spread(answer.versions)]
+                    assert spread(span.weight_versions) == wanted
+        assert row.sampled_T == bytes(trained)
+        known = bytes([value == value for value in row.logprobs_T])
+        answered = bytearray(trained)
+        for span in row.spans:
+            answered[span.start : span.end] = b"\1" * (span.end - span.start)
+        assert all(trained[at] <= known[at] <= answered[at] for at in range(len(known)))
+    left = [answer for answers in log.values() for answer in answers if answer.token_ids]
+    assert len(left) <= lost, left
+
+
+def spread(versions: Iterable[tuple[int, str]]) -> list[str]:
+    """Return the version of each token."""
+    return [version for count, version in versions for _ in range(count)]
+
+
+def take(log: dict[tuple[int, ...], list[Answer]], row: Trajectory, start: int, end: int) -> list[Answer]:
+    """Take the answers out of an engine's log that together are one answer of a trajectory, and return them."""
+    ids = tuple(row.token_ids_T)
+    taken: list[Answer] = []
+    while True:
+        sizes = [(count_equal(answer, row, start, end), answer) for answer in log[ids[:start]]]
+        whole = [(size, answer) for size, answer in sizes if size == len(answer.token_ids)]
+        # Of an aborted answer and a whole one with the same beginning, the whole one was delivered.
+        best = max(whole, key=lambda item: (item[0], item[1].finish != "abort"), default=None)
+        if best is None:
+            # The rest of a stream was lost on the way, and another answer goes on where it broke off.
+            cut = [
+                (size, answer)
+                for most, answer in sizes
+                for size in range(most, 0, -1)
+                if log.get(ids[: start + size])
+            ]
+            best = max(cut, key=lambda item: item[0], default=None)
+        assert best is not None, f"nobody sampled {list(ids[start:end])} after these {start} ids"
+        size, found = best
+        log[ids[:start]].remove(found)
+        taken.append(found)
+        start += size
+        if start == end and found.finish != "abort":
+            return taken
+
+
+def count_equal(answer: Answer, row: Trajectory, start: int, end: int) -> int:
+    """Return how many ids of an answer, from the first, a trajectory has from `start` on, with their logprobs."""
+    size = min(len(answer.token_ids), end - start)
+    logprobs = array("f", answer.logprobs)
+    for at in range(size):
+        if (answer.token_ids[at], logprobs[at]) != (row.token_ids_T[start + at], row.logprobs_T[start + at]):
+            return at
+    return size
+
+
+def recompute(app: EngineApp, graph: TokenGraph, model: str) -> None:
+    """Compute the logprobs of every trajectory again by the engine's distribution."""
+    for row in graph.trajectories:
+        ids = list(row.token_ids_T)
+        for span in row.spans:
+            if span.is_trained:
+                versions = spread(span.weight_versions) or [app.version] * (span.end - span.start)
+                again = logprobs_of(model, ids[: span.start], ids[span.start : span.end], versions)
+                assert again == pytest.approx(row.logprobs_T[span.start : span.end].tolist(), abs=1e-5)
