@@ -2,7 +2,7 @@
 
 from array import array
 from collections import defaultdict
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -56,10 +56,11 @@ async def engine(endpoint: str, name: str, **settings: Any) -> AsyncIterator[tup
         await server.close()
 
 
-def check(app: EngineApp, graph: TokenGraph, *, lost: int = 0) -> None:
+def check(app: EngineApp, graph: TokenGraph, *, lost: int = 0, has_versions: bool = False) -> None:
     """Check that `graph` delivers what the engine sampled, once and with its logprobs, and nothing else.
 
-    `lost` is how many answers may have been sampled for requests whose clients failed or went away.
+    `lost` is how many answers may have been sampled for requests whose clients failed or went away. With
+    `has_versions`, each token must have the version of the weights that sampled it.
     """
     assert not graph.conservation.faults
     log: dict[tuple[int, ...], list[Answer]] = defaultdict(list)
@@ -71,7 +72,10 @@ def check(app: EngineApp, graph: TokenGraph, *, lost: int = 0) -> None:
         for span in row.spans:
             if span.is_trained:
                 trained[span.start : span.end] = b"\1" * (span.end - span.start)
-                take(log, row, span.start, span.end)
+                answers = take(log, row, span.start, span.end)
+                if has_versions:
+                    wanted = [item for answer in answers for item in spread(answer.versions)]
+                    assert spread(span.weight_versions) == wanted
         assert row.sampled_T == bytes(trained)
         known = bytes([value == value for value in row.logprobs_T])
         answered = bytearray(trained)
@@ -82,25 +86,46 @@ def check(app: EngineApp, graph: TokenGraph, *, lost: int = 0) -> None:
     assert len(left) <= lost, left
 
 
-def take(log: dict[tuple[int, ...], list[Answer]], row: Trajectory, start: int, end: int) -> None:
-    """Take the answers out of an engine's log that together are one answer of a trajectory, and compare them."""
+def spread(versions: Iterable[tuple[int, str]]) -> list[str]:
+    """Return the version of each token."""
+    return [version for count, version in versions for _ in range(count)]
+
+
+def take(log: dict[tuple[int, ...], list[Answer]], row: Trajectory, start: int, end: int) -> list[Answer]:
+    """Take the answers out of an engine's log that together are one answer of a trajectory, and return them."""
     ids = tuple(row.token_ids_T)
+    taken: list[Answer] = []
     while True:
-        fitting = [
-            answer
-            for answer in log[ids[:start]]
-            if ids[start:end][: len(answer.token_ids)] == answer.token_ids
-            and array("f", answer.logprobs) == row.logprobs_T[start : start + len(answer.token_ids)]
-        ]
+        sizes = [(count_equal(answer, row, start, end), answer) for answer in log[ids[:start]]]
+        whole = [(size, answer) for size, answer in sizes if size == len(answer.token_ids)]
         # Of an aborted answer and a whole one with the same beginning, the whole one was delivered.
-        found = max(
-            fitting, key=lambda answer: (len(answer.token_ids), answer.finish != "abort"), default=None
-        )
-        assert found is not None, f"nobody sampled {list(ids[start:end])} after these {start} ids"
+        best = max(whole, key=lambda item: (item[0], item[1].finish != "abort"), default=None)
+        if best is None:
+            # The rest of a stream was lost on the way, and another answer goes on where it broke off.
+            cut = [
+                (size, answer)
+                for most, answer in sizes
+                for size in range(most, 0, -1)
+                if log.get(ids[: start + size])
+            ]
+            best = max(cut, key=lambda item: item[0], default=None)
+        assert best is not None, f"nobody sampled {list(ids[start:end])} after these {start} ids"
+        size, found = best
         log[ids[:start]].remove(found)
-        start += len(found.token_ids)
+        taken.append(found)
+        start += size
         if start == end and found.finish != "abort":
-            return
+            return taken
+
+
+def count_equal(answer: Answer, row: Trajectory, start: int, end: int) -> int:
+    """Return how many ids of an answer, from the first, a trajectory has from `start` on, with their logprobs."""
+    size = min(len(answer.token_ids), end - start)
+    logprobs = array("f", answer.logprobs)
+    for at in range(size):
+        if (answer.token_ids[at], logprobs[at]) != (row.token_ids_T[start + at], row.logprobs_T[start + at]):
+            return at
+    return size
 
 
 def recompute(app: EngineApp, graph: TokenGraph, model: str) -> None:
@@ -109,5 +134,6 @@ def recompute(app: EngineApp, graph: TokenGraph, model: str) -> None:
         ids = list(row.token_ids_T)
         for span in row.spans:
             if span.is_trained:
-                again = logprobs_of(model, ids[: span.start], ids[span.start : span.end], app.version)
+                versions = spread(span.weight_versions) or [app.version] * (span.end - span.start)
+                again = logprobs_of(model, ids[: span.start], ids[span.start : span.end], versions)
                 assert again == pytest.approx(row.logprobs_T[span.start : span.end].tolist(), abs=1e-5)

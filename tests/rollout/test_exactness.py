@@ -16,6 +16,8 @@ from tests.rollout.engines import ENDPOINTS, check, connect, engine, recompute
 from treadle import Agent, Policy, Run, open_journal
 from treadle.journal.memory import MemoryJournal
 from treadle.journal.protocol import Journal
+from treadle.models.tokens.control import SglangControl, VllmControl
+from treadle.models.tokens.weights import Weights
 from treadle.tasks.files import TASK_SET
 from treadle.trajectory.tokens import Drift, TokenGraph, load_tokens
 
@@ -73,16 +75,21 @@ async def test_runs_over_every_endpoint_and_template(tmp_path, endpoint, variant
         assert len({tuple(row.token_ids_T) for row in graph.trajectories}) == branches
 
 
+@pytest.mark.parametrize("is_streamed", [False, True])
 @pytest.mark.parametrize("endpoint", list(ENDPOINTS))
-async def test_failing_and_repeated_requests(tmp_path, endpoint):
-    """Answers that were lost on the way are delivered in no trajectory."""
-    failures: dict[str, Any] = {"failure_rate": 0.3, "failure_kinds": ("dropped", "truncated", "overloaded")}
+async def test_failing_and_repeated_requests(tmp_path, endpoint, is_streamed):
+    """Answers that were lost on the way are delivered in no trajectory. What arrived of a stream that broke off is
+    kept if the endpoint takes ids, and goes on from there."""
+    if endpoint == "sglang_chat" and is_streamed:
+        return
+    failures: dict[str, Any] = {"failure_rate": 0.4, "failure_kinds": ("dropped", "truncated", "overloaded")}
     async with engine(endpoint, "oracle:0.2", **failures) as (app, server):
         made = connect(endpoint, "oracle:0.2", server.url, tmp_path, max_attempts=20)
-        runs, graph = await run_tasks(Agent(made, journal=MemoryJournal()))
+        runs, graph = await run_tasks(Agent(made, journal=MemoryJournal()), is_streamed=is_streamed)
     assert all(run.stop_reason == "completed" for run in runs)
     assert graph.conservation.thrown_away
     check(app, graph, lost=graph.conservation.thrown_away)
+    recompute(app, graph, "oracle:0.2")
 
 
 @pytest.mark.parametrize("endpoint", list(ENDPOINTS))
@@ -108,6 +115,39 @@ async def test_answers_that_the_engine_aborts_go_on(tmp_path, endpoint):
     assert sum(answer.finish == "abort" for answer in app.sampled) > 2
     check(app, graph)
     recompute(app, graph, "oracle:0.1")
+
+
+@pytest.mark.parametrize("mode", ["wait", "abort"])
+@pytest.mark.parametrize("endpoint", list(ENDPOINTS))
+async def test_weights_that_change_again_and_again(tmp_path, endpoint, mode):
+    """Each token has the version of the weights that the engine sampled it with."""
+    async with engine(endpoint, "oracle", latency_seconds=0.01) as (app, server):
+        control = (VllmControl if endpoint.startswith("vllm") else SglangControl)(
+            "oracle", base_url=server.url
+        )
+        weights = Weights("0", [control])
+        made = connect(endpoint, "oracle", server.url, tmp_path, max_attempts=50)
+        weights.attach(made)
+        agent = Agent(made, journal=MemoryJournal())
+        running = asyncio.create_task(run_tasks(agent))
+        while not running.done():
+            seen = len(app.sampled)
+            await weights.update(str(int(app.version) + 1), load_nothing, mode)
+            while len(app.sampled) < seen + 2 and not running.done():
+                await asyncio.sleep(0.001)
+        runs, graph = await running
+    assert all(run.stop_reason == "completed" for run in runs)
+    # A chat that was aborted is asked for again from its beginning.
+    check(app, graph, lost=graph.conservation.thrown_away, has_versions=True)
+    versions = [
+        version for row in graph.trajectories for span in row.spans for _, version in span.weight_versions
+    ]
+    assert len(set(versions)) > 2
+    recompute(app, graph, "oracle")
+
+
+async def load_nothing() -> None:
+    """Stand for the loading of weights, which the mock engines do not have."""
 
 
 @pytest.mark.parametrize("endpoint", list(ENDPOINTS))

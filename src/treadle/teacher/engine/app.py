@@ -19,6 +19,7 @@ from treadle.core.errors import ConfigError, RequestError
 from treadle.core.packed import pack_ids
 from treadle.core.types import Json
 from treadle.tasks.draw import fraction
+from treadle.teacher.completion import digest
 from treadle.teacher.engine.policy import ORACLE, Drawn, Policy, make_policy
 from treadle.teacher.engine.wire import EngineChat, TokenizeRequest
 from treadle.teacher.engine.work import Answer, Ask, Work
@@ -103,6 +104,7 @@ class EngineApp(OracleApp):
         number = self._asked[prompt]
         self._asked[prompt] += 1
         seed = f"{number if ask.seed is None else ask.seed}/{self.settings.seed}/{prompt}"
+        ask.request_id = ask.request_id or ask.prefix + digest(f"{number}/{seed}")
         work = Work(self, ask, write, seed, room, self._draw_seconds(seed))
         if not work.seconds and not self.is_paused:
             return work.finish()

@@ -5,7 +5,6 @@ endpoints for weights.
 """
 
 from typing import ClassVar
-from uuid import uuid4
 
 import msgspec
 from msgspec import Struct, field
@@ -98,7 +97,7 @@ class SglangApp(EngineApp):
         ask = Ask(
             prompt_ids=ids,
             model=self.settings.model,
-            request_id=asked.rid or uuid4().hex,
+            request_id=asked.rid or "",
             limit=sampling.max_new_tokens,
             seed=sampling.sampling_seed,
             temperature=sampling.temperature,

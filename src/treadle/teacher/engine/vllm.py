@@ -6,7 +6,6 @@ Source: vLLM 0.11 to 0.20, `vllm/entrypoints`: chat completions and completions 
 
 from collections.abc import Sequence
 from typing import Any, ClassVar
-from uuid import uuid4
 
 import msgspec
 from msgspec import Struct
@@ -142,7 +141,8 @@ class VllmApp(EngineApp):
         ask = Ask(
             prompt_ids=ids,
             model=model,
-            request_id=asked.request_id or f"cmpl-{uuid4().hex}",
+            request_id=asked.request_id or "",
+            prefix="cmpl-",
             limit=asked.max_tokens,
             seed=asked.seed,
             temperature=1.0 if asked.temperature is None else asked.temperature,
@@ -155,7 +155,6 @@ class VllmApp(EngineApp):
         sampling = asked.sampling_params
         model = asked.model or self.settings.model
         bpe = self.policy(model).template.bpe
-        name = asked.request_id or uuid4().hex
 
         def choice_of(answer: Answer, part: slice) -> dict[str, Json]:
             logprobs = None
@@ -172,17 +171,18 @@ class VllmApp(EngineApp):
             if asked.stream:
                 parts = _parts(answer)
                 events: list[dict[str, Json]] = [
-                    {"request_id": name, "choices": [choice_of(answer, part)]} for part in parts
+                    {"request_id": answer.request_id, "choices": [choice_of(answer, part)]} for part in parts
                 ]
                 events[-1]["choices"][0]["finish_reason"] = answer.finish
                 return stream_reply(events)
             choice = choice_of(answer, slice(0, None)) | {"finish_reason": answer.finish}
-            return json_reply(200, {"request_id": name, "choices": [choice], "prompt_logprobs": None})
+            wire = {"request_id": answer.request_id, "choices": [choice], "prompt_logprobs": None}
+            return json_reply(200, wire)
 
         ask = Ask(
             prompt_ids=asked.token_ids,
             model=model,
-            request_id=name,
+            request_id=asked.request_id or "",
             limit=sampling.max_tokens,
             seed=sampling.seed,
             temperature=sampling.temperature,

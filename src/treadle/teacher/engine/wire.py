@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from typing import Any
-from uuid import uuid4
 
 import msgspec
 from msgspec import Struct, field
@@ -44,7 +43,8 @@ class EngineChat(ChatRequest, kw_only=True):
         return Ask(
             prompt_ids=prompt,
             model=self.model,
-            request_id=self.request_id or self.rid or f"chatcmpl-{uuid4().hex}",
+            request_id=self.request_id or self.rid or "",
+            prefix="chatcmpl-",
             limit=self.max_completion_tokens or self.max_tokens,
             seed=self.seed,
             temperature=1.0 if self.temperature is None else self.temperature,

@@ -24,11 +24,14 @@ class Ask(Struct, kw_only=True):
 
     prompt_ids: Sequence[int]
     model: str
-    request_id: str
     limit: int | None
     """The longest answer; `None` for as long as fits."""
     seed: int | None = None
     temperature: float = 1.0
+    request_id: str = ""
+    """The id that the client gave; empty for one of the engine's own."""
+    prefix: str = ""
+    """How an id of the engine's own begins."""
     stop_ids: Sequence[int] = ()
     """Ids that end the answer, beside the template's own."""
 
