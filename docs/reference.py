@@ -23,11 +23,18 @@ from treadle.datagen.quality.registry import DUPLICATES, FILTERS
 from treadle.export import FORMATS
 from treadle.export.losses import COMMON_LOSSES
 from treadle.export.token_exporter import TOKEN_FORMATS
+from treadle.rollout.load import schema as rollout_schema
 
 DOCS = Path(__file__).parent
 PAGES = tuple(
-    [DOCS / f"{name}.md" for name in ("events", "cli", "generate-config", "rows", "quality", "personas")]
+    [
+        DOCS / f"{name}.md"
+        for name in ("events", "cli", "generate-config", "rows", "quality", "personas", "rollout")
+    ]
 )
+_SCHEMAS = {"": schema, "generate": schema, "persona": persona_schema, "rollout": rollout_schema}
+_kind = ""
+"""The kind of file whose tables are written."""
 _PLACE = re.compile(r"(<!-- table: (\S+) -->\n)(?:.*?\n)?(<!-- end -->)", re.DOTALL)
 
 
@@ -91,10 +98,12 @@ def _command_tables(_: str) -> str:
 
 
 def _config_tables(place: str) -> str:
-    """Return a table of keys for each section of a kind of file: the configuration of `treadle generate`, or a
-    persona."""
+    """Return a table of keys for each section of a kind of file: the configuration of `treadle generate` or of
+    `treadle rollout`, or a persona."""
     parts = []
-    for path, section in _sections("", persona_schema() if place == "config:persona" else schema()):
+    global _kind
+    _kind = place.partition(":")[2]
+    for path, section in _sections("", _SCHEMAS[_kind]()):
         rows = [
             f"| `{key}` | {_write_type(value)} | {_write_default(value)} | "
             f"{_join(value.get('description') or _follow(value).get('description', ''))} |"
@@ -124,7 +133,7 @@ def _sections(path: str, section: Any) -> Iterator[tuple[str, Any]]:
 def _follow(node: Any) -> Any:
     """Return the schema that `node` refers to, or `node` itself."""
     name = node.get("$ref", "").rpartition("/")[2]
-    found: Any = schema()["$defs"] | persona_schema()["$defs"]
+    found: Any = _SCHEMAS[_kind]()["$defs"]
     return found[name] if name else node
 
 

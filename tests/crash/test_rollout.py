@@ -41,6 +41,7 @@ class Work:
             f"model: {{model: 'openai:oracle:0.3', base_url: '{url}', max_attempts: 12}}\n"
             f"tasks: ['files:csv_sum-*']\nseed: 5\ngroups: {GROUPS}\ngroup_size: {SIZE}\nwindow: {WINDOW}\n"
             f"engine: '{engine}'\nretries: {{attempts: 10, delay_seconds: 0.01}}\ntree: {{roots: 2}}\n"
+            "sinks: ['jsonl:rows.jsonl']\n"
         )
 
     def start(self) -> Process | subprocess.Popen[str]:
@@ -86,6 +87,10 @@ class Work:
         runs = [rollout["run_id"] for line in lines for rollout in line["rollouts"]]
         assert len(set(runs)) == len(runs) == GROUPS * SIZE
         assert {rollout["reward"] for line in lines for rollout in line["rollouts"]} == {1.0}
+        rows = [json.loads(line) for line in (self.folder / "rows.jsonl").read_text().splitlines()]
+        branches = [(row["branch_run_id"], row["branch"]) for row in rows]
+        assert len(set(branches)) == len(branches)
+        assert {row["run_id"] for row in rows} == set(runs)
         answers = 0
         with open_journal(folder / "runs.db", must_exist=True) as journal:
             assert sorted(info.run_id for info in journal.runs()) == sorted(runs)

@@ -86,7 +86,13 @@ def print_schema() -> int:
 
 def run(path: Path | None, changes: Changes, shown: o.ViewOptions) -> int:
     """Make the rollouts, or continue them, and return the exit code."""
-    return _Drive(changes.load(path), changes.command(path), shown).run()
+    return drive(changes.load(path), changes.command(path), shown)
+
+
+def drive(config: Config, again: str, shown: o.ViewOptions) -> int:
+    """Make the rollouts of a configuration, or continue them, and return the exit code. `again` is the command that
+    continues them."""
+    return _Drive(config, again, shown).run()
 
 
 class _Drive:
