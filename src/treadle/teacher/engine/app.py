@@ -130,6 +130,11 @@ class EngineApp(OracleApp):
         draw = fraction(settings.seed, "tail", seed)
         return settings.latency_seconds * min(100.0, math.pow(1.0 - draw, -1.0 / settings.latency_tail))
 
+    @property
+    def is_working(self) -> bool:
+        """True if an answer is worked on."""
+        return bool(self._running)
+
     def add(self, work: Work) -> None:
         """Keep the work on an answer until it is done."""
         self._running[work.ask.request_id] = work
