@@ -29,6 +29,7 @@ from benchmarks import (
     tokens,
     tools,
     turn,
+    workers,
 )
 
 BENCHMARKS = {
@@ -67,6 +68,9 @@ BENCHMARKS = {
     "cache": context.measure_cache,
     "judging": judging.measure,
     "rollouts": rollouts.measure_window,
+    "workers": workers.measure,
+    "ray": workers.measure_ray,
+    "many": workers.measure_many,
 }
 
 

@@ -58,14 +58,14 @@ def pin(core: int = 0) -> None:
 
 
 @contextlib.contextmanager
-def server(steps: int, chunks: int = 50, dialect: str = "openai_chat") -> Iterator[str]:
+def server(steps: int, chunks: int = 50, dialect: str = "openai_chat", *, core: int = 1) -> Iterator[str]:
     """Start a model server on another core, and yield its base URL."""
-    with serving("benchmarks.server", str(steps), str(chunks), dialect) as base_url:
+    with serving("benchmarks.server", str(steps), str(chunks), dialect, core=core) as base_url:
         yield base_url
 
 
 @contextlib.contextmanager
-def serving(module: str, *arguments: str) -> Iterator[str]:
+def serving(module: str, *arguments: str, core: int = 1) -> Iterator[str]:
     """Start a server on another core, and yield its base URL. The module must print its port."""
     process = subprocess.Popen(
         [sys.executable, "-m", module, *arguments],
@@ -73,8 +73,8 @@ def serving(module: str, *arguments: str) -> Iterator[str]:
         text=True,
         cwd=Path(__file__).parent.parent,
     )
-    if hasattr(os, "sched_setaffinity") and (os.cpu_count() or 1) > 1:
-        os.sched_setaffinity(process.pid, {1})
+    if hasattr(os, "sched_setaffinity") and (os.cpu_count() or 1) > core:
+        os.sched_setaffinity(process.pid, {core})
     try:
         assert process.stdout is not None
         yield f"http://127.0.0.1:{int(process.stdout.readline())}/v1"

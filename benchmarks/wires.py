@@ -179,6 +179,8 @@ def _vllm(
     call_id: str | None, words: list[str], number: int, *, has_tokens: bool, is_text: bool = False
 ) -> Answer:
     """Return vLLM's answer of 200 tokens, with their ids and log probabilities or without."""
+    # The final answer is numbered as if one more call came before it.
+    number -= call_id is None
     random = Random(number)
     words = [random.choice((" the", " of", "ing", "\n", " test", "er", " x1")) for _ in range(TOKENS)]
     make = _completions if is_text else _openai_chat
@@ -189,7 +191,7 @@ def _vllm(
         "total_tokens": PROMPT_TOKENS + number * (TOKENS + 20) + TOKENS,
     }
     if has_tokens:
-        prompt = [random.randrange(150_000) for _ in range(PROMPT_TOKENS)]
+        prompt = [Random(at).randrange(150_000) for at in range(PROMPT_TOKENS)]
         for before in range(number + 1):
             # The ids of an answer are those that follow in the next prompt.
             ids = [Random(before * 1000 + at).randrange(150_000) for at in range(TOKENS)]

@@ -22,11 +22,19 @@ from treadle.datagen.quality.duplicates import DuplicateSettings
 from treadle.datagen.quality.registry import DUPLICATES, FILTERS
 from treadle.export import FORMATS
 from treadle.export.losses import COMMON_LOSSES
+from treadle.export.token_exporter import TOKEN_FORMATS
+from treadle.rollout.load import schema as rollout_schema
 
 DOCS = Path(__file__).parent
 PAGES = tuple(
-    [DOCS / f"{name}.md" for name in ("events", "cli", "generate-config", "rows", "quality", "personas")]
+    [
+        DOCS / f"{name}.md"
+        for name in ("events", "cli", "generate-config", "rows", "quality", "personas", "rollout")
+    ]
 )
+_SCHEMAS = {"": schema, "generate": schema, "persona": persona_schema, "rollout": rollout_schema}
+_kind = ""
+"""The kind of file whose tables are written."""
 _PLACE = re.compile(r"(<!-- table: (\S+) -->\n)(?:.*?\n)?(<!-- end -->)", re.DOTALL)
 
 
@@ -90,10 +98,12 @@ def _command_tables(_: str) -> str:
 
 
 def _config_tables(place: str) -> str:
-    """Return a table of keys for each section of a kind of file: the configuration of `treadle generate`, or a
-    persona."""
+    """Return a table of keys for each section of a kind of file: the configuration of `treadle generate` or of
+    `treadle rollout`, or a persona."""
     parts = []
-    for path, section in _sections("", persona_schema() if place == "config:persona" else schema()):
+    global _kind
+    _kind = place.partition(":")[2]
+    for path, section in _sections("", _SCHEMAS[_kind]()):
         rows = [
             f"| `{key}` | {_write_type(value)} | {_write_default(value)} | "
             f"{_join(value.get('description') or _follow(value).get('description', ''))} |"
@@ -123,7 +133,7 @@ def _sections(path: str, section: Any) -> Iterator[tuple[str, Any]]:
 def _follow(node: Any) -> Any:
     """Return the schema that `node` refers to, or `node` itself."""
     name = node.get("$ref", "").rpartition("/")[2]
-    found: Any = schema()["$defs"] | persona_schema()["$defs"]
+    found: Any = _SCHEMAS[_kind]()["$defs"]
     return found[name] if name else node
 
 
@@ -164,6 +174,16 @@ def _format_table(_: str) -> str:
     head = "| format | contents | reasoning by default | what a row can lose |\n| --- | --- | --- | --- |\n"
     common = ", ".join(loss.value for loss in COMMON_LOSSES)
     return f"{head}{chr(10).join(rows)}\n\nThe parts that most formats cannot hold are: {common}."
+
+
+def _token_format_table(_: str) -> str:
+    """Return a table of the token formats, with the grade of tokens that each needs."""
+    rows = []
+    for name in TOKEN_FORMATS.names():
+        found = TOKEN_FORMATS.load(name)
+        text = _join(inspect.getdoc(type(found)) or "")
+        rows.append(f"| `{name}` | {text.partition(': ')[2].rstrip('.')} | `{found.needs.value}` |")
+    return "| format | rows | needs |\n| --- | --- | --- |\n" + "\n".join(rows)
 
 
 def _filter_tables(_: str) -> str:
@@ -234,6 +254,7 @@ _TABLES = {
     "commands": _command_tables,
     "config": _config_tables,
     "formats": _format_table,
+    "token_formats": _token_format_table,
     "filters": _filter_tables,
 }
 

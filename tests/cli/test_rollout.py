@@ -161,3 +161,14 @@ def test_lines_in_a_pipe_have_all_counts() -> None:
         part for line in write_lines(Progress(wanted=2, delivered=2), "group", is_over=True) for part in line
     ]
     assert parts[0] == "2 of 2 groups"
+
+
+def test_the_demo_goes_from_tasks_to_a_report(cli: Cli) -> None:
+    result = cli("rollout", "--demo", "--groups", "3", "--group-size", "2", "--json")
+    assert result.code == 0, result
+    assert "killed process" in result.err
+    demo = result.lines[-1]
+    assert (demo["event"], demo["rows"]) == ("demo", 6)
+    assert f"{demo['sampled_tokens']:,} sampled tokens with the engine's ids and logprobs" in result.err
+    assert "6 token-exact branches of 6 rollouts" in result.err
+    assert (cli.folder / "rollout-demo" / "report.html").exists()

@@ -11,10 +11,14 @@ import os
 import re
 import signal
 import sys
+import threading
 import traceback
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
+
+from tests.postgres.server import Server
 
 from treadle import Agent, Approval, ApprovalRequest, InDoubt, Policy, Run, ToolContext, tool
 from treadle.context.judging import Facts, Judgement, judge_message
@@ -25,6 +29,7 @@ from treadle.core.spec import MemorySpec
 from treadle.core.types import Completion, FinishReason, Message, Request, Role, ToolCall
 from treadle.journal.protocol import RunWriter
 from treadle.journal.sqlite.journal import SqliteJournal
+from treadle.journal.tables.journal import TableJournal
 from treadle.models import call
 from treadle.models.protocol import Model, Watch
 from treadle.models.wrappers.tiered import TieredModel
@@ -32,11 +37,24 @@ from treadle.models.wrappers.tiered import TieredModel
 RUN_ID = "run"
 
 
+def kill_this_process() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def kill_server(folder: str) -> None:
+    """Kill the PostgreSQL server in `folder`, and start it again while this process goes on."""
+    server = Server(Path(folder))
+    server.kill()
+    threading.Thread(target=server.start).start()
+
+
 class Boundary:
     """A counter that kills the process at call number `crash_at`, counted from 0. `None` means never."""
 
     def __init__(self) -> None:
         self.count = 0
+        self.strike = kill_this_process
+        """What happens at the call."""
         self._crash_at: int | None = None
         self._file = -1
 
@@ -47,7 +65,7 @@ class Boundary:
 
     def __call__(self) -> None:
         if self.count == self._crash_at:
-            os.kill(os.getpid(), signal.SIGKILL)
+            self.strike()
         self.count += 1
 
     def witness(self, what: str) -> None:
@@ -80,14 +98,33 @@ class CrashingWriter:
         await self._inner.release()
 
 
-class CrashingJournal(SqliteJournal):
-    """A SQLite journal whose writers may kill the process."""
+class _Crashing(TableJournal[Any]):
+    """A journal whose writers may kill the process."""
 
     def create(self, run_id: str, **options: Any) -> Any:
         return CrashingWriter(super().create(run_id, **options))
 
     async def acquire(self, run_id: str) -> Any:
         return CrashingWriter(await super().acquire(run_id))
+
+
+class CrashingJournal(_Crashing, SqliteJournal):
+    """A SQLite journal whose writers may kill the process."""
+
+
+def address_of(path: Path) -> str | Path:
+    """Return the address of a scenario's journal: the file itself, or the URL in the file beside it."""
+    beside = path.with_suffix(".url")
+    return beside.read_text() if beside.exists() else path
+
+
+def open_crashing(path: Path, level: str) -> Any:
+    """Open the journal of a scenario, whose writers may kill the process."""
+    if (address := address_of(path)) is path:
+        return CrashingJournal(path, level)
+    from treadle.journal.postgres.journal import PostgresJournal
+
+    return type("CrashingPostgres", (_Crashing, PostgresJournal), {})(address, level)
 
 
 class Script:
@@ -392,11 +429,23 @@ APPROVE = {"approved": {"once": Approval.ASK}}
 
 
 async def drive(
-    path: Path, scenario: str, level: str, crash_at: int | None, *, listens: bool, in_doubt: InDoubt
+    path: Path,
+    scenario: str,
+    level: str,
+    crash_at: int | None,
+    *,
+    listens: bool,
+    in_doubt: InDoubt,
+    server: str | None = None,
 ) -> tuple[Run, int]:
-    """Resume the run, or begin it if nothing was kept. Return the run and the number of boundaries."""
+    """Resume the run, or begin it if nothing was kept. Return the run and the number of boundaries.
+
+    `server` is the folder of a PostgreSQL server, which is killed then instead of this process.
+    """
     boundary.begin(crash_at, path.with_suffix(".witness"))
-    journal = CrashingJournal(path, level)
+    if server is not None:
+        boundary.strike = partial(kill_server, server)
+    journal = open_crashing(path, level)
     memory = MemorySpec(persona="p", user="u", writes_back=True) if scenario == "remembering" else None
 
     async def approve(request: ApprovalRequest) -> bool:

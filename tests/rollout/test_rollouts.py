@@ -220,7 +220,7 @@ def test_a_group_of_old_weights_is_dropped_when_it_is_delivered(tmp_path: Path, 
         assert told.reasons() == ["stale: 1 versions behind, and max_staleness is 0"]
         assert [line["staleness"] for line in lines(tmp_path)] == [0, 0]
     else:
-        assert [line["staleness"] for line in lines(tmp_path)] == [1, 0]
+        assert sorted(line["staleness"] for line in lines(tmp_path)) == [0, 1]
         assert result.progress.oldest == 1
     assert {line["weight_version"] for line in lines(tmp_path)} == {"8"}
 

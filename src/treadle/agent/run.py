@@ -67,7 +67,9 @@ class Run(Generic[T_co]):
         a type.
         """
         if not hasattr(journal, "read"):
-            raise ConfigError(f"journal is {journal!r}; give what `open_journal` returns")
+            raise ConfigError(
+                f"journal is of type {type(journal).__name__!r}; give what `open_journal` returns"
+            )
         answer = None if schema is None else answer_type(schema)
         return Run(
             run_id, fold([event.body for event in journal.read(run_id, until_seq=until_seq)]), journal, answer

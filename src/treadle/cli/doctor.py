@@ -20,6 +20,8 @@ from msgspec import Struct
 from treadle.cli.exit import ExitCode
 from treadle.cli.options import shared as o
 from treadle.cli.terminal.output import clean, print_json, stdout
+from treadle.core.errors import TreadleError
+from treadle.core.masking import hide_password
 from treadle.journal.registry import DEFAULT_PATH
 
 EXAMPLES = (
@@ -49,7 +51,7 @@ def doctor(journal: o.Journal = None, is_json: o.IsJson = False) -> int:
     The exit code is 0 if runs can be driven and stored, even if sandboxes, extras or keys are missing.
     """
     can_work = True
-    for check in _check_all(Path(journal or DEFAULT_PATH)):
+    for check in _check_all(journal or DEFAULT_PATH):
         can_work = can_work and (check.is_ok or not check.is_needed)
         if is_json:
             print_json(check)
@@ -67,10 +69,10 @@ def _print(check: Check) -> None:
         console.print(f"{'':<26}{clean(check.advice)}", style="dim", soft_wrap=True)
 
 
-def _check_all(journal: Path) -> Iterator[Check]:
+def _check_all(journal: str) -> Iterator[Check]:
     yield _check_python()
     yield from (_check_package(name, None) for name in _NEEDED)
-    yield from _check_journal(journal)
+    yield from _check_store(journal) if "://" in journal else _check_journal(Path(journal))
     yield _check_package("uvloop", "speed")
     yield _check_package("mcp", "mcp")
     yield _check_monty()
@@ -131,6 +133,18 @@ def _check_journal(path: Path) -> Iterator[Check]:
         yield Check("journal", False, seen, "give a path on a local disk with --journal", True)
         return
     yield Check("journal", True, f"{str(path)!r} can be written", is_needed=True)
+
+
+def _check_store(address: str) -> Iterator[Check]:
+    """Check whether the journal at an address can be opened. It must have been made before."""
+    from treadle.journal.registry import open_journal
+
+    try:
+        open_journal(address, must_exist=True).close()
+    except TreadleError as error:
+        yield Check("journal", False, str(error), "give another address with --journal", is_needed=True)
+    else:
+        yield Check("journal", True, f"{hide_password(address)!r} can be opened", is_needed=True)
 
 
 def _check_monty() -> Check:

@@ -14,11 +14,14 @@ from treadle.cli.options.complete import complete_format
 from treadle.cli.terminal.bar import bar
 from treadle.cli.terminal.output import print_lines, print_note, write_count
 from treadle.cli.work.journals import Apart, find_runs, open_existing
+from treadle.cli.work.tokenrows import TokenOptions, export_tokens
 from treadle.core.errors import ConfigError, ExportError
 from treadle.core.registry import did_you_mean
 from treadle.export import FORMATS, export_rows, load_row
 from treadle.export.exporter import wants_tokens
 from treadle.export.files import open_writer
+from treadle.export.runs import GroupBy
+from treadle.export.token_exporter import TOKEN_FORMATS
 from treadle.export.whole import write_whole
 from treadle.journal.jsonl import export_run
 from treadle.journal.protocol import DAMAGED, Journal
@@ -45,20 +48,38 @@ def export(
             "--format",
             "-f",
             metavar="NAME",
-            help=f"{', '.join(FORMATS.names())}, or journal.",
+            help=f"{', '.join([*FORMATS.names(), *TOKEN_FORMATS.names()])}, or journal.",
             autocompletion=complete_format,
         ),
     ] = "openai",
     out: o.Out = None,
     journal: o.Journal = None,
+    group_by: Annotated[
+        GroupBy, typer.Option("--group-by", help="Rows with tokens: what makes runs a group.")
+    ] = GroupBy.GROUP,
+    mask: Annotated[
+        str,
+        typer.Option(
+            "--mask",
+            metavar="NAME",
+            help="Rows with tokens: what is trained on: all, last_turn, no_reasoning, or module:function.",
+        ),
+    ] = "all",
+    reward: Annotated[
+        str | None,
+        typer.Option(
+            "--reward", metavar="NAME", help="Rows with tokens: the reward. Default: the sum of all."
+        ),
+    ] = None,
 ) -> int:
     """Export runs as rows for training, or as a journal.
 
     Each row is a line of JSON, or a row of a Parquet file if --out ends in .parquet. The rows of hf_trace are files
-    in the folder --out. `treadle import` reads a journal.
+    in the folder --out. The rows of tokens, atropos, trl_grpo, trl_sft, verl, skyrl and verifiers have the token
+    ids that the engine sampled, in groups. `treadle import` reads a journal.
     """
-    if format_ != JOURNAL_FORMAT and format_ not in FORMATS:
-        known = [*FORMATS.names(), JOURNAL_FORMAT]
+    if format_ != JOURNAL_FORMAT and format_ not in FORMATS and format_ not in TOKEN_FORMATS:
+        known = [*FORMATS.names(), *TOKEN_FORMATS.names(), JOURNAL_FORMAT]
         near = did_you_mean(format_, known)
         raise ConfigError(f"there is no format {format_!r}{near or ';'} the formats are {', '.join(known)}")
     skips: list[str] = []
@@ -71,25 +92,40 @@ def export(
         def on_skip(run_id: str, why: str) -> None:
             skips.append(f"{run_id} left out: {why}")
 
-        with bar("exporting", len(run_ids), is_json=out is None) as advance:
-            if out is not None and format_ != JOURNAL_FORMAT:
-                count = _write_rows(opened, run_ids, format_, out, on_skip, apart, advance)
-            else:
-                lines = write_lines(opened, run_ids, format_, on_skip, apart, advance)
-                if out is None:
-                    print_lines(lines)
-                else:
-                    count = write_whole(lines, out)
+        if format_ in TOKEN_FORMATS:
+            options = TokenOptions(group_by, mask, reward)
+            export_tokens(opened, run_ids, format_, out, options, on_skip, apart)
+        else:
+            _export_rows(opened, run_ids, format_, out, on_skip, apart)
     for skip in skips[:_MAX_LISTED]:
         print_note(skip)
     if len(skips) > _MAX_LISTED:
         print_note(f"and {write_count(len(skips) - _MAX_LISTED, 'more run')} left out for such reasons")
+    return ExitCode.FAILED if apart.count else ExitCode.DONE
+
+
+def _export_rows(
+    journal: Journal,
+    run_ids: Sequence[str],
+    format_: str,
+    out: Path | None,
+    on_skip: Callable[[str, str], None],
+    apart: Apart,
+) -> None:
+    with bar("exporting", len(run_ids), is_json=out is None) as advance:
+        if out is not None and format_ != JOURNAL_FORMAT:
+            count = _write_rows(journal, run_ids, format_, out, on_skip, apart, advance)
+        else:
+            lines = write_lines(journal, run_ids, format_, on_skip, apart, advance)
+            if out is None:
+                print_lines(lines)
+            else:
+                count = write_whole(lines, out)
     if out is not None:
         print_note(
             f"{write_count(count, 'line' if format_ == JOURNAL_FORMAT else 'row')} of "
             f"{write_count(len(run_ids) - apart.count, 'run')} written to {str(out)!r}"
         )
-    return ExitCode.FAILED if apart.count else ExitCode.DONE
 
 
 def _keep_finished(journal: Journal, run_ids: Sequence[str]) -> list[str]:

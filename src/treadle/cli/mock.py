@@ -15,7 +15,6 @@ from treadle.teacher.server import Failure, serve
 from treadle.teacher.server.app import OracleApp
 
 EXAMPLES = (
-    "treadle mock --port 8080",
     "treadle mock --latency 0.02 --slow-latency 0.5 --slow-share 0.07 --failure-rate 0.3",
     "treadle mock --engine vllm --served-model oracle:0.3",
 )

@@ -15,7 +15,6 @@ from treadle.trajectory.markdown import RESULT_CHARS, write_markdown
 EXAMPLES = (
     "treadle show last",
     "treadle show last --context 12",
-    "treadle show last --tokens",
 )
 
 

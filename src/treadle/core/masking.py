@@ -114,6 +114,11 @@ def hide_in_url(url: str) -> str:
     return re.sub(r"\?.*", f"?{MASK}", re.sub(r"//[^/]*@", f"//{MASK}@", url), flags=re.DOTALL)
 
 
+def hide_password(url: str) -> str:
+    """Return `url`, which need not be valid, without its password. The user and the query are left as they are."""
+    return re.sub(r"password=[^&]*", f"password={MASK}", re.sub(r"//([^/:]*):[^/]*@", r"//\1@", url))
+
+
 def secrets_of_url(url: str) -> list[str]:
     """Return the user, the password and the values of the query of a URL, both unchanged and decoded."""
     try:

@@ -300,23 +300,23 @@ class TokenRecord(Struct, frozen=True, omit_defaults=True, gc=False):
     def of(
         cls,
         *,
-        prompt: Iterable[int] | None = None,
-        output: Iterable[int] | None = None,
-        logprobs: Iterable[float] | None = None,
+        prompt: Iterable[int] | bytes | None = None,
+        output: Iterable[int] | bytes | None = None,
+        logprobs: Iterable[float] | bytes | None = None,
         tokens: tuple[str, ...] | None = None,
         forced: tuple[int, ...] = (),
         versions: tuple[tuple[int, str], ...] = (),
         tokenizer: str | None = None,
     ) -> "TokenRecord":
-        """Return a record with packed ids and log probabilities.
+        """Return a record with packed ids and log probabilities. Bytes are packed already.
 
         Raises: `OverflowError` or `TypeError` if an id is not a 32-bit integer or a log probability not a number.
         """
         return cls(
-            None if prompt is None else pack_ids(prompt),
+            prompt if prompt is None or isinstance(prompt, bytes) else pack_ids(prompt),
             0,
-            None if output is None else pack_ids(output),
-            None if logprobs is None else pack_logprobs(logprobs),
+            output if output is None or isinstance(output, bytes) else pack_ids(output),
+            logprobs if logprobs is None or isinstance(logprobs, bytes) else pack_logprobs(logprobs),
             tokens,
             forced,
             versions,

@@ -63,6 +63,10 @@ class WorkerActor:
         counts = [] if self._worker is None else [Report(count=self._worker.watched.count())]
         return [*counts, *problems]
 
+    async def pid(self) -> int:
+        """Return the id of the actor's process."""
+        return os.getpid()
+
     async def stop(self) -> None:
         """Give all runs back, and let `work` return."""
         if self._working is not None:
@@ -82,16 +86,17 @@ class RayHand:
     def __init__(self, cluster: "_Cluster", address: str, options: RunnerOptions) -> None:
         self._cluster = cluster
         self._given = (address, options, str(Path.cwd()), import_path())
-        self.actor: Any = None
-        """The live actor."""
+        self.pid: int | None = None
+        """The id of the live actor's process, on its node."""
 
     async def work(self, tell: Callable[[Report], None]) -> None:
         """See `Hand.work`."""
         ray = await self._cluster.start()
         make = ray.remote(WorkerActor).options(num_cpus=1, scheduling_strategy="SPREAD")
-        self.actor = actor = make.remote(*self._given)
+        actor = make.remote(*self._given)
         working = asyncio.ensure_future(_result(actor.work.remote()))
         try:
+            self.pid = await _result(actor.pid.remote())
             while not (await asyncio.wait([working], timeout=_REPORT_SECONDS))[0]:
                 for report in await _result(actor.report.remote()):
                     tell(report)
@@ -102,7 +107,7 @@ class RayHand:
         except ray.exceptions.RayError as error:
             raise WorkerError(f"a worker on Ray ended: {error}") from error
         finally:
-            self.actor = None
+            self.pid = None
             working.cancel()
             ray.kill(actor)
         raise WorkerError("a worker on Ray ended")
@@ -134,6 +139,10 @@ class _Cluster:
                 await asyncio.to_thread(self.ray.init, log_to_driver=False, include_dashboard=False)
                 self._is_ours = True
         return self.ray
+
+    async def pid(self) -> int:
+        """Return the id of the actor's process."""
+        return os.getpid()
 
     async def stop(self) -> None:
         """Leave the cluster, which ends if it was started here."""

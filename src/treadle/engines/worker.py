@@ -12,11 +12,12 @@ from treadle.agent.driving.resume import continue_run
 from treadle.agent.driving.trust import require_trust
 from treadle.agent.options import Given
 from treadle.agent.run import Run
+from treadle.agent.window import collecting_less
 from treadle.core.errors import LeaseLostError
 from treadle.engines.agents import Agents
 from treadle.engines.protocol import RunnerOptions
 from treadle.engines.watched import Watched
-from treadle.journal.protocol import Journal, RunWriter
+from treadle.journal.protocol import Journal, News, RunWriter
 from treadle.loop.hooks import Hook
 from treadle.loop.wayout import see_through
 
@@ -60,18 +61,22 @@ class Worker:
         fails."""
         news = self.journal.news()
         try:
-            while True:
-                if self._failure is not None:
-                    raise self._failure
-                if len(self._running) >= self._options.window:
-                    self._has_room.clear()
-                    await self._has_room.wait()
-                elif (writer := await self.journal.claim(self._options.queue, self._left_out)) is not None:
-                    self._begin(writer)
-                else:
-                    await news.wait(_LOOK_SECONDS)
+            with collecting_less(self._options.window):
+                await self._claim(news)
         finally:
             await see_through(self._stop)
+
+    async def _claim(self, news: News) -> None:
+        while True:
+            if self._failure is not None:
+                raise self._failure
+            if len(self._running) >= self._options.window:
+                self._has_room.clear()
+                await self._has_room.wait()
+            elif (writer := await self.journal.claim(self._options.queue, self._left_out)) is not None:
+                self._begin(writer)
+            else:
+                await news.wait(_LOOK_SECONDS)
 
     def _begin(self, writer: RunWriter) -> None:
         task = asyncio.ensure_future(self._drive(writer))

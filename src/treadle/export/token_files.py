@@ -42,8 +42,9 @@ def open_group_writer(
         lines.unlink()
 
 
-def read_group_file(path: Path) -> Iterator[Group]:
+def read_group_file(path: str | Path) -> Iterator[Group]:
     """Yield the groups in a file of the format `tokens`. Raises: `ConfigError`; `ExportError` if it is damaged."""
+    path = Path(path)
     if path.suffix == PARQUET:
         yield from read_groups({**dict.fromkeys(FORMAT.columns), **row} for row in read_parquet(path))
         return

@@ -60,6 +60,7 @@ _TEMPLATES = (
     ("<｜tool▁call▁begin｜>", "deepseek_v31"),
     ("<|tool_calls_section_begin|>", "kimi_k2"),
     ("<|constrain|>", "harmony"),
+    ("<|channel|>", "harmony"),
     ("<minimax:tool_call>", "minimax"),
     ("<arg_key>", "glm45"),
     ("<function=example_function_name>", "qwen3_coder"),

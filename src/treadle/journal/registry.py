@@ -17,8 +17,8 @@ STORES: Registry[Callable[[str, StoreOptions], Journal]] = Registry(
     {
         "sqlite": "treadle.journal.sqlite.journal:open_store",
         "memory": "treadle.journal.memory:open_store",
-        "postgres": "treadle.journal.postgres.journal:open_store",
-        "postgresql": "treadle.journal.postgres.journal:open_store",
+        "postgres": "treadle.journal.postgres.store:open_store",
+        "postgresql": "treadle.journal.postgres.store:open_store",
     },
 )
 """The functions that open a store, by scheme. They are called with the text after the scheme, `//` included."""

@@ -2,12 +2,14 @@
 
 from collections.abc import Sequence
 
+from msgspec.structs import replace
+
 from treadle.core.errors import FormatError, UnsupportedPartError
 from treadle.core.parts import describe
 from treadle.core.types import FinishReason, Json, Message, Role, ToolCall, ToolSpec
 from treadle.formats import IncrementalParser, find_format, parse
 from treadle.formats.engine.rendering import arguments_of
-from treadle.formats.transcript import calls_of
+from treadle.formats.transcript import TranscriptWriter, calls_of, with_text
 
 
 class AnswerReader:
@@ -84,10 +86,19 @@ def check_parts(messages: Sequence[Message], name: str) -> None:
             )
 
 
-def to_wire(message: Message) -> dict[str, Json]:
+def keep_text(message: Message, text: str, writer: TranscriptWriter) -> Message:
+    """Return `message`, which `text` says, with its text if `writer` would not write that text of it."""
+    try:
+        is_same = writer.write_answer(message) == text
+    except FormatError:
+        is_same = False
+    return message if is_same else replace(message, opaque=with_text(message, text))
+
+
+def to_wire(message: Message, *, has_text_arguments: bool = False) -> dict[str, Json]:
     """Return a message as chat templates expect it.
 
-    The arguments of a call are an object, or their text if they are not one.
+    The arguments of a call are an object, or their text if they are not one, or with `has_text_arguments`.
     """
     wire: dict[str, Json] = {"role": message.role.value, "content": message.content}
     if message.role is Role.TOOL:

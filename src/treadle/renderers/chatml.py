@@ -10,11 +10,11 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from treadle.core.errors import ConfigError, FormatError
+from treadle.core.errors import ConfigError
 from treadle.core.registry import check_options
 from treadle.core.types import Json, Message, Role, ToolSpec
 from treadle.formats.transcript import TranscriptWriter, kept_text, with_text
-from treadle.renderers.answers import AnswerReader, check_parts
+from treadle.renderers.answers import AnswerReader, check_parts, keep_text
 from treadle.renderers.tokenizer import CHATML_TOKENS, Tokenizer, byte_tokenizer, hash_vocabulary, load_bpe
 
 _PREFILLS = {"none": "", "open": "<think>\n", "closed": "<think>\n\n</think>\n\n"}
@@ -98,12 +98,8 @@ class ChatmlRenderer(AnswerReader):
 
     def _read_text(self, text: str, tools: Sequence[ToolSpec], *, is_cut: bool) -> Message:
         message = super()._read_text(text, tools, is_cut=is_cut)
-        try:
-            is_same = self._writer(tools).write_answer(message) == self._prefill + text
-        except FormatError:
-            is_same = False
         # A later prompt can be rendered from the message alone only if that gives the text again.
-        return message if is_same else replace(message, opaque=with_text(message, self._prefill + text))
+        return keep_text(message, self._prefill + text, self._writer(tools))
 
     def _writer(self, tools: Sequence[ToolSpec]) -> TranscriptWriter:
         """Return the writer of transcripts with these tools; the same object for the same tools."""

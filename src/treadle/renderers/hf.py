@@ -10,12 +10,14 @@ from hashlib import sha256
 from pathlib import Path
 
 import msgspec
+from msgspec.structs import replace
 
-from treadle.core.errors import ConfigError
+from treadle.core.errors import ConfigError, FormatError
 from treadle.core.types import Json, Message, Role, ToolCall, ToolSpec
 from treadle.formats import AUTO, detect
 from treadle.formats.engine.types import to_openai
-from treadle.renderers.answers import AnswerReader, check_parts, to_wire
+from treadle.formats.transcript import TranscriptWriter
+from treadle.renderers.answers import AnswerReader, check_parts, keep_text, to_wire
 from treadle.renderers.file_tokenizer import FileTokenizer
 from treadle.renderers.template import ChatTemplate
 
@@ -23,6 +25,8 @@ _KNOWN = "KnownAnswer41"
 """The content of the known answer."""
 _ASKED = Message(Role.USER, "Go on.")
 _THOUGHT = "KnownThought42"
+_RESULT = "KnownResult43"
+_TOOL = ToolSpec("known_tool", "KnownTool44", {"type": "object", "properties": {}})
 _MAX_TOOLSETS = 64
 _TOKENS = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token", "mask_token")
 
@@ -57,6 +61,7 @@ class HfRenderer(AnswerReader):
         told = [source, special, values, format, date, keeps_thinking]
         hashed = sha256(self.tokenizer.data + msgspec.json.encode(told, order="sorted"))
         self.fingerprint = "hf-" + hashed.hexdigest()[:16]
+        self._has_parts = self._has_text_arguments = self._has_text_calls = self._is_plain = False
         self._special = frozenset(self.tokenizer.special_ids.values())
         self._tools: dict[int, tuple[Sequence[ToolSpec], list[Json]]] = {}
         if format == AUTO:
@@ -64,6 +69,8 @@ class HfRenderer(AnswerReader):
                 format = detect(folder.name, chat_template=source)
             except ConfigError as error:
                 raise ConfigError(f"{error}: write {name}?format=NAME") from None
+        self.format = format
+        self._find_form()
         stops = [*_find_ends(folder, config, self.tokenizer), *self._find_closing()]
         if not stops:
             raise ConfigError(
@@ -90,12 +97,7 @@ class HfRenderer(AnswerReader):
         """See `Renderer.bridge`."""
         if not self._keeps_thinking and self._strips and any(item.role is Role.USER for item in added):
             return None
-        calls = [
-            ToolCall(item.call_id or "", item.name or "", "{}") for item in added if item.role is Role.TOOL
-        ]
-        # A template that refuses several calls in one answer may still accept their results.
-        for count in dict.fromkeys((len(calls), min(len(calls), 1))):
-            answer = Message(Role.ASSISTANT, _KNOWN, tuple(calls[len(calls) - count :]))
+        for answer in self._known_answers(added):
             try:
                 alone = self._behind([_ASKED, answer], tools, begins_answer=False)
                 behind = self._behind([_ASKED, answer, *added], tools, begins_answer=True)
@@ -104,6 +106,20 @@ class HfRenderer(AnswerReader):
             if alone is not None and behind is not None:
                 return self._continue(prior, alone, behind)
         return None
+
+    def _known_answers(self, added: Sequence[Message]) -> list[Message]:
+        """Return known answers that `added` can follow, the best first.
+
+        An answer with calls ends with the known text too, since templates differ in where they write the content.
+        """
+        results = [item for item in added if item.role is Role.TOOL]
+        if not results or self._is_plain:
+            return [Message(Role.ASSISTANT, _KNOWN)]
+        *calls, last = [ToolCall(item.call_id or "", item.name or "", "{}") for item in results]
+        last = replace(last, arguments=f'{{"known": "{_KNOWN}"}}')
+        answers = [Message(Role.ASSISTANT, "", (*calls, last))]
+        # A template that refuses several calls in one answer may still accept their results.
+        return [*answers, Message(Role.ASSISTANT, "", (last,))] if calls else answers
 
     def _continue(self, prior: Sequence[int], alone: list[int], behind: list[int]) -> list[int] | None:
         """Return the ids after `prior`. `alone` and `behind` are the ids behind the known answer where it is the
@@ -150,8 +166,62 @@ class HfRenderer(AnswerReader):
 
     def _text(self, messages: Sequence[Message], tools: Sequence[ToolSpec], *, begins_answer: bool) -> str:
         check_parts(messages, self.name)
-        wires = [self.tokenizer.break_marks(to_wire(message)) for message in messages]
+        if self._is_plain or self._has_text_calls:
+            writer = TranscriptWriter(self.format, tools)
+            try:
+                if self._is_plain:
+                    messages, tools = list(writer(messages, True)), ()
+                else:
+                    messages = [
+                        Message(item.role, writer.write_answer(item)) if item.tool_calls else item
+                        for item in messages
+                    ]
+            except FormatError as error:
+                raise ConfigError(f"the renderer {self.name!r} cannot write a call: {error}") from None
+        wires = [
+            self.tokenizer.break_marks(to_wire(message, has_text_arguments=self._has_text_arguments))
+            for message in messages
+        ]
+        if self._has_parts:
+            wires = [wire | {"content": [{"type": "text", "text": wire["content"]}]} for wire in wires]
         return self._template.render(wires, self._write_tools(tools), begins_answer=begins_answer)
+
+    def _find_form(self) -> None:
+        """Find out how the template expects its messages.
+
+        A template that has no place for tools and their results gets them as text in the messages, and one that
+        does not write calls gets them as text of the answer.
+        Raises: `ConfigError` if the template does not write the contents of messages.
+        """
+        if not self._writes(_KNOWN, [Message(Role.USER, _KNOWN)]):
+            self._has_parts = True
+            if not self._writes(_KNOWN, [Message(Role.USER, _KNOWN)]):
+                # Say what is wrong with the template, if it says so.
+                self._text([Message(Role.USER, _KNOWN)], (), begins_answer=True)
+                raise ConfigError(
+                    f"the chat template of {self.name!r} does not write the contents of messages"
+                )
+        call = ToolCall("known0001", _TOOL.name, f'{{"known": "{_KNOWN}"}}')
+        result = Message(Role.TOOL, _RESULT, call_id=call.call_id, name=_TOOL.name)
+        talk = [_ASKED, Message(Role.ASSISTANT, "", (call,)), result]
+        for self._has_text_arguments in (False, True):
+            if self._writes(_RESULT, talk) and self._writes(_TOOL.description, talk):
+                self._has_text_calls = not self._writes(_KNOWN, talk)
+                return
+        self._has_text_arguments, self._is_plain = False, True
+
+    def _writes(self, known: str, messages: Sequence[Message]) -> bool:
+        """Return whether the prompt of messages and a tool has a known text."""
+        try:
+            return known in self._text(messages, (_TOOL,), begins_answer=True)
+        except ConfigError:
+            return False
+
+    def _read_text(self, text: str, tools: Sequence[ToolSpec], *, is_cut: bool) -> Message:
+        message = super()._read_text(text, tools, is_cut=is_cut)
+        if not self._is_plain and not self._has_text_calls:
+            return message
+        return keep_text(message, text, TranscriptWriter(self.format, tools))
 
     def _write_tools(self, tools: Sequence[ToolSpec]) -> list[Json]:
         """Return the tools as templates expect them; the same object for the same tools."""

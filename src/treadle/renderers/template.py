@@ -82,9 +82,9 @@ def _refuse(message: str) -> NoReturn:
     raise _Refused(message)
 
 
-def _to_json(value: Json, indent: int | None = None, **options: Any) -> str:
+def _to_json(value: Json, ensure_ascii: bool = False, indent: int | None = None, **options: Any) -> str:
     # Unlike Jinja's own filter, it does not escape for HTML.
-    return json.dumps(value, ensure_ascii=False, indent=indent, **options)
+    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, **options)
 
 
 def _make_generation_tag() -> Any:

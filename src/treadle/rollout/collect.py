@@ -51,6 +51,7 @@ class Collector:
         self._config = config
         self._journal = journal
         self.rewards = read_rewards(config.rewards)
+        self._decode = config.find_decode()
 
     def read(self, run: Run[Any]) -> Rolled:
         """Return the rollout of a finished run.
@@ -59,29 +60,30 @@ class Collector:
         """
         assert run.stop_reason is not None
         started = run.state.started
-        graph = load_tokens(self._journal, run.run_id)
+        graph = load_tokens(self._journal, run.run_id, decode=self._decode)
         if graph.conservation.faults:
             raise ExportError(f"the tokens of run {run.run_id!r} cannot be delivered: {graph.conservation}")
         trajectories = graph.trajectories
         known = run.state.rewards
         most = self._config.max_row_tokens
+        spans = [span for item in trajectories for span in item.spans]
+        is_overlong = (
+            run.stop_reason in _LIMITS
+            or (bool(spans) and spans[-1].finish_reason is FinishReason.LENGTH)
+            or (most is not None and any([len(item.token_ids_T) > most for item in trajectories]))
+        )
         rollout = Rollout(
             run_id=run.run_id,
             trajectories=trajectories,
             reward=total_reward(known, self.rewards),
             rewards={spec.name: known[spec.name] for spec in self.rewards if spec.name in known},
+            is_trained=not (is_overlong and self._config.overlong == "mask"),
             stop_reason=run.stop_reason,
             messages=tuple(run.messages),
             tools=() if started is None else started.tools,
             usage=run.usage,
             steps=run.steps,
             metadata=dict(run.metadata),
-        )
-        spans = [span for item in trajectories for span in item.spans]
-        is_overlong = (
-            run.stop_reason in _LIMITS
-            or (bool(spans) and spans[-1].finish_reason is FinishReason.LENGTH)
-            or (most is not None and any([len(item.token_ids_T) > most for item in trajectories]))
         )
         usage, cost = self._own(run)
         versions = frozenset([version for span in spans for _, version in span.weight_versions])

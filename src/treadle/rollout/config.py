@@ -8,7 +8,9 @@ from pydantic import BaseModel, ConfigDict, Field
 from treadle.core.policy import Policy
 from treadle.core.types import Json
 from treadle.models.config.tables import ModelTable
+from treadle.renderers.registry import load_renderer
 from treadle.scoring.advantages import AdvantageKind
+from treadle.trajectory.tokens.drift import Decode
 
 Count = Annotated[int, Field(ge=1)]
 Share = Annotated[float, Field(ge=0, le=1)]
@@ -136,6 +138,9 @@ class Config(Section):
     overlong: Literal["keep", "mask", "drop"] = "keep"
     """What happens with a rollout that a limit cut off, or that has more than `max_row_tokens`: it is kept with its
     reward, kept without being trained on, or its group is dropped."""
+    loss: str = "all"
+    """Which sampled tokens sinks train on: `all`, `last_turn`, `no_reasoning`, several with commas between them, or
+    a function of a message as `module:function`. `no_reasoning` needs `model.renderer`."""
     max_row_tokens: Count | None = None
     """The most tokens of one trajectory that the trainer accepts."""
     max_staleness: Number | None = None
@@ -158,6 +163,16 @@ class Config(Section):
     """The folder with the state of the work; the same folder continues it."""
     journal: str | None = None
     """The journal of the runs: a path, or the address of a store. Default: `runs.db` in the folder."""
+
+    @property
+    def unit_size(self) -> int:
+        """How many rollouts are delivered together."""
+        return self.group_size if self.deliver == "group" else 1
+
+    def find_decode(self) -> Decode | None:
+        """Return what makes text of token ids; `None` if the model has no renderer. Raises: `ConfigError`."""
+        name = self.model.renderer if isinstance(self.model, ModelTable) else None
+        return None if name is None else load_renderer(name).decode
 
     def describe(self) -> dict[str, Json]:
         """Return the configuration as JSON values."""

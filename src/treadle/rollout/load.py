@@ -16,7 +16,9 @@ from treadle.engines.runners import RUNNERS
 from treadle.rollout.config import Config
 from treadle.rollout.plan import find_tasks
 from treadle.rollout.seeded import find_model
+from treadle.rollout.sinks.registry import make_sinks
 from treadle.scoring.registry import make_scorers, read_rewards
+from treadle.trajectory.tokens.masks import make_mask
 
 
 @cache
@@ -100,6 +102,8 @@ def find_conflicts(config: Config, *, is_model_given: bool = False) -> list[Prob
         )
     checks: list[tuple[tuple[str, ...], Any]] = [
         (("tasks",), lambda: find_tasks(config.tasks)),
+        (("sinks",), lambda: make_sinks(config.sinks, group_size=config.unit_size)),
+        (("loss",), lambda: make_mask(config.loss)),
         (("rewards",), lambda: make_scorers(read_rewards(config.rewards))),
         (("engine",), lambda: RUNNERS.load(config.engine.partition(":")[0])),
     ]

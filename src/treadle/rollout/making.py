@@ -132,12 +132,12 @@ class Making:
         self._runner = given.runner or make_runner(config.engine, journal, options)
         self._is_here = isinstance(self._runner, HereRunner)
         weights = given.weights if self._is_here else None
-        agents = Agents(config, journal, given.model, (self._rate,), self._measure, weights)
+        self._agents = Agents(config, journal, given.model, (self._rate,), self._measure, weights)
         if given.weights.version is not None:
             self._versions.note(given.weights.version)
         self.work = GroupWork(
             config,
-            agents,
+            self._agents,
             self._slots,
             self._versions,
             self._runner,
@@ -158,6 +158,7 @@ class Making:
         """Work until enough groups are delivered, and return why the work ended."""
         beating = asyncio.ensure_future(self._beat())
         try:
+            await self._agents.prepare()
             end = await self._make_groups()
             await self._drain()
             return end

@@ -27,8 +27,10 @@ from treadle.rollout.progress import (
 )
 from treadle.rollout.seeded import MakeModel
 from treadle.rollout.sinks.protocol import Sink
+from treadle.rollout.sinks.registry import make_sinks
 from treadle.rollout.stored import Folder
 from treadle.rollout.work import GROUPS
+from treadle.trajectory.tokens.masks import make_mask
 
 
 class Result(Struct, frozen=True):
@@ -149,7 +151,9 @@ class Rollouts:
             ledger = stack.enter_context(Ledger(folder.ledger, {GROUPS: folder.groups}))
             journal = stack.enter_context(contextlib.closing(open_journal(config.journal or folder.journal)))
             check_continued(config, ledger, journal)
-            sinks = list(self._sinks)
+            mask = make_mask(config.loss, decode=config.find_decode())
+            made = make_sinks(config.sinks, group_size=config.unit_size, mask=mask)
+            sinks = [*self._sinks, *made]
             outbox = await stack.enter_async_context(Outbox(folder.ledger, sinks)) if sinks else None
             given = Given(
                 model=self._model,

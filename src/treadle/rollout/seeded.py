@@ -4,13 +4,17 @@ import contextlib
 from collections.abc import Callable, Iterable
 from typing import Any, TypeAlias, cast
 
+from msgspec.structs import replace
+
 from treadle.agent.agent import Agent
 from treadle.agent.task import Task
 from treadle.core.errors import ConfigError
-from treadle.engines.models import make_model, plan_model
+from treadle.engines.models import ModelPlan, make_model, plan_model
 from treadle.journal.protocol import Journal
 from treadle.loop.hooks import Hook
+from treadle.models.config.file import Config as ModelFile
 from treadle.models.config.file import load_config
+from treadle.models.config.probe import find_token_settings
 from treadle.models.config.tables import ModelTable
 from treadle.models.protocol import Model
 from treadle.models.tokens.weights import Weights
@@ -47,6 +51,11 @@ class Agents:
         self._weights = weights
         self._make_model = find_model(config.model) if model is None else _maker(model)
 
+    async def prepare(self) -> None:
+        """Find out whether the model's server returns token ids. Raises: `TransportError`."""
+        if isinstance(self._make_model, ConfiguredModel):
+            await self._make_model.ask_for_tokens()
+
     def make(self, task: Task, seed: int) -> Agent[Any]:
         """Return the agent of a rollout. Raises: `ConfigError` if it cannot be made."""
         agent, model = self._config.agent, self._make_model(task, seed)
@@ -75,8 +84,29 @@ def find_model(given: str | ModelTable | None) -> MakeModel:
             f"the model has the seed {plan.table.seed!r}, with which the rollouts of a group would be equal; "
             "delete it, and give the seed of the rollouts"
         )
-    make_model(plan, file, seed=0)
-    return lambda task, seed: make_model(plan, file, seed=seed)
+    return ConfiguredModel(plan, file)
+
+
+class ConfiguredModel:
+    """The function that makes the models of a configuration."""
+
+    def __init__(self, plan: ModelPlan, file: ModelFile) -> None:
+        """Keep the settings. Raises: `ConfigError` if no model can be made from them."""
+        self._plan = plan
+        self._file = file
+        self._first = make_model(plan, file, seed=0)
+
+    def __call__(self, task: Task, seed: int) -> Model:
+        """Return the model of a rollout."""
+        return make_model(self._plan, self._file, seed=seed)
+
+    async def ask_for_tokens(self) -> None:
+        """Ask the server which engine it is. If it is known to return token ids, models ask for them from now on,
+        unless the configuration says otherwise. Raises: `TransportError`."""
+        table = self._plan.table
+        if table.renderer is None and table.logprobs is None and table.return_token_ids is None:
+            settings = await find_token_settings(self._first)
+            self._plan = replace(self._plan, table=table.model_copy(update=settings))
 
 
 def _maker(model: Model | MakeModel) -> MakeModel:

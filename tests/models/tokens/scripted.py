@@ -16,7 +16,8 @@ class ScriptedEngine:
     name = "scripted"
 
     def __init__(self, renderer: Renderer, answers: Sequence[object], *, chunk: int = 3) -> None:
-        """Make an engine. An answer is a text, which ends with the end of a turn, or a whole `Generated`."""
+        """Make an engine. An answer is a text, which ends with the end of a turn, a whole `Generated`, or an
+        error."""
         self.prompts: list[tuple[int, ...]] = []
         self.settings: list[Settings] = []
         self.returned: list[Generated] = []
@@ -31,6 +32,8 @@ class ScriptedEngine:
         answer = self._answers[len(self.prompts)]
         self.prompts.append(tuple(prompt_ids))
         self.settings.append(settings)
+        if isinstance(answer, Exception):
+            raise answer
         made = answer if isinstance(answer, Generated) else self.sampled(str(answer), stop_token_ids[:1])
         self.returned.append(made)
         ids = memoryview(made.token_ids).cast("i").tolist()

@@ -6,7 +6,7 @@ from tests.models.tokens.scripted import ScriptedEngine
 from tests.renderers.kinds import make
 
 from treadle import Agent, tool
-from treadle.core.errors import ConfigError, ServerError, UnsupportedPartError
+from treadle.core.errors import ConfigError, RequestError, ServerError, UnsupportedPartError
 from treadle.core.events import (
     ContextCompacted,
     InferenceCompleted,
@@ -197,6 +197,30 @@ async def test_an_aborted_answer_goes_on_from_its_ids(renderer):
     assert record.versions == ((counts[0], "7"), (counts[2] + counts[3], "8"))
     assert completion.weight_version == "8"
     assert completion.usage.output_tokens == sum(counts)
+
+
+async def test_an_engine_that_is_paused_does_not_lose_what_it_sampled():
+    """Rules out the defect that an error threw away the tokens that were sampled before it."""
+    renderer = make("chatml")
+    engine = ScriptedEngine(renderer, [])
+    first = engine.sampled("One", finish=None)
+    engine._answers = [first, ServerError("paused", status=503), ServerError("paused", status=503), " two."]
+    completion = await TokenModel(engine, renderer).infer(Request(Log([Message(Role.USER, "Go")])), Watch())
+    assert completion.message.content == "One two."
+    begin = unpack_ids(first.token_ids)
+    assert unpack_ids(completion.tokens.token_ids)[: len(begin)] == begin
+    assert engine.prompts[1:] == [engine.prompts[0] + begin] * 3
+
+
+async def test_an_engine_that_refuses_at_once_is_an_error():
+    renderer = make("chatml")
+    engine = ScriptedEngine(renderer, [ServerError("paused", status=503)])
+    with pytest.raises(ServerError, match="paused"):
+        await TokenModel(engine, renderer).infer(Request(Log([Message(Role.USER, "Go")])), Watch())
+    engine = ScriptedEngine(renderer, [])
+    engine._answers = [engine.sampled("One", finish=None), RequestError("no such model", status=404)]
+    with pytest.raises(RequestError, match="no such model"):
+        await TokenModel(engine, renderer).infer(Request(Log([Message(Role.USER, "Go")])), Watch())
 
 
 async def test_a_limit_ends_an_aborted_answer():

@@ -76,7 +76,7 @@ class ModelServer(Child):
 
 
 class WorkerProcess(Child):
-    """A process with the command `treadle generate`."""
+    """A process with a command of treadle that prints lines of JSON."""
 
     def __init__(self, *arguments: str) -> None:
-        super().__init__("-m", "treadle.cli.demo.worker", "generate", *arguments, "--json")
+        super().__init__("-m", "treadle.cli.demo.worker", *arguments, "--json")

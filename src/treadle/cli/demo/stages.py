@@ -119,7 +119,7 @@ def _generate(options: DemoOptions, config: Path, folder: Folder, view: DemoView
     begin = time.monotonic()
     counts = Counts()
     before: list[bytes] = []
-    with WorkerProcess(str(config)) as worker:
+    with WorkerProcess("generate", str(config)) as worker:
         view.step("worker", f"process {worker.pid}: {write_command('generate', str(config))}")
         summary = _watch(worker, view, counts, kill_after)
         if summary is None:
@@ -132,7 +132,7 @@ def _generate(options: DemoOptions, config: Path, folder: Folder, view: DemoView
         # A row is counted once its line is whole.
         before = [line for line in before if line.endswith(b"\n")]
         counts = Counts(kept=len(before))
-        with WorkerProcess(str(config)) as worker:
+        with WorkerProcess("generate", str(config)) as worker:
             view.step(
                 "new worker",
                 f"process {worker.pid}: the same command, with {write_count(len(before), 'row')}",

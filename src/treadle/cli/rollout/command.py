@@ -125,6 +125,10 @@ def rollout(
     # The modules of the work are not needed for the help.
     from treadle.cli.work import rolling
 
+    if is_demo:
+        from treadle.cli.rollout.demo import GROUPS, SIZE, run_demo
+
+        return run_demo(out or Path("rollout-demo"), shown, groups or GROUPS, group_size or SIZE)
     if is_schema:
         return rolling.print_schema()
     given = {

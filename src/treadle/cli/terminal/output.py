@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 import msgspec
 
 from treadle.core.errors import MistakesError, TreadleError, UntrustedError
+from treadle.core.masking import hide_password
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -214,12 +215,14 @@ OptionValue: TypeAlias = str | Path | tuple[str, ...] | Literal[True] | None
 def write_command(command: str, *words: str, **options: OptionValue) -> str:
     """Return a command line that works when it is typed, also if a word begins with a dash.
 
-    The value of a flag is `True`, several values repeat an option, and an option of `None` is left out.
+    The value of a flag is `True`, several values repeat an option, and an option of `None` is left out. So is the
+    password of a URL.
     """
     more: list[str] = []
     for name, value in options.items():
         flag = f"--{name.replace('_', '-')}"
-        values = value if isinstance(value, tuple) else () if value is None else (str(value),)
+        given = value if isinstance(value, tuple) else () if value is None else (str(value),)
+        values = [hide_password(item) if "://" in item else item for item in given]
         more += [flag] if value is True else [word for item in values for word in (flag, item)]
     if any(word.startswith("-") for word in words):
         return shlex.join(["treadle", command, *more, "--", *words])

@@ -161,7 +161,8 @@ def write_lines(progress: Progress, noun: str, *, is_over: bool = False) -> list
         work.append(write_count(progress.workers, "worker"))
         work.append(f"{progress.tokens_per_second:,.0f} tokens/s")
     tokens = progress.input_tokens + progress.output_tokens
-    use = [write_count(tokens, "token"), write_cost(progress.cost_usd), write_seconds(progress.seconds)]
+    use = [f"{progress.sampled_tokens:,} sampled"] if progress.sampled_tokens else []
+    use += [write_count(tokens, "token"), write_cost(progress.cost_usd), write_seconds(progress.seconds)]
     if progress.weight_version is not None:
         use.append(f"weights {shorten(progress.weight_version, 30)}")
         use.append(f"staleness {progress.staleness} (at most {progress.oldest})")
@@ -178,6 +179,11 @@ def _write_faults(progress: Progress) -> list[str]:
         texts.append(f"{progress.dropped:,} dropped ({named})")
     if progress.failed:
         texts.append(f"{progress.failed:,} failed")
+    if progress.undelivered:
+        texts.append(f"{progress.undelivered:,} undelivered")
+    if progress.refused:
+        texts.append(f"{progress.refused:,} refused by a sink")
+    texts += [f"{name}: {shorten(trouble, 100)}" for name, trouble in progress.troubles.items()]
     if progress.retried:
         texts.append(f"{progress.retried:,} retried")
     return texts

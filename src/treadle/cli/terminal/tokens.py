@@ -2,6 +2,8 @@
 
 import math
 from collections.abc import Iterator
+from itertools import groupby
+from operator import itemgetter
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -116,8 +118,9 @@ def _draw(item: Trajectory, decode: Decode | None, *, is_full: bool) -> "Text":
             continue
         pieces = [f"{number} " for number in ids] if decode is None else split_text(ids, decode)
         drawn.append("" if has_color else marks[0])
-        for at, piece in enumerate(pieces, begin):
-            drawn.append(clean(piece), _style(item, at))
+        styled = [(_style(item, at), clean(piece)) for at, piece in enumerate(pieces, begin)]
+        for style, same in groupby(styled, key=itemgetter(0)):
+            drawn.append("".join([piece for _, piece in same]), style)
         drawn.append("" if has_color else marks[1])
     return drawn
 

@@ -86,7 +86,13 @@ def print_schema() -> int:
 
 def run(path: Path | None, changes: Changes, shown: o.ViewOptions) -> int:
     """Make the rollouts, or continue them, and return the exit code."""
-    return _Drive(changes.load(path), changes.command(path), shown).run()
+    return drive(changes.load(path), changes.command(path), shown)
+
+
+def drive(config: Config, again: str, shown: o.ViewOptions) -> int:
+    """Make the rollouts of a configuration, or continue them, and return the exit code. `again` is the command that
+    continues them."""
+    return _Drive(config, again, shown).run()
 
 
 class _Drive:
@@ -138,6 +144,11 @@ class _Drive:
         elif reason != "done":
             print_error(f"{missing} missing: {_LIMITS[reason]}")
             code = ExitCode.LIMIT
+        if result.refusals:
+            first = result.refusals[0]
+            count = write_count(len(result.refusals), "group")
+            print_error(f"{count} refused, such as {first.key} by {first.sink}: {first.reason}")
+            code = ExitCode.FAILED
         if not self._shown.is_quiet and not self._shown.is_json and progress.delivered:
             folder = result.folder
             print_note(f"groups: {folder.groups}   journal: {self._config.journal or folder.journal}")

@@ -29,7 +29,7 @@ _FILLER_TOKENS = 2
 
 
 class AtroposGroups:
-    """The token format `atropos`."""
+    """The token format `atropos`: the groups (`ScoredData`) of the API server of Atropos."""
 
     needs = TokenGrade.TOKEN_EXACT
     columns: Mapping[str, Column] = {

@@ -44,7 +44,7 @@ class _GroupPart(Struct, frozen=True, omit_defaults=True):
 
 
 class TokenRows:
-    """The token format `tokens`."""
+    """The token format `tokens`: a row for each branch, with all that is known about its tokens."""
 
     needs = TokenGrade.TEXT
     columns: Mapping[str, Column] = {

@@ -19,7 +19,7 @@ UNKNOWN_LOGPROB = 0.0
 
 
 class SkyRlRows:
-    """The token format `skyrl`."""
+    """The token format `skyrl`: a `GeneratorOutput` of SkyRL for each group."""
 
     needs = TokenGrade.TOKEN_EXACT
     columns: Mapping[str, Column] = {

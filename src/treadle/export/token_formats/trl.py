@@ -20,7 +20,7 @@ UNKNOWN_LOGPROB = 0.0
 
 
 class GrpoRows:
-    """The token format `trl_grpo`."""
+    """The token format `trl_grpo`: what a `rollout_func` of TRL returns, a row for each branch."""
 
     needs = TokenGrade.TOKEN_EXACT
     columns: Mapping[str, Column] = {
@@ -53,7 +53,7 @@ class GrpoRows:
 
 
 class SftRows:
-    """The token format `trl_sft`."""
+    """The token format `trl_sft`: `input_ids` and `labels` for the SFT trainer of TRL, a row for each branch."""
 
     needs = TokenGrade.TOKEN_IDS
     columns: Mapping[str, Column] = {"input_ids": Column.IDS, "labels": Column.IDS}

@@ -25,7 +25,7 @@ _ENDED = {StopReason.COMPLETED: "agent_completed", StopReason.MAX_STEPS: "max_tu
 
 
 class VerifiersTraces:
-    """The token format `verifiers`."""
+    """The token format `verifiers`: a trace record of verifiers for each rollout."""
 
     needs = TokenGrade.TOKEN_EXACT
     columns: Mapping[str, Column] = {

@@ -18,7 +18,7 @@ UNKNOWN_LOGPROB = 0.0
 
 
 class VerlRows:
-    """The token format `verl`."""
+    """The token format `verl`: the fields of an `AgentLoopOutput` of verl, a row for each branch."""
 
     needs = TokenGrade.TOKEN_EXACT
     columns: Mapping[str, Column] = {

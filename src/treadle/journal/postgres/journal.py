@@ -22,7 +22,7 @@ from treadle.journal.postgres.layout import prepare
 from treadle.journal.postgres.link import LEVELS, WRITING, Link
 from treadle.journal.postgres.listener import Listener
 from treadle.journal.postgres.reader import PostgresReader
-from treadle.journal.protocol import Clock, StoreOptions
+from treadle.journal.protocol import Clock
 from treadle.journal.tables.checks import Head, Query
 from treadle.journal.tables.delete import Unused, still_unused
 from treadle.journal.tables.journal import TableJournal
@@ -63,12 +63,15 @@ class PostgresJournal(TableJournal[Transaction]):
         self.level = writing.level
         """The level: the requested one, or that of the journal if it is stronger."""
         pending, changes = Pending(), Changes()
-        self._listener = Listener(Link(self._address, self.level), writing, changes)
-        reader = PostgresReader(Link(self._address, self.level))
+        self._listener = Listener(self._make_link(), writing, changes)
+        reader = PostgresReader(self._make_link())
         self._tenant_committer = PostgresCommitter(
             writing, lease_seconds, clock, changes, pending, self._listener
         )
         super().__init__(self._address.name, reader, self._tenant_committer, pending, changes)
+
+    def _make_link(self) -> Link:
+        return Link(self._address, self.level, was_connected=True)
 
     def __repr__(self) -> str:
         return f"PostgresJournal({self._name!r}, level={self.level!r})"
@@ -142,14 +145,3 @@ class PostgresJournal(TableJournal[Transaction]):
         db.query("DELETE FROM runs WHERE id=?", (key,))
         db.query("DELETE FROM blobs WHERE digest = ANY(?)", (Texts(sorted(digests)),))
         db.deleted.add(run_id)
-
-
-def open_store(address: str, options: StoreOptions) -> PostgresJournal:
-    """Open the database at `address`. This is the opener of `postgres:` and `postgresql:`."""
-    return PostgresJournal(
-        f"postgresql:{address}",
-        options.level,
-        options.lease_seconds,
-        options.clock,
-        must_exist=options.must_exist,
-    )

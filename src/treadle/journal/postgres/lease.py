@@ -9,7 +9,9 @@ Every new lease of a run has a higher token, which is also in `heads`. A commit 
 the writer's token, and holds their locks until its end. Therefore a process that lost its run cannot append to it.
 """
 
+import math
 import secrets
+import time
 from collections.abc import Collection
 from typing import Any, NamedTuple
 
@@ -74,6 +76,8 @@ class Tenant:
         self._owner = this_owner()
         self.id = 0
         """This journal's row in `owners`; 0 until the first heartbeat."""
+        self._look_at = -math.inf
+        """The time from which `claim` looks for dead owners again, by the monotonic clock."""
 
     def beat(self, db: Db) -> None:
         """Send a heartbeat; the first one registers this journal as an owner."""
@@ -117,7 +121,9 @@ class Tenant:
             mine = "SELECT run_id FROM runs WHERE id=%s AND owner=%s AND token=%s"
             if row := db.execute(mine, (key, self.id, token)).fetchone():
                 return Queued(row[0], Lease(key, token))
-        self._free_dead(db, queue)
+        if (now := time.monotonic()) >= self._look_at:
+            self._free_dead(db, queue)
+            self._look_at = now + min(0.5, self._lease_seconds / 16)
         row = db.execute(
             f"SELECT id, run_id, runs.token FROM runs JOIN heads ON heads.run = runs.id WHERE {_IS_QUEUED} "
             "AND owner IS NULL AND run_id != ALL(%s) ORDER BY id LIMIT 1 FOR UPDATE OF heads, runs SKIP LOCKED",

@@ -63,7 +63,9 @@ _log = logging.getLogger("treadle.journal")
 class Link:
     """One connection. Its user lets only one thread call it at a time."""
 
-    def __init__(self, address: Address, level: str, settings: str = "") -> None:
+    def __init__(
+        self, address: Address, level: str, settings: str = "", *, was_connected: bool = False
+    ) -> None:
         self.address = address
         self._settings = settings
         self.level = level
@@ -71,6 +73,8 @@ class Link:
         """The connection; `None` until it is needed, and after it was lost."""
         self.is_closing = threading.Event()
         """Set when the journal is being closed, after which nothing waits for the server."""
+        self._was_connected = was_connected
+        """True if the server was reached before. Then it is worth waiting for."""
 
     def connect(self) -> Db:
         """Return the connection, which is made if there is none. Raises: `psycopg.Error`."""
@@ -91,13 +95,14 @@ class Link:
             except BaseException:
                 db.close()
                 raise
-            self.db = db
+            self.db, self._was_connected = db, True
         return self.db
 
     def run(self, work: Callable[[Db], T]) -> T:
         """Return what `work` returns. If the connection is lost, connect again and do the work again.
 
-        Raises: `JournalError` if the server cannot be reached for `PATIENCE_SECONDS`, or refuses the work.
+        Raises: `JournalError` if the server cannot be reached for `PATIENCE_SECONDS`, or refuses the work. A
+        server that was never there is not waited for, unless it is starting.
         """
         give_up_at, pause_seconds, tries = None, 0.01, 0
         while True:
@@ -110,19 +115,23 @@ class Link:
                     raise self.explain(error) from error
                 if is_lost:
                     self.close()
+                failure = JournalError(_LOST_TEXT.format(name=self.address.name, text=self._text_of(error)))
                 now = time.monotonic()
                 if give_up_at is None:
                     give_up_at = now + PATIENCE_SECONDS
                     _log.info("the connection to the journal %r was lost; trying again", self.address.name)
-                if now > give_up_at or (is_lost and self.is_closing.is_set() and tries > _TRIES):
-                    raise self.explain(error) from None
+                can_wait = self._was_connected or "the database system is" in str(error)
+                if now > give_up_at or not can_wait or (self.is_closing.is_set() and tries > _TRIES):
+                    raise failure from None
             time.sleep(pause_seconds)
             pause_seconds = min(0.5, pause_seconds * 2)
 
     def explain(self, error: psycopg.Error) -> JournalError:
         """Return a `JournalError` that says what failed and what to do, without the password."""
-        text = self.address.hide(" ".join(str(error).split()))
-        return JournalError(_advise(error).format(name=self.address.name, text=text))
+        return JournalError(_advise(error).format(name=self.address.name, text=self._text_of(error)))
+
+    def _text_of(self, error: psycopg.Error) -> str:
+        return self.address.hide(" ".join(str(error).split()))
 
     def close(self) -> None:
         """Close the connection, if there is one."""
@@ -138,6 +147,7 @@ def _advise(error: psycopg.Error) -> str:
     return "the journal {name!r} failed: {text}"
 
 
+_LOST_TEXT = "the journal {name!r} cannot be reached ({text}); check that the server runs, and the address"
 _MESSAGES: tuple[tuple[tuple[type[Exception], ...], str], ...] = (
     (
         (errors.DiskFull, errors.IoError),
@@ -152,10 +162,6 @@ _MESSAGES: tuple[tuple[tuple[type[Exception], ...], str], ...] = (
     (
         (errors.DataCorrupted, errors.IndexCorrupted),
         "the journal {name!r} is damaged ({text}); see with `treadle check` what can still be read",
-    ),
-    (
-        (psycopg.OperationalError,),
-        "the journal {name!r} cannot be reached ({text}); check that the server runs, and the address",
     ),
 )
 """The texts for users, by the errors of PostgreSQL; the first that fits is used."""

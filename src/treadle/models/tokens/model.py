@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from treadle.core.errors import ConfigError, ServerError, TreadleError, UnsupportedPartError
+from treadle.core.errors import ConfigError, ProviderError, ServerError, TreadleError, UnsupportedPartError
 from treadle.core.events import Delta, ReasoningDelta, TextDelta, ToolCallDelta
 from treadle.core.packed import count_packed, unpack_ids, unpack_logprobs
 from treadle.core.parts import describe
@@ -37,6 +37,8 @@ from treadle.renderers.protocol import Renderer
 
 _MAX_IDLE = 20
 """How often in a row an engine may abort an answer without having sampled anything."""
+_MAX_REFUSALS = 300
+"""How often in a row an engine may refuse to go on with an answer, which takes about as many seconds."""
 _IDLE_SECONDS = 0.02
 _MAX_IDLE_SECONDS = 1.0
 _NO_CHAR = "\ufffd"
@@ -200,7 +202,15 @@ class TokenModel:
             settings = self.settings
             if limit is not None and len(ids) > len(prompt):
                 settings = replace(settings, max_output_tokens=limit - (len(ids) - len(prompt)))
-            piece = await self.engine.generate(ids, settings, self.renderer.stop_token_ids, watch)
+            try:
+                piece = await self.engine.generate(ids, settings, self.renderer.stop_token_ids, watch)
+            except ProviderError as error:
+                # An engine that is paused for new weights refuses requests. What was sampled before stays.
+                if len(ids) == len(prompt) or not error.is_retryable or idle >= _MAX_REFUSALS:
+                    raise
+                idle += 1
+                await asyncio.sleep(error.retry_after_seconds or _wait(idle))
+                continue
             made.append(piece)
             new = unpack_ids(piece.token_ids)
             ids += new
@@ -214,17 +224,22 @@ class TokenModel:
             if idle >= _MAX_IDLE:
                 raise ServerError(f"{self.name} aborted an answer {idle} times in a row and sampled nothing")
             if idle:
-                await asyncio.sleep(min(_MAX_IDLE_SECONDS, _IDLE_SECONDS * 2**idle))
+                await asyncio.sleep(_wait(idle))
 
     def __repr__(self) -> str:
         return f"TokenModel({self.engine!r}, {self.renderer.name!r})"
+
+
+def _wait(idle: int) -> float:
+    """Return how long to wait before an engine is asked again, in seconds."""
+    return min(_MAX_IDLE_SECONDS, _IDLE_SECONDS * 2.0 ** min(idle, 10))
 
 
 class _Sampled(Struct, frozen=True, kw_only=True):
     """One answer, which the engine may have sampled in several pieces."""
 
     token_ids: list[int]
-    logprobs: list[float] | None
+    logprobs: Sequence[float] | bytes | None
     finish: FinishReason
     last: Generated
     cached_tokens: int
@@ -235,6 +250,18 @@ class _Sampled(Struct, frozen=True, kw_only=True):
 
 def _join(made: list[Generated], token_ids: list[int], finish: FinishReason) -> _Sampled:
     """Return the pieces of an answer as one. A log probability that an engine did not return is NaN."""
+    if len(made) == 1 and not isinstance(made[0].logprobs, tuple):
+        piece = made[0]
+        return _Sampled(
+            token_ids=token_ids,
+            logprobs=piece.logprobs,
+            finish=finish,
+            last=piece,
+            cached_tokens=piece.cached_tokens,
+            forced=piece.forced,
+            versions=piece.versions,
+            weight_version=piece.weight_version,
+        )
     logprobs: list[float] = []
     forced: list[int] = []
     for piece in made:

@@ -169,7 +169,10 @@ class HttpModel(HttpEndpoint, ABC):
             answer = await self._transport.post(self._endpoint, self._headers, body)
             if watch.on_rate_limits is not None:
                 tell_rate_limits(answer, watch)
-            if is_success(answer.status) and (plain := self._read_plain(answer.body)) is not None:
+            if (
+                is_success(answer.status)
+                and (plain := self._read_plain(answer.body, request.prior)) is not None
+            ):
                 return plain
             return self.read(self._raw(answer), answer.body)
         except BadCallError as error:

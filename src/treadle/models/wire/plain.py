@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 import msgspec
 
-from treadle.core.types import Completion, FinishReason, Json, Message, Role, Settings, ToolCall, Usage
+from treadle.core.types import Completion, FinishReason, Json, Message, Prior, Role, Settings, ToolCall, Usage
 from treadle.models.wire.price import Price, cost_of
 
 # An attribute of an enum takes longer to look up than a global name.
@@ -32,9 +32,14 @@ class PlainReader(ABC):
         self._settings = settings
         self._price = price
         self._misses = 0
+        self._prior = b""
+        """The packed ids that the prompt of the answer probably begins with."""
 
-    def read(self, body: bytes) -> Completion | None:
-        """Return the completion, or `None` if the answer is not plain or is damaged."""
+    def read(self, body: bytes, prior: Prior | None = None) -> Completion | None:
+        """Return the completion, or `None` if the answer is not plain or is damaged.
+
+        `prior` has the ids of the inference before.
+        """
         if self._misses >= _MAX_MISSES:
             return None
         try:
@@ -44,6 +49,7 @@ class PlainReader(ABC):
             return None
         if self._misses:
             self._misses = 0
+        self._prior = b"" if prior is None else prior.token_ids
         return self._read(answer)
 
     @abstractmethod

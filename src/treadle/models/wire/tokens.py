@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from math import nan
 
+import msgspec
+
 from treadle.core.packed import count_packed, pack_ids, pack_logprobs
 from treadle.core.types import Json, TokenRecord
 
@@ -11,6 +13,11 @@ _UNKNOWN = -9999.0
 
 Source: vLLM 0.11, `ChatCompletionLogProb`.
 """
+
+_MAX_KNOWN_BYTES = 16_000_000
+_TAIL_BYTES = 64
+
+_decode_ids = msgspec.json.Decoder(list[int]).decode
 
 _UNKNOWN_PACKED = pack_logprobs([_UNKNOWN])
 
@@ -93,3 +100,47 @@ def read_versions(spans: Json, count: int | None) -> tuple[Versions, str | None]
     if not found or (count is not None and end != count):
         return (), None
     return (tuple(found) if len(found) > 1 and count is not None else ()), found[-1][1]
+
+
+class KnownPrompts:
+    """The JSON texts of the ids of recent prompts with their answers.
+
+    A prompt that continues one of them is compared as text, and only the ids after it are decoded, because decoding
+    all ids of long prompts at every step takes long.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[int, bytes], tuple[bytes, bytes]] = {}
+        """The packed ids of a prompt and its answer with their text, by their length and their end."""
+        self._size = 0
+
+    def read_ids(self, prompt: bytes, answer: bytes, prior: bytes) -> tuple[bytes, bytes | None]:
+        """Return the packed ids of an answer and of its prompt, given as JSON, and remember them.
+
+        `prior` has the packed ids that the prompt probably begins with. The prompt is `None` if the server gave
+        none. Raises: `msgspec.DecodeError` or `OverflowError` for JSON that is not a list of ids.
+        """
+        ids = pack_ids(_decode_ids(answer))
+        if not prompt.startswith(b"["):
+            return ids, None
+        known, text = self._known.get((len(prior), prior[-_TAIL_BYTES:]), (b"", b""))
+        rest = prompt[len(text) :]
+        if known and known == prior and rest.startswith((b",", b"]")) and prompt.startswith(text):
+            packed = prior if rest == b"]" else prior + pack_ids(_decode_ids(b"[" + rest[1:]))
+        else:
+            packed = pack_ids(_decode_ids(prompt))
+        between = b", " if b", " in prompt else b","
+        self._remember(packed + ids, b"".join([prompt[:-1], between, answer[1:-1]]))
+        return ids, packed
+
+    def _remember(self, ids: bytes, text: bytes) -> None:
+        key = (len(ids), ids[-_TAIL_BYTES:])
+        self._forget(key)
+        self._known[key] = (ids, text)
+        self._size += len(ids) + len(text)
+        while self._size > _MAX_KNOWN_BYTES:
+            self._forget(next(iter(self._known)))
+
+    def _forget(self, key: tuple[int, bytes]) -> None:
+        ids, text = self._known.pop(key, (b"", b""))
+        self._size -= len(ids) + len(text)

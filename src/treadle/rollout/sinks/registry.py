@@ -1,7 +1,8 @@
 """The sinks by name, and how they are written: `NAME:TARGET`, such as `jsonl:groups.jsonl` or `atropos:http://…`.
 
 A token format is a sink too: `verl:rows.jsonl` is a file, and `verl:rows` a folder of Parquet files. Options
-follow a question mark, as in a URL: `atropos:http://host:8000?weight=0.5`.
+follow a question mark, as in a URL: `atropos:http://host:8000?weight=0.5`. Every sink has the options `loss` (a
+loss mask, such as `last_turn`) and `renderer` (which the mask `no_reasoning` needs to find the reasoning).
 """
 
 from collections.abc import Sequence
@@ -11,7 +12,9 @@ from urllib.parse import parse_qsl
 from treadle.core.errors import ConfigError
 from treadle.core.registry import Registry, did_you_mean
 from treadle.export.token_exporter import TOKEN_FORMATS, LossMask, sampled_mask
+from treadle.renderers.registry import load_renderer
 from treadle.rollout.sinks.protocol import Sink
+from treadle.trajectory.tokens.masks import make_mask
 
 
 class MakeSink(Protocol):
@@ -50,6 +53,7 @@ def _make_sink(spec: str, group_size: int, mask: LossMask) -> Sink:
             f"the sink {spec!r} has no target; write it as NAME:TARGET, such as jsonl:groups.jsonl"
         )
     options = dict(parse_qsl(query, keep_blank_values=True))
+    mask = _take_mask(options, mask)
     if kind in SINKS:
         return SINKS.load(kind)(spec, target, options, group_size=group_size, mask=mask)
     if kind in TOKEN_FORMATS:
@@ -60,6 +64,14 @@ def _make_sink(spec: str, group_size: int, mask: LossMask) -> Sink:
     raise ConfigError(
         f"there is no sink {kind!r}{did_you_mean(kind, known) or ';'} the sinks are {', '.join(known)}"
     )
+
+
+def _take_mask(options: dict[str, str], otherwise: LossMask) -> LossMask:
+    """Take the options of every sink out of `options`, and return the loss mask that they ask for."""
+    loss, renderer = options.pop("loss", None), options.pop("renderer", None)
+    if loss is None:
+        return otherwise
+    return make_mask(loss, decode=None if renderer is None else load_renderer(renderer).decode)
 
 
 def check_keys(spec: str, options: dict[str, str], known: Sequence[str]) -> None:

@@ -2,13 +2,14 @@
 
 from typing import Any, Literal
 
-from msgspec import Struct
+import msgspec
+from msgspec import Raw, Struct
 
 from treadle.core.types import Completion, FinishReason, Json, Message, Role, Settings, TokenRecord, Usage
 from treadle.models.wire.openai import PlainAnswer, read_reason, read_usage
 from treadle.models.wire.plain import PlainReader
 from treadle.models.wire.price import Price, cost_of
-from treadle.models.wire.tokens import Versions, make_record, read_versions
+from treadle.models.wire.tokens import KnownPrompts, Versions, make_record, read_versions
 
 _RESPONSE_FIELDS = frozenset(("id", "object", "created", "model", "choices", "usage", "error"))
 _CHOICE_FIELDS = frozenset(
@@ -108,10 +109,10 @@ class _TokenChoice(Struct, forbid_unknown_fields=True, gc=False):
 
     text: str
     finish_reason: Literal["stop", "length"]
-    token_ids: list[int]
+    token_ids: Raw
     index: int = 0
     logprobs: _Logprobs | None = None
-    prompt_token_ids: list[int] | None = None
+    prompt_token_ids: Raw = Raw()
     prompt_logprobs: None = None
     stop_reason: None = None
     routed_experts: None = None
@@ -132,13 +133,20 @@ class CompletionsReader(PlainReader):
 
     def __init__(self, settings: Settings, price: Price | None) -> None:
         self._has_ids = bool(settings.return_token_ids)
+        self._known = KnownPrompts()
         super().__init__(settings, price, _TokenAnswer if self._has_ids else None)
 
-    def _read(self, answer: Any) -> Completion:
+    def _read(self, answer: Any) -> Completion | None:
         usage = None if answer.usage is None else answer.usage.read()
         choice = answer.choices[0]
         if not self._has_ids:
             return self._complete(choice.text, (), usage, answer.model, answer.id)
+        try:
+            ids, prompt = self._known.read_ids(
+                bytes(choice.prompt_token_ids), bytes(choice.token_ids), self._prior
+            )
+        except (msgspec.DecodeError, OverflowError):
+            return None
         return Completion(
             Message(Role.ASSISTANT, choice.text),
             FinishReason(choice.finish_reason),
@@ -148,8 +156,8 @@ class CompletionsReader(PlainReader):
             answer.id,
             self._settings,
             make_record(
-                choice.prompt_token_ids,
-                choice.token_ids,
+                prompt,
+                ids,
                 None if choice.logprobs is None else choice.logprobs.token_logprobs,
                 counted=None if usage is None else usage.output_tokens,
             ),

@@ -6,8 +6,10 @@ opaque at the level where it was. An answer that cannot be read is a `ServerErro
 
 from typing import Any, Literal
 
-from msgspec import Struct
+import msgspec
+from msgspec import Raw, Struct
 
+from treadle.core.packed import count_packed
 from treadle.core.types import (
     Artifact,
     Completion,
@@ -25,7 +27,7 @@ from treadle.models.wire.openai import PlainAnswer, read_reason, read_usage
 from treadle.models.wire.parts import part_of_base64
 from treadle.models.wire.plain import PlainReader
 from treadle.models.wire.price import Price, cost_of
-from treadle.models.wire.tokens import make_record, read_versions
+from treadle.models.wire.tokens import KnownPrompts, make_record, read_versions
 
 _RESPONSE_FIELDS = frozenset(
     ("id", "object", "created", "model", "choices", "usage", "error", "prompt_token_ids", "metadata")
@@ -330,10 +332,10 @@ class _TokenChoice(Struct, forbid_unknown_fields=True, gc=False):
 
     message: _Message
     finish_reason: Literal["stop", "tool_calls", "length"]
-    token_ids: list[int]
+    token_ids: Raw
     index: int = 0
     logprobs: _Logprobs | None = None
-    prompt_token_ids: list[int] | None = None
+    prompt_token_ids: Raw = Raw()
     weight_versions: list[dict[str, Json]] | None = None
     stop_reason: None = None
     matched_stop: int | str | None = None
@@ -349,7 +351,7 @@ class _TokenAnswer(PlainAnswer, forbid_unknown_fields=True, gc=False, kw_only=Tr
     """An answer with token ids."""
 
     choices: tuple[_TokenChoice]
-    prompt_token_ids: list[int] | None = None  # type: ignore[assignment]
+    prompt_token_ids: Raw = Raw()  # type: ignore[assignment]
     prompt_text: None = None
     ec_transfer_params: None = None
     metrics: None = None
@@ -363,6 +365,7 @@ class ChatReader(PlainReader):
 
     def __init__(self, settings: Settings, price: Price | None) -> None:
         self._has_ids = bool(settings.return_token_ids)
+        self._known = KnownPrompts()
         super().__init__(settings, price, _TokenAnswer if self._has_ids else None)
 
     def _read(self, answer: Any) -> Completion | None:
@@ -383,10 +386,17 @@ class ChatReader(PlainReader):
 
     def _complete_tokens(
         self, answer: _TokenAnswer, calls: tuple[ToolCall, ...], usage: Usage | None, reasoning: str | None
-    ) -> Completion:
+    ) -> Completion | None:
         choice, metadata = answer.choices[0], answer.metadata
         content = None if choice.logprobs is None else choice.logprobs.content
-        versions, newest = read_versions(choice.weight_versions, len(choice.token_ids))
+        try:
+            # vLLM has the prompt's ids beside the choices, SGLang within.
+            places = (answer.prompt_token_ids, choice.prompt_token_ids)
+            asked = next((bytes(item) for item in places if bytes(item).startswith(b"[")), b"")
+            ids, prompt = self._known.read_ids(asked, bytes(choice.token_ids), self._prior)
+        except (msgspec.DecodeError, OverflowError):
+            return None
+        versions, newest = read_versions(choice.weight_versions, count_packed(ids))
         opaque = None
         if choice.matched_stop is not None:
             opaque = {"choices": [{"matched_stop": choice.matched_stop}]}
@@ -399,8 +409,8 @@ class ChatReader(PlainReader):
             answer.id,
             self._settings,
             make_record(
-                answer.prompt_token_ids or choice.prompt_token_ids,
-                choice.token_ids,
+                prompt,
+                ids,
                 [item.logprob for item in content] if content else None,
                 counted=None if usage is None else usage.output_tokens,
                 versions=versions,

@@ -1,0 +1,146 @@
+"""Finished runs as rollouts and groups, read from a journal."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from enum import StrEnum
+from typing import Any
+
+from msgspec.structs import asdict, replace
+
+from treadle.agent.run import Run
+from treadle.core.errors import ExportError
+from treadle.core.types import Fault
+from treadle.export.groups import Group, Rollout
+from treadle.journal.protocol import CALLER, Journal
+from treadle.scoring.advantages import AdvantageKind, compute_advantages, has_variance
+from treadle.trajectory.tokens.graph import Conservation, load_tokens
+
+GROUP_LABEL = "group"
+"""The label of a run that says which group it belongs to."""
+
+
+class GroupBy(StrEnum):
+    """What makes runs a group."""
+
+    GROUP = "group"
+    """The label `group`, which `treadle rollout` gives to runs. A run without it is a group of its own."""
+    TASK = "task"
+    """The task. A run without one is a group of its own."""
+    RUN = "run"
+    """Each run is a group of its own."""
+
+
+def load_rollout(journal: Journal, run_id: str, reward: str | None = None) -> tuple[Rollout, Conservation]:
+    """Return a finished run as a rollout, and the proof that each of its sampled tokens is delivered once.
+
+    The reward is the one that is called `reward`; `None` means the sum of all. It blocks.
+
+    Raises: `RunNotFoundError`; `ExportError` if the run is not finished, failed through no fault of its model, or
+    would lose a token.
+    """
+    run = Run.load(run_id, journal)
+    if run.stop_reason is None:
+        raise ExportError(f"run {run_id!r} is not finished; resume it first")
+    if run.fault in (Fault.INFRASTRUCTURE, Fault.USER):
+        raise ExportError(f"run {run_id!r} failed through no fault of its model ({run.error}); resume it")
+    graph = load_tokens(journal, run_id)
+    if graph.conservation.faults:
+        raise ExportError(f"the tokens of run {run_id!r} cannot be delivered: {graph.conservation}")
+    known = dict(run.state.rewards)
+    total = known.get(reward) if reward is not None else sum(known.values()) if known else None
+    rollout = Rollout(
+        run_id=run_id,
+        trajectories=graph.trajectories,
+        reward=total,
+        rewards=known,
+        stop_reason=run.stop_reason,
+        messages=tuple(run.messages),
+        tools=() if run.state.started is None else run.state.started.tools,
+        usage=run.usage,
+        steps=run.steps,
+        metadata=dict(run.metadata),
+    )
+    return rollout, graph.conservation
+
+
+class Tally:
+    """The conservation of an export: the sums over its runs, and whether a token is in it twice."""
+
+    def __init__(self) -> None:
+        self.total = Conservation()
+        self._seen: set[tuple[str, int]] = set()
+        """The inferences that are delivered."""
+
+    def add(self, rollout: Rollout, conservation: Conservation) -> None:
+        """Count one rollout. Raises: `ExportError` if it has tokens that another rollout delivers."""
+        trained = {
+            (span.run_id, span.seq) for item in rollout.trajectories for span in item.spans if span.is_trained
+        }
+        if shared := trained & self._seen:
+            run_id, seq = min(shared)
+            raise ExportError(
+                f"the tokens of event {seq} of run {run_id!r} are in this export already, so run "
+                f"{rollout.run_id!r} cannot deliver them again"
+            )
+        self._seen |= trained
+        one, other = asdict(self.total), asdict(conservation)
+        self.total = Conservation(**{key: one[key] + other[key] for key in one})
+
+
+def find_groups(journal: Journal, run_ids: Iterable[str], by: GroupBy) -> dict[str, list[str]]:
+    """Return the ids of runs by the id of their group, in the order of the first run of each.
+
+    The runs of sub-agents are left out: their tokens are delivered with those of their callers.
+    """
+    groups: dict[str, list[str]] = {}
+    for run_id in run_ids:
+        run = Run.load(run_id, journal)
+        if CALLER in run.metadata:
+            continue
+        key: object = run_id
+        if by is GroupBy.GROUP:
+            key = run.metadata.get(GROUP_LABEL, run_id)
+        elif by is GroupBy.TASK:
+            key = _task_of(run) or run_id
+        groups.setdefault(str(key), []).append(run_id)
+    return groups
+
+
+def load_groups(
+    journal: Journal,
+    groups: dict[str, list[str]],
+    tally: Tally,
+    *,
+    reward: str | None = None,
+    advantages: AdvantageKind = AdvantageKind.GROUP,
+) -> Iterator[Group | tuple[str, str]]:
+    """Yield the groups that `find_groups` found; for one that cannot be delivered, its id and the reason."""
+    for number, (group_id, run_ids) in enumerate(groups.items(), 1):
+        try:
+            loaded = [load_rollout(journal, run_id, reward) for run_id in run_ids]
+            for rollout, conservation in loaded:
+                tally.add(rollout, conservation)
+        except ExportError as error:
+            yield group_id, str(error)
+            continue
+        rollouts = [rollout for rollout, _ in loaded]
+        yield make_group(group_id, number, rollouts, _task_of(Run.load(run_ids[0], journal)), advantages)
+
+
+def make_group(
+    group_id: str, number: int, rollouts: Sequence[Rollout], task: str, advantages: AdvantageKind
+) -> Group:
+    """Return a group with its advantages."""
+    rewards = [rollout.reward for rollout in rollouts]
+    found = compute_advantages(advantages, rewards)
+    return Group(
+        group_id=group_id,
+        number=number,
+        task=task,
+        rollouts=tuple([replace(item, advantage=value) for item, value in zip(rollouts, found, strict=True)]),
+        has_variance=has_variance(rewards),
+    )
+
+
+def _task_of(run: Run[Any]) -> str:
+    task = None if run.state.started is None else run.state.started.task
+    return "" if task is None else f"{task.task_set}:{task.task_id}"

@@ -1,0 +1,62 @@
+"""`treadle export` in token formats: groups, masks, and the count of tokens."""
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+from tests.cli.command import Cli
+from tests.trajectory.tokens.engine import TemplateModel, say, think
+
+from treadle import Agent, ScriptedModel, open_journal
+
+
+def write(path: Path, name: str, model: Any, *texts: str, **metadata: Any) -> None:
+    """Write a run for each text."""
+
+    async def run(journal: Any) -> None:
+        for number, text in enumerate(texts):
+            await Agent(model, journal=journal).run(text, run_id=f"{name}-{number}", metadata=metadata)
+
+    with open_journal(path) as journal:
+        asyncio.run(run(journal))
+
+
+def test_runs_are_exported_in_their_groups(cli: Cli) -> None:
+    path = cli.folder / "runs.db"
+    write(path, "a", TemplateModel([say("One."), say("Two.")]), "Go.", "Go on.", group="first")
+    write(path, "b", TemplateModel([say("Three.")]), "Go.")
+    write(path, "c", ScriptedModel(["No tokens."]), "Go.")
+    found = cli("export", "--all", "--journal", "runs.db", "--format", "tokens")
+    assert found.code == 0, found
+    rows = [json.loads(line) for line in found.out.splitlines()]
+    assert {row["run_id"]: row["group_id"] for row in rows} == {
+        "a-0": "first",
+        "a-1": "first",
+        "b-0": "b-0",
+        "c-0": "c-0",
+    }
+    assert "every token once" in found.err
+    assert "1 as text" in found.err
+    found = cli(
+        "export", "--all", "--journal", "runs.db", "-f", "trl_sft", "--group-by", "run", "-o", "x.jsonl"
+    )
+    assert found.code == 0, found
+    assert "3 groups written to 'x.jsonl'" in found.err
+    assert "c-0 left out: " in found.err
+    assert "has the grade 'text', and the format needs 'token_ids'" in found.err
+
+
+def test_a_mask_is_a_choice_among_what_was_sampled(cli: Cli) -> None:
+    (cli.folder / "weigh.py").write_text("def half(message):\n    return 0.5\n")
+    write(cli.folder / "runs.db", "a", TemplateModel([think("Hm.", "One.")]), "Go.")
+    found = cli("export", "a-0", "--journal", "runs.db", "--format", "tokens", "--mask", "weigh.py:half")
+    assert found.code == 0, found
+    row = json.loads(found.out)
+    assert row["loss"] == [0.5 * flag for flag in row["sampled"]]
+    assert sum(row["sampled"]) > 2
+    found = cli("export", "a-0", "--journal", "runs.db", "--format", "verl")
+    assert "has no reward" in found.err
+    found = cli("export", "a-0", "--journal", "runs.db", "--format", "verll")
+    assert found.code == 2
+    assert "did you mean 'verl'" in found.err

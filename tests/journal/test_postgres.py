@@ -1,0 +1,418 @@
+"""A journal in PostgreSQL: what is special about it. `tests/contract` tests what all journals have in common."""
+
+import asyncio
+import contextlib
+import logging
+import os
+import socket
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.postgres.server import Server
+
+from treadle import (
+    Agent,
+    ConfigError,
+    JournalError,
+    LeaseHeldError,
+    LeaseLostError,
+    Policy,
+    RunExistsError,
+    ScriptedModel,
+    open_journal,
+)
+from treadle.context.memory import open_memory
+from treadle.core import events as e
+from treadle.core.types import FileDelta, Message, Role
+from treadle.journal.check import Check
+from treadle.journal.protocol import QUEUE, Journal, RunFilter
+
+psycopg = pytest.importorskip("psycopg")
+STARTED = e.RunStarted(at=1.0, version=e.VERSION, policy=Policy())
+SECRET = "correct-horse-battery"
+
+
+def note(text: str) -> e.Rewarded:
+    return e.Rewarded(at=1.0, reward=0.0, name="note", detail=text)
+
+
+def details(journal: Journal, run_id: str = "r") -> list[str | None]:
+    events = journal.read(run_id)
+    assert [event.seq for event in events] == list(range(1, len(events) + 1))
+    return [event.body.detail for event in events if isinstance(event.body, e.Rewarded)]
+
+
+def execute(url: str, sql: str, *values: object) -> Any:
+    with psycopg.connect(url, autocommit=True) as db:
+        cursor = db.execute(sql, values)
+        return cursor.fetchall() if cursor.description is not None else None
+
+
+@pytest.fixture
+def journal(postgres_url: str) -> Iterator[Any]:
+    with open_journal(postgres_url) as journal:
+        yield journal
+
+
+async def begin(journal: Journal, run_id: str = "r", *bodies: e.DurableBody) -> Any:
+    writer = journal.create(run_id)
+    writer.append([STARTED, *bodies])
+    await writer.sync()
+    return writer
+
+
+async def test_a_writer_whose_lease_was_taken_over_is_refused(postgres_url: str) -> None:
+    """By the server's clock the owner was silent for too long; its next append must not be kept."""
+    with open_journal(postgres_url, lease_seconds=30) as first, open_journal(postgres_url) as second:
+        lost = await begin(first)
+        other = await begin(first, "other")
+        with pytest.raises(LeaseHeldError, match=f"process {os.getpid()} "):
+            await second.acquire("r")
+        execute(postgres_url, "UPDATE treadle.owners SET beat_at = beat_at - interval '31 s'")
+        execute(
+            postgres_url, "UPDATE treadle.owners SET beat_at = clock_timestamp() WHERE lease_seconds != 30"
+        )
+        # The time before the server was started does not count.
+        started = execute(
+            postgres_url, "SELECT clock_timestamp() - pg_postmaster_start_time() > interval '31 s'"
+        )
+        if not started[0][0]:
+            execute(postgres_url, "UPDATE treadle.owners SET lease_seconds = 0.01 WHERE lease_seconds = 30")
+            await asyncio.sleep(0.05)
+        taken = await second.acquire("r")
+        lost.append([note("late")])
+        other.append([note("kept")])
+        with pytest.raises(LeaseLostError, match="taken over"):
+            await lost.sync()
+        await other.sync()
+        taken.append([note("taken over")])
+        await taken.sync()
+        await lost.release()
+        assert details(second) == ["taken over"]
+        assert details(second, "other") == ["kept"]
+        assert list(second.find_faults()) == []
+
+
+async def test_two_journals_never_claim_the_same_run(postgres_url: str) -> None:
+    with open_journal(postgres_url) as first, open_journal(postgres_url) as second:
+        for number in range(30):
+            writer = first.create(f"r{number:02}")
+            turn = e.TurnStarted(at=1.0, turn=1, message=Message(Role.USER, "go"))
+            writer.append(
+                [e.RunStarted(at=1.0, version=e.VERSION, policy=Policy(), metadata={QUEUE: "q"}), turn]
+            )
+            await writer.release()
+        await writer.sync()
+        claimed: list[str] = []
+
+        async def work(journal: Journal) -> None:
+            while (writer := await journal.claim("q")) is not None:
+                claimed.append(writer.run_id)
+
+        await asyncio.gather(*[work(item) for item in (first, second) * 3])
+        assert sorted(claimed) == [f"r{number:02}" for number in range(30)]
+
+
+class Proxy:
+    """A server between client and PostgreSQL that can keep the answers to itself."""
+
+    def __init__(self, folder: Path, target: Path) -> None:
+        self.target = target
+        self.is_silent = False
+        self._listening = socket.socket(socket.AF_UNIX)
+        self._listening.bind(str(folder / ".s.PGSQL.5432"))
+        self._listening.listen()
+        self._open: list[socket.socket] = []
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def cut(self) -> None:
+        """Close all connections, and let new ones through."""
+        self.is_silent, found, self._open = False, self._open, []
+        for item in found:
+            with contextlib.suppress(OSError):
+                item.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        self._listening.close()
+        self.cut()
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                client, _ = self._listening.accept()
+                server = socket.socket(socket.AF_UNIX)
+                server.connect(str(self.target / ".s.PGSQL.5432"))
+                self._open += [client, server]
+                threading.Thread(target=self._pass, args=(client, server, False), daemon=True).start()
+                threading.Thread(target=self._pass, args=(server, client, True), daemon=True).start()
+
+    def _pass(self, source: socket.socket, target: socket.socket, is_answer: bool) -> None:
+        with contextlib.suppress(OSError):
+            while data := source.recv(65536):
+                if not (is_answer and self.is_silent):
+                    target.sendall(data)
+            target.shutdown(socket.SHUT_RDWR)
+
+
+@pytest.fixture
+def proxy(tmp_path: Path, postgres_server: Server) -> Iterator[Proxy]:
+    proxy = Proxy(tmp_path, postgres_server.folder)
+    yield proxy
+    proxy.close()
+
+
+async def test_what_the_server_kept_without_answering_is_kept_once(
+    proxy: Proxy, tmp_path: Path, postgres_url: str
+) -> None:
+    """Nobody knows then whether it was committed. New runs, appended events and leases are tested."""
+    url = f"{postgres_url.partition('?')[0]}?host={tmp_path}"
+    with open_journal(url) as journal, open_journal(postgres_url) as witness:
+        writer = await begin(journal)
+        proxy.is_silent = True
+        writer.append([note("1")])
+        new = journal.create("new")
+        new.append([STARTED, note("2")])
+        waiting = asyncio.gather(writer.sync(), new.sync())
+        async with asyncio.timeout(60):
+            while "new" not in {info.run_id for info in witness.runs()} or not details(witness):
+                await asyncio.sleep(0.01)
+        assert not waiting.done()
+        proxy.cut()
+        await asyncio.wait_for(waiting, 60)
+        writer.append([note("3")])
+        new.append([note("4")])
+        await asyncio.gather(writer.sync(), new.sync())
+        assert (details(witness), details(witness, "new")) == (["1", "3"], ["2", "4"])
+        await new.release()
+        await new.sync()
+        proxy.is_silent = True
+        taking = asyncio.ensure_future(journal.acquire("new"))
+        await asyncio.sleep(0.2)
+        proxy.cut()
+        again = await asyncio.wait_for(taking, 60)
+        again.append([note("5")])
+        await again.sync()
+        assert details(witness, "new") == ["2", "4", "5"]
+
+
+async def test_an_id_that_another_took_while_the_connection_was_lost_is_refused(
+    proxy: Proxy, tmp_path: Path, postgres_url: str
+) -> None:
+    url = f"{postgres_url.partition('?')[0]}?host={tmp_path}"
+    with open_journal(url) as journal, open_journal(postgres_url) as other:
+        await begin(journal, "first")
+        await begin(other, "r", note("theirs"))
+        proxy.is_silent = True
+        mine = journal.create("r")
+        mine.append([STARTED, note("theirs")])
+        waiting = asyncio.ensure_future(mine.sync())  # type: ignore[arg-type]
+        await asyncio.sleep(0.1)
+        proxy.cut()
+        with pytest.raises(RunExistsError):
+            await asyncio.wait_for(waiting, 60)
+
+
+async def test_connections_that_the_server_ends_are_made_again(postgres_url: str, journal: Any) -> None:
+    end = (
+        "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity "
+        "WHERE datname = current_database() AND pid != pg_backend_pid()"
+    )
+    writer = await begin(journal)
+    following = journal.follow("r", 1)
+    coming = asyncio.ensure_future(anext(following))
+    for number in range(1, 30):
+        writer.append([note(str(number))])
+        if number % 5 == 0:
+            execute(postgres_url, end)
+        await writer.sync()
+    assert details(journal) == [str(number) for number in range(1, 30)]
+    assert (await asyncio.wait_for(coming, 60)).seq == 2
+    await following.aclose()
+
+
+def test_the_password_is_in_no_message(
+    postgres_server: Server, postgres_url: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with open_journal(postgres_url):
+        pass
+    execute(postgres_url, f"CREATE ROLE guest LOGIN PASSWORD '{SECRET}'")
+    caplog.set_level(logging.DEBUG)
+    path = postgres_url.partition("@")[2]
+    texts = []
+    for url in (
+        f"postgres://guest:{SECRET}@{path}",  # it may not read the tables
+        f"postgres://nobody:{SECRET}@{path}",
+        f"postgres://guest:{SECRET}@127.0.0.1:1/x",
+        f"postgres://guest:{SECRET} and more@h/x",
+        f"postgres://guest:{SECRET}@more@h.invalid/x",
+        f"postgres://guest:{SECRET}@h:port/x?wrong=1",
+        f"postgresql://guest@/x?host=/none&password={SECRET}",
+    ):
+        with pytest.raises((JournalError, ConfigError)) as caught:
+            open_journal(url)
+        found: BaseException | None = caught.value
+        while found is not None:
+            texts += [str(found), repr(found)]
+            found = found.__cause__
+    assert SECRET not in "".join(texts) + caplog.text
+    assert "battery" not in "".join(texts)
+    execute(postgres_url, "GRANT ALL ON SCHEMA treadle TO guest")
+    execute(postgres_url, "GRANT ALL ON ALL TABLES IN SCHEMA treadle TO guest")
+    execute(postgres_url, "GRANT ALL ON ALL SEQUENCES IN SCHEMA treadle TO guest")
+    with open_journal(f"postgres://guest:{SECRET}@{path}") as journal:
+        agent = Agent(ScriptedModel(["done"]), journal=journal)
+        run = agent.run_sync("go")
+        assert SECRET not in repr(journal) + repr(agent)
+        kept = b"".join([event.raw or b"" for event in journal.read(run.run_id)])
+        assert SECRET.encode() not in kept
+    execute(postgres_url, "DROP OWNED BY guest")
+    execute(postgres_url, "DROP ROLE guest")
+
+
+async def test_any_text_is_kept(journal: Any) -> None:
+    """PostgreSQL's texts have no NUL. The escape for it is kept too."""
+    for run_id, text in (
+        ("nul", "a\0b"),
+        ("escape", "\ufffe0"),
+        ("both", "\ufffe\0\ufffe1"),
+        ("quotes", "'\"\\{}"),
+    ):
+        turn = e.TurnStarted(at=1.0, turn=1, message=Message(Role.USER, text))
+        labelled = e.RunStarted(at=1.0, version=e.VERSION, policy=Policy(), metadata={text: text}, model=text)
+        writer = journal.create(run_id)
+        writer.append([labelled, turn])
+        await writer.sync()
+        (info,) = journal.runs(RunFilter(labels={text: text}))
+        assert (info.run_id, info.input, info.model, info.labels) == (run_id, text, text, {text: text})
+    unencodable, good = journal.create("\ud800"), journal.create("good")
+    for writer in (unencodable, good):
+        writer.append([STARTED])
+    with pytest.raises(JournalError, match="cannot be kept"):
+        await unencodable.sync()
+    await good.sync()
+
+
+async def test_damage_is_found(postgres_url: str, journal: Any) -> None:
+    for run_id in ("body", "gone", "facts"):
+        writer = await begin(journal, run_id, note("1"))
+        writer.append([note("2")])
+        await writer.sync()
+        await writer.release()
+        await writer.sync()
+    execute(
+        postgres_url,
+        "UPDATE treadle.frames SET body = set_byte(body, 5, 0) FROM treadle.runs "
+        "WHERE run = id AND run_id = 'body' AND seq = 3",
+    )
+    execute(
+        postgres_url,
+        "DELETE FROM treadle.frames USING treadle.runs WHERE run = id AND run_id = 'gone' AND seq = 1",
+    )
+    execute(
+        postgres_url,
+        "UPDATE treadle.heads SET steps = 7 FROM treadle.runs WHERE run = id AND run_id = 'facts'",
+    )
+    check = Check(journal)
+    for run_id, problem in (("body", "other content"), ("gone", "is missing"), ("facts", "other content")):
+        (found, *_) = check.check_run(run_id).problems
+        assert problem in found
+    assert len(journal.read("body", until_seq=2)) == 2
+    execute(postgres_url, "DELETE FROM treadle.heads USING treadle.runs WHERE run = id AND run_id = 'gone'")
+    assert len(list(check.check_store())) == 2
+
+
+async def test_a_journal_that_was_copied_to_another_server_is_followed_in_order(postgres_url: str) -> None:
+    """Transactions there may have numbers that this server has not reached."""
+    with open_journal(postgres_url) as journal:
+        writer = await begin(journal)
+        for number in range(5):
+            writer.append([note(str(number))])
+            await writer.sync()
+    execute(postgres_url, "UPDATE treadle.frames SET xact = xact + 1000000000000")
+    with open_journal(postgres_url) as journal:
+        writer = await journal.acquire("r")
+        following = journal.follow(None)
+        assert [(await anext(following)).seq for _ in range(6)] == [1, 2, 3, 4, 5, 6]
+        writer.append([note("new")])
+        await writer.sync()
+        assert (await asyncio.wait_for(anext(following), 60)).seq == 7
+        await following.aclose()  # type: ignore[attr-defined]
+
+
+async def test_a_content_that_another_run_begins_to_need_is_not_deleted(postgres_url: str) -> None:
+    with open_journal(postgres_url) as first, open_journal(postgres_url) as second:
+        digest = "a" * 64
+        delta = FileDelta(changed={"f": digest})
+
+        async def write(journal: Journal, run_id: str) -> Any:
+            writer = journal.create(run_id)
+            writer.append(
+                [STARTED, e.SnapshotTaken(at=1.0, snapshot_id="s", delta=delta)], {digest: b"content"}
+            )
+            await writer.release()
+            await writer.sync()
+
+        await write(first, "kept-0")
+        for number in range(10):
+            deleting = asyncio.to_thread(first.delete, f"kept-{number}")
+            await asyncio.gather(deleting, write(second, f"kept-{number + 1}"))
+            assert second.read_stored(digest) == b"content"
+
+
+def test_what_is_no_journal_is_refused(postgres_server: Server, postgres_url: str) -> None:
+    with pytest.raises(JournalError, match="there is no journal in"):
+        open_journal(postgres_url, must_exist=True)
+    with pytest.raises(JournalError, match="does not exist"):
+        open_journal(postgres_server.url("none_such"))
+    with pytest.raises(ConfigError, match="'memory'; PostgreSQL has 'process' or 'power'"):
+        open_journal(postgres_url, level="memory")
+    open_journal(postgres_url).close()
+    execute(postgres_url, "UPDATE treadle.meta SET version = 99")
+    with pytest.raises(JournalError, match="newer Treadle"):
+        open_journal(postgres_url)
+    execute(postgres_server.url(), "CREATE DATABASE latin ENCODING 'LATIN1' TEMPLATE template0")
+    with pytest.raises(JournalError, match="'LATIN1'; make one with UTF8"):
+        open_journal(postgres_server.url("latin"))
+    execute(postgres_server.url(), "DROP DATABASE latin WITH (FORCE)")
+
+
+def test_the_strongest_level_stays(postgres_url: str) -> None:
+    for level, expected in (("process", "process"), ("power", "power"), ("process", "power")):
+        with open_journal(postgres_url, level=level) as journal:
+            assert journal.level == expected  # type: ignore[attr-defined]
+
+
+def test_what_a_database_cannot_do_is_told(journal: Any, tmp_path: Path) -> None:
+    with pytest.raises(JournalError, match="pg_dump"):
+        journal.backup(tmp_path / "copy.db")
+    with pytest.raises(ConfigError, match="no room for memories"):
+        open_memory(journal)
+
+
+async def test_a_forked_child_leaves_the_connections_alone(journal: Any) -> None:
+    writer = await begin(journal)
+    pid = os.fork()
+    if not pid:
+        try:
+            journal.close()
+        finally:
+            os._exit(0)
+    os.waitpid(pid, 0)
+    writer.append([note("goes on")])
+    await writer.sync()
+    assert details(journal) == ["goes on"]
+
+
+def test_many_processes_make_the_tables_at_once(postgres_url: str) -> None:
+    journals: list[Any] = []
+    threads = [threading.Thread(target=lambda: journals.append(open_journal(postgres_url))) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(journals) == 8
+    for journal in journals:
+        journal.close()

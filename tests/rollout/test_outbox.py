@@ -1,0 +1,117 @@
+"""The queue on disk, with sinks that write files."""
+
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.export.token_formats.groups import make_group
+
+from treadle import ConfigError
+from treadle.engines.ledger import Item, Ledger, Outcome, Status
+from treadle.export.token_files import read_group_file
+from treadle.rollout.outbox import Outbox, ParcelStatus
+from treadle.rollout.sinks.registry import make_sinks
+
+
+def count(ledger: Ledger, outbox: Outbox, number: int, *, fails: bool = False, **options: Any) -> None:
+    """Count a group, and put it into the queue in the same transaction."""
+    ledger.plan(Item(number, "files", "", {}))
+    parcels = outbox.encode(make_group(number, **options))
+
+    def settle(connection: sqlite3.Connection) -> Outcome:
+        outbox.put(connection, parcels)
+        if fails:
+            raise RuntimeError
+        return Outcome(status=Status.KEPT)
+
+    ledger.count(number, 1, settle)
+    outbox.wake()
+
+
+def sinks(path: Path) -> list[Any]:
+    return make_sinks(
+        [f"jsonl:{path / 'a.jsonl'}", f"verl:{path / 'b'}", f"parquet:{path / 'c'}"], group_size=4
+    )
+
+
+async def test_every_sink_gets_every_group(tmp_path: Path) -> None:
+    pytest.importorskip("pyarrow")
+    path = tmp_path / "ledger.db"
+    with Ledger(path) as ledger:
+        async with Outbox(path, sinks(tmp_path)) as outbox:
+            count(ledger, outbox, 1)
+            count(ledger, outbox, 2, branches=[1, 2, 1, 1])
+            count(ledger, outbox, 3, rewards=[None, 1.0, 0.0, 0.0])
+            await outbox.drain()
+            refused = outbox.refusals()
+            assert [(item.sink.partition(":")[0], item.key) for item in refused] == [("verl", "g3")]
+            assert "has no reward" in refused[0].reason
+            assert outbox.counts()[f"jsonl:{tmp_path / 'a.jsonl'}"][ParcelStatus.DONE] == 3
+    assert [group.number for group in read_group_file(tmp_path / "a.jsonl")] == [1, 2, 3]
+    assert sorted(item.name for item in (tmp_path / "b").iterdir()) == ["g1.parquet", "g2.parquet"]
+    (group,) = read_group_file(tmp_path / "c" / "g2.parquet")
+    assert [len(rollout.trajectories) for rollout in group.rollouts] == [1, 2, 1, 1]
+
+
+async def test_a_group_that_is_not_counted_is_not_delivered(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.db"
+    with Ledger(path) as ledger:
+        async with Outbox(path, make_sinks([f"jsonl:{tmp_path / 'a.jsonl'}"], group_size=4)) as outbox:
+            with pytest.raises(RuntimeError):
+                count(ledger, outbox, 1, fails=True)
+            assert outbox.backlog == 0
+
+
+@pytest.mark.parametrize("left", ["nothing", "a part", "all"])
+async def test_a_line_that_was_written_and_not_acknowledged_is_written_once(
+    left: str, tmp_path: Path
+) -> None:
+    """A worker that dies between the file and the queue leaves nothing, a part of a group, or all of it."""
+    path, out = tmp_path / "ledger.db", tmp_path / "a.jsonl"
+    specs = [f"jsonl:{out}"]
+    with Ledger(path) as ledger:
+        async with Outbox(path, make_sinks(specs, group_size=4)) as outbox:
+            count(ledger, outbox, 1)
+            await outbox.drain()
+            size = out.stat().st_size
+            count(ledger, outbox, 2)
+            await outbox.drain()
+        whole = out.read_bytes()
+        # As if the second acknowledgement had been lost.
+        ledger.connection.execute(
+            "UPDATE parcels SET status = 'queued', data = ? WHERE key = 'g2'", (whole[size:],)
+        )
+        ledger.connection.execute("UPDATE sink_notes SET value = ? WHERE name = 'end'", (str(size),))
+        kept = {"nothing": size, "a part": size + 100, "all": len(whole)}[left]
+        out.write_bytes(whole[:kept])
+        async with Outbox(path, make_sinks(specs, group_size=4)) as outbox:
+            await outbox.drain()
+    assert out.read_bytes() == whole
+
+
+async def test_a_foreign_or_shortened_file_is_refused(tmp_path: Path) -> None:
+    path, out = tmp_path / "ledger.db", tmp_path / "a.jsonl"
+    specs = [f"jsonl:{out}"]
+    with Ledger(path) as ledger:
+        out.write_text("mine\n")
+        with pytest.raises(ConfigError, match="exists already"):
+            Outbox(path, make_sinks(specs, group_size=4))
+        out.unlink()
+        async with Outbox(path, make_sinks(specs, group_size=4)) as outbox:
+            count(ledger, outbox, 1)
+            await outbox.drain()
+        out.write_bytes(out.read_bytes()[:-10])
+        with pytest.raises(ConfigError, match="lines are missing"):
+            Outbox(path, make_sinks(specs, group_size=4))
+
+
+def test_mistakes_in_the_text_of_a_sink_are_named() -> None:
+    for spec, text in (
+        ("jsonl", "no target"),
+        ("jsnl:a", "did you mean 'jsonl'"),
+        ("jsonl:a?formt=verl", "did you mean 'format'"),
+        ("jsonl:a.jsonl?format=x", "unknown token format 'x'"),
+    ):
+        with pytest.raises(ConfigError, match=text):
+            make_sinks([spec], group_size=4)
