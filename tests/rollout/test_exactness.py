@@ -6,6 +6,7 @@ The mock engines keep a log of what they sampled, with which the trajectories ar
 import asyncio
 import json
 import os
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +24,7 @@ from treadle.tasks.files import TASK_SET
 from treadle.trajectory.tokens import Drift, TokenGraph, load_tokens
 
 IS_FULL = bool(os.environ.get("TREADLE_FULL"))
-TASKS = ("csv_sum-0001", "json_merge-0002", "limit_rule-0002", "log_errors-0003")
-TASKS = TASKS * 5 if IS_FULL else TASKS[:2]
+TASKS = [task.task_id for task in islice(TASK_SET, 22)] if IS_FULL else ["csv_sum-0001", "json_merge-0002"]
 VARIANTS = ("", "+strip_thinking", "+sort_arguments", "+prefill_thinking+strip_thinking")
 TOKENS = [name for name in ENDPOINTS if not name.endswith("chat")]
 
