@@ -194,6 +194,19 @@ class HttpTokenEngine(HttpEndpoint):
         )
 
 
+def write_sampling(settings: Settings, stop_token_ids: Sequence[int], **own: Json) -> dict[str, Json]:
+    """Return the sampling parameters that all engines call by the same names, and an engine's own. `None` is left
+    out."""
+    fields: dict[str, Json] = {
+        "temperature": settings.temperature,
+        "top_p": settings.top_p,
+        "stop": settings.stop,
+        "stop_token_ids": list(stop_token_ids) or None,
+        **own,
+    }
+    return {name: value for name, value in fields.items() if value is not None}
+
+
 def _ignore(delta: Delta) -> None:
     """Do nothing: engines stream ids and not deltas."""
 
