@@ -217,7 +217,9 @@ def test_a_group_of_old_weights_is_dropped_when_it_is_delivered(tmp_path: Path, 
     rollouts._listener = told = Told()
     result = asyncio.run(rollouts.run())
     if limit == 0:
-        assert told.reasons() == ["stale: 1 versions behind, and max_staleness is 0"]
+        assert told.reasons() == [
+            "stale: the weights are 1 ahead of its oldest token, and max_staleness is 0"
+        ]
         assert [line["staleness"] for line in lines(tmp_path)] == [0, 0]
     else:
         assert sorted(line["staleness"] for line in lines(tmp_path)) == [0, 1]
@@ -262,6 +264,19 @@ def test_a_trainer_gets_each_group_once_and_the_last_one_again_after_a_crash(tmp
     second = asyncio.run(take(9))
     assert second[0] == first[1]
     assert (len({*first, *second}), len(first) + len(second)) == (5, 6)
+
+
+def test_a_closed_loop_can_be_begun_again(tmp_path: Path) -> None:
+    async def work() -> list[str]:
+        rollouts = make(tmp_path, groups=4)
+        async for group in rollouts:
+            first = group.group_id
+            break
+        await rollouts.aclose()
+        return [first, *[group.group_id async for group in rollouts]]
+
+    found = asyncio.run(work())
+    assert (found[0], len(found), len(set(found))) == (found[1], 5, 4)
 
 
 def test_rollouts_come_one_by_one(tmp_path: Path) -> None:

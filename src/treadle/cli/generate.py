@@ -44,6 +44,14 @@ def generate(
         ),
     ] = None,
     seed: Annotated[int | None, typer.Option("--seed", metavar="N", help="The seed of the plan.")] = None,
+    engine: Annotated[
+        str | None,
+        typer.Option(
+            "--engine",
+            metavar="ENGINE",
+            help="Where the runs of samples are driven: here, local:N in N worker processes, or ray[:N].",
+        ),
+    ] = None,
     settings: Annotated[
         list[str] | None,
         typer.Option(
@@ -95,7 +103,7 @@ def generate(
         return generating.print_schema()
     if is_init:
         return generating.print_starter()
-    options = {"out": out, "num_samples": num_samples, "model": model, "seed": seed}
+    options = {"out": out, "num_samples": num_samples, "model": model, "seed": seed, "engine": engine}
     given = {name: str(value) for name, value in options.items() if value is not None}
     changes = generating.Changes(given, tuple(settings or ()))
     if is_dry:

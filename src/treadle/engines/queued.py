@@ -16,13 +16,14 @@ from treadle.agent.agent import Agent
 from treadle.agent.driving.begin import enqueue
 from treadle.agent.driving.resume import go_on, reopen, resume_run
 from treadle.agent.once import given_for
-from treadle.agent.options import Given, StreamOptions
+from treadle.agent.options import Given, SessionOptions, StreamOptions
 from treadle.agent.run import Run
 from treadle.agent.task import Task, load_task
 from treadle.core.errors import ConfigError, JournalError, RunExistsError, WorkerError
 from treadle.core.state import Status
-from treadle.core.types import Fault, StopReason
-from treadle.engines.protocol import RunnerOptions, RunnerStatus
+from treadle.core.types import Fault, StopReason, Usage
+from treadle.engines.protocol import RunnerOptions, RunnerStatus, Turns
+from treadle.engines.turns import QueuedSession, used_since
 from treadle.engines.watched import Count
 from treadle.journal.protocol import Journal, RunFilter, RunInfo, queue_of
 from treadle.loop.wayout import see_through
@@ -85,6 +86,8 @@ class QueueRunner:
         """The runs that have not ended; a future gets an exception if the run is given up."""
         self._tasks: list[asyncio.Task[None]] = []
         self._is_closed = False
+        self.on_used: Callable[[Usage, float | None], None] = lambda usage, cost_usd: None
+        """The function that is told what a turn or run has used since it was left to the workers."""
 
     async def run(
         self, agent: Agent[Any], run_id: str, task: str | Task, /, **options: Unpack[StreamOptions]
@@ -95,6 +98,7 @@ class QueueRunner:
         if not isinstance(task, str):
             load_task(f"{task.task_set}:{task.task_id}")  # a worker does the same
         given = given_for(agent, options)
+        before: tuple[Usage, float | None] = (Usage(), 0.0)
         with self._await_end(run_id) as ended:
             try:
                 await enqueue(agent, task, given, {**options, "run_id": run_id}, self._options.queue)
@@ -102,12 +106,25 @@ class QueueRunner:
                 info = await asyncio.to_thread(self._look_up, run_id)
                 if not await self._waits(agent, info, given):
                     return await resume_run(agent, run_id, given)
+                before = Usage(info.input_tokens, info.output_tokens), info.cost_usd
             self._start()
             await ended
         run = await asyncio.to_thread(Run.load, run_id, self._journal)
+        self.on_used(*used_since(before, run))
         if not isinstance(task, str) and _lacks_grade(run):
             return await resume_run(agent, run_id, given)
         return Run(run_id, run.state, self._journal, agent.answer)
+
+    def session(self, agent: Agent[Any], run_id: str, /, **options: Unpack[SessionOptions]) -> Turns:
+        """See `Runner.session`."""
+        return QueuedSession(
+            agent, run_id, options, self._options.queue, self._turn_ended, lambda *used: self.on_used(*used)
+        )
+
+    async def _turn_ended(self, run_id: str) -> None:
+        with self._await_end(run_id) as ended:
+            self._start()
+            await ended
 
     @contextlib.contextmanager
     def _await_end(self, run_id: str) -> Any:

@@ -1,8 +1,8 @@
 """Finished runs as rollouts and groups, read from a journal."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import StrEnum
-from typing import Any
+from typing import Any, TypeAlias
 
 from msgspec.structs import asdict, replace
 
@@ -11,8 +11,10 @@ from treadle.core.errors import ExportError
 from treadle.core.types import Fault
 from treadle.export.groups import Group, Rollout
 from treadle.journal.protocol import CALLER, Journal
-from treadle.scoring.advantages import AdvantageKind, compute_advantages, has_variance
 from treadle.trajectory.tokens.graph import Conservation, load_tokens
+
+Advantages: TypeAlias = Callable[[Sequence[float | None]], Sequence[float | None]]
+"""A function that returns the advantages of a group, aligned with its rewards."""
 
 GROUP_LABEL = "group"
 """The label of a run that says which group it belongs to."""
@@ -111,9 +113,12 @@ def load_groups(
     tally: Tally,
     *,
     reward: str | None = None,
-    advantages: AdvantageKind = AdvantageKind.GROUP,
+    advantages: Advantages | None = None,
 ) -> Iterator[Group | tuple[str, str]]:
-    """Yield the groups that `find_groups` found; for one that cannot be delivered, its id and the reason."""
+    """Yield the groups that `find_groups` found; for one that cannot be delivered, its id and the reason.
+
+    `advantages` computes those of a group from its rewards; without it, rollouts have none.
+    """
     for number, (group_id, run_ids) in enumerate(groups.items(), 1):
         try:
             loaded = [load_rollout(journal, run_id, reward) for run_id in run_ids]
@@ -123,21 +128,22 @@ def load_groups(
             yield group_id, str(error)
             continue
         rollouts = [rollout for rollout, _ in loaded]
-        yield make_group(group_id, number, rollouts, _task_of(Run.load(run_ids[0], journal)), advantages)
+        yield _make_group(group_id, number, rollouts, _task_of(Run.load(run_ids[0], journal)), advantages)
 
 
-def make_group(
-    group_id: str, number: int, rollouts: Sequence[Rollout], task: str, advantages: AdvantageKind
+def _make_group(
+    group_id: str, number: int, rollouts: Sequence[Rollout], task: str, advantages: Advantages | None
 ) -> Group:
-    """Return a group with its advantages."""
     rewards = [rollout.reward for rollout in rollouts]
-    found = compute_advantages(advantages, rewards)
+    if advantages is not None:
+        pairs = zip(rollouts, advantages(rewards), strict=True)
+        rollouts = [replace(item, advantage=value) for item, value in pairs]
     return Group(
         group_id=group_id,
         number=number,
         task=task,
-        rollouts=tuple([replace(item, advantage=value) for item, value in zip(rollouts, found, strict=True)]),
-        has_variance=has_variance(rewards),
+        rollouts=tuple(rollouts),
+        has_variance=len({reward for reward in rewards if reward is not None}) > 1,
     )
 
 

@@ -173,8 +173,3 @@ class Config(Section):
         """Return what makes text of token ids; `None` if the model has no renderer. Raises: `ConfigError`."""
         name = self.model.renderer if isinstance(self.model, ModelTable) else None
         return None if name is None else load_renderer(name).decode
-
-    def describe(self) -> dict[str, Json]:
-        """Return the configuration as JSON values."""
-        described: dict[str, Json] = self.model_dump(mode="json", exclude_defaults=True)
-        return described

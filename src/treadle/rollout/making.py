@@ -268,9 +268,9 @@ class Making:
         self._admitted += 1
 
     async def _until_free(self) -> None:
-        """Wait until a slot is free, and not too many complete groups wait for their receivers."""
+        """Wait until all planned rollouts have begun, and not too many complete groups wait for their receivers."""
         while True:
-            await self._slots.until_free()
+            await self._slots.until_all_begun()
             if self.progress.waiting < self._ahead:
                 return
             self._changed.clear()

@@ -138,10 +138,6 @@ class PassRates:
         before = self._counts.get(key, (0, 0))
         self._counts[key] = before[0] + solved, before[1] + graded
 
-    def weight(self, task: str) -> float:
-        """Return how likely a task is drawn, in relation to a new one."""
-        return self._weight(self._key(task))
-
     def draw(self, draw: Draw) -> str:
         """Return a task."""
         weights = [self._weight(key) * len(self._members[key]) for key in self._keys]

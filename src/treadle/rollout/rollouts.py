@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -87,6 +87,8 @@ class Rollouts:
         """The weights of the engines."""
         self._stop = asyncio.Event()
         self._work: Making | None = None
+        self._loop: AsyncGenerator[Group, None] | None = None
+        """The loop of `async for`; `None` if there was none."""
 
     async def run(self, stop: asyncio.Event | None = None) -> Result:
         """Make all groups, deliver them to the sinks, and return the outcome.
@@ -100,7 +102,7 @@ class Rollouts:
             end = await work.run()
             return Result(end, self.progress, self.folder, work.refusals())
 
-    async def groups(self) -> AsyncIterator[Group]:
+    async def groups(self) -> AsyncGenerator[Group, None]:
         """Yield the groups as they are completed. Leaving the loop stops the work; it can be continued."""
         async with self._open(self._stop, is_consumed=True) as work:
             making = asyncio.ensure_future(work.run())
@@ -117,7 +119,13 @@ class Rollouts:
                 await asyncio.wait([making])
 
     def __aiter__(self) -> AsyncIterator[Group]:
-        return self.groups()
+        self._loop = self.groups()
+        return self._loop
+
+    async def aclose(self) -> None:
+        """Stop the work of an `async for` loop that was left early, and wait until it has ended."""
+        if self._loop is not None:
+            await self._loop.aclose()
 
     def groups_sync(self) -> Iterator[Group]:
         """Yield what `groups` yields, and block in between."""

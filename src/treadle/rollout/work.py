@@ -231,7 +231,8 @@ class GroupWork:
         staleness = self.staleness_of(result)
         most = self._config.max_staleness
         if dropped is None and most is not None and staleness > most:
-            dropped = DroppedError(f"stale: {staleness} versions behind, and max_staleness is {most}")
+            text = f"the weights are {staleness} ahead of its oldest token, and max_staleness is {most}"
+            dropped = DroppedError(f"stale: {text}")
         if dropped is not None:
             return replace(outcome, status=dropped.status, reasons=(str(dropped),))
         group = self.make_group(result)

@@ -34,7 +34,13 @@ from treadle.datagen.generate import generate as generate_dataset
 from treadle.datagen.progress import Notice, Progress
 from treadle.datagen.topics.store import load_topics
 
-_KEYS = {"out": "output.path", "num_samples": "generation.num_samples", "model": "models", "seed": "seed"}
+_KEYS = {
+    "out": "output.path",
+    "num_samples": "generation.num_samples",
+    "model": "models",
+    "seed": "seed",
+    "engine": "generation.engine",
+}
 """The keys of the configuration that options override."""
 
 

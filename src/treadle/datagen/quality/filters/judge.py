@@ -6,13 +6,13 @@ from msgspec.structs import replace
 from pydantic import BaseModel, Field
 
 from treadle.agent.agent import Agent
-from treadle.agent.once import run_once
 from treadle.core.errors import ConfigError, ServerError
 from treadle.core.types import Json, Message, Role
 from treadle.datagen.config.model import Config
 from treadle.datagen.conversations.bill import labels
 from treadle.datagen.prompts import write_facts
 from treadle.datagen.quality.protocol import Candidate, Filter, Resources, Settings, Verdict
+from treadle.engines.runners import HereRunner
 from treadle.models.protocol import Model
 
 _INSTRUCTIONS = (
@@ -68,7 +68,8 @@ class JudgeFilter(Filter[Settings]):
         run_id, sample_id = f"{candidate.run_id}-judge", candidate.spec.sample_id
         attempt = candidate.run_id.rpartition("-")[2]
         metadata = labels(config.name, "judge", sample_id, int(attempt) if attempt.isdecimal() else 1)
-        run = await run_once(
+        runner = candidate.runner or HereRunner()
+        run = await runner.run(
             agent, run_id, _write_request(candidate, self._section.rubric), metadata=metadata
         )
         if run.error is not None or run.stop_reason != "completed":
