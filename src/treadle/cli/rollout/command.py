@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from treadle.cli.exit import ExitCode
 from treadle.cli.options import shared as o
 from treadle.cli.options.agent import Model
 
@@ -130,7 +131,11 @@ def rollout(
 
         return run_demo(out or Path("rollout-demo"), shown, groups or GROUPS, group_size or SIZE)
     if is_schema:
-        return rolling.print_schema()
+        from treadle.cli.terminal.output import print_schema
+        from treadle.rollout.load import schema
+
+        print_schema(schema())
+        return ExitCode.DONE
     given = {
         "tasks": tasks,
         "group_size": group_size,

@@ -17,6 +17,7 @@ import msgspec
 
 from treadle.core.errors import MistakesError, TreadleError, UntrustedError
 from treadle.core.masking import hide_password
+from treadle.core.types import Json
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -145,6 +146,11 @@ def print_lines(lines: Iterable[bytes]) -> None:
 def print_json(*values: Any) -> None:
     """Print each value as a line of JSON, and flush them."""
     print_lines(map(msgspec.json.encode, values))
+
+
+def print_schema(schema: Json) -> None:
+    """Print a JSON Schema in several lines, for people and editors."""
+    print_lines([msgspec.json.format(msgspec.json.encode(schema), indent=2)])
 
 
 def print_bytes(data: bytes) -> None:
