@@ -89,7 +89,8 @@ async def test_failing_and_repeated_requests(tmp_path, endpoint, is_streamed):
         runs, graph = await run_tasks(Agent(made, journal=MemoryJournal()), is_streamed=is_streamed)
     assert all(run.stop_reason == "completed" for run in runs)
     assert graph.conservation.thrown_away
-    check(app, graph, lost=graph.conservation.thrown_away)
+    # A transport may repeat a request on another connection by itself.
+    check(app, graph, lost=app.lost)
     recompute(app, graph, "oracle:0.2")
 
 
