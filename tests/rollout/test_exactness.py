@@ -197,8 +197,11 @@ async def test_sessions_with_compaction_forks_and_sub_agents(tmp_path, endpoint)
         fork = await agent.fork("talk", middle, text="say Something else.", new_run_id="fork")
         assert fork.output.strip() == "Something else."
     graph = load_tokens(journal, "talk", "fork")
-    # The summary is not an answer of the agent, so it belongs to no trajectory.
-    check(app, graph, lost=1)
+    check(app, graph)
+    # The summary is an answer too, in a branch of its own.
+    spans = [span for row in graph.trajectories for span in row.spans if span.is_trained]
+    (compacted,) = [event.seq for event in events if event.type == "context_compacted"]
+    assert [span.seq for span in spans if span.run_id == "talk"].count(compacted) == 1
     recompute(app, graph, "echo")
     kinds = {row.drift.kind for row in graph.trajectories if row.drift}
     assert {Drift.COMPACTION, Drift.SUBAGENT, Drift.FORK} <= kinds
