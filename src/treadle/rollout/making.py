@@ -3,13 +3,13 @@
 import asyncio
 import contextlib
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 from msgspec import Struct
 
-from treadle.core.errors import ConfigError, JournalError
+from treadle.core.errors import JournalError
 from treadle.engines.engine import End, Engine, Settings
 from treadle.engines.ledger import Item, Ledger, Outcome, Status
 from treadle.engines.meter import Limits, Meter
@@ -39,9 +39,6 @@ from treadle.rollout.stored import rebuild
 from treadle.rollout.versions import Versions
 from treadle.rollout.work import GroupWork, Made
 
-_FIXED = ("name", "seed", "tasks", "order", "group_size", "deliver", "tree", "journal")
-"""The keys that cannot change when rollouts are continued: the ids of runs, and what they are about, follow from
-them."""
 _REFRESH_SECONDS = 0.5
 """How often the counts are refreshed while nothing happens."""
 _PAUSE_SECONDS = 0.05
@@ -49,36 +46,6 @@ _BEATS = 10
 """After so many refreshes, it is told that the work goes on."""
 _OPEN = "open_group"
 """The fact of the ledger with the number of the group that a consumer got and has not acknowledged."""
-
-
-def check_continued(config: Config, ledger: Ledger, journal: Journal) -> None:
-    """Check that the folder and the journal belong to the rollouts of `config`, and record the configuration.
-
-    Raises: `ConfigError` that names the keys that have changed.
-    """
-    now = {key: getattr(config, key) for key in _FIXED}
-    described = msgspec.json.decode(config.model_dump_json(include=set(_FIXED)))
-    known = ledger.get("config")
-    if known is not None:
-        before = msgspec.json.decode(known)
-        changed = [key for key in now if before.get(key) != described[key]]
-        if changed:
-            told = "; ".join(
-                [f"{key} was {before.get(key)!r} and is now {described[key]!r}" for key in changed]
-            )
-            raise ConfigError(
-                f"the rollouts in {str(config.path)!r} were begun with another configuration: {told}. Give the "
-                "same values, or another --out"
-            )
-    elif journal.runs(RunFilter(id_prefix=f"{config.name}-"), limit=1):
-        raise ConfigError(
-            f"the journal has runs of other rollouts with the name {config.name!r}; give another --name, or "
-            "continue those in their folder"
-        )
-    ledger.set("config", msgspec.json.encode(described).decode())
-    ledger.set("settings", config.model_dump_json())
-    # Groups that failed because of the infrastructure are always tried again.
-    ledger.reopen(Status.FAILED)
 
 
 class Given(Struct, kw_only=True):
@@ -285,7 +252,7 @@ class Making:
             self._give_back(outcome)
         self._save_versions()
         self._plan.observe(spec.task, details["solved"], details["graded"])
-        self._add(outcome.status.value, outcome.reasons, details)
+        progress.count(outcome.status, outcome.reasons, details)
         if made is not None and self._is_consumed:
             self._ready.put_nowait(self.work.make_group(made))
         if self._outbox is not None:
@@ -341,30 +308,9 @@ class Making:
     def _restore(self) -> None:
         """Count what earlier processes have done."""
         for entry in self._ledger.entries():
-            self._add(entry.status, entry.reasons, entry.details)
+            self.progress.count(entry.status, entry.reasons, entry.details)
         self.progress.wanted = self._plan.wanted
         self.progress.resumed = self.progress.delivered
-
-    def _add(self, status: str, reasons: Sequence[str], details: Mapping[str, Any]) -> None:
-        progress = self.progress
-        if status == Status.KEPT:
-            progress.delivered += 1
-            progress.oldest = max(progress.oldest, details["staleness"])
-            progress.sampled_tokens += details["sampled_tokens"]
-        elif status == Status.REJECTED:
-            progress.dropped += 1
-            name = reasons[0].partition(":")[0]
-            progress.reasons[name] = progress.reasons.get(name, 0) + 1
-        else:
-            progress.failed += 1
-        graded = [reward for reward in details["rewards"] if reward is not None]
-        for reward in graded:
-            progress.rewards.add(reward)
-        if graded:
-            progress.graded_groups += 1
-            progress.group_rewards.add(sum(graded) / len(graded))
-            progress.solved_once += details["solved"] > 0
-            progress.no_variance += not details["has_variance"]
 
     def _make_meter(self) -> Meter:
         limits = self._config.limits

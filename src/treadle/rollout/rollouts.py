@@ -19,7 +19,7 @@ from treadle.models.protocol import Model
 from treadle.models.tokens.weights import UpdateMode, Weights
 from treadle.rollout.config import Config
 from treadle.rollout.load import load_config, make_config
-from treadle.rollout.making import Given, Making, check_continued
+from treadle.rollout.making import Given, Making
 from treadle.rollout.outbox import Outbox, Parcel
 from treadle.rollout.progress import (
     Listener,
@@ -28,7 +28,7 @@ from treadle.rollout.progress import (
 from treadle.rollout.seeded import MakeModel
 from treadle.rollout.sinks.protocol import Sink
 from treadle.rollout.sinks.registry import make_sinks
-from treadle.rollout.stored import Folder
+from treadle.rollout.stored import Folder, check_continued
 from treadle.rollout.work import GROUPS
 from treadle.trajectory.tokens.masks import make_mask
 

@@ -1,4 +1,4 @@
-"""Groups that were delivered, read again from the folder of their rollouts."""
+"""The folder of rollouts: its files, the configuration that it belongs to, and the groups that were delivered."""
 
 from collections.abc import Iterator
 from contextlib import closing
@@ -10,11 +10,15 @@ from msgspec import Struct
 from treadle.core.errors import ConfigError
 from treadle.engines.ledger import Counts, Entry, Ledger, Status
 from treadle.export.groups import Group
-from treadle.journal.protocol import Journal
+from treadle.journal.protocol import Journal, RunFilter
 from treadle.journal.registry import open_journal
 from treadle.rollout.collect import Collector
 from treadle.rollout.config import Config
 from treadle.rollout.plan import GroupSpec
+
+_FIXED = ("name", "seed", "tasks", "order", "group_size", "deliver", "tree", "journal")
+"""The keys that cannot change when rollouts are continued: the ids of runs, and what they are about, follow from
+them."""
 
 
 class Folder(Struct, frozen=True):
@@ -75,3 +79,33 @@ def rebuild(config: Config, journal: Journal, entry: Entry) -> Group:
     collector = Collector(config, journal)
     spec = msgspec.convert(entry.spec, GroupSpec)
     return collector.load(spec, entry.details["weight_version"])
+
+
+def check_continued(config: Config, ledger: Ledger, journal: Journal) -> None:
+    """Check that the folder and the journal belong to the rollouts of `config`, and record the configuration.
+
+    Raises: `ConfigError` that names the keys that have changed.
+    """
+    now = {key: getattr(config, key) for key in _FIXED}
+    described = msgspec.json.decode(config.model_dump_json(include=set(_FIXED)))
+    known = ledger.get("config")
+    if known is not None:
+        before = msgspec.json.decode(known)
+        changed = [key for key in now if before.get(key) != described[key]]
+        if changed:
+            told = "; ".join(
+                [f"{key} was {before.get(key)!r} and is now {described[key]!r}" for key in changed]
+            )
+            raise ConfigError(
+                f"the rollouts in {str(config.path)!r} were begun with another configuration: {told}. Give the "
+                "same values, or another --out"
+            )
+    elif journal.runs(RunFilter(id_prefix=f"{config.name}-"), limit=1):
+        raise ConfigError(
+            f"the journal has runs of other rollouts with the name {config.name!r}; give another --name, or "
+            "continue those in their folder"
+        )
+    ledger.set("config", msgspec.json.encode(described).decode())
+    ledger.set("settings", config.model_dump_json())
+    # Groups that failed because of the infrastructure are always tried again.
+    ledger.reopen(Status.FAILED)
