@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from tests.rollout.students import School
 
-from treadle.core.errors import AuthenticationError, ConfigError, ExportError, ServerError
+from treadle.core.errors import AuthenticationError, ConfigError, ExportError, ServerError, TransportError
 from treadle.core.events import InferenceCompleted
 from treadle.export.groups import Group
 from treadle.journal.registry import open_journal
@@ -387,3 +387,41 @@ def test_weights_are_updated_while_rollouts_are_made(tmp_path: Path) -> None:
 
     assert asyncio.run(work()) == [None, "1", "2", "3"]
     assert loaded == [1, 2, 3, 4]
+
+
+def test_a_deadline_that_passes_while_the_server_answers_ends_one_group(tmp_path: Path) -> None:
+    """Rules out that one slow answer ends all the work, as if the configuration were wrong."""
+
+    async def hang_for_first(seed: int) -> None:
+        await asyncio.sleep(60.0 if seed == slow else 0)
+
+    slow = GroupSpec(1, "", ()).seed_of(0, 0)
+    rollouts = make(
+        tmp_path, School(pause=hang_for_first), groups=2, window=4, agent={"deadline_seconds": 0.3}
+    )
+    rollouts._listener = told = Told()
+    result = asyncio.run(rollouts.run())
+    assert (result.end.reason, result.progress.delivered) == ("done", 2)
+    assert told.reasons() == ["deadline: rollout rollout-1-0 waited for an answer when its deadline passed"]
+
+
+def test_a_limit_that_was_reached_because_answers_were_lost_is_no_reward_of_zero(tmp_path: Path) -> None:
+    """Rules out that lost connections use up the steps of a rollout, and its check then gives 0."""
+    failures: Counter[int] = Counter()
+
+    async def lose(seed: int) -> None:
+        failures[seed] += 1
+        if seed == unlucky and failures[seed] in (2, 3):
+            raise TransportError("the connection was lost")
+
+    unlucky = GroupSpec(1, "", ()).seed_of(0, 0)
+    options = {"tasks": ["files:csv_sum-0450"], "agent": {"max_steps": 3}}
+    rollouts = make(tmp_path, School(pause=lose), groups=2, window=4, **options)
+    rollouts._listener = told = Told()
+    result = asyncio.run(rollouts.run())
+    assert (result.end.reason, result.progress.delivered) == ("done", 2)
+    assert {rollout["reward"] for line in lines(tmp_path) for rollout in line["rollouts"]} == {1.0}
+    assert told.reasons() == [
+        "infrastructure: rollout rollout-1-0 ended with max_steps, which counts the answers that were lost on the "
+        "way, 2 in this rollout"
+    ]

@@ -45,6 +45,10 @@ from treadle.scoring.registry import make_scorers
 GROUPS = "groups"
 """The name of the ledger's file with the delivered groups."""
 _MAX_DELAY_SECONDS = 30.0
+_BUDGETS = frozenset(
+    (StopReason.MAX_STEPS, StopReason.MAX_TOKENS, StopReason.MAX_COST, StopReason.DEADLINE)
+)
+"""The limits that answers which were lost on the way count for."""
 
 
 class DroppedError(Exception):
@@ -197,6 +201,15 @@ class GroupWork:
             raise DroppedError(f"paused: rollout {run.run_id} waits for an answer or an approval")
         if run.stop_reason is StopReason.CANCELLED:
             raise DroppedError(f"cancelled: rollout {run.run_id} was cancelled")
+        if run.stop_reason is StopReason.DEADLINE and run.error is not None:
+            # A grade of what there was would depend on how fast the server is.
+            raise DroppedError(f"deadline: rollout {run.run_id} waited for an answer when its deadline passed")
+        lost = run.state.spent.steps - run.steps
+        if run.stop_reason in _BUDGETS and lost > 0:
+            raise DroppedError(
+                f"infrastructure: rollout {run.run_id} ended with {run.stop_reason.value}, which counts the answers "
+                f"that were lost on the way, {lost} in this rollout"
+            )
         if run.fault is Fault.USER:
             raise ProviderError(f"rollout {run.run_id!r} cannot be made: {run.error}")
         if run.stop_reason is StopReason.ERROR and run.fault is Fault.INFRASTRUCTURE:
