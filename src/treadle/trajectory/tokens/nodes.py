@@ -34,6 +34,10 @@ class Node(Struct, frozen=True, kw_only=True):
     seq: int
     step: int
     turn: int
+    asked_at: float = 0.0
+    """When the request was sent, in seconds since the epoch."""
+    at: float = 0.0
+    """When the answer was recorded, in seconds since the epoch."""
     parent: int | None = None
     """The position, in its run, of the inference whose prompt and answer this prompt extends; `None`: there is
     none."""
@@ -158,7 +162,7 @@ class RunReader:
             self._request = request.messages, request.tools
         elif isinstance(body, e.InferenceCompleted):
             known = 0 if prior is None else len(prior.token_ids) // ID_BYTES
-            self._add(event.seq, body, "" if asked is None else asked.model or "", known)
+            self._add(event.seq, body, asked, known)
 
     def ids_of(self, index: int) -> bytes:
         """Return the packed ids of the prompt and the answer of an inference; empty if they are not known."""
@@ -174,7 +178,9 @@ class RunReader:
             at = self.nodes[at].parent
         return found[::-1]
 
-    def _add(self, seq: int, body: e.InferenceCompleted, asked: str, known: int) -> None:
+    def _add(
+        self, seq: int, body: e.InferenceCompleted, asked: e.InferenceStarted | None, known: int
+    ) -> None:
         """Add an inference. `known` is how many ids the inference before it has, which its record may leave out."""
         done, state = body.completion, self._state
         parent = self.started.parent
@@ -192,6 +198,8 @@ class RunReader:
             seq=seq,
             step=body.step,
             turn=state.turn,
+            asked_at=body.at if asked is None else asked.at,
+            at=body.at,
             is_copied=is_copied,
             is_cached=done.is_cached,
             output=output,
@@ -199,7 +207,7 @@ class RunReader:
             forced=record.forced,
             versions=_read_versions(done, count_packed(output)),
             finish_reason=done.finish_reason,
-            model=body.answered_by or asked or done.model or "",
+            model=body.answered_by or (asked and asked.model) or done.model or "",
             engine=done.engine,
             settings=done.settings,
             tokenizer=record.tokenizer,
