@@ -25,7 +25,8 @@ def rollout(
         typer.Option(
             "--task",
             metavar="TASKS",
-            help="A task set, SET:ID, or a pattern such as 'files:csv_sum-*'. May be given several times.",
+            help="A task set, SET:ID, or a pattern such as 'files:csv_sum-*'; SET may be file.py:ATTRIBUTE. May be "
+            "given several times.",
         ),
     ] = None,
     group_size: Annotated[
