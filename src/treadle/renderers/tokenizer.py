@@ -85,7 +85,7 @@ class BpeTokenizer:
     def decode(self, ids: Sequence[int], /) -> str:
         """Return the text of ids. Raises: `ConfigError` for an id that is not in the vocabulary."""
         try:
-            return b"".join([self._contents[number] for number in ids]).decode(errors="replace")
+            return b"".join(map(self._contents.__getitem__, ids)).decode(errors="replace")
         except KeyError as error:
             raise ConfigError(
                 f"the id {error.args[0]} is not in the vocabulary of {len(self._contents)} ids; is this the "
