@@ -83,9 +83,13 @@ def test_the_memory_is_limited():
     assert texts._known
 
 
-def test_the_text_of_a_prompt_that_was_continued_is_forgotten():
+def test_the_text_of_a_prompt_is_forgotten_when_all_runs_continued_it():
     texts = KnownTexts()
-    texts.remember(pack_ids([1]), b"1", b"")
-    texts.remember(pack_ids([1, 2]), b"1,2", pack_ids([1]))
-    assert list(texts._known.values()) == [(pack_ids([1, 2]), b"1,2")]
-    assert texts._size == 11
+    one, two, three = pack_ids([1]), pack_ids([1, 2]), pack_ids([1, 3])
+    for _ in range(2):
+        texts.remember(one, b"1", b"")
+    texts.remember(two, b"1,2", one)
+    assert (texts.find(one), texts.find(two)) == (b"1", b"1,2")
+    texts.remember(three, b"1,3", one)
+    assert (texts.find(one), texts.find(three)) == (b"", b"1,3")
+    assert texts._size == len(two) + len(three) + 6

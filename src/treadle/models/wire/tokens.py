@@ -21,6 +21,8 @@ _MARKED = -1
 _MARK = b"-1"
 """What stands for the known ids that were cut out of an answer. It is not an id."""
 
+_NOTHING = (b"", b"", 0)
+
 _encode = msgspec.json.Encoder().encode
 
 _UNKNOWN_PACKED = pack_logprobs([_UNKNOWN])
@@ -119,27 +121,35 @@ class KnownTexts:
     """
 
     def __init__(self) -> None:
-        self._known: dict[tuple[int, bytes], tuple[bytes, bytes]] = {}
-        """The packed ids with their text, by their length and their end."""
+        self._known: dict[tuple[int, bytes], tuple[bytes, bytes, int]] = {}
+        """The packed ids with their text and the number of runs that have them, by their length and their end."""
         self._size = 0
 
     def find(self, ids: bytes) -> bytes:
         """Return the text of packed ids; empty if it is not known."""
-        known, text = self._known.get((len(ids), ids[-_TAIL_BYTES:]), (b"", b""))
+        known, text, _ = self._known.get((len(ids), ids[-_TAIL_BYTES:]), _NOTHING)
         return text if known == ids else b""
 
     def remember(self, ids: bytes, text: bytes, prior: bytes) -> None:
-        """Remember the text of packed ids that continue those of `prior`, whose text is forgotten."""
-        self._forget(prior)
-        self._forget(ids)
-        self._known[len(ids), ids[-_TAIL_BYTES:]] = (ids, text)
-        self._size += len(ids) + len(text)
+        """Remember the text of packed ids. They continue those of `prior`, whose text is forgotten unless another
+        run has the same ids."""
+        if prior:
+            before = self._take(prior)
+            if before[2] > 1:
+                self._put(before[0], before[1], before[2] - 1)
+        known, _, runs = self._take(ids)
+        self._put(ids, text, runs + 1 if known == ids else 1)
         while self._size > _MAX_KNOWN_BYTES:
-            self._forget(next(iter(self._known.values()))[0])
+            self._take(next(iter(self._known.values()))[0])
 
-    def _forget(self, ids: bytes) -> None:
-        known, text = self._known.pop((len(ids), ids[-_TAIL_BYTES:]), (b"", b""))
-        self._size -= len(known) + len(text)
+    def _put(self, ids: bytes, text: bytes, runs: int) -> None:
+        self._known[len(ids), ids[-_TAIL_BYTES:]] = (ids, text, runs)
+        self._size += len(ids) + len(text)
+
+    def _take(self, ids: bytes) -> tuple[bytes, bytes, int]:
+        found = self._known.pop((len(ids), ids[-_TAIL_BYTES:]), _NOTHING)
+        self._size -= len(found[0]) + len(found[1])
+        return found
 
 
 class PromptCutter:
@@ -163,7 +173,7 @@ class PromptCutter:
         if not text:
             return body
         # A quotation mark within a text has a backslash before it, so this is a key.
-        start = body.find(_PROMPT_KEY) + len(_PROMPT_KEY)
+        start = body.rfind(_PROMPT_KEY) + len(_PROMPT_KEY)
         end = start + len(text)
         if start < len(_PROMPT_KEY) or not body.startswith(text, start) or body[end : end + 1] not in b",]":
             return body
