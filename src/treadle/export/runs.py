@@ -12,7 +12,7 @@ from treadle.core.types import Fault
 from treadle.export.groups import Group, Rollout
 from treadle.journal.protocol import CALLER, Journal
 from treadle.trajectory.tokens.drift import Decoders
-from treadle.trajectory.tokens.graph import Conservation, load_tokens
+from treadle.trajectory.tokens.graph import Conservation, TokenGraph, load_tokens
 
 Advantages: TypeAlias = Callable[[Sequence[float | None]], Sequence[float | None]]
 """A function that returns the advantages of a group, aligned with its rewards."""
@@ -46,14 +46,14 @@ def load_rollout(journal: Journal, run_id: str, reward: str | None = None) -> tu
         raise ExportError(f"run {run_id!r} is not finished; resume it first")
     if run.fault in (Fault.INFRASTRUCTURE, Fault.USER):
         raise ExportError(f"run {run_id!r} failed through no fault of its model ({run.error}); resume it")
-    rollout, conservation = read_rollout(journal, run)
+    rollout, graph = read_rollout(journal, run)
     known = rollout.rewards
     total = known.get(reward) if reward is not None else sum(known.values()) if known else None
-    return replace(rollout, reward=total), conservation
+    return replace(rollout, reward=total), graph.conservation
 
 
-def read_rollout(journal: Journal, run: Run[Any], decode: Decoders = None) -> tuple[Rollout, Conservation]:
-    """Return a finished run as a rollout whose reward is not summed up yet, and its conservation. It blocks.
+def read_rollout(journal: Journal, run: Run[Any], decode: Decoders = None) -> tuple[Rollout, TokenGraph]:
+    """Return a finished run as a rollout whose reward is not summed up yet, and its token graph. It blocks.
 
     `decode` is that of `load_tokens`. Raises: `ExportError` if a sampled token would be lost or delivered twice.
     """
@@ -73,7 +73,7 @@ def read_rollout(journal: Journal, run: Run[Any], decode: Decoders = None) -> tu
         steps=run.steps,
         metadata=dict(run.metadata),
     )
-    return rollout, graph.conservation
+    return rollout, graph
 
 
 class Tally:

@@ -14,6 +14,7 @@ from treadle.export.runs import make_group, read_rollout
 from treadle.journal.protocol import Journal
 from treadle.rollout.config import Config
 from treadle.rollout.plan import GroupSpec
+from treadle.rollout.versions import Sampled, read_sampled
 from treadle.scoring.advantages import compute_advantages
 from treadle.scoring.grade import total_reward
 from treadle.scoring.registry import read_rewards
@@ -39,7 +40,7 @@ class Rolled(Struct, frozen=True):
     """What it used itself. The beginning that a fork shares with its root is not part of it."""
     cost_usd: float | None
     """What this has cost; `None` if a price is unknown."""
-    versions: frozenset[str]
+    sampled: Sampled
     """The versions of the weights that sampled its tokens, those of the shared beginning included."""
     is_overlong: bool
 
@@ -58,7 +59,7 @@ class Collector:
 
         Raises: `ExportError` if a sampled token would be lost or delivered twice.
         """
-        rollout, _ = read_rollout(self._journal, run, self._decode)
+        rollout, graph = read_rollout(self._journal, run, self._decode)
         trajectories, known = rollout.trajectories, rollout.rewards
         most = self._config.max_row_tokens
         spans = [span for item in trajectories for span in item.spans]
@@ -74,8 +75,8 @@ class Collector:
             is_trained=not (is_overlong and self._config.overlong == "mask"),
         )
         usage, cost = self._own(run)
-        versions = frozenset([version for span in spans for _, version in span.weight_versions])
-        return Rolled(run, rollout, usage, cost, versions, is_overlong)
+        sampled = read_sampled([node for nodes in graph.nodes.values() for node in nodes])
+        return Rolled(run, rollout, usage, cost, sampled, is_overlong)
 
     def _own(self, run: Run[Any]) -> tuple[Usage, float | None]:
         """Return what a run has used itself, and what that has cost."""

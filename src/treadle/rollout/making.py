@@ -36,7 +36,7 @@ from treadle.rollout.progress import (
 from treadle.rollout.seeded import Agents, MakeModel
 from treadle.rollout.slots import Slots
 from treadle.rollout.stored import rebuild
-from treadle.rollout.versions import Versions
+from treadle.rollout.versions import Known, Versions
 from treadle.rollout.work import GroupWork, Made
 
 _REFRESH_SECONDS = 0.5
@@ -93,8 +93,8 @@ class Making:
         self._plan = Plan(config, tasks)
         self._plan.restore(ledger.entries(), ledger.open_items())
         self._slots = Slots(config.window)
-        self._versions = Versions(msgspec.json.decode(ledger.get("versions") or "[]"))
-        self._saved_versions = list(self._versions.known)
+        self._saved_versions = ledger.get("versions") or "[]"
+        self._versions = Versions(msgspec.json.decode(self._saved_versions, type=list[Known]))
         self._rate = TokenRate()
         self._meter = self._make_meter()
         options = RunnerOptions(window=config.window, retries=0)
@@ -103,7 +103,7 @@ class Making:
         weights = given.weights if self._is_here else None
         self._agents = Agents(config, journal, given.model, (self._rate,), self._measure, weights)
         if given.weights.version is not None:
-            self._versions.note(given.weights.version)
+            self._versions.announce(given.weights.version)
         self.work = GroupWork(
             config,
             self._agents,
@@ -216,7 +216,7 @@ class Making:
 
     def note_version(self, version: str) -> None:
         """Take note of new weights."""
-        self._versions.note(version)
+        self._versions.announce(version)
         self._save_versions()
 
     def refusals(self) -> tuple[Parcel, ...]:
@@ -350,10 +350,10 @@ class Making:
         return self._meter.measure(model, is_free=is_free)
 
     def _save_versions(self) -> None:
-        known = list(self._versions.known)
+        known = msgspec.json.encode(self._versions.known).decode()
         if known != self._saved_versions:
             self._saved_versions = known
-            self._ledger.set("versions", msgspec.json.encode(known).decode())
+            self._ledger.set("versions", known)
 
     def _on_rollout(self, notice: RolloutEnded | RolloutRetried) -> None:
         self.progress.retried += isinstance(notice, RolloutRetried)

@@ -89,6 +89,8 @@ class Rollouts:
         self._work: Making | None = None
         self._loop: AsyncGenerator[Group, None] | None = None
         """The loop of `async for`; `None` if there was none."""
+        self._announced: list[str] = []
+        """The versions that were announced before the work began."""
 
     async def run(self, stop: asyncio.Event | None = None) -> Result:
         """Make all groups, deliver them to the sinks, and return the outcome.
@@ -147,7 +149,9 @@ class Rollouts:
 
     def announce(self, version: str) -> None:
         """Take note that the model has new weights, for engines that do not tell their version."""
-        if self._work is not None:
+        if self._work is None:
+            self._announced.append(version)
+        else:
             self._work.note_version(version)
 
     @contextlib.asynccontextmanager
@@ -174,6 +178,9 @@ class Rollouts:
             )
             self._work = Making(config, ledger, journal, outbox, given)
             try:
+                for version in self._announced:
+                    self._work.note_version(version)
+                self._announced.clear()
                 yield self._work
             finally:
                 await self._work.close()

@@ -34,6 +34,10 @@ class Node(Struct, frozen=True, kw_only=True):
     seq: int
     step: int
     turn: int
+    asked_at: float = 0.0
+    """When the request was sent, in seconds since the epoch."""
+    at: float = 0.0
+    """When the answer was recorded, in seconds since the epoch."""
     parent: int | None = None
     """The position, in its run, of the inference whose prompt and answer this prompt extends; `None`: there is
     none."""
@@ -158,10 +162,14 @@ class RunReader:
             self._request = request.messages, request.tools
         elif isinstance(body, e.InferenceCompleted):
             known = 0 if prior is None else len(prior.token_ids) // ID_BYTES
-            model = body.answered_by or ("" if asked is None else asked.model or "")
-            self._add(self._read(event.seq, body.step, body.completion, model), body.completion, known)
+            asked_at = body.at if asked is None else asked.at
+            model = body.answered_by or (asked and asked.model) or ""
+            node = self._read(event, body.step, body.completion, model, asked_at)
+            self._add(node, body.completion, known)
         elif isinstance(body, e.ContextCompacted) and body.sampled is not None:
-            self._add_summary(self._read(event.seq, state.step, body.sampled, body.model or ""), body.sampled)
+            asked_at = body.at - body.duration_seconds
+            node = self._read(event, state.step, body.sampled, body.model or "", asked_at)
+            self._add_summary(node, body.sampled)
 
     def ids_of(self, index: int) -> bytes:
         """Return the packed ids of the prompt and the answer of an inference; empty if they are not known."""
@@ -177,8 +185,9 @@ class RunReader:
             at = self.nodes[at].parent
         return found[::-1]
 
-    def _read(self, seq: int, step: int, done: Completion, model: str) -> Node:
+    def _read(self, event: e.Event, step: int, done: Completion, model: str, asked_at: float) -> Node:
         """Return an inference without its place among the others."""
+        seq = event.seq
         parent = self.started.parent
         is_copied = parent is not None and seq <= parent.seq
         record = done.tokens or TokenRecord()
@@ -189,6 +198,8 @@ class RunReader:
             seq=seq,
             step=step,
             turn=self._state.turn,
+            asked_at=asked_at,
+            at=event.at,
             is_copied=is_copied,
             is_cached=done.is_cached,
             output=output,
