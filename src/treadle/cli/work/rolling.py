@@ -21,6 +21,7 @@ from treadle.cli.terminal.output import (
 from treadle.cli.terminal.rollout import make_rollout_view
 from treadle.cli.work.execute import execute_until_stopped
 from treadle.core.errors import ConfigError
+from treadle.core.masking import hide_password
 from treadle.core.overrides import read_change
 from treadle.core.types import Json
 from treadle.rollout.config import Config
@@ -151,7 +152,8 @@ class _Drive:
             code = ExitCode.FAILED
         if not self._shown.is_quiet and not self._shown.is_json and progress.delivered:
             folder = result.folder
-            print_note(f"groups: {folder.groups}   journal: {self._config.journal or folder.journal}")
+            journal = hide_password(self._config.journal or str(folder.journal))
+            print_note(f"groups: {folder.groups}   journal: {journal}")
             print_note(f"look at them: {write_command('rollout', 'report', str(folder.path))}")
         return code
 
