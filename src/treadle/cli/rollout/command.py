@@ -100,7 +100,16 @@ def rollout(
             "--out", "-o", metavar="DIR", help="The folder of the work; the same folder continues it."
         ),
     ] = None,
-    journal: o.Journal = None,
+    journal: Annotated[
+        str | None,
+        typer.Option(
+            "--journal",
+            "-j",
+            envvar="TREADLE_JOURNAL",
+            metavar="PATH",
+            help="The journal of the runs: a file, or the address of a store. Default: runs.db in the folder.",
+        ),
+    ] = None,
     settings: Annotated[
         list[str] | None,
         typer.Option(

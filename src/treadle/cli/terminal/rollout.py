@@ -27,6 +27,8 @@ RolloutView: TypeAlias = NoticeView[Notice, Progress]
 """A view of rollouts."""
 _HINT = "Ctrl-C finishes the groups in flight and stops; a second Ctrl-C stops at once"
 _SHORT_HINT = "Ctrl-C: finish and stop; twice: stop now"
+_ENDED = {"dropped": "was dropped", "failed": "failed"}
+"""How a group ended that is not delivered."""
 _SHOWN_GROUPS = 6
 """How many of the newest groups are shown."""
 
@@ -54,7 +56,7 @@ class PlainLines:
     def on_notice(self, notice: Notice, progress: Progress) -> None:
         """See `NoticeView.on_notice`."""
         if isinstance(notice, GroupEnded) and notice.reason is not None:
-            self._say(f"{notice.group_id} was {notice.status}: {shorten(notice.reason, 200)}")
+            self._say(f"{notice.group_id} {_ENDED[notice.status]}: {shorten(notice.reason, 200)}")
         elif isinstance(notice, RolloutRetried):
             self._say(f"{notice.run_id} is tried again: {shorten(notice.error, 200)}")
         elif time.monotonic() - self._printed_at >= LINE_SECONDS:

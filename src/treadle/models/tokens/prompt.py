@@ -1,4 +1,4 @@
-"""The ids of a prompt, both as they are stored and as they are sent, so that a step does not convert all of them."""
+"""The ids of a prompt, as they are stored and as they are sent, so that a step does not convert all of them."""
 
 from collections.abc import Iterator, Sequence
 from typing import overload
