@@ -117,7 +117,7 @@ async def test_answers_that_the_engine_aborts_go_on(tmp_path, endpoint):
     recompute(app, graph, "oracle:0.1")
 
 
-@pytest.mark.parametrize("mode", ["wait", "abort"])
+@pytest.mark.parametrize("mode", ["wait", "abort", "keep"])
 @pytest.mark.parametrize("endpoint", list(ENDPOINTS))
 async def test_weights_that_change_again_and_again(tmp_path, endpoint, mode):
     """Each token has the version of the weights that the engine sampled it with."""
