@@ -138,11 +138,8 @@ async def test_groups_of_rollouts(tmp_path, endpoint):
     assert any(group.has_variance for group in groups)
 
 
-@pytest.mark.parametrize(
-    ("endpoint", "mode"),
-    [(endpoint, mode) for endpoint in ENDPOINTS for mode in ("wait", "abort")]
-    + [("sglang_generate", "keep")],
-)
+@pytest.mark.parametrize("mode", ["wait", "abort", "keep"])
+@pytest.mark.parametrize("endpoint", list(ENDPOINTS))
 async def test_weights_that_change_again_and_again(tmp_path, endpoint, mode):
     """Each token has the version of the weights that the engine sampled it with."""
     async with engine(endpoint, "oracle", latency_seconds=0.01) as (app, server):
