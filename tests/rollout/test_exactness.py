@@ -165,7 +165,7 @@ async def test_weights_that_change_again_and_again(tmp_path, endpoint, mode):
         version for row in graph.trajectories for span in row.spans for _, version in span.weight_versions
     ]
     assert len(set(versions)) > 1
-    if mode == "keep":
+    if mode == "keep" and endpoint == "sglang_generate":
         assert any(len(answer.versions) > 1 for answer in app.sampled)
     recompute(app, graph, "oracle")
 
