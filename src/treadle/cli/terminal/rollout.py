@@ -52,14 +52,20 @@ class PlainLines:
         self._name = name
         self._noun = noun
         self._printed_at = time.monotonic()
+        self._told: set[str] = set()
+        """The errors that were printed since the newest line of counts."""
 
     def on_notice(self, notice: Notice, progress: Progress) -> None:
         """See `NoticeView.on_notice`."""
         if isinstance(notice, GroupEnded) and notice.reason is not None:
             self._say(f"{notice.group_id} {_ENDED[notice.status]}: {shorten(notice.reason, 200)}")
         elif isinstance(notice, RolloutRetried):
-            self._say(f"{notice.run_id} is tried again: {shorten(notice.error, 200)}")
+            # If a server fails, all rollouts in flight fail with the same text.
+            if notice.error not in self._told:
+                self._told.add(notice.error)
+                self._say(f"{notice.run_id} is tried again: {shorten(notice.error, 200)}")
         elif time.monotonic() - self._printed_at >= LINE_SECONDS:
+            self._told.clear()
             self._say(" · ".join([part for line in write_lines(progress, self._noun) for part in line]))
 
     def on_stop(self, progress: Progress) -> None:
