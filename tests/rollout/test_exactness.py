@@ -150,7 +150,8 @@ async def test_weights_that_change_again_and_again(tmp_path, endpoint, mode):
         made = connect(endpoint, "oracle", server.url, tmp_path, max_attempts=50)
         weights.attach(made)
         agent = Agent(made, journal=MemoryJournal())
-        running = asyncio.create_task(run_tasks(agent, is_streamed=mode == "keep"))
+        is_streamed = mode == "keep" and endpoint == "sglang_generate"
+        running = asyncio.create_task(run_tasks(agent, is_streamed=is_streamed))
         for _ in range(6):
             seen = len(app.sampled)
             await weights.update(str(int(app.version) + 1), load_nothing, mode)
