@@ -199,5 +199,11 @@ def _write_faults(progress: Progress) -> list[str]:
 
 def write_stopping(progress: Progress) -> str:
     """Return the text that says what the first Ctrl-C does."""
+    if not progress.in_flight and progress.undelivered:
+        groups = write_count(progress.undelivered, "group")
+        stay = "stays" if progress.undelivered == 1 else "stay"
+        return (
+            f"stopping: {groups} that no sink has taken {stay} in the folder; press Ctrl-C again to stop now"
+        )
     flight = write_count(progress.in_flight, "rollout")
     return f"stopping: the groups of {flight} in flight will be finished; press Ctrl-C again to stop now"
