@@ -7,15 +7,18 @@ from typing import Any
 import pytest
 from tests.teacher.threaded import ThreadedServer
 
-from treadle.core.errors import ConfigError
+from treadle.core.errors import ConfigError, TransportError
+from treadle.export.groups import Group
 from treadle.rollout import Rollouts
 from treadle.rollout.load import load_config
 from treadle.rollout.making import MAX_REFUSED
+from treadle.rollout.sinks.protocol import Check, Memory, Receipt
 from treadle.rollout.sinks.registry import make_sinks
 from treadle.scoring.protocol import Subject
 from treadle.teacher.engine import ENGINES, EngineSettings, export_tokenizer
 from treadle.teacher.server import ServerSettings
 from treadle.teacher.server.app import OracleApp
+from treadle.trajectory.tokens import TokenGrade
 
 
 def make(path: Path, **options: Any) -> Rollouts:
@@ -132,3 +135,41 @@ def test_an_error_of_the_trainer_is_all_that_is_told(tmp_path: Path) -> None:
         len(list(make(tmp_path, model="mock:echo", sinks=[f"jsonl:{tmp_path}/rows.jsonl"]).groups_sync()))
         == 2
     )
+
+
+class StuckSink:
+    """A sink that cannot deliver at the moment."""
+
+    name, needs = "stuck", TokenGrade.TEXT
+
+    def open(self, memory: Memory) -> None: ...
+
+    def encode(self, group: Group) -> bytes:
+        return b""
+
+    async def check(self) -> Check:
+        raise TransportError("no space left on device")
+
+    async def deliver(self, key: str, data: bytes) -> Receipt:
+        raise TransportError("no space left on device")
+
+    async def close(self) -> None: ...
+
+
+def test_a_stop_waits_for_no_sink_that_cannot_deliver(tmp_path: Path) -> None:
+    """Complete groups that wait for room in the queue are counted, and stay in it on disk."""
+
+    async def work() -> Rollouts:
+        rollouts = make(tmp_path, model="mock:echo", groups=20, ahead=2, window=12, sinks=[StuckSink()])
+        working = asyncio.ensure_future(rollouts.run())
+        while rollouts.progress.waiting < 3 or not rollouts.progress.troubles:
+            await asyncio.sleep(0.01)
+            if rollouts._work is not None:
+                rollouts._work._refresh()
+        rollouts.stop()
+        assert (await working).end.reason == "stopped"
+        return rollouts
+
+    progress = asyncio.run(work()).progress
+    assert progress.undelivered == progress.delivered > 2
+    assert len((tmp_path / "groups.jsonl").read_text().splitlines()) == progress.delivered
