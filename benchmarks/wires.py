@@ -9,6 +9,8 @@ from typing import Any
 
 from msgspec import Struct
 
+from benchmarks import ids
+
 ARGUMENTS: dict[str, object] = {"a": 1, "b": 2}
 TOKENS = 200
 """How many tokens an answer of vLLM has."""
@@ -33,6 +35,8 @@ class Wire(Struct):
     is_streamed: bytes = b'"stream":true'
     """A string that occurs in the head or the body of a request only if it asks for a stream."""
     is_sse: bool = True
+    prompt: bytes = b""
+    """The bytes before the ids of the prompt in a request, if an answer repeats them, with their bracket."""
 
 
 def _encode(raw: object) -> bytes:
@@ -219,6 +223,15 @@ def _vllm(
     return Answer(_encode(made), [])
 
 
+def _whole_only(
+    write: Callable[[str | None, list[str], int], bytes],
+    call_id: str | None,
+    words: list[str],
+    number: int,
+) -> Answer:
+    return Answer(write(call_id, words, number), [])
+
+
 WIRES = {
     "openai_chat": Wire(_openai_chat, b'"role":"tool"'),
     "openai_responses": Wire(_openai_responses, b'"type":"function_call_output"'),
@@ -228,6 +241,10 @@ WIRES = {
     "completions": Wire(_completions, b"\\n</tool_response>"),
     "vllm_text": Wire(partial(_vllm, has_tokens=False, is_text=True), b"\\n</tool_response>"),
     "vllm_text_tokens": Wire(partial(_vllm, has_tokens=True, is_text=True), b"\\n</tool_response>"),
+    "ids_chat": Wire(partial(_whole_only, ids.write_chat), b'"role":"tool"'),
+    "ids_completions": Wire(partial(_whole_only, ids.write_completions), ids.RESULT, prompt=b'"prompt":['),
+    "ids_generate": Wire(partial(_whole_only, ids.write_generate), ids.RESULT),
+    "ids_sglang": Wire(partial(_whole_only, ids.write_sglang), ids.RESULT),
     "vllm": Wire(partial(_vllm, has_tokens=False), b'"role":"tool"'),
     "vllm_tokens": Wire(partial(_vllm, has_tokens=True), b'"role":"tool"'),
 }

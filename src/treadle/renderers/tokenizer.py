@@ -93,7 +93,7 @@ class BpeTokenizer:
     def content(self, ids: Iterable[int]) -> bytes:
         """Return the bytes of ids, special tokens included. Raises: `ConfigError` for an unknown id."""
         try:
-            return b"".join([self._contents[number] for number in ids])
+            return b"".join(map(self._contents.__getitem__, ids))
         except KeyError as error:
             raise ConfigError(
                 f"the id {error.args[0]} is not in the vocabulary of {len(self._contents)} ids; is this the "

@@ -3,13 +3,13 @@
 import asyncio
 import contextlib
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
 from msgspec import Struct
 
-from treadle.core.errors import JournalError
+from treadle.core.errors import ConfigError, JournalError
 from treadle.engines.engine import End, Engine, Settings
 from treadle.engines.ledger import Item, Ledger, Outcome, Status
 from treadle.engines.meter import Limits, Meter
@@ -42,6 +42,8 @@ from treadle.rollout.work import GroupWork, Made
 _REFRESH_SECONDS = 0.5
 """How often the counts are refreshed while nothing happens."""
 _PAUSE_SECONDS = 0.05
+MAX_REFUSED = 3
+"""If a sink has refused so many groups and taken none, the work ends."""
 _BEATS = 10
 """After so many refreshes, it is told that the work goes on."""
 _OPEN = "open_group"
@@ -160,8 +162,21 @@ class Making:
         made = await self.work.attempt(item, attempt)
         if made.dropped is None and self._outbox is not None:
             group = self.work.make_group(made)
-            self._parcels[item.number] = await asyncio.to_thread(self._outbox.encode, group)
+            parcels = await asyncio.to_thread(self._outbox.encode, group)
+            self._check_refusals(self._outbox, parcels)
+            self._parcels[item.number] = parcels
         return made
+
+    def _check_refusals(self, outbox: Outbox, parcels: Sequence[Parcel]) -> None:
+        """Raise a `ConfigError` if a sink has refused every group so far, because it will refuse the others too."""
+        counts = outbox.counts()
+        for parcel in parcels:
+            seen = counts[parcel.sink]
+            if parcel.data is None and MAX_REFUSED <= seen[ParcelStatus.REFUSED] == sum(seen.values()):
+                raise ConfigError(
+                    f"the sink {parcel.sink!r} has refused all {seen[ParcelStatus.REFUSED]} groups so far, the "
+                    f"last one because {parcel.reason}. Give another sink, or a model that it can take"
+                )
 
     def settle(self, item: Item, attempt: int, result: Made, connection: Any) -> Outcome:
         """See `engines.engine.Work`."""

@@ -92,7 +92,16 @@ _OPTIONS: dict[str, Any] = {
             "--out", "-o", metavar="DIR", help="The folder of the work; the same folder continues it."
         ),
     ],
-    "journal": o.Journal,
+    "journal": Annotated[
+        str | None,
+        typer.Option(
+            "--journal",
+            "-j",
+            envvar="TREADLE_JOURNAL",
+            metavar="PATH",
+            help="The journal of the runs: a file, or the address of a store. Default: runs.db in the folder.",
+        ),
+    ],
 }
 """The options by the key of the configuration that each overrides."""
 

@@ -19,6 +19,7 @@ from treadle.cli.terminal.output import (
 from treadle.cli.terminal.rollout import make_rollout_view
 from treadle.cli.work.long_work import LongWork
 from treadle.core.errors import ConfigError
+from treadle.core.masking import hide_password
 from treadle.core.overrides import read_change
 from treadle.core.types import Json
 from treadle.rollout.config import Config
@@ -122,6 +123,7 @@ class _Rollouts(LongWork[Notice, Progress, Result]):
             print_error(f"{count} refused, such as {first.key} by {first.sink}: {first.reason}")
             code = ExitCode.FAILED
         if not self.shown.is_quiet and not self.shown.is_json and result.progress.delivered:
-            print_note(f"groups: {folder.groups}   journal: {self._config.journal or folder.journal}")
+            journal = hide_password(self._config.journal or str(folder.journal))
+            print_note(f"groups: {folder.groups}   journal: {journal}")
             print_note(f"look at them: {write_command('rollout', 'report', str(folder.path))}")
         return code

@@ -13,7 +13,7 @@ import msgspec
 from treadle.core.packed import count_packed
 from treadle.core.types import Completion, FinishReason, Json, Message, Prior, Role, Settings, ToolCall, Usage
 from treadle.models.wire.price import Price, cost_of
-from treadle.models.wire.tokens import KnownPrompts, make_record, read_versions
+from treadle.models.wire.tokens import PromptCutter, make_record, read_versions
 
 # An attribute of an enum takes longer to look up than a global name.
 _ASSISTANT = Role.ASSISTANT
@@ -34,8 +34,6 @@ class PlainReader(ABC):
         self._settings = settings
         self._price = price
         self._misses = 0
-        self._prior = b""
-        """The packed ids that the prompt of the answer probably begins with."""
 
     def read(self, body: bytes, prior: Prior | None = None) -> Completion | None:
         """Return the completion, or `None` if the answer is not plain or is damaged.
@@ -51,7 +49,6 @@ class PlainReader(ABC):
             return None
         if self._misses:
             self._misses = 0
-        self._prior = b"" if prior is None else prior.token_ids
         return self._read(answer)
 
     @abstractmethod
@@ -84,14 +81,20 @@ class TokenReader(PlainReader):
     """A fast reader of answers that have token ids if the settings ask for them."""
 
     TOKEN_ANSWER: ClassVar[Any]
-    """The type of a plain answer with token ids, which are JSON that is not decoded yet."""
+    """The type of a plain answer with token ids."""
 
     def __init__(self, settings: Settings, price: Price | None) -> None:
         super().__init__(settings, price)
         self._has_ids = bool(settings.return_token_ids)
-        self._known = KnownPrompts()
+        self._cutter = PromptCutter()
         if self._has_ids:
             self._decode = msgspec.json.Decoder(self.TOKEN_ANSWER).decode
+
+    def read(self, body: bytes, prior: Prior | None = None) -> Completion | None:
+        """See `PlainReader.read`."""
+        if self._has_ids and self._misses < _MAX_MISSES:
+            body = self._cutter.cut(body, b"" if prior is None else prior.token_ids)
+        return super().read(body)
 
     def _complete_tokens(
         self,
@@ -109,11 +112,10 @@ class TokenReader(PlainReader):
         """
         choice = answer.choices[0]
         # vLLM's chat has the prompt's ids beside the choices, other endpoints have them in the choice.
-        places = (answer.prompt_token_ids, choice.prompt_token_ids)
-        asked = next((bytes(item) for item in places if bytes(item).startswith(b"[")), b"")
+        asked = choice.prompt_token_ids if answer.prompt_token_ids is None else answer.prompt_token_ids
         try:
-            ids, prompt = self._known.read_ids(asked, bytes(choice.token_ids), self._prior)
-        except (msgspec.DecodeError, OverflowError):
+            prompt, ids = self._cutter.join(asked, choice.token_ids)
+        except OverflowError:
             return None
         versions, newest = read_versions(choice.weight_versions, count_packed(ids))
         counted = None if usage is None else usage.output_tokens

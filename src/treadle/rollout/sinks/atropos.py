@@ -309,6 +309,10 @@ class AtroposSink:
 def make_atropos(name: str, target: str, options: dict[str, str], *, group_size: int, mask: LossMask) -> Sink:
     """Return the sink `atropos`. Its options are the fields of `Settings`."""
     check_keys(name, options, _OPTIONS)
+    if not target.startswith(("http://", "https://")):
+        raise ConfigError(
+            f"the sink {name!r} needs the address of the server, such as atropos:http://localhost:8000"
+        )
     try:
         settings = msgspec.convert(
             {**options, "url": target, "group_size": group_size}, Settings, strict=False

@@ -2,7 +2,7 @@
 
 from typing import Any, Literal
 
-from msgspec import Raw, Struct
+from msgspec import Struct
 
 from treadle.core.types import Completion, FinishReason, Json, Message, Role, Settings, TokenRecord, Usage
 from treadle.models.wire.openai import PlainAnswer, read_reason, read_usage
@@ -108,10 +108,10 @@ class _TokenChoice(Struct, forbid_unknown_fields=True, gc=False):
 
     text: str
     finish_reason: Literal["stop", "length"]
-    token_ids: Raw
+    token_ids: list[int]
     index: int = 0
     logprobs: _Logprobs | None = None
-    prompt_token_ids: Raw = Raw()
+    prompt_token_ids: list[int] | None = None
     weight_versions: list[dict[str, Json]] | None = None
     prompt_logprobs: None = None
     stop_reason: None = None
@@ -122,7 +122,7 @@ class _TokenAnswer(PlainAnswer, forbid_unknown_fields=True, gc=False, kw_only=Tr
     """An answer with token ids."""
 
     choices: tuple[_TokenChoice]
-    prompt_token_ids: Raw = Raw()  # type: ignore[assignment]
+    prompt_token_ids: list[int] | None = None  # type: ignore[assignment]
     ec_transfer_params: None = None
     metrics: None = None
 

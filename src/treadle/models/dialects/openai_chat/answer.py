@@ -6,7 +6,7 @@ opaque at the level where it was. An answer that cannot be read is a `ServerErro
 
 from typing import Any, Literal
 
-from msgspec import Raw, Struct
+from msgspec import Struct
 
 from treadle.core.types import (
     Artifact,
@@ -330,10 +330,10 @@ class _TokenChoice(Struct, forbid_unknown_fields=True, gc=False):
 
     message: _Message
     finish_reason: Literal["stop", "tool_calls", "length"]
-    token_ids: Raw
+    token_ids: list[int]
     index: int = 0
     logprobs: _Logprobs | None = None
-    prompt_token_ids: Raw = Raw()
+    prompt_token_ids: list[int] | None = None
     weight_versions: list[dict[str, Json]] | None = None
     stop_reason: None = None
     matched_stop: int | str | None = None
@@ -349,7 +349,7 @@ class _TokenAnswer(PlainAnswer, forbid_unknown_fields=True, gc=False, kw_only=Tr
     """An answer with token ids."""
 
     choices: tuple[_TokenChoice]
-    prompt_token_ids: Raw = Raw()  # type: ignore[assignment]
+    prompt_token_ids: list[int] | None = None  # type: ignore[assignment]
     prompt_text: None = None
     ec_transfer_params: None = None
     metrics: None = None

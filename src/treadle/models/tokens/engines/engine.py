@@ -17,9 +17,9 @@ from treadle.core.errors import (
     TransportError,
 )
 from treadle.core.events import Delta
-from treadle.core.packed import count_packed
 from treadle.core.types import FinishReason, Json, Settings
 from treadle.models.protocol import Watch
+from treadle.models.tokens.prompt import PromptIds
 from treadle.models.tokens.protocol import Generated
 from treadle.models.tokens.weights import AbortedError, Sampling
 from treadle.models.wire.endpoint import HttpEndpoint, is_success, join_url, read_rest, tell_rate_limits
@@ -45,6 +45,8 @@ class HttpTokenEngine(HttpEndpoint):
 
     ANSWER: ClassVar[Any]
     """The type of a whole answer; fields that it does not have are ignored."""
+    PROMPT: ClassVar[str]
+    """The field of the body with the ids of the prompt."""
     ROOT_PATH: ClassVar[str | None] = None
     """The path below the server's root, if the endpoint is not one of OpenAI's API."""
     TOP_LEVEL: ClassVar[frozenset[str]] = frozenset()
@@ -64,6 +66,8 @@ class HttpTokenEngine(HttpEndpoint):
         self.context_tokens = context_tokens
         self._decode_plain = msgspec.json.Decoder(self.ANSWER).decode
         self._info: EngineInfo | None = None
+        self._head: tuple[object, bytes] = (None, b"")
+        """The beginning of the newest request body, up to the prompt, and what it was made of."""
 
     async def generate(
         self, prompt_ids: Sequence[int], settings: Settings, stop_token_ids: Sequence[int], watch: Watch
@@ -73,20 +77,19 @@ class HttpTokenEngine(HttpEndpoint):
         if self._info is None:
             self._info = await self.find_engine()
         tell = watch.on_token_ids
-        fields = self._body(prompt_ids, settings, stop_token_ids, limit, is_stream=tell is not None)
-        body, sent = msgspec.json.encode(fields), len(prompt_ids)
-        sampling = None if self.weights is None else self.weights.sampling(is_counted=tell is not None)
+        body = self._write(prompt_ids, settings, stop_token_ids, limit, is_stream=tell is not None)
+        sent = len(prompt_ids)
+        tells = self._info is not None and self._info.tells_versions
+        sampling = None if self.weights is None else self.weights.sampling(tells_versions=tells)
         if tell is None:
             made = await self._post(body, sent, watch, sampling)
         else:
             made = await self._stream(body, sent, watch, sampling)
         if sampling is not None:
-            count = count_packed(made.token_ids)
-            made = replace(
-                made,
-                weight_version=made.weight_version or sampling.version,
-                versions=made.versions or sampling.versions(count),
-            )
+            # A stream that broke off may lack its end, which says the versions.
+            is_unsure = sampling.is_changed and made.finish is None and not made.versions
+            if made.weight_version is None or is_unsure:
+                made = replace(made, weight_version=sampling.version)
         return made if self._info is None else replace(made, engine=str(self._info))
 
     async def _post(self, body: bytes, sent: int, watch: Watch, sampling: Sampling | None) -> Generated:
@@ -95,7 +98,8 @@ class HttpTokenEngine(HttpEndpoint):
                 answer = await self._transport.post(self._endpoint, self._headers, body)
         except AbortedError:
             return Generated(token_ids=b"", finish=None)
-        tell_rate_limits(answer, watch)
+        if watch.on_rate_limits is not None:
+            tell_rate_limits(answer, watch)
         plain = self._read_body(answer.body, sent) if is_success(answer.status) else None
         return plain or self._read_raw(self._raw(answer), sent, answer.body)
 
@@ -123,13 +127,14 @@ class HttpTokenEngine(HttpEndpoint):
         reader = self._reader(_ignore)
         collector = reader.collector
         assert isinstance(collector, TokenCollector)
-        collector.hear(watch, sampling)
+        collector.hear(watch)
         try:
             async with (
                 sampling or nullcontext(),
                 self._transport.stream(self._stream_endpoint, self._headers, body) as streamed,
             ):
-                tell_rate_limits(streamed, watch)
+                if watch.on_rate_limits is not None:
+                    tell_rate_limits(streamed, watch)
                 if not is_success(streamed.status):
                     raise self._error(streamed.status, streamed, await read_rest(streamed))
                 raw = await read_stream(streamed, reader)
@@ -166,8 +171,7 @@ class HttpTokenEngine(HttpEndpoint):
                 status=200,
             ) from None
 
-    @abstractmethod
-    def _body(
+    def _write(
         self,
         prompt_ids: Sequence[int],
         settings: Settings,
@@ -175,8 +179,21 @@ class HttpTokenEngine(HttpEndpoint):
         limit: int,
         *,
         is_stream: bool,
+    ) -> bytes:
+        """Return the request body. All but the prompt is encoded only if it differs from that of the request
+        before."""
+        key = (settings, tuple(stop_token_ids), limit, is_stream)
+        if self._head[0] != key:
+            fields = self._fields(settings, stop_token_ids, limit, is_stream=is_stream)
+            head = msgspec.json.encode(fields)[:-1] + f',"{self.PROMPT}":['.encode()
+            self._head = (key, head)
+        return b"".join([self._head[1], PromptIds.of(prompt_ids).text, b"]}"])
+
+    @abstractmethod
+    def _fields(
+        self, settings: Settings, stop_token_ids: Sequence[int], limit: int, *, is_stream: bool
     ) -> dict[str, Json]:
-        """Return the request body, in which `limit` is how many tokens may be sampled."""
+        """Return the request body without the prompt. `limit` is how many tokens may be sampled."""
 
     @abstractmethod
     def _read(self, answer: Any, sent: int) -> Generated:
@@ -257,7 +274,6 @@ class TokenCollector(Collector):
         self.token_ids: list[int] = []
         """The ids that have come so far."""
         self._tell: Callable[[Sequence[int]], None] | None = None
-        self._sampling: Sampling | None = None
         self._finish: str | None = None
 
     @property
@@ -267,14 +283,12 @@ class TokenCollector(Collector):
     def end(self) -> None:
         self.is_done = self.is_complete
 
-    def hear(self, watch: Watch, sampling: Sampling | None) -> None:
-        """Report the ids that come, and count them for `sampling`."""
-        self._tell, self._sampling = watch.on_token_ids, sampling
+    def hear(self, watch: Watch) -> None:
+        """Report the ids that come."""
+        self._tell = watch.on_token_ids
 
     def _take_ids(self, ids: list[int]) -> None:
         self.token_ids += ids
-        if self._sampling is not None:
-            self._sampling.count(len(ids))
         if ids and self._tell is not None:
             self._tell(ids)
 

@@ -76,6 +76,7 @@ class SglangGenerate(HttpTokenEngine):
 
     BASE_URL = "http://localhost:30000/v1"
     PATH = ""
+    PROMPT = "input_ids"
     ROOT_PATH = "/generate"
     ANSWER = _Answer
     COLLECTOR = SglangCollector
@@ -83,14 +84,8 @@ class SglangGenerate(HttpTokenEngine):
         ("extra_key", "lora_path", "priority", "rid", "return_routed_experts", "session_id")
     )
 
-    def _body(
-        self,
-        prompt_ids: Sequence[int],
-        settings: Settings,
-        stop_token_ids: Sequence[int],
-        limit: int,
-        *,
-        is_stream: bool,
+    def _fields(
+        self, settings: Settings, stop_token_ids: Sequence[int], limit: int, *, is_stream: bool
     ) -> dict[str, Json]:
         more, sampling = self._split(settings.extra)
         parameters = write_sampling(
@@ -101,7 +96,6 @@ class SglangGenerate(HttpTokenEngine):
             skip_special_tokens=False,
         )
         body: dict[str, Json] = {
-            "input_ids": list(prompt_ids),
             "sampling_params": parameters | sampling,
             "return_logprob": settings.logprobs is not False,
         }

@@ -135,20 +135,14 @@ class VllmCompletions(VllmEngine):
     """The completions endpoint of vLLM."""
 
     PATH = "/completions"
+    PROMPT = "prompt"
     COLLECTOR = CompletionsCollector
 
-    def _body(
-        self,
-        prompt_ids: Sequence[int],
-        settings: Settings,
-        stop_token_ids: Sequence[int],
-        limit: int,
-        *,
-        is_stream: bool,
+    def _fields(
+        self, settings: Settings, stop_token_ids: Sequence[int], limit: int, *, is_stream: bool
     ) -> dict[str, Json]:
         return {
             "model": self.model,
-            "prompt": list(prompt_ids),
             "return_token_ids": True,
             "return_weight_versions": True,
             **self._write_sampling(settings, stop_token_ids, limit),
@@ -161,23 +155,17 @@ class VllmGenerate(VllmEngine):
     """The endpoint of vLLM that takes and returns only ids."""
 
     PATH = ""
+    PROMPT = "token_ids"
     ROOT_PATH = "/inference/v1/generate"
     COLLECTOR = GenerateCollector
     TOP_LEVEL = frozenset(("cache_salt", "features", "kv_transfer_params", "priority", "request_id"))
 
-    def _body(
-        self,
-        prompt_ids: Sequence[int],
-        settings: Settings,
-        stop_token_ids: Sequence[int],
-        limit: int,
-        *,
-        is_stream: bool,
+    def _fields(
+        self, settings: Settings, stop_token_ids: Sequence[int], limit: int, *, is_stream: bool
     ) -> dict[str, Json]:
         more, sampling = self._split(settings.extra)
         return {
             "model": self.model,
-            "token_ids": list(prompt_ids),
             "sampling_params": self._write_sampling(settings, stop_token_ids, limit) | sampling,
             **(_STREAM if is_stream else {}),
             **more,
