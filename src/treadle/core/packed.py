@@ -47,7 +47,7 @@ def view_ids(packed: bytes) -> Sequence[int]:
 
 def list_ids(value: PackedIds) -> list[int]:
     """Return token ids as a list."""
-    return list(value) if isinstance(value, tuple) else view_ids(value).tolist()  # type: ignore[attr-defined, no-any-return]
+    return list(value) if isinstance(value, tuple) else view_ids(value).tolist()  # type: ignore[attr-defined]
 
 
 def unpack_logprobs(value: PackedLogprobs | None) -> tuple[float, ...]:

@@ -2,8 +2,8 @@
 
 from collections.abc import Callable, Iterable, Sequence
 
-from treadle.core.events import Delta, ReasoningDelta, TextDelta, ToolCallDelta
 from treadle.core.errors import FormatError
+from treadle.core.events import Delta, ReasoningDelta, TextDelta, ToolCallDelta
 from treadle.core.types import UNREADABLE_CALL, Json, Message, Role, ToolCall
 from treadle.formats.engine.types import (
     ContentPiece,

@@ -61,7 +61,9 @@ def test_an_id_that_only_begins_like_the_known_one_is_another_id():
         cutter = PromptCutter()
         read(cutter, b"[1,2]", b"[3]", b"")
         known = pack_ids([1, 2, 3])
-        assert cutter.cut(b'"prompt_token_ids":%b' % text(prompt), known).count(b"-1") == (prompt != [1, 2, 34])
+        assert cutter.cut(b'"prompt_token_ids":%b' % text(prompt), known).count(b"-1") == (
+            prompt != [1, 2, 34]
+        )
         assert read(cutter, text(prompt), b"[5]", known)[0] == pack_ids(prompt)
 
 

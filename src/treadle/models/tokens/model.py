@@ -169,7 +169,7 @@ class TokenModel:
 
     def _texts(self, messages: list[Message], request: Request) -> list[Message]:
         """Return the messages with their text files as part of their content."""
-        if not any(message.parts for message in messages):
+        if not any([message.parts for message in messages]):
             return messages
         for message in messages:
             for part in message.parts:
@@ -180,15 +180,15 @@ class TokenModel:
         """Return the answer with its exact tokens; see `Model.infer`."""
         prompt = self._prompt(request)
         spoken = None if watch.on_delta is None else _Spoken(self, request.tools, watch.on_delta)
-        heard = Watch(
-            None, watch.on_failure, watch.on_rate_limits, left_seconds=watch.left_seconds, held=watch.held
-        )
-        heard.on_token_ids = None if spoken is None else spoken.add
+        heard = watch
+        if spoken is not None:
+            heard = Watch(
+                None, watch.on_failure, watch.on_rate_limits, left_seconds=watch.left_seconds, held=watch.held
+            )
+            heard.on_token_ids = spoken.add
         sampled = await self._sample(prompt, heard)
         ids = list_ids(sampled.token_ids)
-        message = self.renderer.read(
-            ids, request.tools, finish=sampled.finish, stop=self.settings.stop or ()
-        )
+        message = self.renderer.read(ids, request.tools, finish=sampled.finish, stop=self.settings.stop or ())
         self._remember(prompt, sampled.token_ids, ids, request.prior)
         if spoken is not None:
             spoken.close(message)

@@ -1,4 +1,5 @@
-"""The ids of a prompt as they are stored and as they are sent, so that neither is made of the other at each step."""
+"""The ids of a prompt as they are stored and as they are sent, so that neither is made of the other at each
+step."""
 
 from collections.abc import Iterator, Sequence
 from typing import overload
