@@ -39,7 +39,7 @@ def tasks(
     """
     if name is None:
         _print_sets(is_json=is_json)
-    elif split_reference(name)[1]:
+    elif split_reference(name)[1] or name.endswith(":"):
         _print_task(name, is_json=is_json)
     else:
         _print_set(name, limit or None, is_json=is_json)
