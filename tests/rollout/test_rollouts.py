@@ -355,9 +355,9 @@ class Slow(BaseSink):
     name = "slow"
     needs = TokenGrade.TEXT
 
-    def __init__(self) -> None:
+    def __init__(self, failures: int = 2) -> None:
         self.got: list[str] = []
-        self.failures = 2
+        self.failures = failures
         self.is_open = asyncio.Event()
 
     def encode(self, group: Group) -> bytes:
@@ -393,6 +393,37 @@ def test_a_full_queue_stops_new_groups_until_the_sink_goes_on(tmp_path: Path) ->
     assert sorted(sink.got) == sorted(f"rollout-{number}" for number in range(1, 13) if number != 2)
     assert (result.progress.refused, result.refusals[0].reason) == (1, "group 2 cannot be expressed")
     assert result.progress.undelivered == 0
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+def test_a_group_that_becomes_too_old_while_it_waits_for_its_sink_is_not_delivered(
+    tmp_path: Path, restarts: bool
+) -> None:
+    """Rules out that the staleness is checked only when a group enters the queue."""
+    school, sink = School(version="7"), Slow(failures=10**6 if restarts else 1)
+
+    async def work() -> Result:
+        rollouts = make(tmp_path, school, groups=1, group_size=2, max_staleness=0, sinks=[sink])
+
+        def listen(notice: Notice, progress: Progress) -> None:
+            if isinstance(notice, GroupEnded):
+                rollouts.stop()
+                if not restarts:
+                    rollouts.announce("8")
+                sink.is_open.set()
+
+        rollouts._listener = listen
+        if sink.is_open.is_set():
+            sink.failures = 0
+            rollouts.announce("8")
+        return await rollouts.run()
+
+    result = asyncio.run(work())
+    if restarts:
+        assert (result.progress.undelivered, sink.got) == (1, [])
+        result = asyncio.run(work())
+    assert sink.got == []
+    assert [item.reason for item in result.refusals] == ["stale: 1 versions behind, and max_staleness is 0"]
 
 
 def test_weights_are_updated_while_rollouts_are_made(tmp_path: Path) -> None:
