@@ -1,7 +1,7 @@
 """The queue on disk, with sinks that write files."""
 
-import sqlite3
 import asyncio
+import sqlite3
 from pathlib import Path
 from typing import Any
 
