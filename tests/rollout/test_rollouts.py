@@ -11,9 +11,13 @@ from tests.rollout.students import School
 
 from treadle.core.errors import AuthenticationError, ConfigError, ExportError, ServerError, TransportError
 from treadle.core.events import InferenceCompleted
+from treadle.engines.ledger import Ledger
 from treadle.export.groups import Group
+from treadle.journal.memory import MemoryJournal
 from treadle.journal.registry import open_journal
 from treadle.rollout import Result, Rollouts
+from treadle.rollout.load import make_config
+from treadle.rollout.making import check_continued
 from treadle.rollout.plan import GroupSpec
 from treadle.rollout.progress import GroupEnded, Notice, Progress, RolloutRetried
 from treadle.rollout.sinks.protocol import BaseSink, Receipt
@@ -481,3 +485,38 @@ def test_a_limit_that_was_reached_because_answers_were_lost_is_no_reward_of_zero
         "infrastructure: rollout rollout-1-0 ended with max_steps, which counts answers that were lost on the way, "
         "2 in this rollout"
     ]
+
+
+def test_the_folder_has_no_secrets(tmp_path: Path) -> None:
+    """Rules out that headers of the model and passwords in addresses stay in the ledger."""
+    secret = "s3cret-abcdefgh"
+    journal = f"memory:?password={secret}"
+    headers = {"X-Token": secret}
+    settings = {"model": "openai:m", "base_url": "http://127.0.0.1:1", "headers": headers}
+    config = make_config(
+        {"model": settings, "tasks": TASKS, "journal": journal, "sinks": [f"atropos:http://u:{secret}@h"]}
+    )
+    with Ledger(tmp_path / "ledger.db", {}) as ledger, MemoryJournal() as runs:
+        check_continued(config, ledger, runs)
+        check_continued(config, ledger, runs)
+        other = config.model_copy(update={"journal": f"postgres://u:{secret}@h/d"})
+        with pytest.raises(ConfigError, match="another configuration") as caught:
+            check_continued(other, ledger, runs)
+    assert secret not in str(caught.value)
+    assert secret.encode() not in (tmp_path / "ledger.db").read_bytes()
+
+
+def test_a_folder_from_elsewhere_opens_no_journal_and_loads_no_renderer(tmp_path: Path) -> None:
+    """Rules out that a report of foreign rollouts connects to a server that they name."""
+    asyncio.run(make(tmp_path, groups=1).run())
+    assert read_stored(tmp_path).is_trusted
+    with Ledger(tmp_path / "ledger.db", is_readonly=False) as ledger:
+        settings = json.loads(ledger.get("settings") or "")
+        settings |= {"journal": "postgres://h/d", "model": {"model": "openai:m", "renderer": "hf:/none"}}
+        ledger.set("settings", json.dumps(settings))
+    stored = read_stored(tmp_path)
+    assert (stored.is_trusted, stored.config.model) == (False, None)
+    with pytest.raises(ConfigError, match="name it with --journal"):
+        next(read_groups(tmp_path, stored))
+    (group,) = read_groups(tmp_path, stored, str(tmp_path / "runs.db"))
+    assert len(group.rollouts) == 4

@@ -10,6 +10,7 @@ import msgspec
 from msgspec import Struct
 
 from treadle.core.errors import ConfigError, JournalError
+from treadle.core.masking import hide_password
 from treadle.engines.engine import End, Engine, Settings
 from treadle.engines.ledger import Item, Ledger, Outcome, Status
 from treadle.engines.meter import Limits, Meter
@@ -35,7 +36,7 @@ from treadle.rollout.progress import (
 )
 from treadle.rollout.seeded import Agents, MakeModel
 from treadle.rollout.slots import Slots
-from treadle.rollout.stored import rebuild
+from treadle.rollout.stored import rebuild, write_settings
 from treadle.rollout.versions import Known, Sampled, Versions
 from treadle.rollout.work import GroupWork, Made
 
@@ -56,12 +57,13 @@ def check_continued(config: Config, ledger: Ledger, journal: Journal) -> None:
 
     Raises: `ConfigError` that names the keys that have changed.
     """
-    now = {key: getattr(config, key) for key in _FIXED}
     described = msgspec.json.decode(config.model_dump_json(include=set(_FIXED)))
+    if config.journal is not None:
+        described["journal"] = hide_password(config.journal)
     known = ledger.get("config")
     if known is not None:
         before = msgspec.json.decode(known)
-        changed = [key for key in now if before.get(key) != described[key]]
+        changed = [key for key in _FIXED if before.get(key) != described[key]]
         if changed:
             told = "; ".join(
                 [f"{key} was {before.get(key)!r} and is now {described[key]!r}" for key in changed]
@@ -76,7 +78,7 @@ def check_continued(config: Config, ledger: Ledger, journal: Journal) -> None:
             "continue those in their folder"
         )
     ledger.set("config", msgspec.json.encode(described).decode())
-    ledger.set("settings", config.model_dump_json())
+    write_settings(ledger, config)
     # Groups that failed because of the infrastructure are always tried again.
     ledger.reopen(Status.FAILED)
 

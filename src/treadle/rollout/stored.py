@@ -8,13 +8,19 @@ import msgspec
 from msgspec import Struct
 
 from treadle.core.errors import ConfigError
+from treadle.core.masking import hide_password
 from treadle.engines.ledger import Counts, Entry, Ledger, Status
 from treadle.export.groups import Group
+from treadle.journal.identity import is_sealed, make_seal
 from treadle.journal.protocol import Journal
 from treadle.journal.registry import open_journal
+from treadle.models.config.tables import ModelTable
 from treadle.rollout.collect import Collector
 from treadle.rollout.config import Config
 from treadle.rollout.plan import GroupSpec
+
+_SEAL = "rollouts"
+"""The fact of the ledger that proves who wrote its settings."""
 
 
 class Folder(Struct, frozen=True):
@@ -42,6 +48,10 @@ class Stored(Struct, frozen=True):
     """What the folder of rollouts has."""
 
     config: Config
+    """The configuration, without what may be secret: the sinks, the settings of the model, and the password of the
+    journal."""
+    is_trusted: bool
+    """Whether the user made the folder. What another one names is not opened or loaded."""
     counts: Counts
     entries: tuple[Entry, ...]
     """The delivered groups in the order in which they were counted."""
@@ -59,15 +69,40 @@ def read_stored(path: Path) -> Stored:
         if settings is None:
             raise ConfigError(f"the ledger in {str(path)!r} is not that of rollouts; give another folder")
         entries = sorted(ledger.entries(Status.KEPT), key=lambda entry: entry.at)
-        return Stored(Config.model_validate_json(settings), ledger.counts(), tuple(entries))
+        config = Config.model_validate_json(settings)
+        is_trusted = is_sealed(ledger.get(_SEAL) or "", _SEAL, settings)
+        if not is_trusted:
+            config = config.model_copy(update={"model": None})
+        return Stored(config, is_trusted, ledger.counts(), tuple(entries))
 
 
-def read_groups(path: Path, stored: Stored) -> Iterator[Group]:
-    """Yield the delivered groups of a folder, in the order in which they were counted, from its journal."""
+def write_settings(ledger: Ledger, config: Config) -> None:
+    """Store a configuration for `read_stored`."""
+    model = config.model
+    if isinstance(model, ModelTable):
+        model = ModelTable(model=model.model, renderer=model.renderer)
+    journal = None if config.journal is None else hide_password(config.journal)
+    kept = config.model_copy(update={"model": model, "journal": journal, "sinks": []})
+    settings = kept.model_dump_json()
+    ledger.set("settings", settings)
+    ledger.set(_SEAL, make_seal(_SEAL, settings))
+
+
+def read_groups(path: Path, stored: Stored, journal: str | None = None) -> Iterator[Group]:
+    """Yield the delivered groups of a folder, in the order in which they were counted, from its journal.
+
+    `journal` is its address; by default the one that the folder names. Raises: `ConfigError` if the folder comes
+    from elsewhere and names a journal; `JournalError`.
+    """
     config = stored.config
-    with closing(open_journal(config.journal or Folder(path).journal, must_exist=True)) as journal:
+    if journal is None and config.journal is not None and not stored.is_trusted:
+        raise ConfigError(
+            f"the rollouts in {str(path)!r} come from elsewhere, and their runs are in the journal "
+            f"{config.journal!r}: name it with --journal if you trust it"
+        )
+    with closing(open_journal(journal or config.journal or Folder(path).journal, must_exist=True)) as opened:
         for entry in stored.entries:
-            yield rebuild(config, journal, entry)
+            yield rebuild(config, opened, entry)
 
 
 def rebuild(config: Config, journal: Journal, entry: Entry) -> Group:
