@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable
 from typing import TypeAlias, cast
 
+from benchmarks import ids
 from benchmarks.wires import WIRES
 
 
@@ -28,11 +29,13 @@ Write: TypeAlias = Callable[[bytes], None]
 
 class _Answers:
     def __init__(self, dialect: str, steps: int, chunks: int) -> None:
-        self._wire = WIRES[dialect]
+        self._wire = WIRES[dialect] if dialect in WIRES else ids.make_wire(dialect)
         self._steps = steps
         words = [f"word{i} " for i in range(chunks)]
         calls = [self._wire.make(f"call_{i}", [], i) for i in range(steps - 1)]
-        self._whole = [_whole(answer.whole) for answer in [*calls, self._wire.make(None, ["3"], steps)]]
+        answers = [*calls, self._wire.make(None, ["3"], steps)]
+        self._bodies = [answer.whole for answer in answers]
+        self._whole = [_whole(answer.whole) for answer in answers]
         # Text comes before each call, so that all streamed answers have the same number of chunks.
         calls = [self._wire.make(f"call_{i}", words[1:], i) for i in range(steps - 1)]
         self._streamed = [
@@ -41,7 +44,15 @@ class _Answers:
         ]
 
     def respond(self, request: bytes, write: Write) -> None:
+        if request.startswith(b"GET "):
+            write(_whole(b'{"data":[{"id":"bench","owned_by":"vllm"}],"version":"0.20.0"}'))
+            return
         done = min(request.count(self._wire.result), self._steps - 1)
+        if self._wire.prompt:
+            start = request.index(self._wire.prompt) + len(self._wire.prompt) - 1
+            prompt = request[start : request.index(b"]", start) + 1]
+            write(_whole(self._bodies[done].replace(b'"PROMPT"', prompt)))
+            return
         write(self._streamed[done] if self._wire.is_streamed in request else self._whole[done])
 
 

@@ -33,6 +33,8 @@ class Wire(Struct):
     is_streamed: bytes = b'"stream":true'
     """A string that occurs in the head or the body of a request only if it asks for a stream."""
     is_sse: bool = True
+    prompt: bytes = b""
+    """The bytes before the ids of the prompt in a request, if an answer repeats them, with their bracket."""
 
 
 def _encode(raw: object) -> bytes:

@@ -18,7 +18,7 @@ from treadle import Agent, Policy, model, open_journal
 from treadle.engines.protocol import Runner, RunnerOptions
 from treadle.engines.runners import make_runner
 
-STEPS, RUNS, WINDOW, ROUNDS = 40, 480, 128, 6
+STEPS, RUNS, WINDOW, ROUNDS = 40, 512, 256, 6
 """The steps of a run; the runs of a slice, and how many of them are in flight; and the slices."""
 
 

@@ -1,6 +1,7 @@
-"""Draw the README's pictures from real runs: `python docs/picture.py demo chat`.
+"""Draw the README's pictures from real runs: `python docs/picture.py demo chat rollout`.
 
-`docs/demo.svg` is the output of the demonstration. `docs/chat.svg` is a conversation at a real terminal, with a
+`docs/demo.svg` is the output of the demonstration, and `docs/rollout.svg` that of the rollouts', with tokens of a
+run. `docs/chat.svg` is a conversation at a real terminal, with a
 model on a local server whose answers are written below.
 """
 
@@ -22,12 +23,40 @@ from typing import Any
 import pyte
 from rich.console import Console
 from rich.style import Style
+from rich.terminal_theme import TerminalTheme
 from rich.text import Text
 
 DOCS = Path(__file__).parent
 WIDTH = 112
 DEMO_LINES = 27
+TOKEN_LINES = 20
 CHAT_LINES = 30
+
+THEME = TerminalTheme(
+    (41, 41, 41),
+    (197, 200, 198),
+    [
+        (24, 26, 28),
+        (204, 85, 90),
+        (126, 200, 136),
+        (240, 192, 84),
+        (96, 138, 177),
+        (152, 114, 159),
+        (104, 160, 179),
+        (197, 200, 198),
+    ],
+    [
+        (154, 155, 153),
+        (255, 90, 86),
+        (190, 226, 150),
+        (250, 220, 130),
+        (108, 160, 220),
+        (226, 121, 255),
+        (118, 190, 210),
+        (240, 240, 240),
+    ],
+)
+"""Colours in which dark text is readable on green and yellow."""
 
 PERSONA = """name: Ada
 role: an assistant who keeps house for Anna
@@ -52,16 +81,34 @@ ANSWER = (
 def draw_demo() -> Text:
     """Return the first lines of the demonstration, run in a temporary folder."""
     with tempfile.TemporaryDirectory() as folder:
-        done = subprocess.run(
-            [sys.executable, "-m", "treadle", "demo"],
-            cwd=folder,
-            env={**os.environ, "FORCE_COLOR": "1", "COLUMNS": str(WIDTH)},
-            capture_output=True,
-            text=True,
-            check=True,
-        )
-    lines = [line for line in done.stdout.splitlines() if "left out" not in line]
+        lines = [line for line in _run(folder, "demo") if "left out" not in line]
     return Text.from_ansi("\n".join(["$ make demo", *lines[:DEMO_LINES]]))
+
+
+def draw_rollout() -> Text:
+    """Return the output of the demonstration of rollouts, and the last tokens of one of its runs."""
+    with tempfile.TemporaryDirectory() as folder:
+        lines = _run(folder, "rollout", "--demo")
+        tokens = _run(folder, "show", "demo-5-2", "--tokens", "--journal", "rollout-demo/rollouts/runs.db")
+    shown = [line for line in lines if "killed process" not in line and " in flight" not in line]
+    command = "$ treadle show demo-5-2 --tokens   # sampled tokens, from probable (green) to surprising (red)"
+    return Text.from_ansi(
+        "\n".join(["$ treadle rollout --demo", *shown, "", command, *tokens[-TOKEN_LINES:]])
+    )
+
+
+def _run(folder: str, *arguments: str) -> list[str]:
+    """Return the lines that a command prints, with colours."""
+    done = subprocess.run(
+        [sys.executable, "-m", "treadle", *arguments],
+        cwd=folder,
+        env={**os.environ, "FORCE_COLOR": "1", "COLUMNS": str(WIDTH)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=True,
+    )
+    return done.stdout.splitlines()
 
 
 def draw_chat() -> Text:
@@ -140,12 +187,13 @@ _NAMES = {"brown": "yellow"}
 
 
 def main() -> None:
-    """Draw the pictures that are named, or both."""
-    for name in sys.argv[1:] or ("demo", "chat"):
+    """Draw the pictures that are named, or all."""
+    pictures = {"demo": draw_demo, "chat": draw_chat, "rollout": draw_rollout}
+    for name in sys.argv[1:] or pictures:
         console = Console(record=True, width=WIDTH, file=io.StringIO(), force_terminal=True)
-        console.print({"demo": draw_demo, "chat": draw_chat}[name]())
+        console.print(pictures[name]())
         # Nothing is fetched to look at it: without these it takes the reader's own font.
-        text = console.export_svg(title="")
+        text = console.export_svg(title="", theme=THEME)
         svg = re.sub(r"@font-face \{.*?\}\s*|<!-- .*? -->\s*", "", text, flags=re.DOTALL)
         (DOCS / f"{name}.svg").write_text(svg)
 

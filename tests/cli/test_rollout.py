@@ -78,7 +78,7 @@ def test_all_mistakes_are_told_with_line_and_nearest_key(cli: Cli) -> None:
         (("--task", "fles"), "--task: unknown task set 'fles'; did you mean 'files'?"),
         (
             ("--task", "files:csv_smu-*"),
-            "--task: no task of the set 'files' fits 'csv_smu-*'; ids are such as",
+            "--task: no task of the set 'files' fits 'csv_smu-*'; did you mean 'csv_sum'?",
         ),
         (("--model", "oracel:0.1"), "--model"),
         (("--engine", "locl:2"), "--engine: unknown engine 'locl'; did you mean 'local'?"),

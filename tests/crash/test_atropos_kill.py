@@ -1,4 +1,4 @@
-"""The worker and the Atropos server are killed at random moments; no group is lost, and none is trained on twice.
+"""Worker, database, trainer and Atropos server are killed at random moments; no group is lost or trained on twice.
 
 The test itself is the trainer: it registers at each server, asks for batches, and writes down what it takes.
 """
@@ -6,13 +6,16 @@ The test itself is the trainer: it registers at each server, asks for batches, a
 import json
 import random
 import signal
+import subprocess
 import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from tests.forks.process import FORKS, ROOT
+from tests.postgres.server import Server as Database
 from tests.rollout.sinks.atropos_server import IS_FULL, Server
 
 from treadle.rollout.sinks.taken import Mark, TakenGroups, mark_of
@@ -56,7 +59,7 @@ class World:
 
     def receive(self) -> list[Any]:
         if self.server.ask("GET", "/info")["batch_size"] < 0:
-            self.server.register(batch_size=8)
+            self.server.register(batch_size=8, max_token_len=100_000)
         batch = self.server.ask("GET", "/batch")["batch"] or []
         self.received.update(self.marks(batch))
         return list(batch)
@@ -117,3 +120,85 @@ def test_no_group_is_lost_and_none_is_trained_on_twice(kinds: list[str], tmp_pat
         assert world.received == world.trained
     doubled = world.received.total() - world.trained.total()
     print(f"{dict(world.kills)}: {counted} groups, 0 lost, 0 trained on twice, {doubled} handed out twice")
+
+
+class RolloutWorld(World):
+    """Real rollouts: `treadle rollout` with a mock engine and a journal in PostgreSQL."""
+
+    def __init__(self, folder: Path, seed: int, groups: int) -> None:
+        super().__init__(folder, seed)
+        self.groups = groups
+        self.database = Database.make()
+        self.database.start()
+        tokenizer = ("--tokenizer-folder", str(folder / "tokenizer"))
+        self.engine = FORKS.start(
+            "-m", "treadle", "mock", "--engine", "vllm", "--port", "0", "--latency", "0.02", *tokenizer,
+            stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+        )  # fmt: skip
+        url = self.engine.stdout.readline().strip()
+        sink = f"atropos:{self.server.url}?poll_seconds=0.02&lost_after_seconds=0.5&taken={self.log}"
+        self.command = [
+            "-m", "treadle", "rollout", "--task", "files", "--group-size", "4", "--groups", str(groups),
+            "--model", "vllm:oracle:0.3", "--base-url", url, "--renderer", f"hf:{folder / 'tokenizer'}",
+            "--window", "8",
+            "--journal", self.database.make_database(), "--out", str(folder / "work"), "--sink", sink,
+        ]  # fmt: skip
+
+    def start_worker(self) -> None:
+        self.worker = FORKS.start(*self.command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+    def kill_database(self) -> None:
+        self.database.kill()
+        self.database.start()
+
+    def left(self) -> int:
+        """Return how many groups are not trained on yet."""
+        return self.groups - len({mark.key for mark in self.trained})
+
+    def finish(self) -> None:
+        """Train until every group is trained on. A worker that ended is started again, as a supervisor does."""
+        idle = 0
+        while self.left():
+            before = self.trained.total()
+            self.train()
+            time.sleep(0.02)
+            idle = 0 if self.trained.total() > before else idle + 1
+            if self.worker.poll() is not None:
+                self.start_worker()
+            elif idle % 200 == 199:
+                filler = {"tokens": [[1]] * 4, "masks": [[1]] * 4, "scores": [0] * 4}
+                self.server.ask("POST", "/scored_data", filler)
+            assert idle < 3000, (self.kills, self.left())
+
+    def close(self) -> None:
+        for process in (self.worker, self.engine, self.server.process):
+            if process is not None:
+                process.send_signal(signal.SIGKILL)
+                process.wait()
+        self.database.remove()
+
+
+def test_real_rollouts_reach_the_trainer_once(tmp_path: Path) -> None:
+    """The short form has 3 kills, the full form 200. All rollouts have the engine's ids and log probabilities."""
+    kills = 200 if IS_FULL else 3
+    world = RolloutWorld(tmp_path, seed=7, groups=2 * kills)
+    try:
+        world.server.start()
+        world.start_worker()
+        for _ in range(kills):
+            for _ in range(world.random.randrange(4, 24)):
+                world.train()
+                time.sleep(world.random.random() * 0.04)
+            if world.worker.poll() is not None:
+                world.start_worker()
+            world.kill(["worker", "database", "server"])
+        world.finish()
+    finally:
+        world.close()
+    assert set(world.trained.values()) == {1}
+    keys = {mark.key.partition("/")[2] for mark in world.trained}
+    lines = (tmp_path / "work" / "groups.jsonl").read_bytes().splitlines()
+    assert keys == {msgspec.json.decode(line)["group_id"] for line in lines}
+    assert len(keys) == world.groups
+    doubled = world.received.total() - world.trained.total()
+    print(f"{dict(world.kills)}: {len(keys)} groups, 0 lost, 0 trained on twice, {doubled} handed out twice")

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -114,6 +115,40 @@ async def test_a_server_that_stays_away_is_reported_and_comes_back(server: Serve
         writer = await again.acquire("r")
         writer.append([note("goes on")])
         await writer.sync()
+
+
+async def test_the_event_loop_turns_while_the_server_hangs(server: Server) -> None:
+    """Also if what is appended is more than the system takes at once."""
+    import psycopg
+
+    with (
+        psycopg.connect(server.url(), autocommit=True) as db,
+        open_journal(server.make_database()) as journal,
+    ):
+        writers = [journal.create(name) for name in "abcdef"]
+        for writer in writers:
+            writer.append([note("1")])
+        await asyncio.gather(*[writer.sync() for writer in writers])
+        others = (
+            "SELECT pid FROM pg_stat_activity "
+            "WHERE backend_type = 'client backend' AND pid != pg_backend_pid()"
+        )
+        backends = [pid for (pid,) in db.execute(others)]
+        for pid in backends:
+            os.kill(pid, signal.SIGSTOP)
+        try:
+            waits = []
+            for writer in writers:
+                writer.append([note("x" * 300_000)])
+                waits.append(asyncio.ensure_future(writer.sync()))  # type: ignore[arg-type]
+                for _ in range(100):  # each in a commit of its own
+                    await asyncio.sleep(0)
+            assert not any(item.done() for item in waits)
+        finally:
+            for pid in backends:
+                os.kill(pid, signal.SIGCONT)
+        await asyncio.wait_for(asyncio.gather(*waits), 60)
+        assert [len(journal.read(name)) for name in "abcdef"] == [2] * 6
 
 
 def test_a_server_that_does_not_sync_is_refused_at_level_power(server: Server) -> None:

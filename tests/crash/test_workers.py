@@ -43,8 +43,19 @@ async def finished(journal: Journal, run_ids: list[str]) -> None:
         await asyncio.sleep(0.02)
 
 
-async def test_the_runs_of_a_killed_worker_are_resumed_by_the_others(journal: Journal, gate: Gate) -> None:
+@pytest.fixture(params=["sqlite", "postgres"])
+def store(request: pytest.FixtureRequest) -> Any:
+    """A journal that several processes can open, of each kind."""
+    if request.param == "sqlite":
+        yield request.getfixturevalue("journal")
+        return
+    with open_journal(request.getfixturevalue("postgres_url")) as journal:
+        yield journal
+
+
+async def test_the_runs_of_a_killed_worker_are_resumed_by_the_others(store: Journal, gate: Gate) -> None:
     """SIGKILL loses no run, repeats no inference, and each run ends once."""
+    journal = store
     agent = Agent("mock:echo", tools=[gate.tool], journal=journal)
     runner = make_runner("local:2", journal, RunnerOptions(window=8))
     names = [f"r-{number}" for number in range(8)]

@@ -14,6 +14,7 @@ from treadle.datagen.dataset.folder import Folder
 from treadle.datagen.generate import Options, Result, generate
 from treadle.datagen.progress import Notice, Progress, SampleEnded
 from treadle.engines.ledger import Ledger, Status
+from treadle.journal.protocol import QUEUE
 from treadle.journal.registry import open_journal
 from treadle.teacher.server import OracleServer, ServerSettings, serve
 
@@ -230,3 +231,21 @@ async def test_a_server_of_tools_that_does_not_start_costs_nothing(tmp_path: Pat
         await make(made, tmp_path)
     with open_journal(tmp_path / "journal.db") as journal:
         assert not journal.runs()
+
+
+async def test_workers_make_the_same_rows_and_what_they_use_is_counted(tmp_path: Path) -> None:
+    """Scenarios, turns of agents and of simulated users, and judgements are runs that any worker can drive."""
+    found = []
+    for engine in ("here", "local:2"):
+        quality = {"judge": {"rubric": "Is it helpful?"}}
+        conversation = {"min_turns": 2, "max_turns": 2}
+        generation = {"num_samples": 4, "engine": engine, "conversation": conversation}
+        result = await make(config(None, generation=generation, quality=quality), tmp_path / engine)
+        assert result.end.reason == "done"
+        rows = sorted(read(tmp_path / engine / "rows.jsonl"), key=lambda row: str(row["lineage"]["run_id"]))
+        found.append((rows, result.progress.input_tokens, result.progress.output_tokens))
+        with open_journal(tmp_path / engine / "journal.db") as journal:
+            drivers = {info.labels.get("part"): info.labels.get(QUEUE) for info in journal.runs()}
+        queue = "default" if engine != "here" else None
+        assert {drivers[part] for part in ("scenario", "sample", "user", "judge")} == {queue}
+    assert found[0] == found[1]

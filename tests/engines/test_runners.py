@@ -21,6 +21,7 @@ from treadle.engines.protocol import Runner, RunnerOptions
 from treadle.engines.runners import RUNNERS, make_runner
 from treadle.engines.worker import Worker
 from treadle.journal.protocol import Journal, RunFilter
+from treadle.teacher import named_oracle
 from treadle.teacher.server import serve
 
 __all__ = ["gate"]
@@ -71,6 +72,8 @@ async def test_a_task_is_graded_and_the_answer_fits_the_schema(runner: Runner, j
         task = load_task("files:csv_sum-0001")
         run = await runner.run(Agent(oracle, journal=journal), "t", task, metadata={"group": "g"})
         assert (run.reward, run.metadata["group"]) == (1.0, "g")
+        solved = await runner.run(Agent(named_oracle("oracle", task, seed=3), journal=journal), "o", task)
+        assert solved.reward == 1.0
         agent = Agent(model("openai:echo", base_url=server.url), schema=dict[str, int], journal=journal)
         answered = await runner.run(agent, "s", 'say {"a": 1}')
         assert answered.value == {"a": 1}

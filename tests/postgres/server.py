@@ -75,8 +75,13 @@ class Server:
             time.sleep(0.02)
 
     def kill(self) -> None:
-        """Kill the server's main process with SIGKILL, after which the others end."""
-        os.kill(int((self.folder / "data/postmaster.pid").read_text().split()[0]), signal.SIGKILL)
+        """Kill the server with SIGKILL: its main process, and those of its connections."""
+        pid = int((self.folder / "data/postmaster.pid").read_text().split()[0])
+        children = _children_of(pid)
+        os.kill(pid, signal.SIGKILL)
+        for child in children:  # otherwise they end when they notice it
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(child, signal.SIGKILL)
         if self._process is not None:
             self._process.wait()
 
@@ -140,6 +145,16 @@ class Server:
             if user is None
             else {**found, "user": user.pw_uid, "group": user.pw_gid, "extra_groups": []}
         )
+
+
+def _children_of(pid: int) -> list[int]:
+    """Return the processes that a process has started, where the system tells."""
+    found = []
+    for file in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):  # it has ended
+            if file.read_text().rpartition(")")[2].split()[1] == str(pid):
+                found.append(int(file.parent.name))
+    return found
 
 
 def _user() -> "pwd.struct_passwd | None":

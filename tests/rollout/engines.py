@@ -63,10 +63,17 @@ def check(app: EngineApp, graph: TokenGraph, *, lost: int = 0, has_versions: boo
     `has_versions`, each token must have the version of the weights that sampled it.
     """
     assert not graph.conservation.faults
+    check_rows(app, graph.trajectories, lost=lost, has_versions=has_versions)
+
+
+def check_rows(
+    app: EngineApp, rows: Iterable[Trajectory], *, lost: int = 0, has_versions: bool = False
+) -> None:
+    """Compare trajectories with what the engine sampled; see `check`."""
     log: dict[tuple[int, ...], list[Answer]] = defaultdict(list)
     for answer in app.sampled:
         log[answer.prompt_ids].append(answer)
-    for row in graph.trajectories:
+    for row in rows:
         assert row.grade is TokenGrade.TOKEN_EXACT
         trained = bytearray(len(row.token_ids_T))
         for span in row.spans:

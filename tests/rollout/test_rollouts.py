@@ -17,11 +17,11 @@ from treadle.journal.memory import MemoryJournal
 from treadle.journal.registry import open_journal
 from treadle.rollout import Result, Rollouts
 from treadle.rollout.load import make_config
-from treadle.rollout.making import check_continued
 from treadle.rollout.plan import GroupSpec
 from treadle.rollout.progress import GroupEnded, Notice, Progress, RolloutRetried
 from treadle.rollout.sinks.protocol import BaseSink, Receipt
-from treadle.rollout.stored import read_groups, read_stored
+from treadle.rollout.sinks.registry import make_sinks
+from treadle.rollout.stored import check_continued, read_groups, read_stored
 from treadle.scoring.protocol import Subject
 from treadle.trajectory.tokens.types import TokenGrade
 
@@ -238,7 +238,9 @@ def test_a_group_of_old_weights_is_dropped_when_it_is_delivered(
     rollouts._listener = told = Told()
     result = asyncio.run(rollouts.run())
     if limit == 0:
-        assert told.reasons() == ["stale: 1 versions behind, and max_staleness is 0"]
+        assert told.reasons() == [
+            "stale: the weights are 1 ahead of its oldest token, and max_staleness is 0"
+        ]
         assert [line["staleness"] for line in lines(tmp_path)] == [0, 0]
     else:
         assert sorted(line["staleness"] for line in lines(tmp_path)) == [0, 1]
@@ -251,7 +253,7 @@ def test_a_version_that_was_announced_before_the_work_began_counts(tmp_path: Pat
     rollouts.announce("7")
     rollouts._listener = told = Told()
     asyncio.run(rollouts.run())
-    assert told.reasons() == ["stale: 1 versions behind, and max_staleness is 0"]
+    assert told.reasons() == ["stale: the weights are 1 ahead of its oldest token, and max_staleness is 0"]
 
 
 def test_a_tree_samples_the_shared_beginning_once(tmp_path: Path) -> None:
@@ -291,6 +293,19 @@ def test_a_trainer_gets_each_group_once_and_the_last_one_again_after_a_crash(tmp
     second = asyncio.run(take(9))
     assert second[0] == first[1]
     assert (len({*first, *second}), len(first) + len(second)) == (5, 6)
+
+
+def test_a_closed_loop_can_be_begun_again(tmp_path: Path) -> None:
+    async def work() -> list[str]:
+        rollouts = make(tmp_path, groups=4)
+        async for group in rollouts:
+            first = group.group_id
+            break
+        await rollouts.aclose()
+        return [first, *[group.group_id async for group in rollouts]]
+
+    found = asyncio.run(work())
+    assert (found[0], len(found), len(set(found))) == (found[1], 5, 4)
 
 
 def test_rollouts_come_one_by_one(tmp_path: Path) -> None:
@@ -427,7 +442,9 @@ def test_a_group_that_becomes_too_old_while_it_waits_for_its_sink_is_not_deliver
         assert (result.progress.undelivered, sink.got) == (1, [])
         result = asyncio.run(work())
     assert sink.got == []
-    assert [item.reason for item in result.refusals] == ["stale: 1 versions behind, and max_staleness is 0"]
+    assert [item.reason for item in result.refusals] == [
+        "stale: the weights are 1 ahead of its oldest token, and max_staleness is 0"
+    ]
 
 
 def test_weights_are_updated_while_rollouts_are_made(tmp_path: Path) -> None:
@@ -503,6 +520,7 @@ def test_the_folder_has_no_secrets(tmp_path: Path) -> None:
         with pytest.raises(ConfigError, match="another configuration") as caught:
             check_continued(other, ledger, runs)
     assert secret not in str(caught.value)
+    assert [sink.name for sink in make_sinks(config.sinks, group_size=4)] == ["atropos:http://u@h"]
     assert secret.encode() not in (tmp_path / "ledger.db").read_bytes()
 
 
@@ -512,7 +530,10 @@ def test_a_folder_from_elsewhere_opens_no_journal_and_loads_no_renderer(tmp_path
     assert read_stored(tmp_path).is_trusted
     with Ledger(tmp_path / "ledger.db", is_readonly=False) as ledger:
         settings = json.loads(ledger.get("settings") or "")
-        settings |= {"journal": "postgres://h/d", "model": {"model": "openai:m", "renderer": "hf:/none"}}
+        settings |= {
+            "journal": str(tmp_path / "runs.db"),
+            "model": {"model": "openai:m", "renderer": "hf:/none"},
+        }
         ledger.set("settings", json.dumps(settings))
     stored = read_stored(tmp_path)
     assert (stored.is_trusted, stored.config.model) == (False, None)

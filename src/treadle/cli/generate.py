@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from treadle.cli.exit import ExitCode
 from treadle.cli.options import shared as o
 
 EXAMPLES = (
@@ -44,6 +45,14 @@ def generate(
         ),
     ] = None,
     seed: Annotated[int | None, typer.Option("--seed", metavar="N", help="The seed of the plan.")] = None,
+    engine: Annotated[
+        str | None,
+        typer.Option(
+            "--engine",
+            metavar="ENGINE",
+            help="Where the runs of samples are driven: here, local:N in N worker processes, or ray[:N].",
+        ),
+    ] = None,
     settings: Annotated[
         list[str] | None,
         typer.Option(
@@ -92,10 +101,14 @@ def generate(
     from treadle.cli.work import generating
 
     if is_schema:
-        return generating.print_schema()
+        from treadle.cli.terminal.output import print_schema
+        from treadle.datagen.config.schema import schema
+
+        print_schema(schema())
+        return ExitCode.DONE
     if is_init:
         return generating.print_starter()
-    options = {"out": out, "num_samples": num_samples, "model": model, "seed": seed}
+    options = {"out": out, "num_samples": num_samples, "model": model, "seed": seed, "engine": engine}
     given = {name: str(value) for name, value in options.items() if value is not None}
     changes = generating.Changes(given, tuple(settings or ()))
     if is_dry:

@@ -37,7 +37,17 @@ def unpack_ids(value: PackedIds | None) -> tuple[int, ...]:
     """Return token ids as a tuple; empty for `None`."""
     if value is None or isinstance(value, tuple):
         return value or ()
-    return tuple(to_ids(value))
+    return tuple(view_ids(value))
+
+
+def view_ids(packed: bytes) -> Sequence[int]:
+    """Return packed token ids as a sequence that unpacks only the ids that are looked at."""
+    return to_ids(packed) if _IS_BIG_ENDIAN else memoryview(packed).cast("i")
+
+
+def list_ids(value: PackedIds) -> list[int]:
+    """Return token ids as a list."""
+    return list(value) if isinstance(value, tuple) else view_ids(value).tolist()  # type: ignore[attr-defined]
 
 
 def unpack_logprobs(value: PackedLogprobs | None) -> tuple[float, ...]:
@@ -74,7 +84,7 @@ def count_packed(value: PackedIds | PackedLogprobs | None) -> int:
 def count_shared(one: bytes, other: bytes) -> int:
     """Return how many leading ids two packed sequences have in common."""
     size = min(len(one), len(other))
-    if one[:size] == other[:size]:
+    if one.startswith(other) or other.startswith(one):
         return size // ID_BYTES
     low, high = 0, size // ID_BYTES
     # Halve the range of the first difference: comparing bytes is much faster than comparing ids one by one.

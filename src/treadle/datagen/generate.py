@@ -44,6 +44,9 @@ from treadle.datagen.topics.store import load_topics, save_topics
 from treadle.engines.engine import End, Engine, Settings
 from treadle.engines.ledger import Item, Ledger, Outcome, Status
 from treadle.engines.meter import LimitReachedError, Limits, Meter
+from treadle.engines.protocol import Runner, RunnerOptions
+from treadle.engines.queued import QueueRunner
+from treadle.engines.runners import make_runner
 from treadle.journal.protocol import Journal
 from treadle.journal.registry import open_journal
 from treadle.models.protocol import Model
@@ -165,7 +168,7 @@ class _Generation:
         # The tools come first, because a server that does not start must not cost the topics.
         environments = open_environments(self._config.tools, self._config.seed)
         studio = self._studio = Studio(
-            self._config, self._models, self._journal, environments, self._tell_step
+            self._config, self._models, self._journal, environments, self._tell_step, self._make_runner()
         )
         try:
             async with asyncio.timeout(self._meter.seconds_left):
@@ -208,8 +211,18 @@ class _Generation:
         finally:
             stopping.cancel()
 
+    def _make_runner(self) -> Runner:
+        """Return where the runs are driven. What workers use is counted when a turn has ended."""
+        generation = self._config.generation
+        runner = make_runner(generation.engine, self._journal, RunnerOptions(window=generation.window))
+        if isinstance(runner, QueueRunner):
+            runner.on_used = lambda usage, cost_usd: self._meter.add(
+                usage.input_tokens, usage.output_tokens, cost_usd
+            )
+        return runner
+
     async def close(self) -> None:
-        """Close the tools and models."""
+        """Close the workers, tools and models."""
         with contextlib.suppress(JournalError):
             self._ledger.set("worked_seconds", repr(self._meter.worked_seconds))
         if self._studio is not None:

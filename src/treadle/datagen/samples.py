@@ -64,6 +64,7 @@ class SampleWork:
             environment=made.environment,
             events=made.events,
             journal=self._studio.journal,
+            runner=self._studio.runner,
         )
         try:
             verdicts = await self._pipeline.check(candidate)

@@ -10,6 +10,7 @@ import msgspec
 from msgspec.structs import replace
 
 from treadle.agent.agent import Agent
+from treadle.agent.driving.resume import load_task_of
 from treadle.agent.spec import make_model
 from treadle.core.errors import ConfigError
 from treadle.core.policy import Policy
@@ -18,6 +19,7 @@ from treadle.core.state import State
 from treadle.journal.protocol import Journal
 from treadle.loop.hooks import Hook, Hooks
 from treadle.models.protocol import Model
+from treadle.teacher import named_oracle
 
 _MAX_AGENTS = 64
 _MAX_MODELS = 256
@@ -44,28 +46,29 @@ class Agents:
         settings = dict(spec.model.settings or {})
         has_seed = settings.pop("seed", None) is not None
         base = replace(spec, model=replace(spec.model, settings=settings or None))
-        agent = await self._find(base)
-        if has_seed:
+        oracle = await asyncio.to_thread(_make_oracle, spec.model, state)
+        agent = await self._find(base, oracle)
+        if oracle is not None or has_seed:
             agent = copy(agent)
-            agent.model = await asyncio.to_thread(self._find_model, spec.model)
+            agent.model = await asyncio.to_thread(self._find_model, spec.model) if oracle is None else oracle
         return agent
 
-    async def _find(self, spec: AgentSpec) -> Agent[Any]:
+    async def _find(self, spec: AgentSpec, model: Model | None) -> Agent[Any]:
         key = msgspec.json.encode(spec)
         if key not in self._agents:
             async with self._building:
                 if key not in self._agents:
-                    _keep(self._agents, key, await asyncio.to_thread(self._build, spec), _MAX_AGENTS)
+                    _keep(self._agents, key, await asyncio.to_thread(self._build, spec, model), _MAX_AGENTS)
         found = self._agents[key]
         if isinstance(found, ConfigError):
             raise found
         return found
 
-    def _build(self, spec: AgentSpec) -> Agent[Any] | ConfigError:
-        """Return the agent of a spec, or why it cannot be built here. Blocks."""
+    def _build(self, spec: AgentSpec, model: Model | None) -> Agent[Any] | ConfigError:
+        """Return the agent of a spec, or why it cannot be built here. `model` replaces its model. Blocks."""
         try:
             _require_key(spec.model)
-            agent = Agent.from_spec(spec, journal=self._journal)
+            agent = Agent.from_spec(spec, model=model, journal=self._journal)
         except ConfigError as error:
             return error
         self.built += 1
@@ -85,6 +88,18 @@ class Agents:
             if isinstance(agent, Agent):
                 await agent.close()
         self._hooks.close()
+
+
+def _make_oracle(part: PartSpec, state: State) -> Model | None:
+    """Return the oracle of the run's task, if that is the run's model. Blocks. Raises: `ConfigError`."""
+    settings = part.settings or {}
+    if part.name.partition(":")[0] != "oracle" or "base_url" in settings:
+        return None
+    task = load_task_of(state.started)
+    if task is None:
+        raise ConfigError(f"the model {part.name!r} solves the tasks of a task set, and the run has none")
+    seed = settings.get("seed")
+    return named_oracle(part.name, task, seed=seed if isinstance(seed, int) else 0)
 
 
 def _require_key(part: PartSpec) -> None:

@@ -140,10 +140,6 @@ class _Cluster:
                 self._is_ours = True
         return self.ray
 
-    async def pid(self) -> int:
-        """Return the id of the actor's process."""
-        return os.getpid()
-
     async def stop(self) -> None:
         """Leave the cluster, which ends if it was started here."""
         if self._is_ours:

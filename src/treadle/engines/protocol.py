@@ -1,13 +1,15 @@
 """Runners: the places where runs are driven, in this process or by workers."""
 
+from collections.abc import Sequence
 from typing import Any, Protocol, Unpack
 
 from msgspec import Struct
 
 from treadle.agent.agent import Agent
-from treadle.agent.options import StreamOptions
+from treadle.agent.options import SessionOptions, StreamOptions
 from treadle.agent.run import Run
 from treadle.agent.task import Task
+from treadle.core.narrowing import Event
 from treadle.journal.protocol import DEFAULT_QUEUE, Journal
 
 
@@ -39,6 +41,22 @@ class RunnerStatus(Struct, frozen=True, kw_only=True):
     """How many workers died and were replaced."""
 
 
+class Turns(Protocol):
+    """A session, as an asynchronous context. See the methods of `Session` that have the same names."""
+
+    async def __aenter__(self) -> "Turns": ...
+
+    async def __aexit__(self, *_: object) -> None: ...
+
+    async def finish_turn(self) -> Run[Any]: ...
+
+    async def send(self, text: str) -> Run[Any]: ...
+
+    async def grade(self) -> float | None: ...
+
+    async def read_events(self) -> Sequence[Event]: ...
+
+
 class Runner(Protocol):
     """A place where runs are driven."""
 
@@ -51,6 +69,10 @@ class Runner(Protocol):
         `Agent.run` and `Agent.resume` do; `ConfigError` if workers cannot build the agent; `WorkerError` if no
         worker can be started.
         """
+        ...
+
+    def session(self, agent: Agent[Any], run_id: str, /, **options: Unpack[SessionOptions]) -> Turns:
+        """Return the session `run_id`, which is begun or continued, and whose turns are driven in this place."""
         ...
 
     def status(self) -> RunnerStatus:

@@ -6,12 +6,12 @@ from msgspec.structs import replace
 
 from treadle.agent.agent import Agent
 from treadle.agent.once import drive_once, given_for
-from treadle.agent.options import StreamOptions
+from treadle.agent.options import SessionOptions, StreamOptions
 from treadle.agent.run import Run
 from treadle.agent.task import Task
 from treadle.core.errors import ConfigError
 from treadle.core.registry import Registry
-from treadle.engines.protocol import MakeRunner, Runner, RunnerOptions, RunnerStatus
+from treadle.engines.protocol import MakeRunner, Runner, RunnerOptions, RunnerStatus, Turns
 from treadle.engines.watched import Watched
 from treadle.journal.protocol import Journal
 
@@ -60,6 +60,11 @@ class HereRunner:
         given = given_for(agent, options)
         with self._watched.watch() as hold:
             return await drive_once(agent, run_id, task, replace(given, on_driver=hold), options)
+
+    def session(self, agent: Agent[Any], run_id: str, /, **options: Unpack[SessionOptions]) -> Turns:
+        """See `Runner.session`."""
+        session: Any = agent.session(run_id, **options)
+        return session  # type: ignore[no-any-return]
 
     def status(self) -> RunnerStatus:
         """See `Runner.status`."""

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Sequence
 
+from treadle.core.errors import FormatError
 from treadle.core.events import Delta, ReasoningDelta, TextDelta, ToolCallDelta
 from treadle.core.types import UNREADABLE_CALL, Json, Message, Role, ToolCall
 from treadle.formats.engine.types import (
@@ -14,6 +15,7 @@ from treadle.formats.engine.types import (
     ToolLike,
 )
 from treadle.formats.parsing import IncrementalParser, quote_result, render, render_tools
+from treadle.formats.registry import find_format
 
 KEY = "completions"
 """The key of `Message.opaque` under which a message keeps the text that the model wrote."""
@@ -36,7 +38,7 @@ class TranscriptWriter:
     def __call__(self, messages: Sequence[Message], is_first: bool) -> Iterable[Message]:
         """Yield the messages in the form that is sent to the model. With `is_first` they begin the transcript."""
         results: list[Message] = []
-        if is_first and self._told and messages[0].role is not Role.SYSTEM:
+        if is_first and self._told and (not messages or messages[0].role is not Role.SYSTEM):
             yield Message(Role.SYSTEM, self._told)
         for index, message in enumerate(messages):
             if message.role is Role.TOOL:
@@ -76,6 +78,15 @@ class TranscriptWriter:
         if not message.tool_calls and not message.reasoning:
             return message.content
         return render(message, self._format, self._tools)
+
+    def can_write(self, message: Message, text: str) -> bool:
+        """Return whether `text`, which says `message`, is what would be written for it."""
+        if kept_text(message) is None and (message.tool_calls or message.reasoning):
+            try:
+                return find_format(self._format).render(message) == text
+            except FormatError:
+                return False
+        return self.write_answer(message) == text
 
 
 def kept_text(message: Message) -> str | None:

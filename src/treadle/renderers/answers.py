@@ -88,11 +88,7 @@ def check_parts(messages: Sequence[Message], name: str) -> None:
 
 def keep_text(message: Message, text: str, writer: TranscriptWriter) -> Message:
     """Return `message`, which `text` says, with its text if `writer` would not write that text of it."""
-    try:
-        is_same = writer.write_answer(message) == text
-    except FormatError:
-        is_same = False
-    return message if is_same else replace(message, opaque=with_text(message, text))
+    return message if writer.can_write(message, text) else replace(message, opaque=with_text(message, text))
 
 
 def to_wire(message: Message, *, has_text_arguments: bool = False) -> dict[str, Json]:

@@ -106,7 +106,8 @@ class Config(Section):
     """The model: `provider:name`, a name of treadle.toml, `oracle`, or a mapping with `model` and settings. By
     default, the default model of treadle.toml."""
     tasks: Annotated[list[str], Field(min_length=1)] = ["files"]
-    """The tasks: a task set, `SET:ID`, or a pattern such as `files:csv_sum-*`."""
+    """The tasks: a task set, `SET:ID`, or a pattern such as `files:csv_sum-*`. `SET` is the name of an installed
+    set, or `file.py:ATTRIBUTE` or `package.module:ATTRIBUTE`."""
     order: Literal["shuffled", "given"] = "shuffled"
     """The order in which tasks are taken. All are taken once before one is taken again."""
     groups: Count = 100
@@ -173,8 +174,3 @@ class Config(Section):
         """Return what makes text of token ids; `None` if the model has no renderer. Raises: `ConfigError`."""
         name = self.model.renderer if isinstance(self.model, ModelTable) else None
         return None if name is None else load_renderer(name).decode
-
-    def describe(self) -> dict[str, Json]:
-        """Return the configuration as JSON values."""
-        described: dict[str, Json] = self.model_dump(mode="json", exclude_defaults=True)
-        return described

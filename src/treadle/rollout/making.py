@@ -10,7 +10,6 @@ import msgspec
 from msgspec import Struct
 
 from treadle.core.errors import ConfigError, JournalError
-from treadle.core.masking import hide_password
 from treadle.engines.engine import End, Engine, Settings
 from treadle.engines.ledger import Item, Ledger, Outcome, Status
 from treadle.engines.meter import Limits, Meter
@@ -36,51 +35,19 @@ from treadle.rollout.progress import (
 )
 from treadle.rollout.seeded import Agents, MakeModel
 from treadle.rollout.slots import Slots
-from treadle.rollout.stored import rebuild, write_settings
+from treadle.rollout.stored import rebuild
 from treadle.rollout.versions import Known, Sampled, Versions
 from treadle.rollout.work import GroupWork, Made
 
-_FIXED = ("name", "seed", "tasks", "order", "group_size", "deliver", "tree", "journal")
-"""The keys that cannot change when rollouts are continued: the ids of runs, and what they are about, follow from
-them."""
 _REFRESH_SECONDS = 0.5
 """How often the counts are refreshed while nothing happens."""
 _PAUSE_SECONDS = 0.05
+MAX_REFUSED = 3
+"""If a sink has refused so many groups and taken none, the work ends."""
 _BEATS = 10
 """After so many refreshes, it is told that the work goes on."""
 _OPEN = "open_group"
 """The fact of the ledger with the number of the group that a consumer got and has not acknowledged."""
-
-
-def check_continued(config: Config, ledger: Ledger, journal: Journal) -> None:
-    """Check that the folder and the journal belong to the rollouts of `config`, and record the configuration.
-
-    Raises: `ConfigError` that names the keys that have changed.
-    """
-    described = msgspec.json.decode(config.model_dump_json(include=set(_FIXED)))
-    if config.journal is not None:
-        described["journal"] = hide_password(config.journal)
-    known = ledger.get("config")
-    if known is not None:
-        before = msgspec.json.decode(known)
-        changed = [key for key in _FIXED if before.get(key) != described[key]]
-        if changed:
-            told = "; ".join(
-                [f"{key} was {before.get(key)!r} and is now {described[key]!r}" for key in changed]
-            )
-            raise ConfigError(
-                f"the rollouts in {str(config.path)!r} were begun with another configuration: {told}. Give the "
-                "same values, or another --out"
-            )
-    elif journal.runs(RunFilter(id_prefix=f"{config.name}-"), limit=1):
-        raise ConfigError(
-            f"the journal has runs of other rollouts with the name {config.name!r}; give another --name, or "
-            "continue those in their folder"
-        )
-    ledger.set("config", msgspec.json.encode(described).decode())
-    write_settings(ledger, config)
-    # Groups that failed because of the infrastructure are always tried again.
-    ledger.reopen(Status.FAILED)
 
 
 class Given(Struct, kw_only=True):
@@ -199,8 +166,21 @@ class Making:
         made = await self.work.attempt(item, attempt)
         if made.dropped is None and self._outbox is not None:
             group = self.work.make_group(made)
-            self._parcels[item.number] = await asyncio.to_thread(self._outbox.encode, group)
+            parcels = await asyncio.to_thread(self._outbox.encode, group)
+            self._check_refusals(self._outbox, parcels)
+            self._parcels[item.number] = parcels
         return made
+
+    def _check_refusals(self, outbox: Outbox, parcels: Sequence[Parcel]) -> None:
+        """Raise a `ConfigError` if a sink has refused every group so far, because it will refuse the others too."""
+        counts = outbox.counts()
+        for parcel in parcels:
+            seen = counts[parcel.sink]
+            if parcel.data is None and MAX_REFUSED <= seen[ParcelStatus.REFUSED] == sum(seen.values()):
+                raise ConfigError(
+                    f"the sink {parcel.sink!r} has refused all {seen[ParcelStatus.REFUSED]} groups so far, the "
+                    f"last one because {parcel.reason}. Give another sink, or a model that it can take"
+                )
 
     def settle(self, item: Item, attempt: int, result: Made, connection: Any) -> Outcome:
         """See `engines.engine.Work`."""
@@ -274,9 +254,9 @@ class Making:
         self._admitted += 1
 
     async def _until_free(self) -> None:
-        """Wait until a slot is free, and not too many complete groups wait for their receivers."""
+        """Wait until all planned rollouts have begun, and not too many complete groups wait for their receivers."""
         while True:
-            await self._slots.until_free()
+            await self._slots.until_all_begun()
             if self.progress.waiting < self._ahead:
                 return
             self._changed.clear()
@@ -291,7 +271,7 @@ class Making:
             self._give_back(outcome)
         self._save_versions()
         self._plan.observe(spec.task, details["solved"], details["graded"])
-        self._add(outcome.status.value, outcome.reasons, details)
+        progress.count(outcome.status, outcome.reasons, details)
         if outcome.status is Status.KEPT:
             self._keep_sampled(spec, details)
         if made is not None and self._is_consumed:
@@ -349,7 +329,7 @@ class Making:
     def _restore(self) -> None:
         """Count what earlier processes have done."""
         for entry in self._ledger.entries():
-            self._add(entry.status, entry.reasons, entry.details)
+            self.progress.count(entry.status, entry.reasons, entry.details)
             if entry.status == Status.KEPT:
                 self._keep_sampled(msgspec.convert(entry.spec, GroupSpec), entry.details)
         self.progress.wanted = self._plan.wanted
@@ -363,27 +343,6 @@ class Making:
         """Return why a group that waits for a sink must not be delivered any more; `None` if it may be."""
         sampled = self._sampled.get(key)
         return None if sampled is None else self.work.find_stale([sampled])
-
-    def _add(self, status: str, reasons: Sequence[str], details: Mapping[str, Any]) -> None:
-        progress = self.progress
-        if status == Status.KEPT:
-            progress.delivered += 1
-            progress.oldest = max(progress.oldest, details["staleness"])
-            progress.sampled_tokens += details["sampled_tokens"]
-        elif status == Status.REJECTED:
-            progress.dropped += 1
-            name = reasons[0].partition(":")[0]
-            progress.reasons[name] = progress.reasons.get(name, 0) + 1
-        else:
-            progress.failed += 1
-        graded = [reward for reward in details["rewards"] if reward is not None]
-        for reward in graded:
-            progress.rewards.add(reward)
-        if graded:
-            progress.graded_groups += 1
-            progress.group_rewards.add(sum(graded) / len(graded))
-            progress.solved_once += details["solved"] > 0
-            progress.no_variance += not details["has_variance"]
 
     def _make_meter(self) -> Meter:
         limits = self._config.limits

@@ -77,6 +77,8 @@ class Outbox:
         self._check_seconds = check_seconds
         self._changed = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
+        self._checked: set[str] = set()
+        """The sinks that have said what became of the groups that they had handed over."""
         self.troubles: dict[str, str] = {}
         """Why a sink cannot deliver at the moment, by its name."""
         self.find_fault: Callable[[str], str | None] = lambda key: None
@@ -135,7 +137,8 @@ class Outbox:
     @property
     def backlog(self) -> int:
         """How many groups wait for the sink that has the most to deliver."""
-        return max([counts[ParcelStatus.QUEUED] for counts in self.counts().values()], default=0)
+        counts = self.counts()
+        return max([counts[name][ParcelStatus.QUEUED] for name in self._sinks], default=0)
 
     async def wait_for_room(self, limit: int) -> None:
         """Wait until fewer than `limit` groups wait for any sink. Raises: the error of a sink that cannot work."""
@@ -145,10 +148,15 @@ class Outbox:
     async def drain(self, *, until_taken: bool = False) -> None:
         """Wait until all groups are handed over, or, with `until_taken`, until the receivers have them for good.
 
-        Raises: the error of a sink that cannot work.
+        A sink with groups that were handed over before is asked once what became of them. Raises: the error of a
+        sink that cannot work.
         """
-        open_ones = (ParcelStatus.QUEUED, ParcelStatus.SENT) if until_taken else (ParcelStatus.QUEUED,)
-        while any(counts[status] for counts in self.counts().values() for status in open_ones):
+        while any(
+            counts[ParcelStatus.QUEUED]
+            or (counts[ParcelStatus.SENT] and (until_taken or name not in self._checked))
+            for name, counts in self.counts().items()
+            if name in self._sinks
+        ):
             await self._wait()
 
     async def __aenter__(self) -> "Outbox":
@@ -177,6 +185,7 @@ class Outbox:
         while True:
             try:
                 self._apply(sink.name, await sink.check())
+                self._checked.add(sink.name)
                 is_busy = await self._deliver_next(sink)
                 self.troubles.pop(sink.name, None)
                 wait = _MIN_WAIT_SECONDS

@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from treadle.models.protocol import Model
 from treadle.models.tokens.weights import UpdateMode, Weights
 from treadle.rollout.config import Config
 from treadle.rollout.load import load_config, make_config
-from treadle.rollout.making import Given, Making, check_continued
+from treadle.rollout.making import Given, Making
 from treadle.rollout.outbox import Outbox, Parcel
 from treadle.rollout.progress import (
     Listener,
@@ -28,7 +28,7 @@ from treadle.rollout.progress import (
 from treadle.rollout.seeded import MakeModel
 from treadle.rollout.sinks.protocol import Sink
 from treadle.rollout.sinks.registry import make_sinks
-from treadle.rollout.stored import Folder
+from treadle.rollout.stored import Folder, check_continued
 from treadle.rollout.work import GROUPS
 from treadle.trajectory.tokens.masks import make_mask
 
@@ -87,6 +87,8 @@ class Rollouts:
         """The weights of the engines."""
         self._stop = asyncio.Event()
         self._work: Making | None = None
+        self._loop: AsyncGenerator[Group, None] | None = None
+        """The loop of `async for`; `None` if there was none."""
         self._announced: list[str] = []
         """The versions that were announced before the work began."""
 
@@ -102,7 +104,7 @@ class Rollouts:
             end = await work.run()
             return Result(end, self.progress, self.folder, work.refusals())
 
-    async def groups(self) -> AsyncIterator[Group]:
+    async def groups(self) -> AsyncGenerator[Group, None]:
         """Yield the groups as they are completed. Leaving the loop stops the work; it can be continued."""
         async with self._open(self._stop, is_consumed=True) as work:
             making = asyncio.ensure_future(work.run())
@@ -119,7 +121,13 @@ class Rollouts:
                 await asyncio.wait([making])
 
     def __aiter__(self) -> AsyncIterator[Group]:
-        return self.groups()
+        self._loop = self.groups()
+        return self._loop
+
+    async def aclose(self) -> None:
+        """Stop the work of an `async for` loop that was left early, and wait until it has ended."""
+        if self._loop is not None:
+            await self._loop.aclose()
 
     def groups_sync(self) -> Iterator[Group]:
         """Yield what `groups` yields, and block in between."""

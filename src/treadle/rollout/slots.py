@@ -7,8 +7,8 @@ from types import TracebackType
 class Slots:
     """The slots for rollouts, which are given out in the order in which they were asked for.
 
-    A group announces its rollouts with `expect`, so that `until_free` waits until all of them have begun before
-    another group is planned.
+    A group announces its rollouts with `expect`, so that `until_all_begun` waits until all of them have
+    begun before another group is planned.
     """
 
     def __init__(self, size: int) -> None:
@@ -24,9 +24,9 @@ class Slots:
         self._expected += count
         return Expected(self, count)
 
-    async def until_free(self) -> None:
-        """Wait until a slot is free that no rollout waits for."""
-        while self._expected or self.used >= self.size:
+    async def until_all_begun(self) -> None:
+        """Wait until no rollout waits for a slot. The next group is then prepared, before a slot is free for it."""
+        while self._expected:
             self._changed.clear()
             await self._changed.wait()
 

@@ -1,4 +1,4 @@
-"""Groups that were delivered, read again from the folder of their rollouts."""
+"""The folder of rollouts: its files, the configuration that it belongs to, and the groups that were delivered."""
 
 from collections.abc import Iterator
 from contextlib import closing
@@ -8,12 +8,13 @@ import msgspec
 from msgspec import Struct
 
 from treadle.core.errors import ConfigError
-from treadle.core.masking import hide_password
+from treadle.core.masking import MASK, hide_password
 from treadle.engines.ledger import Counts, Entry, Ledger, Status
 from treadle.export.groups import Group
 from treadle.journal.identity import is_sealed, make_seal
-from treadle.journal.protocol import Journal
+from treadle.journal.protocol import Journal, RunFilter
 from treadle.journal.registry import open_journal
+from treadle.models.config.part import is_secret_url
 from treadle.models.config.tables import ModelTable
 from treadle.rollout.collect import Collector
 from treadle.rollout.config import Config
@@ -21,6 +22,9 @@ from treadle.rollout.plan import GroupSpec
 
 _SEAL = "rollouts"
 """The fact of the ledger that proves who wrote its settings."""
+_FIXED = ("name", "seed", "tasks", "order", "group_size", "deliver", "tree", "journal")
+"""The keys that cannot change when rollouts are continued: the ids of runs, and what they are about, follow from
+them."""
 
 
 class Folder(Struct, frozen=True):
@@ -48,8 +52,7 @@ class Stored(Struct, frozen=True):
     """What the folder of rollouts has."""
 
     config: Config
-    """The configuration, without what may be secret: the sinks, the settings of the model, and the password of the
-    journal."""
+    """The configuration, without what may be secret."""
     is_trusted: bool
     """Whether the user made the folder. What another one names is not opened or loaded."""
     counts: Counts
@@ -76,31 +79,22 @@ def read_stored(path: Path) -> Stored:
         return Stored(config, is_trusted, ledger.counts(), tuple(entries))
 
 
-def write_settings(ledger: Ledger, config: Config) -> None:
-    """Store a configuration for `read_stored`."""
-    model = config.model
-    if isinstance(model, ModelTable):
-        model = ModelTable(model=model.model, renderer=model.renderer)
-    journal = None if config.journal is None else hide_password(config.journal)
-    kept = config.model_copy(update={"model": model, "journal": journal, "sinks": []})
-    settings = kept.model_dump_json()
-    ledger.set("settings", settings)
-    ledger.set(_SEAL, make_seal(_SEAL, settings))
-
-
 def read_groups(path: Path, stored: Stored, journal: str | None = None) -> Iterator[Group]:
     """Yield the delivered groups of a folder, in the order in which they were counted, from its journal.
 
-    `journal` is its address; by default the one that the folder names. Raises: `ConfigError` if the folder comes
-    from elsewhere and names a journal; `JournalError`.
+    `journal` may be the address of that journal with its password, which the folder does not have. Raises:
+    `ConfigError` if the folder comes from elsewhere and names another journal; `JournalError`.
     """
     config = stored.config
-    if journal is None and config.journal is not None and not stored.is_trusted:
+    address = config.journal or Folder(path).journal
+    if journal is not None and hide_password(journal) == config.journal:
+        address = journal
+    elif config.journal is not None and not stored.is_trusted:
         raise ConfigError(
             f"the rollouts in {str(path)!r} come from elsewhere, and their runs are in the journal "
             f"{config.journal!r}: name it with --journal if you trust it"
         )
-    with closing(open_journal(journal or config.journal or Folder(path).journal, must_exist=True)) as opened:
+    with closing(open_journal(address, must_exist=True)) as opened:
         for entry in stored.entries:
             yield rebuild(config, opened, entry)
 
@@ -110,3 +104,50 @@ def rebuild(config: Config, journal: Journal, entry: Entry) -> Group:
     collector = Collector(config, journal)
     spec = msgspec.convert(entry.spec, GroupSpec)
     return collector.load(spec, entry.details["weight_version"])
+
+
+def _without_secrets(config: Config) -> Config:
+    """Return the configuration without what may be secret: it is kept to read the groups again, which needs none of
+    it."""
+    changes: dict[str, object] = {"sinks": [hide_password(sink) for sink in config.sinks]}
+    if config.journal is not None:
+        changes["journal"] = hide_password(config.journal)
+    if isinstance(config.model, ModelTable):
+        url = config.model.base_url
+        hidden = {"base_url": MASK} if url is not None and is_secret_url(url) else {}
+        changes["model"] = config.model.model_copy(update={"headers": None, "extra": None, **hidden})
+    return config.model_copy(update=changes)
+
+
+def check_continued(config: Config, ledger: Ledger, journal: Journal) -> None:
+    """Check that the folder and the journal belong to the rollouts of `config`, and record the configuration.
+
+    Raises: `ConfigError` that names the keys that have changed.
+    """
+    config = _without_secrets(config)
+    now = {key: getattr(config, key) for key in _FIXED}
+    described = msgspec.json.decode(config.model_dump_json(include=set(_FIXED)))
+    known = ledger.get("config")
+    if known is not None:
+        before = msgspec.json.decode(known)
+        before["journal"] = before["journal"] and hide_password(before["journal"])
+        changed = [key for key in now if before.get(key) != described[key]]
+        if changed:
+            told = "; ".join(
+                [f"{key} was {before.get(key)!r} and is now {described[key]!r}" for key in changed]
+            )
+            raise ConfigError(
+                f"the rollouts in {str(config.path)!r} were begun with another configuration: {told}. Give the "
+                "same values, or another --out"
+            )
+    elif journal.runs(RunFilter(id_prefix=f"{config.name}-"), limit=1):
+        raise ConfigError(
+            f"the journal has runs of other rollouts with the name {config.name!r}; give another --name, or "
+            "continue those in their folder"
+        )
+    ledger.set("config", msgspec.json.encode(described).decode())
+    settings = config.model_dump_json()
+    ledger.set("settings", settings)
+    ledger.set(_SEAL, make_seal(_SEAL, settings))
+    # Groups that failed because of the infrastructure are always tried again.
+    ledger.reopen(Status.FAILED)

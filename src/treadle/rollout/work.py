@@ -255,7 +255,7 @@ class GroupWork:
         age, most = self._versions.age(sampled), self._config.max_staleness
         if most is None or age <= most:
             return None
-        return f"stale: {age} versions behind, and max_staleness is {most}"
+        return f"stale: the weights are {age} ahead of its oldest token, and max_staleness is {most}"
 
     def staleness_of(self, made: Made) -> int:
         """Return how many versions the weights are ahead of those of the oldest token."""

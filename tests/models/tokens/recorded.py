@@ -7,9 +7,8 @@ Source: vLLM 0.11 to 0.33 (`CompletionResponse`, `GenerateResponse`, `ChatComple
 from dataclasses import dataclass
 from typing import Any
 
-from treadle.models.tokens.engines.sglang_generate import SglangGenerate
-from treadle.models.tokens.engines.vllm_completions import VllmCompletions
-from treadle.models.tokens.engines.vllm_generate import VllmGenerate
+from treadle.models.tokens.engines.sglang import SglangGenerate
+from treadle.models.tokens.engines.vllm import VllmCompletions, VllmGenerate
 
 PROMPT = (151644, 872, 198)
 IDS = (785, 4226, 374, 151645)

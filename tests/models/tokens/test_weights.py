@@ -13,7 +13,7 @@ from treadle.core.packed import pack_logprobs, unpack_ids
 from treadle.core.types import FinishReason, Settings
 from treadle.models import OpenAIChatModel, RetryModel, ScriptedModel, Watch
 from treadle.models.tokens.control import SglangControl, VllmControl
-from treadle.models.tokens.engines.vllm_completions import VllmCompletions
+from treadle.models.tokens.engines.vllm import VllmCompletions
 from treadle.models.tokens.weights import UpdateMode, Weights
 
 LIMIT = Settings(max_output_tokens=16)

@@ -37,7 +37,11 @@ def report(
     journal: Annotated[
         str | None,
         typer.Option(
-            "--journal", metavar="PATH", help="The journal of the runs, if it is not that of the folder."
+            "--journal",
+            "-j",
+            envvar="TREADLE_JOURNAL",
+            metavar="PATH",
+            help="The address of the rollouts' journal, if it needs a password.",
         ),
     ] = None,
     is_json: o.IsJson = False,

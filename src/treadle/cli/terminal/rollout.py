@@ -1,18 +1,13 @@
 """Views of rollouts: a live one for a terminal, lines for a pipe or a file, and lines of JSON."""
 
-import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, TypeAlias
 
 from treadle.cli.terminal.drawing import Drawing, append_bar, join
-from treadle.cli.terminal.generation import LINE_SECONDS
-from treadle.cli.terminal.notices import JsonLines, NoticeView, Silence
+from treadle.cli.terminal.notices import JsonLines, LinesOfText, NoticeView, Silence
 from treadle.cli.terminal.output import (
-    clean,
     is_live,
-    print_note,
     shorten,
-    stdout,
     write_cost,
     write_count,
     write_seconds,
@@ -27,6 +22,8 @@ RolloutView: TypeAlias = NoticeView[Notice, Progress]
 """A view of rollouts."""
 _HINT = "Ctrl-C finishes the groups in flight and stops; a second Ctrl-C stops at once"
 _SHORT_HINT = "Ctrl-C: finish and stop; twice: stop now"
+_ENDED = {"dropped": "was dropped", "failed": "failed"}
+"""How a group ended that is not delivered."""
 _SHOWN_GROUPS = 6
 """How many of the newest groups are shown."""
 
@@ -43,38 +40,26 @@ def make_rollout_view(name: str, noun: str, *, is_json: bool, is_quiet: bool) ->
     return RolloutBoard(name, noun)
 
 
-class PlainLines:
-    """A view that prints one line every few seconds, and one for each dropped group, without control characters."""
+class PlainLines(LinesOfText[Progress]):
+    """A view that prints one line every few seconds, and one for each dropped group."""
 
     def __init__(self, name: str, noun: str) -> None:
-        self._name = name
+        super().__init__(name, write_stopping)
         self._noun = noun
-        self._printed_at = time.monotonic()
 
     def on_notice(self, notice: Notice, progress: Progress) -> None:
         """See `NoticeView.on_notice`."""
         if isinstance(notice, GroupEnded) and notice.reason is not None:
-            self._say(f"{notice.group_id} was {notice.status}: {shorten(notice.reason, 200)}")
+            self.say(f"{notice.group_id} {_ENDED[notice.status]}: {shorten(notice.reason, 200)}")
         elif isinstance(notice, RolloutRetried):
-            self._say(f"{notice.run_id} is tried again: {shorten(notice.error, 200)}")
-        elif time.monotonic() - self._printed_at >= LINE_SECONDS:
-            self._say(" · ".join([part for line in write_lines(progress, self._noun) for part in line]))
-
-    def on_stop(self, progress: Progress) -> None:
-        """See `NoticeView.on_stop`."""
-        print_note(write_stopping(progress))
+            self.say(f"{notice.run_id} is tried again: {shorten(notice.error, 200)}")
+        elif self.is_due:
+            self.say(" · ".join([part for line in write_lines(progress, self._noun) for part in line]))
 
     def finish(self, progress: Progress, summary: Mapping[str, Json]) -> None:
         """See `NoticeView.finish`."""
         lines = write_lines(progress, self._noun, is_over=True)
-        self._say(" · ".join([part for line in lines for part in line]))
-
-    def close(self) -> None:
-        """See `NoticeView.close`."""
-
-    def _say(self, text: str) -> None:
-        self._printed_at = time.monotonic()
-        stdout().print(clean(f"{self._name}: {text}"), soft_wrap=True)
+        self.say(" · ".join([part for line in lines for part in line]))
 
 
 class RolloutBoard(Drawing):

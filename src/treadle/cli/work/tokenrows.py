@@ -70,8 +70,9 @@ def _load(
     on_skip: Callable[[str, str], None],
 ) -> "Iterator[Group]":
     from treadle.export.runs import load_groups
+    from treadle.scoring.advantages import group_relative
 
-    for found in load_groups(journal, groups, tally, reward=reward):
+    for found in load_groups(journal, groups, tally, reward=reward, advantages=group_relative):
         if isinstance(found, tuple):
             on_skip(*found)
         else:

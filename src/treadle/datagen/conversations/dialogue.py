@@ -12,7 +12,6 @@ from typing import Any
 from msgspec import Struct
 
 from treadle.agent.run import Run
-from treadle.agent.session import Session
 from treadle.agent.task import Task
 from treadle.core.events import Event
 from treadle.core.types import Json, StopReason
@@ -21,6 +20,7 @@ from treadle.datagen.conversations.bill import Bill, Failed, failure_of
 from treadle.datagen.conversations.studio import Studio
 from treadle.datagen.conversations.user import UserTurn, is_farewell, user_instructions
 from treadle.datagen.scenarios.types import Environment, SampleSpec, Scenario
+from treadle.engines.protocol import Turns
 
 
 class Dialogue(Struct, frozen=True):
@@ -44,7 +44,8 @@ async def hold_dialogue(studio: Studio, dialogue: Dialogue, bill: Bill) -> Seque
     async with AsyncExitStack() as stack:
         agent = studio.agent(dialogue.instructions)
         session = await stack.enter_async_context(
-            agent.session(
+            studio.runner.session(
+                agent,
                 dialogue.run_id,
                 files=dialogue.environment.files,
                 task=dialogue.task,
@@ -57,7 +58,7 @@ async def hold_dialogue(studio: Studio, dialogue: Dialogue, bill: Bill) -> Seque
         run = await session.finish_turn()
         if run.state.turn == 0:
             run = await session.send(dialogue.scenario.message)
-        user: Session[UserTurn] | None = None
+        user: Turns | None = None
         said: Run[UserTurn] | None = None
         failed = failure_of(run, "the agent", needs_answer=False)
         while failed is None and run.stop_reason is StopReason.COMPLETED and run.state.turn < spec.turns:
@@ -84,15 +85,15 @@ async def hold_dialogue(studio: Studio, dialogue: Dialogue, bill: Bill) -> Seque
     return failed or events
 
 
-def _open_user(studio: Studio, dialogue: Dialogue) -> Session[UserTurn]:
+def _open_user(studio: Studio, dialogue: Dialogue) -> Turns:
     user = studio.user(user_instructions(dialogue.spec, dialogue.scenario))
     run_id = f"{dialogue.run_id}-user"
-    return user.session(
-        run_id, metadata=dialogue.labels["user"], expects_new=True, pauses_when_cancelled=True
+    return studio.runner.session(
+        user, run_id, metadata=dialogue.labels["user"], expects_new=True, pauses_when_cancelled=True
     )
 
 
-async def _reply(studio: Studio, user: Session[UserTurn], run: Run[Any]) -> Run[UserTurn]:
+async def _reply(studio: Studio, user: Turns, run: Run[Any]) -> Run[UserTurn]:
     """Return the user's reply to the agent's newest answer; it may be in the journal already."""
     said = await user.finish_turn()
     if said.state.turn == run.state.turn:

@@ -15,6 +15,8 @@ from treadle.datagen.conversations.user import UserTurn
 from treadle.datagen.conversations.watch import OnStep, ReportingModel
 from treadle.datagen.scenarios.environment import Environments
 from treadle.datagen.scenarios.writer import WRITER, WrittenScenario
+from treadle.engines.protocol import Runner
+from treadle.engines.runners import HereRunner
 from treadle.export.rows import hash_tools
 from treadle.journal.protocol import Journal
 from treadle.models.protocol import Model, estimate_cost_usd
@@ -42,14 +44,17 @@ class Studio:
         journal: Journal,
         environments: Environments,
         on_step: OnStep | None = None,
+        runner: Runner | None = None,
     ) -> None:
-        """Build the agents. `models` has a model for each role, or one for `default`.
+        """Build the agents. `models` has a model for each role, or one for `default`. `runner` drives the runs; by
+        default, they are driven in this process.
 
         Raises: `ConfigError` if a role has no model, or a tool cannot be loaded.
         """
         self.config = config
         self.models = {role: _model_for(role, models) for role in ROLES}
         self.journal = journal
+        self.runner: Runner = runner or HereRunner()
         self.environments = environments
         conversation = config.generation.conversation
         self.has_tools = conversation.type == "agent"
@@ -112,7 +117,8 @@ class Studio:
         return self._prices
 
     async def close(self) -> None:
-        """Close the tools of the agent, such as connections to servers."""
+        """Stop the workers, and close the tools of the agent, such as connections to servers."""
+        await self.runner.close()
         await self._agent.close()
 
 

@@ -10,6 +10,7 @@ from treadle.core.events import Event
 from treadle.core.types import Json, Usage
 from treadle.datagen.config.model import Config
 from treadle.datagen.scenarios.types import Environment, SampleSpec, Scenario
+from treadle.engines.protocol import Runner
 from treadle.export.rows import Row
 from treadle.journal.protocol import Journal
 from treadle.models.protocol import Model
@@ -45,6 +46,8 @@ class Candidate(Struct, frozen=True, kw_only=True):
     """The events of the run."""
     journal: Journal
     """The journal that has the run."""
+    runner: Runner | None = None
+    """Where runs of filters are driven; `None`: in this process."""
 
 
 class Settings(BaseModel):

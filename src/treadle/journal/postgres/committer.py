@@ -161,10 +161,7 @@ class PostgresCommitter(Committer[Transaction]):
             if not batch.entries:
                 batch.settle()
                 return True
-            self._sent.append(batch)
-            try:
-                self._send(batch)
-            except psycopg.Error:
+            if not self._send(batch):
                 self._enqueue(self._recover)
         finally:
             self.db_lock.release()
@@ -177,9 +174,19 @@ class PostgresCommitter(Committer[Transaction]):
         """True if commits can be sent without anything else before."""
         return self._pipe is not None and self._link.db is self._pipe.db and not self._is_beat_due
 
-    def _send(self, batch: Batch) -> None:
+    def _send(self, batch: Batch) -> bool:
+        """Send a commit. Return False if the connection was lost, so that `_recover` has to be called."""
         assert self._pipe is not None
-        batch.send(self._pipe, self.tenant.id, self._clock.time())
+        self._sent.append(batch)
+        try:
+            batch.send(self._pipe, self.tenant.id, self._clock.time())
+        except psycopg.Error:
+            return False
+        except Exception as error:  # any error must reach those who wait
+            self._sent.pop()
+            self._fail(batch.writes, self._explain(error))
+            batch.settle()
+        return True
 
     def _enqueue(self, item: Group | Callable[[], None]) -> bool:
         is_queued = super()._enqueue(item)
@@ -233,10 +240,7 @@ class PostgresCommitter(Committer[Transaction]):
             self._drain()
             self._keep(batch)
             return
-        self._sent.append(batch)
-        try:
-            self._send(batch)
-        except psycopg.Error:
+        if not self._send(batch):
             self._recover()
 
     def _finish_oldest(self) -> None:

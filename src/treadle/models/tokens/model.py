@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from treadle.core.errors import ConfigError, ProviderError, ServerError, TreadleError, UnsupportedPartError
 from treadle.core.events import Delta, ReasoningDelta, TextDelta, ToolCallDelta
-from treadle.core.packed import count_packed, unpack_ids, unpack_logprobs
+from treadle.core.packed import as_packed, count_packed, list_ids, unpack_logprobs, view_ids
 from treadle.core.parts import describe
 from treadle.core.types import (
     Artifact,
@@ -22,6 +22,7 @@ from treadle.core.types import (
     FinishReason,
     Message,
     OutputMode,
+    Prior,
     Request,
     Settings,
     TokenRecord,
@@ -30,9 +31,11 @@ from treadle.core.types import (
 )
 from treadle.formats.transcript import DeltaReader
 from treadle.models.protocol import Watch
+from treadle.models.tokens.prompt import PromptIds
 from treadle.models.tokens.protocol import Generated, TokenEngine
 from treadle.models.wire.parts import with_files
 from treadle.models.wire.price import Price, cost_of
+from treadle.models.wire.tokens import KnownTexts, encode_ids
 from treadle.renderers.protocol import Renderer
 
 _MAX_IDLE = 20
@@ -41,9 +44,13 @@ _MAX_REFUSALS = 300
 """How often in a row an engine may refuse to go on with an answer, which takes about as many seconds."""
 _IDLE_SECONDS = 0.02
 _MAX_IDLE_SECONDS = 1.0
+_MAX_RENDERED = 64
+"""How many prompts that continue no other are kept."""
 _NO_CHAR = "\ufffd"
 _MAX_HELD = 8
 """After this many ids a text that ends with U+FFFD is passed on: it has bytes that never become a character."""
+
+_encode = msgspec.json.Encoder().encode
 
 
 class TokenModel:
@@ -76,6 +83,9 @@ class TokenModel:
         self.tells_window = True
         """True if the server is asked for the context window when a run begins."""
         self._price = price
+        self._known = KnownTexts()
+        self._rendered: dict[tuple[int, bytes], tuple[Sequence[ToolSpec], PromptIds]] = {}
+        """Recent prompts that continue no other, by their tools and the JSON of their messages."""
 
     @property
     def name(self) -> str:
@@ -123,7 +133,7 @@ class TokenModel:
     def count_tokens(self, request: Request) -> int | None:
         """Return the exact size of the prompt of `request`; `None` if it cannot be rendered."""
         try:
-            return len(self.render(request))
+            return len(self._prompt(request))
         except (TreadleError, LookupError):
             return None
 
@@ -133,19 +143,33 @@ class TokenModel:
         Raises: `UnsupportedPartError` for an image or another part that is not text, `ConfigError` if the chat
         template refuses the messages.
         """
+        return list(self._prompt(request))
+
+    def _prompt(self, request: Request) -> PromptIds:
         prior = request.prior
         is_ours = prior is not None and prior.tokenizer == self.renderer.fingerprint
         if prior is not None and is_ours and 0 < prior.messages <= len(request.messages):
-            ids = unpack_ids(prior.token_ids)
             added = self._texts(request.messages.after(prior.messages), request)
+            ids = view_ids(prior.token_ids)
             following = self.renderer.bridge(ids, added, request.tools, is_cut=prior.is_cut)
             if following is not None:
-                return [*ids, *following]
-        return self.renderer.render(self._texts(list(request.messages), request), request.tools)
+                return PromptIds.after(prior.token_ids, following, self._known)
+        return self._render(self._texts(list(request.messages), request), request.tools)
+
+    def _render(self, messages: list[Message], tools: Sequence[ToolSpec]) -> PromptIds:
+        """Return the ids of messages, which are rendered once for the rollouts of a group."""
+        key = (id(tools), _encode(messages))
+        known = self._rendered.get(key)
+        if known is None:
+            while len(self._rendered) >= _MAX_RENDERED:
+                del self._rendered[next(iter(self._rendered))]
+            # The entry keeps the tools alive, so that their id stays theirs.
+            known = self._rendered[key] = (tools, PromptIds.of(self.renderer.render(messages, tools)))
+        return known[1]
 
     def _texts(self, messages: list[Message], request: Request) -> list[Message]:
         """Return the messages with their text files as part of their content."""
-        if not any(message.parts for message in messages):
+        if not any([message.parts for message in messages]):
             return messages
         for message in messages:
             for part in message.parts:
@@ -154,22 +178,24 @@ class TokenModel:
 
     async def infer(self, request: Request, watch: Watch) -> Completion:
         """Return the answer with its exact tokens; see `Model.infer`."""
-        prompt = self.render(request)
+        prompt = self._prompt(request)
         spoken = None if watch.on_delta is None else _Spoken(self, request.tools, watch.on_delta)
-        heard = Watch(
-            None, watch.on_failure, watch.on_rate_limits, left_seconds=watch.left_seconds, held=watch.held
-        )
-        heard.on_token_ids = None if spoken is None else spoken.add
+        heard = watch
+        if spoken is not None:
+            heard = Watch(
+                None, watch.on_failure, watch.on_rate_limits, left_seconds=watch.left_seconds, held=watch.held
+            )
+            heard.on_token_ids = spoken.add
         sampled = await self._sample(prompt, heard)
-        message = self.renderer.read(
-            sampled.token_ids, request.tools, finish=sampled.finish, stop=self.settings.stop or ()
-        )
+        ids = list_ids(sampled.token_ids)
+        message = self.renderer.read(ids, request.tools, finish=sampled.finish, stop=self.settings.stop or ())
+        self._remember(prompt, sampled.token_ids, ids, request.prior)
         if spoken is not None:
             spoken.close(message)
         finish = sampled.finish
         if message.tool_calls and finish is FinishReason.STOP:
             finish = FinishReason.TOOL_CALLS
-        usage = Usage(len(prompt), len(sampled.token_ids), sampled.cached_tokens)
+        usage = Usage(len(prompt), len(ids), sampled.cached_tokens)
         return Completion(
             message,
             finish,
@@ -179,7 +205,7 @@ class TokenModel:
             sampled.last.response_id,
             self.settings,
             TokenRecord.of(
-                prompt=prompt,
+                prompt=prompt.packed,
                 output=sampled.token_ids,
                 logprobs=sampled.logprobs,
                 forced=sampled.forced,
@@ -190,36 +216,43 @@ class TokenModel:
             weight_version=sampled.weight_version,
         )
 
-    async def _sample(self, prompt: list[int], watch: Watch) -> "_Sampled":
+    def _remember(self, prompt: PromptIds, packed: bytes, ids: list[int], prior: Prior | None) -> None:
+        """Remember the JSON of the ids of a prompt and its answer, which the next prompt probably continues."""
+        text = b",".join([item for item in (prompt.text, encode_ids(ids)) if item])
+        self._known.remember(prompt.packed + packed, text, b"" if prior is None else prior.token_ids)
+
+    async def _sample(self, prompt: PromptIds, watch: Watch) -> "_Sampled":
         """Return an answer. The engine is asked again, after what it sampled, as long as it aborts the answer.
 
         Raises: `ServerError` if it aborts again and again without sampling anything.
         """
         made: list[Generated] = []
-        ids = list(prompt)
+        ids = b""
         limit, idle = self.settings.max_output_tokens, 0
         while True:
-            settings = self.settings
-            if limit is not None and len(ids) > len(prompt):
-                settings = replace(settings, max_output_tokens=limit - (len(ids) - len(prompt)))
+            settings, asked, count = self.settings, prompt, count_packed(ids)
+            if ids:
+                asked = PromptIds.of([*prompt, *view_ids(ids)])
+                if limit is not None:
+                    settings = replace(settings, max_output_tokens=limit - count)
             try:
-                piece = await self.engine.generate(ids, settings, self.renderer.stop_token_ids, watch)
+                piece = await self.engine.generate(asked, settings, self.renderer.stop_token_ids, watch)
             except ProviderError as error:
                 # An engine that is paused for new weights refuses requests. What was sampled before stays.
-                if len(ids) == len(prompt) or not error.is_retryable or idle >= _MAX_REFUSALS:
+                if not ids or not error.is_retryable or idle >= _MAX_REFUSALS:
                     raise
                 idle += 1
                 await asyncio.sleep(error.retry_after_seconds or _wait(idle))
                 continue
             made.append(piece)
-            new = unpack_ids(piece.token_ids)
+            new = as_packed(piece.token_ids)
             ids += new
             if piece.finish is not None:
-                return _join(made, ids[len(prompt) :], piece.finish)
-            if new and new[-1] in self.renderer.stop_token_ids:
-                return _join(made, ids[len(prompt) :], FinishReason.STOP)
-            if limit is not None and len(ids) - len(prompt) >= limit:
-                return _join(made, ids[len(prompt) :], FinishReason.LENGTH)
+                return _join(made, ids, piece.finish)
+            if new and view_ids(new)[-1] in self.renderer.stop_token_ids:
+                return _join(made, ids, FinishReason.STOP)
+            if limit is not None and count_packed(ids) >= limit:
+                return _join(made, ids, FinishReason.LENGTH)
             idle = 0 if new else idle + 1
             if idle >= _MAX_IDLE:
                 raise ServerError(f"{self.name} aborted an answer {idle} times in a row and sampled nothing")
@@ -238,7 +271,7 @@ def _wait(idle: int) -> float:
 class _Sampled(Struct, frozen=True, kw_only=True):
     """One answer, which the engine may have sampled in several pieces."""
 
-    token_ids: list[int]
+    token_ids: bytes
     logprobs: Sequence[float] | bytes | None
     finish: FinishReason
     last: Generated
@@ -248,7 +281,7 @@ class _Sampled(Struct, frozen=True, kw_only=True):
     weight_version: str | None
 
 
-def _join(made: list[Generated], token_ids: list[int], finish: FinishReason) -> _Sampled:
+def _join(made: list[Generated], token_ids: bytes, finish: FinishReason) -> _Sampled:
     """Return the pieces of an answer as one. A log probability that an engine did not return is NaN."""
     if len(made) == 1 and not isinstance(made[0].logprobs, tuple):
         piece = made[0]

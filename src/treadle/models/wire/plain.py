@@ -5,12 +5,15 @@ dialect's `read_completion`, which keeps these fields. For a plain answer both g
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import msgspec
 
+from treadle.core.packed import count_packed
 from treadle.core.types import Completion, FinishReason, Json, Message, Prior, Role, Settings, ToolCall, Usage
 from treadle.models.wire.price import Price, cost_of
+from treadle.models.wire.tokens import PromptCutter, make_record, read_versions
 
 # An attribute of an enum takes longer to look up than a global name.
 _ASSISTANT = Role.ASSISTANT
@@ -26,14 +29,11 @@ class PlainReader(ABC):
     ANSWER: ClassVar[Any]
     """The type of a plain answer, which refuses unknown fields."""
 
-    def __init__(self, settings: Settings, price: Price | None, answer: Any = None) -> None:
-        """Make a reader. `answer` is the type of a plain answer with these settings, if it is not `ANSWER`."""
-        self._decode = msgspec.json.Decoder(answer or self.ANSWER).decode
+    def __init__(self, settings: Settings, price: Price | None) -> None:
+        self._decode = msgspec.json.Decoder(self.ANSWER).decode
         self._settings = settings
         self._price = price
         self._misses = 0
-        self._prior = b""
-        """The packed ids that the prompt of the answer probably begins with."""
 
     def read(self, body: bytes, prior: Prior | None = None) -> Completion | None:
         """Return the completion, or `None` if the answer is not plain or is damaged.
@@ -49,7 +49,6 @@ class PlainReader(ABC):
             return None
         if self._misses:
             self._misses = 0
-        self._prior = b"" if prior is None else prior.token_ids
         return self._read(answer)
 
     @abstractmethod
@@ -75,4 +74,60 @@ class PlainReader(ABC):
             model,
             response_id,
             self._settings,
+        )
+
+
+class TokenReader(PlainReader):
+    """A fast reader of answers that have token ids if the settings ask for them."""
+
+    TOKEN_ANSWER: ClassVar[Any]
+    """The type of a plain answer with token ids."""
+
+    def __init__(self, settings: Settings, price: Price | None) -> None:
+        super().__init__(settings, price)
+        self._has_ids = bool(settings.return_token_ids)
+        self._cutter = PromptCutter()
+        if self._has_ids:
+            self._decode = msgspec.json.Decoder(self.TOKEN_ANSWER).decode
+
+    def read(self, body: bytes, prior: Prior | None = None) -> Completion | None:
+        """See `PlainReader.read`."""
+        if self._has_ids and self._misses < _MAX_MISSES:
+            body = self._cutter.cut(body, b"" if prior is None else prior.token_ids)
+        return super().read(body)
+
+    def _complete_tokens(
+        self,
+        answer: Any,
+        message: Message,
+        usage: Usage | None,
+        logprobs: Sequence[float | None] | None,
+        *,
+        weight_version: str | None = None,
+        opaque: dict[str, Json] | None = None,
+    ) -> Completion | None:
+        """Return a completion with the token ids of a `TOKEN_ANSWER`; `None` if they cannot be read.
+
+        `weight_version` is the version of the weights if the choice does not say one.
+        """
+        choice = answer.choices[0]
+        # vLLM's chat has the prompt's ids beside the choices, other endpoints have them in the choice.
+        asked = choice.prompt_token_ids if answer.prompt_token_ids is None else answer.prompt_token_ids
+        try:
+            prompt, ids = self._cutter.join(asked, choice.token_ids)
+        except OverflowError:
+            return None
+        versions, newest = read_versions(choice.weight_versions, count_packed(ids))
+        counted = None if usage is None else usage.output_tokens
+        return Completion(
+            message,
+            FinishReason(choice.finish_reason),
+            usage,
+            cost_of(usage, self._price),
+            answer.model,
+            answer.id,
+            self._settings,
+            make_record(prompt, ids, logprobs, counted=counted, versions=versions),
+            opaque,
+            weight_version=newest or weight_version,
         )

@@ -14,10 +14,17 @@ _UNKNOWN = -9999.0
 Source: vLLM 0.11, `ChatCompletionLogProb`.
 """
 
-_MAX_KNOWN_BYTES = 16_000_000
+_MAX_KNOWN_BYTES = 64_000_000
 _TAIL_BYTES = 64
+_PROMPT_KEY = b'"prompt_token_ids":['
+_AFTER_ID = (b",", b"]")
+_MARKED = -1
+_MARK = b"-1"
+"""What stands for the known ids that were cut out of an answer. It is not an id."""
 
-_decode_ids = msgspec.json.Decoder(list[int]).decode
+_NOTHING = (b"", b"", 0)
+
+_encode = msgspec.json.Encoder().encode
 
 _UNKNOWN_PACKED = pack_logprobs([_UNKNOWN])
 
@@ -102,45 +109,98 @@ def read_versions(spans: Json, count: int | None) -> tuple[Versions, str | None]
     return (tuple(found) if len(found) > 1 and count is not None else ()), found[-1][1]
 
 
-class KnownPrompts:
-    """The JSON texts of the ids of recent prompts with their answers.
+def encode_ids(ids: Sequence[int]) -> bytes:
+    """Return token ids as JSON without the brackets."""
+    return _encode(ids)[1:-1]
 
-    A prompt that continues one of them is compared as text, and only the ids after it are decoded, because decoding
-    all ids of long prompts at every step takes long.
+
+class KnownTexts:
+    """The ids of recent prompts with their answers as JSON, for the prompts that continue them.
+
+    Neither writing nor reading the ids of long prompts takes long, as only the ids after the known ones are encoded
+    or decoded. The JSON has neither blanks nor brackets.
     """
 
     def __init__(self) -> None:
-        self._known: dict[tuple[int, bytes], tuple[bytes, bytes]] = {}
-        """The packed ids of a prompt and its answer with their text, by their length and their end."""
+        self._known: dict[tuple[int, bytes], tuple[bytes, bytes, int]] = {}
+        """The packed ids with their text and the number of runs that have them, by their length and their end."""
         self._size = 0
 
-    def read_ids(self, prompt: bytes, answer: bytes, prior: bytes) -> tuple[bytes, bytes | None]:
-        """Return the packed ids of an answer and of its prompt, given as JSON, and remember them.
+    def find(self, ids: bytes) -> bytes:
+        """Return the text of packed ids; empty if it is not known."""
+        known, text, _ = self._known.get((len(ids), ids[-_TAIL_BYTES:]), _NOTHING)
+        return text if known == ids else b""
 
-        `prior` has the packed ids that the prompt probably begins with. The prompt is `None` if the server gave
-        none. Raises: `msgspec.DecodeError` or `OverflowError` for JSON that is not a list of ids.
-        """
-        ids = pack_ids(_decode_ids(answer))
-        if not prompt.startswith(b"["):
-            return ids, None
-        known, text = self._known.get((len(prior), prior[-_TAIL_BYTES:]), (b"", b""))
-        rest = prompt[len(text) :]
-        if known and known == prior and rest.startswith((b",", b"]")) and prompt.startswith(text):
-            packed = prior if rest == b"]" else prior + pack_ids(_decode_ids(b"[" + rest[1:]))
-        else:
-            packed = pack_ids(_decode_ids(prompt))
-        between = b", " if b", " in prompt else b","
-        self._remember(packed + ids, b"".join([prompt[:-1], between, answer[1:-1]]))
-        return ids, packed
-
-    def _remember(self, ids: bytes, text: bytes) -> None:
-        key = (len(ids), ids[-_TAIL_BYTES:])
-        self._forget(key)
-        self._known[key] = (ids, text)
-        self._size += len(ids) + len(text)
+    def remember(self, ids: bytes, text: bytes, prior: bytes) -> None:
+        """Remember the text of packed ids. They continue those of `prior`, whose text is forgotten unless another
+        run has the same ids."""
+        if prior:
+            before = self._take(prior)
+            if before[2] > 1:
+                self._put(before[0], before[1], before[2] - 1)
+        known, _, runs = self._take(ids)
+        self._put(ids, text, runs + 1 if known == ids else 1)
         while self._size > _MAX_KNOWN_BYTES:
-            self._forget(next(iter(self._known)))
+            self._take(next(iter(self._known.values()))[0])
 
-    def _forget(self, key: tuple[int, bytes]) -> None:
-        ids, text = self._known.pop(key, (b"", b""))
-        self._size -= len(ids) + len(text)
+    def _put(self, ids: bytes, text: bytes, runs: int) -> None:
+        self._known[len(ids), ids[-_TAIL_BYTES:]] = (ids, text, runs)
+        self._size += len(ids) + len(text)
+
+    def _take(self, ids: bytes) -> tuple[bytes, bytes, int]:
+        found = self._known.pop((len(ids), ids[-_TAIL_BYTES:]), _NOTHING)
+        self._size -= len(found[0]) + len(found[1])
+        return found
+
+
+def find_prompt(body: bytes, text: bytes) -> int:
+    """Return where the ids of the prompt of an answer begin with `text`; -1 if they do not."""
+    # A quotation mark within a text has a backslash before it, so this is a key.
+    start = body.rfind(_PROMPT_KEY) + len(_PROMPT_KEY)
+    end = start + len(text)
+    if start < len(_PROMPT_KEY) or body[end : end + 1] not in _AFTER_ID or not body.startswith(text, start):
+        return -1
+    return start
+
+
+class PromptCutter:
+    """A reader of the prompt's ids in answers, which decodes only those that do not continue a known prompt.
+
+    `cut` takes the known ids out of an answer before it is decoded, with a mark in their place, and `join` puts
+    them back.
+    """
+
+    def __init__(self) -> None:
+        self._texts = KnownTexts()
+        self._prior = b""
+        """The packed ids that the prompt of the answer probably begins with."""
+        self._text = b""
+        """Their text, if it was cut out of the answer."""
+
+    def cut(self, body: bytes, prior: bytes) -> bytes:
+        """Return the answer without the ids of its prompt that equal `prior`, if their text is known."""
+        self._prior, self._text = prior, b""
+        text = self._texts.find(prior)
+        if not text:
+            return body
+        start = find_prompt(body, text)
+        if start == -1:
+            return body
+        self._text = text
+        return b"".join([body[:start], _MARK, body[start + len(text) :]])
+
+    def join(self, prompt: list[int] | None, answer: list[int]) -> tuple[bytes | None, bytes]:
+        """Return the packed ids of the prompt and of the answer as they were before `cut`, and remember them.
+
+        The prompt is `None` if the server gave none. Raises: `OverflowError` for a number that is not an id.
+        """
+        ids = _pack(answer)
+        if prompt is None:
+            return None, ids
+        known = text = b""
+        if self._text and prompt and prompt[0] == _MARKED:
+            known, text, prompt = self._prior, self._text, prompt[1:]
+        packed = known + _pack(prompt)
+        texts = [text, encode_ids(prompt), encode_ids(answer)]
+        self._texts.remember(packed + ids, b",".join([item for item in texts if item]), self._prior)
+        return packed, ids

@@ -52,7 +52,9 @@ class FormatModel(Wrapper):
     async def infer(self, request: Request, watch: Watch) -> Completion:
         """Return the answer with the calls parsed out of its text; see `Model.infer`."""
         messages = request.messages.derive(self._writer(request.tools))
-        spoken = Request(messages, (), request.output_schema, contents=request.contents)
+        # The ids of the inference before help to read the answer, but do not stand for these messages.
+        prior = None if request.prior is None else replace(request.prior, messages=0)
+        spoken = Request(messages, (), request.output_schema, contents=request.contents, prior=prior)
         if watch.on_delta is None:
             completion = await self.inner.infer(spoken, watch)
         else:

@@ -66,7 +66,10 @@ class EngineApp(OracleApp):
     settings: EngineSettings
 
     def __init__(self, settings: EngineSettings | None = None, policy: Policy | None = None) -> None:
-        """Make an application; `policy` answers all requests, or else the built-in model that they name."""
+        """Make an application; `policy` answers all requests, or else the built-in model that they name.
+
+        Raises: `ConfigError` if there is no model with the name in the settings.
+        """
         super().__init__(settings or EngineSettings())
         self.sampled: list[Answer] = []
         """Every answer that was sampled, those that a client never received included."""
@@ -77,6 +80,7 @@ class EngineApp(OracleApp):
         self._asked: Counter[int] = Counter()
         self._only_policy = policy
         self._policies = lru_cache(maxsize=64)(make_policy)
+        self.policy("")
 
     def policy(self, model: str) -> Policy:
         """Return the policy of a model; an empty name stands for that of the settings.
@@ -129,6 +133,11 @@ class EngineApp(OracleApp):
             return settings.latency_seconds
         draw = fraction(settings.seed, "tail", seed)
         return settings.latency_seconds * min(100.0, math.pow(1.0 - draw, -1.0 / settings.latency_tail))
+
+    @property
+    def is_working(self) -> bool:
+        """True if an answer is worked on."""
+        return bool(self._running)
 
     def add(self, work: Work) -> None:
         """Keep the work on an answer until it is done."""

@@ -80,6 +80,8 @@ class Work:
         self._end = app.policy(ask.model).template.end
         self._drawn = app.draw(ask, (), seed, app.version, self._room)
         self._versions = [app.version] * len(self._drawn)
+        self._kept = 0
+        """How many ids were there when the weights changed last."""
         self._spent = 0.0
         self._since: float | None = None
         """When the work went on; `None` while it stands still."""
@@ -120,7 +122,7 @@ class Work:
     def renew(self, version: str) -> None:
         """Let the weights of `version` sample what is not there yet."""
         self.stop()
-        count = self._count()
+        self._kept = count = self._count()
         kept = [item.token_id for item in self._drawn[:count]]
         fresh = self._app.draw(self.ask, kept, self._seed, version, self._room - count)
         self._drawn[count:] = fresh
@@ -130,11 +132,8 @@ class Work:
 
     def _count(self) -> int:
         """Return how many ids there are by now."""
-        return (
-            int(len(self._drawn) * self._spent / self.seconds)
-            if self._spent < self.seconds
-            else len(self._drawn)
-        )
+        share = min(1.0, self._spent / self.seconds) if self.seconds else 1.0
+        return max(self._kept, int(len(self._drawn) * share))
 
     def _deliver(self, *, is_aborted: bool = False) -> None:
         self.stop()
@@ -154,7 +153,8 @@ class Work:
             (settings.abort_rate, "abort", "abort"),
         ):
             if rate and count is None and fraction(settings.seed, name, self._seed) < rate:
-                total, finish = int(total * fraction(settings.seed, name, "at", self._seed)), reason
+                at = int(total * fraction(settings.seed, name, "at", self._seed))
+                total, finish = max(at, 1 if reason == "length" else 0), reason
         if count is not None:
             total, finish = count, "abort"
         answer = self._answer(self._drawn[:total], self._versions[:total], finish)

@@ -2,14 +2,13 @@
 
 from typing import Any, Literal
 
-import msgspec
-from msgspec import Raw, Struct
+from msgspec import Struct
 
 from treadle.core.types import Completion, FinishReason, Json, Message, Role, Settings, TokenRecord, Usage
 from treadle.models.wire.openai import PlainAnswer, read_reason, read_usage
-from treadle.models.wire.plain import PlainReader
+from treadle.models.wire.plain import TokenReader
 from treadle.models.wire.price import Price, cost_of
-from treadle.models.wire.tokens import KnownPrompts, Versions, make_record, read_versions
+from treadle.models.wire.tokens import Versions, make_record, read_versions
 
 _RESPONSE_FIELDS = frozenset(("id", "object", "created", "model", "choices", "usage", "error"))
 _CHOICE_FIELDS = frozenset(
@@ -109,10 +108,11 @@ class _TokenChoice(Struct, forbid_unknown_fields=True, gc=False):
 
     text: str
     finish_reason: Literal["stop", "length"]
-    token_ids: Raw
+    token_ids: list[int]
     index: int = 0
     logprobs: _Logprobs | None = None
-    prompt_token_ids: Raw = Raw()
+    prompt_token_ids: list[int] | None = None
+    weight_versions: list[dict[str, Json]] | None = None
     prompt_logprobs: None = None
     stop_reason: None = None
     routed_experts: None = None
@@ -122,43 +122,21 @@ class _TokenAnswer(PlainAnswer, forbid_unknown_fields=True, gc=False, kw_only=Tr
     """An answer with token ids."""
 
     choices: tuple[_TokenChoice]
+    prompt_token_ids: list[int] | None = None  # type: ignore[assignment]
     ec_transfer_params: None = None
     metrics: None = None
 
 
-class CompletionsReader(PlainReader):
+class CompletionsReader(TokenReader):
     """The reader of plain completions. If token ids are asked for, an answer with them is a plain one."""
 
     ANSWER = _Answer
-
-    def __init__(self, settings: Settings, price: Price | None) -> None:
-        self._has_ids = bool(settings.return_token_ids)
-        self._known = KnownPrompts()
-        super().__init__(settings, price, _TokenAnswer if self._has_ids else None)
+    TOKEN_ANSWER = _TokenAnswer
 
     def _read(self, answer: Any) -> Completion | None:
         usage = None if answer.usage is None else answer.usage.read()
         choice = answer.choices[0]
         if not self._has_ids:
             return self._complete(choice.text, (), usage, answer.model, answer.id)
-        try:
-            ids, prompt = self._known.read_ids(
-                bytes(choice.prompt_token_ids), bytes(choice.token_ids), self._prior
-            )
-        except (msgspec.DecodeError, OverflowError):
-            return None
-        return Completion(
-            Message(Role.ASSISTANT, choice.text),
-            FinishReason(choice.finish_reason),
-            usage,
-            cost_of(usage, self._price),
-            answer.model,
-            answer.id,
-            self._settings,
-            make_record(
-                prompt,
-                ids,
-                None if choice.logprobs is None else choice.logprobs.token_logprobs,
-                counted=None if usage is None else usage.output_tokens,
-            ),
-        )
+        logprobs = None if choice.logprobs is None else choice.logprobs.token_logprobs
+        return self._complete_tokens(answer, Message(Role.ASSISTANT, choice.text), usage, logprobs)

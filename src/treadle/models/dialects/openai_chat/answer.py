@@ -6,10 +6,8 @@ opaque at the level where it was. An answer that cannot be read is a `ServerErro
 
 from typing import Any, Literal
 
-import msgspec
-from msgspec import Raw, Struct
+from msgspec import Struct
 
-from treadle.core.packed import count_packed
 from treadle.core.types import (
     Artifact,
     Completion,
@@ -25,9 +23,9 @@ from treadle.core.types import (
 from treadle.models.wire.arguments import text_of_value
 from treadle.models.wire.openai import PlainAnswer, read_reason, read_usage
 from treadle.models.wire.parts import part_of_base64
-from treadle.models.wire.plain import PlainReader
+from treadle.models.wire.plain import TokenReader
 from treadle.models.wire.price import Price, cost_of
-from treadle.models.wire.tokens import KnownPrompts, make_record, read_versions
+from treadle.models.wire.tokens import make_record, read_versions
 
 _RESPONSE_FIELDS = frozenset(
     ("id", "object", "created", "model", "choices", "usage", "error", "prompt_token_ids", "metadata")
@@ -332,10 +330,10 @@ class _TokenChoice(Struct, forbid_unknown_fields=True, gc=False):
 
     message: _Message
     finish_reason: Literal["stop", "tool_calls", "length"]
-    token_ids: Raw
+    token_ids: list[int]
     index: int = 0
     logprobs: _Logprobs | None = None
-    prompt_token_ids: Raw = Raw()
+    prompt_token_ids: list[int] | None = None
     weight_versions: list[dict[str, Json]] | None = None
     stop_reason: None = None
     matched_stop: int | str | None = None
@@ -351,22 +349,18 @@ class _TokenAnswer(PlainAnswer, forbid_unknown_fields=True, gc=False, kw_only=Tr
     """An answer with token ids."""
 
     choices: tuple[_TokenChoice]
-    prompt_token_ids: Raw = Raw()  # type: ignore[assignment]
+    prompt_token_ids: list[int] | None = None  # type: ignore[assignment]
     prompt_text: None = None
     ec_transfer_params: None = None
     metrics: None = None
     metadata: _Metadata | None = None
 
 
-class ChatReader(PlainReader):
+class ChatReader(TokenReader):
     """The reader of plain chat completions. If token ids are asked for, an answer with them is a plain one."""
 
     ANSWER = _Answer
-
-    def __init__(self, settings: Settings, price: Price | None) -> None:
-        self._has_ids = bool(settings.return_token_ids)
-        self._known = KnownPrompts()
-        super().__init__(settings, price, _TokenAnswer if self._has_ids else None)
+    TOKEN_ANSWER = _TokenAnswer
 
     def _read(self, answer: Any) -> Completion | None:
         choice = answer.choices[0]
@@ -380,41 +374,15 @@ class ChatReader(PlainReader):
             return None
         usage = None if answer.usage is None else answer.usage.read()
         reasoning = raw.reasoning_content or raw.reasoning or None
-        if self._has_ids:
-            return self._complete_tokens(answer, calls, usage, reasoning)
-        return self._complete(raw.content or "", calls, usage, answer.model, answer.id, reasoning)
-
-    def _complete_tokens(
-        self, answer: _TokenAnswer, calls: tuple[ToolCall, ...], usage: Usage | None, reasoning: str | None
-    ) -> Completion | None:
-        choice, metadata = answer.choices[0], answer.metadata
+        if not self._has_ids:
+            return self._complete(raw.content or "", calls, usage, answer.model, answer.id, reasoning)
         content = None if choice.logprobs is None else choice.logprobs.content
-        try:
-            # vLLM has the prompt's ids beside the choices, SGLang within.
-            places = (answer.prompt_token_ids, choice.prompt_token_ids)
-            asked = next((bytes(item) for item in places if bytes(item).startswith(b"[")), b"")
-            ids, prompt = self._known.read_ids(asked, bytes(choice.token_ids), self._prior)
-        except (msgspec.DecodeError, OverflowError):
-            return None
-        versions, newest = read_versions(choice.weight_versions, count_packed(ids))
-        opaque = None
-        if choice.matched_stop is not None:
-            opaque = {"choices": [{"matched_stop": choice.matched_stop}]}
-        return Completion(
-            Message(Role.ASSISTANT, choice.message.content or "", calls, None, None, False, reasoning),
-            FinishReason(choice.finish_reason),
+        matched, metadata = choice.matched_stop, answer.metadata
+        return self._complete_tokens(
+            answer,
+            Message(Role.ASSISTANT, raw.content or "", calls, None, None, False, reasoning),
             usage,
-            cost_of(usage, self._price),
-            answer.model,
-            answer.id,
-            self._settings,
-            make_record(
-                prompt,
-                ids,
-                [item.logprob for item in content] if content else None,
-                counted=None if usage is None else usage.output_tokens,
-                versions=versions,
-            ),
-            opaque,
-            weight_version=newest or (None if metadata is None else metadata.weight_version),
+            [item.logprob for item in content] if content else None,
+            weight_version=None if metadata is None else metadata.weight_version,
+            opaque=None if matched is None else {"choices": [{"matched_stop": matched}]},
         )

@@ -19,13 +19,13 @@ from treadle.core.errors import (
 from treadle.core.events import Delta
 from treadle.core.types import FinishReason, Json, Settings
 from treadle.models.protocol import Watch
+from treadle.models.tokens.prompt import PromptIds
 from treadle.models.tokens.protocol import Generated
 from treadle.models.tokens.weights import AbortedError, Sampling
 from treadle.models.wire.endpoint import HttpEndpoint, is_success, join_url, read_rest, tell_rate_limits
-from treadle.models.wire.engine import EngineInfo
 from treadle.models.wire.server import Server, find_error
 from treadle.models.wire.stream import Collector, read_stream
-from treadle.models.wire.tokens import make_record, read_versions
+from treadle.models.wire.tokens import find_prompt, make_record, read_versions
 
 _FINISHES = {
     "stop": FinishReason.STOP,
@@ -44,6 +44,10 @@ class HttpTokenEngine(HttpEndpoint):
 
     ANSWER: ClassVar[Any]
     """The type of a whole answer; fields that it does not have are ignored."""
+    REPEATS_PROMPT: ClassVar[bool] = False
+    """True if answers have the ids of the prompt, which are not read."""
+    PROMPT: ClassVar[str]
+    """The field of the body with the ids of the prompt."""
     ROOT_PATH: ClassVar[str | None] = None
     """The path below the server's root, if the endpoint is not one of OpenAI's API."""
     TOP_LEVEL: ClassVar[frozenset[str]] = frozenset()
@@ -62,45 +66,54 @@ class HttpTokenEngine(HttpEndpoint):
         self.name = name or model
         self.context_tokens = context_tokens
         self._decode_plain = msgspec.json.Decoder(self.ANSWER).decode
-        self._info: EngineInfo | None = None
+        self._info: str | None = None
+        """The engine and its version, for the journal."""
+        self._head: tuple[object, bytes] = (None, b"")
+        """The beginning of the newest request body, up to the prompt, and what it was made of."""
 
     async def generate(
         self, prompt_ids: Sequence[int], settings: Settings, stop_token_ids: Sequence[int], watch: Watch
     ) -> Generated:
         """Return what the engine samples after `prompt_ids`; see `TokenEngine.generate`."""
-        limit = await self._find_limit(settings, len(prompt_ids))
-        if self._info is None:
-            self._info = await self.find_engine()
+        limit = settings.max_output_tokens
+        if limit is None:
+            limit = await self._find_limit(len(prompt_ids))
+        if self._info is None and (info := await self.find_engine()) is not None:
+            self._info = str(info)
         tell = watch.on_token_ids
-        fields = self._body(prompt_ids, settings, stop_token_ids, limit, is_stream=tell is not None)
-        body, sent = msgspec.json.encode(fields), len(prompt_ids)
-        tells = self._info is not None and self._info.tells_versions
+        prompt = PromptIds.of(prompt_ids)
+        body = self._write(prompt, settings, stop_token_ids, limit, is_stream=tell is not None)
+        tells = self._engine is not None and self._engine.tells_versions
         sampling = None if self.weights is None else self.weights.sampling(tells_versions=tells)
         if tell is None:
-            made = await self._post(body, sent, watch, sampling)
+            made = await self._post(body, prompt, watch, sampling)
         else:
-            made = await self._stream(body, sent, watch, sampling)
+            made = await self._stream(body, prompt, watch, sampling)
         if sampling is not None and made.weight_version is None:
             made = replace(made, weight_version=sampling.version)
-        return made if self._info is None else replace(made, engine=str(self._info))
+        return made if self._info is None else replace(made, engine=self._info)
 
-    async def _post(self, body: bytes, sent: int, watch: Watch, sampling: Sampling | None) -> Generated:
+    async def _post(
+        self, body: bytes, prompt: PromptIds, watch: Watch, sampling: Sampling | None
+    ) -> Generated:
         try:
-            async with sampling or nullcontext():
+            if sampling is None:
                 answer = await self._transport.post(self._endpoint, self._headers, body)
+            else:
+                async with sampling:
+                    answer = await self._transport.post(self._endpoint, self._headers, body)
         except AbortedError:
             return Generated(token_ids=b"", finish=None)
-        tell_rate_limits(answer, watch)
-        plain = self._read_body(answer.body, sent) if is_success(answer.status) else None
-        return plain or self._read_raw(self._raw(answer), sent, answer.body)
+        if watch.on_rate_limits is not None:
+            tell_rate_limits(answer, watch)
+        plain = self._read_body(answer.body, prompt) if is_success(answer.status) else None
+        return plain or self._read_raw(self._raw(answer), len(prompt), answer.body)
 
-    async def _find_limit(self, settings: Settings, prompt: int) -> int:
+    async def _find_limit(self, prompt: int) -> int:
         """Return how many tokens may be sampled. The engines' own limits are low, and not those of the model.
 
         Raises: `ContextOverflowError` if the prompt leaves no room, `ConfigError` if no limit is known.
         """
-        if settings.max_output_tokens is not None:
-            return settings.max_output_tokens
         if self.context_tokens is None:
             self.context_tokens = await self.find_context_tokens()
         if self.context_tokens is None:
@@ -114,7 +127,9 @@ class HttpTokenEngine(HttpEndpoint):
             )
         return self.context_tokens - prompt
 
-    async def _stream(self, body: bytes, sent: int, watch: Watch, sampling: Sampling | None) -> Generated:
+    async def _stream(
+        self, body: bytes, prompt: PromptIds, watch: Watch, sampling: Sampling | None
+    ) -> Generated:
         reader = self._reader(_ignore)
         collector = reader.collector
         assert isinstance(collector, TokenCollector)
@@ -124,25 +139,28 @@ class HttpTokenEngine(HttpEndpoint):
                 sampling or nullcontext(),
                 self._transport.stream(self._stream_endpoint, self._headers, body) as streamed,
             ):
-                tell_rate_limits(streamed, watch)
+                if watch.on_rate_limits is not None:
+                    tell_rate_limits(streamed, watch)
                 if not is_success(streamed.status):
                     raise self._error(streamed.status, streamed, await read_rest(streamed))
-                return self._read_raw(await read_stream(streamed, reader), sent, reader.begin)
+                return self._read_raw(await read_stream(streamed, reader), len(prompt), reader.begin)
         except AbortedError:
             pass
         except TransportError:
             if not collector.token_ids:
                 raise
-        made = self._read_raw(collector.cut(), sent, reader.begin)
+        made = self._read_raw(collector.cut(), len(prompt), reader.begin)
         if sampling is not None and sampling.is_changed and not made.versions:
             # The end of the stream would have said which weights sampled which ids.
             made = replace(made, weight_version=None)
         return made
 
-    def _read_body(self, body: bytes, sent: int) -> Generated | None:
+    def _read_body(self, body: bytes, prompt: PromptIds) -> Generated | None:
         """Return the answer by the typed decoder; `None` if it has to be read again to find what is wrong."""
+        if self.REPEATS_PROMPT and (start := find_prompt(body, prompt.text)) != -1:
+            body = body[:start] + body[start + len(prompt.text) :]
         try:
-            return self._read(self._decode_plain(body), sent)
+            return self._read(self._decode_plain(body), len(prompt))
         except (msgspec.MsgspecError, UnicodeDecodeError, LookupError, ValueError, TypeError):
             return None
 
@@ -164,17 +182,29 @@ class HttpTokenEngine(HttpEndpoint):
                 status=200,
             ) from None
 
-    @abstractmethod
-    def _body(
+    def _write(
         self,
-        prompt_ids: Sequence[int],
+        prompt: PromptIds,
         settings: Settings,
         stop_token_ids: Sequence[int],
         limit: int,
         *,
         is_stream: bool,
+    ) -> bytes:
+        """Return the request body. All but the prompt is encoded only if it differs from that of the request
+        before."""
+        key = (settings, tuple(stop_token_ids), limit, is_stream)
+        if self._head[0] != key:
+            fields = self._fields(settings, stop_token_ids, limit, is_stream=is_stream)
+            head = msgspec.json.encode(fields)[:-1] + f',"{self.PROMPT}":['.encode()
+            self._head = (key, head)
+        return b"".join([self._head[1], prompt.text, b"]}"])
+
+    @abstractmethod
+    def _fields(
+        self, settings: Settings, stop_token_ids: Sequence[int], limit: int, *, is_stream: bool
     ) -> dict[str, Json]:
-        """Return the request body, in which `limit` is how many tokens may be sampled."""
+        """Return the request body without the prompt. `limit` is how many tokens may be sampled."""
 
     @abstractmethod
     def _read(self, answer: Any, sent: int) -> Generated:
@@ -190,6 +220,19 @@ class HttpTokenEngine(HttpEndpoint):
             {key: value for key, value in given.items() if key in self.TOP_LEVEL},
             {key: value for key, value in given.items() if key not in self.TOP_LEVEL},
         )
+
+
+def write_sampling(settings: Settings, stop_token_ids: Sequence[int], **own: Json) -> dict[str, Json]:
+    """Return the sampling parameters that all engines call by the same names, and an engine's own. `None` is left
+    out."""
+    fields: dict[str, Json] = {
+        "temperature": settings.temperature,
+        "top_p": settings.top_p,
+        "stop": settings.stop,
+        "stop_token_ids": list(stop_token_ids) or None,
+        **own,
+    }
+    return {name: value for name, value in fields.items() if value is not None}
 
 
 def _ignore(delta: Delta) -> None:

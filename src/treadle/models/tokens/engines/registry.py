@@ -18,9 +18,9 @@ ENGINES: "Registry[type[HttpTokenEngine]]" = Registry(
     "token engine",
     "treadle.token_engines",
     {
-        "vllm_completions": "treadle.models.tokens.engines.vllm_completions:VllmCompletions",
-        "vllm_generate": "treadle.models.tokens.engines.vllm_generate:VllmGenerate",
-        "sglang_generate": "treadle.models.tokens.engines.sglang_generate:SglangGenerate",
+        "vllm_completions": "treadle.models.tokens.engines.vllm:VllmCompletions",
+        "vllm_generate": "treadle.models.tokens.engines.vllm:VllmGenerate",
+        "sglang_generate": "treadle.models.tokens.engines.sglang:SglangGenerate",
     },
 )
 """The classes of engines. Of the endpoints of one server, the first in this order is used."""

@@ -6,7 +6,12 @@ from msgspec import Struct
 
 from treadle.core.events import Delta
 from treadle.core.types import Json, Settings
-from treadle.models.tokens.engines.engine import HttpTokenEngine, TokenCollector, make_generated
+from treadle.models.tokens.engines.engine import (
+    HttpTokenEngine,
+    TokenCollector,
+    make_generated,
+    write_sampling,
+)
 from treadle.models.tokens.protocol import Generated
 from treadle.models.wire.server import Server
 
@@ -71,6 +76,7 @@ class SglangGenerate(HttpTokenEngine):
 
     BASE_URL = "http://localhost:30000/v1"
     PATH = ""
+    PROMPT = "input_ids"
     ROOT_PATH = "/generate"
     ANSWER = _Answer
     COLLECTOR = SglangCollector
@@ -78,29 +84,19 @@ class SglangGenerate(HttpTokenEngine):
         ("extra_key", "lora_path", "priority", "rid", "return_routed_experts", "session_id")
     )
 
-    def _body(
-        self,
-        prompt_ids: Sequence[int],
-        settings: Settings,
-        stop_token_ids: Sequence[int],
-        limit: int,
-        *,
-        is_stream: bool,
+    def _fields(
+        self, settings: Settings, stop_token_ids: Sequence[int], limit: int, *, is_stream: bool
     ) -> dict[str, Json]:
         more, sampling = self._split(settings.extra)
-        parameters: dict[str, Json] = {
-            "max_new_tokens": limit,
-            "temperature": settings.temperature,
-            "top_p": settings.top_p,
-            "sampling_seed": settings.seed,
-            "stop": settings.stop,
-            "stop_token_ids": list(stop_token_ids) or None,
-            "skip_special_tokens": False,
-        }
+        parameters = write_sampling(
+            settings,
+            stop_token_ids,
+            max_new_tokens=limit,
+            sampling_seed=settings.seed,
+            skip_special_tokens=False,
+        )
         body: dict[str, Json] = {
-            "input_ids": list(prompt_ids),
-            "sampling_params": {name: value for name, value in parameters.items() if value is not None}
-            | sampling,
+            "sampling_params": parameters | sampling,
             "return_logprob": settings.logprobs is not False,
         }
         if is_stream:

@@ -1,0 +1,173 @@
+"""The endpoints of vLLM that take and return token ids: `/v1/completions` and `/inference/v1/generate`.
+
+Source: vLLM 0.11 to 0.33, `return_token_ids`; vLLM 0.12 to 0.33, `GenerateRequest`.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import ClassVar
+
+from msgspec import Struct
+
+from treadle.core.events import Delta
+from treadle.core.types import Json, Settings
+from treadle.models.tokens.engines.engine import (
+    HttpTokenEngine,
+    TokenCollector,
+    make_generated,
+    write_sampling,
+)
+from treadle.models.tokens.protocol import Generated
+from treadle.models.wire.openai import PlainUsage
+from treadle.models.wire.server import Server
+
+_HEAD = ("request_id", "id", "model", "usage")
+
+
+class _Logprob(Struct, gc=False):
+    logprob: float | None = None
+
+
+class _Logprobs(Struct, gc=False):
+    """The log probabilities of an answer, in the form of one of the endpoints."""
+
+    token_logprobs: list[float | None] | None = None
+    """Those of `/v1/completions`."""
+    content: list[_Logprob] | None = None
+    """Those of `/inference/v1/generate`."""
+
+    def values(self) -> list[float | None] | None:
+        """Return the log probabilities; `None` if there are none."""
+        return self.token_logprobs if self.content is None else [item.logprob for item in self.content]
+
+
+class _Choice(Struct, gc=False):
+    token_ids: list[int] | None = None
+    logprobs: _Logprobs | None = None
+    finish_reason: str | None = None
+    weight_versions: list[dict[str, Json]] | None = None
+
+
+class _Answer(Struct, gc=False):
+    choices: tuple[_Choice]
+    request_id: str | None = None
+    id: str | None = None
+    model: str | None = None
+    usage: PlainUsage | None = None
+
+
+class VllmCollector(TokenCollector):
+    """A collector of streamed choices. Each event has new ids and their log probabilities."""
+
+    LOGPROBS: ClassVar[str]
+    """The name of the list of log probabilities in a choice."""
+
+    def __init__(self, on_delta: Callable[[Delta], None], server: Server) -> None:
+        super().__init__(on_delta, server)
+        self._head: dict[str, Json] = {}
+        self._spans: Json = None
+        self._logprobs: list[Json] | None = None
+
+    def add(self, event: Json) -> None:
+        self._head |= {name: event[name] for name in _HEAD if event.get(name) is not None}
+        for choice in event.get("choices") or ():
+            if (told := choice.get("logprobs")) is not None:
+                self._logprobs = (self._logprobs or []) + told[self.LOGPROBS]
+            self._take_ids(choice.get("token_ids") or [])
+            self._spans = choice.get("weight_versions") or self._spans
+            self._finish = choice.get("finish_reason") or self._finish
+
+    def raw(self) -> Json:
+        choice = {
+            "token_ids": self.token_ids,
+            "logprobs": {self.LOGPROBS: self._logprobs},
+            "finish_reason": self._finish,
+            "weight_versions": self._spans,
+        }
+        return {**self._head, "choices": [choice]}
+
+
+class CompletionsCollector(VllmCollector):
+    """A collector of streamed completions with token ids."""
+
+    LOGPROBS = "token_logprobs"
+
+
+class GenerateCollector(VllmCollector):
+    """A collector of streamed pieces of ids."""
+
+    LOGPROBS = "content"
+
+
+class VllmEngine(HttpTokenEngine):
+    """An endpoint of vLLM."""
+
+    BASE_URL = "http://localhost:8000/v1"
+    ANSWER = _Answer
+
+    def _write_sampling(
+        self, settings: Settings, stop_token_ids: Sequence[int], limit: int
+    ) -> dict[str, Json]:
+        # The number of alternatives to the sampled token, whose own log probability is always there.
+        logprobs = None if settings.logprobs is False else 0
+        return write_sampling(
+            settings, stop_token_ids, max_tokens=limit, seed=settings.seed, logprobs=logprobs
+        )
+
+    def _read(self, answer: _Answer, sent: int) -> Generated:
+        choice, usage = answer.choices[0], answer.usage
+        return make_generated(
+            choice.token_ids,
+            None if choice.logprobs is None else choice.logprobs.values(),
+            choice.finish_reason,
+            prompt=(sent, None if usage is None else usage.prompt_tokens),
+            counted=None if usage is None else usage.completion_tokens,
+            spans=choice.weight_versions,
+            model=answer.model,
+            response_id=answer.id or answer.request_id,
+            cached_tokens=0 if usage is None else usage.read().cached_input_tokens,
+        )
+
+
+_STREAM: dict[str, Json] = {"stream": True, "stream_options": {"include_usage": True}}
+
+
+class VllmCompletions(VllmEngine):
+    """The completions endpoint of vLLM."""
+
+    PATH = "/completions"
+    PROMPT = "prompt"
+    REPEATS_PROMPT = True
+    COLLECTOR = CompletionsCollector
+
+    def _fields(
+        self, settings: Settings, stop_token_ids: Sequence[int], limit: int, *, is_stream: bool
+    ) -> dict[str, Json]:
+        return {
+            "model": self.model,
+            "return_token_ids": True,
+            "return_weight_versions": True,
+            **self._write_sampling(settings, stop_token_ids, limit),
+            **(_STREAM if is_stream else {}),
+            **(settings.extra or {}),
+        }
+
+
+class VllmGenerate(VllmEngine):
+    """The endpoint of vLLM that takes and returns only ids."""
+
+    PATH = ""
+    PROMPT = "token_ids"
+    ROOT_PATH = "/inference/v1/generate"
+    COLLECTOR = GenerateCollector
+    TOP_LEVEL = frozenset(("cache_salt", "features", "kv_transfer_params", "priority", "request_id"))
+
+    def _fields(
+        self, settings: Settings, stop_token_ids: Sequence[int], limit: int, *, is_stream: bool
+    ) -> dict[str, Json]:
+        more, sampling = self._split(settings.extra)
+        return {
+            "model": self.model,
+            "sampling_params": self._write_sampling(settings, stop_token_ids, limit) | sampling,
+            **(_STREAM if is_stream else {}),
+            **more,
+        }
