@@ -1,29 +1,32 @@
 """Answers of 200 tokens by engines that take and return token ids, and the same texts by a chat server."""
 
 import json
+from functools import cache, partial
 from random import Random
 from typing import Any
 
+from benchmarks.wires import Answer, Wire
 from treadle.renderers.chatml import ChatmlRenderer
 from treadle.renderers.tokenizer import CHATML_TOKENS, BpeTokenizer
+from treadle.teacher.engine.vocabulary import tokenizer
 
 TOKENS = 200
-_WORDS = (" the", " of", "ing", "\n", " test", "er", " x1")
+_WORDS = (" the", " of", "ing", " test", "er", " x1")
 _CALL = '<tool_call>\n{"name": "add", "arguments": {"a":1,"b":2}}\n</tool_call>'
 _FIRST = 20_000
-"""The id of the first byte. Ids of five digits are as long in JSON as those of large vocabularies."""
 _SPECIAL = 151_643
 
 
-def _tokenizer() -> BpeTokenizer:
-    pieces = [*[bytes([byte]) for byte in range(256)], *[word.encode() for word in _WORDS]]
+@cache
+def renderer() -> ChatmlRenderer:
+    """Return a renderer over a small vocabulary, whose ids are as long in JSON as those of a large one."""
+    bpe = tokenizer()
+    contents = {_FIRST + number: content for number, content in enumerate(bpe.contents)}
+    merges = [(_FIRST + one, _FIRST + other) for one, other in bpe.merges]
     special = {text: _SPECIAL + at for at, text in enumerate(CHATML_TOKENS)}
-    return BpeTokenizer({_FIRST + at: piece for at, piece in enumerate(pieces)}, special_ids=special)
-
-
-RENDERER = ChatmlRenderer(_tokenizer())
-RESULT = json.dumps(RENDERER.encode("\n</tool_response>"), separators=(",", ":"))[1:-1].encode()
-"""The ids that end each tool result in a prompt."""
+    return ChatmlRenderer(
+        BpeTokenizer(contents, merges, special_ids=special, pattern=r" ?[^ \n]+|\n+| +"), name="bench"
+    )
 
 
 PROMPT = "PROMPT"
@@ -32,23 +35,23 @@ PROMPT = "PROMPT"
 def _sample_texts(call_id: str | None, number: int) -> tuple[str, list[int], list[float], list[str]]:
     """Return the text of an answer, the ids and log probabilities of its tokens, and their texts."""
     _, ids, logprobs = _sample(call_id, number)
-    return RENDERER.decode(ids[:-1]), ids, logprobs, [RENDERER.decode([token]) for token in ids]
+    return renderer().decode(ids[:-1]), ids, logprobs, [renderer().decode([token]) for token in ids]
 
 
-def _sample(call_id: str | None, number: int) -> tuple[list[str], list[int], list[float]]:
-    """Return the words of an answer before its call, the ids of the whole answer, and log probabilities."""
-    call = [] if call_id is None else RENDERER.encode("\n" + _CALL)
-    random = Random(number)
-    words = [random.choice(_WORDS[:3] + _WORDS[4:]) for _ in range(TOKENS - 1 - len(call))]
-    ids = [_FIRST + 256 + _WORDS.index(word) for word in words]
+def _sample(call_id: str | None, number: int) -> tuple[str, list[int], list[float]]:
+    """Return the text of an answer before its call, the ids of the whole answer, and log probabilities."""
+    encode, random = renderer().encode, Random(number)
+    call = [] if call_id is None else encode("\n" + _CALL)
+    count = TOKENS - 1 - len(call)
+    said = encode("".join([random.choice(_WORDS) for _ in range(2 * TOKENS)]))[:count]
     logprobs = [round(-3 * random.random(), 7) for _ in range(TOKENS)]
-    return words, [*ids, *call, RENDERER.stop_token_ids[0]], logprobs
+    return renderer().decode(said), [*said, *call, renderer().stop_token_ids[0]], logprobs
 
 
-def write_chat(call_id: str | None, words: list[str], number: int) -> bytes:
+def write_chat(call_id: str | None, number: int) -> bytes:
     """Return the answer of a chat server, with the message that the ids say."""
     said, ids, _ = _sample(call_id, number)
-    message: dict[str, Any] = {"role": "assistant", "content": "".join(said)}
+    message: dict[str, Any] = {"role": "assistant", "content": said}
     if call_id is not None:
         function = {"name": "add", "arguments": '{"a":1,"b":2}'}
         message["tool_calls"] = [{"id": call_id, "type": "function", "function": function}]
@@ -59,7 +62,7 @@ def write_chat(call_id: str | None, words: list[str], number: int) -> bytes:
     return _encode({**head, "choices": [choice], "usage": usage})
 
 
-def write_completions(call_id: str | None, words: list[str], number: int) -> bytes:
+def write_completions(call_id: str | None, number: int) -> bytes:
     """Return the answer of vLLM's `/v1/completions`, with `PROMPT` in the place of the ids of the prompt."""
     text, ids, logprobs, texts = _sample_texts(call_id, number)
     told = {
@@ -74,7 +77,7 @@ def write_completions(call_id: str | None, words: list[str], number: int) -> byt
     return _encode({**head, "choices": [choice]})
 
 
-def write_generate(call_id: str | None, words: list[str], number: int) -> bytes:
+def write_generate(call_id: str | None, number: int) -> bytes:
     """Return the answer of vLLM's `/inference/v1/generate`."""
     _, ids, logprobs = _sample(call_id, number)
     content: list[dict[str, Any]] = []
@@ -85,7 +88,7 @@ def write_generate(call_id: str | None, words: list[str], number: int) -> bytes:
     return _encode({"request_id": "r", "choices": [choice], "prompt_logprobs": None})
 
 
-def write_sglang(call_id: str | None, words: list[str], number: int) -> bytes:
+def write_sglang(call_id: str | None, number: int) -> bytes:
     """Return the answer of SGLang's `/generate`."""
     text, ids, logprobs, _ = _sample_texts(call_id, number)
     meta = {
@@ -102,6 +105,29 @@ def write_sglang(call_id: str | None, words: list[str], number: int) -> bytes:
         "e2e_latency": 0.1,
     }
     return _encode({"text": text, "output_ids": ids, "meta_info": meta})
+
+
+_WRITERS = {
+    "ids_chat": write_chat,
+    "ids_completions": write_completions,
+    "ids_generate": write_generate,
+    "ids_sglang": write_sglang,
+}
+
+
+def make_wire(name: str) -> Wire:
+    """Return the responses of a server."""
+    # The ids that end each tool result in a prompt.
+    mark = json.dumps(renderer().encode("\n</tool_response>"), separators=(",", ":"))[1:-1].encode()
+    return Wire(
+        partial(_answer, name),
+        b'"role":"tool"' if name == "ids_chat" else mark,
+        prompt=b'"prompt":[' if name == "ids_completions" else b"",
+    )
+
+
+def _answer(name: str, call_id: str | None, words: list[str], number: int) -> Answer:
+    return Answer(_WRITERS[name](call_id, number), [])
 
 
 def _encode(raw: object) -> bytes:

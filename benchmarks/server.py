@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable
 from typing import TypeAlias, cast
 
+from benchmarks import ids
 from benchmarks.wires import WIRES
 
 
@@ -28,7 +29,7 @@ Write: TypeAlias = Callable[[bytes], None]
 
 class _Answers:
     def __init__(self, dialect: str, steps: int, chunks: int) -> None:
-        self._wire = WIRES[dialect]
+        self._wire = WIRES[dialect] if dialect in WIRES else ids.make_wire(dialect)
         self._steps = steps
         words = [f"word{i} " for i in range(chunks)]
         calls = [self._wire.make(f"call_{i}", [], i) for i in range(steps - 1)]

@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import ExitStack
 
 from benchmarks.common import Figure, add, compare, in_slices, journal_path, make_agent, server, timed
-from benchmarks.ids import RENDERER
+from benchmarks.ids import renderer
 from benchmarks.steps import runner
 from treadle import Agent, Policy, open_journal
 from treadle.core.types import Settings
@@ -67,7 +67,7 @@ def side_runner(side: str, base_url: str, journal: Journal) -> Callable[[], Awai
     """Return a function that makes one run with the answers of `side`."""
     if side in ENGINES:
         engine = make_engine("bench", kind=ENGINES[side], base_url=base_url)
-        model = TokenModel(engine, RENDERER, settings=Settings(max_output_tokens=1000))
+        model = TokenModel(engine, renderer(), settings=Settings(max_output_tokens=1000))
         return runner(Agent(model, tools=[add], policy=Policy(max_steps=None), journal=journal))
     options = {**(TEXT if "text" in side else {}), **(ASKED if side.endswith("_tokens") else {})}
     return runner(make_agent(base_url, journal, SIDES[side], **options))

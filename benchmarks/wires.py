@@ -9,8 +9,6 @@ from typing import Any
 
 from msgspec import Struct
 
-from benchmarks import ids
-
 ARGUMENTS: dict[str, object] = {"a": 1, "b": 2}
 TOKENS = 200
 """How many tokens an answer of vLLM has."""
@@ -223,15 +221,6 @@ def _vllm(
     return Answer(_encode(made), [])
 
 
-def _whole_only(
-    write: Callable[[str | None, list[str], int], bytes],
-    call_id: str | None,
-    words: list[str],
-    number: int,
-) -> Answer:
-    return Answer(write(call_id, words, number), [])
-
-
 WIRES = {
     "openai_chat": Wire(_openai_chat, b'"role":"tool"'),
     "openai_responses": Wire(_openai_responses, b'"type":"function_call_output"'),
@@ -241,10 +230,6 @@ WIRES = {
     "completions": Wire(_completions, b"\\n</tool_response>"),
     "vllm_text": Wire(partial(_vllm, has_tokens=False, is_text=True), b"\\n</tool_response>"),
     "vllm_text_tokens": Wire(partial(_vllm, has_tokens=True, is_text=True), b"\\n</tool_response>"),
-    "ids_chat": Wire(partial(_whole_only, ids.write_chat), b'"role":"tool"'),
-    "ids_completions": Wire(partial(_whole_only, ids.write_completions), ids.RESULT, prompt=b'"prompt":['),
-    "ids_generate": Wire(partial(_whole_only, ids.write_generate), ids.RESULT),
-    "ids_sglang": Wire(partial(_whole_only, ids.write_sglang), ids.RESULT),
     "vllm": Wire(partial(_vllm, has_tokens=False), b'"role":"tool"'),
     "vllm_tokens": Wire(partial(_vllm, has_tokens=True), b'"role":"tool"'),
 }

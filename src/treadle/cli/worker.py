@@ -14,6 +14,7 @@ from treadle.cli.options import shared as o
 from treadle.cli.terminal.output import print_error, print_note, take_stdout, write_count
 from treadle.cli.work.execute import call_at_end_of_stdin, execute
 from treadle.cli.work.journals import open_or_make
+from treadle.core.masking import hide_password
 from treadle.engines.protocol import RunnerOptions
 from treadle.engines.queued import Report
 from treadle.engines.worker import Worker
@@ -71,7 +72,8 @@ def worker(
                 reporting = asyncio.ensure_future(_report(working, report))
                 task.add_done_callback(lambda _: reporting.cancel())
             else:
-                print_note(f"driving runs of the queue {queue!r}; Ctrl-C gives them back")
+                place = hide_password(opened.address or "memory")
+                print_note(f"driving runs of the queue {queue!r} in {place!r}; Ctrl-C gives them back")
             try:
                 await task
             except asyncio.CancelledError:

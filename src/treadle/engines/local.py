@@ -11,7 +11,7 @@ from treadle.core.errors import ConfigError, WorkerError
 from treadle.engines.protocol import RunnerOptions
 from treadle.engines.queued import Hand, QueueRunner, Report
 from treadle.engines.runners import read_count
-from treadle.engines.shared import import_path, share_window
+from treadle.engines.shared import STOP_SECONDS, import_path, share_window
 from treadle.journal.protocol import Journal
 from treadle.loop.wayout import see_through
 
@@ -81,15 +81,11 @@ class Process:
             self._said = (self._said + data)[-_SHOWN_BYTES:]
 
 
-_STOP_SECONDS = 30.0
-"""How long a worker may take to give its runs back before it is killed."""
-
-
 async def _finish(process: asyncio.subprocess.Process) -> None:
     """Wait until a process that was told to stop has ended, reading what it still prints."""
     assert process.stdout is not None
     try:
-        async with asyncio.timeout(_STOP_SECONDS):
+        async with asyncio.timeout(STOP_SECONDS):
             await process.stdout.read()
             await process.wait()
     except TimeoutError:

@@ -41,7 +41,6 @@ from treadle.rollout.work import GroupWork, Made
 
 _REFRESH_SECONDS = 0.5
 """How often the counts are refreshed while nothing happens."""
-_PAUSE_SECONDS = 0.05
 MAX_REFUSED = 3
 """If a sink has refused so many groups and taken none, the work ends."""
 _BEATS = 10
@@ -242,11 +241,14 @@ class Making:
             self._changed.set()
 
     async def _find_room(self, outbox: Outbox) -> None:
-        """Wait until the queue of the sinks has room for a group, and reserve it."""
-        await outbox.wait_for_room(self._ahead)
+        """Wait until the queue of the sinks has room for a group, and reserve it.
+
+        If the work is to stop and a sink cannot deliver, the groups in flight enter the queue on disk at once.
+        """
         while self._admitted + outbox.backlog >= self._ahead:
-            await asyncio.sleep(_PAUSE_SECONDS)
-            await outbox.wait_for_room(self._ahead)
+            if self._stop.is_set() and outbox.troubles:
+                break
+            await outbox.wait()
         self._admitted += 1
 
     async def _until_free(self) -> None:

@@ -131,6 +131,11 @@ class ConfiguredModel:
 
 def _maker(model: Model | MakeModel) -> MakeModel:
     if not hasattr(model, "infer"):
+        if not callable(model):
+            raise ConfigError(
+                f"the model is {model!r:.100}; give a name, a mapping of settings, a Model, or a function of a "
+                "task and a seed that returns one"
+            )
         return model
     made = cast("Model", model)
     return lambda task, seed: made

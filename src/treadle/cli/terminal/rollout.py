@@ -46,14 +46,20 @@ class PlainLines(LinesOfText[Progress]):
     def __init__(self, name: str, noun: str) -> None:
         super().__init__(name, write_stopping)
         self._noun = noun
+        self._told: set[str] = set()
+        """The errors that were printed since the newest line of counts."""
 
     def on_notice(self, notice: Notice, progress: Progress) -> None:
         """See `NoticeView.on_notice`."""
         if isinstance(notice, GroupEnded) and notice.reason is not None:
             self.say(f"{notice.group_id} {_ENDED[notice.status]}: {shorten(notice.reason, 200)}")
         elif isinstance(notice, RolloutRetried):
-            self.say(f"{notice.run_id} is tried again: {shorten(notice.error, 200)}")
+            # If a server fails, all rollouts in flight fail with the same text.
+            if notice.error not in self._told:
+                self._told.add(notice.error)
+                self.say(f"{notice.run_id} is tried again: {shorten(notice.error, 200)}")
         elif self.is_due:
+            self._told.clear()
             self.say(" · ".join([part for line in write_lines(progress, self._noun) for part in line]))
 
     def finish(self, progress: Progress, summary: Mapping[str, Json]) -> None:
@@ -176,5 +182,11 @@ def _write_faults(progress: Progress) -> list[str]:
 
 def write_stopping(progress: Progress) -> str:
     """Return the text that says what the first Ctrl-C does."""
+    if not progress.in_flight and progress.undelivered:
+        groups = write_count(progress.undelivered, "group")
+        stay = "stays" if progress.undelivered == 1 else "stay"
+        return (
+            f"stopping: {groups} that no sink has taken {stay} in the folder; press Ctrl-C again to stop now"
+        )
     flight = write_count(progress.in_flight, "rollout")
     return f"stopping: the groups of {flight} in flight will be finished; press Ctrl-C again to stop now"

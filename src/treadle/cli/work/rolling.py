@@ -12,6 +12,7 @@ from treadle.cli.options import shared as o
 from treadle.cli.terminal.output import (
     OptionValue,
     print_error,
+    print_interrupted,
     print_note,
     write_command,
     write_count,
@@ -117,6 +118,11 @@ class _Rollouts(LongWork[Notice, Progress, Result]):
     def report(self, result: Result) -> int:
         """See `LongWork.report`."""
         code, folder = super().report(result), result.folder
+        if result.end.reason == "done" and (waiting := result.progress.undelivered):
+            print_interrupted(
+                f"; {write_count(waiting, 'group')} not taken by a sink yet; go on with: {self._again}"
+            )
+            code = ExitCode.INTERRUPTED
         if result.refusals:
             first = result.refusals[0]
             count = write_count(len(result.refusals), "group")

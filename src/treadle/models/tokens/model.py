@@ -44,9 +44,13 @@ _MAX_REFUSALS = 300
 """How often in a row an engine may refuse to go on with an answer, which takes about as many seconds."""
 _IDLE_SECONDS = 0.02
 _MAX_IDLE_SECONDS = 1.0
+_MAX_RENDERED = 64
+"""How many prompts that continue no other are kept."""
 _NO_CHAR = "\ufffd"
 _MAX_HELD = 8
 """After this many ids a text that ends with U+FFFD is passed on: it has bytes that never become a character."""
+
+_encode = msgspec.json.Encoder().encode
 
 
 class TokenModel:
@@ -80,6 +84,8 @@ class TokenModel:
         """True if the server is asked for the context window when a run begins."""
         self._price = price
         self._known = KnownTexts()
+        self._rendered: dict[tuple[int, bytes], tuple[Sequence[ToolSpec], PromptIds]] = {}
+        """Recent prompts that continue no other, by their tools and the JSON of their messages."""
 
     @property
     def name(self) -> str:
@@ -148,11 +154,22 @@ class TokenModel:
             following = self.renderer.bridge(ids, added, request.tools, is_cut=prior.is_cut)
             if following is not None:
                 return PromptIds.after(prior.token_ids, following, self._known)
-        return PromptIds.of(self.renderer.render(self._texts(list(request.messages), request), request.tools))
+        return self._render(self._texts(list(request.messages), request), request.tools)
+
+    def _render(self, messages: list[Message], tools: Sequence[ToolSpec]) -> PromptIds:
+        """Return the ids of messages, which are rendered once for the rollouts of a group."""
+        key = (id(tools), _encode(messages))
+        known = self._rendered.get(key)
+        if known is None:
+            while len(self._rendered) >= _MAX_RENDERED:
+                del self._rendered[next(iter(self._rendered))]
+            # The entry keeps the tools alive, so that their id stays theirs.
+            known = self._rendered[key] = (tools, PromptIds.of(self.renderer.render(messages, tools)))
+        return known[1]
 
     def _texts(self, messages: list[Message], request: Request) -> list[Message]:
         """Return the messages with their text files as part of their content."""
-        if not any(message.parts for message in messages):
+        if not any([message.parts for message in messages]):
             return messages
         for message in messages:
             for part in message.parts:
@@ -163,10 +180,12 @@ class TokenModel:
         """Return the answer with its exact tokens; see `Model.infer`."""
         prompt = self._prompt(request)
         spoken = None if watch.on_delta is None else _Spoken(self, request.tools, watch.on_delta)
-        heard = Watch(
-            None, watch.on_failure, watch.on_rate_limits, left_seconds=watch.left_seconds, held=watch.held
-        )
-        heard.on_token_ids = None if spoken is None else spoken.add
+        heard = watch
+        if spoken is not None:
+            heard = Watch(
+                None, watch.on_failure, watch.on_rate_limits, left_seconds=watch.left_seconds, held=watch.held
+            )
+            heard.on_token_ids = spoken.add
         sampled = await self._sample(prompt, heard)
         ids = list_ids(sampled.token_ids)
         message = self.renderer.read(ids, request.tools, finish=sampled.finish, stop=self.settings.stop or ())

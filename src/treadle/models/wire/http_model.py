@@ -6,8 +6,8 @@ typed structs.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
-from typing import ClassVar, TypeAlias
+from collections.abc import Coroutine, Mapping
+from typing import Any, ClassVar, TypeAlias
 
 import msgspec
 from msgspec.structs import replace
@@ -104,6 +104,9 @@ class HttpModel(HttpEndpoint, ABC):
         self.output_mode = OutputMode(output_mode or self.PRESET.output_mode)
         self._decodes_beside_tools = decodes_beside_tools
         self._price = price
+        asked = self.settings
+        self._has_tokens = bool(asked.return_token_ids or asked.logprobs or asked.extra)
+        """True if answers may have token ids."""
         self._read_plain = self.READER(self.settings, price).read
         self._newest: _Prefix = (Request(Log()), (), b"")
         self._prefixes: dict[tuple[object, ...], _Prefix] = {}
@@ -141,12 +144,19 @@ class HttpModel(HttpEndpoint, ABC):
         """Return what `usage` would cost; `None` if the model has no price."""
         return cost_of(usage, self._price)
 
-    async def infer(self, request: Request, watch: Watch) -> Completion:
+    def infer(self, request: Request, watch: Watch) -> Coroutine[Any, Any, Completion]:
         """Return the server's answer; see `Model.infer`.
 
         If the server could not read a call, the answer has that call, so that the model is told what is wrong with
         it. An answer with token ids names the engine that sampled them.
         """
+        # A coroutine around another one costs time whenever it is resumed.
+        if self.weights is None and not self._has_tokens:
+            return self._infer(request, watch)
+        return self._infer_tokens(request, watch)
+
+    async def _infer_tokens(self, request: Request, watch: Watch) -> Completion:
+        """Return an answer with the version of the weights, and with the engine if it has token ids."""
         if self.weights is None:
             completion = await self._infer(request, watch)
         else:

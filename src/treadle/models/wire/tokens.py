@@ -17,6 +17,7 @@ Source: vLLM 0.11, `ChatCompletionLogProb`.
 _MAX_KNOWN_BYTES = 64_000_000
 _TAIL_BYTES = 64
 _PROMPT_KEY = b'"prompt_token_ids":['
+_AFTER_ID = (b",", b"]")
 _MARKED = -1
 _MARK = b"-1"
 """What stands for the known ids that were cut out of an answer. It is not an id."""
@@ -152,6 +153,16 @@ class KnownTexts:
         return found
 
 
+def find_prompt(body: bytes, text: bytes) -> int:
+    """Return where the ids of the prompt of an answer begin with `text`; -1 if they do not."""
+    # A quotation mark within a text has a backslash before it, so this is a key.
+    start = body.rfind(_PROMPT_KEY) + len(_PROMPT_KEY)
+    end = start + len(text)
+    if start < len(_PROMPT_KEY) or body[end : end + 1] not in _AFTER_ID or not body.startswith(text, start):
+        return -1
+    return start
+
+
 class PromptCutter:
     """A reader of the prompt's ids in answers, which decodes only those that do not continue a known prompt.
 
@@ -172,13 +183,11 @@ class PromptCutter:
         text = self._texts.find(prior)
         if not text:
             return body
-        # A quotation mark within a text has a backslash before it, so this is a key.
-        start = body.rfind(_PROMPT_KEY) + len(_PROMPT_KEY)
-        end = start + len(text)
-        if start < len(_PROMPT_KEY) or not body.startswith(text, start) or body[end : end + 1] not in b",]":
+        start = find_prompt(body, text)
+        if start == -1:
             return body
         self._text = text
-        return b"".join([body[:start], _MARK, body[end:]])
+        return b"".join([body[:start], _MARK, body[start + len(text) :]])
 
     def join(self, prompt: list[int] | None, answer: list[int]) -> tuple[bytes | None, bytes]:
         """Return the packed ids of the prompt and of the answer as they were before `cut`, and remember them.

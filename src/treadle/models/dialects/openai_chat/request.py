@@ -5,6 +5,7 @@ API reference, chat completions, 2026; vLLM 0.11 for token ids.
 """
 
 import hashlib
+from collections.abc import Coroutine
 from functools import lru_cache
 from typing import Any, ClassVar
 from urllib.parse import urlsplit
@@ -29,6 +30,7 @@ from treadle.models.dialects.openai_chat.answer import ChatReader, read_completi
 from treadle.models.dialects.openai_chat.stream import ChatCollector
 from treadle.models.protocol import Watch
 from treadle.models.wire.arguments import fit_arguments, fit_id, fit_name
+from treadle.models.wire.endpoint import OnDelta
 from treadle.models.wire.http_model import HttpModel
 from treadle.models.wire.openai import OPENAI, encode_tool
 from treadle.models.wire.parts import (
@@ -85,17 +87,21 @@ class OpenAIChatModel(HttpModel):
         """See `HttpModel.has_price`."""
         return self._reports_cost or super().has_price
 
-    async def _infer(self, request: Request, watch: Watch) -> Completion:
+    def infer(self, request: Request, watch: Watch) -> Coroutine[Any, Any, Completion]:
+        """See `HttpModel.infer`."""
         if watch.on_delta is None or not self._answers_whole:
-            return await super()._infer(request, watch)
+            return super().infer(request, watch)
+        return self._infer_whole(request, watch, watch.on_delta)
+
+    async def _infer_whole(self, request: Request, watch: Watch, on_delta: OnDelta) -> Completion:
         # The server has no ids for a stream, so that the answer is passed on in one piece.
-        message = (completion := await super()._infer(request, replace(watch, on_delta=None))).message
+        message = (completion := await super().infer(request, replace(watch, on_delta=None))).message
         if message.reasoning:
-            watch.on_delta(ReasoningDelta(message.reasoning))
+            on_delta(ReasoningDelta(message.reasoning))
         if message.content:
-            watch.on_delta(TextDelta(message.content))
+            on_delta(TextDelta(message.content))
         for index, call in enumerate(message.tool_calls):
-            watch.on_delta(ToolCallDelta(index, call.call_id, call.name, call.arguments))
+            on_delta(ToolCallDelta(index, call.call_id, call.name, call.arguments))
         return completion
 
     def _body(self, request: Request, *, is_stream: bool) -> bytes:

@@ -23,10 +23,9 @@ from treadle.models.tokens.prompt import PromptIds
 from treadle.models.tokens.protocol import Generated
 from treadle.models.tokens.weights import AbortedError, Sampling
 from treadle.models.wire.endpoint import HttpEndpoint, is_success, join_url, read_rest, tell_rate_limits
-from treadle.models.wire.engine import EngineInfo
 from treadle.models.wire.server import Server, find_error
 from treadle.models.wire.stream import Collector, read_stream
-from treadle.models.wire.tokens import make_record, read_versions
+from treadle.models.wire.tokens import find_prompt, make_record, read_versions
 
 _FINISHES = {
     "stop": FinishReason.STOP,
@@ -45,6 +44,8 @@ class HttpTokenEngine(HttpEndpoint):
 
     ANSWER: ClassVar[Any]
     """The type of a whole answer; fields that it does not have are ignored."""
+    REPEATS_PROMPT: ClassVar[bool] = False
+    """True if answers have the ids of the prompt, which are not read."""
     PROMPT: ClassVar[str]
     """The field of the body with the ids of the prompt."""
     ROOT_PATH: ClassVar[str | None] = None
@@ -65,7 +66,8 @@ class HttpTokenEngine(HttpEndpoint):
         self.name = name or model
         self.context_tokens = context_tokens
         self._decode_plain = msgspec.json.Decoder(self.ANSWER).decode
-        self._info: EngineInfo | None = None
+        self._info: str | None = None
+        """The engine and its version, for the journal."""
         self._head: tuple[object, bytes] = (None, b"")
         """The beginning of the newest request body, up to the prompt, and what it was made of."""
 
@@ -73,43 +75,48 @@ class HttpTokenEngine(HttpEndpoint):
         self, prompt_ids: Sequence[int], settings: Settings, stop_token_ids: Sequence[int], watch: Watch
     ) -> Generated:
         """Return what the engine samples after `prompt_ids`; see `TokenEngine.generate`."""
-        limit = await self._find_limit(settings, len(prompt_ids))
-        if self._info is None:
-            self._info = await self.find_engine()
+        limit = settings.max_output_tokens
+        if limit is None:
+            limit = await self._find_limit(len(prompt_ids))
+        if self._info is None and (info := await self.find_engine()) is not None:
+            self._info = str(info)
         tell = watch.on_token_ids
-        body = self._write(prompt_ids, settings, stop_token_ids, limit, is_stream=tell is not None)
-        sent = len(prompt_ids)
-        tells = self._info is not None and self._info.tells_versions
+        prompt = PromptIds.of(prompt_ids)
+        body = self._write(prompt, settings, stop_token_ids, limit, is_stream=tell is not None)
+        tells = self._engine is not None and self._engine.tells_versions
         sampling = None if self.weights is None else self.weights.sampling(tells_versions=tells)
         if tell is None:
-            made = await self._post(body, sent, watch, sampling)
+            made = await self._post(body, prompt, watch, sampling)
         else:
-            made = await self._stream(body, sent, watch, sampling)
+            made = await self._stream(body, prompt, watch, sampling)
         if sampling is not None:
             # A stream that broke off may lack its end, which says the versions.
             is_unsure = sampling.is_changed and made.finish is None and not made.versions
             if made.weight_version is None or is_unsure:
                 made = replace(made, weight_version=sampling.version)
-        return made if self._info is None else replace(made, engine=str(self._info))
+        return made if self._info is None else replace(made, engine=self._info)
 
-    async def _post(self, body: bytes, sent: int, watch: Watch, sampling: Sampling | None) -> Generated:
+    async def _post(
+        self, body: bytes, prompt: PromptIds, watch: Watch, sampling: Sampling | None
+    ) -> Generated:
         try:
-            async with sampling or nullcontext():
+            if sampling is None:
                 answer = await self._transport.post(self._endpoint, self._headers, body)
+            else:
+                async with sampling:
+                    answer = await self._transport.post(self._endpoint, self._headers, body)
         except AbortedError:
             return Generated(token_ids=b"", finish=None)
         if watch.on_rate_limits is not None:
             tell_rate_limits(answer, watch)
-        plain = self._read_body(answer.body, sent) if is_success(answer.status) else None
-        return plain or self._read_raw(self._raw(answer), sent, answer.body)
+        plain = self._read_body(answer.body, prompt) if is_success(answer.status) else None
+        return plain or self._read_raw(self._raw(answer), len(prompt), answer.body)
 
-    async def _find_limit(self, settings: Settings, prompt: int) -> int:
+    async def _find_limit(self, prompt: int) -> int:
         """Return how many tokens may be sampled. The engines' own limits are low, and not those of the model.
 
         Raises: `ContextOverflowError` if the prompt leaves no room, `ConfigError` if no limit is known.
         """
-        if settings.max_output_tokens is not None:
-            return settings.max_output_tokens
         if self.context_tokens is None:
             self.context_tokens = await self.find_context_tokens()
         if self.context_tokens is None:
@@ -123,7 +130,9 @@ class HttpTokenEngine(HttpEndpoint):
             )
         return self.context_tokens - prompt
 
-    async def _stream(self, body: bytes, sent: int, watch: Watch, sampling: Sampling | None) -> Generated:
+    async def _stream(
+        self, body: bytes, prompt: PromptIds, watch: Watch, sampling: Sampling | None
+    ) -> Generated:
         reader = self._reader(_ignore)
         collector = reader.collector
         assert isinstance(collector, TokenCollector)
@@ -144,12 +153,14 @@ class HttpTokenEngine(HttpEndpoint):
             if not collector.token_ids:
                 raise
             raw = collector.cut()
-        return self._read_raw(raw, sent, reader.begin)
+        return self._read_raw(raw, len(prompt), reader.begin)
 
-    def _read_body(self, body: bytes, sent: int) -> Generated | None:
+    def _read_body(self, body: bytes, prompt: PromptIds) -> Generated | None:
         """Return the answer by the typed decoder; `None` if it has to be read again to find what is wrong."""
+        if self.REPEATS_PROMPT and (start := find_prompt(body, prompt.text)) != -1:
+            body = body[:start] + body[start + len(prompt.text) :]
         try:
-            return self._read(self._decode_plain(body), sent)
+            return self._read(self._decode_plain(body), len(prompt))
         except (msgspec.MsgspecError, UnicodeDecodeError, LookupError, ValueError, TypeError):
             return None
 
@@ -173,7 +184,7 @@ class HttpTokenEngine(HttpEndpoint):
 
     def _write(
         self,
-        prompt_ids: Sequence[int],
+        prompt: PromptIds,
         settings: Settings,
         stop_token_ids: Sequence[int],
         limit: int,
@@ -187,7 +198,7 @@ class HttpTokenEngine(HttpEndpoint):
             fields = self._fields(settings, stop_token_ids, limit, is_stream=is_stream)
             head = msgspec.json.encode(fields)[:-1] + f',"{self.PROMPT}":['.encode()
             self._head = (key, head)
-        return b"".join([self._head[1], PromptIds.of(prompt_ids).text, b"]}"])
+        return b"".join([self._head[1], prompt.text, b"]}"])
 
     @abstractmethod
     def _fields(

@@ -136,6 +136,7 @@ class VllmCompletions(VllmEngine):
 
     PATH = "/completions"
     PROMPT = "prompt"
+    REPEATS_PROMPT = True
     COLLECTOR = CompletionsCollector
 
     def _fields(
