@@ -75,7 +75,7 @@ def test_a_template_that_needs_a_date(tmp_path):
         load_renderer(f"hf:{folder}?format=hermes").render([ASKED], ())
     dated = load_renderer(f"hf:{folder}?format=hermes&date=2026-01-31")
     assert dated.decode(dated.render([ASKED], ())) == "31 January 2026Hi<|end|>"
-    with pytest.raises(ConfigError, match="the date 'today' is none"):
+    with pytest.raises(ConfigError, match="'today' is not a date"):
         load_renderer(f"hf:{folder}?format=hermes&date=today")
 
 

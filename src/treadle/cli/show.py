@@ -58,7 +58,8 @@ def show(
         typer.Option(
             "--renderer",
             metavar="NAME",
-            help="With --tokens: what makes text of token ids, such as chatml, hf:FOLDER or family:NAME. Default: "
+            help="With --tokens: the renderer that converts token ids to text, such as chatml, hf:FOLDER or "
+            "family:NAME. Default: "
             "the renderer of the run's model.",
         ),
     ] = None,

@@ -252,7 +252,7 @@ class State(Struct, gc=False):
     last_usage: Usage = Usage()
     """Tokens of the newest inference."""
     prior: Prior | None = None
-    """The exact ids of the newest inference that has ids; `None` if there is none."""
+    """The ids of the newest inference that has ids; `None` if there is none."""
     unsent_chars: int = 0
     """Characters added to the transcript since the newest inference, used to estimate the next prompt's tokens."""
     stop_reason: StopReason | None = None

@@ -1,7 +1,7 @@
 """The runner `ray` or `ray:N`: actors on a Ray cluster that claim runs, spread over its nodes.
 
-Ray only starts the actors and tells when one died. Which actor drives a run is between the actors and the journal,
-so the death of an actor or a node is a run that another actor resumes.
+Ray only starts the actors and tells when one died. The leases in the journal decide
+which actor drives a run. If an actor or a node dies, another actor resumes its runs.
 """
 
 import asyncio
@@ -79,7 +79,7 @@ class WorkerActor:
 
 
 async def _cancel_without(raylet: int, working: asyncio.Task[None]) -> None:
-    """Cancel the work when the node's raylet has died, of which Ray tells its actors late."""
+    """Cancel the work when the node's raylet has died. Ray itself notifies its actors late."""
     while os.getppid() == raylet:  # noqa: ASYNC110 (no event tells it)
         await asyncio.sleep(_REPORT_SECONDS)
     working.cancel()

@@ -39,7 +39,7 @@ _PROBLEM_CHARS = 4000
 
 
 class Hand(Protocol):
-    """A worker that a runner starts, wherever it is."""
+    """A worker that a runner starts, on this machine or on another one."""
 
     async def work(self, tell: "Callable[[Report], None]") -> None:
         """Start the worker, and wait until it has died. `tell` takes its reports.
@@ -149,7 +149,7 @@ class QueueRunner:
     async def _waits(self, agent: Agent[Any], info: RunInfo, given: Given) -> bool:
         """Return whether a run that exists is left to the workers. One that has failed is reopened for them.
 
-        A run of another queue, or of none, is not: nobody may be there to drive it.
+        A run of another queue, or without a queue, is not, because no worker may be there to drive it.
         """
         if queue_of(info.labels) != self._options.queue or info.is_waiting:
             return False
@@ -217,7 +217,7 @@ class QueueRunner:
                 await asyncio.sleep(_LOOK_SECONDS)
 
     def _find_ended(self, run_ids: list[str]) -> list[str]:
-        """Return the runs that nobody drives, and whose turn is over or waits for somebody. Blocks."""
+        """Return the runs that are not driven and whose turn is over or waits for an answer. Blocks."""
         if not run_ids:
             return []
         ended = RunFilter(run_ids=run_ids, is_turn_open=False, is_driven=False)

@@ -266,7 +266,7 @@ class Attached(Protocol):
 
 
 class News(Protocol):
-    """A view of a journal that tells when something was kept in it, by this process or by others."""
+    """A view of a journal that waits until something is stored in it, by this process or by others."""
 
     async def wait(self, seconds: float) -> bool:
         """Wait until something was kept since the last call returned, or since this object was made. Return True

@@ -57,7 +57,7 @@ class AnswerReader:
         return cut_at(self.decode(token_ids[:-1] if is_ended else token_ids), stop)
 
     def close(self, prior: Sequence[int]) -> str:
-        """Return the text that ends the reasoning of an answer which was cut off within it; "" if it was not."""
+        """Return the text that closes the reasoning in which an answer was cut off; empty for other answers."""
         begin = next((at for at in range(len(prior) - 1, -1, -1) if prior[at] in self.stop_token_ids), -1)
         closer = self._find_open(self.decode(prior[begin + 1 :]))
         return "" if closer is None else f"\n{closer}\n\n"
@@ -87,7 +87,7 @@ def check_parts(messages: Sequence[Message], name: str) -> None:
 
 
 def keep_text(message: Message, text: str, writer: TranscriptWriter) -> Message:
-    """Return `message`, which `text` says, with its text if `writer` would not write that text of it."""
+    """Return a message that was read from `text`; it keeps the text if `writer` would write another one."""
     return message if writer.can_write(message, text) else replace(message, opaque=with_text(message, text))
 
 

@@ -1,7 +1,7 @@
 """ChatML with calls as text, over any tokenizer: the renderer that needs no other package.
 
-Each message is encoded apart from its marks, so that no text can begin or end a message. Source: ChatML as Qwen 2.5
-and Hermes 3 use it.
+Each message is encoded separately from its marks, so that no text can begin or end a message. Source: ChatML as
+Qwen 2.5 and Hermes 3 use it.
 """
 
 from collections.abc import Mapping, Sequence

@@ -1,4 +1,4 @@
-"""The open model families, through the package `renderers`, which knows each family's template by heart.
+"""The open model families, through the package `renderers`, which has the template of each family.
 
 `family:NAME` is a family such as `qwen3`, or a model of the Hugging Face Hub whose family the package knows.
 `family:NAME@FOLDER` takes the tokenizer from a folder. Source: renderers 0.1.12.
@@ -40,7 +40,7 @@ class FamilyRenderer:
             config = type(package.config_from_name(family))(**{"thinking_retention": "all"} | dict(options))
             self._inner = package.create_renderer(_Adapter(tokenizer, family), config)
         except Exception as error:
-            # The families raise what they like, such as assertions and errors of tokenizers of their own.
+            # The families raise any exceptions, such as failed assertions and errors of their tokenizers.
             raise ConfigError(f"the renderer {name!r} cannot be made: {error}") from None
         told = [package.__version__, family, config.model_dump(mode="json")]
         hashed = sha256(tokenizer.data + msgspec.json.encode(told, order="sorted"))
@@ -155,7 +155,7 @@ class _FamilyReader(AnswerReader):
 
 
 class _Adapter:
-    """A tokenizer as the package `renderers` wants it."""
+    """A tokenizer with the methods that the package `renderers` calls."""
 
     unk_token_id: int | None = None
     eos_token_id: int | None = None

@@ -1,7 +1,7 @@
 """Any Hugging Face tokenizer with its chat template, through `tokenizers` and Jinja's sandbox.
 
 What a template writes between two answers is found by rendering a conversation with a known answer in it: the ids
-behind that answer are the bridge. What was sampled is never rendered or tokenised again.
+after that answer are the bridge. What was sampled is never rendered or tokenised again.
 """
 
 from collections.abc import Mapping, Sequence
@@ -156,7 +156,7 @@ class HfRenderer(AnswerReader):
     def _behind(
         self, messages: Sequence[Message], tools: Sequence[ToolSpec], *, begins_answer: bool
     ) -> list[int] | None:
-        """Return the ids behind the known answer; `None` if the template does not write its content as it is."""
+        """Return the ids after the known answer; `None` if the template changes its content."""
         text = self._text(messages, tools, begins_answer=begins_answer)
         at = text.find(_KNOWN)
         if at == -1:
@@ -296,7 +296,7 @@ def _find_template(folder: Path, config: Mapping[str, Json]) -> str:
         return path.read_text(encoding="utf-8")
     found = config.get("chat_template") or _read(folder / "chat_template.json").get("chat_template")
     if isinstance(found, list):
-        # Some tokenizers have several, of which one is for tools.
+        # Some tokenizers have several templates, and one of them is for tools.
         by_name = {item.get("name"): item.get("template") for item in found if isinstance(item, dict)}
         found = by_name.get("tool_use") or by_name.get("default")
     if not isinstance(found, str):

@@ -38,7 +38,7 @@ class ChatTemplate:
             try:
                 day = date.fromisoformat(str(today))
             except ValueError:
-                raise ConfigError(f"the date {today!r} is none; write it as 2026-01-31") from None
+                raise ConfigError(f"{today!r} is not a date; write one such as 2026-01-31") from None
             environment.globals["strftime_now"] = day.strftime
         self._error = jinja.TemplateError
         try:

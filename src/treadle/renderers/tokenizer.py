@@ -207,7 +207,7 @@ def _read_pattern(raw: Json) -> str | None:
     try:
         re.compile(pattern)
     except re.error:
-        raise ConfigError(f"its pattern {pattern!r} is none of Python's") from None
+        raise ConfigError(f"Python cannot read its pattern {pattern!r}") from None
     return pattern
 
 

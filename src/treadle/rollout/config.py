@@ -115,7 +115,7 @@ class Config(Section):
     group_size: Count = 8
     """How many rollouts of its task a group has."""
     window: Annotated[int, Field(ge=1, le=100_000)] = 64
-    """How many rollouts are driven at the same time, of whatever groups."""
+    """How many rollouts are driven at the same time. They may be of different groups."""
     ahead: Number | None = None
     """How many complete groups may wait for a slow receiver before no new ones begin. Default: as many as fill the
     window."""
@@ -171,6 +171,9 @@ class Config(Section):
         return self.group_size if self.deliver == "group" else 1
 
     def find_decode(self) -> Decode | None:
-        """Return what makes text of token ids; `None` if the model has no renderer. Raises: `ConfigError`."""
+        """Return the function that converts token ids to text; `None` if the model has no renderer.
+
+        Raises: `ConfigError`.
+        """
         name = self.model.renderer if isinstance(self.model, ModelTable) else None
         return None if name is None else load_renderer(name).decode

@@ -44,7 +44,7 @@ _REFRESH_SECONDS = 0.5
 MAX_REFUSED = 3
 """If a sink has refused so many groups and taken none, the work ends."""
 _BEATS = 10
-"""After so many refreshes, it is told that the work goes on."""
+"""The number of refreshes between two notices that the work goes on."""
 _OPEN = "open_group"
 """The fact of the ledger with the number of the group that a consumer got and has not acknowledged."""
 
@@ -218,7 +218,7 @@ class Making:
         return await asyncio.to_thread(rebuild, self._config, self._journal, entry)
 
     def note_version(self, version: str) -> None:
-        """Take note of new weights."""
+        """Record new weights."""
         self._versions.announce(version)
         self._save_versions()
 
@@ -309,7 +309,7 @@ class Making:
             self._refresh()
 
     async def _beat(self) -> None:
-        """Refresh the counts from time to time, and tell that the work goes on."""
+        """Refresh the counts regularly, and send notices that the work goes on."""
         while True:
             for _ in range(_BEATS):
                 await asyncio.sleep(_REFRESH_SECONDS)

@@ -100,7 +100,7 @@ class Plan:
         return Item(number, "", task, msgspec.to_builtins(self._newest))
 
     def restore(self, entries: Iterable[Entry], items: Iterable[Item]) -> None:
-        """Take note of what an earlier process has planned and counted."""
+        """Record what an earlier process has planned and counted."""
         for entry in entries:
             self._note(msgspec.convert(entry.spec, GroupSpec))
             details = entry.details if isinstance(entry.details, dict) else {}
@@ -109,7 +109,7 @@ class Plan:
             self._note(msgspec.convert(item.spec, GroupSpec))
 
     def observe(self, task: str, solved: int, graded: int) -> None:
-        """Take note of how many of the graded rollouts of a task have solved it."""
+        """Record how many of the graded rollouts of a task have solved it."""
         if self._rates is not None and graded:
             self._rates.observe(task, solved, graded)
 

@@ -152,7 +152,7 @@ class Rollouts:
         self.announce(version)
 
     def announce(self, version: str) -> None:
-        """Take note that the model has new weights, for engines that do not tell their version."""
+        """Record that the model has new weights, for engines that do not report their version."""
         if self._work is None:
             self._announced.append(version)
         else:

@@ -1,4 +1,4 @@
-"""The window over rollouts: how many are driven at the same time, of whatever groups."""
+"""The window over rollouts: how many of all groups are driven at the same time."""
 
 import asyncio
 from types import TracebackType
@@ -42,7 +42,7 @@ class Slots:
         self._changed.set()
 
     def arrive(self, count: int = 1) -> None:
-        """Take note that announced rollouts have begun, or will not begin."""
+        """Record that announced rollouts have begun, or will not begin."""
         self._expected -= count
         self._changed.set()
 
@@ -55,7 +55,7 @@ class Expected:
         self._left = count
 
     def arrive(self) -> None:
-        """Take note that one of the rollouts has a slot."""
+        """Record that one of the rollouts has a slot."""
         self._left -= 1
         self._slots.arrive()
 

@@ -1,7 +1,7 @@
 """The work on groups: driving their rollouts, and deciding what becomes of them.
 
-A fault of the infrastructure is tried again, and is never a reward: a group that cannot be completed is dropped and
-says why.
+After a fault of the infrastructure, a rollout is tried again; the fault is never a reward. A group that cannot be
+completed is dropped with the reason.
 """
 
 import asyncio

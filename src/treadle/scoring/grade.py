@@ -80,7 +80,7 @@ async def grade(journal: Journal, run_id: str, scorers: Sequence[Scorer], *, tru
 
 
 def total_reward(rewards: Mapping[str, float], specs: Sequence[RewardSpec]) -> float | None:
-    """Return the weighted sum of the rewards; `None` if none of those that count was given.
+    """Return the weighted sum of the rewards; `None` if no reward with a weight is known.
 
     A scorer that had nothing to say about the run adds nothing.
     """

@@ -24,8 +24,8 @@ class ToolUseScorer:
     """The share of the model's calls that are well-formed and not repeated; 1 if there are no calls.
 
     A call is repeated if an earlier one has the same name and arguments, and no call in between had an effect. The
-    reward is 0 if a tool of `forbidden` was called, or one of `required` was not, and is divided by the number of
-    calls over `max_calls`.
+    reward is 0 if a tool of `forbidden` was called, or one of `required` was not, and with
+    `max_calls` no more than that many calls count as good.
     """
 
     def __init__(

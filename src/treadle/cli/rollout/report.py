@@ -31,7 +31,9 @@ def report(
     renderer: Annotated[
         str | None,
         typer.Option(
-            "--renderer", metavar="NAME", help="What makes text of token ids: hf:FOLDER or family:NAME."
+            "--renderer",
+            metavar="NAME",
+            help="The renderer that converts token ids to text: hf:FOLDER or family:NAME.",
         ),
     ] = None,
     journal: Annotated[

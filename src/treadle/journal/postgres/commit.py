@@ -60,7 +60,7 @@ _MARKS = "string_to_array(v.marks, chr(31))"
 _LABELS = RUN_COLUMNS.index("labels")
 _decode_labels = msgspec.json.Decoder(dict[str, str]).decode
 _HEADS = tuple(f"h_{name}" for name in HEAD_COLUMNS)
-"""The names of the columns of `heads`, of which some are also columns of `runs`."""
+"""The names of the columns of `heads`. Some of them are also columns of `runs`."""
 
 _APPEND_TYPES: Kinds = (Ints, Ints, *_FRAME_TYPES, *_HEAD_TYPES)
 _APPEND = Statement(

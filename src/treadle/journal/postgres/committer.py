@@ -331,7 +331,7 @@ class PostgresCommitter(Committer[Transaction]):
         return self._pipe
 
     def _drop(self) -> None:
-        """Close the connection, of which nobody knows the state. The next commit makes another."""
+        """Close the connection, because its state is not known. The next commit makes another one."""
         if self._pipe is not None:
             self._pipe.close()
             self._pipe = None

@@ -134,7 +134,7 @@ class PostgresJournal(TableJournal[Transaction]):
     def _delete(self, run_id: str, unused: Unused, db: Transaction) -> None:
         if run_id in db.deleted and not db.query("SELECT 1 FROM runs WHERE run_id=?", (run_id,)):
             return
-        # Nobody may begin to need a content meanwhile. Commits take the tables' locks in the same order.
+        # No run may begin to need a content in the meantime. Commits take the tables' locks in the same order.
         db.query("LOCK TABLE blobs, frames IN SHARE ROW EXCLUSIVE MODE")
         key = self._lease_of(run_id, None, db).key
         condition, values = unused.position.seen.lacks("xact")

@@ -221,7 +221,7 @@ class Prober:
             return Finding("logprobs", False, str(completion))
         record = completion.tokens
         if record is None or record.logprobs is None:
-            return Finding("logprobs", False, "none came")
+            return Finding("logprobs", False, "the server returned none")
         return Finding("logprobs", True, f"of {len(record.logprobs)} tokens")
 
     async def _token_ids(self) -> Finding:
@@ -230,7 +230,7 @@ class Prober:
             return Finding("token ids", False, str(completion))
         record = completion.tokens
         if record is None or record.token_ids is None:
-            return Finding("token ids", False, "none came")
+            return Finding("token ids", False, "the server returned none")
         if record.prompt_token_ids is None:
             return Finding("token ids", False, "of the answer alone, and not of the prompt")
         seen = f"{len(record.prompt_token_ids)} of the prompt, {len(record.token_ids)} of the answer"
@@ -244,7 +244,7 @@ class Prober:
             return Finding(name, None, str(completion))
         record = completion.tokens
         if record is None or record.prompt_token_ids is None:
-            return Finding(name, None, "the server does not tell the ids that it makes of messages")
+            return Finding(name, None, "the server does not return the ids of its prompts")
         theirs = unpack_ids(record.prompt_token_ids)
         ours = tuple(renderer.render([Message(Role.USER, text)], ()))
         if ours == theirs:

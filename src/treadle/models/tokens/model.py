@@ -1,7 +1,7 @@
 """A model that is sent token ids and returns token ids: what was sampled is never tokenised again.
 
-The prompt continues the exact ids of the inference before wherever they stand for the first messages; otherwise the
-renderer makes it from the messages. An answer that the engine aborted goes on from its ids.
+The prompt continues the exact ids of the previous inference if these stand for the first messages. Otherwise, the
+renderer makes the prompt from all messages. An answer that the engine aborted is continued from its ids.
 """
 
 import asyncio

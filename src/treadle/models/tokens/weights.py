@@ -26,7 +26,7 @@ class UpdateMode(StrEnum):
 
 
 class EngineControl(Protocol):
-    """What an engine can be told about an update of its weights."""
+    """The commands to an engine during an update of its weights."""
 
     async def pause(self, mode: UpdateMode) -> None:
         """Stop sampling, and do to requests under way what `mode` says. Raises: `ProviderError`."""
@@ -117,7 +117,7 @@ class Weights:
                 await self._resume()
 
     async def _settle(self, mode: UpdateMode) -> None:
-        """Wait until no request is under way but those that are kept."""
+        """Wait until only the requests that are kept are under way."""
         if mode is UpdateMode.WAIT:
             await self._wait_for_answers(is_all=True)
         if mode is UpdateMode.KEEP:

@@ -57,7 +57,7 @@ class HttpEndpoint:
         self._transport = transport or HttpTransport()
         self._engine: EngineInfo | None = _UNASKED
         self.weights: Weights | None = None
-        """The weights that change while this server answers; `None`: nobody says."""
+        """The weights that change while this server answers; `None` if they are not known to change."""
 
     async def find_context_tokens(self) -> int | None:
         """Return how many tokens the model's context holds; `None` if the server does not say.

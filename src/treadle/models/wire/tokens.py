@@ -56,9 +56,9 @@ def make_record(
 ) -> TokenRecord | None:
     """Return the record of an answer's tokens; `None` if there are none.
 
-    `counted` is how many tokens the server says that it sampled. Ids of another number are not all ids of the
-    answer, and are left out. Log probabilities of another number than the ids belong to unknown positions, and are
-    left out too: none is added, and none is cut off.
+    `counted` is how many tokens the server says that it sampled. If there is another number of ids, some are
+    missing, and all are left out. If there is another number of log probabilities than ids, their positions are not
+    known, and they are left out too. They are never padded or cut.
     """
     try:
         prompt_ids = None if prompt is None else _pack(prompt)

@@ -36,7 +36,7 @@ class Receipt(Struct, frozen=True):
     """True if the receiver has the group for good. False if it may still lose it, so that it is kept, and `check`
     says later what became of it."""
     note: str = ""
-    """Anything that the sink wants to know about the group later."""
+    """Data about the group that the sink needs later."""
     notes: dict[str, str | None] = {}
     """Changes to the sink's notes."""
 

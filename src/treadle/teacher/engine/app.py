@@ -172,7 +172,7 @@ class EngineApp(OracleApp):
             work.go()
 
     def set_version(self, version: str) -> None:
-        """Change the weights. What running answers have already stays as it is; the rest is sampled anew."""
+        """Change the weights. Running answers keep the ids that they have; the rest is sampled again."""
         for work in list(self._running.values()):
             work.renew(version)
         self.version = version
@@ -199,7 +199,7 @@ class EngineApp(OracleApp):
         raise NotImplementedError
 
     def tokenize(self, body: bytes) -> Json:
-        """Return the response of `/tokenize`, which both engines have alike."""
+        """Return the response of `/tokenize`, which is the same for both engines."""
         asked = msgspec.json.decode(body, type=TokenizeRequest)
         template = self.policy(asked.model).template
         if asked.prompt is None:

@@ -6,8 +6,8 @@ weights that depend on all ids before it and on the version of the weights. The 
 over the texts that begin with what is written already, weighted with their probabilities. So it depends only on the
 ids before it, whether they were the prompt of a request or were sampled.
 
-A small share of the probability is spread over the whole vocabulary. It is never drawn, as if `top_p` cut it off,
-and so every id has a logprob, which is never 0.
+A small share of the probability is spread over the whole vocabulary. It is never drawn, as if `top_p` cut it off.
+So every id has a finite logprob.
 """
 
 import json

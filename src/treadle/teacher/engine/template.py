@@ -1,8 +1,8 @@
 """The chat template of the mock engines: ChatML, with tools, calls and results as Hermes and Qwen write them.
 
 `render` turns a request into ids and `read` turns the ids of a prompt back into the request, so an engine that gets
-only ids answers as the chat endpoint does. A template can be difficult in the ways of real ones,
-see `Variant`.
+only ids answers as the chat endpoint does. `Variant` has the difficulties of real templates that this one
+can have.
 """
 
 import json
@@ -94,7 +94,7 @@ class Template:
         return f'<tool_call>\n{{"name": {name}, "arguments": {arguments}}}\n</tool_call>'
 
     def read(self, ids: Sequence[int]) -> Asked:
-        """Return the request in the ids of a prompt, whoever rendered it.
+        """Return the request that the ids of a prompt say. Any renderer of ChatML may have made them.
 
         Raises: `RequestError` if they do not end in an answer that has begun.
         """

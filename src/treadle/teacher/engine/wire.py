@@ -35,7 +35,7 @@ class EngineChat(ChatRequest, kw_only=True):
     return_meta_info: bool = False
 
     def told(self) -> list[ToolSpec]:
-        """Return the tools that the model is told of."""
+        """Return the tools that the model may call."""
         return to_tools(self) if self.tools and self.tool_choice != "none" else []
 
     def ask(self, prompt: Sequence[int]) -> Ask:

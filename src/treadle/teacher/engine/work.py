@@ -1,7 +1,7 @@
-"""The work on one answer of a mock engine: when it ends, and what it has if it ends before.
+"""The work on one answer of a mock engine: when it ends, and what it has by then.
 
-The ids of an answer appear evenly over its time. So an engine that is told to abort it has a part of them, and
-after a change of the weights the rest is sampled by the new ones.
+The ids of an answer appear at a constant rate. If the engine aborts the answer, it has a part of them. After a
+change of the weights, the new weights sample the rest.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Ask(Struct, kw_only=True):
-    """A request for ids, whatever endpoint it came to."""
+    """A request for ids, from any of the endpoints."""
 
     prompt_ids: Sequence[int]
     model: str

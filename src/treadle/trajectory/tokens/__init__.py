@@ -1,4 +1,4 @@
-"""Tokens: what of a run's journal an engine sampled, as branches of token ids."""
+"""Tokens: the ids that engines sampled, read from the journals of runs as branches."""
 
 from treadle.trajectory.tokens.drift import Decode, Decoders
 from treadle.trajectory.tokens.graph import Conservation, TokenGraph, load_tokens, read_tokens

@@ -1,4 +1,4 @@
-"""The functions that make text of a run's token ids, found by the renderers that its agents used."""
+"""The functions that convert the token ids of a run to text, found through the renderers of its agents."""
 
 from collections.abc import Iterable
 

@@ -1,4 +1,4 @@
-"""Loss masks: which of the sampled tokens a trainer learns from. That is a choice, and sampling is a fact.
+"""Loss masks: which of the sampled tokens a trainer learns from.
 
 A mask returns a weight for each token of a trajectory. Tokens that were not sampled, or that another branch
 delivers, always have the weight 0.
@@ -89,17 +89,17 @@ def _make_part(part: str | Weigh) -> Part:
 
 
 def weigh_all(trajectory: Trajectory, span: Span, decode: Decode | None) -> float:
-    """Weigh all answers alike."""
+    """Give all answers the weight 1."""
     return 1.0
 
 
 def weigh_last_turn(trajectory: Trajectory, span: Span, decode: Decode | None) -> float:
-    """Weigh only the answers to the newest message of the user that the trajectory has."""
+    """Give the weight 1 to the answers to the newest message of the user, and 0 to all others."""
     return float(span.turn == trajectory.spans[-1].turn)
 
 
 def weigh_no_reasoning(trajectory: Trajectory, span: Span, decode: Decode | None) -> Sequence[float] | float:
-    """Weigh all tokens but those of the reasoning and of the marks around it."""
+    """Give the weight 0 to the tokens of the reasoning and of the tags around it, and 1 to all others."""
     message = _message_of(trajectory, span)
     reasoning = reasoning_of(message)
     if not reasoning:

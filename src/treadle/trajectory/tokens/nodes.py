@@ -73,7 +73,7 @@ class Node(Struct, frozen=True, kw_only=True):
     injections: int = 0
     """How many messages had been added to the transcript other than by tools and new turns."""
     drift: DriftReport | None = None
-    """Why a branch begins here; `None` if none does, or for the first branch of a run."""
+    """Why a branch begins here; `None` if the branch goes on, or is the first one of the run."""
     place: Vertex | None = None
     """Where the prompt and the answer end in the tree of ids; `None` without ids."""
 

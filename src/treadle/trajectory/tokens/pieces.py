@@ -6,7 +6,7 @@ from treadle.trajectory.tokens.drift import Decode
 
 _HOLE = "\ufffd"
 _MOST = 8
-"""After how many tokens that do not make whole characters the text is taken as it is."""
+"""The number of tokens without a whole character after which their text is used unchanged."""
 
 
 def split_text(ids: Sequence[int], decode: Decode) -> list[str]:

@@ -21,7 +21,7 @@ class Vertex:
         self.children: dict[bytes, Vertex] = {}
         """The vertices below, by the first id of their labels."""
         self.node: int | None = None
-        """The newest inference whose prompt and answer end here; `None` if none does."""
+        """The newest inference whose prompt and answer end here; `None` if there is none."""
 
     def ids(self) -> bytes:
         """Return the packed ids of the path from the root."""
@@ -97,7 +97,7 @@ class Trie:
 
 
 def find_parent(match: Match) -> int | None:
-    """Return the inference with the longest prompt and answer that agree as a whole; `None` if there is none."""
+    """Return the inference with the longest prompt and answer that agree completely; `None` if there is none."""
     vertex: Vertex | None = match.vertex
     while vertex is not None and vertex.node is None:
         vertex = vertex.above

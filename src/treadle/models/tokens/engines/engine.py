@@ -1,4 +1,4 @@
-"""What all engines share: one request, whole or streamed, and what is left of an answer that was cut off."""
+"""The base of all engines: one request, whole or streamed, and the ids of an answer whose connection broke."""
 
 from abc import abstractmethod
 from collections.abc import Callable, Sequence

@@ -1,4 +1,4 @@
-"""The engines by name, and the one that a server is found to have."""
+"""The engines by name, and the choice of an engine by a server's endpoints."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -35,7 +35,7 @@ def make_engine(model: str, *, kind: str | None = None, **options: Any) -> Token
 
 
 class ProbedEngine(HttpEndpoint):
-    """The engine that a server is found to have when it is first asked."""
+    """An engine that is chosen by the server's endpoints before the first request."""
 
     BASE_URL = "http://localhost:8000/v1"
     PATH = ""
