@@ -108,9 +108,9 @@ def test_everything_that_a_person_wants_to_know_is_shown(begin: Callable[..., Te
     )
     text = "\n".join(lines)
     assert lines[0] == "$ treadle generate"
-    assert re.match(r"parcels  ━+  [0-9]+ of 100,000 rows · [0-9.]+ rows/s · .* left$", lines[1]), text
+    assert re.match(r"parcels  ━+  [0-9,]+ of 100,000 rows · [0-9.]+ rows/s · .* left$", lines[1]), text
     assert re.search(r"tokens · \$0 · [0-9.]+ s", text)
-    assert re.search(r"[0-9]+ in flight · [0-9]+ rejected \(grounding [0-9]+\)", text)
+    assert re.search(r"[0-9]+ in flight · [0-9,]+ rejected \(grounding [0-9,]+\)", text)
     assert "  chained " in text
     assert re.search(r"s[0-9]{6} Logistics › Customs › Zölle und Gebühren 关 ?税", text)
     assert "\ufffd[31mparcels?" in text, "a model's text must not control the terminal"

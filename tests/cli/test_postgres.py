@@ -49,3 +49,19 @@ def test_every_command_takes_the_address_of_a_database(cli: Cli, postgres_url: s
     outputs.append(refused)
     for result in outputs:
         assert SECRET not in result.out + result.err
+
+
+def test_the_folder_of_rollouts_has_no_password(cli: Cli, postgres_url: str) -> None:
+    url = postgres_url.replace("treadle@", f"treadle:{SECRET}@")
+    cli.write(
+        "rollout.yaml",
+        "groups: 1\ngroup_size: 2\nmodel: {model: mock:echo, headers: {authorization: " + SECRET + "}}\n",
+    )
+    for _ in range(2):
+        made = cli("rollout", "rollout.yaml", "--journal", url)
+        assert (made.code, SECRET in made.out + made.err) == (0, False), made
+    report = cli("rollout", "report", "rollouts", env={"TREADLE_JOURNAL": url})
+    assert report.code == 0, report
+    for file in (cli.folder / "rollouts").iterdir():
+        assert SECRET.encode() not in file.read_bytes()
+    assert cli("rollout", "report", env={"TREADLE_JOURNAL": "other.db"}).code == 0

@@ -1,14 +1,18 @@
 """`treadle rollout`: its options and mistakes, its views, and its report."""
 
 import json
+import signal
+import time
 from pathlib import Path
 
 import pytest
 from rich.text import Text
 from tests.cli.command import Cli
+from tests.teacher.threaded import ThreadedServer
 
-from treadle.cli.terminal.rollout import RolloutBoard, write_lines
-from treadle.rollout.progress import GroupEnded, Progress, Started
+from treadle.cli.terminal.rollout import PlainLines, RolloutBoard, write_lines, write_stopping
+from treadle.rollout.progress import GroupEnded, Progress, RolloutRetried, Started
+from treadle.teacher.engine import ENGINES, EngineSettings
 
 GIVEN = (
     "rollout",
@@ -78,7 +82,7 @@ def test_all_mistakes_are_told_with_line_and_nearest_key(cli: Cli) -> None:
         (("--task", "fles"), "--task: unknown task set 'fles'; did you mean 'files'?"),
         (
             ("--task", "files:csv_smu-*"),
-            "--task: no task of the set 'files' fits 'csv_smu-*'; ids are such as",
+            "--task: no task of the set 'files' fits 'csv_smu-*'; did you mean 'csv_sum'?",
         ),
         (("--model", "oracel:0.1"), "--model"),
         (("--engine", "locl:2"), "--engine: unknown engine 'locl'; did you mean 'local'?"),
@@ -172,3 +176,35 @@ def test_the_demo_goes_from_tasks_to_a_report(cli: Cli) -> None:
     assert f"{demo['sampled_tokens']:,} sampled tokens with the engine's ids and logprobs" in result.err
     assert "6 token-exact branches of 6 rollouts" in result.err
     assert (cli.folder / "rollout-demo" / "report.html").exists()
+
+
+def test_a_stop_says_which_groups_no_sink_has_taken(cli: Cli) -> None:
+    """Nothing is lost: the groups stay in the folder, and the same command goes on to deliver them."""
+    with ThreadedServer(ENGINES["vllm"](EngineSettings())) as server:
+        process = cli.start(
+            *("rollout", "--task", "files:csv_sum-*", "--groups", "2", "--group-size", "2"),
+            *("--model", "vllm:oracle", "--base-url", server.url, "--sink", "atropos:http://127.0.0.1:9"),
+        )
+        groups = cli.folder / "rollouts" / "groups.jsonl"
+        while not groups.exists() or len(groups.read_text().splitlines()) < 2:
+            assert process.poll() is None
+            time.sleep(0.02)
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=60)
+    assert process.returncode == 130, err
+    assert "interrupted; 2 groups not taken by a sink yet; go on with: treadle rollout --task" in err
+
+
+def test_what_a_stop_does_is_said() -> None:
+    assert "the groups of 3 rollouts in flight" in write_stopping(Progress(in_flight=3, undelivered=1))
+    assert "1 group that no sink has taken stays" in write_stopping(Progress(undelivered=1))
+    assert "2 groups that no sink has taken stay" in write_stopping(Progress(undelivered=2))
+
+
+def test_an_error_of_many_rollouts_is_printed_once(capsys: pytest.CaptureFixture[str]) -> None:
+    lines = PlainLines("name", "group")
+    for number in range(3):
+        lines.on_notice(RolloutRetried(run_id=f"run-{number}", attempt=1, error="refused"), Progress())
+    lines.on_notice(RolloutRetried(run_id="run-3", attempt=1, error="slow"), Progress())
+    out, _ = capsys.readouterr()
+    assert out.splitlines() == ["name: run-0 is tried again: refused", "name: run-3 is tried again: slow"]

@@ -51,6 +51,20 @@ async def test_the_runs_of_an_actor_that_was_killed_are_resumed(cluster: Any, ga
         ]
         assert runner.status().restarts == 1
         await runner.close()
+        # An actor that still waits for a CPU has nothing to give back, and is not waited for.
+
+        class Other:
+            def ready(self) -> bool:
+                return True
+
+        other = ray.remote(num_cpus=2)(Other).remote()
+        assert await other.ready.remote()
+        runner = make_runner("ray:1", journal)
+        running = asyncio.ensure_future(runner.run(agent, "e", "say hello"))
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(running, 3)
+        await asyncio.wait_for(runner.close(), 60)
+        ray.kill(other)
 
 
 @pytest.mark.skipif(not IS_FULL, reason="the long form: two nodes")

@@ -1,7 +1,8 @@
 """Runs the examples of one page, in their order: `python page.py PAGE`.
 
 The Python examples of a page share their names, and may use `await` at the top level. Shell examples run in the
-same folder. An example that is preceded by the comment `<!-- not run: REASON -->` is left out.
+same folder. A Python example that begins with the comment `# NAME.py` is a file in it. An example that
+is preceded by the comment `<!-- not run: REASON -->` is left out.
 """
 
 import ast
@@ -17,6 +18,7 @@ from types import ModuleType
 _BLOCK = re.compile(
     r"(?:<!-- not run: (?P<reason>[^\n]+) -->\n)?```(?P<kind>python|sh)\n(?P<code>.*?)```", re.DOTALL
 )
+_FILE = re.compile(r"# (\w+\.py)\n")
 
 
 def blocks(page: Path) -> list[tuple[str, str, int, str | None]]:
@@ -41,6 +43,8 @@ def run(page: Path) -> bool:
                     subprocess.run(
                         ["bash", "-euo", "pipefail", "-c", code], check=True, stdin=subprocess.DEVNULL
                     )
+                elif named := _FILE.match(code):
+                    Path(named[1]).write_text(code)
                 else:
                     _run_python(runner, code, f"{page.name} line {line}", line, module)
             except BaseException:

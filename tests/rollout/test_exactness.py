@@ -89,7 +89,8 @@ async def test_failing_and_repeated_requests(tmp_path, endpoint, is_streamed):
         runs, graph = await run_tasks(Agent(made, journal=MemoryJournal()), is_streamed=is_streamed)
     assert all(run.stop_reason == "completed" for run in runs)
     assert graph.conservation.thrown_away
-    check(app, graph, lost=graph.conservation.thrown_away)
+    # A transport may repeat a request on another connection by itself.
+    check(app, graph, lost=app.lost)
     recompute(app, graph, "oracle:0.2")
 
 
@@ -137,11 +138,8 @@ async def test_groups_of_rollouts(tmp_path, endpoint):
     assert any(group.has_variance for group in groups)
 
 
-@pytest.mark.parametrize(
-    ("endpoint", "mode"),
-    [(endpoint, mode) for endpoint in ENDPOINTS for mode in ("wait", "abort")]
-    + [("sglang_generate", "keep")],
-)
+@pytest.mark.parametrize("mode", ["wait", "abort", "keep"])
+@pytest.mark.parametrize("endpoint", list(ENDPOINTS))
 async def test_weights_that_change_again_and_again(tmp_path, endpoint, mode):
     """Each token has the version of the weights that the engine sampled it with."""
     async with engine(endpoint, "oracle", latency_seconds=0.01) as (app, server):
@@ -152,7 +150,8 @@ async def test_weights_that_change_again_and_again(tmp_path, endpoint, mode):
         made = connect(endpoint, "oracle", server.url, tmp_path, max_attempts=50)
         weights.attach(made)
         agent = Agent(made, journal=MemoryJournal())
-        running = asyncio.create_task(run_tasks(agent, is_streamed=mode == "keep"))
+        is_streamed = mode == "keep" and endpoint == "sglang_generate"
+        running = asyncio.create_task(run_tasks(agent, is_streamed=is_streamed))
         for _ in range(6):
             seen = len(app.sampled)
             await weights.update(str(int(app.version) + 1), load_nothing, mode)
@@ -167,7 +166,7 @@ async def test_weights_that_change_again_and_again(tmp_path, endpoint, mode):
         version for row in graph.trajectories for span in row.spans for _, version in span.weight_versions
     ]
     assert len(set(versions)) > 1
-    if mode == "keep":
+    if mode == "keep" and endpoint == "sglang_generate":
         assert any(len(answer.versions) > 1 for answer in app.sampled)
     recompute(app, graph, "oracle")
 
@@ -196,8 +195,11 @@ async def test_sessions_with_compaction_forks_and_sub_agents(tmp_path, endpoint)
         fork = await agent.fork("talk", middle, text="say Something else.", new_run_id="fork")
         assert fork.output.strip() == "Something else."
     graph = load_tokens(journal, "talk", "fork")
-    # The summary is not an answer of the agent, so it belongs to no trajectory.
-    check(app, graph, lost=1)
+    check(app, graph)
+    # The summary is an answer too, in a branch of its own.
+    spans = [span for row in graph.trajectories for span in row.spans if span.is_trained]
+    (compacted,) = [event.seq for event in events if event.type == "context_compacted"]
+    assert [span.seq for span in spans if span.run_id == "talk"].count(compacted) == 1
     recompute(app, graph, "echo")
     kinds = {row.drift.kind for row in graph.trajectories if row.drift}
     assert {Drift.COMPACTION, Drift.SUBAGENT, Drift.FORK} <= kinds

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from tests.rollout.students import School
 
-from treadle.core.errors import AuthenticationError, ConfigError, ExportError, ServerError
+from treadle.core.errors import AuthenticationError, ConfigError, ExportError, ServerError, TransportError
 from treadle.core.events import InferenceCompleted
 from treadle.export.groups import Group
 from treadle.journal.registry import open_journal
@@ -202,16 +202,33 @@ def test_the_window_is_over_rollouts_and_there_is_no_barrier(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("limit", [0, None])
-def test_a_group_of_old_weights_is_dropped_when_it_is_delivered(tmp_path: Path, limit: int | None) -> None:
-    school = School(version="7")
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("7", "8"),
+        # SGLang has this version until it is told another one.
+        ("default", "1"),
+        ("a7", "b"),
+        # An engine that does not tell its version.
+        (None, "8"),
+    ],
+)
+def test_a_group_of_old_weights_is_dropped_when_it_is_delivered(
+    tmp_path: Path, old: str | None, new: str, limit: int | None
+) -> None:
+    """Rules out that the order of versions depends on which group is ready first, and that tokens without a
+    version are never stale."""
+    school = School(version=old)
     rollouts = make(tmp_path, school, groups=2, window=4, max_staleness=limit)
+    changed: list[str] = []
 
     async def pause(seed: int) -> None:
         await asyncio.sleep(0)
         # The weights change in the middle of the first group.
-        if school.asked > 4 and school.version == "7":
-            school.version = "8"
-            rollouts.announce("8")
+        if school.asked > 4 and not changed:
+            changed.append(new)
+            school.version = old and new
+            rollouts.announce(new)
 
     school.pause = pause
     rollouts._listener = told = Told()
@@ -224,7 +241,15 @@ def test_a_group_of_old_weights_is_dropped_when_it_is_delivered(tmp_path: Path, 
     else:
         assert sorted(line["staleness"] for line in lines(tmp_path)) == [0, 1]
         assert result.progress.oldest == 1
-    assert {line["weight_version"] for line in lines(tmp_path)} == {"8"}
+    assert {line["weight_version"] for line in lines(tmp_path)} == {new}
+
+
+def test_a_version_that_was_announced_before_the_work_began_counts(tmp_path: Path) -> None:
+    rollouts = make(tmp_path, School(version="6"), groups=1, max_dropped=1, max_staleness=0)
+    rollouts.announce("7")
+    rollouts._listener = told = Told()
+    asyncio.run(rollouts.run())
+    assert told.reasons() == ["stale: the weights are 1 ahead of its oldest token, and max_staleness is 0"]
 
 
 def test_a_tree_samples_the_shared_beginning_once(tmp_path: Path) -> None:
@@ -402,3 +427,41 @@ def test_weights_are_updated_while_rollouts_are_made(tmp_path: Path) -> None:
 
     assert asyncio.run(work()) == [None, "1", "2", "3"]
     assert loaded == [1, 2, 3, 4]
+
+
+def test_a_deadline_that_passes_while_the_server_answers_ends_one_group(tmp_path: Path) -> None:
+    """Rules out that one slow answer ends all the work, as if the configuration were wrong."""
+
+    async def hang_for_first(seed: int) -> None:
+        await asyncio.sleep(60.0 if seed == slow else 0)
+
+    slow = GroupSpec(1, "", ()).seed_of(0, 0)
+    rollouts = make(
+        tmp_path, School(pause=hang_for_first), groups=2, window=4, agent={"deadline_seconds": 0.3}
+    )
+    rollouts._listener = told = Told()
+    result = asyncio.run(rollouts.run())
+    assert (result.end.reason, result.progress.delivered) == ("done", 2)
+    assert told.reasons() == ["deadline: rollout rollout-1-0 waited for an answer when its deadline passed"]
+
+
+def test_a_limit_that_was_reached_because_answers_were_lost_is_no_reward_of_zero(tmp_path: Path) -> None:
+    """Rules out that lost connections use up the steps of a rollout, and its check then gives 0."""
+    failures: Counter[int] = Counter()
+
+    async def lose(seed: int) -> None:
+        failures[seed] += 1
+        if seed == unlucky and failures[seed] in (2, 3):
+            raise TransportError("the connection was lost")
+
+    unlucky = GroupSpec(1, "", ()).seed_of(0, 0)
+    options = {"tasks": ["files:csv_sum-0450"], "agent": {"max_steps": 3}}
+    rollouts = make(tmp_path, School(pause=lose), groups=2, window=4, **options)
+    rollouts._listener = told = Told()
+    result = asyncio.run(rollouts.run())
+    assert (result.end.reason, result.progress.delivered) == ("done", 2)
+    assert {rollout["reward"] for line in lines(tmp_path) for rollout in line["rollouts"]} == {1.0}
+    assert told.reasons() == [
+        "infrastructure: rollout rollout-1-0 ended with max_steps, which counts answers that were lost on the way, "
+        "2 in this rollout"
+    ]

@@ -1,15 +1,17 @@
 """Tasks: pieces of work with an input, files and a check, which are found by the name of their task set.
 
-Task sets are entry points of the group `treadle.tasks`, including those of Treadle itself.
+Task sets are entry points of the group `treadle.tasks`, including those of Treadle itself, or objects in a module
+or file, whose name is `package.module:ATTRIBUTE` or `file.py:ATTRIBUTE`.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Protocol
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Protocol, TypeAlias, cast
 
 from msgspec import Struct
 
 from treadle.core.errors import ConfigError
-from treadle.core.registry import Registry
+from treadle.core.registry import Registry, did_you_mean
 
 
 class Grade(Struct, frozen=True):
@@ -88,8 +90,51 @@ class TaskSet(Protocol):
         ...
 
 
+Grader: TypeAlias = Callable[["SimpleTask", str, Mapping[str, bytes]], Grade | float]
+"""A function of a task, the final answer and the final files that returns a grade, a number or a bool."""
+
+
+class SimpleTask(Struct, frozen=True, kw_only=True):
+    """A task whose parts are given as values."""
+
+    task_id: str
+    input: str
+    instructions: str | None = None
+    tools: Sequence[str] = ()
+    files: Mapping[str, bytes] = {}
+    grader: Grader | None = None
+    """The check of the outcome; `None` if the task can only be graded by other rewards."""
+    data: Any = None
+    """Whatever the grader or a reward function needs, such as the right answer. The model does not see it."""
+    seed: int | None = None
+    task_set: str = ""
+    """The name of the set; the set itself fills it in."""
+
+    def check(self, output: str, files: Mapping[str, bytes]) -> Grade:
+        """See `Task.check`. Raises: `ConfigError` if the task has no grader."""
+        if self.grader is None:
+            raise ConfigError(f"the task {self.task_id!r} has no grader; give it one, or use other rewards")
+        grade = self.grader(self, output, files)
+        return grade if isinstance(grade, Grade) else Grade(float(grade), "")
+
+
 TASK_SETS: Registry[object] = Registry("task set", "treadle.tasks", {})
-"""The installed task sets. An entry is a `TaskSet`, or a function without arguments that returns one."""
+"""The installed task sets. An entry is a `TaskSet`, a list of tasks, or a function without arguments that returns
+one of these."""
+_PLACE = re.compile(r"([\w.]+|.+?\.py):([^\W\d]\w*)(?::(.*))?", re.DOTALL)
+"""A task set in a module or file, and a task in it."""
+
+
+def split_reference(reference: str) -> tuple[str, str]:
+    """Return the name of the task set and the id of the task in a reference; the id is empty if there is none.
+
+    `files:csv_sum-0042` is a task of an installed set, and `puzzles.py:PUZZLES:sum-7` one of a set in a file.
+    """
+    name, _, task_id = reference.partition(":")
+    found = _PLACE.fullmatch(reference)
+    if found is None or name in TASK_SETS:
+        return name, task_id
+    return f"{found[1]}:{found[2]}", found[3] or ""
 
 
 def task_set(name: str) -> TaskSet:
@@ -97,23 +142,126 @@ def task_set(name: str) -> TaskSet:
 
     Raises: `ConfigError` that names similar task sets if there is no such set, or if it cannot be loaded.
     """
-    found = TASK_SETS.load(name)
-    if not callable(found):
-        made: TaskSet = found  # type: ignore[assignment]
-        return made
+    found, is_installed = _load(name)
     try:
-        made = found()
+        made = found() if callable(found) else found
     except Exception as error:
         raise ConfigError(f"the task set {name!r} cannot be loaded: {error!r}") from error
-    return made
+    if isinstance(made, Sequence) and not isinstance(made, str):
+        return _ListedSet(name, made)
+    if not callable(getattr(made, "get", None)) or not hasattr(made, "__iter__") or isinstance(made, Mapping):
+        raise ConfigError(
+            f"the task set {name!r} is {made!r:.100}; give a TaskSet, a list of tasks, or a function that "
+            "returns one"
+        )
+    return cast("TaskSet", made) if is_installed else _PlacedSet(name, cast("TaskSet", made))
 
 
 def load_task(reference: str) -> Task:
-    """Return the task with the reference `SET:ID`, such as `files:csv_sum-0042`.
+    """Return the task with the reference `SET:ID`, such as `files:csv_sum-0042` or `puzzles.py:PUZZLES:sum-7`.
 
     Raises: `ConfigError` that names similar sets or ids if there is no such task.
     """
-    name, _, task_id = reference.partition(":")
+    name, task_id = split_reference(reference)
     if not name or not task_id:
         raise ConfigError(f"{reference!r} is not a task; write SET:ID, such as 'files:csv_sum-0042'")
     return task_set(name).get(task_id)
+
+
+def _load(name: str) -> tuple[object, bool]:
+    """Return the object with the name of a task set, and whether it is installed. Raises: `ConfigError`."""
+    place, colon, _ = name.rpartition(":")
+    if not colon or name in TASK_SETS:
+        try:
+            return TASK_SETS.load(name), True
+        except ConfigError as error:
+            if name in TASK_SETS:
+                raise
+            forms = "file.py:ATTRIBUTE or package.module:ATTRIBUTE"
+            raise ConfigError(f"{error}. A set of your own is written as {forms}") from error
+    from treadle.tools.references import load_reference
+
+    try:
+        return load_reference(name), False
+    except ConfigError as error:
+        raise ConfigError(f"{error}{did_you_mean(place, TASK_SETS.names(), cutoff=0.7)}") from error
+
+
+class _PlacedTask:
+    """A task of a set in a module or file. Its `task_set` is the name by which any process finds the set."""
+
+    def __init__(self, task: Task, task_set: str) -> None:
+        self._task = task
+        self.task_set = task_set
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._task, name)
+
+
+class _SolvableTask(_PlacedTask):
+    """A placed task that can be solved."""
+
+    def find_solver(self, prompt: str) -> Any:
+        """See `treadle.tasks.solver.Solvable`."""
+        return cast("Any", self._task).find_solver(prompt)
+
+
+class _PlacedSet:
+    """A task set in a module or file, under the name by which any process finds it."""
+
+    def __init__(self, name: str, inner: TaskSet) -> None:
+        self.name = name
+        self._inner = inner
+
+    def __len__(self) -> int:
+        return len(self._inner)
+
+    def __iter__(self) -> Iterator[Task]:
+        return map(self._place, self._inner)
+
+    def get(self, task_id: str) -> Task:
+        """See `TaskSet.get`."""
+        try:
+            return self._place(self._inner.get(task_id))
+        except ConfigError:
+            raise
+        except Exception as error:
+            raise ConfigError(
+                f"the task set {self.name!r} cannot make the task {task_id!r}: {error!r}"
+            ) from error
+
+    def _place(self, task: Task) -> Task:
+        made = _SolvableTask if hasattr(task, "find_solver") else _PlacedTask
+        return cast("Task", made(task, self.name))
+
+
+class _ListedSet(_PlacedSet):
+    """A list of tasks as a task set."""
+
+    def __init__(self, name: str, tasks: Iterable[Task]) -> None:
+        """Make a set. Raises: `ConfigError` for an item that is no task, and for two tasks with the same id."""
+        self.name = name
+        self._tasks: dict[str, Task] = {}
+        for task in tasks:
+            if not callable(getattr(task, "check", None)) or not isinstance(
+                getattr(task, "task_id", None), str
+            ):
+                raise ConfigError(
+                    f"the task set {name!r} has {task!r:.100}; give a Task, such as a SimpleTask"
+                )
+            if task.task_id in self._tasks:
+                raise ConfigError(f"the task set {name!r} has two tasks with the id {task.task_id!r}")
+            self._tasks[task.task_id] = task
+
+    def __len__(self) -> int:
+        return len(self._tasks)
+
+    def __iter__(self) -> Iterator[Task]:
+        return map(self._place, self._tasks.values())
+
+    def get(self, task_id: str) -> Task:
+        """See `TaskSet.get`."""
+        if task_id not in self._tasks:
+            near = did_you_mean(task_id, self._tasks)
+            raise ConfigError(f"the task set {self.name!r} has no task {task_id!r}{near}")
+        return self._place(self._tasks[task_id])

@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from treadle.cli.exit import ExitCode
 from treadle.cli.options import shared as o
 
 EXAMPLES = (
@@ -100,7 +101,11 @@ def generate(
     from treadle.cli.work import generating
 
     if is_schema:
-        return generating.print_schema()
+        from treadle.cli.terminal.output import print_schema
+        from treadle.datagen.config.schema import schema
+
+        print_schema(schema())
+        return ExitCode.DONE
     if is_init:
         return generating.print_starter()
     options = {"out": out, "num_samples": num_samples, "model": model, "seed": seed, "engine": engine}

@@ -1,15 +1,21 @@
 """`treadle mock`: a server in place of a model's, for trying things without a key."""
 
 import asyncio
+import inspect
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, Self
 
 import typer
+from msgspec import Struct
 
 from treadle.cli.exit import ExitCode
 from treadle.cli.options import shared as o
+from treadle.cli.options.signature import FieldOptions, Row
 from treadle.cli.terminal.output import flush, print_json, print_note, stdout, write_command
 from treadle.cli.work.execute import call_at_end_of_stdin, execute
+from treadle.core.errors import ConfigError
+from treadle.core.registry import did_you_mean
 from treadle.teacher.engine import ENGINES, EngineKind, EngineSettings, export_tokenizer
 from treadle.teacher.server import Failure, serve
 from treadle.teacher.server.app import OracleApp
@@ -22,64 +28,81 @@ EXAMPLES = (
 _ENGINE = "Engine"
 
 
+def _read_failures(names: Sequence[str]) -> tuple[Failure, ...]:
+    """Return the kinds of failures with these names. Raises: `ConfigError`."""
+    for name in names:
+        if name not in list(Failure):
+            hint = did_you_mean(name, list(Failure)) or ";"
+            raise ConfigError(f"there is no --failure-kind {name!r}{hint} the kinds are {', '.join(Failure)}")
+    return tuple(map(Failure, names))
+
+
+def _rate(help: str) -> Row:
+    return Row(f"{help}, from 0 to 1.", metavar="RATE", least=0, most=1)
+
+
+_SERVER = FieldOptions(
+    EngineSettings,
+    {
+        "mistake_rate": _rate("How often a step of the oracle or the teacher is a mistake"),
+        "latency_seconds": Row("The time before each answer.", least=0),
+        "slow_latency_seconds": Row("The time before a slow answer.", least=0),
+        "slow_share": _rate("How many answers are slow"),
+        "chunk_seconds": Row(
+            "The time between the pieces of a streamed answer.", ("--chunk-delay",), least=0
+        ),
+        "failure_rate": _rate("How often the server fails instead of answering"),
+        "failure_kinds": Row(
+            f"How the server fails: {', '.join(Failure)}. May be repeated. Default: rate_limit (429) and "
+            "overloaded (503).",
+            ("--failure-kind",),
+            "KIND",
+            read=_read_failures,
+        ),
+        "stall_seconds": Row("How long a stalled request waits before it is dropped.", least=0),
+    },
+    None,
+    is_all=False,
+)
+_SAMPLING = FieldOptions(
+    EngineSettings,
+    {
+        "model": Row(
+            "The model for requests that name none, such as oracle:0.2+strip_thinking. Default: oracle.",
+            ("--served-model",),
+            "NAME",
+        ),
+        "cut_rate": _rate("How often an answer ends early, as if it had reached its limit"),
+        "abort_rate": _rate("How often the engine aborts an answer in the middle"),
+        "latency_tail": Row(
+            "Make the latency heavy-tailed: a Pareto distribution with this exponent, above 1.",
+            metavar="EXPONENT",
+        ),
+    },
+    _ENGINE,
+    is_all=False,
+)
+
+
+class ServerOptions(Struct, frozen=True):
+    """The options for the behaviour of the server."""
+
+    settings: EngineSettings
+
+    @classmethod
+    def parameters(cls) -> list[inspect.Parameter]:
+        """See `OptionGroup.parameters`."""
+        return [*_SERVER.parameters(), *_SAMPLING.parameters()]
+
+    @classmethod
+    def from_values(cls, values: Mapping[str, Any]) -> Self:
+        """See `OptionGroup.from_values`."""
+        return cls(EngineSettings(**_SERVER.read(values), **_SAMPLING.read(values)))
+
+
 def mock(
     host: o.Host = "127.0.0.1",
     port: o.Port = 8080,
-    mistake_rate: Annotated[
-        float,
-        typer.Option(
-            "--mistake-rate",
-            metavar="RATE",
-            min=0,
-            max=1,
-            help="How often a step of the oracle or the teacher is a mistake, from 0 to 1.",
-        ),
-    ] = 0.0,
-    latency: Annotated[
-        float, typer.Option("--latency", metavar="SECONDS", min=0, help="The time before each answer.")
-    ] = 0.0,
-    slow_latency: Annotated[
-        float,
-        typer.Option("--slow-latency", metavar="SECONDS", min=0, help="The time before a slow answer."),
-    ] = 0.0,
-    slow_share: Annotated[
-        float,
-        typer.Option(
-            "--slow-share", metavar="RATE", min=0, max=1, help="How many answers are slow, from 0 to 1."
-        ),
-    ] = 0.0,
-    chunk_delay: Annotated[
-        float,
-        typer.Option(
-            "--chunk-delay",
-            metavar="SECONDS",
-            min=0,
-            help="The time between the pieces of a streamed answer.",
-        ),
-    ] = 0.0,
-    failure_rate: Annotated[
-        float,
-        typer.Option(
-            "--failure-rate",
-            metavar="RATE",
-            min=0,
-            max=1,
-            help="How often the server fails instead of answering, from 0 to 1.",
-        ),
-    ] = 0.0,
-    failure_kinds: Annotated[
-        list[Failure] | None,
-        typer.Option(
-            "--failure-kind",
-            help="How the server fails; may be repeated. Default: rate_limit (429) and overloaded (503).",
-        ),
-    ] = None,
-    stall: Annotated[
-        float,
-        typer.Option(
-            "--stall", metavar="SECONDS", min=0, help="How long a stalled request waits before it is dropped."
-        ),
-    ] = 60.0,
     engine: Annotated[
         EngineKind | None,
         typer.Option(
@@ -88,46 +111,6 @@ def mock(
             rich_help_panel=_ENGINE,
         ),
     ] = None,
-    model: Annotated[
-        str,
-        typer.Option(
-            "--served-model",
-            metavar="NAME",
-            help="The model for requests that name none, such as oracle:0.2+strip_thinking.",
-            rich_help_panel=_ENGINE,
-        ),
-    ] = "oracle",
-    cut_rate: Annotated[
-        float,
-        typer.Option(
-            "--cut-rate",
-            metavar="RATE",
-            min=0,
-            max=1,
-            help="How often an answer ends early, as if it had reached its limit, from 0 to 1.",
-            rich_help_panel=_ENGINE,
-        ),
-    ] = 0.0,
-    abort_rate: Annotated[
-        float,
-        typer.Option(
-            "--abort-rate",
-            metavar="RATE",
-            min=0,
-            max=1,
-            help="How often the engine aborts an answer in the middle, from 0 to 1.",
-            rich_help_panel=_ENGINE,
-        ),
-    ] = 0.0,
-    latency_tail: Annotated[
-        float,
-        typer.Option(
-            "--latency-tail",
-            metavar="EXPONENT",
-            help="Make the latency heavy-tailed: a Pareto distribution with this exponent, above 1.",
-            rich_help_panel=_ENGINE,
-        ),
-    ] = 0.0,
     tokenizer_folder: Annotated[
         Path | None,
         typer.Option(
@@ -141,6 +124,8 @@ def mock(
     ends_with_stdin: Annotated[
         bool, typer.Option("--ends-with-stdin", hidden=True, help="Stop when standard input ends.")
     ] = False,
+    *,
+    server: ServerOptions,
 ) -> int:
     """Serve models that need no key, to try tools, agents and clients with.
 
@@ -155,35 +140,21 @@ def mock(
 
     Without a server, use these models as --model mock:teacher and --model mock:echo.
     """
-    settings = EngineSettings(
-        model=model,
-        cut_rate=cut_rate,
-        abort_rate=abort_rate,
-        latency_tail=latency_tail,
-        mistake_rate=mistake_rate,
-        latency_seconds=latency,
-        chunk_seconds=chunk_delay,
-        failure_rate=failure_rate,
-        slow_latency_seconds=slow_latency,
-        slow_share=slow_share,
-        failure_kinds=tuple(failure_kinds or (Failure.RATE_LIMIT, Failure.OVERLOADED)),
-        stall_seconds=stall,
-    )
-
+    settings = server.settings
     if tokenizer_folder is not None:
-        export_tokenizer(model, tokenizer_folder)
+        export_tokenizer(settings.model, tokenizer_folder)
 
     async def work() -> None:
         app = OracleApp(settings) if engine is None else ENGINES[engine](settings)
-        server = await serve(host, port, app=app)
+        served = await serve(host, port, app=app)
         try:
-            _print_url(server.url, engine, model, is_json=is_json)
+            _print_url(served.url, engine, settings.model, is_json=is_json)
             stopped = asyncio.Event()
             if ends_with_stdin:
                 call_at_end_of_stdin(asyncio.get_running_loop(), stopped.set)
             await stopped.wait()
         finally:
-            await server.close()
+            await served.close()
 
     execute(work())
     return ExitCode.DONE

@@ -40,7 +40,11 @@ Text: TypeAlias = Annotated[
 ]
 TaskName: TypeAlias = Annotated[
     str | None,
-    typer.Option("--task", metavar="SET:ID", help="A task of a task set; its check grades the run."),
+    typer.Option(
+        "--task",
+        metavar="SET:ID",
+        help="A task of a task set; its check grades the run. SET is a name, or file.py:ATTRIBUTE.",
+    ),
 ]
 Attach: TypeAlias = Annotated[
     list[Path] | None,

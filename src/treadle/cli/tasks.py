@@ -9,7 +9,7 @@ import typer
 from treadle.cli.exit import ExitCode
 from treadle.cli.options import shared as o
 from treadle.cli.terminal.output import clean, print_json, print_lines, print_note, stdout, write_count
-from treadle.tasks import TASK_SETS, load_task, task_set
+from treadle.tasks import TASK_SETS, load_task, split_reference, task_set
 
 EXAMPLES = (
     "treadle tasks files --limit 22",
@@ -39,7 +39,7 @@ def tasks(
     """
     if name is None:
         _print_sets(is_json=is_json)
-    elif ":" in name:
+    elif split_reference(name)[1] or name.endswith(":"):
         _print_task(name, is_json=is_json)
     else:
         _print_set(name, limit or None, is_json=is_json)
@@ -56,7 +56,7 @@ def _print_sets(*, is_json: bool) -> None:
 
 
 def _print_set(name: str, limit: int | None, *, is_json: bool) -> None:
-    found = task_set(name)
+    found = task_set(split_reference(name)[0])
     ids = (f"{name}:{task.task_id}" for task in islice(found, limit))
     print_lines(msgspec.json.encode({"task": item}) if is_json else item.encode() for item in ids)
     if limit is not None and len(found) > limit:

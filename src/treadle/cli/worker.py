@@ -4,15 +4,17 @@ import asyncio
 import contextlib
 from collections.abc import Callable
 from contextlib import closing
+from functools import partial
 from typing import Annotated
 
 import typer
 
 from treadle.cli.exit import ExitCode
 from treadle.cli.options import shared as o
-from treadle.cli.terminal.output import print_error, print_json, print_note, write_count
+from treadle.cli.terminal.output import print_error, print_note, take_stdout, write_count
 from treadle.cli.work.execute import call_at_end_of_stdin, execute
 from treadle.cli.work.journals import open_or_make
+from treadle.core.masking import hide_password
 from treadle.engines.protocol import RunnerOptions
 from treadle.engines.queued import Report
 from treadle.engines.worker import Worker
@@ -58,17 +60,20 @@ def worker(
     """
     options = RunnerOptions(queue=queue, window=window, retries=retries)
 
+    report = take_stdout() if is_json else None
+
     async def work() -> None:
         with closing(open_or_make(journal, "process")) as opened:
-            working = Worker(opened, options, hooks=configured_hooks(), on_problem=_tell(is_json=is_json))
+            working = Worker(opened, options, hooks=configured_hooks(), on_problem=partial(_tell, report))
             task = asyncio.ensure_future(working.work())
             if ends_with_stdin:
                 call_at_end_of_stdin(asyncio.get_running_loop(), task.cancel)
-            if is_json:
-                reporting = asyncio.ensure_future(_report(working))
+            if report is not None:
+                reporting = asyncio.ensure_future(_report(working, report))
                 task.add_done_callback(lambda _: reporting.cancel())
             else:
-                print_note(f"driving runs of the queue {queue!r}; Ctrl-C gives them back")
+                place = hide_password(opened.address or "memory")
+                print_note(f"driving runs of the queue {queue!r} in {place!r}; Ctrl-C gives them back")
             try:
                 await task
             except asyncio.CancelledError:
@@ -82,22 +87,19 @@ def worker(
     return ExitCode.DONE
 
 
-def _tell(*, is_json: bool) -> Callable[[str, Exception], None]:
-    def tell(run_id: str, error: Exception) -> None:
-        if is_json:
-            print_json(Report.of(run_id, error))
-        else:
-            print_error(f"run {run_id} cannot be driven here: {error}")
-
-    return tell
+def _tell(report: Callable[[Report], None] | None, run_id: str, error: Exception) -> None:
+    if report is not None:
+        report(Report.of(run_id, error))
+    else:
+        print_error(f"run {run_id} cannot be driven here: {error}")
 
 
-async def _report(working: Worker) -> None:
-    """Print what the worker drives, whenever that has changed."""
+async def _report(working: Worker, report: Callable[[Report], None]) -> None:
+    """Report what the worker drives, whenever that has changed."""
     told = None
     while True:
         count = working.watched.count()
         if count != told:
             told = count
-            print_json(Report(count=count))
+            report(Report(count=count))
         await asyncio.sleep(_REPORT_SECONDS)

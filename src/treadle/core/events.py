@@ -274,6 +274,8 @@ class ContextCompacted(BodyWithContents, frozen=True, gc=False, tag="context_com
     """Why there is no new summary; `None` if there is one, or none was needed."""
     duration_seconds: float = 0.0
     """How long the compaction took."""
+    sampled: Completion | None = None
+    """The answer that the summary was made from, with its exact tokens; `None` if its engine returned no ids."""
 
 
 class MessageInjected(BodyWithContents, frozen=True, gc=False, tag="message_injected"):

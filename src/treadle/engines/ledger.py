@@ -345,7 +345,8 @@ class Ledger:
                     self.connection.execute("ROLLBACK")
                 raise
         except sqlite3.Error as error:
-            raise JournalError(f"cannot write the ledger {str(self.path)!r}: {error}") from error
+            hint = "; make room on the disk, and run the same command again" if "full" in str(error) else ""
+            raise JournalError(f"cannot write the ledger {str(self.path)!r}: {error}{hint}") from error
 
     def _open_file(self, name: str, path: Path) -> int:
         end = (

@@ -3,7 +3,6 @@
 import asyncio
 import os
 import sys
-from collections import deque
 from collections.abc import Callable
 
 import msgspec
@@ -12,14 +11,16 @@ from treadle.core.errors import ConfigError, WorkerError
 from treadle.engines.protocol import RunnerOptions
 from treadle.engines.queued import Hand, QueueRunner, Report
 from treadle.engines.runners import read_count
-from treadle.engines.shared import import_path, share_window
+from treadle.engines.shared import STOP_SECONDS, import_path, share_window
 from treadle.journal.protocol import Journal
 from treadle.loop.wayout import see_through
 
 _WRONG_USAGE = 2
 """The exit status of `treadle` if its options or its configuration are wrong."""
-_SHOWN_LINES = 5
-"""How many of the last lines that a dead worker printed are in the error."""
+_SHOWN_LINES, _SHOWN_BYTES = 5, 2000
+"""How many of the last lines and bytes that a dead worker printed are in the error."""
+_REPORT_BYTES = 1024 * 1024
+"""The longest report that is read."""
 
 
 class Process:
@@ -33,8 +34,8 @@ class Process:
             "TREADLE_JOURNAL": address,
             "PYTHONPATH": os.pathsep.join(import_path()),
         }
-        self._lines: deque[str] = deque(maxlen=_SHOWN_LINES)
-        """The last lines on standard error."""
+        self._said = b""
+        """The end of what the worker printed on standard error."""
         self.pid: int | None = None
         """The id of the running process."""
 
@@ -49,9 +50,10 @@ class Process:
             stderr=asyncio.subprocess.PIPE,
             env=self._environment,
             start_new_session=True,  # Ctrl-C is for this process, which tells its workers
+            limit=_REPORT_BYTES,
         )
         self.pid = process.pid
-        self._lines.clear()
+        self._said = b""
         assert process.stdin is not None
         assert process.stdout is not None
         assert process.stderr is not None
@@ -69,24 +71,21 @@ class Process:
             self.pid = None
             reading.cancel()
         kind = ConfigError if code == _WRONG_USAGE else WorkerError
-        raise kind(
-            f"a worker process ended with status {code}: {' '.join(self._lines) or 'it printed no error'}"
-        )
+        lines = self._said.decode(errors="replace").split("\n")[-_SHOWN_LINES - 1 :]
+        said = " ".join(" ".join(lines).split())
+        raise kind(f"a worker process ended with status {code}: {said or 'it printed no error'}")
 
     async def _read_errors(self, stream: asyncio.StreamReader) -> None:
-        async for line in stream:
-            self._lines.append(line.decode(errors="replace").strip())
-
-
-_STOP_SECONDS = 30.0
-"""How long a worker may take to give its runs back before it is killed."""
+        # Tools print here too, perhaps very long lines.
+        while data := await stream.read(65536):
+            self._said = (self._said + data)[-_SHOWN_BYTES:]
 
 
 async def _finish(process: asyncio.subprocess.Process) -> None:
     """Wait until a process that was told to stop has ended, reading what it still prints."""
     assert process.stdout is not None
     try:
-        async with asyncio.timeout(_STOP_SECONDS):
+        async with asyncio.timeout(STOP_SECONDS):
             await process.stdout.read()
             await process.wait()
     except TimeoutError:

@@ -5,6 +5,7 @@ so the death of an actor or a node is a run that another actor resumes.
 """
 
 import asyncio
+import logging
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -17,11 +18,15 @@ from treadle.core.registry import require
 from treadle.engines.protocol import RunnerOptions
 from treadle.engines.queued import Hand, QueueRunner, Report
 from treadle.engines.runners import read_count
-from treadle.engines.shared import import_path, share_window
+from treadle.engines.shared import STOP_SECONDS, import_path, share_window
 from treadle.journal.protocol import Journal
 from treadle.loop.wayout import see_through
 
 _REPORT_SECONDS = 0.5
+_START_SECONDS = 30.0
+"""How long Ray may take to start an actor before that is logged."""
+
+_log = logging.getLogger("treadle.engines")
 
 
 class WorkerActor:
@@ -95,20 +100,28 @@ class RayHand:
         make = ray.remote(WorkerActor).options(num_cpus=1, scheduling_strategy="SPREAD")
         actor = make.remote(*self._given)
         working = asyncio.ensure_future(_result(actor.work.remote()))
+        starting = asyncio.ensure_future(_result(actor.pid.remote()))
         try:
-            self.pid = await _result(actor.pid.remote())
+            if not (await asyncio.wait([starting], timeout=_START_SECONDS))[0]:
+                _log.warning(
+                    "Ray has not started a worker for %g s: has the cluster a free CPU (see `ray status`)?",
+                    _START_SECONDS,
+                )
+            self.pid = await starting
             while not (await asyncio.wait([working], timeout=_REPORT_SECONDS))[0]:
                 for report in await _result(actor.report.remote()):
                     tell(report)
             await working
         except asyncio.CancelledError:
-            await see_through(lambda: _stop(actor, working))
+            if self.pid is not None:  # else it waits for a CPU, and has nothing to give back
+                await see_through(lambda: _stop(actor, working))
             raise
         except ray.exceptions.RayError as error:
             raise WorkerError(f"a worker on Ray ended: {error}") from error
         finally:
             self.pid = None
             working.cancel()
+            starting.cancel()
             ray.kill(actor)
         raise WorkerError("a worker on Ray ended")
 
@@ -120,8 +133,9 @@ async def _result(reference: Any) -> Any:
 async def _stop(actor: Any, working: "asyncio.Future[Any]") -> None:
     # An actor that has died gives nothing back; its leases have ended with it.
     with suppress(Exception):
-        await _result(actor.stop.remote())
-        await working
+        async with asyncio.timeout(STOP_SECONDS):
+            await _result(actor.stop.remote())
+            await working
 
 
 class _Cluster:
@@ -139,10 +153,6 @@ class _Cluster:
                 await asyncio.to_thread(self.ray.init, log_to_driver=False, include_dashboard=False)
                 self._is_ours = True
         return self.ray
-
-    async def pid(self) -> int:
-        """Return the id of the actor's process."""
-        return os.getpid()
 
     async def stop(self) -> None:
         """Leave the cluster, which ends if it was started here."""

@@ -19,13 +19,13 @@ from treadle.agent.once import given_for
 from treadle.agent.options import Given, SessionOptions, StreamOptions
 from treadle.agent.run import Run
 from treadle.agent.task import Task, load_task
-from treadle.core.errors import ConfigError, JournalError, RunExistsError, WorkerError
+from treadle.core.errors import ConfigError, RunExistsError, WorkerError
 from treadle.core.state import Status
 from treadle.core.types import Fault, StopReason, Usage
 from treadle.engines.protocol import RunnerOptions, RunnerStatus, Turns
 from treadle.engines.turns import QueuedSession, used_since
 from treadle.engines.watched import Count
-from treadle.journal.protocol import Journal, RunFilter, RunInfo, queue_of
+from treadle.journal.protocol import Journal, News, RunFilter, RunInfo, queue_of
 from treadle.loop.wayout import see_through
 
 _LOOK_SECONDS = 1.0
@@ -34,6 +34,8 @@ _PAUSE_SECONDS = 0.02
 """The least time between two looks."""
 _MAX_DEATHS = 5
 """So many workers may die one after another without a run ending; then their runs are given up."""
+_PROBLEM_CHARS = 4000
+"""How much of an error is in a report."""
 
 
 class Hand(Protocol):
@@ -63,7 +65,9 @@ class Report(Struct, omit_defaults=True, kw_only=True):
     @classmethod
     def of(cls, run_id: str, error: Exception) -> "Report":
         """Return the report about a run that cannot be driven."""
-        return cls(run_id=run_id, problem=str(error), is_config=isinstance(error, ConfigError))
+        text = str(error)
+        problem = text if len(text) <= _PROBLEM_CHARS else f"{text[:_PROBLEM_CHARS]}…"
+        return cls(run_id=run_id, problem=problem, is_config=isinstance(error, ConfigError))
 
 
 class QueueRunner:
@@ -84,7 +88,9 @@ class QueueRunner:
         self._restarts = self._deaths = 0
         self._waiting: dict[str, asyncio.Future[None]] = {}
         """The runs that have not ended; a future gets an exception if the run is given up."""
-        self._tasks: list[asyncio.Task[None]] = []
+        self._watching: asyncio.Task[None] | None = None
+        self._working: dict[int, asyncio.Task[None]] = {}
+        """The tasks that keep the workers alive, by the number of the worker."""
         self._is_closed = False
         self.on_used: Callable[[Usage, float | None], None] = lambda usage, cost_usd: None
         """The function that is told what a turn or run has used since it was left to the workers."""
@@ -180,32 +186,35 @@ class QueueRunner:
     async def close(self) -> None:
         """See `Runner.close`."""
         self._is_closed = True
-        tasks, self._tasks = self._tasks, []
+        tasks = [*self._working.values(), *([] if self._watching is None else [self._watching])]
         for task in tasks:
             task.cancel()
         if tasks:
             await see_through(lambda: _wait_for(tasks))
 
     def _start(self) -> None:
-        if not self._tasks:
-            self._tasks = [asyncio.ensure_future(self._watch())]
-            self._tasks += [
-                asyncio.ensure_future(self._keep_up(number, hand)) for number, hand in enumerate(self._hands)
-            ]
+        """Start the workers that do not run. Those that could not start with the runs before may be able to now."""
+        if self._watching is None:
+            self._watching = asyncio.ensure_future(self._watch())
+        for number, hand in enumerate(self._hands):
+            if (task := self._working.get(number)) is None or task.done():
+                self._working[number] = asyncio.ensure_future(self._keep_up(number, hand))
 
     async def _watch(self) -> None:
-        """Look for runs that have ended whenever something is kept."""
-        news = self._journal.news()
-        try:
-            while True:
+        """Look for runs that have ended whenever something is kept. If the store fails, the runs are given up."""
+        news: News | None = None
+        while True:
+            try:
+                news = news or self._journal.news()
                 for run_id in await asyncio.to_thread(self._find_ended, list(self._waiting)):
                     self._deaths = 0
                     if (ended := self._waiting.get(run_id)) is not None and not ended.done():
                         ended.set_result(None)
                 await asyncio.sleep(_PAUSE_SECONDS)
                 await news.wait(_LOOK_SECONDS)
-        except JournalError as error:
-            self._give_up(error)
+            except Exception as error:  # later runs are waited for too
+                self._give_up(error)
+                await asyncio.sleep(_LOOK_SECONDS)
 
     def _find_ended(self, run_ids: list[str]) -> list[str]:
         """Return the runs that nobody drives, and whose turn is over or waits for somebody. Blocks."""
@@ -230,11 +239,11 @@ class QueueRunner:
             error: Exception | None = None
             try:
                 await hand.work(tell)
-            except WorkerError as failed:
-                error = failed
             except ConfigError as wrong:
                 self._give_up(wrong)
                 return
+            except Exception as failed:
+                error = failed
             finally:
                 self._counts.pop(number, None)
             self._restarts += 1

@@ -7,6 +7,9 @@ from msgspec.structs import replace
 
 from treadle.engines.protocol import RunnerOptions
 
+STOP_SECONDS = 30.0
+"""How long a worker may take to give its runs back before it is killed."""
+
 
 def share_window(options: RunnerOptions, count: int) -> RunnerOptions:
     """Return the options for each of `count` workers, whose windows together are the caller's."""

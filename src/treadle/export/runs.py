@@ -11,7 +11,8 @@ from treadle.core.errors import ExportError
 from treadle.core.types import Fault
 from treadle.export.groups import Group, Rollout
 from treadle.journal.protocol import CALLER, Journal
-from treadle.trajectory.tokens.graph import Conservation, load_tokens
+from treadle.trajectory.tokens.drift import Decoders
+from treadle.trajectory.tokens.graph import Conservation, TokenGraph, load_tokens
 
 Advantages: TypeAlias = Callable[[Sequence[float | None]], Sequence[float | None]]
 """A function that returns the advantages of a group, aligned with its rewards."""
@@ -32,7 +33,8 @@ class GroupBy(StrEnum):
 
 
 def load_rollout(journal: Journal, run_id: str, reward: str | None = None) -> tuple[Rollout, Conservation]:
-    """Return a finished run as a rollout, and the proof that each of its sampled tokens is delivered once.
+    """Return a finished run as a rollout, and the comparison of what it sampled with what is
+    delivered.
 
     The reward is the one that is called `reward`; `None` means the sum of all. It blocks.
 
@@ -44,16 +46,26 @@ def load_rollout(journal: Journal, run_id: str, reward: str | None = None) -> tu
         raise ExportError(f"run {run_id!r} is not finished; resume it first")
     if run.fault in (Fault.INFRASTRUCTURE, Fault.USER):
         raise ExportError(f"run {run_id!r} failed through no fault of its model ({run.error}); resume it")
-    graph = load_tokens(journal, run_id)
-    if graph.conservation.faults:
-        raise ExportError(f"the tokens of run {run_id!r} cannot be delivered: {graph.conservation}")
-    known = dict(run.state.rewards)
+    rollout, graph = read_rollout(journal, run)
+    known = rollout.rewards
     total = known.get(reward) if reward is not None else sum(known.values()) if known else None
+    return replace(rollout, reward=total), graph.conservation
+
+
+def read_rollout(journal: Journal, run: Run[Any], decode: Decoders = None) -> tuple[Rollout, TokenGraph]:
+    """Return a finished run as a rollout whose reward is not summed up yet, and its token graph. It blocks.
+
+    `decode` is that of `load_tokens`. Raises: `ExportError` if a sampled token would be lost or delivered twice.
+    """
+    assert run.stop_reason is not None
+    graph = load_tokens(journal, run.run_id, decode=decode)
+    if graph.conservation.faults:
+        raise ExportError(f"the tokens of run {run.run_id!r} cannot be delivered: {graph.conservation}")
     rollout = Rollout(
-        run_id=run_id,
+        run_id=run.run_id,
         trajectories=graph.trajectories,
-        reward=total,
-        rewards=known,
+        reward=None,
+        rewards=dict(run.state.rewards),
         stop_reason=run.stop_reason,
         messages=tuple(run.messages),
         tools=() if run.state.started is None else run.state.started.tools,
@@ -61,7 +73,7 @@ def load_rollout(journal: Journal, run_id: str, reward: str | None = None) -> tu
         steps=run.steps,
         metadata=dict(run.metadata),
     )
-    return rollout, graph.conservation
+    return rollout, graph
 
 
 class Tally:
@@ -128,12 +140,20 @@ def load_groups(
             yield group_id, str(error)
             continue
         rollouts = [rollout for rollout, _ in loaded]
-        yield _make_group(group_id, number, rollouts, _task_of(Run.load(run_ids[0], journal)), advantages)
+        task = _task_of(Run.load(run_ids[0], journal))
+        yield make_group(rollouts, advantages, group_id=group_id, number=number, task=task)
 
 
-def _make_group(
-    group_id: str, number: int, rollouts: Sequence[Rollout], task: str, advantages: Advantages | None
+def make_group(
+    rollouts: Sequence[Rollout],
+    advantages: Advantages | None,
+    *,
+    group_id: str,
+    number: int,
+    task: str,
+    weight_version: str | None = None,
 ) -> Group:
+    """Return a group of rollouts with their advantages, if `advantages` computes some."""
     rewards = [rollout.reward for rollout in rollouts]
     if advantages is not None:
         pairs = zip(rollouts, advantages(rewards), strict=True)
@@ -144,6 +164,7 @@ def _make_group(
         task=task,
         rollouts=tuple(rollouts),
         has_variance=len({reward for reward in rewards if reward is not None}) > 1,
+        weight_version=weight_version,
     )
 
 

@@ -18,6 +18,10 @@ def whole_file(out: Path) -> Iterator[BinaryIO]:
     part = out.with_name(f"{out.name}.{os.getpid()}.part")
     try:
         file = part.open("wb")
+    except FileNotFoundError as error:
+        raise ConfigError(
+            f"cannot write {str(out)!r}: there is no folder {str(out.parent)!r}; make it first"
+        ) from error
     except OSError as error:
         raise ConfigError(f"cannot write {str(out)!r}: {error.strerror}") from error
     try:

@@ -38,7 +38,7 @@ class TranscriptWriter:
     def __call__(self, messages: Sequence[Message], is_first: bool) -> Iterable[Message]:
         """Yield the messages in the form that is sent to the model. With `is_first` they begin the transcript."""
         results: list[Message] = []
-        if is_first and self._told and messages[0].role is not Role.SYSTEM:
+        if is_first and self._told and (not messages or messages[0].role is not Role.SYSTEM):
             yield Message(Role.SYSTEM, self._told)
         for index, message in enumerate(messages):
             if message.role is Role.TOOL:

@@ -90,6 +90,7 @@ class Compaction:
             model.name,
             completion.usage or _guess_usage(request, completion),
             completion.cost_usd,
+            _keep_sampled(completion),
         )
 
     async def _find_model(self, state: State) -> tuple[Model, int | None]:
@@ -141,6 +142,17 @@ def _find_obstacle(state: State, model: Model, expected: Usage) -> str | None:
 
 def _estimate(request: Request) -> float:
     return sum([weigh_message(message) for message in request.messages])
+
+
+def _keep_sampled(completion: Completion) -> Completion | None:
+    """Return what is recorded of the answer itself: all of it if its engine returned ids, else nothing.
+
+    Usage and cost are in fields of their own.
+    """
+    tokens = completion.tokens
+    if tokens is None or tokens.token_ids is None:
+        return None
+    return replace(completion, usage=None, cost_usd=None, opaque=None, contents=None)
 
 
 def _guess_usage(request: Request, completion: Completion) -> Usage:

@@ -56,19 +56,23 @@ class BpeTokenizer:
         regular expression for the words that merges do not cross; `None`: they cross everything.
         """
         self.special_ids = dict(special_ids or {})
+        """The ids of the special tokens."""
+        self.contents = contents
+        """The bytes of each id that is not special."""
         self._contents = {**contents, **{number: text.encode() for text, number in self.special_ids.items()}}
-        by_content: dict[bytes, int] = {}
+        self.by_content: dict[bytes, int] = {}
+        """The first id of each sequence of bytes."""
         for number, content in contents.items():
-            by_content.setdefault(content, number)
-        missing = [byte for byte in range(256) if bytes([byte]) not in by_content]
+            self.by_content.setdefault(content, number)
+        missing = [byte for byte in range(256) if bytes([byte]) not in self.by_content]
         if missing:
             raise ConfigError(
                 f"the vocabulary has no token for the byte {missing[0]:#04x}; it is not byte-level"
             )
-        self._bytes = [by_content[bytes([byte])] for byte in range(256)]
+        self._bytes = [self.by_content[bytes([byte])] for byte in range(256)]
         self._ranks: dict[tuple[int, int], tuple[int, int]] = {}
         for rank, (one, other) in enumerate(merges):
-            joined = by_content.get(contents[one] + contents[other])
+            joined = self.by_content.get(contents[one] + contents[other])
             if joined is None:
                 raise ConfigError(f"the vocabulary has no token for the merge of {one} and {other}")
             self._ranks.setdefault((one, other), (rank, joined))
@@ -83,9 +87,13 @@ class BpeTokenizer:
         return ids
 
     def decode(self, ids: Sequence[int], /) -> str:
-        """Return the text of ids. Raises: `ConfigError` for an id that is not in the vocabulary."""
+        """Return the text of ids; see `Tokenizer.decode`. Raises: as `content` does."""
+        return self.content(ids).decode(errors="replace")
+
+    def content(self, ids: Iterable[int]) -> bytes:
+        """Return the bytes of ids, special tokens included. Raises: `ConfigError` for an unknown id."""
         try:
-            return b"".join(map(self._contents.__getitem__, ids)).decode(errors="replace")
+            return b"".join(map(self._contents.__getitem__, ids))
         except KeyError as error:
             raise ConfigError(
                 f"the id {error.args[0]} is not in the vocabulary of {len(self._contents)} ids; is this the "
@@ -104,8 +112,11 @@ class BpeTokenizer:
         return [word for word in (*words, text[end:]) if word]
 
     def _merge(self, word: str) -> tuple[int, ...]:
+        return self.merge(word.encode(errors="surrogatepass"))
+
+    def merge(self, word: bytes) -> tuple[int, ...]:
         """Return the ids of a word: of all pairs that can be merged, the one of the lowest rank goes first."""
-        ids = [self._bytes[byte] for byte in word.encode(errors="surrogatepass")]
+        ids = [self._bytes[byte] for byte in word]
         if not self._ranks:
             return tuple(ids)
         after = [*range(1, len(ids) + 1)]
@@ -136,11 +147,11 @@ class BpeTokenizer:
         return tuple([number for number in ids if number != _GONE])
 
 
-def byte_tokenizer(special: Sequence[str] = CHATML_TOKENS) -> BpeTokenizer:
-    """Return the tokenizer whose ids are the bytes, followed by the special tokens."""
+def byte_tokenizer() -> BpeTokenizer:
+    """Return the tokenizer whose ids are the bytes, followed by the special tokens of ChatML."""
     return BpeTokenizer(
         {byte: bytes([byte]) for byte in range(256)},
-        special_ids={text: 256 + index for index, text in enumerate(special)},
+        special_ids={text: 256 + index for index, text in enumerate(CHATML_TOKENS)},
     )
 
 
@@ -170,7 +181,7 @@ def _read_bpe(raw: Json) -> BpeTokenizer:
     model = raw["model"]
     if model["type"] != "BPE" or raw.get("normalizer") is not None or model.get("ignore_merges"):
         raise ConfigError("it has another model, or changes texts before it splits them")
-    letters = {letter: byte for byte, letter in _byte_letters().items()}
+    letters = {letter: byte for byte, letter in byte_letters().items()}
     added = {item["content"]: item["id"] for item in raw.get("added_tokens") or ()}
     if odd := [item["content"] for item in raw.get("added_tokens") or () if not item["special"]]:
         raise ConfigError(f"it has the token {odd[0]!r}, which is not special and not in the vocabulary")
@@ -200,7 +211,7 @@ def _read_pattern(raw: Json) -> str | None:
     return pattern
 
 
-def _byte_letters() -> dict[int, str]:
+def byte_letters() -> dict[int, str]:
     """Return the letter that stands for each byte in files of byte-level tokenizers. Source: GPT-2."""
     shown = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     hidden = [byte for byte in range(256) if byte not in shown]

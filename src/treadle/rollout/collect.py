@@ -1,22 +1,23 @@
 """Finished runs as rollouts and groups."""
 
 from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import Any
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from treadle.agent.run import Run
-from treadle.core.errors import ExportError
 from treadle.core.types import FinishReason, StopReason, Usage
 from treadle.export.groups import Group, Rollout
+from treadle.export.runs import make_group, read_rollout
 from treadle.journal.protocol import Journal
 from treadle.rollout.config import Config
 from treadle.rollout.plan import GroupSpec
-from treadle.scoring.advantages import compute_advantages, has_variance
+from treadle.rollout.versions import Sampled, read_sampled
+from treadle.scoring.advantages import compute_advantages
 from treadle.scoring.grade import total_reward
 from treadle.scoring.registry import read_rewards
-from treadle.trajectory.tokens.graph import load_tokens
 
 _LIMITS = frozenset(
     (
@@ -39,7 +40,7 @@ class Rolled(Struct, frozen=True):
     """What it used itself. The beginning that a fork shares with its root is not part of it."""
     cost_usd: float | None
     """What this has cost; `None` if a price is unknown."""
-    versions: frozenset[str]
+    sampled: Sampled
     """The versions of the weights that sampled its tokens, those of the shared beginning included."""
     is_overlong: bool
 
@@ -58,13 +59,8 @@ class Collector:
 
         Raises: `ExportError` if a sampled token would be lost or delivered twice.
         """
-        assert run.stop_reason is not None
-        started = run.state.started
-        graph = load_tokens(self._journal, run.run_id, decode=self._decode)
-        if graph.conservation.faults:
-            raise ExportError(f"the tokens of run {run.run_id!r} cannot be delivered: {graph.conservation}")
-        trajectories = graph.trajectories
-        known = run.state.rewards
+        rollout, graph = read_rollout(self._journal, run, self._decode)
+        trajectories, known = rollout.trajectories, rollout.rewards
         most = self._config.max_row_tokens
         spans = [span for item in trajectories for span in item.spans]
         is_overlong = (
@@ -72,22 +68,15 @@ class Collector:
             or (bool(spans) and spans[-1].finish_reason is FinishReason.LENGTH)
             or (most is not None and any([len(item.token_ids_T) > most for item in trajectories]))
         )
-        rollout = Rollout(
-            run_id=run.run_id,
-            trajectories=trajectories,
+        rollout = replace(
+            rollout,
             reward=total_reward(known, self.rewards),
             rewards={spec.name: known[spec.name] for spec in self.rewards if spec.name in known},
             is_trained=not (is_overlong and self._config.overlong == "mask"),
-            stop_reason=run.stop_reason,
-            messages=tuple(run.messages),
-            tools=() if started is None else started.tools,
-            usage=run.usage,
-            steps=run.steps,
-            metadata=dict(run.metadata),
         )
         usage, cost = self._own(run)
-        versions = frozenset([version for span in spans for _, version in span.weight_versions])
-        return Rolled(run, rollout, usage, cost, versions, is_overlong)
+        sampled = read_sampled([node for nodes in graph.nodes.values() for node in nodes])
+        return Rolled(run, rollout, usage, cost, sampled, is_overlong)
 
     def _own(self, run: Run[Any]) -> tuple[Usage, float | None]:
         """Return what a run has used itself, and what that has cost."""
@@ -102,17 +91,13 @@ class Collector:
     def make_group(self, spec: GroupSpec, rolled: Sequence[Rolled], weight_version: str | None) -> Group:
         """Return a group as it is delivered."""
         config = self._config
-        rewards = rewards_of(rolled)
-        rollouts = [one.rollout for one in rolled]
-        if config.advantages != "none" and config.deliver == "group":
-            advantages = compute_advantages(config.advantages, rewards)
-            rollouts = [replace(item, advantage=advantages[index]) for index, item in enumerate(rollouts)]
-        return Group(
+        has_advantages = config.advantages != "none" and config.deliver == "group"
+        return make_group(
+            [one.rollout for one in rolled],
+            partial(compute_advantages, config.advantages) if has_advantages else None,
             group_id=spec.unit_id(config.name),
             number=spec.group,
             task=spec.task,
-            rollouts=tuple(rollouts),
-            has_variance=has_variance(rewards),
             weight_version=weight_version,
         )
 

@@ -106,7 +106,8 @@ class Config(Section):
     """The model: `provider:name`, a name of treadle.toml, `oracle`, or a mapping with `model` and settings. By
     default, the default model of treadle.toml."""
     tasks: Annotated[list[str], Field(min_length=1)] = ["files"]
-    """The tasks: a task set, `SET:ID`, or a pattern such as `files:csv_sum-*`."""
+    """The tasks: a task set, `SET:ID`, or a pattern such as `files:csv_sum-*`. `SET` is the name of an installed
+    set, or `file.py:ATTRIBUTE` or `package.module:ATTRIBUTE`."""
     order: Literal["shuffled", "given"] = "shuffled"
     """The order in which tasks are taken. All are taken once before one is taken again."""
     groups: Count = 100

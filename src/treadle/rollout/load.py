@@ -18,6 +18,7 @@ from treadle.rollout.plan import find_tasks
 from treadle.rollout.seeded import find_model
 from treadle.rollout.sinks.registry import make_sinks
 from treadle.scoring.registry import make_scorers, read_rewards
+from treadle.tools.parts import reference_of
 from treadle.trajectory.tokens.masks import make_mask
 
 
@@ -65,17 +66,41 @@ def load_config(
 
 
 def make_config(given: Mapping[str, Any]) -> Config:
-    """Return the configuration with these values. Raises: `ConfigError` that lists all mistakes."""
+    """Return the configuration with these values. A reward may be a function, or have one as its `scorer`.
+
+    Raises: `ConfigError` that lists all mistakes.
+    """
+    given = dict(given)
+    if isinstance(rewards := given.get("rewards"), Mapping):
+        given["rewards"] = {name: _name_function(name, value) for name, value in rewards.items()}
     try:
-        config = Config.model_validate(dict(given))
+        config = Config.model_validate(given)
     except ValidationError as error:
-        problems = _KEYS.explain(error.errors(include_url=False), dict(given))
+        problems = _KEYS.explain(error.errors(include_url=False), given)
     else:
         problems = find_conflicts(config, is_model_given=True)
         if not problems:
             return config
     lines = [f"{'.'.join(map(str, item.path))}: {item.text}" for item in problems]
     raise ConfigError(lines[0]) if len(lines) == 1 else MistakesError("\n".join(lines))
+
+
+def _name_function(name: str, value: Any) -> Any:
+    """Return the value of a reward with the reference of its function in place of the function."""
+    if isinstance(value, Mapping):
+        scorer = value.get("scorer")
+        return {**value, **_name_function(name, scorer)} if callable(scorer) else value
+    if not callable(value):
+        return value
+    part = reference_of(value)
+    # Rewards are computed in this process, which has its main module.
+    is_in_main = part.name.startswith("__main__:") and "<" not in part.name
+    if part.missing is not None and not is_in_main:
+        raise ConfigError(
+            f"rewards.{name}: {part.name!r} cannot be found again by its name; define it at the top level of a "
+            "module"
+        )
+    return {"scorer": part.name}
 
 
 def find_conflicts(config: Config, *, is_model_given: bool = False) -> list[Problem]:

@@ -36,49 +36,17 @@ from treadle.rollout.progress import (
 from treadle.rollout.seeded import Agents, MakeModel
 from treadle.rollout.slots import Slots
 from treadle.rollout.stored import rebuild
-from treadle.rollout.versions import Versions
+from treadle.rollout.versions import Known, Versions
 from treadle.rollout.work import GroupWork, Made
 
-_FIXED = ("name", "seed", "tasks", "order", "group_size", "deliver", "tree", "journal")
-"""The keys that cannot change when rollouts are continued: the ids of runs, and what they are about, follow from
-them."""
 _REFRESH_SECONDS = 0.5
 """How often the counts are refreshed while nothing happens."""
-_PAUSE_SECONDS = 0.05
+MAX_REFUSED = 3
+"""If a sink has refused so many groups and taken none, the work ends."""
 _BEATS = 10
 """After so many refreshes, it is told that the work goes on."""
 _OPEN = "open_group"
 """The fact of the ledger with the number of the group that a consumer got and has not acknowledged."""
-
-
-def check_continued(config: Config, ledger: Ledger, journal: Journal) -> None:
-    """Check that the folder and the journal belong to the rollouts of `config`, and record the configuration.
-
-    Raises: `ConfigError` that names the keys that have changed.
-    """
-    now = {key: getattr(config, key) for key in _FIXED}
-    described = msgspec.json.decode(config.model_dump_json(include=set(_FIXED)))
-    known = ledger.get("config")
-    if known is not None:
-        before = msgspec.json.decode(known)
-        changed = [key for key in now if before.get(key) != described[key]]
-        if changed:
-            told = "; ".join(
-                [f"{key} was {before.get(key)!r} and is now {described[key]!r}" for key in changed]
-            )
-            raise ConfigError(
-                f"the rollouts in {str(config.path)!r} were begun with another configuration: {told}. Give the "
-                "same values, or another --out"
-            )
-    elif journal.runs(RunFilter(id_prefix=f"{config.name}-"), limit=1):
-        raise ConfigError(
-            f"the journal has runs of other rollouts with the name {config.name!r}; give another --name, or "
-            "continue those in their folder"
-        )
-    ledger.set("config", msgspec.json.encode(described).decode())
-    ledger.set("settings", config.model_dump_json())
-    # Groups that failed because of the infrastructure are always tried again.
-    ledger.reopen(Status.FAILED)
 
 
 class Given(Struct, kw_only=True):
@@ -124,8 +92,8 @@ class Making:
         self._plan = Plan(config, tasks)
         self._plan.restore(ledger.entries(), ledger.open_items())
         self._slots = Slots(config.window)
-        self._versions = Versions(msgspec.json.decode(ledger.get("versions") or "[]"))
-        self._saved_versions = list(self._versions.known)
+        self._saved_versions = ledger.get("versions") or "[]"
+        self._versions = Versions(msgspec.json.decode(self._saved_versions, type=list[Known]))
         self._rate = TokenRate()
         self._meter = self._make_meter()
         options = RunnerOptions(window=config.window, retries=0)
@@ -134,7 +102,7 @@ class Making:
         weights = given.weights if self._is_here else None
         self._agents = Agents(config, journal, given.model, (self._rate,), self._measure, weights)
         if given.weights.version is not None:
-            self._versions.note(given.weights.version)
+            self._versions.announce(given.weights.version)
         self.work = GroupWork(
             config,
             self._agents,
@@ -193,8 +161,21 @@ class Making:
         made = await self.work.attempt(item, attempt)
         if made.dropped is None and self._outbox is not None:
             group = self.work.make_group(made)
-            self._parcels[item.number] = await asyncio.to_thread(self._outbox.encode, group)
+            parcels = await asyncio.to_thread(self._outbox.encode, group)
+            self._check_refusals(self._outbox, parcels)
+            self._parcels[item.number] = parcels
         return made
+
+    def _check_refusals(self, outbox: Outbox, parcels: Sequence[Parcel]) -> None:
+        """Raise a `ConfigError` if a sink has refused every group so far, because it will refuse the others too."""
+        counts = outbox.counts()
+        for parcel in parcels:
+            seen = counts[parcel.sink]
+            if parcel.data is None and MAX_REFUSED <= seen[ParcelStatus.REFUSED] == sum(seen.values()):
+                raise ConfigError(
+                    f"the sink {parcel.sink!r} has refused all {seen[ParcelStatus.REFUSED]} groups so far, the "
+                    f"last one because {parcel.reason}. Give another sink, or a model that it can take"
+                )
 
     def settle(self, item: Item, attempt: int, result: Made, connection: Any) -> Outcome:
         """See `engines.engine.Work`."""
@@ -234,7 +215,7 @@ class Making:
 
     def note_version(self, version: str) -> None:
         """Take note of new weights."""
-        self._versions.note(version)
+        self._versions.announce(version)
         self._save_versions()
 
     def refusals(self) -> tuple[Parcel, ...]:
@@ -260,11 +241,14 @@ class Making:
             self._changed.set()
 
     async def _find_room(self, outbox: Outbox) -> None:
-        """Wait until the queue of the sinks has room for a group, and reserve it."""
-        await outbox.wait_for_room(self._ahead)
+        """Wait until the queue of the sinks has room for a group, and reserve it.
+
+        If the work is to stop and a sink cannot deliver, the groups in flight enter the queue on disk at once.
+        """
         while self._admitted + outbox.backlog >= self._ahead:
-            await asyncio.sleep(_PAUSE_SECONDS)
-            await outbox.wait_for_room(self._ahead)
+            if self._stop.is_set() and outbox.troubles:
+                break
+            await outbox.wait()
         self._admitted += 1
 
     async def _until_free(self) -> None:
@@ -285,7 +269,7 @@ class Making:
             self._give_back(outcome)
         self._save_versions()
         self._plan.observe(spec.task, details["solved"], details["graded"])
-        self._add(outcome.status.value, outcome.reasons, details)
+        progress.count(outcome.status, outcome.reasons, details)
         if made is not None and self._is_consumed:
             self._ready.put_nowait(self.work.make_group(made))
         if self._outbox is not None:
@@ -341,30 +325,9 @@ class Making:
     def _restore(self) -> None:
         """Count what earlier processes have done."""
         for entry in self._ledger.entries():
-            self._add(entry.status, entry.reasons, entry.details)
+            self.progress.count(entry.status, entry.reasons, entry.details)
         self.progress.wanted = self._plan.wanted
         self.progress.resumed = self.progress.delivered
-
-    def _add(self, status: str, reasons: Sequence[str], details: Mapping[str, Any]) -> None:
-        progress = self.progress
-        if status == Status.KEPT:
-            progress.delivered += 1
-            progress.oldest = max(progress.oldest, details["staleness"])
-            progress.sampled_tokens += details["sampled_tokens"]
-        elif status == Status.REJECTED:
-            progress.dropped += 1
-            name = reasons[0].partition(":")[0]
-            progress.reasons[name] = progress.reasons.get(name, 0) + 1
-        else:
-            progress.failed += 1
-        graded = [reward for reward in details["rewards"] if reward is not None]
-        for reward in graded:
-            progress.rewards.add(reward)
-        if graded:
-            progress.graded_groups += 1
-            progress.group_rewards.add(sum(graded) / len(graded))
-            progress.solved_once += details["solved"] > 0
-            progress.no_variance += not details["has_variance"]
 
     def _make_meter(self) -> Meter:
         limits = self._config.limits
@@ -389,10 +352,10 @@ class Making:
         return self._meter.measure(model, is_free=is_free)
 
     def _save_versions(self) -> None:
-        known = list(self._versions.known)
+        known = msgspec.json.encode(self._versions.known).decode()
         if known != self._saved_versions:
             self._saved_versions = known
-            self._ledger.set("versions", msgspec.json.encode(known).decode())
+            self._ledger.set("versions", known)
 
     def _on_rollout(self, notice: RolloutEnded | RolloutRetried) -> None:
         self.progress.retried += isinstance(notice, RolloutRetried)

@@ -139,7 +139,7 @@ class Outbox:
     async def wait_for_room(self, limit: int) -> None:
         """Wait until fewer than `limit` groups wait for any sink. Raises: the error of a sink that cannot work."""
         while self.backlog >= limit:
-            await self._wait()
+            await self.wait()
 
     async def drain(self, *, until_taken: bool = False) -> None:
         """Wait until all groups are handed over, or, with `until_taken`, until the receivers have them for good.
@@ -153,7 +153,7 @@ class Outbox:
             for name, counts in self.counts().items()
             if name in self._sinks
         ):
-            await self._wait()
+            await self.wait()
 
     async def __aenter__(self) -> "Outbox":
         self._tasks = [asyncio.create_task(self._pump(sink)) for sink in self._sinks.values()]
@@ -168,7 +168,7 @@ class Outbox:
                 await sink.close()
         self._connection.close()
 
-    async def _wait(self) -> None:
+    async def wait(self) -> None:
         """Wait for a moment. Raises: the error of a sink that cannot work."""
         for task in self._tasks:
             if task.done() and not task.cancelled():

@@ -10,8 +10,9 @@ from fnmatch import fnmatchcase
 import msgspec
 from msgspec import Struct
 
-from treadle.agent.task import load_task, task_set
+from treadle.agent.task import load_task, split_reference, task_set
 from treadle.core.errors import ConfigError
+from treadle.core.registry import did_you_mean
 from treadle.engines.ledger import Counts, Entry, Item
 from treadle.rollout.config import Config, Curriculum
 from treadle.tasks.draw import Draw, fraction
@@ -47,7 +48,11 @@ def find_tasks(references: Iterable[str]) -> list[str]:
     """
     found: dict[str, None] = {}
     for reference in references:
-        name, _, task_id = reference.partition(":")
+        if reference.endswith(":"):
+            raise ConfigError(
+                f"{reference!r} has no task; write a task set without a colon, SET:ID, or a pattern"
+            )
+        name, task_id = split_reference(reference)
         if task_id and not set(task_id) & set("*?["):
             load_task(reference)
             found[reference] = None
@@ -55,8 +60,11 @@ def find_tasks(references: Iterable[str]) -> list[str]:
         ids = [task.task_id for task in task_set(name)]
         chosen = [item for item in ids if not task_id or fnmatchcase(item, task_id)]
         if not chosen:
-            example = f"; ids are such as {ids[0]!r}" if ids else ""
-            raise ConfigError(f"no task of the set {name!r} fits {task_id!r}{example}")
+            if not ids:
+                raise ConfigError(f"the task set {name!r} has no tasks")
+            families = dict.fromkeys([item.rpartition("-")[0] for item in ids])
+            near = did_you_mean(task_id.rstrip("*?-"), families) or f"; ids are such as {ids[0]!r}"
+            raise ConfigError(f"no task of the set {name!r} fits {task_id!r}{near}")
         found.update(dict.fromkeys([f"{name}:{item}" for item in chosen]))
     return list(found)
 

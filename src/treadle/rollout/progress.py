@@ -3,14 +3,15 @@
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
-from typing import TypeAlias
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias
 
 import msgspec
 from msgspec import Struct
 
 from treadle.core import events as e
 from treadle.core.narrowing import Event
+from treadle.engines.ledger import Status
 
 _RATE_SECONDS = 30.0
 """The time over which the rate of tokens is measured."""
@@ -158,6 +159,27 @@ class Progress(Struct, kw_only=True):
     """How long this process has worked."""
     is_stopping: bool = False
     """True after the first Ctrl-C: groups in flight are finished, and no new ones begun."""
+
+    def count(self, status: str, reasons: Sequence[str], details: Mapping[str, Any]) -> None:
+        """Add the outcome of an item; `details` are those of its outcome in the ledger."""
+        if status == Status.KEPT:
+            self.delivered += 1
+            self.oldest = max(self.oldest, details["staleness"])
+            self.sampled_tokens += details["sampled_tokens"]
+        elif status == Status.REJECTED:
+            self.dropped += 1
+            name = reasons[0].partition(":")[0]
+            self.reasons[name] = self.reasons.get(name, 0) + 1
+        else:
+            self.failed += 1
+        graded = [reward for reward in details["rewards"] if reward is not None]
+        for reward in graded:
+            self.rewards.add(reward)
+        if graded:
+            self.graded_groups += 1
+            self.group_rewards.add(sum(graded) / len(graded))
+            self.solved_once += details["solved"] > 0
+            self.no_variance += not details["has_variance"]
 
 
 Listener: TypeAlias = Callable[[Notice, Progress], None]

@@ -19,7 +19,7 @@ from treadle.models.protocol import Model
 from treadle.models.tokens.weights import UpdateMode, Weights
 from treadle.rollout.config import Config
 from treadle.rollout.load import load_config, make_config
-from treadle.rollout.making import Given, Making, check_continued
+from treadle.rollout.making import Given, Making
 from treadle.rollout.outbox import Outbox, Parcel
 from treadle.rollout.progress import (
     Listener,
@@ -28,7 +28,7 @@ from treadle.rollout.progress import (
 from treadle.rollout.seeded import MakeModel
 from treadle.rollout.sinks.protocol import Sink
 from treadle.rollout.sinks.registry import make_sinks
-from treadle.rollout.stored import Folder
+from treadle.rollout.stored import Folder, check_continued
 from treadle.rollout.work import GROUPS
 from treadle.trajectory.tokens.masks import make_mask
 
@@ -89,6 +89,8 @@ class Rollouts:
         self._work: Making | None = None
         self._loop: AsyncGenerator[Group, None] | None = None
         """The loop of `async for`; `None` if there was none."""
+        self._announced: list[str] = []
+        """The versions that were announced before the work began."""
 
     async def run(self, stop: asyncio.Event | None = None) -> Result:
         """Make all groups, deliver them to the sinks, and return the outcome.
@@ -98,13 +100,17 @@ class Rollouts:
         process works in the folder, or if a key was changed that cannot change; `ProviderError` for a fault of the
         user, such as a wrong key; `JournalError` if the journal or the ledger cannot be written.
         """
-        async with self._open(stop or self._stop, is_consumed=False) as work:
+        async with contextlib.AsyncExitStack() as stack:
+            work = await self._open(stack, stop or self._stop, is_consumed=False)
             end = await work.run()
             return Result(end, self.progress, self.folder, work.refusals())
 
     async def groups(self) -> AsyncGenerator[Group, None]:
         """Yield the groups as they are completed. Leaving the loop stops the work; it can be continued."""
-        async with self._open(self._stop, is_consumed=True) as work:
+        # Not an `asynccontextmanager`: if the trainer fails, asyncio closes all asynchronous generators at the same
+        # time, and this one could not close one within it.
+        async with contextlib.AsyncExitStack() as stack:
+            work = await self._open(stack, self._stop, is_consumed=True)
             making = asyncio.ensure_future(work.run())
             try:
                 if (left := await work.find_open_group()) is not None:
@@ -147,34 +153,43 @@ class Rollouts:
 
     def announce(self, version: str) -> None:
         """Take note that the model has new weights, for engines that do not tell their version."""
-        if self._work is not None:
+        if self._work is None:
+            self._announced.append(version)
+        else:
             self._work.note_version(version)
 
-    @contextlib.asynccontextmanager
-    async def _open(self, stop: asyncio.Event, *, is_consumed: bool) -> AsyncIterator[Making]:
+    async def _open(
+        self, stack: contextlib.AsyncExitStack, stop: asyncio.Event, *, is_consumed: bool
+    ) -> Making:
+        """Begin the work, which ends with `stack`."""
         if self._work is not None:
             raise ConfigError("these rollouts are being made already; make another object with another path")
         folder, config = self.folder, self.config
-        async with contextlib.AsyncExitStack() as stack:
-            ledger = stack.enter_context(Ledger(folder.ledger, {GROUPS: folder.groups}))
-            journal = stack.enter_context(contextlib.closing(open_journal(config.journal or folder.journal)))
-            check_continued(config, ledger, journal)
-            mask = make_mask(config.loss, decode=config.find_decode())
-            made = make_sinks(config.sinks, group_size=config.unit_size, mask=mask)
-            sinks = [*self._sinks, *made]
-            outbox = await stack.enter_async_context(Outbox(folder.ledger, sinks)) if sinks else None
-            given = Given(
-                model=self._model,
-                runner=self._runner,
-                weights=self.weights,
-                listener=self._listener,
-                progress=self.progress,
-                stop=stop,
-                is_consumed=is_consumed,
-            )
-            self._work = Making(config, ledger, journal, outbox, given)
-            try:
-                yield self._work
-            finally:
-                await self._work.close()
-                self._work = None
+        ledger = stack.enter_context(Ledger(folder.ledger, {GROUPS: folder.groups}))
+        journal = stack.enter_context(contextlib.closing(open_journal(config.journal or folder.journal)))
+        check_continued(config, ledger, journal)
+        mask = make_mask(config.loss, decode=config.find_decode())
+        made = make_sinks(config.sinks, group_size=config.unit_size, mask=mask)
+        sinks = [*self._sinks, *made]
+        outbox = await stack.enter_async_context(Outbox(folder.ledger, sinks)) if sinks else None
+        given = Given(
+            model=self._model,
+            runner=self._runner,
+            weights=self.weights,
+            listener=self._listener,
+            progress=self.progress,
+            stop=stop,
+            is_consumed=is_consumed,
+        )
+        self._work = work = Making(config, ledger, journal, outbox, given)
+        stack.push_async_callback(self._close, work)
+        for version in self._announced:
+            work.note_version(version)
+        self._announced.clear()
+        return work
+
+    async def _close(self, work: Making) -> None:
+        try:
+            await work.close()
+        finally:
+            self._work = None

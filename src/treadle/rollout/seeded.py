@@ -9,12 +9,13 @@ from msgspec.structs import replace
 from treadle.agent.agent import Agent
 from treadle.agent.task import Task
 from treadle.core.errors import ConfigError
+from treadle.core.registry import did_you_mean
 from treadle.engines.models import ModelPlan, make_model, plan_model
 from treadle.journal.protocol import Journal
 from treadle.loop.hooks import Hook
 from treadle.models.config.file import Config as ModelFile
 from treadle.models.config.file import load_config
-from treadle.models.config.probe import find_token_settings
+from treadle.models.config.probe import check_vocabulary, find_token_settings
 from treadle.models.config.tables import ModelTable
 from treadle.models.protocol import Model
 from treadle.models.tokens.weights import Weights
@@ -52,7 +53,10 @@ class Agents:
         self._make_model = find_model(config.model) if model is None else _maker(model)
 
     async def prepare(self) -> None:
-        """Find out whether the model's server returns token ids. Raises: `TransportError`."""
+        """Find out whether the model's server returns token ids, and has the vocabulary of the renderer.
+
+        Raises: `TransportError`; `ConfigError` for the renderer of another model.
+        """
         if isinstance(self._make_model, ConfiguredModel):
             await self._make_model.ask_for_tokens()
 
@@ -78,6 +82,7 @@ def find_model(given: str | ModelTable | None) -> MakeModel:
         name = given
         return lambda task, seed: named_oracle(name, task, seed=seed)
     file = load_config()
+    _check_spelling(given, file)
     plan = plan_model(given, file)
     if plan.table.seed is not None:
         raise ConfigError(
@@ -85,6 +90,19 @@ def find_model(given: str | ModelTable | None) -> MakeModel:
             "delete it, and give the seed of the rollouts"
         )
     return ConfiguredModel(plan, file)
+
+
+def _check_spelling(given: str | ModelTable | None, file: ModelFile) -> None:
+    """Check that a name without a provider, which stands for a model of OpenAI, is no misspelt other name."""
+    if isinstance(given, ModelTable) and given.base_url is not None:
+        return
+    name = given.model if isinstance(given, ModelTable) else given or ""
+    if name.partition(":")[0] == "oracle":
+        raise ConfigError(f"the model {name!r} takes no settings and no renderer; give its name alone")
+    if ":" not in name and name not in file.file.models:
+        hint = did_you_mean(name, ["oracle", *file.file.models], cutoff=0.7)
+        if hint:
+            raise ConfigError(f"there is no model {name!r}{hint}")
 
 
 class ConfiguredModel:
@@ -102,8 +120,10 @@ class ConfiguredModel:
 
     async def ask_for_tokens(self) -> None:
         """Ask the server which engine it is. If it is known to return token ids, models ask for them from now on,
-        unless the configuration says otherwise. Raises: `TransportError`."""
+        unless the configuration says otherwise. Raises: `TransportError`; `ConfigError` for the renderer of another
+        model."""
         table = self._plan.table
+        await check_vocabulary(self._first)
         if table.renderer is None and table.logprobs is None and table.return_token_ids is None:
             settings = await find_token_settings(self._first)
             self._plan = replace(self._plan, table=table.model_copy(update=settings))
@@ -111,6 +131,11 @@ class ConfiguredModel:
 
 def _maker(model: Model | MakeModel) -> MakeModel:
     if not hasattr(model, "infer"):
+        if not callable(model):
+            raise ConfigError(
+                f"the model is {model!r:.100}; give a name, a mapping of settings, a Model, or a function of a "
+                "task and a seed that returns one"
+            )
         return model
     made = cast("Model", model)
     return lambda task, seed: made

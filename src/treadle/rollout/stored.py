@@ -1,4 +1,4 @@
-"""Groups that were delivered, read again from the folder of their rollouts."""
+"""The folder of rollouts: its files, the configuration that it belongs to, and the groups that were delivered."""
 
 from collections.abc import Iterator
 from contextlib import closing
@@ -8,13 +8,20 @@ import msgspec
 from msgspec import Struct
 
 from treadle.core.errors import ConfigError
+from treadle.core.masking import MASK, hide_password
 from treadle.engines.ledger import Counts, Entry, Ledger, Status
 from treadle.export.groups import Group
-from treadle.journal.protocol import Journal
+from treadle.journal.protocol import Journal, RunFilter
 from treadle.journal.registry import open_journal
+from treadle.models.config.part import is_secret_url
+from treadle.models.config.tables import ModelTable
 from treadle.rollout.collect import Collector
 from treadle.rollout.config import Config
 from treadle.rollout.plan import GroupSpec
+
+_FIXED = ("name", "seed", "tasks", "order", "group_size", "deliver", "tree", "journal")
+"""The keys that cannot change when rollouts are continued: the ids of runs, and what they are about, follow from
+them."""
 
 
 class Folder(Struct, frozen=True):
@@ -62,12 +69,18 @@ def read_stored(path: Path) -> Stored:
         return Stored(Config.model_validate_json(settings), ledger.counts(), tuple(entries))
 
 
-def read_groups(path: Path, stored: Stored) -> Iterator[Group]:
-    """Yield the delivered groups of a folder, in the order in which they were counted, from its journal."""
+def read_groups(path: Path, stored: Stored, journal: str | None = None) -> Iterator[Group]:
+    """Yield the delivered groups of a folder, in the order in which they were counted, from its journal.
+
+    `journal` may be the address of that journal with its password, which the folder does not have.
+    """
     config = stored.config
-    with closing(open_journal(config.journal or Folder(path).journal, must_exist=True)) as journal:
+    address = config.journal or Folder(path).journal
+    if journal is not None and hide_password(journal) == config.journal:
+        address = journal
+    with closing(open_journal(address, must_exist=True)) as opened:
         for entry in stored.entries:
-            yield rebuild(config, journal, entry)
+            yield rebuild(config, opened, entry)
 
 
 def rebuild(config: Config, journal: Journal, entry: Entry) -> Group:
@@ -75,3 +88,48 @@ def rebuild(config: Config, journal: Journal, entry: Entry) -> Group:
     collector = Collector(config, journal)
     spec = msgspec.convert(entry.spec, GroupSpec)
     return collector.load(spec, entry.details["weight_version"])
+
+
+def _without_secrets(config: Config) -> Config:
+    """Return the configuration without what may be secret: it is kept to read the groups again, which needs none of
+    it."""
+    changes: dict[str, object] = {}
+    if config.journal is not None:
+        changes["journal"] = hide_password(config.journal)
+    if isinstance(config.model, ModelTable):
+        url = config.model.base_url
+        hidden = {"base_url": MASK} if url is not None and is_secret_url(url) else {}
+        changes["model"] = config.model.model_copy(update={"headers": None, "extra": None, **hidden})
+    return config.model_copy(update=changes)
+
+
+def check_continued(config: Config, ledger: Ledger, journal: Journal) -> None:
+    """Check that the folder and the journal belong to the rollouts of `config`, and record the configuration.
+
+    Raises: `ConfigError` that names the keys that have changed.
+    """
+    config = _without_secrets(config)
+    now = {key: getattr(config, key) for key in _FIXED}
+    described = msgspec.json.decode(config.model_dump_json(include=set(_FIXED)))
+    known = ledger.get("config")
+    if known is not None:
+        before = msgspec.json.decode(known)
+        before["journal"] = before["journal"] and hide_password(before["journal"])
+        changed = [key for key in now if before.get(key) != described[key]]
+        if changed:
+            told = "; ".join(
+                [f"{key} was {before.get(key)!r} and is now {described[key]!r}" for key in changed]
+            )
+            raise ConfigError(
+                f"the rollouts in {str(config.path)!r} were begun with another configuration: {told}. Give the "
+                "same values, or another --out"
+            )
+    elif journal.runs(RunFilter(id_prefix=f"{config.name}-"), limit=1):
+        raise ConfigError(
+            f"the journal has runs of other rollouts with the name {config.name!r}; give another --name, or "
+            "continue those in their folder"
+        )
+    ledger.set("config", msgspec.json.encode(described).decode())
+    ledger.set("settings", config.model_dump_json())
+    # Groups that failed because of the infrastructure are always tried again.
+    ledger.reopen(Status.FAILED)

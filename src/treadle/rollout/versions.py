@@ -1,53 +1,107 @@
 """The versions of the weights that rollouts have seen, and how old the tokens of a group are."""
 
 import re
-from collections.abc import Iterable, Sequence
+import time
+from collections.abc import Iterable, Mapping
+
+from msgspec import Struct
+
+from treadle.trajectory.tokens.nodes import Node
 
 _NUMBER = re.compile(r"(\d+)$")
+_STEP_SECONDS = 1e-6
+"""The time between two versions that sampled the same answer."""
+
+
+class Known(Struct):
+    """A known version."""
+
+    version: str
+    since: float
+    """When it was announced, or an answer of it first arrived, in seconds since the epoch."""
+    is_announced: bool = False
+    """True if it was announced before any answer had it, so that the weights before it were others."""
+
+
+class Sampled(Struct, frozen=True):
+    """The versions of the weights that sampled the tokens of a rollout."""
+
+    versions: Mapping[str, float] = {}
+    """The versions that answers have, each with the time at which the first such answer arrived."""
+    unsigned_at: float | None = None
+    """When the oldest answer was asked for whose version is not known; `None` if there is none."""
 
 
 class Versions:
     """The known versions, the oldest first.
 
     Versions that are numbers, or end in one, are ordered by it. Others are ordered by when they were first seen or
-    announced.
+    announced. An answer without a version is taken to be of the weights that were the newest when it was asked for.
     """
 
-    def __init__(self, known: Iterable[str] = ()) -> None:
-        self._known: list[str] = []
-        for version in known:
-            self.note(version)
-
-    @property
-    def known(self) -> Sequence[str]:
+    def __init__(self, known: Iterable[Known] = ()) -> None:
+        self.known = list(known)
         """All versions, the oldest first."""
-        return self._known
 
     @property
     def current(self) -> str | None:
         """The newest version; `None` if none is known."""
-        return self._known[-1] if self._known else None
+        return self.known[-1].version if self.known else None
 
-    def note(self, version: str) -> bool:
-        """Add a version that an answer had or that the trainer announced. Return whether it is new."""
-        if version in self._known:
-            return False
-        self._known.append(version)
-        numbers = [_NUMBER.search(item) for item in self._known]
+    def announce(self, version: str) -> None:
+        """Add a version that the trainer announces."""
+        self._note(version, time.time(), is_announced=True)
+
+    def note(self, sampled: Sampled) -> None:
+        """Add the versions that a rollout has."""
+        for version, at in sampled.versions.items():
+            self._note(version, at, is_announced=False)
+
+    def _note(self, version: str, at: float, *, is_announced: bool) -> None:
+        found = next((item for item in self.known if item.version == version), None)
+        if found is None:
+            self.known.append(Known(version, at, is_announced))
+        else:
+            found.since = min(found.since, at)
+        numbers = [_NUMBER.search(item.version) for item in self.known]
         if all(numbers):
-            self._known.sort(key=lambda item: int(item[_NUMBER.search(item).start() :]))  # type: ignore[union-attr]
-        return True
+            self.known.sort(key=lambda item: int(_NUMBER.search(item.version)[1]))  # type: ignore[index]
+        else:
+            self.known.sort(key=lambda item: item.since)
 
-    def age(self, versions: Iterable[str]) -> int:
-        """Return how many versions the current weights are ahead of the oldest of `versions`; 0 if there are none.
+    def age(self, sampled: Iterable[Sampled]) -> int:
+        """Return how many versions the current weights are ahead of the oldest that sampled something.
 
         Versions that are plain numbers are subtracted from each other. Between others, the known versions are
         counted.
         """
-        found = [version for version in versions if version in self._known]
-        if not found or self.current is None:
+        if not self.known:
             return 0
-        oldest = min(found, key=self._known.index)
-        if all(item.isdecimal() for item in self._known):
-            return int(self.current) - int(oldest)
-        return len(self._known) - 1 - self._known.index(oldest)
+        places = {item.version: place for place, item in enumerate(self.known)}
+        found = [places[version] for one in sampled for version in one.versions if version in places]
+        found += [self._find(one.unsigned_at) for one in sampled if one.unsigned_at is not None]
+        oldest = min(found, default=len(self.known) - 1)
+        names = [item.version for item in self.known]
+        if all(name.isdecimal() for name in names):
+            return int(names[-1]) - (int(names[oldest]) if oldest >= 0 else int(names[0]) - 1)
+        return len(names) - 1 - oldest
+
+    def _find(self, at: float) -> int:
+        """Return the position of the newest version at a time; -1 for the weights before the first known ones."""
+        before = [place for place, item in enumerate(self.known) if item.since <= at]
+        return before[-1] if before else -1 if self.known[0].is_announced else 0
+
+
+def read_sampled(nodes: Iterable[Node]) -> Sampled:
+    """Return the versions of the weights that sampled the answers of a rollout."""
+    versions: dict[str, float] = {}
+    unsigned: list[float] = []
+    for node in nodes:
+        if node.is_cached:
+            continue
+        for index, (_, version) in enumerate(node.versions):
+            at = node.at + index * _STEP_SECONDS
+            versions[version] = min(at, versions.get(version, at))
+        if not node.versions:
+            unsigned.append(node.asked_at)
+    return Sampled(versions, min(unsigned, default=None))

@@ -45,6 +45,8 @@ from treadle.scoring.registry import make_scorers
 GROUPS = "groups"
 """The name of the ledger's file with the delivered groups."""
 _MAX_DELAY_SECONDS = 30.0
+_BUDGETS = frozenset((StopReason.MAX_STEPS, StopReason.MAX_TOKENS, StopReason.MAX_COST, StopReason.DEADLINE))
+"""The limits that answers which were lost on the way count for."""
 
 
 class DroppedError(Exception):
@@ -102,8 +104,7 @@ class GroupWork:
         except DroppedError as dropped:
             return Made(spec, dropped=dropped)
         for one in rolled:
-            for version in sorted(one.versions):
-                self._versions.note(version)
+            self._versions.note(one.sampled)
         made = Made(spec, tuple(rolled))
         fault = self._find_fault(made)
         if fault is None:
@@ -197,6 +198,17 @@ class GroupWork:
             raise DroppedError(f"paused: rollout {run.run_id} waits for an answer or an approval")
         if run.stop_reason is StopReason.CANCELLED:
             raise DroppedError(f"cancelled: rollout {run.run_id} was cancelled")
+        if run.stop_reason is StopReason.DEADLINE and run.error is not None:
+            # A grade of what there was would depend on how fast the server is.
+            raise DroppedError(
+                f"deadline: rollout {run.run_id} waited for an answer when its deadline passed"
+            )
+        lost = run.state.spent.steps - run.steps
+        if run.stop_reason in _BUDGETS and lost > 0:
+            raise DroppedError(
+                f"infrastructure: rollout {run.run_id} ended with {run.stop_reason.value}, which counts answers "
+                f"that were lost on the way, {lost} in this rollout"
+            )
         if run.fault is Fault.USER:
             raise ProviderError(f"rollout {run.run_id!r} cannot be made: {run.error}")
         if run.stop_reason is StopReason.ERROR and run.fault is Fault.INFRASTRUCTURE:
@@ -241,7 +253,7 @@ class GroupWork:
 
     def staleness_of(self, made: Made) -> int:
         """Return how many versions the weights are ahead of those of the oldest token."""
-        return self._versions.age([version for one in made.rolled for version in one.versions])
+        return self._versions.age([one.sampled for one in made.rolled])
 
     def make_group(self, made: Made) -> Group:
         """Return the group as it is delivered now."""

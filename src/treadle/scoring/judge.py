@@ -1,6 +1,7 @@
 """A model that grades a run by a rubric."""
 
 import hashlib
+from collections.abc import Iterable
 from typing import Annotated, Any
 
 import msgspec
@@ -8,9 +9,11 @@ from pydantic import BaseModel, Field
 
 from treadle.agent.agent import Agent
 from treadle.agent.once import run_once
+from treadle.agent.run import Run
 from treadle.core.errors import ConfigError, ServerError
 from treadle.core.fence import fence
 from treadle.core.types import Json, Message, Role
+from treadle.journal.protocol import Journal
 from treadle.models.protocol import Model, identity_of, load_model
 from treadle.scoring.protocol import Score, Subject
 
@@ -27,6 +30,25 @@ class Judgement(BaseModel):
 
     score: Annotated[float, Field(ge=0, le=1)]
     reason: str
+
+
+def make_judge(model: Model, journal: Journal) -> Agent[Judgement]:
+    """Return the agent that grades conversations."""
+    return Agent(model, instructions=_INSTRUCTIONS, schema=Judgement, journal=journal)
+
+
+def read_judgement(run: Run[Judgement]) -> Judgement:
+    """Return the judgement of a judge's run. Raises: `ServerError` if it has none."""
+    if run.error is not None or run.stop_reason != "completed":
+        raise ServerError(
+            f"the judge gave no judgement in run {run.run_id!r}: {run.error or run.stop_reason}"
+        )
+    return run.value
+
+
+def write_messages(messages: Iterable[Message]) -> list[dict[str, Json]]:
+    """Return a conversation as a judge reads it: without system messages, and with long messages shortened."""
+    return [_write_message(message) for message in messages if message.role is not Role.SYSTEM]
 
 
 class JudgeScorer:
@@ -48,22 +70,14 @@ class JudgeScorer:
     async def score(self, subject: Subject) -> Score | None:
         """See `Scorer.score`. Raises: `ServerError` if the judge gave no judgement."""
         run = subject.run
-        judge: Agent[Judgement] = Agent(
-            self._model, instructions=_INSTRUCTIONS, schema=Judgement, journal=subject.journal
-        )
         run_id = f"{run.run_id}-{self.name}-{self._key}"
         metadata: dict[str, Json] = {"role": "judge", "run": run.run_id}
-        judged = await run_once(judge, run_id, self._write(subject), metadata=metadata)
-        if judged.error is not None or judged.stop_reason != "completed":
-            raise ServerError(
-                f"the judge gave no judgement in run {run_id!r}: {judged.error or judged.stop_reason}"
-            )
-        found: Judgement = judged.value
+        judge = make_judge(self._model, subject.journal)
+        found = read_judgement(await run_once(judge, run_id, self._write(subject), metadata=metadata))
         return Score(found.score, found.reason)
 
     def _write(self, subject: Subject) -> str:
-        messages = [_write_message(item) for item in subject.run.messages if item.role is not Role.SYSTEM]
-        said = msgspec.json.encode(messages).decode()
+        said = msgspec.json.encode(write_messages(subject.run.messages)).decode()
         return f"The rubric:\n{self._rubric}\n\nThe conversation:\n{fence('conversation', said)}"
 
 

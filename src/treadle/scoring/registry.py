@@ -43,10 +43,6 @@ class RewardSpec(Struct, frozen=True):
     settings: dict[str, Json] = {}
 
 
-CHECK = RewardSpec("check", "check")
-"""The reward of a rollout unless its user says otherwise: the check of the task."""
-
-
 def parse_reward(text: str) -> RewardSpec:
     """Return the reward that a text asks for: `NAME`, `NAME=WEIGHT` or `module:function=WEIGHT`.
 

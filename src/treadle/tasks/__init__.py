@@ -1,5 +1,14 @@
 """The built-in task sets with their checks. Each task set is one folder."""
 
-from treadle.agent.task import TASK_SETS, Grade, Task, TaskSet, load_task, task_set
+from treadle.agent.task import (
+    TASK_SETS,
+    Grade,
+    SimpleTask,
+    Task,
+    TaskSet,
+    load_task,
+    split_reference,
+    task_set,
+)
 
-__all__ = ["TASK_SETS", "Grade", "Task", "TaskSet", "load_task", "task_set"]
+__all__ = ["TASK_SETS", "Grade", "SimpleTask", "Task", "TaskSet", "load_task", "split_reference", "task_set"]

@@ -1,4 +1,4 @@
-"""Tools that a text refers to: `package.module:attribute`, `file.py` and `file.py:attribute`."""
+"""Objects that a text refers to: `package.module:attribute`, `file.py` and `file.py:attribute`."""
 
 import ast
 import hashlib
@@ -90,12 +90,17 @@ def _place_of(error: BaseException, source: str) -> str:
 def load_function(reference: str, takes: str) -> Callable[..., Any]:
     """Return the function at `package.module:function` or `file.py:function`. `takes` says in an error what it must
     take. Raises: `ConfigError`."""
-    place, _, attribute = reference.rpartition(":")
-    module = load_file(Path(place)) if place.endswith(".py") else load_module(place, reference)
-    found = attribute_of(module, attribute, reference)
+    found = load_reference(reference)
     if not callable(found):
         raise ConfigError(f"{reference!r} is {found!r:.100}; name a function that takes {takes}")
     return found  # type: ignore[no-any-return]
+
+
+def load_reference(reference: str) -> Any:
+    """Return the object at `package.module:attribute` or `file.py:attribute`. Raises: `ConfigError`."""
+    place, _, attribute = reference.rpartition(":")
+    module = load_file(Path(place)) if place.endswith(".py") else load_module(place, reference)
+    return attribute_of(module, attribute, reference)
 
 
 def attribute_of(module: ModuleType, name: str, text: str) -> Any:

@@ -18,7 +18,7 @@ from treadle.export.groups import Group
 from treadle.export.token_exporter import TOKEN_FORMATS, encode_group, sampled_mask
 from treadle.export.token_files import open_group_writer, read_group_file
 from treadle.export.token_formats.native import FORMAT as NATIVE
-from treadle.export.token_formats.native import read_groups, read_loss
+from treadle.export.token_formats.native import read_groups
 from treadle.trajectory.tokens.types import TokenGrade, Trajectory
 
 EXACT = [name for name in TOKEN_FORMATS.names() if TOKEN_FORMATS.load(name).needs is TokenGrade.TOKEN_EXACT]
@@ -200,7 +200,7 @@ def test_weights_are_kept_or_refused(name: str) -> None:
         return [0.5 * flag for flag in trajectory.sampled_T]
 
     if name == "tokens":
-        assert read_loss(write(group, name, halve)[0]) == halve(group.rollouts[0].trajectories[0])
+        assert write(group, name, halve)[0]["loss"] == halve(group.rollouts[0].trajectories[0])
     elif name == "verifiers":
         nodes = write(group, name, halve)[0]["nodes"]
         assert [node["loss_weights"]["treadle"] for node in nodes if "loss_weights" in node] == [

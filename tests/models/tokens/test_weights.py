@@ -26,7 +26,9 @@ CHAT = {
 class Engine:
     """A server whose answers wait for `go` after their first piece, with the control of vLLM."""
 
-    def __init__(self, *, is_stream=True):
+    def __init__(self, *, is_stream=True, version="0.20.0", is_whole=True):
+        self.version = version
+        self.is_whole = is_whole
         self.go = asyncio.Event()
         self.begun = asyncio.Event()
         self.is_stream = is_stream
@@ -45,6 +47,10 @@ class Engine:
         if request.path.endswith("/chat/completions"):
             self.begun.set()
             return Reply(CHAT, before=self.go)
+        if request.path == "/v1/models":
+            return Reply({"object": "list", "data": [{"id": "m", "owned_by": "vllm"}]})
+        if request.path == "/version":
+            return Reply({"version": self.version})
         if request.path != "/v1/completions":
             return Reply({}, 404)
         self.begun.set()
@@ -59,7 +65,17 @@ class Engine:
             last = msgspec.json.decode(rest[0])
             last["choices"][0] |= {"token_ids": [], "logprobs": None, "finish_reason": "abort"}
             rest = [msgspec.json.encode(last), b"[DONE]"]
+        elif self.version == "0.33.0":
+            rest = [with_versions(rest[0]), *rest[1:]] if self.is_whole else []
         yield sse(rest)
+
+
+def with_versions(event):
+    """Return the last event of an answer with the weights that sampled its tokens."""
+    last = msgspec.json.decode(event)
+    spans = [{"version": "1", "start": 0, "end": 1}, {"version": "2", "start": 1, "end": 4}]
+    last["choices"][0]["weight_versions"] = spans
+    return msgspec.json.encode(last)
 
 
 class Sampled:
@@ -135,27 +151,35 @@ async def test_an_answer_that_is_not_streamed_is_aborted_with_no_tokens():
     assert (made.token_ids, made.finish, made.weight_version) == (b"", None, "1")
 
 
-async def test_keep_says_which_weights_sampled_which_tokens():
-    """Rules out that tokens of several versions are all said to be of the newest one."""
-    engine = Engine()
+@pytest.mark.parametrize("is_whole", [True, False])
+async def test_keep_says_which_weights_sampled_which_tokens(is_whole):
+    """Rules out that tokens of several versions are all said to be of the newest one, and that the versions follow
+    from when the ids arrived, since a gateway may hold them back. If the end of the stream is lost, no version is
+    known."""
+    engine = Engine(version="0.33.0", is_whole=is_whole)
     async with serve(engine) as server:
         weights = Weights("1", [VllmControl("m", base_url=server.base_url)])
         first = Sampled(server, weights)
         await first.first.wait()
         await weights.update("2", nothing, "keep")
         made = await first.task
-    assert unpack_ids(made.token_ids) == IDS
-    assert made.finish is FinishReason.STOP
-    assert made.versions == ((2, "1"), (2, "2"))
-    assert made.weight_version == "2"
+    if is_whole:
+        assert unpack_ids(made.token_ids) == IDS
+        assert made.finish is FinishReason.STOP
+        assert made.versions == ((1, "1"), (3, "2"))
+        assert made.weight_version == "2"
+    else:
+        assert unpack_ids(made.token_ids) == IDS[:2]
+        assert (made.finish, made.versions, made.weight_version) == (None, (), None)
     assert engine.paused == ["/pause?mode=keep", "/update_weight_version", "/resume"]
 
 
-async def test_keep_waits_for_answers_whose_tokens_cannot_be_told_apart():
-    engine = Engine(is_stream=False)
+@pytest.mark.parametrize("is_stream", [True, False])
+async def test_keep_waits_for_answers_whose_tokens_cannot_be_told_apart(is_stream):
+    engine = Engine(is_stream=is_stream)
     async with serve(engine) as server:
         weights = Weights("1", [VllmControl("m", base_url=server.base_url)])
-        first = Sampled(server, weights, is_stream=False)
+        first = Sampled(server, weights, is_stream=is_stream)
         await engine.begun.wait()
         update = asyncio.create_task(weights.update("2", nothing, "keep"))
         await settle()

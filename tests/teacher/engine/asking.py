@@ -4,9 +4,9 @@ import json
 from typing import Any
 
 from treadle.core.types import Message, Role, ToolSpec
+from treadle.formats.engine.types import to_openai
 from treadle.tasks.files import TASK_SET
 from treadle.teacher.engine import EngineApp
-from treadle.teacher.engine.template import to_json_tools
 
 TASK = TASK_SET.get("csv_sum-0001")
 PATH = {"type": "object", "properties": {"file_path": {"type": "string"}}}
@@ -16,7 +16,7 @@ MESSAGES = [Message(Role.SYSTEM, TASK.instructions), Message(Role.USER, TASK.inp
 
 def chat(model: str = "oracle", **fields: Any) -> dict[str, Any]:
     messages = [{"role": item.role.value, "content": item.content} for item in MESSAGES]
-    return {"model": model, "messages": messages, "tools": to_json_tools(TOOLS), **fields}
+    return {"model": model, "messages": messages, "tools": [to_openai(tool) for tool in TOOLS], **fields}
 
 
 def prompt_of(app: EngineApp, model: str = "oracle") -> list[int]:

@@ -8,10 +8,10 @@ import transformers
 from tests.teacher.engine.asking import MESSAGES, TOOLS
 
 from treadle.core.types import Message, Role, ToolCall
+from treadle.formats.engine.types import to_openai
 from treadle.teacher.engine import Template, Variant, export_tokenizer, logprobs_of, tokenizer
 from treadle.teacher.engine.bpe import train
 from treadle.teacher.engine.policy import make_policy
-from treadle.teacher.engine.template import to_json_tools
 
 CALLS = (ToolCall("1", "read_file", '{"file_path":"b","a":1}'), ToolCall("2", "list_files", "{}"))
 TRANSCRIPT = [
@@ -36,9 +36,9 @@ def to_wire(message: Message) -> dict:
 
 def test_training_is_deterministic_and_makes_texts_ambiguous():
     texts = ["the cat", "the hat", "that cat sat"] * 3
-    assert train(texts, 20, ("<end>",)).merges == train(texts, 20, ("<end>",)).merges
+    assert train(texts, 20).merges == train(texts, 20).merges
     bpe = tokenizer()
-    assert bpe.size == len(set(bpe.contents)) + 3
+    assert bpe.size == len(set(bpe.contents.values())) + 3
     text = MESSAGES[1].content
     ids = bpe.encode(text)
     assert bpe.decode(ids) == text
@@ -56,7 +56,7 @@ def test_the_exported_tokenizer_and_template_are_those_of_the_engine(tmp_path, v
     for messages, tools in ((TRANSCRIPT, TOOLS), (TRANSCRIPT[1:], TOOLS), (TRANSCRIPT, [])):
         text = loaded.apply_chat_template(
             [to_wire(message) for message in messages],
-            tools=to_json_tools(tools) or None,
+            tools=[to_openai(tool) for tool in tools] or None,
             add_generation_prompt=True,
             tokenize=False,
         )

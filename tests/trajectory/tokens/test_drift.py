@@ -162,7 +162,11 @@ async def test_a_compacted_context() -> None:
         await session.send("And now?")
     graph = load_tokens(made.journal, "run", decode=decode)
     assert graph.conservation.faults == ()
-    assert drift(graph).kind is Drift.COMPACTION
+    # The summary was sampled too, and is a branch of its own.
+    kinds = [item.drift.kind for item in graph.trajectories if item.drift is not None]
+    assert kinds == [Drift.COMPACTION, Drift.COMPACTION]
+    assert [len(item.spans) for item in graph.trajectories] == [3, 1, 1]
+    assert graph.conservation.inferences == 5
 
 
 async def test_a_message_that_changes_what_stands_before_it() -> None:

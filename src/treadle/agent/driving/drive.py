@@ -217,4 +217,4 @@ def grade_run(driver: Driver, task: Task) -> None:
         return
     files = {} if sandbox is None else {path: sandbox.read(path) for path in sandbox.paths()}
     grade = task.check(state.output, files)
-    driver.put(e.Rewarded(reward=grade.reward, detail=grade.detail))
+    driver.put(e.Rewarded(reward=grade.reward, detail=grade.detail or None))

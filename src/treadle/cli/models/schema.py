@@ -1,9 +1,7 @@
 """`treadle models schema`: the JSON Schema of treadle.toml."""
 
-import msgspec
-
 from treadle.cli.exit import ExitCode
-from treadle.cli.terminal.output import print_lines
+from treadle.cli.terminal.output import print_schema
 
 EXAMPLES = (
     "treadle models schema",
@@ -15,5 +13,5 @@ def schema() -> int:
     """Print the JSON Schema of treadle.toml, which editors use to complete and check it."""
     from treadle.models.config.file import config_schema
 
-    print_lines([msgspec.json.format(msgspec.json.encode(config_schema()), indent=2)])
+    print_schema(config_schema())
     return ExitCode.DONE

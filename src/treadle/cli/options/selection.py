@@ -7,6 +7,7 @@ from typing import Annotated, Any, Self, TypeAlias
 import typer
 from msgspec import Struct
 
+from treadle.agent.task import split_reference
 from treadle.cli.options.signature import make_parameter
 from treadle.cli.work.listing import FAILED, FILTERS
 from treadle.core.errors import ConfigError
@@ -71,7 +72,7 @@ class Selection(Struct, frozen=True):
         """The journal's filter for the options, but for `listed`."""
         status = self.status
         reason = StopReason.ERROR if status == FAILED else status if status in tuple(StopReason) else None
-        task_set, _, task_id = (self.task or "").partition(":")
+        task_set, task_id = split_reference(self.task or "")
         return RunFilter(
             stop_reason=reason,
             is_finished=None if reason is None else True,

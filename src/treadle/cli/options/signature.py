@@ -51,9 +51,14 @@ class Row(NamedTuple):
 class FieldOptions:
     """One option for each field of a `Struct`, none of them required. An option that is not given is `None`."""
 
-    def __init__(self, struct: type[Struct], rows: Mapping[str, Row], panel: str) -> None:
+    def __init__(
+        self, struct: type[Struct], rows: Mapping[str, Row], panel: str | None, *, is_all: bool = True
+    ) -> None:
+        """Make options. Without `is_all`, only the fields in `rows` are options."""
         self._struct = struct
-        self._fields = {field.name: field for field in msgspec.structs.fields(struct)}
+        self._fields = {
+            field.name: field for field in msgspec.structs.fields(struct) if is_all or field.name in rows
+        }
         self._rows = rows
         self._panel = panel
 
@@ -77,7 +82,8 @@ class FieldOptions:
         metavar = next((unit for suffix, unit in _UNITS.items() if name.endswith(suffix)), metavar)
         text = row.help
         if isinstance(default, int | float | StrEnum) and not isinstance(default, bool):
-            text = f"{text} Default: {default}.".lstrip()
+            shown = f"{default:g}" if isinstance(default, float) else default
+            text = f"{text} Default: {shown}.".lstrip()
         option = typer.Option(
             *self._names(name),
             metavar=row.metavar or metavar,

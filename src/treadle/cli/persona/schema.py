@@ -1,9 +1,7 @@
 """`treadle persona schema`: the JSON Schema of a persona's file."""
 
-import msgspec
-
 from treadle.cli.exit import ExitCode
-from treadle.cli.terminal.output import print_lines
+from treadle.cli.terminal.output import print_schema
 
 EXAMPLES = (
     "treadle persona schema",
@@ -15,5 +13,5 @@ def schema() -> int:
     """Print the JSON Schema of a persona's file, which editors use to complete and check it."""
     from treadle.context.personas.model import persona_schema
 
-    print_lines([msgspec.json.format(msgspec.json.encode(persona_schema()), indent=2)])
+    print_schema(persona_schema())
     return ExitCode.DONE

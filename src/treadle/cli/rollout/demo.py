@@ -89,7 +89,7 @@ def _prepare(out: Path) -> Path:
     """Remove what an earlier demo left, and return the place of the configuration. Raises: `ConfigError`."""
     config = out / "rollout.yaml"
     if out.exists() and not config.exists() and any(out.iterdir()):
-        raise ConfigError(f"--out {str(out)!r} is there and no demo; choose another folder")
+        raise ConfigError(f"--out {str(out)!r} has files that are not of a demo; choose another folder")
     try:
         shutil.rmtree(out, ignore_errors=True)
         out.mkdir(parents=True)

@@ -34,6 +34,16 @@ def report(
             "--renderer", metavar="NAME", help="What makes text of token ids: hf:FOLDER or family:NAME."
         ),
     ] = None,
+    journal: Annotated[
+        str | None,
+        typer.Option(
+            "--journal",
+            "-j",
+            envvar="TREADLE_JOURNAL",
+            metavar="PATH",
+            help="The address of the rollouts' journal, if it needs a password.",
+        ),
+    ] = None,
     is_json: o.IsJson = False,
 ) -> int:
     """Write a report of rollouts as one HTML file: rewards, groups, lengths, tools, drift and tokens.
@@ -53,7 +63,7 @@ def report(
     with bar("reading", len(stored.entries), is_json=is_json) as advance:
 
         def groups() -> Iterator[Group]:
-            for group in read_groups(folder, stored):
+            for group in read_groups(folder, stored, journal):
                 yield group
                 advance(group.group_id)
 

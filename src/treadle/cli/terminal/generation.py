@@ -1,17 +1,13 @@
 """Views of a generation: lines for a pipe or a file, and lines of JSON. `board` has the view for a terminal."""
 
-import time
 from collections import deque
 from collections.abc import Mapping
 from typing import TypeAlias
 
-from treadle.cli.terminal.notices import JsonLines, NoticeView, Silence
+from treadle.cli.terminal.notices import JsonLines, LinesOfText, NoticeView, Silence
 from treadle.cli.terminal.output import (
-    clean,
     is_live,
-    print_note,
     shorten,
-    stdout,
     write_cost,
     write_count,
     write_seconds,
@@ -19,8 +15,6 @@ from treadle.cli.terminal.output import (
 from treadle.core.types import Json
 from treadle.datagen.progress import Notice, Progress, SampleEnded, TopicExpanded, TopicsReady
 
-LINE_SECONDS = 5.0
-"""How often a line is printed into a pipe, apart from milestones."""
 _PACE_SECONDS = 60.0
 _PACE_ROWS = 20
 
@@ -42,21 +36,19 @@ def make_generation_view(name: str, *, is_json: bool, is_quiet: bool) -> Generat
     return Board(name)
 
 
-class PlainLines:
-    """A view that prints one line every few seconds, and one for each milestone, without control characters."""
+class PlainLines(LinesOfText[Progress]):
+    """A view that prints one line every few seconds, and one for each milestone."""
 
     def __init__(self, name: str) -> None:
-        self._name = name
+        super().__init__(name, write_stopping)
         self._pace = Pace()
-        self._printed_at = time.monotonic()
-        self._is_closed = False
 
     def on_notice(self, notice: Notice, progress: Progress) -> None:
         """See `NoticeView.on_notice`."""
         if isinstance(notice, TopicsReady):
-            self._say(write_topics(notice))
+            self.say(write_topics(notice))
         elif isinstance(notice, TopicExpanded) and notice.error is not None:
-            self._say(
+            self.say(
                 f"no subtopics for {shorten(' › '.join(notice.path), 100)!r}: {shorten(notice.error, 200)}"
             )
         elif (
@@ -64,30 +56,19 @@ class PlainLines:
             and progress.kept == progress.resumed + 1
             and notice.status == "kept"
         ):
-            self._say(self._write(progress))
-        elif time.monotonic() - self._printed_at >= LINE_SECONDS:
+            self.say(self._write(progress))
+        elif self.is_due:
             text = write_expanded(notice) if isinstance(notice, TopicExpanded) else self._write(progress)
-            self._say(text)
-
-    def on_stop(self, progress: Progress) -> None:
-        """See `NoticeView.on_stop`."""
-        print_note(write_stopping(progress))
+            self.say(text)
 
     def finish(self, progress: Progress, summary: Mapping[str, Json]) -> None:
         """See `NoticeView.finish`."""
-        self._say(" · ".join([write_rows(progress), *write_faults(progress), *write_use(progress)]))
-
-    def close(self) -> None:
-        """See `NoticeView.close`."""
+        self.say(" · ".join([write_rows(progress), *write_faults(progress), *write_use(progress)]))
 
     def _write(self, progress: Progress) -> str:
         self._pace.note(progress)
         parts = [write_rows(progress), *write_faults(progress), f"{progress.in_flight} in flight"]
         return " · ".join([*parts, *self._pace.write(progress), *write_use(progress)])
-
-    def _say(self, text: str) -> None:
-        self._printed_at = time.monotonic()
-        stdout().print(clean(f"{self._name}: {text}"), soft_wrap=True)
 
 
 class Pace:

@@ -1,14 +1,18 @@
-"""Views of long work that tells what happens in notices: silence, and lines of JSON. They fit any work."""
+"""Views of long work that tells what happens in notices. Silence and lines of JSON fit any work; the views in lines
+of text and on a terminal are made of the classes here."""
 
+import time
 from collections.abc import Callable, Mapping
 from typing import Any, Generic, Protocol, TypeVar
 
 import msgspec
 from msgspec import Struct
 
-from treadle.cli.terminal.output import print_json, print_lines, print_note
+from treadle.cli.terminal.output import clean, print_json, print_lines, print_note, stdout
 from treadle.core.types import Json
 
+_LINE_SECONDS = 5.0
+"""How often a line with the counts is printed into a pipe."""
 N = TypeVar("N", bound=Struct, contravariant=True)
 P = TypeVar("P", bound=Struct, contravariant=True)
 
@@ -53,6 +57,26 @@ class Silence(Generic[P]):
 
     def close(self) -> None:
         """See `NoticeView.close`."""
+
+
+class LinesOfText(Silence[P]):
+    """The base of views that print one line every few seconds, and one for each milestone, without control
+    characters."""
+
+    def __init__(self, name: str, write_stopping: Callable[[P], str]) -> None:
+        super().__init__(write_stopping)
+        self._name = name
+        self._printed_at = time.monotonic()
+
+    @property
+    def is_due(self) -> bool:
+        """Whether a line with the counts is to be printed now."""
+        return time.monotonic() - self._printed_at >= _LINE_SECONDS
+
+    def say(self, text: str) -> None:
+        """Print a line."""
+        self._printed_at = time.monotonic()
+        stdout().print(clean(f"{self._name}: {text}"), soft_wrap=True)
 
 
 class JsonLines(Silence[P]):

@@ -7,7 +7,7 @@ import os
 import re
 import shlex
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
@@ -17,6 +17,7 @@ import msgspec
 
 from treadle.core.errors import MistakesError, TreadleError, UntrustedError
 from treadle.core.masking import hide_password
+from treadle.core.types import Json
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -145,6 +146,28 @@ def print_lines(lines: Iterable[bytes]) -> None:
 def print_json(*values: Any) -> None:
     """Print each value as a line of JSON, and flush them."""
     print_lines(map(msgspec.json.encode, values))
+
+
+def print_schema(schema: Json) -> None:
+    """Print a JSON Schema in several lines, for people and editors."""
+    print_lines([msgspec.json.format(msgspec.json.encode(schema), indent=2)])
+
+
+def take_stdout() -> Callable[[Any], None]:
+    """Return a function that prints a value as a line of JSON on standard output.
+
+    What anything else in this process and its children writes there goes to standard error from now on.
+    """
+    flush()
+    output = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)
+
+    def print_value(value: Any) -> None:
+        with _writing():
+            output.write(msgspec.json.encode(value) + b"\n")
+            output.flush()
+
+    return print_value
 
 
 def print_bytes(data: bytes) -> None:

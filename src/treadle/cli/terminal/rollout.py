@@ -1,18 +1,13 @@
 """Views of rollouts: a live one for a terminal, lines for a pipe or a file, and lines of JSON."""
 
-import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, TypeAlias
 
 from treadle.cli.terminal.drawing import Drawing, append_bar, join
-from treadle.cli.terminal.generation import LINE_SECONDS
-from treadle.cli.terminal.notices import JsonLines, NoticeView, Silence
+from treadle.cli.terminal.notices import JsonLines, LinesOfText, NoticeView, Silence
 from treadle.cli.terminal.output import (
-    clean,
     is_live,
-    print_note,
     shorten,
-    stdout,
     write_cost,
     write_count,
     write_seconds,
@@ -27,6 +22,8 @@ RolloutView: TypeAlias = NoticeView[Notice, Progress]
 """A view of rollouts."""
 _HINT = "Ctrl-C finishes the groups in flight and stops; a second Ctrl-C stops at once"
 _SHORT_HINT = "Ctrl-C: finish and stop; twice: stop now"
+_ENDED = {"dropped": "was dropped", "failed": "failed"}
+"""How a group ended that is not delivered."""
 _SHOWN_GROUPS = 6
 """How many of the newest groups are shown."""
 
@@ -43,38 +40,32 @@ def make_rollout_view(name: str, noun: str, *, is_json: bool, is_quiet: bool) ->
     return RolloutBoard(name, noun)
 
 
-class PlainLines:
-    """A view that prints one line every few seconds, and one for each dropped group, without control characters."""
+class PlainLines(LinesOfText[Progress]):
+    """A view that prints one line every few seconds, and one for each dropped group."""
 
     def __init__(self, name: str, noun: str) -> None:
-        self._name = name
+        super().__init__(name, write_stopping)
         self._noun = noun
-        self._printed_at = time.monotonic()
+        self._told: set[str] = set()
+        """The errors that were printed since the newest line of counts."""
 
     def on_notice(self, notice: Notice, progress: Progress) -> None:
         """See `NoticeView.on_notice`."""
         if isinstance(notice, GroupEnded) and notice.reason is not None:
-            self._say(f"{notice.group_id} was {notice.status}: {shorten(notice.reason, 200)}")
+            self.say(f"{notice.group_id} {_ENDED[notice.status]}: {shorten(notice.reason, 200)}")
         elif isinstance(notice, RolloutRetried):
-            self._say(f"{notice.run_id} is tried again: {shorten(notice.error, 200)}")
-        elif time.monotonic() - self._printed_at >= LINE_SECONDS:
-            self._say(" · ".join([part for line in write_lines(progress, self._noun) for part in line]))
-
-    def on_stop(self, progress: Progress) -> None:
-        """See `NoticeView.on_stop`."""
-        print_note(write_stopping(progress))
+            # If a server fails, all rollouts in flight fail with the same text.
+            if notice.error not in self._told:
+                self._told.add(notice.error)
+                self.say(f"{notice.run_id} is tried again: {shorten(notice.error, 200)}")
+        elif self.is_due:
+            self._told.clear()
+            self.say(" · ".join([part for line in write_lines(progress, self._noun) for part in line]))
 
     def finish(self, progress: Progress, summary: Mapping[str, Json]) -> None:
         """See `NoticeView.finish`."""
         lines = write_lines(progress, self._noun, is_over=True)
-        self._say(" · ".join([part for line in lines for part in line]))
-
-    def close(self) -> None:
-        """See `NoticeView.close`."""
-
-    def _say(self, text: str) -> None:
-        self._printed_at = time.monotonic()
-        stdout().print(clean(f"{self._name}: {text}"), soft_wrap=True)
+        self.say(" · ".join([part for line in lines for part in line]))
 
 
 class RolloutBoard(Drawing):
@@ -191,5 +182,11 @@ def _write_faults(progress: Progress) -> list[str]:
 
 def write_stopping(progress: Progress) -> str:
     """Return the text that says what the first Ctrl-C does."""
+    if not progress.in_flight and progress.undelivered:
+        groups = write_count(progress.undelivered, "group")
+        stay = "stays" if progress.undelivered == 1 else "stay"
+        return (
+            f"stopping: {groups} that no sink has taken {stay} in the folder; press Ctrl-C again to stop now"
+        )
     flight = write_count(progress.in_flight, "rollout")
     return f"stopping: the groups of {flight} in flight will be finished; press Ctrl-C again to stop now"

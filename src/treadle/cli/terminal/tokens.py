@@ -57,7 +57,7 @@ def print_tokens(
         if (why := _explain(item)) is not None:
             console.print(why, style="yellow", soft_wrap=True)
         if item.grade is TokenGrade.TEXT:
-            console.print("the server returned no token ids: treadle show RUN shows the text", style="dim")
+            console.print("the server returned no token ids; leave out --tokens to see the text", style="dim")
         else:
             decode = graph.find_decode(item.tokenizer)
             console.print(_draw(item, decode, is_full=is_full), soft_wrap=True)

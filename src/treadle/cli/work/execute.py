@@ -123,11 +123,18 @@ async def run_limited(jobs: Sequence[Callable[[], Coroutine[Any, Any, None]]], l
 
 
 def call_at_end_of_stdin(loop: asyncio.AbstractEventLoop, callback: Callable[[], object]) -> None:
-    """Call `callback` in `loop` when standard input ends, for example because the parent process died."""
+    """Call `callback` in `loop` when standard input ends, for example because the parent process died.
+
+    For anything else in this process and its children, standard input is empty from now on.
+    """
+    kept = os.dup(0)
+    empty = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(empty, 0)
+    os.close(empty)
 
     def watch() -> None:
         # sys.stdin has a lock that a thread must not hold when Python exits.
-        while os.read(0, 4096):
+        while os.read(kept, 4096):
             pass
         with contextlib.suppress(RuntimeError):
             loop.call_soon_threadsafe(callback)

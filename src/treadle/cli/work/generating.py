@@ -1,9 +1,10 @@
 """The work of `treadle generate`: applies the options to the configuration, and runs the generation."""
 
-from collections.abc import Mapping
+import asyncio
+from collections.abc import Coroutine, Mapping
 from pathlib import Path
+from typing import Any
 
-import msgspec
 from msgspec import Struct
 
 from treadle.cli.exit import ExitCode
@@ -11,22 +12,18 @@ from treadle.cli.options import shared as o
 from treadle.cli.terminal.generation import make_generation_view
 from treadle.cli.terminal.output import (
     print_bytes,
-    print_error,
-    print_interrupted,
-    print_lines,
     print_note,
     write_command,
-    write_count,
 )
 from treadle.cli.terminal.plan import print_plan
-from treadle.cli.work.execute import execute_until_stopped
+from treadle.cli.work.long_work import LongWork
 from treadle.core.errors import ConfigError
 from treadle.core.overrides import read_change
 from treadle.core.types import Json
 from treadle.datagen.config.estimate import estimate, measure_folder
 from treadle.datagen.config.load import Loaded, check_plan, load_config
+from treadle.datagen.config.model import Config
 from treadle.datagen.config.models import try_models
-from treadle.datagen.config.schema import schema
 from treadle.datagen.config.starter import starter
 from treadle.datagen.dataset.folder import Folder
 from treadle.datagen.generate import Options, Result
@@ -72,12 +69,6 @@ class Changes(Struct, frozen=True):
         return write_command("generate", str(path), **self.options, set=self.settings)
 
 
-def print_schema() -> int:
-    """Print the JSON Schema of configurations."""
-    print_lines([msgspec.json.format(msgspec.json.encode(schema()), indent=2)])
-    return ExitCode.DONE
-
-
 def print_starter() -> int:
     """Print a configuration to start from."""
     print_bytes(starter().encode())
@@ -120,77 +111,45 @@ def run(
             print_note(note)
     assert path is not None
     options = Options(retry_failed=retry_failed, accept_changes=accept_changes)
-    return _Drive(path, loaded, changes, shown).run(options)
+    check_plan(loaded)
+    # The check comes first, because its error must not be printed into the view.
+    return _Generation(loaded.config, options, changes.command(path), shown).run()
 
 
-class _Drive:
-    """One generation, from its view to its exit code."""
+class _Generation(LongWork[Notice, Progress, Result]):
+    """The work of one generation."""
 
-    def __init__(self, path: Path, loaded: Loaded, changes: Changes, shown: o.ViewOptions) -> None:
-        self._loaded = loaded
-        self._shown = shown
-        check_plan(loaded)
-        # The check comes first, because its error must not be printed into the view.
-        self._view = make_generation_view(loaded.config.name, is_json=shown.is_json, is_quiet=shown.is_quiet)
-        self._progress = Progress()
-        self._again = changes.command(path)
+    PARTS = "samples"
+    DONE = "kept"
 
-    def run(self, options: Options) -> int:
-        """Generate the dataset, and return the exit code."""
-        folder = Folder(self._loaded.config.output.path)
-        view = self._view
-        try:
-            result = execute_until_stopped(
-                lambda stop: generate_dataset(
-                    self._loaded.config, folder, listener=self._listen, stop=stop, options=options
-                ),
-                lambda: view.on_stop(self._progress),
-            )
-        except KeyboardInterrupt:
-            view.close()
-            kept = write_count(self._progress.kept, "row")
-            print_interrupted(f"; {kept} kept; go on with: {self._again}")
-            return ExitCode.INTERRUPTED
-        except BaseException:
-            view.close()
-            raise
-        view.finish(result.progress, {"end": result.end.reason, "folder": str(folder.path)})
-        return self._report(result)
+    def __init__(self, config: Config, options: Options, again: str, shown: o.ViewOptions) -> None:
+        view = make_generation_view(config.name, is_json=shown.is_json, is_quiet=shown.is_quiet)
+        super().__init__(view, Progress(), "row", again, shown)
+        self._config = config
+        self._options = options
 
-    def _listen(self, notice: Notice, progress: Progress) -> None:
-        self._progress = progress
-        self._view.on_notice(notice, progress)
+    def start(self, stop: asyncio.Event) -> Coroutine[Any, Any, Result]:
+        """See `LongWork.start`."""
+        folder = Folder(self._config.output.path)
+        return generate_dataset(self._config, folder, listener=self.listen, stop=stop, options=self._options)
 
-    def _report(self, result: Result) -> int:
-        """Print why the generation ended and what can be done now, and return the exit code."""
-        reason, folder = result.end.reason, result.folder
-        missing = result.progress.wanted - result.progress.kept
-        code = ExitCode.DONE
-        if reason == "stopped":
-            print_interrupted(f"; go on with: {self._again}")
-            code = ExitCode.INTERRUPTED
-        elif reason == "failures":
-            print_error(f"too many samples failed, the last one with: {result.end.error}")
-            print_note(f"{write_count(missing, 'row')} missing; go on later with: {self._again}")
-            code = ExitCode.FAILED
-        elif reason != "done":
-            stats = write_command("dataset", "stats", str(folder.path))
-            print_error(f"{write_count(missing, 'row')} missing: {_LIMITS[reason].format(stats=stats)}")
-            code = ExitCode.LIMIT
-        if not self._shown.is_quiet and not self._shown.is_json and result.progress.kept:
+    def count(self, progress: Progress) -> tuple[int, int]:
+        """See `LongWork.count`."""
+        return progress.kept, progress.wanted
+
+    def explain_max_items(self, result: Result) -> str:
+        """See `LongWork.explain_max_items`."""
+        stats = write_command("dataset", "stats", str(result.folder.path))
+        return (
+            f"too many samples were rejected; see the reasons with `{stats}`, try them again with --retry-failed, "
+            "or raise generation.max_attempts"
+        )
+
+    def report(self, result: Result) -> int:
+        """See `LongWork.report`."""
+        code, folder = super().report(result), result.folder
+        if not self.shown.is_quiet and not self.shown.is_json and result.progress.kept:
             print_note(f"rows: {folder.rows}   card: {folder.card}   report: {folder.report}")
             print_note(f"look at them: {write_command('dataset', 'show', str(folder.path))}")
             print_note(f"check them: {write_command('dataset', 'verify', str(folder.path))}")
         return code
-
-
-_LIMITS = {
-    "max_cost_usd": "limits.max_cost_usd is reached; raise it and run the same command",
-    "unknown_cost": "the cost of an answer is unknown, so that limits.max_cost_usd cannot be kept; give the "
-    "model a price and use another folder, or delete this limit",
-    "max_tokens": "limits.max_tokens is reached; raise it and run the same command",
-    "max_seconds": "limits.max_seconds is reached; raise it and run the same command",
-    "max_items": "too many samples were rejected; see the reasons with `{stats}`, try them again "
-    "with --retry-failed, or raise generation.max_attempts",
-}
-"""The texts for the reasons of an early end."""

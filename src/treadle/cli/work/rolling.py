@@ -1,10 +1,10 @@
 """The work of `treadle rollout`: applies the options to the configuration, and makes the rollouts."""
 
-from collections.abc import Mapping
+import asyncio
+from collections.abc import Coroutine, Mapping
 from pathlib import Path
 from typing import Any
 
-import msgspec
 from msgspec import Struct
 
 from treadle.cli.exit import ExitCode
@@ -13,18 +13,18 @@ from treadle.cli.terminal.output import (
     OptionValue,
     print_error,
     print_interrupted,
-    print_lines,
     print_note,
     write_command,
     write_count,
 )
 from treadle.cli.terminal.rollout import make_rollout_view
-from treadle.cli.work.execute import execute_until_stopped
+from treadle.cli.work.long_work import LongWork
 from treadle.core.errors import ConfigError
+from treadle.core.masking import hide_password
 from treadle.core.overrides import read_change
 from treadle.core.types import Json
 from treadle.rollout.config import Config
-from treadle.rollout.load import load_config, schema
+from treadle.rollout.load import load_config
 from treadle.rollout.progress import Notice, Progress
 from treadle.rollout.rollouts import Result, Rollouts
 
@@ -78,12 +78,6 @@ def _read_weight(text: str) -> tuple[str, float]:
     return spec.scorer, spec.weight
 
 
-def print_schema() -> int:
-    """Print the JSON Schema of configurations."""
-    print_lines([msgspec.json.format(msgspec.json.encode(schema()), indent=2)])
-    return ExitCode.DONE
-
-
 def run(path: Path | None, changes: Changes, shown: o.ViewOptions) -> int:
     """Make the rollouts, or continue them, and return the exit code."""
     return drive(changes.load(path), changes.command(path), shown)
@@ -92,76 +86,50 @@ def run(path: Path | None, changes: Changes, shown: o.ViewOptions) -> int:
 def drive(config: Config, again: str, shown: o.ViewOptions) -> int:
     """Make the rollouts of a configuration, or continue them, and return the exit code. `again` is the command that
     continues them."""
-    return _Drive(config, again, shown).run()
+    return _Rollouts(config, again, shown).run()
 
 
-class _Drive:
-    """The rollouts of one configuration, from their view to the exit code."""
+class _Rollouts(LongWork[Notice, Progress, Result]):
+    """The work on the rollouts of one configuration."""
+
+    PARTS = "groups"
+    DONE = "delivered"
 
     def __init__(self, config: Config, again: str, shown: o.ViewOptions) -> None:
+        # A mistake of the configuration is an error here, which must not be printed into the view.
+        self._rollouts = Rollouts(config, listener=self.listen)
+        noun = config.deliver
+        view = make_rollout_view(config.name, noun, is_json=shown.is_json, is_quiet=shown.is_quiet)
+        super().__init__(view, Progress(), noun, again, shown)
         self._config = config
-        self._again = again
-        self._shown = shown
-        self._noun = config.deliver
-        self._progress = Progress()
-        self._rollouts = Rollouts(config, listener=self._listen)
-        self._view = make_rollout_view(
-            config.name, self._noun, is_json=shown.is_json, is_quiet=shown.is_quiet
-        )
 
-    def run(self) -> int:
-        """Make the rollouts, and return the exit code."""
-        view = self._view
-        try:
-            result = execute_until_stopped(self._rollouts.run, lambda: view.on_stop(self._progress))
-        except KeyboardInterrupt:
-            view.close()
-            done = write_count(self._progress.delivered, self._noun)
-            print_interrupted(f"; {done} delivered; go on with: {self._again}")
-            return ExitCode.INTERRUPTED
-        except BaseException:
-            view.close()
-            raise
-        view.finish(result.progress, {"end": result.end.reason, "folder": str(result.folder.path)})
-        return self._report(result)
+    def start(self, stop: asyncio.Event) -> Coroutine[Any, Any, Result]:
+        """See `LongWork.start`."""
+        return self._rollouts.run(stop)
 
-    def _listen(self, notice: Notice, progress: Progress) -> None:
-        self._progress = progress
-        self._view.on_notice(notice, progress)
+    def count(self, progress: Progress) -> tuple[int, int]:
+        """See `LongWork.count`."""
+        return progress.delivered, progress.wanted
 
-    def _report(self, result: Result) -> int:
-        """Print why the work ended and what can be done now, and return the exit code."""
-        reason, progress = result.end.reason, result.progress
-        missing = write_count(progress.wanted - progress.delivered, self._noun)
-        code = ExitCode.DONE
-        if reason == "stopped":
-            print_interrupted(f"; go on with: {self._again}")
+    def explain_max_items(self, result: Result) -> str:
+        """See `LongWork.explain_max_items`."""
+        return "too many groups were dropped; see the reasons above, or raise max_dropped"
+
+    def report(self, result: Result) -> int:
+        """See `LongWork.report`."""
+        code, folder = super().report(result), result.folder
+        if result.end.reason == "done" and (waiting := result.progress.undelivered):
+            print_interrupted(
+                f"; {write_count(waiting, 'group')} not taken by a sink yet; go on with: {self._again}"
+            )
             code = ExitCode.INTERRUPTED
-        elif reason == "failures":
-            print_error(f"too many groups failed, the last one with: {result.end.error}")
-            print_note(f"{missing} missing; go on later with: {self._again}")
-            code = ExitCode.FAILED
-        elif reason != "done":
-            print_error(f"{missing} missing: {_LIMITS[reason]}")
-            code = ExitCode.LIMIT
         if result.refusals:
             first = result.refusals[0]
             count = write_count(len(result.refusals), "group")
             print_error(f"{count} refused, such as {first.key} by {first.sink}: {first.reason}")
             code = ExitCode.FAILED
-        if not self._shown.is_quiet and not self._shown.is_json and progress.delivered:
-            folder = result.folder
-            print_note(f"groups: {folder.groups}   journal: {self._config.journal or folder.journal}")
+        if not self.shown.is_quiet and not self.shown.is_json and result.progress.delivered:
+            journal = hide_password(self._config.journal or str(folder.journal))
+            print_note(f"groups: {folder.groups}   journal: {journal}")
             print_note(f"look at them: {write_command('rollout', 'report', str(folder.path))}")
         return code
-
-
-_LIMITS = {
-    "max_cost_usd": "limits.max_cost_usd is reached; raise it and run the same command",
-    "unknown_cost": "the cost of an answer is unknown, so that limits.max_cost_usd cannot be kept; give the "
-    "model a price and use another folder, or delete this limit",
-    "max_tokens": "limits.max_tokens is reached; raise it and run the same command",
-    "max_seconds": "limits.max_seconds is reached; raise it and run the same command",
-    "max_items": "too many groups were dropped; see the reasons above, or raise max_dropped",
-}
-"""The texts for the reasons of an early end."""

@@ -11,7 +11,7 @@ from treadle.core import events as e
 from treadle.core.context import compact, find_room
 from treadle.core.state import State
 from treadle.core.tokens import weigh_message, weigh_tools
-from treadle.core.types import Message, Usage
+from treadle.core.types import Completion, Message, Usage
 
 _SUMMARY_SHARE = 24
 _SUMMARY_TOKENS = (64, 1_000)
@@ -44,6 +44,8 @@ class Summarised(Struct, frozen=True):
     """The model that was asked; `None` if none was."""
     usage: Usage | None = None
     cost_usd: float | None = 0.0
+    sampled: Completion | None = None
+    """The answer, if its engine returned the ids of its tokens."""
 
 
 def measure(state: State, tokens: int, *, is_refused: bool) -> Measured:
@@ -100,6 +102,7 @@ def make_event(measured: Measured, plan: Plan, reason: str, summarised: Summaris
         model=summarised.model,
         cost_usd=summarised.cost_usd,
         error=summarised.error,
+        sampled=summarised.sampled,
     )
     after = compact(tuple(measured.seen.messages), event, measured.seen.recalled)
     size = measured.sizes.tools + measured.ratio * sum([weigh_message(message) for message in after])

@@ -107,11 +107,6 @@ def read_groups(rows: Iterable[Mapping[str, Json]]) -> Iterator[Group]:
         yield FORMAT.read(list(found))
 
 
-def read_loss(row: Mapping[str, Json]) -> list[float]:
-    """Return the weights with which a row's tokens are trained on."""
-    return [float(weight) for weight in row["loss"]]
-
-
 def _write_branch(
     group: Group, rollout: Rollout, index: int, trajectory: Trajectory, loss: list[float]
 ) -> dict[str, Json]:

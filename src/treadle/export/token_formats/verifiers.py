@@ -10,6 +10,7 @@ Source: verifiers 0.4.0, `v1/graph.py` (`MessageNode`) and `v1/trace.py` (`Trace
 
 from collections.abc import Mapping
 
+from treadle.agent.task import split_reference
 from treadle.core.errors import ExportError
 from treadle.core.types import FinishReason, Json, Message, Role, StopReason
 from treadle.export.exporter import Column
@@ -64,7 +65,7 @@ def _write_trace(group: Group, rollout: Rollout, branches: list[Branch]) -> dict
     return {
         "version": TRACE_VERSION,
         "id": rollout.run_id,
-        "task": {"type": group.task.partition(":")[0], "data": {"name": group.task}, "key": group.task},
+        "task": {"type": split_reference(group.task)[0], "data": {"name": group.task}, "key": group.task},
         "agent": {"config": {}, "name": "agent"},
         "tools": tools,
         "nodes": nodes,

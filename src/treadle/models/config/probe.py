@@ -285,6 +285,27 @@ async def find_token_settings(model: Model) -> dict[str, bool]:
     return {"logprobs": True, "return_token_ids": True} if info is not None and info.gives_ids else {}
 
 
+async def check_vocabulary(model: Model) -> None:
+    """Check that the ids of the renderer of `model` have the same text for its server, if the server says it.
+
+    Raises: `ConfigError` if they have not; `TransportError`.
+    """
+    renderer: Renderer | None = getattr(_innermost(model), "renderer", None)
+    server = _server_of(model)
+    if renderer is None or server is None:
+        return
+    for ids in (renderer.encode(_SAMPLE), renderer.stop_token_ids[:1]):
+        ours, theirs = renderer.decode(ids), await server.find_text(ids)
+        # A server may leave special tokens out, and blanks at the ends.
+        if theirs is not None and theirs.strip() not in ("", ours.strip()):
+            raise ConfigError(
+                f"the renderer {renderer.name!r} is that of another model than the one at {server.server.origin}: "
+                f"the ids of {ours!r:.60} are {theirs!r:.60} there. Give the renderer of the model's own tokenizer"
+            )
+
+
+_SAMPLE = "Read 3 files in src/main and write 42 lines of Python"
+"""A text without anything that decoders may clean up, such as blanks before punctuation."""
 _NO_TOOLS = "for a model whose tool calls are text: a model of completions:..., with its format as an option"
 
 

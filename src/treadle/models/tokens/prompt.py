@@ -1,5 +1,4 @@
-"""The ids of a prompt as they are stored and as they are sent, so that neither is made of the other at each
-step."""
+"""The ids of a prompt, as they are stored and as they are sent, so that a step does not convert all of them."""
 
 from collections.abc import Iterator, Sequence
 from typing import overload

@@ -21,8 +21,8 @@ class UpdateMode(StrEnum):
     """They are aborted. What was sampled is kept if the model is sent token ids, and sampling goes on after it with
     the new weights; other models answer again from the beginning."""
     KEEP = "keep"
-    """The engine stops sampling for the update and goes on with the new weights. Only answers whose tokens are
-    counted as they arrive are kept, as it is known which weights sampled which of them; others are waited for."""
+    """The engine stops sampling for the update and goes on with the new weights. Only answers of engines that tell
+    which weights sampled which token are kept; others are waited for."""
 
 
 class EngineControl(Protocol):
@@ -78,12 +78,13 @@ class Weights:
             raise ConfigError(f"{model!r} is not a model behind one server, so its weights cannot change")
         found.weights = self
 
-    def sampling(self, *, is_counted: bool = False) -> "Sampling":
+    def sampling(self, *, tells_versions: bool = False) -> "Sampling":
         """Return a context in which one request is made.
 
-        It begins when no update is under way. `is_counted` says that `Sampling.count` is called for each piece.
+        It begins when no update is under way. `tells_versions` is true if the engine tells which weights sampled
+        which token.
         """
-        return Sampling(self, is_counted)
+        return Sampling(self, tells_versions)
 
     async def update(
         self, version: str, load: Callable[[], Awaitable[object]], mode: UpdateMode | str = UpdateMode.WAIT
@@ -111,26 +112,27 @@ class Weights:
                     await control.set_version(version)
                 self.version = version
                 for item in self._under_way:
-                    item.mark(version)
+                    item.version, item.is_changed = None, True
             finally:
                 await self._resume()
 
     async def _settle(self, mode: UpdateMode) -> None:
         """Wait until no request is under way but those that are kept."""
         if mode is UpdateMode.WAIT:
-            await self._wait_for_all_but_counted(is_all=True)
+            await self._wait_for_answers(is_all=True)
         if mode is UpdateMode.KEEP:
-            await self._wait_for_all_but_counted(is_all=False)
+            await self._wait_for_answers(is_all=False)
         for control in self._controls:
             await control.pause(mode)
         if mode is UpdateMode.ABORT:
             if not self._controls:
                 for item in self._under_way:
                     item.abort()
-            await self._wait_for_all_but_counted(is_all=True)
+            await self._wait_for_answers(is_all=True)
 
-    async def _wait_for_all_but_counted(self, *, is_all: bool) -> None:
-        while any(is_all or not item.is_counted for item in self._under_way):
+    async def _wait_for_answers(self, *, is_all: bool) -> None:
+        """Wait for the answers under way: for all, or for those whose engine does not tell the versions."""
+        while any(is_all or not item.tells_versions for item in self._under_way):
             self._left.clear()
             await self._left.wait()
 
@@ -161,19 +163,20 @@ class Weights:
 class Sampling:
     """One request under way."""
 
-    def __init__(self, weights: Weights, is_counted: bool) -> None:
-        self.is_counted = is_counted
+    def __init__(self, weights: Weights, tells_versions: bool) -> None:
+        self.tells_versions = tells_versions
+        self.version: str | None = None
+        """The version of the weights that sample; `None` if it is not known, or if they were changed."""
+        self.is_changed = False
+        """True if the weights were changed while the request was under way."""
         self._weights = weights
-        self._count = 0
-        self._marks: list[tuple[int, str | None]] = []
-        """How many tokens had arrived when which version began."""
         self._task: asyncio.Task[object] | None = None
         self._is_aborted = False
 
     async def __aenter__(self) -> "Sampling":
         await self._weights.enter(self)
         self._task = asyncio.current_task()
-        self._marks.append((0, self._weights.version))
+        self.version = self._weights.version
         return self
 
     async def __aexit__(
@@ -186,34 +189,11 @@ class Sampling:
         if kind is asyncio.CancelledError and not is_cancelled:
             raise AbortedError("the request was aborted, because the weights are updated") from None
 
-    def count(self, tokens: int) -> None:
-        """Record that so many more tokens have arrived."""
-        self._count += tokens
-
-    def mark(self, version: str) -> None:
-        """Record that further tokens are sampled by weights of `version`."""
-        self._marks.append((self._count, version))
-
     def abort(self) -> None:
         """End the request with an `AbortedError`."""
         if self._task is not None and not self._is_aborted:
             self._is_aborted = True
             self._task.cancel()
-
-    @property
-    def version(self) -> str | None:
-        """The version of the newest weights that took part."""
-        return self._marks[-1][1] if self._marks else None
-
-    def versions(self, count: int) -> tuple[tuple[int, str], ...]:
-        """Return which weights sampled which of `count` tokens; empty if they were all of one version."""
-        ends = [min(at, count) for at, _ in self._marks[1:]] + [count]
-        found, begin = [], 0
-        for (_, version), end in zip(self._marks, ends, strict=True):
-            if end > begin and version is not None:
-                found.append((end - begin, version))
-            begin = end
-        return tuple(found) if len(found) > 1 else ()
 
     def sign(self, completion: Completion) -> Completion:
         """Return the completion with the version of the weights, unless the server says one."""

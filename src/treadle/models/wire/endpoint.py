@@ -1,6 +1,6 @@
 """An endpoint of a server: where it is, how its answers are decoded, and how its errors are explained."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, ClassVar, TypeAlias
 from urllib.parse import urlsplit, urlunsplit
 
@@ -98,6 +98,21 @@ class HttpEndpoint:
             for path in paths
         }
         return frozenset(path for path, status in statuses.items() if status == 405)
+
+    async def find_text(self, token_ids: Sequence[int]) -> str | None:
+        """Return the text that ids have for the server; `None` if it does not say. Raises: `TransportError`.
+
+        Source: vLLM 0.11 (`prompt`) and SGLang 0.5 (`text`), `/detokenize`.
+        """
+        asked = {"model": self.model, "tokens": list(token_ids), "skip_special_tokens": False}
+        url = join_url(self.root, "/detokenize")
+        answer = await self._transport.post(url, self._headers, msgspec.json.encode(asked))
+        try:
+            raw = _decode(answer.body) if is_success(answer.status) else None
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            return None
+        text = raw.get("prompt", raw.get("text")) if isinstance(raw, dict) else None
+        return text if isinstance(text, str) else None
 
     async def _get(self, url: str) -> Json:
         """Return the JSON at `url`; `None` if the server refuses, or sends none. Raises: `TransportError`."""

@@ -17,6 +17,8 @@ PAUSE_PATHS = {"vllm": "/pause", "sglang": "/pause_generation"}
 """The endpoint that pauses an engine."""
 _GIVES_IDS = {"vllm": (0, 10, 2), "sglang": (0, 5, 13)}
 """The first version whose chat returns the ids of prompt and answer."""
+_TELLS_VERSIONS = {"vllm": (0, 33), "sglang": (0, 5, 13)}
+"""The first version that tells which weights sampled which token."""
 
 Get: TypeAlias = Callable[[str], Awaitable[Json]]
 """A function that returns the JSON at a path of a server; `None` if there is none."""
@@ -41,6 +43,11 @@ class EngineInfo(Struct, frozen=True):
     def gives_ids(self) -> bool:
         """Whether its chat is known to return token ids."""
         return bool(self.numbers) and self.numbers >= _GIVES_IDS.get(self.name, (99,))
+
+    @property
+    def tells_versions(self) -> bool:
+        """Whether it is known to tell which weights sampled which token of an answer."""
+        return bool(self.numbers) and self.numbers >= _TELLS_VERSIONS.get(self.name, (99,))
 
     def __str__(self) -> str:
         return self.name if self.version is None else f"{self.name} {self.version}"

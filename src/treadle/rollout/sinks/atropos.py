@@ -22,7 +22,6 @@ import asyncio
 import secrets
 import time
 from pathlib import Path
-from typing import Any
 
 import msgspec
 from msgspec import Struct
@@ -32,8 +31,9 @@ from treadle.core.errors import ConfigError, ExportError, TransportError
 from treadle.export.groups import Group
 from treadle.export.token_exporter import LossMask
 from treadle.export.token_formats.atropos import FORMAT, MARK
-from treadle.http.failures import Timeouts, origin_of
+from treadle.http.failures import origin_of
 from treadle.http.pinned import PinnedConnection
+from treadle.rollout.sinks.atropos_session import Counts, Env, Session, Settings
 from treadle.rollout.sinks.protocol import Check, Memory, Receipt, Sink
 from treadle.rollout.sinks.registry import check_keys
 from treadle.rollout.sinks.taken import read_taken
@@ -53,51 +53,6 @@ _POSTING, _ENV, _POSTED, _NAME, _LOST = "posting", "env", "posted", "name", "los
 _MIN_CALLS = 4
 
 
-class Settings(Struct, frozen=True, kw_only=True):
-    """The settings of the sink."""
-
-    url: str
-    group_size: int
-    """How many rollouts a group has."""
-    name: str = "treadle"
-    """The name of the environment. The sink adds a random end, so that no other environment has it."""
-    weight: float = 1.0
-    """The share of this environment among others."""
-    max_token_length: int = 32768
-    """The length of a context, by which the server weighs environments."""
-    max_batches: int = 1
-    """How many batches may wait in the server's queue. More make the groups older when they are trained on."""
-    taken: str | None = None
-    """The file in which the trainer writes what it takes; `None` if it writes none."""
-    poll_seconds: float = 0.5
-    """How often the server is asked while its queue is full."""
-    lost_after_seconds: float = 600.0
-    """A group that left the queue and that the trainer has not written down after this time is posted again. It has
-    no effect without `taken`."""
-    timeouts: Timeouts = Timeouts(silence=120.0)
-
-
-class _Env(Struct, frozen=True):
-    """The environment that the sink has registered, and the server process that knows it."""
-
-    env_id: int
-    calls: int
-    """How many environments of this name the server has registered."""
-    first_step: int
-    """The server's step before the first group."""
-    is_alone: bool
-    """True if the server has no other environments, so that its counts are those of this sink."""
-
-
-class _Registered(Struct, frozen=True):
-    """The answer to a registration."""
-
-    env_id: int
-    calls: int
-    """How often the server had registered the name before."""
-    starting_step: int
-
-
 class _Posting(Struct, frozen=True):
     """A group that is being posted, with the counts before."""
 
@@ -106,18 +61,6 @@ class _Posting(Struct, frozen=True):
     step: int
     own: int
     """How many groups of this environment waited in the queue."""
-
-
-class _Counts(Struct, frozen=True):
-    """What the server says about its queue, in groups."""
-
-    step: int
-    queued: int
-    """The groups of all environments."""
-    own: int
-    """The groups of this environment."""
-    usable: int
-    """The groups that count against the limit: the own ones, and those of others that can fill the same batches."""
 
 
 class _Head(Struct, frozen=True):
@@ -137,7 +80,7 @@ class AtroposSink:
         self._settings = settings
         self._mask = mask
         self._memory: Memory | None = None
-        self._session: _Session | None = None
+        self._session: Session | None = None
         self._label = ""
         """The name of the environment, and the beginning of the keys of all its groups."""
         self._read = 0
@@ -227,13 +170,13 @@ class AtroposSink:
         assert self._memory is not None, "open is called first"
         return self._memory
 
-    async def _connect(self) -> "_Session":
+    async def _connect(self) -> Session:
         """Connect and register, and find out whether the same process answers as before."""
         memory, settings = self._notes(), self._settings
         known = memory.get(_ENV)
-        before = None if known is None else msgspec.json.decode(known, type=_Env)
+        before = None if known is None else msgspec.json.decode(known, type=Env)
         connection = await PinnedConnection.open(settings.url, settings.timeouts)
-        session = _Session(connection, settings)
+        session = Session(connection, settings)
         try:
             await session.read_info()
             lost_calls = self._begin_call()
@@ -246,12 +189,12 @@ class AtroposSink:
             is_same = before is not None and answer.calls >= before.calls > lost_calls
             if is_same and before is not None:
                 is_alone = before.is_alone and answer.env_id == answer.calls
-                session.env = _Env(before.env_id, answer.calls + 1, before.first_step, is_alone)
+                session.env = Env(before.env_id, answer.calls + 1, before.first_step, is_alone)
                 memory.set({_ENV: _pack(session.env), _LOST: "0"})
                 await session.ask("POST", "/disconnect-env", {"env_id": answer.env_id})
             else:
                 is_alone = answer.env_id == answer.calls == 0
-                session.env = _Env(answer.env_id, answer.calls + 1, answer.starting_step, is_alone)
+                session.env = Env(answer.env_id, answer.calls + 1, answer.starting_step, is_alone)
                 session.is_new = True
         except BaseException:
             session.close()
@@ -265,7 +208,7 @@ class AtroposSink:
         self._notes().set({_LOST: str(lost_calls + 1)})
         return lost_calls
 
-    async def _anchor(self, session: "_Session") -> None:
+    async def _anchor(self, session: Session) -> None:
         """Register the name a few times more before anything is posted to a new process.
 
         A later registration whose answer is lost then cannot make an old process look like a new one.
@@ -279,7 +222,7 @@ class AtroposSink:
             self._notes().set({_ENV: _pack(session.env), _LOST: "0"})
             await session.ask("POST", "/disconnect-env", {"env_id": answer.env_id})
 
-    async def _resolve(self, session: "_Session", posting: _Posting, logged: set[str]) -> Check:
+    async def _resolve(self, session: Session, posting: _Posting, logged: set[str]) -> Check:
         """Find out whether a group arrived whose answer was lost."""
         settled = await self._settle(session)
         latest = await session.read_latest_key()
@@ -301,7 +244,7 @@ class AtroposSink:
         arrived = {posting.key: str(posting.parts)}
         return Check(tuple(logged - {posting.key}), arrived=arrived, notes=notes)
 
-    async def _settle(self, session: "_Session") -> _Counts:
+    async def _settle(self, session: Session) -> Counts:
         """Return the server's counts when they no longer change: a request may still be on its way through it."""
         counts = await session.count()
         while True:
@@ -311,7 +254,7 @@ class AtroposSink:
                 return again
             counts = again
 
-    async def _wait_for_room(self, session: "_Session") -> _Counts:
+    async def _wait_for_room(self, session: Session) -> Counts:
         """Wait until the server's queue lacks a group for its batches, and return its counts."""
         settings = self._settings
         room = settings.max_batches * session.batch_size // settings.group_size
@@ -363,114 +306,13 @@ class AtroposSink:
         return list(logged), lost
 
 
-class _Session:
-    """A connection to one server process."""
-
-    def __init__(self, connection: PinnedConnection, settings: Settings) -> None:
-        self._connection = connection
-        self._settings = settings
-        self._origin = origin_of(settings.url)
-        self.is_closed = False
-        self.is_new = False
-        """True if this server process has not seen the environment before."""
-        self.batch_size = self.max_token_len = -1
-        self.env = _Env(-1, 0, 0, False)
-
-    async def ask(self, method: str, path: str, body: Any = None) -> Any:
-        """Return the JSON answer to a request. Raises: `TransportError`; the connection is then closed."""
-        raw = None if body is None else msgspec.json.encode(body)
-        status, answer = await self._send(method, path, raw)
-        if status != 200:
-            self.close()
-            raise TransportError(f"{self._origin}{path} answered with the status {status}")
-        try:
-            return msgspec.json.decode(answer)
-        except msgspec.DecodeError as error:
-            self.close()
-            raise TransportError(f"{self._origin}{path} did not answer in JSON: {error}") from error
-
-    async def _send(self, method: str, path: str, body: bytes | None) -> tuple[int, bytes]:
-        try:
-            answer = await self._connection.ask(method, path, body)
-        except BaseException:
-            self.close()
-            raise
-        return answer.status, answer.body
-
-    async def read_info(self) -> None:
-        """Read the trainer's settings. Raises: `TransportError` if no trainer has registered."""
-        info = await self.ask("GET", "/info")
-        self.batch_size, self.max_token_len = info["batch_size"], info["max_token_len"]
-        size = self._settings.group_size
-        if self.batch_size <= 0:
-            raise self.not_ready("no trainer has registered")
-        if self.batch_size % size:
-            raise ConfigError(
-                f"the trainer at {self._origin} takes batches of {self.batch_size} sequences, which groups of "
-                f"{size} never fill; choose a group size that divides it"
-            )
-
-    async def register(self, label: str) -> "_Registered | None":
-        """Register the name once more, and return the answer; `None` if the trainer is not ready."""
-        settings = self._settings
-        answer = await self.ask(
-            "POST",
-            "/register-env",
-            {
-                "max_token_length": settings.max_token_length,
-                "desired_name": label,
-                "weight": settings.weight,
-                "group_size": settings.group_size,
-            },
-        )
-        if answer["status"] != "success":
-            return None
-        calls = int(str(answer["wandb_name"]).rpartition("_")[2])
-        return _Registered(answer["env_id"], calls, answer["starting_step"])
-
-    def not_ready(self, why: str) -> TransportError:
-        """Close the connection, and return the error for a server that takes no groups yet."""
-        self.close()
-        return TransportError(f"{self._origin} takes no groups yet: {why}")
-
-    async def count(self) -> _Counts:
-        """Return the server's counts."""
-        whole = await self.ask("GET", "/status")
-        own = await self.ask("GET", "/status-env", {"env_id": self.env.env_id})
-        return _Counts(whole["current_step"], whole["queue_size"], own["self_queue_size"], own["queue_size"])
-
-    async def read_latest_key(self) -> str | None:
-        """Return the key of the group that the server got last; `None` if it is not one of ours."""
-        latest = await self.ask("GET", "/latest_example")
-        params = latest.get("generation_params")
-        mark = params.get(MARK) if isinstance(params, dict) else None
-        return mark.get("key") if isinstance(mark, dict) else None
-
-    async def post(self, rows: list[bytes]) -> None:
-        """Post the parts of a group in one request.
-
-        Raises: `ExportError` if the server refuses it; `TransportError` if it is not known whether it has it.
-        """
-        bodies = [b'{"env_id":%d,%s' % (self.env.env_id, row[1:]) for row in rows]
-        if len(bodies) == 1:
-            status, answer = await self._send("POST", "/scored_data", bodies[0])
-        else:
-            status, answer = await self._send("POST", "/scored_data_list", b"[" + b",".join(bodies) + b"]")
-        if 400 <= status < 500:
-            raise ExportError(f"{self._origin} refused the group with the status {status}: {answer[:500]!r}")
-        if status != 200:
-            self.close()
-            raise TransportError(f"{self._origin} answered the group with the status {status}")
-
-    def close(self) -> None:
-        """Close the connection."""
-        self.is_closed = True
-        self._connection.close()
-
-
 def make_atropos(name: str, target: str, options: dict[str, str], *, group_size: int, mask: LossMask) -> Sink:
     """Return the sink `atropos`. Its options are the fields of `Settings`."""
     check_keys(name, options, _OPTIONS)
+    if not target.startswith(("http://", "https://")):
+        raise ConfigError(
+            f"the sink {name!r} needs the address of the server, such as atropos:http://localhost:8000"
+        )
     try:
         settings = msgspec.convert(
             {**options, "url": target, "group_size": group_size}, Settings, strict=False
@@ -480,5 +322,5 @@ def make_atropos(name: str, target: str, options: dict[str, str], *, group_size:
     return AtroposSink(name, settings, mask)
 
 
-def _pack(env: _Env) -> str:
+def _pack(env: Env) -> str:
     return msgspec.json.encode(env).decode()

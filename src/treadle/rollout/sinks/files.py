@@ -17,15 +17,15 @@ _END = "end"
 """The note with the place after the last acknowledged line."""
 
 
-class LinesSink(BaseSink):
-    """A file of JSON lines. What stands after the last acknowledged group is overwritten by the next one."""
+class RowsSink(BaseSink):
+    """A sink that writes rows of a token format below a path."""
 
     def __init__(self, name: str, path: Path, format: str, mask: LossMask) -> None:
         self.name = name
         self._path = path
+        self._format_name = format
         self._format = TOKEN_FORMATS.load(format)
         self._mask = mask
-        self._end = 0
 
     @property
     def needs(self) -> TokenGrade:
@@ -35,6 +35,13 @@ class LinesSink(BaseSink):
     def encode(self, group: Group) -> bytes:
         """See `Sink.encode`."""
         return encode_group(group, self._format, self._mask)
+
+
+class LinesSink(RowsSink):
+    """A file of JSON lines. What stands after the last acknowledged group is overwritten by the next one."""
+
+    _end = 0
+    """Where the acknowledged groups end."""
 
     def open(self, memory: Memory) -> None:
         """See `Sink.open`."""
@@ -68,25 +75,12 @@ class LinesSink(BaseSink):
         return Receipt(notes={_END: str(self._end)})
 
 
-class FolderSink(BaseSink):
+class FolderSink(RowsSink):
     """A folder with a Parquet file for each group, named after it. A file appears when it is complete."""
 
     def __init__(self, name: str, path: Path, format: str, mask: LossMask) -> None:
         require_arrow()
-        self.name = name
-        self._path = path
-        self._format_name = format
-        self._format = TOKEN_FORMATS.load(format)
-        self._mask = mask
-
-    @property
-    def needs(self) -> TokenGrade:
-        """See `Sink.needs`."""
-        return self._format.needs
-
-    def encode(self, group: Group) -> bytes:
-        """See `Sink.encode`."""
-        return encode_group(group, self._format, self._mask)
+        super().__init__(name, path, format, mask)
 
     def open(self, memory: Memory) -> None:
         """See `Sink.open`."""

@@ -60,7 +60,7 @@ def _make_sink(spec: str, group_size: int, mask: LossMask) -> Sink:
         from treadle.rollout.sinks.files import make_rows
 
         return make_rows(spec, target, {**options, "format": kind}, group_size=group_size, mask=mask)
-    known = [*SINKS.names(), *TOKEN_FORMATS.names()]
+    known = list(dict.fromkeys([*SINKS.names(), *TOKEN_FORMATS.names()]))
     raise ConfigError(
         f"there is no sink {kind!r}{did_you_mean(kind, known) or ';'} the sinks are {', '.join(known)}"
     )

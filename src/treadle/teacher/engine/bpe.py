@@ -1,6 +1,6 @@
-"""A byte-level BPE tokenizer: its training, its two directions, and its files for Hugging Face.
+"""The byte-level BPE tokenizer of the mock engines: its training, and its files for Hugging Face.
 
-The ids 0 to 255 are the bytes, then come the merges in the order in which they were learned, and then the special
+The ids 0 to 255 are the bytes. The merges follow in the order in which they were learned, and then the special
 tokens.
 """
 
@@ -8,87 +8,48 @@ import itertools
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
-from functools import cached_property, lru_cache
 
 from treadle.core.types import Json
+from treadle.renderers.tokenizer import CHATML_TOKENS, BpeTokenizer, byte_letters
 
 _WORD = r" ?[^ \n]+|\n+| +"
 _find_words = re.compile(_WORD).findall
 
 
-class Bpe:
-    """A tokenizer. It is deterministic, but an id sequence need not be what `encode` makes of its text."""
+class Bpe(BpeTokenizer):
+    """A tokenizer that splits texts at spaces and line breaks."""
 
-    def __init__(self, merges: Sequence[tuple[int, int]], specials: Sequence[str]) -> None:
+    def __init__(self, merges: Sequence[tuple[int, int]] = ()) -> None:
+        """Make a tokenizer. Merge number n, from 0, makes the id 256 + n of two smaller ids."""
         self.merges = tuple(merges)
-        self.specials = tuple(specials)
         contents = [bytes([byte]) for byte in range(256)]
         for one, other in merges:
             contents.append(contents[one] + contents[other])
-        self.contents = tuple(contents)
-        """The bytes of each id that is not special."""
-        self.special_ids = {text: len(contents) + index for index, text in enumerate(self.specials)}
-        self.ids: dict[bytes, int] = {}
-        """The first id of each sequence of bytes."""
-        for number, content in enumerate(contents):
-            self.ids.setdefault(content, number)
+        special_ids = {text: len(contents) + index for index, text in enumerate(CHATML_TOKENS)}
+        super().__init__(dict(enumerate(contents)), merges, special_ids, pattern=_WORD)
         self.max_bytes = max(map(len, contents))
         """The length of the longest content."""
-        self._ranks = {pair: 256 + index for index, pair in enumerate(self.merges)}
-        self._encode_word = lru_cache(maxsize=50_000)(self._merge)
-
-    def __len__(self) -> int:
-        return len(self.contents) + len(self.specials)
+        marks = "|".join(map(re.escape, special_ids))
+        self._split_marks = re.compile(f"({marks})").split
 
     @property
     def size(self) -> int:
         """The number of ids."""
-        return len(self)
-
-    def encode(self, text: str) -> list[int]:
-        """Return the ids of `text`, in which special tokens are ordinary text."""
-        return self.encode_bytes(text.encode("utf-8", "surrogatepass"))
+        return len(self.contents) + len(self.special_ids)
 
     def encode_bytes(self, content: bytes) -> list[int]:
         """Return the ids of a text as bytes, which may begin within a character."""
         # Words end at spaces and line breaks, and Latin-1 has one letter for each byte.
-        return [
-            number for word in _find_words(content.decode("latin-1")) for number in self._encode_word(word)
-        ]
+        words = _find_words(content.decode("latin-1"))
+        return [number for word in words for number in self.merge(word.encode("latin-1"))]
 
     def encode_marked(self, text: str) -> list[int]:
         """Return the ids of `text`, in which special tokens stand for themselves."""
         ids: list[int] = []
-        for part in self._specials_pattern.split(text):
+        for part in self._split_marks(text):
             special = self.special_ids.get(part)
             ids += self.encode(part) if special is None else [special]
         return ids
-
-    def decode(self, ids: Iterable[int]) -> str:
-        """Return the text of `ids`, special tokens included. Bytes that are no text become U+FFFD."""
-        return self.content(ids).decode("utf-8", "replace")
-
-    def content(self, ids: Iterable[int]) -> bytes:
-        """Return the bytes of `ids`, special tokens included. Raises: `ValueError` for an unknown id."""
-        known, count = self.contents, len(self.contents)
-        try:
-            return b"".join([known[i] if 0 <= i < count else self.specials[i - count].encode() for i in ids])
-        except IndexError:
-            raise ValueError(f"an id is not below {self.size}, the size of the vocabulary") from None
-
-    @cached_property
-    def _specials_pattern(self) -> re.Pattern[str]:
-        return re.compile("(" + "|".join(map(re.escape, self.specials)) + ")")
-
-    def _merge(self, word: str) -> tuple[int, ...]:
-        ids = list(word.encode("latin-1"))
-        ranks = self._ranks
-        while len(ids) > 1:
-            rank, at = min((ranks.get(pair, 1 << 30), at) for at, pair in enumerate(itertools.pairwise(ids)))
-            if rank == 1 << 30:
-                break
-            ids[at : at + 2] = [rank]
-        return tuple(ids)
 
     def to_hugging_face(self, template: str, end: str) -> dict[str, Json]:
         """Return the contents of the files of a tokenizer's folder, by name.
@@ -96,7 +57,8 @@ class Bpe:
         `template` is the chat template in Jinja, and `end` the special token that ends an answer. Source:
         tokenizers 0.21 and transformers 4.57.
         """
-        names = [_to_letters(content) for content in self.contents]
+        letters = byte_letters()
+        names = ["".join([letters[byte] for byte in content]) for content in self.contents.values()]
         added = [
             {"id": number, "content": text, "special": True}
             | dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
@@ -138,7 +100,7 @@ class Bpe:
         }
 
 
-def train(texts: Iterable[str], merges: int, specials: Sequence[str]) -> Bpe:
+def train(texts: Iterable[str], merges: int) -> Bpe:
     """Return a tokenizer with the `merges` most frequent merges of `texts`. Equal texts give an equal tokenizer."""
     counts = Counter([word for text in texts for word in _find_words(text)])
     words = [list(word.encode()) for word in counts]
@@ -170,7 +132,7 @@ def train(texts: Iterable[str], merges: int, specials: Sequence[str]) -> Bpe:
                 frequency[pair] += weights[index]
                 places[pair].add(index)
         del frequency[best]
-    return Bpe(learned, specials)
+    return Bpe(learned)
 
 
 def _join(word: list[int], pair: tuple[int, int], number: int) -> list[int]:
@@ -181,17 +143,3 @@ def _join(word: list[int], pair: tuple[int, int], number: int) -> list[int]:
         else:
             joined.append(item)
     return joined
-
-
-def _letters() -> dict[int, str]:
-    """Return the letter that stands for each byte in files of byte-level tokenizers. Source: GPT-2."""
-    shown = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    hidden = [byte for byte in range(256) if byte not in shown]
-    return {byte: chr(byte) for byte in shown} | {byte: chr(256 + at) for at, byte in enumerate(hidden)}
-
-
-_LETTERS = _letters()
-
-
-def _to_letters(content: bytes) -> str:
-    return "".join([_LETTERS[byte] for byte in content])

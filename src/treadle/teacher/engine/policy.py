@@ -155,7 +155,7 @@ class _Walk:
             return {bpe.encode_bytes(rest)[0]: 1.0}
         weights: dict[int, float] = {}
         for size in range(1, min(bpe.max_bytes, len(rest)) + 1):
-            number = bpe.ids.get(rest[:size])
+            number = bpe.by_content.get(rest[:size])
             if number is not None:
                 weights[number] = size * size * (0.5 + crc32(b"%d" % number, state) / 2**32)
         total = sum(weights.values())
@@ -163,7 +163,7 @@ class _Walk:
 
     def advance(self, number: int) -> None:
         """Go on behind an id that `odds` has just returned."""
-        size = len(self._bpe.contents[number]) if number < len(self._bpe.contents) else 0
+        size = len(self._bpe.contents.get(number, b""))
         kept = zip(self._plans, self._parts, strict=True)
         left = [Plan(plan.text[size:], plan.weight) for plan, part in kept if number in part]
         self._plans = left or [Plan(b"", 1.0)]

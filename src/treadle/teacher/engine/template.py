@@ -13,9 +13,10 @@ from enum import StrEnum
 from msgspec import Struct
 from msgspec.structs import replace
 
-from treadle.core.errors import RequestError
+from treadle.core.errors import ConfigError, RequestError
 from treadle.core.types import Json, Message, Role, ToolCall, ToolSpec
 from treadle.formats import parse, quote_result, render_tools
+from treadle.formats.transcript import TranscriptWriter
 from treadle.teacher.engine.bpe import Bpe
 from treadle.teacher.engine.vocabulary import END, START
 from treadle.teacher.textual import read_text_request
@@ -60,32 +61,17 @@ class Template:
 
     def render(self, messages: Sequence[Message], tools: Sequence[ToolSpec]) -> list[int]:
         """Return the ids of a prompt, up to where the answer begins."""
+        written = [
+            Message(Role.ASSISTANT, self.write(message, is_history=True))
+            if message.role is Role.ASSISTANT
+            else message
+            for message in messages
+        ]
         ids: list[int] = []
-        for role, text in self._turns(messages, tools):
-            ids += [self.start, *self.bpe.encode(f"{role}\n{text}"), self.end, *self.bpe.encode("\n")]
+        for turn in TranscriptWriter(FORMAT, tools)(written, is_first=True):
+            text = f"{turn.role}\n{turn.content}"
+            ids += [self.start, *self.bpe.encode(text), self.end, *self.bpe.encode("\n")]
         return [*ids, self.start, *self.bpe.encode(f"{Role.ASSISTANT}\n{self.opening}")]
-
-    def _turns(self, messages: Sequence[Message], tools: Sequence[ToolSpec]) -> list[tuple[str, str]]:
-        turns: list[tuple[str, str]] = []
-        told = render_tools(tools, FORMAT) if tools else ""
-        if told and (not messages or messages[0].role is not Role.SYSTEM):
-            turns.append((Role.SYSTEM, told))
-        previous: Role | None = None
-        for message in messages:
-            role, text = message.role, message.content
-            if role is Role.SYSTEM and told and not turns:
-                text = f"{text}\n\n{told}" if text else told
-            elif role is Role.ASSISTANT:
-                text = self.write(message, is_history=True)
-            elif role is Role.TOOL:
-                text = quote_result(text, message.name or "", FORMAT, call_id=message.call_id)
-                if previous is Role.TOOL:
-                    turns[-1] = (Role.USER, f"{turns[-1][1]}\n{text}")
-                    continue
-                role = Role.USER
-            turns.append((role, text))
-            previous = message.role
-        return turns
 
     def write(self, message: Message, *, is_history: bool = False) -> str:
         """Return the text of an answer: as the model writes it, or as the template writes it in a prompt."""
@@ -120,7 +106,10 @@ class Template:
             except ValueError:
                 break
             stop = next((at for at in range(place, len(ids)) if ids[at] in (self.end, self.start)), len(ids))
-            role, _, content = self.bpe.content(ids[place:stop]).partition(b"\n")
+            try:
+                role, _, content = self.bpe.content(ids[place:stop]).partition(b"\n")
+            except ConfigError as error:
+                raise RequestError(str(error), status=400) from None
             turns.append((role.decode("utf-8", "replace"), content))
             is_open = stop == len(ids)
             place = stop
@@ -191,17 +180,6 @@ def _merge_results(messages: list[Message]) -> list[Message]:
             merged.append(Message(Role.USER, text))
         is_result = True
     return merged
-
-
-def to_json_tools(tools: Sequence[ToolSpec]) -> list[Json]:
-    """Return tools as they are in requests."""
-    return [
-        {
-            "type": "function",
-            "function": {"name": tool.name, "description": tool.description, "parameters": tool.parameters},
-        }
-        for tool in tools
-    ]
 
 
 _JINJA = r"""

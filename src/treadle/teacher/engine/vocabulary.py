@@ -2,10 +2,11 @@
 
 from functools import cache
 
+from treadle.renderers.tokenizer import CHATML_TOKENS
 from treadle.tasks.files.task_set import FAMILIES, INSTRUCTIONS, TASK_SET
 from treadle.teacher.engine.bpe import Bpe, train
 
-START, END, PAD = "<|im_start|>", "<|im_end|>", "<|endoftext|>"
+START, END, _ = CHATML_TOKENS
 _MERGES = 765
 _TASKS_PER_FAMILY = 3
 _SAID = (
@@ -31,10 +32,10 @@ def tokenizer() -> Bpe:
         for number in range(_TASKS_PER_FAMILY):
             task = TASK_SET.get(f"{family.name}-{number:04d}")
             texts += [task.input, *[content.decode() for content in task.files.values()]]
-    return train(texts, _MERGES, (START, END, PAD))
+    return train(texts, _MERGES)
 
 
 @cache
 def byte_tokenizer() -> Bpe:
     """Return the tokenizer whose ids are bytes, which is that of the renderer `chatml`."""
-    return Bpe((), (START, END, PAD))
+    return Bpe()

@@ -153,7 +153,8 @@ class Work:
             (settings.abort_rate, "abort", "abort"),
         ):
             if rate and count is None and fraction(settings.seed, name, self._seed) < rate:
-                total, finish = int(total * fraction(settings.seed, name, "at", self._seed)), reason
+                at = int(total * fraction(settings.seed, name, "at", self._seed))
+                total, finish = max(at, 1 if reason == "length" else 0), reason
         if count is not None:
             total, finish = count, "abort"
         answer = self._answer(self._drawn[:total], self._versions[:total], finish)

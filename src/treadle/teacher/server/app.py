@@ -122,6 +122,8 @@ class OracleApp:
         self.settings = settings
         self._failures: dict[int, int] = {}
         """The number of failures of each request that has failed, by the hash of its body."""
+        self.lost = 0
+        """How many answers were not sent, or not as a whole."""
 
     def answer(self, method: str, target: str, body: bytes) -> Reply:
         """Return the response to one request."""
@@ -141,6 +143,7 @@ class OracleApp:
         reply = self.complete(path, body)
         if reply.status == 200:
             reply.failure = failure
+            self.lost += failure is not None
         return reply
 
     def inform(self, path: str, query: str, body: bytes) -> Reply:

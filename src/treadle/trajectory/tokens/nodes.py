@@ -34,6 +34,10 @@ class Node(Struct, frozen=True, kw_only=True):
     seq: int
     step: int
     turn: int
+    asked_at: float = 0.0
+    """When the request was sent, in seconds since the epoch."""
+    at: float = 0.0
+    """When the answer was recorded, in seconds since the epoch."""
     parent: int | None = None
     """The position, in its run, of the inference whose prompt and answer this prompt extends; `None`: there is
     none."""
@@ -158,7 +162,14 @@ class RunReader:
             self._request = request.messages, request.tools
         elif isinstance(body, e.InferenceCompleted):
             known = 0 if prior is None else len(prior.token_ids) // ID_BYTES
-            self._add(event.seq, body, "" if asked is None else asked.model or "", known)
+            asked_at = body.at if asked is None else asked.at
+            model = body.answered_by or (asked and asked.model) or ""
+            node = self._read(event, body.step, body.completion, model, asked_at)
+            self._add(node, body.completion, known)
+        elif isinstance(body, e.ContextCompacted) and body.sampled is not None:
+            asked_at = body.at - body.duration_seconds
+            node = self._read(event, state.step, body.sampled, body.model or "", asked_at)
+            self._add_summary(node, body.sampled)
 
     def ids_of(self, index: int) -> bytes:
         """Return the packed ids of the prompt and the answer of an inference; empty if they are not known."""
@@ -174,24 +185,21 @@ class RunReader:
             at = self.nodes[at].parent
         return found[::-1]
 
-    def _add(self, seq: int, body: e.InferenceCompleted, asked: str, known: int) -> None:
-        """Add an inference. `known` is how many ids the inference before it has, which its record may leave out."""
-        done, state = body.completion, self._state
+    def _read(self, event: e.Event, step: int, done: Completion, model: str, asked_at: float) -> Node:
+        """Return an inference without its place among the others."""
+        seq = event.seq
         parent = self.started.parent
         is_copied = parent is not None and seq <= parent.seq
         record = done.tokens or TokenRecord()
-        if record.prompt_shared_tokens > known:
-            raise JournalError(
-                f"event {seq} of run {self.run_id!r} leaves out {record.prompt_shared_tokens} ids, and the "
-                f"inference before it has {known}; the journal is damaged"
-            )
         has_ids = _has_ids(done.message, record)
         output = as_packed(record.token_ids) if has_ids else None
-        node = Node(
+        return Node(
             run_id=parent.run_id if parent is not None and is_copied else self.run_id,
             seq=seq,
-            step=body.step,
-            turn=state.turn,
+            step=step,
+            turn=self._state.turn,
+            asked_at=asked_at,
+            at=event.at,
             is_copied=is_copied,
             is_cached=done.is_cached,
             output=output,
@@ -199,23 +207,52 @@ class RunReader:
             forced=record.forced,
             versions=_read_versions(done, count_packed(output)),
             finish_reason=done.finish_reason,
-            model=body.answered_by or asked or done.model or "",
+            model=model or done.model or "",
             engine=done.engine,
             settings=done.settings,
             tokenizer=record.tokenizer,
             messages=self._request[0],
             message=done.message,
             tools=self._request[1],
-            compactions=state.compactions,
+            compactions=self._state.compactions,
             injections=self._injections,
         )
+
+    def _add(self, node: Node, done: Completion, known: int) -> None:
+        """Add an inference. `known` is how many ids the inference before it has, which its record may leave out."""
+        record = done.tokens or TokenRecord()
+        if record.prompt_shared_tokens > known:
+            raise JournalError(
+                f"event {node.seq} of run {self.run_id!r} leaves out {record.prompt_shared_tokens} ids, and the "
+                f"inference before it has {known}; the journal is damaged"
+            )
         index = len(self.nodes)
-        if has_ids:
+        if node.output is not None:
             node = self._place(node, index, is_continued=record.prompt_shared_tokens == known)
         else:
             node = self._place_text(node)
         if record.prompt_token_ids is not None and record.token_ids is not None:
-            self._newest = index if has_ids else None
+            self._newest = None if node.output is None else index
+        self.nodes.append(self._join_branch(node))
+
+    def _add_summary(self, node: Node, done: Completion) -> None:
+        """Add the inference of a compaction's summary, which is a branch of its own. Without ids it is left out,
+        because its text is in no transcript."""
+        output = node.output
+        if output is None:
+            return
+        prompt = as_packed(None if done.tokens is None else done.tokens.prompt_token_ids)
+        trie = self._tries.setdefault(node.vocabulary, Trie())
+        match = trie.match(prompt, None)
+        report = make_report(Drift.COMPACTION, 0, None, (node, prompt), self._decoders)
+        node = replace(
+            node,
+            start=len(prompt) // ID_BYTES,
+            messages=Log(),
+            tools=(),
+            drift=None if node.is_copied else report,
+        )
+        node = replace(node, place=trie.add(prompt + output, len(self.nodes), match.vertex))
         self.nodes.append(self._join_branch(node))
 
     def _place(self, node: Node, index: int, *, is_continued: bool) -> Node:

@@ -17,7 +17,6 @@ from treadle.core.errors import (
     TransportError,
 )
 from treadle.core.events import Delta
-from treadle.core.packed import count_packed
 from treadle.core.types import FinishReason, Json, Settings
 from treadle.models.protocol import Watch
 from treadle.models.tokens.prompt import PromptIds
@@ -84,18 +83,17 @@ class HttpTokenEngine(HttpEndpoint):
         tell = watch.on_token_ids
         prompt = PromptIds.of(prompt_ids)
         body = self._write(prompt, settings, stop_token_ids, limit, is_stream=tell is not None)
-        sampling = None if self.weights is None else self.weights.sampling(is_counted=tell is not None)
+        tells = self._engine is not None and self._engine.tells_versions
+        sampling = None if self.weights is None else self.weights.sampling(tells_versions=tells)
         if tell is None:
             made = await self._post(body, prompt, watch, sampling)
         else:
             made = await self._stream(body, prompt, watch, sampling)
         if sampling is not None:
-            count = count_packed(made.token_ids)
-            made = replace(
-                made,
-                weight_version=made.weight_version or sampling.version,
-                versions=made.versions or sampling.versions(count),
-            )
+            # A stream that broke off may lack its end, which says the versions.
+            is_unsure = sampling.is_changed and made.finish is None and not made.versions
+            if made.weight_version is None or is_unsure:
+                made = replace(made, weight_version=sampling.version)
         return made if self._info is None else replace(made, engine=self._info)
 
     async def _post(
@@ -138,7 +136,7 @@ class HttpTokenEngine(HttpEndpoint):
         reader = self._reader(_ignore)
         collector = reader.collector
         assert isinstance(collector, TokenCollector)
-        collector.hear(watch, sampling)
+        collector.hear(watch)
         try:
             async with (
                 sampling or nullcontext(),
@@ -287,7 +285,6 @@ class TokenCollector(Collector):
         self.token_ids: list[int] = []
         """The ids that have come so far."""
         self._tell: Callable[[Sequence[int]], None] | None = None
-        self._sampling: Sampling | None = None
         self._finish: str | None = None
 
     @property
@@ -297,14 +294,12 @@ class TokenCollector(Collector):
     def end(self) -> None:
         self.is_done = self.is_complete
 
-    def hear(self, watch: Watch, sampling: Sampling | None) -> None:
-        """Report the ids that come, and count them for `sampling`."""
-        self._tell, self._sampling = watch.on_token_ids, sampling
+    def hear(self, watch: Watch) -> None:
+        """Report the ids that come."""
+        self._tell = watch.on_token_ids
 
     def _take_ids(self, ids: list[int]) -> None:
         self.token_ids += ids
-        if self._sampling is not None:
-            self._sampling.count(len(ids))
         if ids and self._tell is not None:
             self._tell(ids)
 

@@ -1,0 +1,142 @@
+"""Task sets of a user in a module or file, without an installed package."""
+
+import textwrap
+from pathlib import Path
+
+import pytest
+from tests.cli.command import Cli
+
+from treadle.core.errors import ConfigError, UntrustedError
+from treadle.journal import open_journal
+from treadle.journal.jsonl import export_run, import_lines
+from treadle.scoring.grade import grade
+from treadle.scoring.registry import make_scorers, read_rewards
+from treadle.tasks import Grade, SimpleTask, load_task, split_reference, task_set
+from treadle.tasks.solver import Solvable
+
+SOURCE = """
+from treadle.tasks import Grade, SimpleTask
+
+def right(task, output, files):
+    return output.strip() == task.data
+
+SUMS = [
+    SimpleTask(task_id=f"sum-{n}", input=f"say {n + n % 2}", data=str(n), grader=right)
+    for n in range(6)
+]
+
+class Tale:
+    task_set, task_id, seed, input, instructions = "tales", "one", None, "say x", None
+    tools, files = [], {}
+    def check(self, output, files):
+        return Grade(0.25, "a quarter")
+    def find_solver(self, prompt):
+        return None
+
+class Tales:
+    name = "tales"
+    def __len__(self): return 1
+    def __iter__(self): return iter([Tale()])
+    def get(self, task_id): return {"one": Tale()}[task_id]
+
+def make(): return Tales()
+def broken(): raise RuntimeError("no disk")
+TWICE = [SUMS[0], SUMS[0]]
+NUMBER = 3
+MIXED = [1]
+"""
+
+
+@pytest.fixture
+def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cli:
+    monkeypatch.chdir(tmp_path)
+    made = Cli(tmp_path)
+    made.write("puzzles.py", textwrap.dedent(SOURCE))
+    return made
+
+
+def test_a_list_in_a_file_is_a_task_set(cli: Cli) -> None:
+    sums = task_set("puzzles.py:SUMS")
+    assert (sums.name, len(sums), [task.task_id for task in sums][:2]) == (
+        "puzzles.py:SUMS",
+        6,
+        ["sum-0", "sum-1"],
+    )
+    task = load_task("puzzles.py:SUMS:sum-2")
+    assert (task.task_set, task.input) == ("puzzles.py:SUMS", "say 2")
+    assert task.check("2", {}) == Grade(1.0, "")
+    assert not isinstance(task, Solvable)
+
+
+def test_a_set_is_known_by_its_reference_and_not_by_the_name_it_gives_itself(cli: Cli) -> None:
+    """Else another process could not find the task again, for example to resume its run."""
+    (task,) = task_set("puzzles.py:make")
+    assert task.task_set == load_task("puzzles.py:make:one").task_set == "puzzles.py:make"
+    assert isinstance(task, Solvable)
+
+
+@pytest.mark.parametrize(
+    ("reference", "parts"),
+    [
+        ("files", ("files", "")),
+        ("files:csv_sum-0042", ("files", "csv_sum-0042")),
+        ("files:abc", ("files", "abc")),
+        ("fils:csv_sum-0042", ("fils", "csv_sum-0042")),
+        ("a.b:SET", ("a.b:SET", "")),
+        ("/x y/a.py:SET:a:b-*", ("/x y/a.py:SET", "a:b-*")),
+    ],
+)
+def test_references_are_split(reference: str, parts: tuple[str, str]) -> None:
+    assert split_reference(reference) == parts
+
+
+@pytest.mark.parametrize(
+    ("reference", "said"),
+    [
+        ("puzzles.py:SUMS:sum-9", "has no task 'sum-9'; did you mean 'sum-"),
+        ("puzzles.py:SUM:sum-1", "there is no 'SUM' in it; did you mean 'SUMS'?"),
+        ("puzle.py:SUMS:sum-1", "there is no file 'puzle.py'; did you mean 'puzzles.py'?"),
+        ("puzzles.py:broken:x", "the task set 'puzzles.py:broken' cannot be loaded: RuntimeError('no disk')"),
+        ("puzzles.py:make:two", "the task set 'puzzles.py:make' cannot make the task 'two': KeyError('two')"),
+        ("puzzles.py:NUMBER:x", "the task set 'puzzles.py:NUMBER' is 3; give a TaskSet, a list of tasks"),
+        ("puzzles.py:TWICE:x", "has two tasks with the id 'sum-0'"),
+        ("puzzles.py:MIXED:x", "the task set 'puzzles.py:MIXED' has 1; give a Task, such as a SimpleTask"),
+        ("fils:sums:x", "No module named 'fils'; did you mean 'files'?"),
+        ("fils:csv_sum-0001", "unknown task set 'fils'; did you mean 'files'?"),
+    ],
+)
+def test_mistakes_are_told(cli: Cli, reference: str, said: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_task(reference)
+    assert said in str(caught.value)
+
+
+def test_a_task_without_a_grader_cannot_be_checked() -> None:
+    with pytest.raises(ConfigError, match="the task 'a' has no grader"):
+        SimpleTask(task_id="a", input="b").check("", {})
+
+
+def test_commands_and_workers_use_a_set_in_a_file(cli: Cli) -> None:
+    given = ("rollout", "--model", "mock:echo", "--group-size", "2", "--task", "puzzles.py:SUMS:sum-[01]")
+    result = cli(*given, "-n", "2", "--engine", "local:1")
+    assert result.code == 0, result
+    assert "2 of 2 groups · reward 0.500" in result.out
+    assert cli("tasks", "puzzles.py:SUMS", "--limit", "1").out.startswith("puzzles.py:SUMS:sum-0\n")
+    assert "say 4" in cli("tasks", "puzzles.py:SUMS:sum-3").out
+    runs = cli("runs", "--journal", "rollouts/runs.db", "--task", "puzzles.py:SUMS", "--json").lines
+    assert sorted({line["task"] for line in runs}) == ["puzzles.py:SUMS:sum-0", "puzzles.py:SUMS:sum-1"]
+    assert "4 runs graded, 0 changed" in cli("rescore", "--all", "--journal", "rollouts/runs.db").out
+
+
+async def test_the_file_of_a_run_from_elsewhere_is_not_loaded(cli: Cli) -> None:
+    """A journal is data: what it names is loaded only if its user trusts the run."""
+    assert (
+        cli("run", "--task", "puzzles.py:SUMS:sum-1", "--model", "mock:echo", "--journal", "a.db").code == 0
+    )
+    cli.write("puzzles.py", "open('loaded', 'w')\n" + textwrap.dedent(SOURCE))
+    with open_journal("a.db") as journal, open_journal("b.db") as other:
+        (info,) = journal.runs()
+        await import_lines(other, export_run(journal, info.run_id))
+        with pytest.raises(UntrustedError, match=r"load the task set 'puzzles\.py:SUMS' and use its check"):
+            await grade(other, info.run_id, make_scorers(read_rewards(["check"])))
+    assert not (cli.folder / "loaded").exists()
