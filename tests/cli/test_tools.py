@@ -71,7 +71,10 @@ def test_one_call(cli: Cli) -> None:
         (("import", "absent"), "unknown toolset 'absent'"),
         (("import", "files", "-o", "."), "'.' exists"),
         (("import", "files", "--force", "-o", "."), "'.' is a folder"),
-        (("import", "files", "-o", "absent/x.json"), "cannot write 'absent/x.json': No such file"),
+        (
+            ("import", "files", "-o", "absent/x.json"),
+            "cannot write 'absent/x.json': there is no folder 'absent'",
+        ),
     ],
 )
 def test_what_cannot_be_is_told_in_a_line(cli: Cli, arguments: tuple[str, ...], message: str) -> None:

@@ -111,7 +111,7 @@ run hi $M --schema {                       | --schema is not valid json         
 run hi -m mock:ech                         | did you mean 'mock:echo'                           | 2
 files abc1 --out bad.json                  | 'bad.json' is a file; give a folder                | 2
 export abc1 --out folder                   | cannot write 'folder': is a directory              | 1
-export abc1 --out nothere/x                | cannot write 'nothere/x': no such file             | 2
+export abc1 --out nothere/x                | cannot write 'nothere/x': there is no folder       | 2
 export abc1 --format trll                  | did you mean 'trl' or 'trl_sft'                     | 2
 demo --out bad.json                        | cannot write to --out 'bad.json': file exists      | 2
 init folder                                | 'folder' exists                                    | 2

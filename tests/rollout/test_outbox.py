@@ -1,5 +1,6 @@
 """The queue on disk, with sinks that write files."""
 
+import asyncio
 import sqlite3
 from pathlib import Path
 from typing import Any
@@ -104,6 +105,38 @@ async def test_a_foreign_or_shortened_file_is_refused(tmp_path: Path) -> None:
         out.write_bytes(out.read_bytes()[:-10])
         with pytest.raises(ConfigError, match="lines are missing"):
             Outbox(path, make_sinks(specs, group_size=4))
+
+
+async def test_a_file_that_is_shortened_in_the_middle_gets_no_hole(tmp_path: Path) -> None:
+    """Rules out that the next group is written behind a row of zero bytes."""
+    path, out = tmp_path / "ledger.db", tmp_path / "a.jsonl"
+    with Ledger(path) as ledger:
+        async with Outbox(path, make_sinks([f"jsonl:{out}"], group_size=4)) as outbox:
+            count(ledger, outbox, 1)
+            await outbox.drain()
+            out.write_bytes(b"")
+            count(ledger, outbox, 2)
+            with pytest.raises(ConfigError, match="lines are missing"):
+                await outbox.drain()
+    assert out.read_bytes() == b""
+
+
+async def test_groups_for_a_sink_that_is_not_used_any_more_do_not_hold_up_the_others(tmp_path: Path) -> None:
+    """Rules out that a start with another sink waits for ever for the queue of the one before. The groups stay, and
+    are delivered when the sink is used again."""
+    path, away = tmp_path / "ledger.db", tmp_path / "away" / "a.jsonl"
+    with Ledger(path) as ledger:
+        outbox = Outbox(path, make_sinks([f"jsonl:{away}"], group_size=4))
+        count(ledger, outbox, 1)
+        async with Outbox(path, make_sinks([f"jsonl:{tmp_path / 'b.jsonl'}"], group_size=4)) as other:
+            count(ledger, other, 2)
+            async with asyncio.timeout(20):
+                await other.drain()
+            assert other.backlog == 0
+        async with outbox:
+            await outbox.drain()
+    assert [group.number for group in read_group_file(tmp_path / "b.jsonl")] == [2]
+    assert [group.number for group in read_group_file(away)] == [1]
 
 
 def test_mistakes_in_the_text_of_a_sink_are_named() -> None:

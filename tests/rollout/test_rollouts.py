@@ -11,13 +11,17 @@ from tests.rollout.students import School
 
 from treadle.core.errors import AuthenticationError, ConfigError, ExportError, ServerError, TransportError
 from treadle.core.events import InferenceCompleted
+from treadle.engines.ledger import Ledger
 from treadle.export.groups import Group
+from treadle.journal.memory import MemoryJournal
 from treadle.journal.registry import open_journal
 from treadle.rollout import Result, Rollouts
+from treadle.rollout.load import make_config
 from treadle.rollout.plan import GroupSpec
 from treadle.rollout.progress import GroupEnded, Notice, Progress, RolloutRetried
 from treadle.rollout.sinks.protocol import BaseSink, Receipt
-from treadle.rollout.stored import read_groups, read_stored
+from treadle.rollout.sinks.registry import make_sinks
+from treadle.rollout.stored import check_continued, read_groups, read_stored
 from treadle.scoring.protocol import Subject
 from treadle.trajectory.tokens.types import TokenGrade
 
@@ -370,9 +374,9 @@ class Slow(BaseSink):
     name = "slow"
     needs = TokenGrade.TEXT
 
-    def __init__(self) -> None:
+    def __init__(self, failures: int = 2) -> None:
         self.got: list[str] = []
-        self.failures = 2
+        self.failures = failures
         self.is_open = asyncio.Event()
 
     def encode(self, group: Group) -> bytes:
@@ -408,6 +412,39 @@ def test_a_full_queue_stops_new_groups_until_the_sink_goes_on(tmp_path: Path) ->
     assert sorted(sink.got) == sorted(f"rollout-{number}" for number in range(1, 13) if number != 2)
     assert (result.progress.refused, result.refusals[0].reason) == (1, "group 2 cannot be expressed")
     assert result.progress.undelivered == 0
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+def test_a_group_that_becomes_too_old_while_it_waits_for_its_sink_is_not_delivered(
+    tmp_path: Path, restarts: bool
+) -> None:
+    """Rules out that the staleness is checked only when a group enters the queue."""
+    school, sink = School(version="7"), Slow(failures=10**6 if restarts else 1)
+
+    async def work() -> Result:
+        rollouts = make(tmp_path, school, groups=1, group_size=2, max_staleness=0, sinks=[sink])
+
+        def listen(notice: Notice, progress: Progress) -> None:
+            if isinstance(notice, GroupEnded):
+                rollouts.stop()
+                if not restarts:
+                    rollouts.announce("8")
+                sink.is_open.set()
+
+        rollouts._listener = listen
+        if sink.is_open.is_set():
+            sink.failures = 0
+            rollouts.announce("8")
+        return await rollouts.run()
+
+    result = asyncio.run(work())
+    if restarts:
+        assert (result.progress.undelivered, sink.got) == (1, [])
+        result = asyncio.run(work())
+    assert sink.got == []
+    assert [item.reason for item in result.refusals] == [
+        "stale: the weights are 1 ahead of its oldest token, and max_staleness is 0"
+    ]
 
 
 def test_weights_are_updated_while_rollouts_are_made(tmp_path: Path) -> None:
@@ -465,3 +502,42 @@ def test_a_limit_that_was_reached_because_answers_were_lost_is_no_reward_of_zero
         "infrastructure: rollout rollout-1-0 ended with max_steps, which counts answers that were lost on the way, "
         "2 in this rollout"
     ]
+
+
+def test_the_folder_has_no_secrets(tmp_path: Path) -> None:
+    """Rules out that headers of the model and passwords in addresses stay in the ledger."""
+    secret = "s3cret-abcdefgh"
+    journal = f"memory:?password={secret}"
+    headers = {"X-Token": secret}
+    settings = {"model": "openai:m", "base_url": "http://127.0.0.1:1", "headers": headers}
+    config = make_config(
+        {"model": settings, "tasks": TASKS, "journal": journal, "sinks": [f"atropos:http://u:{secret}@h"]}
+    )
+    with Ledger(tmp_path / "ledger.db", {}) as ledger, MemoryJournal() as runs:
+        check_continued(config, ledger, runs)
+        check_continued(config, ledger, runs)
+        other = config.model_copy(update={"journal": f"postgres://u:{secret}@h/d"})
+        with pytest.raises(ConfigError, match="another configuration") as caught:
+            check_continued(other, ledger, runs)
+    assert secret not in str(caught.value)
+    assert [sink.name for sink in make_sinks(config.sinks, group_size=4)] == ["atropos:http://u@h"]
+    assert secret.encode() not in (tmp_path / "ledger.db").read_bytes()
+
+
+def test_a_folder_from_elsewhere_opens_no_journal_and_loads_no_renderer(tmp_path: Path) -> None:
+    """Rules out that a report of foreign rollouts connects to a server that they name."""
+    asyncio.run(make(tmp_path, groups=1).run())
+    assert read_stored(tmp_path).is_trusted
+    with Ledger(tmp_path / "ledger.db", is_readonly=False) as ledger:
+        settings = json.loads(ledger.get("settings") or "")
+        settings |= {
+            "journal": str(tmp_path / "runs.db"),
+            "model": {"model": "openai:m", "renderer": "hf:/none"},
+        }
+        ledger.set("settings", json.dumps(settings))
+    stored = read_stored(tmp_path)
+    assert (stored.is_trusted, stored.config.model) == (False, None)
+    with pytest.raises(ConfigError, match="name it with --journal"):
+        next(read_groups(tmp_path, stored))
+    (group,) = read_groups(tmp_path, stored, str(tmp_path / "runs.db"))
+    assert len(group.rollouts) == 4

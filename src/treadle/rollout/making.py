@@ -36,7 +36,7 @@ from treadle.rollout.progress import (
 from treadle.rollout.seeded import Agents, MakeModel
 from treadle.rollout.slots import Slots
 from treadle.rollout.stored import rebuild
-from treadle.rollout.versions import Known, Versions
+from treadle.rollout.versions import Known, Sampled, Versions
 from treadle.rollout.work import GroupWork, Made
 
 _REFRESH_SECONDS = 0.5
@@ -119,6 +119,10 @@ class Making:
         ahead = math.ceil(config.window / config.group_size) if config.ahead is None else config.ahead
         self._ahead = max(1, ahead)
         self._made: dict[int, Made] = {}
+        self._sampled: dict[str, Sampled] = {}
+        """The versions of the delivered groups, which may still wait for a sink."""
+        if outbox is not None:
+            outbox.find_fault = self._find_fault
         self._restore()
         self._tell(Started(groups=self._plan.wanted, done=self.progress.delivered, tasks=len(tasks)))
 
@@ -270,6 +274,8 @@ class Making:
         self._save_versions()
         self._plan.observe(spec.task, details["solved"], details["graded"])
         progress.count(outcome.status, outcome.reasons, details)
+        if outcome.status is Status.KEPT:
+            self._keep_sampled(spec, details)
         if made is not None and self._is_consumed:
             self._ready.put_nowait(self.work.make_group(made))
         if self._outbox is not None:
@@ -326,8 +332,19 @@ class Making:
         """Count what earlier processes have done."""
         for entry in self._ledger.entries():
             self.progress.count(entry.status, entry.reasons, entry.details)
+            if entry.status == Status.KEPT:
+                self._keep_sampled(msgspec.convert(entry.spec, GroupSpec), entry.details)
         self.progress.wanted = self._plan.wanted
         self.progress.resumed = self.progress.delivered
+
+    def _keep_sampled(self, spec: GroupSpec, details: Mapping[str, Any]) -> None:
+        sampled = msgspec.convert(details["sampled"], Sampled)
+        self._sampled[spec.unit_id(self._config.name)] = sampled
+
+    def _find_fault(self, key: str) -> str | None:
+        """Return why a group that waits for a sink must not be delivered any more; `None` if it may be."""
+        sampled = self._sampled.get(key)
+        return None if sampled is None else self.work.find_stale([sampled])
 
     def _make_meter(self) -> Meter:
         limits = self._config.limits

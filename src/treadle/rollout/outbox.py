@@ -7,7 +7,7 @@ process opens for writing.
 
 import asyncio
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -81,6 +81,8 @@ class Outbox:
         """The sinks that have said what became of the groups that they had handed over."""
         self.troubles: dict[str, str] = {}
         """Why a sink cannot deliver at the moment, by its name."""
+        self.find_fault: Callable[[str], str | None] = lambda key: None
+        """Returns why a group must no longer be delivered, given its key; `None` if it may be."""
         try:
             self._connection = sqlite3.connect(
                 path, timeout=30, isolation_level=None, check_same_thread=False
@@ -115,12 +117,14 @@ class Outbox:
         self._changed.set()
 
     def counts(self) -> dict[str, dict[ParcelStatus, int]]:
-        """Return how many groups of each sink have each status."""
+        """Return how many groups of each sink have each status. What waits for a sink of an earlier process that is
+        not used now is left out."""
         counts = {name: dict.fromkeys(ParcelStatus, 0) for name in self._sinks}
         for sink, status, number in self._connection.execute(
             "SELECT sink, status, count(*) FROM parcels GROUP BY sink, status"
         ):
-            counts.setdefault(sink, dict.fromkeys(ParcelStatus, 0))[ParcelStatus(status)] = number
+            if sink in counts:
+                counts[sink][ParcelStatus(status)] = number
         return counts
 
     def refusals(self) -> list[Parcel]:
@@ -206,6 +210,8 @@ class Outbox:
             return False
         key, data = found
         try:
+            if (fault := self.find_fault(key)) is not None:
+                raise ExportError(fault)
             receipt = await sink.deliver(key, data)
         except ExportError as error:
             with _transaction(self._connection):

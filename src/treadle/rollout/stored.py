@@ -11,6 +11,7 @@ from treadle.core.errors import ConfigError
 from treadle.core.masking import MASK, hide_password
 from treadle.engines.ledger import Counts, Entry, Ledger, Status
 from treadle.export.groups import Group
+from treadle.journal.identity import is_sealed, make_seal
 from treadle.journal.protocol import Journal, RunFilter
 from treadle.journal.registry import open_journal
 from treadle.models.config.part import is_secret_url
@@ -19,6 +20,8 @@ from treadle.rollout.collect import Collector
 from treadle.rollout.config import Config
 from treadle.rollout.plan import GroupSpec
 
+_SEAL = "rollouts"
+"""The fact of the ledger that proves who wrote its settings."""
 _FIXED = ("name", "seed", "tasks", "order", "group_size", "deliver", "tree", "journal")
 """The keys that cannot change when rollouts are continued: the ids of runs, and what they are about, follow from
 them."""
@@ -49,6 +52,9 @@ class Stored(Struct, frozen=True):
     """What the folder of rollouts has."""
 
     config: Config
+    """The configuration, without what may be secret."""
+    is_trusted: bool
+    """Whether the user made the folder. What another one names is not opened or loaded."""
     counts: Counts
     entries: tuple[Entry, ...]
     """The delivered groups in the order in which they were counted."""
@@ -66,18 +72,28 @@ def read_stored(path: Path) -> Stored:
         if settings is None:
             raise ConfigError(f"the ledger in {str(path)!r} is not that of rollouts; give another folder")
         entries = sorted(ledger.entries(Status.KEPT), key=lambda entry: entry.at)
-        return Stored(Config.model_validate_json(settings), ledger.counts(), tuple(entries))
+        config = Config.model_validate_json(settings)
+        is_trusted = is_sealed(ledger.get(_SEAL) or "", _SEAL, settings)
+        if not is_trusted:
+            config = config.model_copy(update={"model": None})
+        return Stored(config, is_trusted, ledger.counts(), tuple(entries))
 
 
 def read_groups(path: Path, stored: Stored, journal: str | None = None) -> Iterator[Group]:
     """Yield the delivered groups of a folder, in the order in which they were counted, from its journal.
 
-    `journal` may be the address of that journal with its password, which the folder does not have.
+    `journal` may be the address of that journal with its password, which the folder does not have. Raises:
+    `ConfigError` if the folder comes from elsewhere and names another journal; `JournalError`.
     """
     config = stored.config
     address = config.journal or Folder(path).journal
     if journal is not None and hide_password(journal) == config.journal:
         address = journal
+    elif config.journal is not None and not stored.is_trusted:
+        raise ConfigError(
+            f"the rollouts in {str(path)!r} come from elsewhere, and their runs are in the journal "
+            f"{config.journal!r}: name it with --journal if you trust it"
+        )
     with closing(open_journal(address, must_exist=True)) as opened:
         for entry in stored.entries:
             yield rebuild(config, opened, entry)
@@ -93,7 +109,7 @@ def rebuild(config: Config, journal: Journal, entry: Entry) -> Group:
 def _without_secrets(config: Config) -> Config:
     """Return the configuration without what may be secret: it is kept to read the groups again, which needs none of
     it."""
-    changes: dict[str, object] = {}
+    changes: dict[str, object] = {"sinks": [hide_password(sink) for sink in config.sinks]}
     if config.journal is not None:
         changes["journal"] = hide_password(config.journal)
     if isinstance(config.model, ModelTable):
@@ -130,6 +146,8 @@ def check_continued(config: Config, ledger: Ledger, journal: Journal) -> None:
             "continue those in their folder"
         )
     ledger.set("config", msgspec.json.encode(described).decode())
-    ledger.set("settings", config.model_dump_json())
+    settings = config.model_dump_json()
+    ledger.set("settings", settings)
+    ledger.set(_SEAL, make_seal(_SEAL, settings))
     # Groups that failed because of the infrastructure are always tried again.
     ledger.reopen(Status.FAILED)

@@ -105,3 +105,14 @@ def read_sampled(nodes: Iterable[Node]) -> Sampled:
         if not node.versions:
             unsigned.append(node.asked_at)
     return Sampled(versions, min(unsigned, default=None))
+
+
+def merge_sampled(sampled: Iterable[Sampled]) -> Sampled:
+    """Return what several rollouts have together."""
+    versions: dict[str, float] = {}
+    times: list[float] = []
+    for one in sampled:
+        for version, at in one.versions.items():
+            versions[version] = min(at, versions.get(version, at))
+        times += [] if one.unsigned_at is None else [one.unsigned_at]
+    return Sampled(versions, min(times, default=None))

@@ -36,7 +36,7 @@ from treadle.rollout.progress import RolloutEnded, RolloutRetried
 from treadle.rollout.seeded import Agents
 from treadle.rollout.slots import Expected, Slots
 from treadle.rollout.tree import fork_once
-from treadle.rollout.versions import Versions
+from treadle.rollout.versions import Sampled, Versions, merge_sampled
 from treadle.sandbox.memory import SharedFiles
 from treadle.scoring.advantages import has_variance
 from treadle.scoring.grade import grade
@@ -241,15 +241,21 @@ class GroupWork:
         )
         dropped = result.dropped
         staleness = self.staleness_of(result)
-        most = self._config.max_staleness
-        if dropped is None and most is not None and staleness > most:
-            text = f"the weights are {staleness} ahead of its oldest token, and max_staleness is {most}"
-            dropped = DroppedError(f"stale: {text}")
+        stale = self.find_stale([one.sampled for one in result.rolled])
+        if dropped is None and stale is not None:
+            dropped = DroppedError(stale)
         if dropped is not None:
             return replace(outcome, status=dropped.status, reasons=(str(dropped),))
         group = self.make_group(result)
         line = msgspec.json.encode(outline(group, staleness)) + b"\n"
         return replace(outcome, status=Status.KEPT, file=GROUPS, line=line)
+
+    def find_stale(self, sampled: Sequence[Sampled]) -> str | None:
+        """Return why tokens are too old to be delivered now; `None` if they are not."""
+        age, most = self._versions.age(sampled), self._config.max_staleness
+        if most is None or age <= most:
+            return None
+        return f"stale: the weights are {age} ahead of its oldest token, and max_staleness is {most}"
 
     def staleness_of(self, made: Made) -> int:
         """Return how many versions the weights are ahead of those of the oldest token."""
@@ -268,6 +274,7 @@ class GroupWork:
             "solved": sum([reward >= self._config.solved_at for reward in graded]),
             "has_variance": has_variance(rewards),
             "staleness": self.staleness_of(made),
+            "sampled": msgspec.to_builtins(merge_sampled([one.sampled for one in made.rolled])),
             "weight_version": self._versions.current,
             "sampled_tokens": sum(
                 [item.sampled_tokens for one in made.rolled for item in one.rollout.trajectories]

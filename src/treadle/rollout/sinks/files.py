@@ -58,16 +58,20 @@ class LinesSink(RowsSink):
                 raise ConfigError(f"{str(self._path)!r} exists already; move it away, or give another file")
             memory.set({_END: "0"})
         if size < self._end:
-            raise ConfigError(
-                f"{str(self._path)!r} has {size:,} bytes, but the delivered groups end at {self._end:,}: lines are "
-                "missing. Put the file back"
-            )
+            raise self._shortened(size)
+
+    def _shortened(self, size: int) -> ConfigError:
+        return ConfigError(
+            f"{str(self._path)!r} has {size:,} bytes, but the delivered groups end at {self._end:,}: lines are "
+            "missing. Put the file back"
+        )
 
     async def deliver(self, key: str, data: bytes) -> Receipt:
         """See `Sink.deliver`."""
         with self._path.open("r+b") as file:
-            file.seek(self._end)
-            file.truncate()
+            if (size := file.seek(0, os.SEEK_END)) < self._end:
+                raise self._shortened(size)
+            file.truncate(file.seek(self._end))
             file.write(data)
             file.flush()
             os.fsync(file.fileno())

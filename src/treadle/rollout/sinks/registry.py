@@ -10,6 +10,7 @@ from typing import Protocol
 from urllib.parse import parse_qsl
 
 from treadle.core.errors import ConfigError
+from treadle.core.masking import hide_password
 from treadle.core.registry import Registry, did_you_mean
 from treadle.export.token_exporter import TOKEN_FORMATS, LossMask, sampled_mask
 from treadle.renderers.registry import load_renderer
@@ -54,6 +55,8 @@ def _make_sink(spec: str, group_size: int, mask: LossMask) -> Sink:
         )
     options = dict(parse_qsl(query, keep_blank_values=True))
     mask = _take_mask(options, mask)
+    # The name of a sink is in the ledger.
+    spec = hide_password(spec)
     if kind in SINKS:
         return SINKS.load(kind)(spec, target, options, group_size=group_size, mask=mask)
     if kind in TOKEN_FORMATS:

@@ -5,7 +5,6 @@ API reference, chat completions, 2026; vLLM 0.11 for token ids.
 """
 
 import hashlib
-from collections.abc import Coroutine
 from functools import lru_cache
 from typing import Any, ClassVar
 from urllib.parse import urlsplit
@@ -30,7 +29,6 @@ from treadle.models.dialects.openai_chat.answer import ChatReader, read_completi
 from treadle.models.dialects.openai_chat.stream import ChatCollector
 from treadle.models.protocol import Watch
 from treadle.models.wire.arguments import fit_arguments, fit_id, fit_name
-from treadle.models.wire.endpoint import OnDelta
 from treadle.models.wire.http_model import HttpModel
 from treadle.models.wire.openai import OPENAI, encode_tool
 from treadle.models.wire.parts import (
@@ -87,15 +85,13 @@ class OpenAIChatModel(HttpModel):
         """See `HttpModel.has_price`."""
         return self._reports_cost or super().has_price
 
-    def infer(self, request: Request, watch: Watch) -> Coroutine[Any, Any, Completion]:
-        """See `HttpModel.infer`."""
-        if watch.on_delta is None or not self._answers_whole:
-            return super().infer(request, watch)
-        return self._infer_whole(request, watch, watch.on_delta)
-
-    async def _infer_whole(self, request: Request, watch: Watch, on_delta: OnDelta) -> Completion:
+    async def _infer_tokens(self, request: Request, watch: Watch) -> Completion:
+        on_delta = watch.on_delta
+        if on_delta is None or not self._answers_whole:
+            return await super()._infer_tokens(request, watch)
         # The server has no ids for a stream, so that the answer is passed on in one piece.
-        message = (completion := await super().infer(request, replace(watch, on_delta=None))).message
+        completion = await super()._infer_tokens(request, replace(watch, on_delta=None))
+        message = completion.message
         if message.reasoning:
             on_delta(ReasoningDelta(message.reasoning))
         if message.content:

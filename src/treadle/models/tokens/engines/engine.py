@@ -89,11 +89,8 @@ class HttpTokenEngine(HttpEndpoint):
             made = await self._post(body, prompt, watch, sampling)
         else:
             made = await self._stream(body, prompt, watch, sampling)
-        if sampling is not None:
-            # A stream that broke off may lack its end, which says the versions.
-            is_unsure = sampling.is_changed and made.finish is None and not made.versions
-            if made.weight_version is None or is_unsure:
-                made = replace(made, weight_version=sampling.version)
+        if sampling is not None and made.weight_version is None:
+            made = replace(made, weight_version=sampling.version)
         return made if self._info is None else replace(made, engine=self._info)
 
     async def _post(
@@ -146,14 +143,17 @@ class HttpTokenEngine(HttpEndpoint):
                     tell_rate_limits(streamed, watch)
                 if not is_success(streamed.status):
                     raise self._error(streamed.status, streamed, await read_rest(streamed))
-                raw = await read_stream(streamed, reader)
+                return self._read_raw(await read_stream(streamed, reader), len(prompt), reader.begin)
         except AbortedError:
-            raw = collector.cut()
+            pass
         except TransportError:
             if not collector.token_ids:
                 raise
-            raw = collector.cut()
-        return self._read_raw(raw, len(prompt), reader.begin)
+        made = self._read_raw(collector.cut(), len(prompt), reader.begin)
+        if sampling is not None and sampling.is_changed and not made.versions:
+            # The end of the stream would have said which weights sampled which ids.
+            made = replace(made, weight_version=None)
+        return made
 
     def _read_body(self, body: bytes, prompt: PromptIds) -> Generated | None:
         """Return the answer by the typed decoder; `None` if it has to be read again to find what is wrong."""
