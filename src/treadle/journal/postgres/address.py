@@ -1,4 +1,4 @@
-"""The address of a PostgreSQL journal, whose password is in no message."""
+"""The address of a PostgreSQL journal. No message contains its password."""
 
 from urllib.parse import urlsplit
 
@@ -10,7 +10,7 @@ from treadle.core.masking import MASK, Mask
 
 
 class Address:
-    """What a URL such as `postgres://user@host/database` says. Its `repr` has no password."""
+    """The parts of a URL such as `postgres://user@host/database`. Its `repr` has no password."""
 
     def __init__(self, url: str) -> None:
         """Parse a URL. Raises: `ConfigError`, which does not contain the URL."""
@@ -45,7 +45,7 @@ class Address:
 
 
 def _password_in(url: str) -> str | None:
-    """Return the password of a URL that the library would cut at another place, because it is not escaped."""
+    """Return the password of a URL that libpq would read differently, because the password is not escaped."""
     try:
         return urlsplit(url).password
     except ValueError:

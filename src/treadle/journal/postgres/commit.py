@@ -3,9 +3,9 @@
 What is fast here: all statements are sent at once, in a pipeline, and each handles all runs with one array for
 each column. What several writes of one run appended becomes one frame.
 
-A commit can be repeated without harm, because nobody knows whether a server that died has done it: a row of
-`heads` changes only if its token and its newest frame are those that the writer knows. A run that a commit did
-not change is looked up: it is kept if its frame is there, and else the writer has lost it.
+After the loss of a connection, it is not known whether the server has done a commit. So a commit can be repeated
+without harm: a row of `heads` changes only if its token and its newest frame are those that the writer knows. A run
+that a commit did not change is looked up: if its frame is there, it is kept; if not, the writer has lost the run.
 """
 
 from collections.abc import Iterable, Sequence
@@ -171,7 +171,7 @@ def plan(writes: Iterable[Write]) -> list[Entry]:
 
 
 def _refuse(writer: TableWriter, names: dict[str, TableWriter]) -> JournalError | None:
-    """Return why a new run cannot be kept, as far as that can be known here."""
+    """Return why a new run cannot be kept, if it can be known before the server answers."""
     if names.setdefault(writer.run_id, writer) is not writer:
         return run_exists(writer.run_id)
     try:

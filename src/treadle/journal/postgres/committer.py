@@ -6,7 +6,7 @@ does everything that could keep the event loop waiting. Up to `_DEPTH` commits a
 the server writes one, the next is encoded and sent. What is handed over while so many are on their way is
 committed together, so that there are fewer commits, each of more runs, the longer a commit takes.
 
-To keep the order of a run's writes, a run is in one of the commits that are on their way at most.
+To keep the order of a run's writes, a run is in at most one of the commits that are on their way.
 """
 
 import asyncio
@@ -47,7 +47,7 @@ T = TypeVar("T")
 Item = tuple[asyncio.AbstractEventLoop, Write]
 
 _DEPTH = 2
-"""How many commits are on their way at most."""
+"""The most commits that are on their way at the same time."""
 _LOOP_BYTES = 512 * 1024
 """A commit of more bytes than this is left to the thread."""
 _COMMIT_BYTES = 32 * 1024 * 1024

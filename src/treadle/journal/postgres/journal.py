@@ -33,7 +33,7 @@ from treadle.journal.tables.writer import TableWriter
 _log = logging.getLogger("treadle.journal")
 
 _POLL_SECONDS = 2.0
-"""How often a follower reads although it has heard of nothing, in case that a notification was lost."""
+"""How often a follower reads without a notification, in case one was lost."""
 
 
 class PostgresJournal(TableJournal[Transaction]):

@@ -120,7 +120,7 @@ def _migrate(db: Db, name: str) -> None:
 
 
 def _adopt(db: Db) -> None:
-    """Make the numbers of transactions fit to this server, if the tables were copied from another one.
+    """Adapt the numbers of transactions to this server, if the tables were copied from another one.
 
     A transaction there may have a number that this server has not reached. All are moved below zero, in order.
     """
@@ -144,7 +144,7 @@ def _choose_level(db: Db, level: str) -> str:
 
 
 def _refuse_unsafe(db: Db, name: str) -> None:
-    """Raise an error for a server that does not write to its disk what it says is kept."""
+    """Raise an error for a server that reports commits before they are on its disk."""
     if db.execute("SHOW fsync").fetchone() != ("on",):
         raise JournalError(
             f"the server of {name!r} has fsync = off, so nothing there survives a power loss; switch it on, or "

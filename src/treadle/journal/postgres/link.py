@@ -1,7 +1,7 @@
 """A connection to the server that is made again when it is lost.
 
-Work that was under way when the connection was lost is done again. The caller sees to it that doing it twice
-changes nothing: nobody knows whether the server has committed the first time.
+Work that was under way when the connection was lost is done again. The caller makes sure that doing it twice
+changes nothing, because it is not known whether the server has committed it the first time.
 """
 
 import logging
@@ -26,7 +26,7 @@ _CONNECT_SECONDS = 10
 _SILENT_SECONDS = 10
 """After this time without an answer, the system asks whether the server's machine is still there."""
 _TRIES = 5
-"""How often work is done again that the server ended because of other clients."""
+"""How often work is repeated that the server ended because of other clients."""
 
 CHANNEL = "treadle"
 """The channel of NOTIFY that says that something was committed."""
@@ -77,7 +77,7 @@ class Link:
         """True if the server was reached before. Then it is worth waiting for."""
 
     def connect(self) -> Db:
-        """Return the connection, which is made if there is none. Raises: `psycopg.Error`."""
+        """Return the connection, and make it first if necessary. Raises: `psycopg.Error`."""
         if self.db is None:
             options: dict[str, Any] = {
                 "connect_timeout": _CONNECT_SECONDS,
@@ -101,8 +101,8 @@ class Link:
     def run(self, work: Callable[[Db], T]) -> T:
         """Return what `work` returns. If the connection is lost, connect again and do the work again.
 
-        Raises: `JournalError` if the server cannot be reached for `PATIENCE_SECONDS`, or refuses the work. A
-        server that was never there is not waited for, unless it is starting.
+        Raises: `JournalError` if the server cannot be reached for `PATIENCE_SECONDS`, or refuses the work. There is
+        no waiting for a server that was not reached before, unless it is starting.
         """
         give_up_at, pause_seconds, tries = None, 0.01, 0
         while True:

@@ -1,4 +1,4 @@
-"""The thread that hears from the server when any client has committed something."""
+"""The thread that is notified by the server when any client has committed something."""
 
 import os
 import selectors

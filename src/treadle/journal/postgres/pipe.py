@@ -48,7 +48,7 @@ class Pipe:
         self._expected: deque[bool] = deque()
         """For each transaction whose answers have not arrived, whether they are of interest."""
         self._arrived: deque[list[PGresult] | psycopg.Error] = deque()
-        """The answers that nobody has read."""
+        """The answers that have not been read."""
         self._found: list[PGresult] = []
         self._failure: psycopg.Error | None = None
         """The answers that have arrived of the first of `_expected`."""

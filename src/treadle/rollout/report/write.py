@@ -37,8 +37,8 @@ def write_report(
 ) -> Path:
     """Write the report of delivered groups to `out`, and return the path.
 
-    `dropped` counts the groups that were not delivered by the reason. `decode` makes text of token ids; without it,
-    tokens are shown as numbers. Raises: `ConfigError` if the file cannot be made.
+    `dropped` has the number of groups that were not delivered, by reason. `decode` converts token ids to text;
+    without it, tokens are shown as numbers. Raises: `ConfigError` if the file cannot be made.
     """
     facts, runs = Facts(), Runs(decode)
     for group in groups:
