@@ -1,6 +1,7 @@
 """The contract of every journal."""
 
 import asyncio
+import contextlib
 import hashlib
 import itertools
 import threading
@@ -34,6 +35,7 @@ from treadle.core.types import (
     Role,
     StopReason,
     TaskRef,
+    Usage,
 )
 from treadle.journal.facts import facts_of
 from treadle.journal.protocol import QUEUE, Journal, RunFilter
@@ -246,6 +248,36 @@ async def test_many_runs_at_once_and_a_cancelled_wait(journal: Journal) -> None:
     writer = journal.create("after")
     writer.append([note("x")])
     await writer.sync()
+
+
+@pytest.mark.parametrize("bad", ["label", "number"])
+async def test_what_cannot_be_kept_of_one_run_harms_no_other(journal: Journal, bad: str) -> None:
+    """They are committed together. A store may keep such values; if not, only this run fails."""
+    await write(journal, "known", STARTED, is_released=False)
+    bodies: list[e.DurableBody] = [replace(STARTED, metadata={"a": "\ud800"})]
+    if bad == "number":
+        usage = Usage(input_tokens=2**64, output_tokens=1)
+        answer = Completion(Message(Role.ASSISTANT, "hi"), FinishReason.STOP, usage=usage)
+        bodies = [
+            STARTED,
+            e.TurnStarted(at=1.0, turn=1, message=Message(Role.USER, "go")),
+            e.InferenceStarted(at=1.0, step=1, messages=1),
+            e.InferenceCompleted(at=1.0, step=1, completion=answer),
+        ]
+    writers = {name: journal.create(name) for name in ("first", "bad", "last")}
+    for name, writer in writers.items():
+        with contextlib.suppress(JournalError):
+            writer.append([STARTED, note(name)] if name != "bad" else bodies)
+    async with asyncio.timeout(60):
+        for name in ("first", "last"):
+            await writers[name].sync()
+        with contextlib.suppress(JournalError):
+            await writers["bad"].sync()
+        for name in ("first", "last"):
+            writers[name].append([note("more")])
+            await writers[name].sync()
+            assert details(journal, name) == [name, "more"]
+    await writers["bad"].release()
 
 
 def test_several_loops_and_threads_share_one_journal(journal: Journal) -> None:

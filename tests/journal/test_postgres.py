@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import logging
 import os
+import random
 import socket
 import threading
 from collections.abc import Iterator
@@ -196,6 +197,55 @@ async def test_what_the_server_kept_without_answering_is_kept_once(
         again.append([note("5")])
         await again.sync()
         assert details(witness, "new") == ["2", "4", "5"]
+
+
+async def test_commits_that_are_made_again_stay_apart(
+    proxy: Proxy, tmp_path: Path, postgres_url: str
+) -> None:
+    """Two commits are on their way when the connection is lost, and a run of the first has appended more."""
+    url = f"{postgres_url.partition('?')[0]}?host={tmp_path}"
+    with open_journal(url) as journal, open_journal(postgres_url) as witness:
+        first, second = await begin(journal, "first"), await begin(journal, "second")
+        proxy.is_silent = True
+
+        async def append(writer: Any, *bodies: e.DurableBody, blobs: Any = None) -> Any:
+            writer.append(bodies, blobs)
+            waiting = asyncio.ensure_future(writer.sync())
+            await asyncio.sleep(0.2)
+            return waiting
+
+        digest = "a" * 64
+        kept = e.SnapshotTaken(at=1.0, snapshot_id="s", delta=FileDelta(changed={"f": digest}))
+        waiting = [
+            await append(first, note("1")),
+            await append(first, note("2")),
+            await append(second, note("3"), kept, blobs={digest: b"content"}),
+            await append(second, note("4")),
+        ]
+        proxy.cut()
+        await asyncio.wait_for(asyncio.gather(*waiting), 60)
+        assert (details(witness, "first"), details(witness, "second")) == (["1", "2"], ["3", "4"])
+
+
+async def test_a_run_that_the_server_refuses_harms_no_other(journal: Any) -> None:
+    """The id and the name of the queue are in indexes, which have a limit."""
+    for bad in (
+        e.RunStarted(at=1.0, version=e.VERSION, policy=Policy(), metadata={QUEUE: random_text(9000)}),
+        STARTED,
+    ):
+        run_id = "bad" if bad is not STARTED else random_text(9000)
+        writers = [journal.create(name) for name in (f"a-{run_id[:3]}", run_id, f"b-{run_id[:3]}")]
+        turn = e.TurnStarted(at=1.0, turn=1, message=Message(Role.USER, "go"))
+        for writer in writers:
+            writer.append([bad if writer is writers[1] else STARTED, turn])
+        await asyncio.gather(writers[0].sync(), writers[2].sync())
+        with pytest.raises(JournalError, match="index row"):
+            await writers[1].sync()
+
+
+def random_text(length: int) -> str:
+    """Return a text that cannot be compressed much."""
+    return random.Random(1).randbytes(length // 2).hex()
 
 
 async def test_an_id_that_another_took_while_the_connection_was_lost_is_refused(

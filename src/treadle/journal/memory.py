@@ -229,7 +229,11 @@ class MemoryWriter:
 
     def append(self, bodies: Sequence[e.DurableBody], blobs: Mapping[str, bytes] | None = None) -> None:
         """See `RunWriter.append`."""
-        self._keep([e.encode_body(body) for body in bodies], blobs)
+        try:
+            raws = [e.encode_body(body) for body in bodies]
+        except Exception as error:
+            raise JournalError(f"an event of run {self.run_id!r} cannot be kept: {error}") from error
+        self._keep(raws, blobs)
 
     def append_events(self, events: Sequence[e.Event], blobs: Mapping[str, bytes] | None = None) -> None:
         """See `RunWriter.append_events`."""

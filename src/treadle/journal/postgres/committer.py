@@ -21,6 +21,7 @@ from typing import Any, TypeVar
 import psycopg
 from psycopg.pq.abc import PGresult
 
+from treadle.core.errors import JournalError
 from treadle.journal.follow import Changes
 from treadle.journal.postgres.commit import (
     NOTIFY_ALL,
@@ -82,6 +83,11 @@ class Batch:
         """The answers of the server, if they were read before the commit is finished."""
 
     @property
+    def is_empty(self) -> bool:
+        """True if there is nothing to keep."""
+        return not self.entries and not self.orphans
+
+    @property
     def size(self) -> int:
         """About how many bytes the store gets."""
         return sum([entry.size for entry in self.entries])
@@ -90,6 +96,13 @@ class Batch:
     def writes(self) -> list[Write]:
         """The writes that were planned."""
         return [write for entry in self.entries for write in entry.writes]
+
+    def split(self) -> "list[Batch]":
+        """Return a batch for each run, and one for the orphans."""
+        by_writer: dict[object, list[Item]] = {}
+        for item in self.items:
+            by_writer.setdefault(item[1].writer, []).append(item)
+        return [Batch([], self.orphans), *[Batch(items, []) for items in by_writer.values()]]
 
     def send(self, pipe: Pipe, owner_id: int, now: float) -> None:
         """Send the statements. Raises: `psycopg.Error`."""
@@ -175,17 +188,13 @@ class PostgresCommitter(Committer[Transaction]):
         return self._pipe is not None and self._link.db is self._pipe.db and not self._is_beat_due
 
     def _send(self, batch: Batch) -> bool:
-        """Send a commit. Return False if the connection was lost, so that `_recover` has to be called."""
+        """Send a commit. Return False if that failed, so that `_recover` has to be called."""
         assert self._pipe is not None
         self._sent.append(batch)
         try:
             batch.send(self._pipe, self.tenant.id, self._clock.time())
-        except psycopg.Error:
+        except Exception:  # the connection was lost, or a value has no place in the tables
             return False
-        except Exception as error:  # any error must reach those who wait
-            self._sent.pop()
-            self._fail(batch.writes, self._explain(error))
-            batch.settle()
         return True
 
     def _enqueue(self, item: Group | Callable[[], None]) -> bool:
@@ -233,7 +242,7 @@ class PostgresCommitter(Committer[Transaction]):
             [item for item in items if item[1].writer not in busy],
             [self.orphans.popleft() for _ in range(len(self.orphans))],
         )
-        if not batch.entries and not batch.orphans:
+        if batch.is_empty:
             batch.settle()
             return
         if not self._is_ready or batch.size > _COMMIT_BYTES:
@@ -266,15 +275,30 @@ class PostgresCommitter(Committer[Transaction]):
         batches = [*self._sent]
         self._sent.clear()
         self._drop()
+        self._keep_each(batches)
+
+    def _keep_each(self, batches: Sequence[Batch]) -> None:
+        """Make commits one after another. Nothing is sent in between."""
+        held, self._held = self._held, []
         for batch in batches:
             self._keep(batch)
+        self._held = held
+        if held:
+            self._commit_and_settle([])
 
     def _drain(self) -> None:
         while self._sent:
             self._finish_oldest()
 
     def _keep(self, batch: Batch) -> None:
-        """Make a commit and wait for it. If the connection is lost, the commit is made again."""
+        """Make a commit and wait for it. If the connection is lost, the commit is made again.
+
+        If the server refuses what one of several runs appended, the others are kept.
+        """
+
+        if batch.is_empty:
+            batch.settle()
+            return
 
         def work(db: Db) -> Keys:
             self._beat_if_due(db)
@@ -290,6 +314,10 @@ class PostgresCommitter(Committer[Transaction]):
             keys = self._link.run(work)
         except BaseException as error:  # any error must reach those who wait
             self._drop()
+            is_away = isinstance(error, JournalError) and error.__cause__ is None
+            if len(batch.entries) > 1 and isinstance(error, Exception) and not is_away:
+                self._keep_each(batch.split())
+                return
             self.orphans.extend(batch.orphans)
             self._fail(batch.writes, self._explain(error))
             batch.settle()

@@ -115,9 +115,12 @@ class FileCommitter(Committer[sqlite3.Connection]):
     # The following methods run in any thread, while it holds `db_lock`.
 
     def _keep(self, writes: list[Write], size: int, *, can_wait: bool) -> None:
-        """Commit `writes`. If that fails, store the error in each of them. Raises: `BusyError` if another
-        process has the file's lock and `can_wait` is False."""
-        new = [write.writer for write in writes if not write.writer.key]
+        """Commit `writes`. If that fails, commit those of each run alone, and store the error in those that fail.
+
+        Raises: `BusyError` if another process has the file's lock, or a commit fails, and `can_wait` is False.
+        """
+        writers = [write.writer for write in writes]
+        before = [(writer.key, writer.token, writer.head, writer.checksum) for writer in writers]
         now = self._clock.time()
         try:
             self._transactions.run(
@@ -127,8 +130,15 @@ class FileCommitter(Committer[sqlite3.Connection]):
             raise
         except BaseException as error:  # any error must reach those who wait
             self._file.forget()
-            for writer in new:
-                writer.key = 0
+            for writer, values in reversed([*zip(writers, before, strict=True)]):
+                writer.key, writer.token, writer.head, writer.checksum = values
+            if isinstance(error, Exception) and len(set(writers)) > 1:
+                if not can_wait:
+                    raise BusyError from error
+                for one in dict.fromkeys(writers):
+                    own = [write for write in writes if write.writer is one]
+                    self._keep(own, _size_of(own), can_wait=True)
+                return
             self._fail(writes, self._explain(error))
             if not isinstance(error, Exception) and not can_wait:
                 settle(writes)

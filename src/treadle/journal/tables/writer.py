@@ -71,7 +71,7 @@ class Write:
                     self.row += (row_checksum(self.row, seed),)
             except Exception as error:
                 self.frame = b""
-                self.error = JournalError(f"an event of run {self.writer.run_id!r} cannot be kept: {error}")
+                self.error = cannot_keep(self.writer.run_id, error)
         size = len(self.frame)
         return size + sum(map(len, self.blobs.values())) if self.blobs else size
 
@@ -188,9 +188,12 @@ class TableWriter:
         assert write is not None
         self._sent, self._write = write, None
         self._next_seq += len(write.bodies)
-        if self._facts.add(write.bodies) or not self.key:
-            write.row = run_values(self._facts)
-        write.head = head_values(self._facts)
+        try:
+            if self._facts.add(write.bodies) or not self.key:
+                write.row = run_values(self._facts)
+            write.head = head_values(self._facts)
+        except Exception as error:  # the writes of other runs are handed over too
+            write.error = cannot_keep(self.run_id, error)
         return write
 
     def forget(self, write: Write) -> None:
@@ -206,6 +209,11 @@ class TableWriter:
         self._on_open(self)
         write = self._write = Write(self, self._next_seq)
         return write
+
+
+def cannot_keep(run_id: str, error: Exception) -> JournalError:
+    """Return the error for an event that has no place in the store."""
+    return JournalError(f"an event of run {run_id!r} cannot be kept: {error}")
 
 
 def run_exists(run_id: str) -> RunExistsError:
