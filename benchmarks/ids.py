@@ -21,7 +21,7 @@ _SPECIAL = 151_643
 def renderer() -> ChatmlRenderer:
     """Return a renderer over a small vocabulary, whose ids are as long in JSON as those of a large one."""
     bpe = tokenizer()
-    contents = {_FIRST + number: content for number, content in enumerate(bpe.contents)}
+    contents = {_FIRST + number: content for number, content in bpe.contents.items()}
     merges = [(_FIRST + one, _FIRST + other) for one, other in bpe.merges]
     special = {text: _SPECIAL + at for at, text in enumerate(CHATML_TOKENS)}
     return ChatmlRenderer(

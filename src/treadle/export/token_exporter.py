@@ -6,6 +6,8 @@ NaN.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import compress
+from math import inf
 from typing import Protocol, TypeAlias
 
 import msgspec
@@ -93,18 +95,18 @@ class Branch(Struct, frozen=True):
 
         Raises: `ExportError` if a token has another weight.
         """
-        odd = next((weight for weight in self.loss_T if weight not in (0.0, 1.0)), None)
-        if odd is not None:
+        odd = {*self.loss_T} - {0.0, 1.0}
+        if odd:
             raise ExportError(
-                f"run {self.rollout.run_id!r} has a token with the weight {odd!r}, and the format only has tokens "
-                "that are trained on or not; use the format tokens, or a mask without weights"
+                f"run {self.rollout.run_id!r} has a token with the weight {min(odd)!r}, and the format only "
+                "has tokens that are trained on or not; use the format tokens, or a mask without weights"
             )
-        return [int(weight) for weight in self.loss_T[begin:]]
+        return list(map(int, self.loss_T[begin:]))
 
 
 def sampled_mask(trajectory: Trajectory) -> Sequence[float]:
     """Return 1 for each sampled token and 0 for the others: train on all that the model wrote."""
-    return [float(flag) for flag in trajectory.sampled_T]
+    return list(map(float, trajectory.sampled_T))
 
 
 def read_branches(group: Group, mask: LossMask, needs: TokenGrade) -> list[Branch]:
@@ -144,25 +146,29 @@ def read_branch(
             )
         )
     ids = trajectory.token_ids_T.tolist()
-    loss = [float(weight) for weight in mask(trajectory)] if rollout.is_trained else [0.0] * len(ids)
+    loss = list(map(float, mask(trajectory))) if rollout.is_trained else [0.0] * len(ids)
     logprobs = trajectory.logprobs_T.tolist()
     if not len(ids) == len(trajectory.sampled_T) == len(logprobs) == len(loss):
         raise ExportError(
             f"{where} has {len(ids)} ids, {len(trajectory.sampled_T)} flags, {len(logprobs)} log probabilities and "
             f"{len(loss)} weights"
         )
-    for position, (weight, is_sampled, value) in enumerate(
-        zip(loss, trajectory.sampled_T, logprobs, strict=True)
-    ):
-        if weight and not is_sampled:
-            raise ExportError(f"{where}: the mask trains on token {position}, which the model did not sample")
-        # A comparison with NaN is false, so that an unknown value is refused too.
-        if weight and needs is TokenGrade.TOKEN_EXACT and not float("-inf") < value <= MAX_LOGPROB:
-            raise ExportError(
-                f"{where}: token {position} is to be trained on and has no real log probability ({value!r})"
-            )
+    trained = list(compress(logprobs, loss))
+    if not all(compress(trajectory.sampled_T, loss)):
+        at = next(at for at, weight in enumerate(loss) if weight and not trajectory.sampled_T[at])
+        raise ExportError(f"{where}: the mask trains on token {at}, which the model did not sample")
+    if needs is TokenGrade.TOKEN_EXACT and not all(map(_is_logprob, trained)):
+        at = next(at for at, weight in enumerate(loss) if weight and not _is_logprob(logprobs[at]))
+        raise ExportError(
+            f"{where}: token {at} is to be trained on and has no real log probability ({logprobs[at]!r})"
+        )
     begin = trajectory.sampled_T.find(1)
     return Branch(rollout, index, trajectory, ids, loss, logprobs, max(begin, 0))
+
+
+def _is_logprob(value: float) -> bool:
+    # A comparison with NaN is false, so that an unknown value is refused too.
+    return -inf < value <= MAX_LOGPROB
 
 
 def reward_of(rollout: Rollout) -> float:

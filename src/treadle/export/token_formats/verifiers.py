@@ -9,6 +9,7 @@ Source: verifiers 0.4.0, `v1/graph.py` (`MessageNode`) and `v1/trace.py` (`Trace
 """
 
 from collections.abc import Mapping
+from itertools import compress
 
 from treadle.agent.task import split_reference
 from treadle.core.errors import ExportError
@@ -112,17 +113,18 @@ def _write_path(
 
 def _write_node(branch: Branch, start: int, stop: int) -> dict[str, Json]:
     """Return the tokens that a node adds to its path."""
-    flags = branch.is_trained_T[start:stop]
+    weights = branch.loss_T[start:stop]
+    flags = [weight != 0 for weight in weights]
     trained = sum(flags)
     node: dict[str, Json] = {
         "token_ids": branch.ids_T[start:stop],
         "mask": flags,
-        "logprobs": [value for value, flag in zip(branch.logprobs_T[start:stop], flags, strict=True) if flag],
+        "logprobs": list(compress(branch.logprobs_T[start:stop], flags)),
     }
     if trained and branch.rollout.advantage is not None:
         node["advantages"] = [branch.rollout.advantage] * trained
-    if any(weight not in (0.0, 1.0) for weight in branch.loss_T[start:stop]):
-        node["loss_weights"] = {"treadle": branch.loss_T[start:stop]}
+    if not {*weights} <= {0.0, 1.0}:
+        node["loss_weights"] = {"treadle": weights}
     return node
 
 
