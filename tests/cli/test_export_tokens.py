@@ -60,3 +60,12 @@ def test_a_mask_is_a_choice_among_what_was_sampled(cli: Cli) -> None:
     found = cli("export", "a-0", "--journal", "runs.db", "--format", "verll")
     assert found.code == 2
     assert "did you mean 'verl'" in found.err
+
+
+def test_an_export_without_any_group_fails(cli: Cli) -> None:
+    """A trainer must not begin with an empty file because nobody has read the reasons."""
+    assert cli("run", "say x", "--model", "mock:echo", "--journal", "texts.db").code == 0
+    for out in ((), ("-o", "rows.jsonl")):
+        made = cli("export", "--all", "--journal", "texts.db", "-f", "verl", *out)
+        assert made.code == 1, made
+        assert "left out: " in made.err

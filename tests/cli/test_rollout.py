@@ -208,3 +208,22 @@ def test_an_error_of_many_rollouts_is_printed_once(capsys: pytest.CaptureFixture
     lines.on_notice(RolloutRetried(run_id="run-3", attempt=1, error="slow"), Progress())
     out, _ = capsys.readouterr()
     assert out.splitlines() == ["name: run-0 is tried again: refused", "name: run-3 is tried again: slow"]
+
+
+def test_an_export_has_the_rewards_that_were_delivered(cli: Cli) -> None:
+    """Rewards have weights, which an export of the journal must not forget."""
+    weights = ("--reward", "check=0.5", "--reward", "tool_use=0", "--set", "tree={roots: 1}")
+    assert cli(*GIVEN, *weights).code == 0
+    exported = cli("export", "--all", "--journal", "rollouts/runs.db", "--format", "tokens").lines
+    lines = (cli.folder / "rollouts" / "groups.jsonl").read_text().splitlines()
+    delivered = {item["run_id"]: item["reward"] for line in lines for item in json.loads(line)["rollouts"]}
+    assert {row["run_id"]: row["reward"] for row in exported} == delivered
+    assert set(delivered.values()) == {0.5}
+
+
+def test_a_reward_keeps_its_weight_when_it_gets_settings(cli: Cli) -> None:
+    missing = cli(*GIVEN, "--reward", "length=0.5")
+    assert "the reward 'length' needs the setting 'max_tokens'" in missing.err
+    assert "--set rewards.length.max_tokens=..." in missing.err
+    made = cli(*GIVEN, "--reward", "length=0.5", "--set", "rewards.length.max_tokens=100000")
+    assert "reward 0.500 ± 0.000" in made.out

@@ -65,9 +65,11 @@ def test_a_set_of_a_package_is_found(tmp_path, monkeypatch):
     (package / "entry_points.txt").write_text(
         "[treadle.tasks]\nchores = chores_of_a_test:make\nbroken = chores_of_a_test:gone\nfiles = no:no\n"
     )
-    (tmp_path / "chores_of_a_test.py").write_text("def make():\n    return 'made'\n")
+    (tmp_path / "chores_of_a_test.py").write_text(
+        "def make():\n    return [Task]\n\n\nclass Task:\n    task_id = 'sweep'\n    check = print\n"
+    )
     monkeypatch.syspath_prepend(str(tmp_path))
-    assert task_set("chores") == "made"
+    assert [task.task_id for task in task_set("chores")] == ["sweep"]
     with pytest.raises(ConfigError, match=r"'broken' \(chores_of_a_test:gone\) cannot be loaded"):
         task_set("broken")
     with pytest.raises(ConfigError, match="did you mean 'chores'"):

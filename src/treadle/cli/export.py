@@ -68,7 +68,9 @@ def export(
     reward: Annotated[
         str | None,
         typer.Option(
-            "--reward", metavar="NAME", help="Rows with tokens: the reward. Default: the sum of all."
+            "--reward",
+            metavar="NAME",
+            help="Rows with tokens: the reward. Default: the sum of all, as treadle rollout weighs them.",
         ),
     ] = None,
 ) -> int:
@@ -94,14 +96,15 @@ def export(
 
         if format_ in TOKEN_FORMATS:
             options = TokenOptions(group_by, mask, reward)
-            export_tokens(opened, run_ids, format_, out, options, on_skip, apart)
+            is_empty = not export_tokens(opened, run_ids, format_, out, options, on_skip, apart)
         else:
             _export_rows(opened, run_ids, format_, out, on_skip, apart)
+            is_empty = False
     for skip in skips[:_MAX_LISTED]:
         print_note(skip)
     if len(skips) > _MAX_LISTED:
-        print_note(f"and {write_count(len(skips) - _MAX_LISTED, 'more run')} left out for such reasons")
-    return ExitCode.FAILED if apart.count else ExitCode.DONE
+        print_note(f"and {len(skips) - _MAX_LISTED:,} more left out for such reasons")
+    return ExitCode.FAILED if apart.count or (is_empty and skips) else ExitCode.DONE
 
 
 def _export_rows(

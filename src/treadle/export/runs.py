@@ -20,6 +20,9 @@ Advantages: TypeAlias = Callable[[Sequence[float | None]], Sequence[float | None
 GROUP_LABEL = "group"
 """The label of a run that says which group it belongs to."""
 
+WEIGHTS_LABEL = "reward_weights"
+"""The label of a run with the weights of its rewards by name."""
+
 
 class GroupBy(StrEnum):
     """What makes runs a group."""
@@ -36,7 +39,8 @@ def load_rollout(journal: Journal, run_id: str, reward: str | None = None) -> tu
     """Return a finished run as a rollout, and the comparison of what it sampled with what is
     delivered.
 
-    The reward is the one that is called `reward`; `None` means the sum of all. It blocks.
+    The reward is the one that is called `reward`; `None` means the sum of all, with the weights that `treadle
+    rollout` has recorded. It blocks.
 
     Raises: `RunNotFoundError`; `ExportError` if the run is not finished, failed through no fault of its model, or
     would lose a token.
@@ -47,9 +51,15 @@ def load_rollout(journal: Journal, run_id: str, reward: str | None = None) -> tu
     if run.fault in (Fault.INFRASTRUCTURE, Fault.USER):
         raise ExportError(f"run {run_id!r} failed through no fault of its model ({run.error}); resume it")
     rollout, graph = read_rollout(journal, run)
-    known = rollout.rewards
-    total = known.get(reward) if reward is not None else sum(known.values()) if known else None
+    total = _sum_rewards(rollout) if reward is None else rollout.rewards.get(reward)
     return replace(rollout, reward=total), graph.conservation
+
+
+def _sum_rewards(rollout: Rollout) -> float | None:
+    known, weights = rollout.rewards, rollout.metadata.get(WEIGHTS_LABEL)
+    if isinstance(weights, dict):
+        known = {name: known[name] * weight for name, weight in weights.items() if weight and name in known}
+    return sum(known.values()) if known else None
 
 
 def read_rollout(journal: Journal, run: Run[Any], decode: Decoders = None) -> tuple[Rollout, TokenGraph]:

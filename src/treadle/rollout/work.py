@@ -29,6 +29,7 @@ from treadle.core.types import Fault, Json, StopReason, Usage
 from treadle.engines.ledger import Item, Outcome, Status
 from treadle.engines.protocol import Runner
 from treadle.export.groups import Group
+from treadle.export.runs import WEIGHTS_LABEL
 from treadle.rollout.collect import Collector, Rolled, rewards_of
 from treadle.rollout.config import Config
 from treadle.rollout.plan import GroupSpec
@@ -162,6 +163,7 @@ class GroupWork:
             "rollout": self._config.name,
             "group": f"{self._config.name}-{work.spec.group}",
             "index": work.index,
+            WEIGHTS_LABEL: {spec.name: spec.weight for spec in self._collector.rewards},
         }
         try:
             if root is None:

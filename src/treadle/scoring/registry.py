@@ -111,13 +111,20 @@ def _make(spec: RewardSpec) -> Scorer:
             f"there is no scorer {spec.scorer!r}{hint or ';'} the scorers are {', '.join(SCORERS.names())}, or a "
             "function as module:function"
         )
-    known = [name for name in inspect.signature(make).parameters if name != "name"]
+    parameters = {name: item for name, item in inspect.signature(make).parameters.items() if name != "name"}
+    known = list(parameters)
     if unknown := [key for key in settings if key not in known]:
         hint = did_you_mean(unknown[0], known)
         raise ConfigError(
             f"the reward {spec.name!r} has no setting {unknown[0]!r}{hint or ';'} its settings are "
             f"{', '.join(['weight', *known])}"
         )
+    for name, item in parameters.items():
+        if item.default is item.empty and item.kind is item.KEYWORD_ONLY and name not in settings:
+            raise ConfigError(
+                f"the reward {spec.name!r} needs the setting {name!r}; give it in a configuration of rollouts, as "
+                f"'{spec.name}: {{{name}: ...}}', or as --set rewards.{spec.name}.{name}=... of treadle rollout"
+            )
     try:
         return make(name=spec.name, **settings)
     except TypeError as error:

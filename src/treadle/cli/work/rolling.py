@@ -71,11 +71,12 @@ class Changes(Struct, frozen=True):
         return write_command("rollout", *([] if path is None else [str(path)]), **options, set=self.settings)
 
 
-def _read_weight(text: str) -> tuple[str, float]:
+def _read_weight(text: str) -> tuple[str, Json]:
+    """Return a reward and its weight, as a mapping to which `--set` can add settings."""
     from treadle.scoring.registry import parse_reward
 
     spec = parse_reward(text)
-    return spec.scorer, spec.weight
+    return spec.scorer, {"weight": spec.weight}
 
 
 def run(path: Path | None, changes: Changes, shown: o.ViewOptions) -> int:

@@ -32,8 +32,9 @@ def export_tokens(
     options: TokenOptions,
     on_skip: Callable[[str, str], None],
     apart: Apart,
-) -> None:
-    """Write the groups of runs, and say whether every sampled token is in them once."""
+) -> bool:
+    """Write the groups of runs, say whether every sampled token is in them once, and return whether there are
+    any."""
     from treadle.core.errors import ExportError
     from treadle.export.runs import GroupBy, Tally, find_groups
     from treadle.export.token_exporter import export_groups
@@ -48,8 +49,9 @@ def export_tokens(
     made = _load(journal, groups, tally, options.reward, on_skip)
     mask = _make_mask(journal, run_ids, options.mask)
     if out is None:
-        lines = (line for rows in export_groups(made, format_, mask, on_skip) for line in rows.splitlines())
-        print_lines(lines)
+        for rows in export_groups(made, format_, mask, on_skip):
+            print_lines(rows.splitlines())
+            count += 1
     else:
         with open_group_writer(format_, out, mask) as put:
             for group in made:
@@ -60,6 +62,7 @@ def export_tokens(
                     on_skip(group.group_id, str(error))
         print_note(f"{write_count(count, 'group')} written to {str(out)!r}")
     print_note(f"tokens: {tally.total}")
+    return count > 0
 
 
 def _load(
