@@ -34,12 +34,12 @@ from treadle.datagen.quality.duplicates import DuplicateIndex
 from treadle.datagen.samples import REJECTED, ROWS
 from treadle.datagen.topics.graph import Topic, TopicGraph, topic_id
 from treadle.datagen.topics.store import save_topics
-from treadle.engines.ledger import Entry, Item, Ledger, Outcome, Status
 from treadle.export.row_formats.native import FORMAT as NATIVE
 from treadle.export.rows import Row
+from treadle.jobs.ledger import Entry, Item, Ledger, Outcome, Status
 from treadle.journal.registry import open_journal
 from treadle.models.protocol import Watch
-from treadle.teacher.teacher import TeacherModel
+from treadle.testbed.teacher import TeacherModel
 
 SAMPLES, WINDOW = 1000, 64
 LEAVES = (40, 25)

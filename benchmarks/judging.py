@@ -13,13 +13,13 @@ from msgspec import Struct
 
 from benchmarks import keywords
 from benchmarks.common import Figure
-from treadle.context.judging import (
+from treadle.core.types import ToolSpec
+from treadle.routing.judging import (
     Facts,
     find_refusal,
     judge_message,
     rate_difficulty,
 )
-from treadle.core.types import ToolSpec
 
 DATA = Path(__file__).parent / "data" / "messages.jsonl"
 TOPICS = (

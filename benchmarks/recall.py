@@ -15,7 +15,9 @@ from benchmarks.common import Figure, journal_path, serving
 from benchmarks.memories import Memory as Made
 from benchmarks.memories import choose_questions, make_memories
 from benchmarks.minilm import find_folder
-from treadle.context.memory import (
+from treadle.core.types import StopReason
+from treadle.journal import open_journal
+from treadle.knowledge.memory import (
     Author,
     Draft,
     Embedder,
@@ -25,8 +27,6 @@ from treadle.context.memory import (
     make_embedder,
     open_memory,
 )
-from treadle.core.types import StopReason
-from treadle.journal import open_journal
 
 COUNT = 100_000
 QUESTIONS = 200

@@ -17,9 +17,9 @@ from benchmarks.common import Figure, add, journal_path
 from benchmarks.memories import choose_questions, make_memories
 from benchmarks.recall import COUNT, QUESTIONS, RandomEmbedder, add_random_vectors, fill
 from treadle import Agent, Session, open_journal
-from treadle.context.memory import open_memory
 from treadle.core.spec import MemorySpec
 from treadle.core.types import Completion, FinishReason, Message, Request, Role, Usage
+from treadle.knowledge.memory import open_memory
 from treadle.models import TieredModel
 from treadle.models.protocol import Watch
 from treadle.models.scripted import call

@@ -14,7 +14,6 @@ from types import ModuleType
 from typing import Any
 
 from treadle.cli.table import COMMANDS, Command, Group
-from treadle.context.personas.model import persona_schema
 from treadle.core import events, types
 from treadle.core.events import Event
 from treadle.datagen.config.schema import schema
@@ -23,6 +22,7 @@ from treadle.datagen.quality.registry import DUPLICATES, FILTERS
 from treadle.export import FORMATS
 from treadle.export.losses import COMMON_LOSSES
 from treadle.export.token_exporter import TOKEN_FORMATS
+from treadle.knowledge.personas.model import persona_schema
 from treadle.rollout.load import schema as rollout_schema
 
 DOCS = Path(__file__).parent

@@ -13,8 +13,8 @@ from zlib import crc32
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
-from treadle.teacher.engine import Drawn, Template, Variant
-from treadle.teacher.engine.vocabulary import byte_tokenizer, tokenizer
+from treadle.testbed.engine import Drawn, Template, Variant
+from treadle.testbed.engine.vocabulary import byte_tokenizer, tokenizer
 
 
 class TorchPolicy:

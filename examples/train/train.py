@@ -16,11 +16,11 @@ from engine import TorchPolicy, find_renderer, load_large, make_tiny
 from writing import LENGTH, WritingSet
 
 from treadle import model
-from treadle.agent.task import TASK_SETS
 from treadle.export.groups import Group
 from treadle.rollout import Rollouts
-from treadle.teacher.engine import EngineSettings, VllmApp
-from treadle.teacher.server import serve
+from treadle.runs.task import TASK_SETS
+from treadle.testbed.engine import EngineSettings, VllmApp
+from treadle.testbed.server import serve
 
 
 def compute_loss(policy: TorchPolicy, groups: Sequence[Group]) -> torch.Tensor:

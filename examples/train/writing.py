@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from msgspec import Struct
 
-from treadle.agent.task import Grade, Task
+from treadle.runs.task import Grade, Task
 
 LENGTH = 6
 CLASSES = {

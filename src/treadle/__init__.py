@@ -4,13 +4,9 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from treadle.agent.agent import Agent
-    from treadle.agent.options import RunContext
-    from treadle.agent.run import Run
     from treadle.agent.session import Session
     from treadle.agent.stream import RunStream
-    from treadle.agent.task import Grade, Task
     from treadle.agent.window import Batch
-    from treadle.context.personas.model import Persona
     from treadle.core.errors import (
         ConfigError,
         ExportError,
@@ -46,9 +42,13 @@ if TYPE_CHECKING:
     )
     from treadle.journal.protocol import RunFilter, RunInfo
     from treadle.journal.registry import open_journal
+    from treadle.knowledge.personas.model import Persona
     from treadle.models.config.build import model
     from treadle.models.scripted import ScriptedModel
     from treadle.models.wire.price import Price
+    from treadle.runs.options import RunContext
+    from treadle.runs.run import Run
+    from treadle.runs.task import Grade, Task
     from treadle.tasks import load_task, task_set
     from treadle.tools.context import ToolContext
     from treadle.tools.function.tool import tool
@@ -73,13 +73,13 @@ _WHERE = {
     "ExportError": "treadle.core.errors",
     "Fault": "treadle.core.types",
     "FinishReason": "treadle.core.types",
-    "Grade": "treadle.agent.task",
+    "Grade": "treadle.runs.task",
     "InDoubt": "treadle.core.policy",
     "JournalError": "treadle.core.errors",
     "LeaseHeldError": "treadle.core.errors",
     "LeaseLostError": "treadle.core.errors",
     "Message": "treadle.core.types",
-    "Persona": "treadle.context.personas.model",
+    "Persona": "treadle.knowledge.personas.model",
     "Policy": "treadle.core.policy",
     "Option": "treadle.core.types",
     "Price": "treadle.models.wire.price",
@@ -89,8 +89,8 @@ _WHERE = {
     "ReplayDivergence": "treadle.core.errors",
     "RetryWithMessage": "treadle.core.errors",
     "Role": "treadle.core.types",
-    "Run": "treadle.agent.run",
-    "RunContext": "treadle.agent.options",
+    "Run": "treadle.runs.run",
+    "RunContext": "treadle.runs.options",
     "RunExistsError": "treadle.core.errors",
     "RunFilter": "treadle.journal.protocol",
     "RunInfo": "treadle.journal.protocol",
@@ -100,7 +100,7 @@ _WHERE = {
     "ScriptedModel": "treadle.models.scripted",
     "Session": "treadle.agent.session",
     "StopReason": "treadle.core.types",
-    "Task": "treadle.agent.task",
+    "Task": "treadle.runs.task",
     "ToolCall": "treadle.core.types",
     "ToolContext": "treadle.tools.context",
     "ToolError": "treadle.core.errors",

@@ -8,7 +8,6 @@ import pytest
 from tests.loop.test_loop import Gate
 
 from treadle import Agent, Policy, ScriptedModel, tool
-from treadle.agent.run import Run
 from treadle.agent.session import Session
 from treadle.core import events as e
 from treadle.core.errors import ConfigError
@@ -17,6 +16,7 @@ from treadle.journal.memory import MemoryJournal
 from treadle.models import call
 from treadle.models.protocol import Watch
 from treadle.models.scripted import Answer
+from treadle.runs.run import Run
 
 
 class Lab:

@@ -9,19 +9,19 @@ import pytest
 from tests.loop.test_loop import Gate
 
 from treadle import Agent, ConfigError, Policy, Run, ScriptedModel, UntrustedError, tool
-from treadle.agent.driving.trust import demands_of
-from treadle.context.judging import Facts, Judgement, ModelJudge, PatternJudge, write_hint
 from treadle.core import events as e
 from treadle.core.errors import ServerError
 from treadle.core.judgement import Ambiguity, AmbiguityClass, Missing
 from treadle.core.policy import Autonomy
 from treadle.core.spec import ContextSpec, PartSpec
 from treadle.core.types import Completion, FinishReason, Message, Role, ToolSpec, Usage
-from treadle.journal.facts import facts_of
+from treadle.journal.listing import facts_of
 from treadle.journal.memory import MemoryJournal
 from treadle.models import call
 from treadle.models.scripted import Answer
 from treadle.models.wrappers.tiered import TieredModel
+from treadle.routing.judging import Facts, Judgement, ModelJudge, PatternJudge, write_hint
+from treadle.runs.trust import demands_of
 from treadle.telemetry.fold import read_turn_records
 from treadle.telemetry.stats import Stats
 from treadle.trajectory.turns import TurnCompleted, turns

@@ -7,18 +7,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.context.skills.test_catalog import write
 from tests.forks.process import FORKS, ROOT
+from tests.knowledge.skills.test_catalog import write
 
 from treadle import Agent, ConfigError, Policy, Run, ScriptedModel, UntrustedError, open_journal
-from treadle.agent.driving.trust import demands_of
-from treadle.context.memory import Draft, Store, open_memory
-from treadle.context.personas.model import Persona
 from treadle.core import events as e
 from treadle.core.spec import ContextSpec, MemorySpec
 from treadle.core.types import OutputMode, Recalled, RecalledItem
 from treadle.journal.memory import MemoryJournal
+from treadle.knowledge.memory import Draft, Store, open_memory
+from treadle.knowledge.personas.model import Persona
 from treadle.models import call
+from treadle.runs.trust import demands_of
 
 ADA = {"name": "Ada", "role": "an analyst", "tools": ["files"], "autonomy": "decisive", "memory": True}
 

@@ -7,13 +7,13 @@ from typing import ClassVar
 import pytest
 
 from treadle import Agent, Policy, ScriptedModel, load_task, open_journal, tool
-from treadle.agent.task import Grade
 from treadle.context.view import view_step
 from treadle.core.errors import ConfigError, LeaseHeldError, RequestError, ServerError
 from treadle.core.events import Rewarded
 from treadle.core.state import fold
 from treadle.journal.memory import MemoryJournal
 from treadle.models.scripted import call
+from treadle.runs.task import Grade
 
 
 async def test_a_waiting_turn_is_decided_within_the_session():

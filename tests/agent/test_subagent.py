@@ -12,7 +12,7 @@ from treadle.core import events as e
 from treadle.core.errors import ConfigError
 from treadle.core.questions import Question
 from treadle.core.types import Completion, FinishReason, Message, Role, StopReason, Usage
-from treadle.journal.facts import facts_of
+from treadle.journal.listing import facts_of
 from treadle.journal.memory import MemoryJournal
 from treadle.journal.protocol import CALLER, Journal, RunFilter
 from treadle.models import call
@@ -321,7 +321,7 @@ def test_wrong_options() -> None:
 
 
 def test_what_a_foreign_sub_agent_would_do_is_named() -> None:
-    from treadle.agent.driving.trust import demands_of
+    from treadle.runs.trust import demands_of
 
     child = Agent("mock:echo", tools=["shell-unprotected"])
     found = demands_of(Agent("mock:echo", tools=[child.as_tool()]).spec)

@@ -10,9 +10,9 @@ from tests.cli.command import Cli
 
 from treadle import Agent, ScriptedModel, open_journal
 from treadle.cli.terminal.questions import print_question
-from treadle.context.memory import Author, Draft, Store, open_memory
 from treadle.core.questions import Question
 from treadle.core.types import Json, Option
+from treadle.knowledge.memory import Author, Draft, Store, open_memory
 
 EVIL = "Paid\x1b[2J\x1b]0;x\x07\x9b31m\u202egpj.exe\u2028\r\n0f3a  1  forged line\x00\x08"
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from rich.text import Text
 from tests.cli.command import Cli
-from tests.teacher.threaded import ThreadedServer
+from tests.testbed.threaded import ThreadedServer
 
 from treadle.cli.terminal.rollout import PlainLines, RolloutBoard, write_lines, write_stopping
 from treadle.rollout.progress import GroupEnded, Progress, RolloutRetried, Started
-from treadle.teacher.engine import ENGINES, EngineSettings
+from treadle.testbed.engine import ENGINES, EngineSettings
 
 GIVEN = (
     "rollout",

@@ -13,15 +13,12 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
-from tests.context.documents.test_documents import make_pdf
 from tests.context.obedient import TOOL, is_ordered, obey
 from tests.contract.test_parts import WIRES, elements, send, strings
+from tests.knowledge.documents.test_documents import make_pdf
 
 from treadle import Agent, ToolContext, tool
 from treadle.context.compaction.summary import write_summary
-from treadle.context.memory import Author, Draft, Epistemic, MemoryToolset, Recaller, Store, open_memory
-from treadle.context.skills.catalog import Catalog
-from treadle.context.trust import Trust, record_trust
 from treadle.core.errors import ConfigError, UntrustedError
 from treadle.core.fence import fence
 from treadle.core.log import Log
@@ -29,6 +26,9 @@ from treadle.core.questions import Question
 from treadle.core.types import Artifact, Json, Message, Option, Request, Role, ToolCall
 from treadle.formats import FORMATS
 from treadle.journal.memory import MemoryJournal
+from treadle.knowledge.memory import Author, Draft, Epistemic, MemoryToolset, Recaller, Store, open_memory
+from treadle.knowledge.skills.catalog import Catalog
+from treadle.knowledge.trust import Trust, record_trust
 from treadle.models.protocol import Watch
 from treadle.models.scripted import Answer, ScriptedModel, call
 from treadle.models.wire.prompt import TEMPLATES

@@ -37,7 +37,7 @@ from treadle.core.types import (
     TaskRef,
     Usage,
 )
-from treadle.journal.facts import facts_of
+from treadle.journal.listing import facts_of
 from treadle.journal.protocol import QUEUE, Journal, RunFilter
 from treadle.journal.registry import STORES
 from treadle.models import call

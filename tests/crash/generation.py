@@ -9,12 +9,12 @@ from typing import Any
 
 from msgspec.structs import replace
 from tests.forks.process import FORKS, Process
-from tests.teacher.threaded import ThreadedServer
+from tests.testbed.threaded import ThreadedServer
 
 from treadle import open_journal
 from treadle.core.events import InferenceCompleted
 from treadle.export.rows import load_row
-from treadle.teacher.server.app import OracleApp, Reply, ServerSettings, error_reply
+from treadle.testbed.server.app import OracleApp, Reply, ServerSettings, error_reply
 
 WINDOW = 8
 CONFIG = """\

@@ -21,7 +21,6 @@ from typing import Any
 from tests.postgres.server import Server
 
 from treadle import Agent, Approval, ApprovalRequest, InDoubt, Policy, Run, ToolContext, tool
-from treadle.context.judging import Facts, Judgement, judge_message
 from treadle.core.errors import RunNotFoundError
 from treadle.core.events import DurableBody, Event, MessageInjected, TurnStarted
 from treadle.core.questions import Question
@@ -33,6 +32,7 @@ from treadle.journal.tables.journal import TableJournal
 from treadle.models import call
 from treadle.models.protocol import Model, Watch
 from treadle.models.wrappers.tiered import TieredModel
+from treadle.routing.judging import Facts, Judgement, judge_message
 
 RUN_ID = "run"
 

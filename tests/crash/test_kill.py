@@ -16,7 +16,6 @@ from tests.forks.process import FORKS, ROOT
 from tests.postgres.server import Server
 
 from treadle import Agent, InDoubt, ScriptedModel, open_journal
-from treadle.context.memory import Store, open_memory
 from treadle.core.events import (
     ContextCompacted,
     DurableBody,
@@ -32,6 +31,7 @@ from treadle.core.events import (
 )
 from treadle.core.state import fold
 from treadle.core.types import Message, ToolErrorKind
+from treadle.knowledge.memory import Store, open_memory
 
 IS_FULL = bool(os.environ.get("TREADLE_FULL"))
 SLOW = ("python", "shell", "mcp", "parked", "marked", "agents_asking")

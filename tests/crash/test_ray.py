@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 from tests.conftest import IS_FULL
-from tests.engines.gates import Gate, gate, message
+from tests.workers.gates import Gate, gate, message
 
 from treadle import Agent, open_journal
 from treadle.core.types import StopReason
-from treadle.engines.protocol import RunnerOptions
-from treadle.engines.runners import make_runner
+from treadle.workers.protocol import RunnerOptions
+from treadle.workers.runners import make_runner
 
 __all__ = ["gate"]
 ray = pytest.importorskip("ray")

@@ -13,16 +13,16 @@ from typing import Any
 
 import pytest
 from tests.cli.command import Cli
-from tests.engines.gates import Gate, gate, message
+from tests.workers.gates import Gate, gate, message
 
 from treadle import Agent, Run, open_journal
-from treadle.agent.driving.begin import enqueue
-from treadle.agent.options import Given
 from treadle.core import events as e
 from treadle.core.types import StopReason
-from treadle.engines.protocol import RunnerOptions
-from treadle.engines.runners import make_runner
 from treadle.journal.protocol import Journal, RunFilter
+from treadle.runs.begin import enqueue
+from treadle.runs.options import Given
+from treadle.workers.protocol import RunnerOptions
+from treadle.workers.runners import make_runner
 
 __all__ = ["gate"]
 
@@ -96,8 +96,8 @@ async def test_a_tool_with_an_effect_runs_once_although_its_worker_dies(
 PROGRAM = textwrap.dedent("""
     import asyncio, sys
     from treadle import Agent, open_journal
-    from treadle.engines.runners import make_runner
-    from tests.engines.gates import message
+    from treadle.workers.runners import make_runner
+    from tests.workers.gates import message
 
     async def main():
         journal = open_journal("runs.db")

@@ -7,13 +7,13 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from tests.teacher.threaded import ThreadedServer
+from tests.testbed.threaded import ThreadedServer
 
 from treadle.core.types import Json
 from treadle.datagen.config.model import Config
 from treadle.datagen.dataset.folder import Folder
 from treadle.datagen.generate import Options, Result, generate
-from treadle.teacher.server.app import OracleApp, Reply, ServerSettings
+from treadle.testbed.server.app import OracleApp, Reply, ServerSettings
 
 Answers = Callable[[dict[str, Any]], Any]
 """Returns a reply for the body of a request: a text, tool calls as (name, arguments), a `Reply`, or `None` for what

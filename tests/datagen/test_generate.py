@@ -13,10 +13,10 @@ from treadle.datagen.config.model import Config
 from treadle.datagen.dataset.folder import Folder
 from treadle.datagen.generate import Options, Result, generate
 from treadle.datagen.progress import Notice, Progress, SampleEnded
-from treadle.engines.ledger import Ledger, Status
+from treadle.jobs.ledger import Ledger, Status
 from treadle.journal.protocol import QUEUE
 from treadle.journal.registry import open_journal
-from treadle.teacher.server import OracleServer, ServerSettings, serve
+from treadle.testbed.server import OracleServer, ServerSettings, serve
 
 
 @pytest.fixture

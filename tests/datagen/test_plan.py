@@ -4,7 +4,7 @@ from treadle.datagen.config.model import Config
 from treadle.datagen.plan import Plan
 from treadle.datagen.scenarios.types import Kind
 from treadle.datagen.topics.graph import Topic, topic_id
-from treadle.engines.ledger import Counts, Item
+from treadle.jobs.ledger import Counts, Item
 
 LEAVES = [Topic(topic_id=topic_id(("root", name)), text=name, path=("root", name)) for name in "abcde"]
 

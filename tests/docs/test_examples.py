@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 from tests.docs.page import blocks
 
-from treadle.teacher.server import ServerSettings
-from treadle.teacher.server.app import OracleApp, Reply
-from treadle.teacher.server.connection import Connection
+from treadle.testbed.server import ServerSettings
+from treadle.testbed.server.app import OracleApp, Reply
+from treadle.testbed.server.connection import Connection
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]

@@ -21,7 +21,7 @@ from treadle.core.types import Completion, FinishReason, Message, Role, ToolCall
 from treadle.export import FORMATS, export_rows, load_row, read_rows
 from treadle.models import call
 from treadle.models.scripted import Answer
-from treadle.teacher import oracle_for
+from treadle.testbed import oracle_for
 from treadle.tools.protocol import ToolLike, ToolOutput
 from treadle.trajectory.verify import verify_run
 

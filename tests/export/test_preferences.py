@@ -14,7 +14,7 @@ from treadle.export import Lineage, Row
 from treadle.export.preferences import find_pairs, pair_rows, write_pair
 from treadle.models import call
 from treadle.models.scripted import Answer
-from treadle.teacher import oracle_for
+from treadle.testbed import oracle_for
 
 LOOK = call("list_files", {})
 

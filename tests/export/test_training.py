@@ -18,7 +18,7 @@ from treadle import Agent, load_task, open_journal
 from treadle.core.types import Message, Role
 from treadle.export import FORMATS, Row, load_row
 from treadle.formats import parse
-from treadle.teacher import oracle_for
+from treadle.testbed import oracle_for
 
 TASKS = ("files:csv_sum-0001", "files:csv_sum-0002", "files:contacts_dedupe-0000")
 pytestmark = pytest.mark.xdist_group("training")

@@ -14,7 +14,7 @@ from tests.formats.test_properties import TAGS
 
 from treadle import formats
 from treadle.formats import FORMATS, IncrementalParser, find_format, parse
-from treadle.formats.engine.base import TaggedFormat
+from treadle.formats.scanner.base import TaggedFormat
 
 FULL = bool(os.environ.get("TREADLE_FULL"))
 

@@ -11,7 +11,7 @@ import pytest
 
 from treadle import Agent, JournalError, ScriptedModel, open_journal
 from treadle.core import events as e
-from treadle.journal.facts import facts_of
+from treadle.journal.listing import facts_of
 from treadle.journal.sqlite.journal import SqliteJournal
 
 

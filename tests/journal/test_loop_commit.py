@@ -16,7 +16,7 @@ import pytest
 from treadle.core import events as e
 from treadle.core.errors import JournalError
 from treadle.core.types import FileDelta
-from treadle.journal.facts import facts_of
+from treadle.journal.listing import facts_of
 from treadle.journal.protocol import RunFilter
 from treadle.journal.sqlite.journal import SqliteJournal
 from treadle.journal.tables.writer import TableWriter

@@ -9,7 +9,7 @@ from treadle import JournalError, ScriptedModel, open_journal
 from treadle.agent.agent import Agent
 from treadle.core import events as e
 from treadle.core.errors import UntrustedError
-from treadle.journal.facts import facts_of
+from treadle.journal.listing import facts_of
 from treadle.journal.protocol import RunFilter
 
 GOLDEN = sorted((Path(__file__).parent.parent / "data").glob("*.jsonl"))

@@ -25,11 +25,11 @@ from treadle import (
     ScriptedModel,
     open_journal,
 )
-from treadle.context.memory import open_memory
 from treadle.core import events as e
 from treadle.core.types import FileDelta, Message, Role
 from treadle.journal.check import Check
 from treadle.journal.protocol import QUEUE, Journal, RunFilter
+from treadle.knowledge.memory import open_memory
 
 psycopg = pytest.importorskip("psycopg")
 STARTED = e.RunStarted(at=1.0, version=e.VERSION, policy=Policy())

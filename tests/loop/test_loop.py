@@ -52,7 +52,7 @@ from treadle.journal.memory import MemoryJournal, MemoryWriter
 from treadle.models import call
 from treadle.models.protocol import Watch
 from treadle.models.scripted import Answer
-from treadle.teacher import oracle_for
+from treadle.testbed import oracle_for
 from treadle.tools.context import ToolContext
 from treadle.tools.protocol import Attachment, ToolOutput
 

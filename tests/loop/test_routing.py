@@ -6,8 +6,6 @@ import threading
 import pytest
 
 from treadle import Agent, Policy, Run
-from treadle.context.routing import LATENCIES, Latencies
-from treadle.context.routing.cascade import find_fault
 from treadle.core import events as e
 from treadle.core.errors import (
     AuthenticationError,
@@ -22,10 +20,12 @@ from treadle.core.packed import unpack_ids
 from treadle.core.spec import PartSpec
 from treadle.core.state import ESCALATED, fold
 from treadle.core.types import Completion, FinishReason, Message, Request, Role, TokenRecord, Usage
-from treadle.journal.facts import facts_of
+from treadle.journal.listing import facts_of
 from treadle.journal.memory import MemoryJournal
 from treadle.models import FallbackModel, ScriptedModel, Watch, call
 from treadle.models.wrappers.tiered import Tier, TieredModel
+from treadle.routing import LATENCIES, Latencies
+from treadle.routing.cascade import find_fault
 
 EASY = "What is the capital of Norway?"
 HARD = (

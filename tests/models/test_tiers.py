@@ -4,7 +4,6 @@ import jsonschema_rs
 import pytest
 from tests.models.answers import REQUEST, answer
 
-from treadle.agent.spec import make_model
 from treadle.core.errors import ConfigError
 from treadle.core.spec import PartSpec
 from treadle.core.types import Artifact, OutputMode, Usage
@@ -23,6 +22,7 @@ from treadle.models.config.demands import demands_of_model
 from treadle.models.config.file import config_schema
 from treadle.models.protocol import check_parts, estimate_cost_usd, has_price, output_mode_of
 from treadle.models.wrappers.tiered import TieredModel, window_of
+from treadle.runs.spec import make_model
 
 
 @pytest.fixture(autouse=True)

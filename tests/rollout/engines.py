@@ -11,7 +11,7 @@ import pytest
 
 from treadle import model
 from treadle.models.protocol import Model
-from treadle.teacher.engine import (
+from treadle.testbed.engine import (
     ENGINES,
     Answer,
     EngineApp,
@@ -20,7 +20,7 @@ from treadle.teacher.engine import (
     export_tokenizer,
     logprobs_of,
 )
-from treadle.teacher.server import OracleServer, serve
+from treadle.testbed.server import OracleServer, serve
 from treadle.trajectory.tokens import TokenGrade, TokenGraph, Trajectory
 
 _CHAT = {"logprobs": True, "return_token_ids": True}

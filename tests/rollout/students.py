@@ -7,11 +7,11 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from treadle.agent.task import Task
 from treadle.core.types import Completion, FinishReason, Message, Request, Role, Usage
 from treadle.models.protocol import Model, Watch
+from treadle.runs.task import Task
 from treadle.tasks.draw import fraction
-from treadle.teacher import OracleModel, named_oracle
+from treadle.testbed import OracleModel, named_oracle
 
 
 class School(Struct, kw_only=True):

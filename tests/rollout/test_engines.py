@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.teacher.threaded import ThreadedServer
+from tests.testbed.threaded import ThreadedServer
 
 from treadle.rollout import Rollouts
 from treadle.rollout.progress import Notice, Progress
 from treadle.rollout.stored import read_groups, read_stored
-from treadle.teacher.engine import ENGINES, EngineSettings
+from treadle.testbed.engine import ENGINES, EngineSettings
 
 
 class Engine(ThreadedServer):

@@ -16,10 +16,10 @@ from tests.rollout.engines import ENDPOINTS, check, connect
 from treadle import Agent, Policy, tool
 from treadle.core.types import Message, Role, ToolCall
 from treadle.journal.memory import MemoryJournal
-from treadle.teacher.engine import ENGINES, EngineSettings, export_tokenizer, tokenizer
-from treadle.teacher.engine.policy import MockPolicy
-from treadle.teacher.engine.template import Asked, Template, Variant
-from treadle.teacher.server import serve
+from treadle.testbed.engine import ENGINES, EngineSettings, export_tokenizer, tokenizer
+from treadle.testbed.engine.policy import MockPolicy
+from treadle.testbed.engine.template import Asked, Template, Variant
+from treadle.testbed.server import serve
 from treadle.trajectory.tokens import Drift, TokenGraph, load_tokens
 
 TOKENS = [name for name in ENDPOINTS if not name.endswith("chat")]

@@ -11,10 +11,10 @@ import torch
 from tests.rollout.engines import ENDPOINTS, check, connect
 
 from treadle import Agent, Policy
-from treadle.agent.task import TASK_SETS
 from treadle.journal.memory import MemoryJournal
-from treadle.teacher.engine import ENGINES, EngineSettings, export_tokenizer
-from treadle.teacher.server import serve
+from treadle.runs.task import TASK_SETS
+from treadle.testbed.engine import ENGINES, EngineSettings, export_tokenizer
+from treadle.testbed.server import serve
 from treadle.trajectory.tokens import load_tokens
 
 sys.path.append(str(Path(__file__).parents[2] / "examples" / "train"))

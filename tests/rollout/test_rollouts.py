@@ -11,8 +11,8 @@ from tests.rollout.students import School
 
 from treadle.core.errors import AuthenticationError, ConfigError, ExportError, ServerError, TransportError
 from treadle.core.events import InferenceCompleted
-from treadle.engines.ledger import Ledger
 from treadle.export.groups import Group
+from treadle.jobs.ledger import Ledger
 from treadle.journal.memory import MemoryJournal
 from treadle.journal.registry import open_journal
 from treadle.rollout import Result, Rollouts

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.teacher.threaded import ThreadedServer
+from tests.testbed.threaded import ThreadedServer
 
 from treadle.core.errors import ConfigError, TransportError
 from treadle.export.groups import Group
@@ -15,9 +15,9 @@ from treadle.rollout.making import MAX_REFUSED
 from treadle.rollout.sinks.protocol import Check, Memory, Receipt
 from treadle.rollout.sinks.registry import make_sinks
 from treadle.scoring.protocol import Subject
-from treadle.teacher.engine import ENGINES, EngineSettings, export_tokenizer
-from treadle.teacher.server import ServerSettings
-from treadle.teacher.server.app import OracleApp
+from treadle.testbed.engine import ENGINES, EngineSettings, export_tokenizer
+from treadle.testbed.server import ServerSettings
+from treadle.testbed.server.app import OracleApp
 from treadle.trajectory.tokens import TokenGrade
 
 

@@ -17,7 +17,7 @@ from treadle.scoring.function import FunctionScorer
 from treadle.scoring.grade import NotGradableError, grade, total_reward
 from treadle.scoring.protocol import Score, Scorer, Subject
 from treadle.scoring.registry import RewardSpec, make_scorers, parse_reward, read_rewards
-from treadle.teacher import oracle_for
+from treadle.testbed import oracle_for
 
 TASK = "files:csv_sum-0001"
 

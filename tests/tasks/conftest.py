@@ -5,11 +5,11 @@ from collections.abc import Awaitable, Callable, Mapping
 import pytest
 from tests.loop.workbench import make_call
 
-from treadle.agent.task import Task
 from treadle.core.log import Log
 from treadle.core.types import Effect, Message, Request, Role, ToolCall, ToolResult
 from treadle.loop.calls.orders import read_call
 from treadle.models.protocol import Model, Watch
+from treadle.runs.task import Task
 from treadle.sandbox.memory import MemorySandbox
 from treadle.tools.files import files as toolset
 

@@ -9,7 +9,7 @@ import pytest
 from treadle.core.types import Message, Role
 from treadle.tasks.files import find_solver
 from treadle.tasks.files.task_set import FAMILIES, SEEDS, TASK_SET, FilesTask
-from treadle.teacher import OracleModel, oracle_for
+from treadle.testbed import OracleModel, oracle_for
 
 NAMES = [family.name for family in FAMILIES]
 FULL = pytest.mark.skipif(os.environ.get("TREADLE_FULL") != "1", reason="the long form")

@@ -14,8 +14,8 @@ from treadle.tasks.files import find_solver
 from treadle.tasks.files.calls import delete_file, edit_file, list_files, read_file, write_file
 from treadle.tasks.files.task_set import TASK_SET
 from treadle.tasks.solver import MAX_STALLS, Pursuit, Step
-from treadle.teacher.mistakes import misspell, spoil
-from treadle.teacher.oracle import OracleModel, oracle_for
+from treadle.testbed.mistakes import misspell, spoil
+from treadle.testbed.oracle import OracleModel, oracle_for
 
 TASK = TASK_SET.get("csv_sum-0003")
 

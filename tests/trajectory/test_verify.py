@@ -23,7 +23,7 @@ from treadle.core.transcript import check_transcript
 from treadle.core.types import Message, Role, ToolCall
 from treadle.journal.memory import MemoryJournal
 from treadle.models import call
-from treadle.teacher import oracle_for
+from treadle.testbed import oracle_for
 from treadle.trajectory.verify import verify_run
 
 CALLS = 0

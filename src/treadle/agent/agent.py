@@ -15,15 +15,26 @@ from typing import TYPE_CHECKING, Any, Generic, Unpack, overload
 
 from msgspec.structs import replace
 
-from treadle.agent.answer import AnswerType, answer_type
 from treadle.agent.batch import BatchWork, check_batch_id, split_options
-from treadle.agent.driving.begin import run_task
-from treadle.agent.driving.deliver import Driven
-from treadle.agent.driving.fork import fork_run
-from treadle.agent.driving.kit import Kit
-from treadle.agent.driving.resume import resume_run
-from treadle.agent.driving.trust import demands_of
-from treadle.agent.options import (
+from treadle.agent.stream import RunStream
+from treadle.agent.sync import block, iterate_blocking
+from treadle.agent.window import Batch
+from treadle.core.errors import ConfigError, UntrustedError
+from treadle.core.narrowing import Item
+from treadle.core.policy import Policy
+from treadle.core.registry import check_options
+from treadle.core.replay import Replay, replay
+from treadle.core.spec import AgentSpec, ContextSpec, PartSpec
+from treadle.journal.protocol import Journal, RunFilter, RunInfo
+from treadle.knowledge.protocol import Surroundings
+from treadle.loop.hooks import Hooks
+from treadle.models.protocol import Model, load_model
+from treadle.runs.answer import AnswerType, answer_type
+from treadle.runs.begin import run_task
+from treadle.runs.deliver import Driven
+from treadle.runs.fork import fork_run
+from treadle.runs.kit import Kit
+from treadle.runs.options import (
     AgentOptions,
     BatchOptions,
     ForkOptions,
@@ -41,29 +52,18 @@ from treadle.agent.options import (
     check_tools,
     read_context,
 )
-from treadle.agent.run import Run, T_co, V
-from treadle.agent.spec import is_agent, make_model, make_spec, refuse_missing
-from treadle.agent.stream import RunStream
-from treadle.agent.sync import block, iterate_blocking
-from treadle.agent.task import Task
-from treadle.agent.window import Batch
-from treadle.context.protocol import Surroundings
-from treadle.core.errors import ConfigError, UntrustedError
-from treadle.core.narrowing import Item
-from treadle.core.policy import Policy
-from treadle.core.registry import check_options
-from treadle.core.replay import Replay, replay
-from treadle.core.spec import AgentSpec, ContextSpec, PartSpec
-from treadle.journal.protocol import Journal, RunFilter, RunInfo
-from treadle.loop.hooks import Hooks
-from treadle.models.protocol import Model, load_model
+from treadle.runs.resume import resume_run
+from treadle.runs.run import Run, T_co, V
+from treadle.runs.spec import is_agent, make_model, make_spec, refuse_missing
+from treadle.runs.task import Task
+from treadle.runs.trust import demands_of
 from treadle.tools.context import NO_DEPS
 from treadle.tools.protocol import Approver, Asker, Tool, ToolLike
 
 if TYPE_CHECKING:
     from treadle.agent.session import Session
     from treadle.agent.subagent import AgentTool
-    from treadle.context.judging import MessageJudge
+    from treadle.routing.judging import MessageJudge
 
 
 class Agent(Generic[T_co]):
@@ -154,7 +154,7 @@ class Agent(Generic[T_co]):
         """Open what the agent knows, and make its judge and its toolboxes. `judge` is used if it is given."""
         self._context, self.judge = context, judge
         if judge is None and context is not None and context.judge is not None:
-            from treadle.context.judging import judge_of_part
+            from treadle.routing.judging import judge_of_part
 
             try:
                 self.judge = judge_of_part(context.judge)
@@ -163,7 +163,7 @@ class Agent(Generic[T_co]):
                     raise
                 logging.getLogger("treadle").warning("nothing judges messages: %s", error)
         if context is not None and replace(context, judge=None) != ContextSpec():
-            from treadle.context.surroundings import make_surroundings
+            from treadle.knowledge.surroundings import make_surroundings
 
             self.known = make_surroundings(
                 context, lambda: self.journal, clock=self.clock, is_strict=is_strict

@@ -4,17 +4,17 @@ import asyncio
 from collections.abc import Mapping
 from typing import Any, Generic, TypeVar
 
-from treadle.agent.answer import AnswerType
-from treadle.agent.driving.begin import run_task
-from treadle.agent.driving.parts import AgentParts
-from treadle.agent.driving.resume import resume_run
-from treadle.agent.options import Given, StreamOptions
-from treadle.agent.run import Run
-from treadle.agent.task import Task
 from treadle.core.errors import ConfigError, LeaseHeldError, RunExistsError, RunNotFoundError
 from treadle.core.state import Status
 from treadle.core.types import Fault, Json, Role, StopReason
 from treadle.journal.protocol import RunFilter
+from treadle.runs.answer import AnswerType
+from treadle.runs.begin import run_task
+from treadle.runs.options import Given, StreamOptions
+from treadle.runs.parts import AgentParts
+from treadle.runs.resume import resume_run
+from treadle.runs.run import Run
+from treadle.runs.task import Task
 
 T = TypeVar("T")
 

@@ -4,12 +4,12 @@ twice."""
 from typing import Any, Unpack
 
 from treadle.agent.agent import Agent
-from treadle.agent.driving.begin import run_task
-from treadle.agent.driving.resume import resume_run
-from treadle.agent.options import Given, StreamOptions
-from treadle.agent.run import Run
-from treadle.agent.task import Task
 from treadle.core.errors import RunExistsError
+from treadle.runs.begin import run_task
+from treadle.runs.options import Given, StreamOptions
+from treadle.runs.resume import resume_run
+from treadle.runs.run import Run
+from treadle.runs.task import Task
 
 
 async def run_once(

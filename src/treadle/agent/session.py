@@ -6,23 +6,7 @@ from contextlib import asynccontextmanager
 from types import TracebackType
 from typing import Any, Generic, Unpack, cast
 
-from treadle.agent.attachments import Attachable, read_attachments
-from treadle.agent.driving.begin import Beginning, begin, make_run_id
-from treadle.agent.driving.deliver import deliver
-from treadle.agent.driving.drive import grade_run, leave
-from treadle.agent.driving.parts import AgentParts
-from treadle.agent.driving.resume import go_on, load_task_of, reopen, resume_turn
-from treadle.agent.driving.turns import next_queued, open_turn, takes_time, write_back
-from treadle.agent.options import (
-    DeliveryName,
-    Given,
-    SendOptions,
-    SessionOptions,
-    check_message,
-    check_text,
-)
 from treadle.agent.overview import SessionSummary, summarize_session
-from treadle.agent.run import Run, T_co
 from treadle.agent.stream import RunStream
 from treadle.agent.sync import block
 from treadle.core.errors import ConfigError, RunExistsError, RunNotFoundError, UnsupportedPartError
@@ -36,6 +20,22 @@ from treadle.loop.driver import Driver
 from treadle.loop.listener import Emit
 from treadle.loop.wayout import see_through
 from treadle.models.protocol import check_parts
+from treadle.runs.attachments import Attachable, read_attachments
+from treadle.runs.begin import Beginning, begin, make_run_id
+from treadle.runs.deliver import deliver
+from treadle.runs.drive import grade_run, leave
+from treadle.runs.options import (
+    DeliveryName,
+    Given,
+    SendOptions,
+    SessionOptions,
+    check_message,
+    check_text,
+)
+from treadle.runs.parts import AgentParts
+from treadle.runs.resume import go_on, load_task_of, reopen, resume_turn
+from treadle.runs.run import Run, T_co
+from treadle.runs.turns import next_queued, open_turn, takes_time, write_back
 from treadle.tools.protocol import Decision
 
 

@@ -4,11 +4,11 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Any, Generic, NoReturn
 
-from treadle.agent.options import check_text
-from treadle.agent.run import Run, T_co
 from treadle.core.narrowing import Item
 from treadle.loop.listener import Emit
 from treadle.loop.wayout import see_through
+from treadle.runs.options import check_text
+from treadle.runs.run import Run, T_co
 
 
 class RunStream(Generic[T_co]):

@@ -13,14 +13,6 @@ from typing import Any, Protocol
 import msgspec
 from msgspec.structs import replace
 
-from treadle.agent.answer import AnswerType
-from treadle.agent.driving.begin import Beginning, begin
-from treadle.agent.driving.drive import drive
-from treadle.agent.driving.parts import AgentParts
-from treadle.agent.driving.resume import resume_run
-from treadle.agent.options import Given, ResumeOptions
-from treadle.agent.run import Run
-from treadle.agent.spec import AGENT, read_agent
 from treadle.core.budget import Allowance
 from treadle.core.errors import ConfigError, NotAskedError, RunNotFoundError, ToolError
 from treadle.core.events import Event, RunStarted, ToolStarted
@@ -32,6 +24,14 @@ from treadle.core.state import Status
 from treadle.core.types import Caller, Child, Effect, Json, Option, StopReason, ToolSpec
 from treadle.journal.protocol import Journal
 from treadle.loop.driver import Driver
+from treadle.runs.answer import AnswerType
+from treadle.runs.begin import Beginning, begin
+from treadle.runs.drive import drive
+from treadle.runs.options import Given, ResumeOptions
+from treadle.runs.parts import AgentParts
+from treadle.runs.resume import resume_run
+from treadle.runs.run import Run
+from treadle.runs.spec import AGENT, read_agent
 from treadle.tools.context import ToolContext
 from treadle.tools.function.tool import check_tool_name
 from treadle.tools.protocol import Decision, ToolOutput

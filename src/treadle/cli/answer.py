@@ -5,19 +5,19 @@ from typing import Annotated
 
 import typer
 
-from treadle.agent.driving.resume import record_answers
-from treadle.agent.run import Run
 from treadle.cli.exit import ExitCode
+from treadle.cli.jobs.agents import RunAgents
+from treadle.cli.jobs.drive import FollowUp, drive, write_answer
+from treadle.cli.jobs.execute import execute
+from treadle.cli.jobs.journals import find_run, open_existing
 from treadle.cli.options import shared as o
 from treadle.cli.options.agent import AgentOptions, PolicyOptions
 from treadle.cli.terminal.output import clean, print_json, print_note, stdout
 from treadle.cli.terminal.questions import find_question, print_question
-from treadle.cli.work.agents import RunAgents
-from treadle.cli.work.drive import FollowUp, drive, write_answer
-from treadle.cli.work.execute import execute
-from treadle.cli.work.journals import find_run, open_existing
 from treadle.core.errors import ConfigError
 from treadle.core.questions import Answer, Answerable, Question
+from treadle.runs.resume import record_answers
+from treadle.runs.run import Run
 
 EXAMPLES = (
     'treadle answer last "the second one"',

@@ -5,18 +5,18 @@ from typing import Annotated
 
 import typer
 
-from treadle.agent.run import Run
 from treadle.cli.exit import ExitCode
+from treadle.cli.jobs.agents import RunAgents
+from treadle.cli.jobs.drive import FollowUp, drive
+from treadle.cli.jobs.journals import find_run, open_existing
 from treadle.cli.options import shared as o
 from treadle.cli.options.agent import AgentOptions, PolicyOptions
 from treadle.cli.terminal.format import format_call
 from treadle.cli.terminal.output import clean, print_json, print_note, stdout
-from treadle.cli.work.agents import RunAgents
-from treadle.cli.work.drive import FollowUp, drive
-from treadle.cli.work.journals import find_run, open_existing
 from treadle.core.errors import ConfigError
 from treadle.core.registry import did_you_mean
 from treadle.core.types import ToolCall
+from treadle.runs.run import Run
 from treadle.tools.protocol import Decision
 
 EXAMPLES = (

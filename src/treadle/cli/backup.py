@@ -6,9 +6,9 @@ from typing import Annotated
 
 import typer
 
+from treadle.cli.jobs.journals import open_existing
 from treadle.cli.options import shared as o
 from treadle.cli.terminal.output import print_note, write_command, write_count
-from treadle.cli.work.journals import open_existing
 
 EXAMPLES = (
     "treadle backup runs-backup.db",

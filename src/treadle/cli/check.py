@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from treadle.cli.jobs.journals import find_runs, open_existing
 from treadle.cli.options import shared as o
 from treadle.cli.terminal.bar import bar, spinner
 from treadle.cli.terminal.output import (
@@ -15,7 +16,6 @@ from treadle.cli.terminal.output import (
     write_command,
     write_count,
 )
-from treadle.cli.work.journals import find_runs, open_existing
 from treadle.journal.check import Check, Checked
 
 EXAMPLES = (

@@ -9,12 +9,12 @@ from typing import Annotated
 import typer
 
 from treadle.cli.exit import ExitCode
+from treadle.cli.jobs.journals import Apart, find_runs, open_existing
+from treadle.cli.jobs.tokenrows import TokenOptions, export_tokens
 from treadle.cli.options import shared as o
 from treadle.cli.options.complete import complete_format
 from treadle.cli.terminal.bar import bar
 from treadle.cli.terminal.output import print_lines, print_note, write_count
-from treadle.cli.work.journals import Apart, find_runs, open_existing
-from treadle.cli.work.tokenrows import TokenOptions, export_tokens
 from treadle.core.errors import ConfigError, ExportError
 from treadle.core.registry import did_you_mean
 from treadle.export import FORMATS, export_rows, load_row

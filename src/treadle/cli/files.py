@@ -6,14 +6,14 @@ from typing import Annotated
 
 import typer
 
-from treadle.agent.run import Run
 from treadle.cli.exit import ExitCode
+from treadle.cli.jobs.changes import find_changes, write_files
+from treadle.cli.jobs.journals import find_run, open_existing
 from treadle.cli.options import shared as o
 from treadle.cli.terminal.output import clean, print_json, print_note, stdout, write_count
-from treadle.cli.work.changes import find_changes, write_files
-from treadle.cli.work.journals import find_run, open_existing
 from treadle.core.errors import ConfigError
 from treadle.core.state import fold
+from treadle.runs.run import Run
 
 EXAMPLES = (
     "treadle files last",

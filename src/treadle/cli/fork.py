@@ -5,11 +5,11 @@ from typing import Annotated
 
 import typer
 
+from treadle.cli.jobs.agents import RunAgents
+from treadle.cli.jobs.drive import FollowUp, drive
+from treadle.cli.jobs.journals import find_run, new_run_id, open_existing
 from treadle.cli.options import shared as o
 from treadle.cli.options.agent import AgentOptions, PolicyOptions
-from treadle.cli.work.agents import RunAgents
-from treadle.cli.work.drive import FollowUp, drive
-from treadle.cli.work.journals import find_run, new_run_id, open_existing
 from treadle.core.errors import ConfigError
 from treadle.core.events import TurnCompleted
 from treadle.core.state import fold

@@ -98,7 +98,7 @@ def generate(
     second stops at once; rows that were counted are never lost.
     """
     # The modules of the generation are not needed for the help.
-    from treadle.cli.work import generating
+    from treadle.cli.jobs import generating
 
     if is_schema:
         from treadle.cli.terminal.output import print_schema

@@ -6,9 +6,9 @@ from typing import Annotated
 import typer
 
 from treadle.cli.exit import ExitCode
+from treadle.cli.jobs.journals import import_file, open_or_make
 from treadle.cli.options import shared as o
 from treadle.cli.terminal.output import clean, print_lines, print_note, write_count
-from treadle.cli.work.journals import import_file, open_or_make
 
 EXAMPLES = (
     "treadle import runs.jsonl",

@@ -10,15 +10,15 @@ import typer
 from msgspec import Struct
 
 from treadle.cli.exit import ExitCode
+from treadle.cli.jobs.execute import call_at_end_of_stdin, execute
 from treadle.cli.options import shared as o
 from treadle.cli.options.signature import FieldOptions, Row
 from treadle.cli.terminal.output import flush, print_json, print_note, stdout, write_command
-from treadle.cli.work.execute import call_at_end_of_stdin, execute
 from treadle.core.errors import ConfigError
 from treadle.core.registry import did_you_mean
-from treadle.teacher.engine import ENGINES, EngineKind, EngineSettings, export_tokenizer
-from treadle.teacher.server import Failure, serve
-from treadle.teacher.server.app import OracleApp
+from treadle.testbed.engine import ENGINES, EngineKind, EngineSettings, export_tokenizer
+from treadle.testbed.server import Failure, serve
+from treadle.testbed.server.app import OracleApp
 
 EXAMPLES = (
     "treadle mock --latency 0.02 --slow-latency 0.5 --slow-share 0.07 --failure-rate 0.3",

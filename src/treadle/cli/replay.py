@@ -8,11 +8,11 @@ from typing import Annotated
 import typer
 
 from treadle.cli.exit import ExitCode
+from treadle.cli.jobs.journals import Apart, find_runs, open_existing, read_started
 from treadle.cli.options import shared as o
 from treadle.cli.options.agent import PolicyOptions
 from treadle.cli.terminal.bar import bar
 from treadle.cli.terminal.output import clean, print_json, print_labelled, stdout, write_count, write_seconds
-from treadle.cli.work.journals import Apart, find_runs, open_existing, read_started
 from treadle.core.replay import Replay
 from treadle.core.replay import replay as replay_events
 from treadle.journal.protocol import Journal

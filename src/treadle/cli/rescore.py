@@ -7,11 +7,11 @@ from typing import Annotated
 import typer
 
 from treadle.cli.exit import ExitCode
+from treadle.cli.jobs.execute import execute
+from treadle.cli.jobs.journals import Apart, find_runs, open_existing
 from treadle.cli.options import shared as o
 from treadle.cli.terminal.bar import bar
 from treadle.cli.terminal.output import clean, print_json, print_labelled, print_note, stdout, write_count
-from treadle.cli.work.execute import execute
-from treadle.cli.work.journals import Apart, find_runs, open_existing
 from treadle.core.errors import TreadleError
 from treadle.scoring.grade import Graded, NotGradableError, grade, total_reward
 from treadle.scoring.registry import make_scorers, read_rewards

@@ -7,8 +7,12 @@ from typing import Annotated
 
 import typer
 
-from treadle.agent.run import Run
 from treadle.cli.exit import ExitCode, join_codes
+from treadle.cli.jobs.agents import RunAgents
+from treadle.cli.jobs.drive import FollowUp, drive, print_follow_up
+from treadle.cli.jobs.execute import execute, run_limited
+from treadle.cli.jobs.journals import Apart, find_run, open_existing
+from treadle.cli.jobs.listing import find_unfinished
 from treadle.cli.options import shared as o
 from treadle.cli.options.agent import AgentOptions, PolicyOptions
 from treadle.cli.options.complete import complete_run
@@ -22,14 +26,10 @@ from treadle.cli.terminal.output import (
     write_seconds,
 )
 from treadle.cli.terminal.view import make_view, print_outcome
-from treadle.cli.work.agents import RunAgents
-from treadle.cli.work.drive import FollowUp, drive, print_follow_up
-from treadle.cli.work.execute import execute, run_limited
-from treadle.cli.work.journals import Apart, find_run, open_existing
-from treadle.cli.work.listing import find_unfinished
 from treadle.core.errors import ConfigError, TreadleError
 from treadle.core.state import Status
 from treadle.core.types import StopReason
+from treadle.runs.run import Run
 
 EXAMPLES = (
     "treadle resume last",

@@ -7,22 +7,22 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
-from treadle.agent.run import Run
+from treadle.cli.jobs.agents import make_agent, print_knowledge
+from treadle.cli.jobs.changes import Changes, find_changes, print_changes, write_files
+from treadle.cli.jobs.disk import read_mount, refuse_folder
+from treadle.cli.jobs.drive import FollowUp, drive
+from treadle.cli.jobs.journals import new_run_id, open_or_make
 from treadle.cli.options import shared as o
 from treadle.cli.options.agent import AgentOptions, PolicyOptions
 from treadle.cli.options.knowledge import KnowledgeOptions
 from treadle.cli.terminal.piped import read_stdin
-from treadle.cli.work.agents import make_agent, print_knowledge
-from treadle.cli.work.changes import Changes, find_changes, print_changes, write_files
-from treadle.cli.work.disk import read_mount, refuse_folder
-from treadle.cli.work.drive import FollowUp, drive
-from treadle.cli.work.journals import new_run_id, open_or_make
 from treadle.core.documents import decode_document, is_yaml_name
 from treadle.core.errors import ConfigError
 from treadle.core.types import Json
+from treadle.runs.run import Run
 
 if TYPE_CHECKING:
-    from treadle.agent.task import Task
+    from treadle.runs.task import Task
 
 EXAMPLES = (
     'git diff | treadle run "Write a commit message." --model openai:gpt-5-mini',

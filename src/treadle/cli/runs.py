@@ -7,6 +7,8 @@ import msgspec
 import typer
 
 from treadle.cli.exit import ExitCode
+from treadle.cli.jobs.journals import find_run, open_existing
+from treadle.cli.jobs.listing import list_runs, status_of
 from treadle.cli.options import shared as o
 from treadle.cli.options.selection import Selection
 from treadle.cli.terminal.columns import make_table, print_table
@@ -20,8 +22,6 @@ from treadle.cli.terminal.output import (
     stdout,
     write_command,
 )
-from treadle.cli.work.journals import find_run, open_existing
-from treadle.cli.work.listing import list_runs, status_of
 from treadle.core.types import Json
 from treadle.journal.protocol import DAMAGED, RunInfo
 

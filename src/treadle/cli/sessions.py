@@ -9,6 +9,8 @@ import typer
 
 from treadle.agent.overview import search_sessions
 from treadle.cli.exit import ExitCode
+from treadle.cli.jobs.journals import find_run, open_existing
+from treadle.cli.jobs.listing import list_runs, status_of
 from treadle.cli.options import shared as o
 from treadle.cli.terminal.columns import make_table, print_table
 from treadle.cli.terminal.format import format_age
@@ -22,8 +24,6 @@ from treadle.cli.terminal.output import (
     write_cost,
     write_count,
 )
-from treadle.cli.work.journals import find_run, open_existing
-from treadle.cli.work.listing import list_runs, status_of
 from treadle.core.errors import ConfigError
 from treadle.core.types import Json
 from treadle.journal.deletion import delete_runs, find_callees

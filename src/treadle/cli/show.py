@@ -6,10 +6,10 @@ from typing import Annotated
 import typer
 
 from treadle.cli.exit import ExitCode
+from treadle.cli.jobs.journals import find_run, open_existing
 from treadle.cli.options import shared as o
 from treadle.cli.terminal.output import print_lines
 from treadle.cli.terminal.transcript import print_events, print_transcript, write_artifact
-from treadle.cli.work.journals import find_run, open_existing
 from treadle.trajectory.markdown import RESULT_CHARS, write_markdown
 
 EXAMPLES = (

@@ -7,6 +7,8 @@ from typing import Annotated
 import typer
 
 from treadle.cli.exit import ExitCode
+from treadle.cli.jobs.journals import open_existing
+from treadle.cli.jobs.listing import iterate_runs
 from treadle.cli.options import shared as o
 from treadle.cli.options.selection import Selection
 from treadle.cli.terminal.bar import spinner
@@ -22,8 +24,6 @@ from treadle.cli.terminal.output import (
     write_count,
     write_seconds,
 )
-from treadle.cli.work.journals import open_existing
-from treadle.cli.work.listing import iterate_runs
 from treadle.core.errors import JournalError
 from treadle.core.tally import Tally
 from treadle.journal.protocol import DAMAGED

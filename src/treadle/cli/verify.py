@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from treadle.agent.run import Run
 from treadle.cli.exit import ExitCode
+from treadle.cli.jobs.execute import execute
+from treadle.cli.jobs.journals import Apart, find_runs, import_file, open_existing
 from treadle.cli.options import shared as o
 from treadle.cli.terminal.bar import bar, spinner
 from treadle.cli.terminal.output import (
@@ -18,11 +19,10 @@ from treadle.cli.terminal.output import (
     stdout,
     write_count,
 )
-from treadle.cli.work.execute import execute
-from treadle.cli.work.journals import Apart, find_runs, import_file, open_existing
 from treadle.core.errors import ConfigError
 from treadle.journal.memory import MemoryJournal
 from treadle.journal.protocol import Journal
+from treadle.runs.run import Run
 
 if TYPE_CHECKING:
     from treadle.trajectory.verify import Verification

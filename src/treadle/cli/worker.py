@@ -10,16 +10,16 @@ from typing import Annotated
 import typer
 
 from treadle.cli.exit import ExitCode
+from treadle.cli.jobs.execute import call_at_end_of_stdin, execute
+from treadle.cli.jobs.journals import open_or_make
 from treadle.cli.options import shared as o
 from treadle.cli.terminal.output import print_error, print_note, take_stdout, write_count
-from treadle.cli.work.execute import call_at_end_of_stdin, execute
-from treadle.cli.work.journals import open_or_make
 from treadle.core.masking import hide_password
-from treadle.engines.protocol import RunnerOptions
-from treadle.engines.queued import Report
-from treadle.engines.worker import Worker
 from treadle.journal.protocol import DEFAULT_QUEUE
 from treadle.telemetry.configured import configured_hooks
+from treadle.workers.protocol import RunnerOptions
+from treadle.workers.queued import Report
+from treadle.workers.worker import Worker
 
 EXAMPLES = (
     "treadle worker --journal runs.db",

@@ -1,1 +1,1 @@
-"""The part of a session that the model sees: window, compaction, memory, documents, skills, personas, routing."""
+"""What the model sees of a session: its window, the view of a step, and compaction."""

@@ -41,15 +41,15 @@ from treadle.datagen.spending import add_spent
 from treadle.datagen.topics.build import BuildStoppedError, build_topics
 from treadle.datagen.topics.graph import TopicGraph
 from treadle.datagen.topics.store import load_topics, save_topics
-from treadle.engines.engine import End, Engine, Settings
-from treadle.engines.ledger import Item, Ledger, Outcome, Status
-from treadle.engines.meter import LimitReachedError, Limits, Meter
-from treadle.engines.protocol import Runner, RunnerOptions
-from treadle.engines.queued import QueueRunner
-from treadle.engines.runners import make_runner
+from treadle.jobs.ledger import Item, Ledger, Outcome, Status
+from treadle.jobs.meter import LimitReachedError, Limits, Meter
+from treadle.jobs.working import End, Engine, Settings
 from treadle.journal.protocol import Journal
 from treadle.journal.registry import open_journal
 from treadle.models.protocol import Model
+from treadle.workers.protocol import Runner, RunnerOptions
+from treadle.workers.queued import QueueRunner
+from treadle.workers.runners import make_runner
 
 
 class Options(Struct, frozen=True, kw_only=True):

@@ -16,7 +16,7 @@ from treadle.datagen.scenarios.kinds import plan_difficulty, plan_kind
 from treadle.datagen.scenarios.personas import draw_persona
 from treadle.datagen.scenarios.types import Kind, SampleSpec
 from treadle.datagen.topics.graph import Topic
-from treadle.engines.ledger import Counts, Item
+from treadle.jobs.ledger import Counts, Item
 from treadle.tasks.draw import Draw
 
 

@@ -17,9 +17,9 @@ from treadle.datagen.quality.pipeline import Pipeline, is_good, mark_row
 from treadle.datagen.quality.protocol import Candidate, Verdict
 from treadle.datagen.scenarios.types import SampleSpec
 from treadle.datagen.spending import bill_of
-from treadle.engines.ledger import Item, Outcome, Status
 from treadle.export.row_formats.native import FORMAT as NATIVE
 from treadle.export.rows import Lineage, Row
+from treadle.jobs.ledger import Item, Outcome, Status
 
 ROWS, REJECTED = "rows", "rejected"
 """The names of the ledger's files."""

@@ -4,8 +4,8 @@ from treadle.core.types import Usage
 from treadle.datagen.conversations.bill import Bill
 from treadle.datagen.scenarios.types import sample_id_of
 from treadle.datagen.topics.writer import RUN_PREFIX
-from treadle.engines.ledger import Counts, Ledger
-from treadle.engines.meter import Meter
+from treadle.jobs.ledger import Counts, Ledger
+from treadle.jobs.meter import Meter
 from treadle.journal.protocol import Journal, RunFilter
 
 

@@ -6,11 +6,11 @@ from typing import Any, TypeAlias
 
 from msgspec.structs import asdict, replace
 
-from treadle.agent.run import Run
 from treadle.core.errors import ExportError
 from treadle.core.types import Fault
 from treadle.export.groups import Group, Rollout
 from treadle.journal.protocol import CALLER, Journal
+from treadle.runs.run import Run
 from treadle.trajectory.tokens.drift import Decoders
 from treadle.trajectory.tokens.graph import Conservation, TokenGraph, load_tokens
 

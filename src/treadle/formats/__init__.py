@@ -1,6 +1,5 @@
 """Text formats of tool calls: parse the text that a model wrote, and render calls as it would write them."""
 
-from treadle.formats.engine.types import ContentPiece, Parsed, ParsedCall, ParseError, Piece, ReasoningPiece
 from treadle.formats.parsing import (
     IncrementalParser,
     parse,
@@ -10,6 +9,7 @@ from treadle.formats.parsing import (
     render_tools,
 )
 from treadle.formats.registry import AUTO, FORMATS, detect, find_format
+from treadle.formats.scanner.types import ContentPiece, Parsed, ParsedCall, ParseError, Piece, ReasoningPiece
 
 __all__ = [
     "AUTO",

@@ -4,12 +4,12 @@ typed values)."""
 import re
 
 from treadle.core.types import Message
-from treadle.formats.engine.base import TaggedFormat
-from treadle.formats.engine.elements import make_elements, read_function
-from treadle.formats.engine.headed import read_headed
-from treadle.formats.engine.json_body import after_space
-from treadle.formats.engine.reader import Found, Reader
-from treadle.formats.engine.rendering import arguments_of, think, write_arguments, write_value
+from treadle.formats.scanner.base import TaggedFormat
+from treadle.formats.scanner.elements import make_elements, read_function
+from treadle.formats.scanner.headed import read_headed
+from treadle.formats.scanner.json_body import after_space
+from treadle.formats.scanner.reader import Found, Reader
+from treadle.formats.scanner.rendering import arguments_of, think, write_arguments, write_value
 
 BEGIN, END = "<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"
 CALL, CALL_END = "<｜tool▁call▁begin｜>", "<｜tool▁call▁end｜>"

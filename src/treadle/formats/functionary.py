@@ -3,12 +3,12 @@
 import re
 
 from treadle.core.types import Message
-from treadle.formats.engine.base import TaggedFormat
-from treadle.formats.engine.calls import Wanted
-from treadle.formats.engine.headed import read_headed
-from treadle.formats.engine.json_body import after_space
-from treadle.formats.engine.reader import Found, Reader, Scanner, Steps, wait_for_all
-from treadle.formats.engine.rendering import encode, write_arguments
+from treadle.formats.scanner.base import TaggedFormat
+from treadle.formats.scanner.calls import Wanted
+from treadle.formats.scanner.headed import read_headed
+from treadle.formats.scanner.json_body import after_space
+from treadle.formats.scanner.reader import Found, Reader, Scanner, Steps, wait_for_all
+from treadle.formats.scanner.rendering import encode, write_arguments
 
 MARK = ">>>"
 _RECIPIENT = re.compile(r"\s*+(?:>>>\s*+)?+([A-Za-z_][\w.\-]*+)[ \t]*+\n")

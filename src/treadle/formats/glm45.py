@@ -3,12 +3,12 @@
 import re
 
 from treadle.core.types import Json, Message
-from treadle.formats.engine.base import TaggedFormat, resync
-from treadle.formats.engine.calls import NoCall, Wanted
-from treadle.formats.engine.json_body import after_space
-from treadle.formats.engine.reader import Found, Reader
-from treadle.formats.engine.rendering import arguments_of, encode, join_parts, write_value
-from treadle.formats.engine.values import read_value, types_of
+from treadle.formats.scanner.base import TaggedFormat, resync
+from treadle.formats.scanner.calls import NoCall, Wanted
+from treadle.formats.scanner.json_body import after_space
+from treadle.formats.scanner.reader import Found, Reader
+from treadle.formats.scanner.rendering import arguments_of, encode, join_parts, write_value
+from treadle.formats.scanner.values import read_value, types_of
 
 OPEN, CLOSE = "<tool_call>", "</tool_call>"
 KEY, KEY_CLOSE = "<arg_key>", "</arg_key>"

@@ -4,11 +4,11 @@
 import json
 
 from treadle.core.types import Message
-from treadle.formats.engine.base import TaggedFormat, resync
-from treadle.formats.engine.calls import read_call, to_call
-from treadle.formats.engine.json_body import UNREAD, BadJson, after_space, decode, name_of, raw_items
-from treadle.formats.engine.reader import Found, Reader
-from treadle.formats.engine.rendering import think, write_arguments
+from treadle.formats.scanner.base import TaggedFormat, resync
+from treadle.formats.scanner.calls import read_call, to_call
+from treadle.formats.scanner.json_body import UNREAD, BadJson, after_space, decode, name_of, raw_items
+from treadle.formats.scanner.reader import Found, Reader
+from treadle.formats.scanner.rendering import think, write_arguments
 
 MARK = "<|tool_call|>"
 TAG, TAG_CLOSE = "<tool_call>", "</tool_call>"

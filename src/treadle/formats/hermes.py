@@ -3,12 +3,12 @@
 import json
 
 from treadle.core.types import Json, Message
-from treadle.formats.engine.base import TaggedFormat, resync
-from treadle.formats.engine.calls import NoCall, read_call, to_call
-from treadle.formats.engine.elements import CODER, read_function
-from treadle.formats.engine.json_body import UNREAD, BadJson, after_space, decode, name_of, raw_items
-from treadle.formats.engine.reader import Found, Reader
-from treadle.formats.engine.rendering import join_parts, write_arguments
+from treadle.formats.scanner.base import TaggedFormat, resync
+from treadle.formats.scanner.calls import NoCall, read_call, to_call
+from treadle.formats.scanner.elements import CODER, read_function
+from treadle.formats.scanner.json_body import UNREAD, BadJson, after_space, decode, name_of, raw_items
+from treadle.formats.scanner.reader import Found, Reader
+from treadle.formats.scanner.rendering import join_parts, write_arguments
 
 OPEN, CLOSE = "<tool_call>", "</tool_call>"
 _BARE = ('{"name"', '{ "name"', '{\n"name"', '{\n  "name"', '{\n    "name"', "{'name'")

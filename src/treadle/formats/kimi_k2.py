@@ -1,11 +1,11 @@
 """The format of Kimi K2: a section of calls, each with its id, which contains the name, and JSON."""
 
 from treadle.core.types import Message
-from treadle.formats.engine.base import TaggedFormat
-from treadle.formats.engine.headed import read_headed
-from treadle.formats.engine.json_body import after_space
-from treadle.formats.engine.reader import Found, Reader
-from treadle.formats.engine.rendering import think, write_arguments
+from treadle.formats.scanner.base import TaggedFormat
+from treadle.formats.scanner.headed import read_headed
+from treadle.formats.scanner.json_body import after_space
+from treadle.formats.scanner.reader import Found, Reader
+from treadle.formats.scanner.rendering import think, write_arguments
 
 BEGIN, END = "<|tool_calls_section_begin|>", "<|tool_calls_section_end|>"
 CALL, CALL_END, ARGUMENTS = "<|tool_call_begin|>", "<|tool_call_end|>", "<|tool_call_argument_begin|>"

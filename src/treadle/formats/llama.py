@@ -3,13 +3,13 @@
 import re
 
 from treadle.core.types import Message
-from treadle.formats.engine import literals
-from treadle.formats.engine.base import TaggedFormat, resync, skip_space
-from treadle.formats.engine.calls import NoCall, Wanted, to_call
-from treadle.formats.engine.headed import read_headed
-from treadle.formats.engine.json_body import UNREAD, BadJson, after_space, decode, name_of
-from treadle.formats.engine.reader import Found, Reader, Steps, wait_for_all
-from treadle.formats.engine.rendering import arguments_of, encode, think, write_arguments
+from treadle.formats.scanner import literals
+from treadle.formats.scanner.base import TaggedFormat, resync, skip_space
+from treadle.formats.scanner.calls import NoCall, Wanted, to_call
+from treadle.formats.scanner.headed import read_headed
+from treadle.formats.scanner.json_body import UNREAD, BadJson, after_space, decode, name_of
+from treadle.formats.scanner.reader import Found, Reader, Steps, wait_for_all
+from treadle.formats.scanner.rendering import arguments_of, encode, think, write_arguments
 
 TAG = "<|python_tag|>"
 ENDS = ("<|eom_id|>", "<|eot_id|>", "<|end_of_text|>", "<|eot|>", "<|eom|>")

@@ -3,12 +3,12 @@
 import re
 
 from treadle.core.types import Message
-from treadle.formats.engine.base import TaggedFormat, resync
-from treadle.formats.engine.calls import read_call
-from treadle.formats.engine.elements import make_elements, read_function
-from treadle.formats.engine.json_body import BadJson, after_space, name_of
-from treadle.formats.engine.reader import Found, Reader
-from treadle.formats.engine.rendering import arguments_of, join_parts, write_value
+from treadle.formats.scanner.base import TaggedFormat, resync
+from treadle.formats.scanner.calls import read_call
+from treadle.formats.scanner.elements import make_elements, read_function
+from treadle.formats.scanner.json_body import BadJson, after_space, name_of
+from treadle.formats.scanner.reader import Found, Reader
+from treadle.formats.scanner.rendering import arguments_of, join_parts, write_value
 
 M1, M1_CLOSE = "<tool_calls>", "</tool_calls>"
 M2, M2_CLOSE = "<minimax:tool_call>", "</minimax:tool_call>"

@@ -5,13 +5,13 @@ import json
 import re
 
 from treadle.core.types import Message
-from treadle.formats.engine.base import TaggedFormat, resync
-from treadle.formats.engine.calls import NoCall, to_call
-from treadle.formats.engine.headed import read_headed
-from treadle.formats.engine.json_body import UNREAD, BadJson, after_space, decode, name_of, raw_items
-from treadle.formats.engine.reader import Found, Reader
-from treadle.formats.engine.rendering import write_arguments
-from treadle.formats.engine.types import to_openai
+from treadle.formats.scanner.base import TaggedFormat, resync
+from treadle.formats.scanner.calls import NoCall, to_call
+from treadle.formats.scanner.headed import read_headed
+from treadle.formats.scanner.json_body import UNREAD, BadJson, after_space, decode, name_of, raw_items
+from treadle.formats.scanner.reader import Found, Reader
+from treadle.formats.scanner.rendering import write_arguments
+from treadle.formats.scanner.types import to_openai
 
 MARK, ARGS, ID = "[TOOL_CALLS]", "[ARGS]", "[CALL_ID]"
 _HEAD = re.compile(

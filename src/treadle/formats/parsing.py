@@ -8,11 +8,11 @@ import msgspec
 from treadle.core.control import defuse
 from treadle.core.errors import ConfigError, FormatError
 from treadle.core.types import Message, Role, ToolCall
-from treadle.formats.engine.base import Format
-from treadle.formats.engine.reader import Reader
-from treadle.formats.engine.rendering import arguments_of
-from treadle.formats.engine.types import Parsed, Piece, Schemas, ToolLike, schemas_of, to_json
 from treadle.formats.registry import AUTO, detect, find_format
+from treadle.formats.scanner.base import Format
+from treadle.formats.scanner.reader import Reader
+from treadle.formats.scanner.rendering import arguments_of
+from treadle.formats.scanner.types import Parsed, Piece, Schemas, ToolLike, schemas_of, to_json
 
 _PLACE = "\x00"
 """A content that is looked for in its frame."""

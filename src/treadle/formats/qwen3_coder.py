@@ -2,12 +2,12 @@
 with values as plain text."""
 
 from treadle.core.types import Message
-from treadle.formats.engine.base import TaggedFormat
-from treadle.formats.engine.elements import CODER, read_function
-from treadle.formats.engine.json_body import after_space
-from treadle.formats.engine.reader import Found, Reader
-from treadle.formats.engine.rendering import arguments_of, join_parts, write_value
 from treadle.formats.hermes import Hermes
+from treadle.formats.scanner.base import TaggedFormat
+from treadle.formats.scanner.elements import CODER, read_function
+from treadle.formats.scanner.json_body import after_space
+from treadle.formats.scanner.reader import Found, Reader
+from treadle.formats.scanner.rendering import arguments_of, join_parts, write_value
 
 OPEN, CLOSE = "<tool_call>", "</tool_call>"
 FUNCTION = "<function="

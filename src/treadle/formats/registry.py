@@ -8,7 +8,7 @@ from functools import cache
 
 from treadle.core.errors import ConfigError
 from treadle.core.registry import Registry
-from treadle.formats.engine.base import Format
+from treadle.formats.scanner.base import Format
 
 FORMATS: Registry[type[Format]] = Registry(
     "format",

@@ -5,7 +5,9 @@ from collections.abc import Callable, Iterable, Sequence
 from treadle.core.errors import FormatError
 from treadle.core.events import Delta, ReasoningDelta, TextDelta, ToolCallDelta
 from treadle.core.types import UNREADABLE_CALL, Json, Message, Role, ToolCall
-from treadle.formats.engine.types import (
+from treadle.formats.parsing import IncrementalParser, quote_result, render, render_tools
+from treadle.formats.registry import find_format
+from treadle.formats.scanner.types import (
     ContentPiece,
     Parsed,
     ParsedCall,
@@ -14,8 +16,6 @@ from treadle.formats.engine.types import (
     ReasoningPiece,
     ToolLike,
 )
-from treadle.formats.parsing import IncrementalParser, quote_result, render, render_tools
-from treadle.formats.registry import find_format
 
 KEY = "completions"
 """The key of `Message.opaque` under which a message keeps the text that the model wrote."""

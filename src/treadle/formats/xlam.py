@@ -5,9 +5,9 @@ import json
 import re
 
 from treadle.core.types import Json, Message
-from treadle.formats.engine.base import THINK, Format
-from treadle.formats.engine.calls import NoCall, to_call
-from treadle.formats.engine.json_body import (
+from treadle.formats.scanner.base import THINK, Format
+from treadle.formats.scanner.calls import NoCall, to_call
+from treadle.formats.scanner.json_body import (
     UNREAD,
     BadJson,
     after_space,
@@ -16,8 +16,8 @@ from treadle.formats.engine.json_body import (
     raw_fields,
     raw_items,
 )
-from treadle.formats.engine.reader import Reader, Steps, wait_for_all
-from treadle.formats.engine.rendering import join_parts, think, write_arguments
+from treadle.formats.scanner.reader import Reader, Steps, wait_for_all
+from treadle.formats.scanner.rendering import join_parts, think, write_arguments
 
 _MARK = re.compile(r"```[ \t]*+(?:json|JSON)?+[ \t]*+\n|<tool_calls?>|\[TOOL_CALLS\]")
 _CLOSE = re.compile(r"[ \t\r\n]*+(?:```|</tool_calls?>)")

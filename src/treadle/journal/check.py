@@ -6,7 +6,7 @@ from msgspec import Struct
 
 from treadle.core.errors import JournalError
 from treadle.core.events import digests_of
-from treadle.journal.facts import Facts, facts_of
+from treadle.journal.listing import Facts, facts_of
 from treadle.journal.protocol import DAMAGED, Journal, RunFilter, RunInfo
 
 

@@ -9,8 +9,8 @@ from treadle.core import events as e
 from treadle.core.errors import ConfigError, JournalError, LeaseHeldError, RunExistsError, RunNotFoundError
 from treadle.core.patches import load
 from treadle.journal.deletion import digests_in, find_unused
-from treadle.journal.facts import Facts, facts_of
 from treadle.journal.follow import Changes, Page, PolledNews, follow
+from treadle.journal.listing import Facts, facts_of
 from treadle.journal.protocol import DONE, QUEUE, Attached, RunFilter, RunInfo, StoreOptions, queue_of
 
 A = TypeVar("A", bound=Attached)

@@ -136,7 +136,7 @@ def _find_refused_tool(state: State, answer: Message) -> str | None:
     if state.agent is None or state.agent.context is None or state.agent.context.judge is None:
         return None
     # Imported here because only agents with a judge need the patterns.
-    from treadle.context.judging import find_refused_tool
+    from treadle.routing.judging import find_refused_tool
 
     return find_refused_tool(state, answer)
 

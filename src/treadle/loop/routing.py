@@ -9,17 +9,6 @@ from collections.abc import Awaitable, Callable, Mapping
 
 from msgspec.structs import replace
 
-from treadle.context.routing import (
-    LATENCIES,
-    Checked,
-    Checker,
-    RoutingFacts,
-    choose,
-    facts_of_state,
-    make_router,
-    replace_tier,
-    split,
-)
 from treadle.core import answers
 from treadle.core import events as e
 from treadle.core.decide import Infer
@@ -31,6 +20,17 @@ from treadle.loop.inference import Inference, describe_failure
 from treadle.loop.outbox import Outbox
 from treadle.models.wrappers.fallback import DEFAULT_ERRORS
 from treadle.models.wrappers.tiered import TieredModel, window_of
+from treadle.routing import (
+    LATENCIES,
+    Checked,
+    Checker,
+    RoutingFacts,
+    choose,
+    facts_of_state,
+    make_router,
+    replace_tier,
+    split,
+)
 
 
 class RoutedInference(Inference):

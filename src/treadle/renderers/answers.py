@@ -8,7 +8,7 @@ from treadle.core.errors import FormatError, UnsupportedPartError
 from treadle.core.parts import describe
 from treadle.core.types import FinishReason, Json, Message, Role, ToolCall, ToolSpec
 from treadle.formats import IncrementalParser, find_format, parse
-from treadle.formats.engine.rendering import arguments_of
+from treadle.formats.scanner.rendering import arguments_of
 from treadle.formats.transcript import TranscriptWriter, calls_of, with_text
 
 

@@ -15,7 +15,7 @@ from treadle.core.errors import ConfigError
 from treadle.core.registry import did_you_mean, require
 from treadle.core.types import FinishReason, Json, Message, Role, ToolCall, ToolSpec
 from treadle.formats import IncrementalParser, detect
-from treadle.formats.engine.types import to_json, to_openai
+from treadle.formats.scanner.types import to_json, to_openai
 from treadle.renderers.answers import AnswerReader, check_parts, cut_at, to_wire
 from treadle.renderers.file_tokenizer import FileTokenizer
 

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from treadle.core.errors import ConfigError, FormatError
 from treadle.core.types import Json, Message, Role, ToolCall, ToolSpec
 from treadle.formats import AUTO, detect
-from treadle.formats.engine.types import to_openai
+from treadle.formats.scanner.types import to_openai
 from treadle.formats.transcript import TranscriptWriter
 from treadle.renderers.answers import AnswerReader, check_parts, keep_text, to_wire
 from treadle.renderers.file_tokenizer import FileTokenizer

@@ -7,7 +7,6 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from treadle.agent.run import Run
 from treadle.core.types import FinishReason, StopReason, Usage
 from treadle.export.groups import Group, Rollout
 from treadle.export.runs import make_group, read_rollout
@@ -15,6 +14,7 @@ from treadle.journal.protocol import Journal
 from treadle.rollout.config import Config
 from treadle.rollout.plan import GroupSpec
 from treadle.rollout.versions import Sampled, read_sampled
+from treadle.runs.run import Run
 from treadle.scoring.advantages import compute_advantages
 from treadle.scoring.grade import total_reward
 from treadle.scoring.registry import read_rewards

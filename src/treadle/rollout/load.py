@@ -12,7 +12,6 @@ from treadle.core.mistakes import Keys
 from treadle.core.overrides import apply_changes, list_problems
 from treadle.core.places import Document, Problem, parse_document
 from treadle.core.types import Json
-from treadle.engines.runners import RUNNERS
 from treadle.rollout.config import Config
 from treadle.rollout.plan import find_tasks
 from treadle.rollout.seeded import find_model
@@ -20,6 +19,7 @@ from treadle.rollout.sinks.registry import make_sinks
 from treadle.scoring.registry import make_scorers, read_rewards
 from treadle.tools.parts import reference_of
 from treadle.trajectory.tokens.masks import make_mask
+from treadle.workers.runners import RUNNERS
 
 
 @cache

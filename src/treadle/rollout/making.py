@@ -10,17 +10,15 @@ import msgspec
 from msgspec import Struct
 
 from treadle.core.errors import ConfigError, JournalError
-from treadle.engines.engine import End, Engine, Settings
-from treadle.engines.ledger import Item, Ledger, Outcome, Status
-from treadle.engines.meter import Limits, Meter
-from treadle.engines.protocol import Runner, RunnerOptions
-from treadle.engines.runners import HereRunner, make_runner
 from treadle.export.groups import Group
+from treadle.jobs.ledger import Item, Ledger, Outcome, Status
+from treadle.jobs.meter import Limits, Meter
+from treadle.jobs.working import End, Engine, Settings
 from treadle.journal.protocol import Journal, RunFilter
 from treadle.models.protocol import Model, part_of
 from treadle.models.tokens.weights import Weights
 from treadle.rollout.config import Config
-from treadle.rollout.outbox import Outbox, Parcel, ParcelStatus
+from treadle.rollout.deliveries import Outbox, Parcel, ParcelStatus
 from treadle.rollout.plan import GroupSpec, Plan, find_tasks
 from treadle.rollout.progress import (
     GroupEnded,
@@ -38,6 +36,8 @@ from treadle.rollout.slots import Slots
 from treadle.rollout.stored import rebuild
 from treadle.rollout.versions import Known, Sampled, Versions
 from treadle.rollout.work import GroupWork, Made
+from treadle.workers.protocol import Runner, RunnerOptions
+from treadle.workers.runners import HereRunner, make_runner
 
 _REFRESH_SECONDS = 0.5
 """How often the counts are refreshed while nothing happens."""

@@ -10,11 +10,11 @@ from fnmatch import fnmatchcase
 import msgspec
 from msgspec import Struct
 
-from treadle.agent.task import load_task, split_reference, task_set
 from treadle.core.errors import ConfigError
 from treadle.core.registry import did_you_mean
-from treadle.engines.ledger import Counts, Entry, Item
+from treadle.jobs.ledger import Counts, Entry, Item
 from treadle.rollout.config import Config, Curriculum
+from treadle.runs.task import load_task, split_reference, task_set
 from treadle.tasks.draw import Draw, fraction
 
 

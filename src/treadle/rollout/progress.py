@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from treadle.core import events as e
 from treadle.core.narrowing import Event
-from treadle.engines.ledger import Status
+from treadle.jobs.ledger import Status
 
 _RATE_SECONDS = 30.0
 """The time over which the rate of tokens is measured."""

@@ -10,17 +10,16 @@ from msgspec import Struct
 
 from treadle.agent.sync import iterate_blocking
 from treadle.core.errors import ConfigError
-from treadle.engines.engine import End
-from treadle.engines.ledger import Ledger
-from treadle.engines.protocol import Runner
 from treadle.export.groups import Group
+from treadle.jobs.ledger import Ledger
+from treadle.jobs.working import End
 from treadle.journal.registry import open_journal
 from treadle.models.protocol import Model
 from treadle.models.tokens.weights import UpdateMode, Weights
 from treadle.rollout.config import Config
+from treadle.rollout.deliveries import Outbox, Parcel
 from treadle.rollout.load import load_config, make_config
 from treadle.rollout.making import Given, Making
-from treadle.rollout.outbox import Outbox, Parcel
 from treadle.rollout.progress import (
     Listener,
     Progress,
@@ -31,6 +30,7 @@ from treadle.rollout.sinks.registry import make_sinks
 from treadle.rollout.stored import Folder, check_continued
 from treadle.rollout.work import GROUPS
 from treadle.trajectory.tokens.masks import make_mask
+from treadle.workers.protocol import Runner
 
 
 class Result(Struct, frozen=True):

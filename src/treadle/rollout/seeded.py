@@ -7,10 +7,9 @@ from typing import Any, TypeAlias, cast
 from msgspec.structs import replace
 
 from treadle.agent.agent import Agent
-from treadle.agent.task import Task
 from treadle.core.errors import ConfigError
 from treadle.core.registry import did_you_mean
-from treadle.engines.models import ModelPlan, make_model, plan_model
+from treadle.jobs.models import ModelPlan, make_model, plan_model
 from treadle.journal.protocol import Journal
 from treadle.loop.hooks import Hook
 from treadle.models.config.file import Config as ModelFile
@@ -20,7 +19,8 @@ from treadle.models.config.tables import ModelTable
 from treadle.models.protocol import Model
 from treadle.models.tokens.weights import Weights
 from treadle.rollout.config import Config
-from treadle.teacher import named_oracle
+from treadle.runs.task import Task
+from treadle.testbed import named_oracle
 
 MakeModel: TypeAlias = Callable[[Task, int], Model]
 """A function of a task and a sampling seed that returns the model of a rollout."""

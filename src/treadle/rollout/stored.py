@@ -9,8 +9,8 @@ from msgspec import Struct
 
 from treadle.core.errors import ConfigError
 from treadle.core.masking import MASK, hide_password
-from treadle.engines.ledger import Counts, Entry, Ledger, Status
 from treadle.export.groups import Group
+from treadle.jobs.ledger import Counts, Entry, Ledger, Status
 from treadle.journal.identity import is_sealed, make_seal
 from treadle.journal.protocol import Journal, RunFilter
 from treadle.journal.registry import open_journal

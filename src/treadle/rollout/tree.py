@@ -5,10 +5,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from treadle.agent.agent import Agent
-from treadle.agent.run import Run
 from treadle.core import events as e
 from treadle.core.errors import RunExistsError
 from treadle.core.narrowing import Event
+from treadle.runs.run import Run
 from treadle.tasks.draw import fraction
 
 

@@ -13,7 +13,6 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Literal, TypeAlias
 
 from treadle.agent.agent import Agent
-from treadle.agent.task import Task
 from treadle.core.errors import ConfigError, ExportError
 from treadle.core.types import Json
 from treadle.export.groups import Rollout
@@ -21,6 +20,7 @@ from treadle.export.runs import load_rollout
 from treadle.export.token_exporter import LossMask, read_branch, sampled_mask
 from treadle.export.token_formats.trl import GRPO, write_completion
 from treadle.http.background import run_blocking
+from treadle.runs.task import Task
 
 Prompt: TypeAlias = str | list[dict[str, Json]]
 """A prompt as TRL has it: a text, or messages in OpenAI's form."""

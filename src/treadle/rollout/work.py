@@ -13,8 +13,6 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from treadle.agent.run import Run
-from treadle.agent.task import Task, load_task
 from treadle.core.errors import (
     ConfigError,
     JournalError,
@@ -26,10 +24,9 @@ from treadle.core.errors import (
 )
 from treadle.core.state import Status as RunStatus
 from treadle.core.types import Fault, Json, StopReason, Usage
-from treadle.engines.ledger import Item, Outcome, Status
-from treadle.engines.protocol import Runner
 from treadle.export.groups import Group
 from treadle.export.runs import WEIGHTS_LABEL
+from treadle.jobs.ledger import Item, Outcome, Status
 from treadle.rollout.collect import Collector, Rolled, rewards_of
 from treadle.rollout.config import Config
 from treadle.rollout.plan import GroupSpec
@@ -38,10 +35,13 @@ from treadle.rollout.seeded import Agents
 from treadle.rollout.slots import Expected, Slots
 from treadle.rollout.tree import fork_once
 from treadle.rollout.versions import Sampled, Versions, merge_sampled
+from treadle.runs.run import Run
+from treadle.runs.task import Task, load_task
 from treadle.sandbox.memory import SharedFiles
 from treadle.scoring.advantages import has_variance
 from treadle.scoring.grade import grade
 from treadle.scoring.registry import make_scorers
+from treadle.workers.protocol import Runner
 
 GROUPS = "groups"
 """The name of the ledger's file with the delivered groups."""

@@ -6,14 +6,14 @@ from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
 
-from treadle.agent.driving.resume import load_task_of, record
-from treadle.agent.driving.trust import settle_trust
-from treadle.agent.run import Run
 from treadle.core import events as e
 from treadle.core.errors import ScoringError, TreadleError, UntrustedError
 from treadle.core.state import State, Status
 from treadle.core.types import Fault
 from treadle.journal.protocol import Journal
+from treadle.runs.resume import load_task_of, record
+from treadle.runs.run import Run
+from treadle.runs.trust import settle_trust
 from treadle.scoring.protocol import Score, Scorer, Subject
 from treadle.scoring.registry import RewardSpec
 

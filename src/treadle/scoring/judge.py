@@ -9,12 +9,12 @@ from pydantic import BaseModel, Field
 
 from treadle.agent.agent import Agent
 from treadle.agent.once import run_once
-from treadle.agent.run import Run
 from treadle.core.errors import ConfigError, ServerError
 from treadle.core.fence import fence
 from treadle.core.types import Json, Message, Role
 from treadle.journal.protocol import Journal
 from treadle.models.protocol import Model, identity_of, load_model
+from treadle.runs.run import Run
 from treadle.scoring.protocol import Score, Subject
 
 _INSTRUCTIONS = (

@@ -5,10 +5,10 @@ from typing import Any, Protocol
 
 from msgspec import Struct
 
-from treadle.agent.run import Run
-from treadle.agent.task import Task
 from treadle.core.events import DurableBody
 from treadle.journal.protocol import Journal
+from treadle.runs.run import Run
+from treadle.runs.task import Task
 
 
 class Subject(Struct, frozen=True):

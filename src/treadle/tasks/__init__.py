@@ -1,6 +1,6 @@
 """The built-in task sets with their checks. Each task set is one folder."""
 
-from treadle.agent.task import (
+from treadle.runs.task import (
     TASK_SETS,
     Grade,
     SimpleTask,

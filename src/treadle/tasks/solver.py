@@ -61,7 +61,7 @@ Solver: TypeAlias = Generator[Step, list[str], str]
 
 @runtime_checkable
 class Solvable(Protocol):
-    """A task whose set can solve its tasks. `treadle.teacher.oracle_for` returns a model that does so."""
+    """A task whose set can solve its tasks. `treadle.testbed.oracle_for` returns a model that does so."""
 
     def find_solver(self, prompt: str) -> Solver | None:
         """Return a solver for the task of the set whose input is `prompt`, or `None` if there is no such task."""

@@ -10,10 +10,10 @@ from typing import Any
 
 import msgspec
 
-from treadle.context.judging import find_refusal
 from treadle.core import events as e
 from treadle.core.tally import UNKNOWN, charge_of
 from treadle.core.types import Json, Route, StopReason, ToolSpec
+from treadle.routing.judging import find_refusal
 from treadle.telemetry.conventions import agent_name
 from treadle.telemetry.record import Compaction, Fallback, TurnRecord
 

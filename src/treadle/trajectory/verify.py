@@ -12,7 +12,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
-from treadle.agent.driving.trust import settle_trust
 from treadle.core import events as e
 from treadle.core.errors import UntrustedError
 from treadle.core.state import State, advance
@@ -28,6 +27,7 @@ from treadle.journal.protocol import Journal
 from treadle.loop.calls.orders import Order, read_call
 from treadle.loop.calls.workbench import Workbench
 from treadle.loop.outbox import Collected
+from treadle.runs.trust import settle_trust
 from treadle.sandbox.memory import FilesId, MemorySandbox, SharedFiles
 from treadle.tools.demands import demands_of_tools
 from treadle.tools.protocol import Tool, ToolLike

@@ -12,7 +12,7 @@ from treadle.datagen.config.models import make_models, used_roles
 from treadle.models.config.file import model_from_part
 from treadle.models.protocol import Model, Watch, estimate_cost_usd, part_of
 from treadle.models.wrappers.limit import LimitModel
-from treadle.teacher.server import serve
+from treadle.testbed.server import serve
 
 TOML = """
 model = "fast"

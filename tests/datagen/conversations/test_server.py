@@ -15,7 +15,7 @@ from treadle.datagen.scenarios.personas import draw_persona
 from treadle.datagen.scenarios.types import SampleSpec
 from treadle.journal.memory import MemoryJournal
 from treadle.models.wire.price import Price
-from treadle.teacher.server import ServerSettings, serve
+from treadle.testbed.server import ServerSettings, serve
 from treadle.trajectory.verify import verify_run
 
 

@@ -15,7 +15,7 @@ from treadle.datagen.quality.protocol import Verdict
 from treadle.datagen.topics.graph import topic_id
 from treadle.export import FORMATS
 from treadle.export.rows import Lineage, Row, SampleInfo, load_row
-from treadle.teacher import oracle_for
+from treadle.testbed import oracle_for
 
 CONFIG = Config.model_validate({"name": "shop", "topics": {"prompt": "Shop"}, "tools": {"use": ["files"]}})
 FAMILIES = ("csv_sum", "todo_count", "stock_update", "json_merge", "log_errors", "ledger_diff")

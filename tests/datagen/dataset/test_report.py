@@ -17,7 +17,7 @@ from treadle.datagen.dataset.folder import Folder
 from treadle.datagen.dataset.report.topic_map import MAX_CELLS, draw_map
 from treadle.datagen.dataset.report.treemap import Box, lay_out
 from treadle.datagen.dataset.report.write import write_report
-from treadle.engines.ledger import Item, Ledger, Outcome, Status
+from treadle.jobs.ledger import Item, Ledger, Outcome, Status
 
 EVIL = "</script><script>throw 1</script><img src=http://127.0.0.1:9/x onerror=alert(1)>"
 

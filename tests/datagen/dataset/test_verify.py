@@ -16,8 +16,8 @@ from treadle.core.types import Message, Role
 from treadle.datagen.dataset.entries import read_entries
 from treadle.datagen.dataset.folder import Folder
 from treadle.datagen.dataset.verify import Checked, check_ledger, verify_rows
-from treadle.engines.ledger import Item, Ledger, Outcome, Status
 from treadle.export.rows import Row
+from treadle.jobs.ledger import Item, Ledger, Outcome, Status
 
 
 @pytest.fixture(scope="module")

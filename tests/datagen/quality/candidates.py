@@ -14,7 +14,7 @@ from treadle.datagen.scenarios.types import Difficulty, Environment, Kind, Perso
 from treadle.export.rows import Row, SampleInfo, load_row
 from treadle.journal.protocol import Journal
 from treadle.models.scripted import Answer
-from treadle.teacher import oracle_for
+from treadle.testbed import oracle_for
 
 PERSONA = Persona(name="Ana Lima", role="baker", style="brief", expertise="novice")
 

@@ -14,7 +14,7 @@ from treadle.datagen.quality.pipeline import Pipeline, is_good, mark_row
 from treadle.datagen.quality.protocol import Candidate, Filter, Settings, Verdict
 from treadle.datagen.quality.registry import FILTERS, find_faults
 from treadle.models.scripted import Answer
-from treadle.teacher.facts import read_facts
+from treadle.testbed.facts import read_facts
 
 QUESTION = (
     "A farmer has seventeen sheep and sells all but nine of them at the market on a rainy Tuesday; "

@@ -7,7 +7,7 @@ from treadle.datagen.prompts import write_facts
 from treadle.datagen.scenarios.types import Environment, Kind
 from treadle.datagen.scenarios.writer import WrittenScenario, find_placeholder, find_scenario_faults
 from treadle.sandbox.memory import SharedFiles
-from treadle.teacher.facts import read_facts
+from treadle.testbed.facts import read_facts
 
 FILES = Environment(files={"notes.txt": b"milk", "docs/plan.md": b"# Plan"})
 

@@ -9,7 +9,7 @@ from treadle.core.types import Completion, Request
 from treadle.models.protocol import Watch
 from treadle.models.scripted import Answer, ScriptedModel
 from treadle.tasks.draw import Draw
-from treadle.teacher.facts import read_facts
+from treadle.testbed.facts import read_facts
 
 Json = Any
 Write = Callable[[dict[str, Json]], Any]

@@ -6,12 +6,12 @@ import pytest
 from msgspec.structs import replace
 
 from treadle import Agent, model
-from treadle.agent.task import load_task
 from treadle.core.events import InferenceCompleted
 from treadle.core.packed import ID_BYTES, pack_ids, pack_logprobs
 from treadle.journal.memory import MemoryJournal
-from treadle.teacher.engine import ENGINES, EngineApp, EngineKind, EngineSettings, export_tokenizer
-from treadle.teacher.server import serve
+from treadle.runs.task import load_task
+from treadle.testbed.engine import ENGINES, EngineApp, EngineKind, EngineSettings, export_tokenizer
+from treadle.testbed.server import serve
 
 VARIANTS = ("oracle", "oracle+strip_thinking", "oracle+prefill_thinking", "oracle+sort_arguments")
 TROUBLE = EngineSettings(seed=1, abort_rate=0.4, cut_rate=0.1, mistake_rate=0.2)

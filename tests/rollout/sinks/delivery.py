@@ -8,8 +8,8 @@ from typing import Any
 
 from tests.export.token_formats.groups import make_group
 
-from treadle.engines.ledger import Item, Ledger, Outcome, Status
-from treadle.rollout.outbox import Outbox
+from treadle.jobs.ledger import Item, Ledger, Outcome, Status
+from treadle.rollout.deliveries import Outbox
 from treadle.rollout.sinks.registry import make_sinks
 
 

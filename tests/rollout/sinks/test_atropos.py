@@ -14,7 +14,7 @@ from tests.export.token_formats.groups import make_group
 from tests.rollout.sinks.atropos_server import IS_FULL, KINDS, Server
 
 from treadle import ConfigError, ExportError
-from treadle.rollout.outbox import Outbox, ParcelStatus
+from treadle.rollout.deliveries import Outbox, ParcelStatus
 from treadle.rollout.sinks.atropos import AtroposSink
 from treadle.rollout.sinks.registry import make_sinks
 from treadle.rollout.sinks.taken import TakenGroups, mark_of

@@ -6,14 +6,14 @@ from typing import Annotated
 import typer
 
 from treadle.cli.chat.conversation import Chat
+from treadle.cli.jobs.agents import RunAgents, make_agent
+from treadle.cli.jobs.disk import read_mount
+from treadle.cli.jobs.drive import FollowUp
+from treadle.cli.jobs.journals import find_run, open_existing, open_or_make
 from treadle.cli.options import shared as o
 from treadle.cli.options.agent import AgentOptions, PolicyOptions
 from treadle.cli.options.complete import complete_run
 from treadle.cli.options.knowledge import KnowledgeOptions
-from treadle.cli.work.agents import RunAgents, make_agent
-from treadle.cli.work.disk import read_mount
-from treadle.cli.work.drive import FollowUp
-from treadle.cli.work.journals import find_run, open_existing, open_or_make
 from treadle.core.errors import ConfigError, RunNotFoundError
 from treadle.journal.protocol import Journal, RunFilter
 

@@ -15,7 +15,7 @@ from treadle.core.state import State
 
 if TYPE_CHECKING:
     from treadle.cli.chat.conversation import Chat
-    from treadle.context.memory import Memory
+    from treadle.knowledge.memory import Memory
 
 _MAX_SHOWN = 20
 """How many memories are shown."""
@@ -117,7 +117,7 @@ def _memory(chat: "Chat", text: str) -> None:
 
 
 def _remember(chat: "Chat", text: str) -> None:
-    from treadle.context.memory import Author, Draft, Store
+    from treadle.knowledge.memory import Author, Draft, Store
 
     memory = _find_memory(chat)
     if not text:

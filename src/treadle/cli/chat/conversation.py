@@ -11,12 +11,14 @@ from typing import Any
 from msgspec.structs import replace
 
 from treadle.agent.agent import Agent
-from treadle.agent.run import Run
 from treadle.agent.session import Session
 from treadle.cli.chat.commands import COMMANDS, is_misspelt
 from treadle.cli.chat.files import as_file, find_files
 from treadle.cli.chat.keyboard import Keyboard
 from treadle.cli.exit import ExitCode, join_codes
+from treadle.cli.jobs.agents import print_knowledge
+from treadle.cli.jobs.drive import FollowUp, print_follow_up
+from treadle.cli.jobs.execute import Work
 from treadle.cli.terminal.ask import make_approver
 from treadle.cli.terminal.bar import spinner
 from treadle.cli.terminal.format import exit_code
@@ -25,13 +27,11 @@ from treadle.cli.terminal.output import clean, is_live, print_error, print_note,
 from treadle.cli.terminal.prompt import Prompt
 from treadle.cli.terminal.questions import make_asker
 from treadle.cli.terminal.view import JsonView
-from treadle.cli.work.agents import print_knowledge
-from treadle.cli.work.drive import FollowUp, print_follow_up
-from treadle.cli.work.execute import Work
 from treadle.core.errors import ConfigError, TreadleError
 from treadle.core.registry import did_you_mean
 from treadle.core.types import Delivery, StopReason, ToolCall
 from treadle.loop.listener import Emit
+from treadle.runs.run import Run
 
 _MAX_TOOLS = 8
 """How many tools are named when a conversation begins."""

@@ -9,10 +9,10 @@ from typing import Annotated
 import typer
 
 from treadle.cli.exit import ExitCode
+from treadle.cli.jobs.journals import open_existing
 from treadle.cli.options import shared as o
 from treadle.cli.terminal.bar import spinner
 from treadle.cli.terminal.output import print_lines, print_note, write_count
-from treadle.cli.work.journals import open_existing
 from treadle.core.errors import ExportError
 from treadle.datagen.dataset.folder import Folder
 from treadle.export.preferences import find_pairs, write_pair

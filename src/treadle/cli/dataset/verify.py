@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from treadle.cli.exit import ExitCode
+from treadle.cli.jobs.execute import execute
+from treadle.cli.jobs.journals import open_existing
 from treadle.cli.options import shared as o
 from treadle.cli.options.datasets import DatasetPath
 from treadle.cli.terminal.bar import bar
 from treadle.cli.terminal.output import print_error, print_json, stdout, write_count
-from treadle.cli.work.execute import execute
-from treadle.cli.work.journals import open_existing
 from treadle.core.errors import ConfigError
 from treadle.datagen.dataset.folder import Folder
 

@@ -10,8 +10,8 @@ from pathlib import Path
 from msgspec import Struct
 
 from treadle.cli.demo.view import DemoView
+from treadle.cli.jobs.execute import execute
 from treadle.cli.terminal.output import write_command, write_count
-from treadle.cli.work.execute import execute
 from treadle.core.events import InferenceCompleted
 from treadle.core.types import Json
 from treadle.datagen.dataset.folder import Folder

@@ -5,10 +5,10 @@ from typing import Annotated
 import typer
 
 from treadle.cli.exit import ExitCode
+from treadle.cli.jobs.execute import execute
 from treadle.cli.memory import shared as m
 from treadle.cli.terminal.output import print_note
-from treadle.cli.work.execute import execute
-from treadle.context.memory.protocol import Draft, Epistemic, Outcome, Store
+from treadle.knowledge.memory.protocol import Draft, Epistemic, Outcome, Store
 
 EXAMPLES = (
     "treadle memory add 'Kim is allergic to nuts.'",

@@ -5,12 +5,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from treadle.cli.exit import ExitCode
+from treadle.cli.jobs.execute import execute
 from treadle.cli.memory import shared as m
 from treadle.cli.terminal.output import print_note
-from treadle.cli.work.execute import execute
 
 if TYPE_CHECKING:
-    from treadle.context.memory import Memory
+    from treadle.knowledge.memory import Memory
 
 EXAMPLES = (
     "treadle memory embed --embeddings ollama:nomic-embed-text",
@@ -39,7 +39,7 @@ def embed(
 
 
 async def _embed(memory: "Memory") -> int:
-    from treadle.context.memory import BATCH
+    from treadle.knowledge.memory import BATCH
 
     made = 0
     while count := await memory.embed_missing(8 * BATCH):

@@ -7,7 +7,7 @@ import typer
 from treadle.cli.exit import ExitCode
 from treadle.cli.memory import shared as m
 from treadle.cli.terminal.output import print_note
-from treadle.context.memory.protocol import Author
+from treadle.knowledge.memory.protocol import Author
 
 EXAMPLES = (
     "treadle memory forget self_facts-3",

@@ -9,7 +9,7 @@ from treadle.cli.exit import ExitCode
 from treadle.cli.memory import shared as m
 from treadle.cli.options import shared as o
 from treadle.cli.terminal.output import print_json, print_note
-from treadle.context.surroundings import LIBRARY
+from treadle.knowledge.surroundings import LIBRARY
 
 EXAMPLES = (
     "treadle memory list",

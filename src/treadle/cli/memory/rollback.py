@@ -6,7 +6,7 @@ import typer
 
 from treadle.cli.exit import ExitCode
 from treadle.cli.memory import shared as m
-from treadle.context.memory.protocol import Draft
+from treadle.knowledge.memory.protocol import Draft
 
 EXAMPLES = (
     "treadle memory rollback self_facts-3 1",

@@ -5,10 +5,10 @@ from typing import Annotated
 import typer
 
 from treadle.cli.exit import ExitCode
+from treadle.cli.jobs.execute import execute
 from treadle.cli.memory import shared as m
 from treadle.cli.options import shared as o
 from treadle.cli.terminal.output import print_json, print_note
-from treadle.cli.work.execute import execute
 
 EXAMPLES = (
     "treadle memory search 'what may Kim not eat?'",

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Annotated, Any, Self, TypeAlias
 import typer
 from msgspec import Struct
 
+from treadle.cli.jobs.journals import open_existing, open_or_make
 from treadle.cli.options.shared import Journal
 from treadle.cli.options.signature import make_parameter
 from treadle.cli.terminal.output import shorten, stdout
-from treadle.cli.work.journals import open_existing, open_or_make
-from treadle.context.memory.protocol import Entry, Store
 from treadle.core.errors import ConfigError
+from treadle.knowledge.memory.protocol import Entry, Store
 
 if TYPE_CHECKING:
-    from treadle.context.memory import Memory
+    from treadle.knowledge.memory import Memory
 
 _Persona: TypeAlias = Annotated[
     str | None,
@@ -82,7 +82,7 @@ class Place(Struct, frozen=True):
 
         Raises: `JournalError`, `ConfigError`.
         """
-        from treadle.context.memory import open_memory
+        from treadle.knowledge.memory import open_memory
 
         store = open_or_make(self.journal, "process") if is_made else open_existing(self.journal)
         with closing(store):
@@ -99,7 +99,7 @@ def _usual_names(persona: str | None, user: str | None) -> tuple[str, str]:
     config = load_config()
     chat, own_user = config.file.chat, None
     if persona is None and chat.persona is not None:
-        from treadle.context.personas.model import Persona
+        from treadle.knowledge.personas.model import Persona
 
         found = Persona.load(config.resolve(chat.persona))
         persona = found.name

@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from treadle.cli.exit import ExitCode
+from treadle.cli.jobs.execute import execute
 from treadle.cli.options import shared as o
 from treadle.cli.terminal.output import clean, print_json, stdout
-from treadle.cli.work.execute import execute
 from treadle.models.protocol import Model
 
 if TYPE_CHECKING:

@@ -8,9 +8,9 @@ from msgspec.structs import replace
 from treadle.cli.exit import ExitCode
 from treadle.cli.options import shared as o
 from treadle.cli.terminal.output import clean, print_json, stdout
-from treadle.context.routing import choose, facts_of, make_router
 from treadle.models.config.file import load_config
 from treadle.models.wrappers.tiered import TieredModel
+from treadle.routing import choose, facts_of, make_router
 
 EXAMPLES = (
     "treadle models route 'Prove that there are infinitely many primes.'",

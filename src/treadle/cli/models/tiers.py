@@ -9,7 +9,6 @@ from treadle.cli.exit import ExitCode
 from treadle.cli.options import shared as o
 from treadle.cli.terminal.columns import make_table, print_table
 from treadle.cli.terminal.output import clean, print_json, print_note, stdout
-from treadle.context.routing import LATENCIES
 from treadle.core.errors import ConfigError, JournalError
 from treadle.core.types import Usage
 from treadle.journal.registry import DEFAULT_PATH, open_journal
@@ -17,6 +16,7 @@ from treadle.models.config.file import Config, load_config
 from treadle.models.config.tiers import make_tier
 from treadle.models.protocol import estimate_cost_usd
 from treadle.models.wrappers.tiered import QUALITY, find_nearest, window_of
+from treadle.routing import LATENCIES
 
 EXAMPLES = (
     "treadle models tiers",

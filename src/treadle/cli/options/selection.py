@@ -7,13 +7,13 @@ from typing import Annotated, Any, Self, TypeAlias
 import typer
 from msgspec import Struct
 
-from treadle.agent.task import split_reference
+from treadle.cli.jobs.listing import FAILED, FILTERS
 from treadle.cli.options.signature import make_parameter
-from treadle.cli.work.listing import FAILED, FILTERS
 from treadle.core.errors import ConfigError
 from treadle.core.registry import did_you_mean
 from treadle.core.types import StopReason
 from treadle.journal.protocol import RunFilter
+from treadle.runs.task import split_reference
 
 _Status: TypeAlias = Annotated[
     str | None,

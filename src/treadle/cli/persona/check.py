@@ -12,8 +12,8 @@ EXAMPLES = (
 
 def check(file: PersonaFile) -> int:
     """Check the file of a persona and the skills and documents that it names, and print every mistake."""
-    from treadle.context.personas.model import Persona
-    from treadle.context.surroundings import describe_persona
+    from treadle.knowledge.personas.model import Persona
+    from treadle.knowledge.surroundings import describe_persona
 
     persona = Persona.load(file)
     _, report = describe_persona(persona)

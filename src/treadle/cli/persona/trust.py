@@ -12,9 +12,9 @@ EXAMPLES = (
 
 def trust(file: PersonaFile) -> int:
     """Trust a persona with its present content, as --trust does. If the content changes, you are asked again."""
-    from treadle.context.personas.demands import demands_of_persona, digest_of
-    from treadle.context.personas.model import Persona
-    from treadle.context.trust import Trust, record_trust
+    from treadle.knowledge.personas.demands import demands_of_persona, digest_of
+    from treadle.knowledge.personas.model import Persona
+    from treadle.knowledge.trust import Trust, record_trust
 
     persona = Persona.load(file)
     record_trust("persona", digest_of(persona), Trust.TRUSTED, persona.name)

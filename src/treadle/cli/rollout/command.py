@@ -170,7 +170,7 @@ def rollout(
 
         print_schema(schema())
         return ExitCode.DONE
-    from treadle.cli.work import rolling
+    from treadle.cli.jobs import rolling
 
     changes = rolling.Changes(given, tuple(settings or ()))
     return rolling.run(config, changes, shown)

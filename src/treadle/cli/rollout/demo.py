@@ -6,6 +6,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from treadle.cli.demo.processes import ModelServer, WorkerProcess
+from treadle.cli.jobs.rolling import drive
 from treadle.cli.options import shared as o
 from treadle.cli.terminal.bar import bar
 from treadle.cli.terminal.output import (
@@ -16,7 +17,6 @@ from treadle.cli.terminal.output import (
     write_count,
     write_seconds,
 )
-from treadle.cli.work.rolling import drive
 from treadle.core.errors import ConfigError
 from treadle.rollout.load import load_config
 from treadle.rollout.report.write import write_report

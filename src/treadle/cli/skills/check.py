@@ -7,7 +7,7 @@ import typer
 
 from treadle.cli.exit import ExitCode
 from treadle.cli.terminal.output import print_error, print_note, write_count
-from treadle.context.skills.catalog import Catalog
+from treadle.knowledge.skills.catalog import Catalog
 
 EXAMPLES = (
     "treadle skills check ./skills",

@@ -7,8 +7,8 @@ from typing import Annotated, TypeAlias
 
 import typer
 
-from treadle.context.skills.catalog import Catalog
-from treadle.context.skills.skill import FILE, Skill, read_skill
+from treadle.knowledge.skills.catalog import Catalog
+from treadle.knowledge.skills.skill import FILE, Skill, read_skill
 
 Folders: TypeAlias = Annotated[
     list[Path] | None,

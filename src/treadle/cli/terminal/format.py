@@ -6,11 +6,11 @@ from collections.abc import Mapping
 import msgspec
 from msgspec.structs import replace
 
-from treadle.agent.run import Run
 from treadle.cli.exit import ExitCode
 from treadle.cli.terminal.output import clean, shorten, write_cost, write_count, write_seconds, write_usage
 from treadle.core import events as e
 from treadle.core.types import Artifact, Json, Route, StopReason, ToolCall, ToolResult
+from treadle.runs.run import Run
 
 LIMITS: frozenset[str] = frozenset(
     (

@@ -2,13 +2,13 @@
 
 from msgspec import Struct
 
-from treadle.agent.run import Run
 from treadle.agent.session import Session
 from treadle.cli.terminal.output import write_cost, write_count, write_directions, write_seconds
 from treadle.cli.terminal.view import TextView, print_outcome
 from treadle.core import events as e
 from treadle.core.state import State, advance
 from treadle.core.types import Usage
+from treadle.runs.run import Run
 
 
 class Meter(Struct):

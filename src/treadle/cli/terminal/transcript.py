@@ -2,7 +2,6 @@
 
 import time
 
-from treadle.agent.run import Run
 from treadle.cli.terminal.format import format_artifact, format_call, format_replacement, format_route
 from treadle.cli.terminal.output import (
     clean,
@@ -19,6 +18,7 @@ from treadle.core.errors import ConfigError
 from treadle.core.state import fold
 from treadle.core.types import Delivery, Message, ToolCall
 from treadle.journal.protocol import Journal, RunFilter
+from treadle.runs.run import Run
 
 RESULT_LINES = 12
 """How many lines of a result are shown by default."""

@@ -3,7 +3,6 @@
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Protocol
 
-from treadle.agent.run import Run
 from treadle.cli.terminal.format import (
     format_artifact,
     format_call,
@@ -26,6 +25,7 @@ from treadle.cli.terminal.output import (
 )
 from treadle.core import events as e
 from treadle.core.types import Json, ToolCall
+from treadle.runs.run import Run
 
 if TYPE_CHECKING:
     from rich.status import Status

@@ -5,13 +5,12 @@ from typing import Annotated
 
 import typer
 
-from treadle.agent.driving.begin import make_run_id
 from treadle.cli.exit import ExitCode
+from treadle.cli.jobs.disk import read_mount
+from treadle.cli.jobs.execute import execute
 from treadle.cli.options import shared as o
 from treadle.cli.terminal.bar import spinner
 from treadle.cli.terminal.output import clean, print_error, print_json, print_note, stdout, write_count
-from treadle.cli.work.disk import read_mount
-from treadle.cli.work.execute import execute
 from treadle.core.errors import ConfigError
 from treadle.core.events import SnapshotTaken
 from treadle.core.registry import did_you_mean
@@ -19,6 +18,7 @@ from treadle.core.types import FileDelta, ToolCall, ToolErrorKind, ToolResult
 from treadle.loop.calls.orders import Order
 from treadle.loop.calls.workbench import Workbench
 from treadle.loop.outbox import Collected
+from treadle.runs.begin import make_run_id
 from treadle.sandbox.memory import MemorySandbox
 from treadle.tools.protocol import Tool
 from treadle.tools.toolbox import Toolbox

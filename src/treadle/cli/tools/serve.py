@@ -10,11 +10,11 @@ from typing import Annotated, Any
 import typer
 
 from treadle.cli.exit import ExitCode
+from treadle.cli.jobs.disk import read_mount
+from treadle.cli.jobs.execute import execute
 from treadle.cli.options import shared as o
 from treadle.cli.terminal.bar import spinner
 from treadle.cli.terminal.output import flush, print_json, print_note, stdout
-from treadle.cli.work.disk import read_mount
-from treadle.cli.work.execute import execute
 from treadle.core.errors import ConfigError
 from treadle.core.registry import require
 from treadle.sandbox.memory import MemorySandbox

@@ -9,13 +9,13 @@ from typing import Annotated, Any, Literal
 import typer
 
 from treadle.cli.exit import ExitCode
+from treadle.cli.jobs.execute import execute_until_stopped
+from treadle.cli.jobs.journals import open_or_make
 from treadle.cli.options import shared as o
 from treadle.cli.options.agent import Model
 from treadle.cli.terminal.bar import bar
 from treadle.cli.terminal.output import print_error, print_json, print_note, write_count
 from treadle.cli.topics.files import describe, refuse_existing
-from treadle.cli.work.execute import execute_until_stopped
-from treadle.cli.work.journals import open_or_make
 from treadle.core.errors import ConfigError
 from treadle.datagen.config.model import Config, Models, Topics
 from treadle.datagen.dataset.folder import Folder

@@ -5,8 +5,8 @@ from typing import get_args
 from treadle.core.errors import ConfigError, MistakesError
 from treadle.core.places import Problem
 from treadle.datagen.config.model import Config, Role
-from treadle.engines.models import ModelPlan, make_model
-from treadle.engines.models import plan_model as plan_given
+from treadle.jobs.models import ModelPlan, make_model
+from treadle.jobs.models import plan_model as plan_given
 from treadle.models.config.file import Config as ModelFile
 from treadle.models.config.file import load_config as load_models
 from treadle.models.config.tables import ModelTable

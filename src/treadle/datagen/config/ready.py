@@ -4,7 +4,6 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
-from treadle.agent.task import task_set
 from treadle.core.errors import ConfigError, TreadleError
 from treadle.core.places import Problem
 from treadle.datagen.config.estimate import Estimate, estimate, is_free
@@ -16,6 +15,7 @@ from treadle.datagen.scenarios.environment import open_environments
 from treadle.datagen.topics.store import load_topics
 from treadle.export.parquet import require_arrow
 from treadle.models.protocol import Model, has_price
+from treadle.runs.task import task_set
 from treadle.tools.resolve import resolve_tools
 from treadle.tools.schema.definitions import parse_definitions
 

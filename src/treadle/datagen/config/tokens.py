@@ -6,7 +6,6 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
-from treadle.agent.task import task_set
 from treadle.core.errors import TreadleError
 from treadle.core.spec import PartSpec
 from treadle.core.tokens import CHARS_PER_TOKEN
@@ -14,6 +13,7 @@ from treadle.datagen.config.model import Config, Role
 from treadle.datagen.scenarios.environment import MAX_LISTED_FILES
 from treadle.datagen.scenarios.kinds import possible_kinds
 from treadle.datagen.scenarios.types import Kind
+from treadle.runs.task import task_set
 from treadle.tools.resolve import resolve_tools
 
 TOOL_TOKENS = 120

@@ -4,8 +4,8 @@ from typing import Any
 
 from msgspec import Struct
 
-from treadle.agent.run import Run
 from treadle.core.types import Fault, Json, StopReason, Usage
+from treadle.runs.run import Run
 
 
 class Bill(Struct):

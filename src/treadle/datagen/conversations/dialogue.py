@@ -11,8 +11,6 @@ from typing import Any
 
 from msgspec import Struct
 
-from treadle.agent.run import Run
-from treadle.agent.task import Task
 from treadle.core.events import Event
 from treadle.core.types import Json, StopReason
 from treadle.datagen.conversations.answers import read_answer
@@ -20,7 +18,9 @@ from treadle.datagen.conversations.bill import Bill, Failed, failure_of
 from treadle.datagen.conversations.studio import Studio
 from treadle.datagen.conversations.user import UserTurn, is_farewell, user_instructions
 from treadle.datagen.scenarios.types import Environment, SampleSpec, Scenario
-from treadle.engines.protocol import Turns
+from treadle.runs.run import Run
+from treadle.runs.task import Task
+from treadle.workers.protocol import Turns
 
 
 class Dialogue(Struct, frozen=True):

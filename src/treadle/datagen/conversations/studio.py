@@ -15,12 +15,12 @@ from treadle.datagen.conversations.user import UserTurn
 from treadle.datagen.conversations.watch import OnStep, ReportingModel
 from treadle.datagen.scenarios.environment import Environments
 from treadle.datagen.scenarios.writer import WRITER, WrittenScenario
-from treadle.engines.protocol import Runner
-from treadle.engines.runners import HereRunner
 from treadle.export.rows import hash_tools
 from treadle.journal.protocol import Journal
 from treadle.models.protocol import Model, estimate_cost_usd
 from treadle.tools.protocol import Tool
+from treadle.workers.protocol import Runner
+from treadle.workers.runners import HereRunner
 
 ROLES = ("scenarios", "agent", "user")
 """The roles of the models that make a sample."""

@@ -18,8 +18,8 @@ from treadle.datagen.dataset.folder import Folder
 from treadle.datagen.dataset.licenses import OTHER, hub_license
 from treadle.datagen.dataset.splits import Written, read_written
 from treadle.datagen.dataset.stats import Stats, collect
-from treadle.engines.ledger import Ledger
 from treadle.export.whole import write_whole
+from treadle.jobs.ledger import Ledger
 from treadle.models.config.tables import ModelTable
 
 _SIZES = ((1_000, "n<1K"), (10_000, "1K<n<10K"), (100_000, "10K<n<100K"), (1_000_000, "100K<n<1M"))

@@ -17,8 +17,8 @@ from treadle.datagen.dataset.entries import Entry, read_entries
 from treadle.datagen.dataset.folder import Folder
 from treadle.datagen.dataset.settings import read_config
 from treadle.datagen.scenarios.types import sample_id_of
-from treadle.engines.ledger import Ledger, Status
 from treadle.export.rows import Row, SampleInfo
+from treadle.jobs.ledger import Ledger, Status
 from treadle.journal.protocol import Journal
 from treadle.trajectory.verify import Verification, verify_run
 

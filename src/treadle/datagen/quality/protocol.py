@@ -10,11 +10,11 @@ from treadle.core.events import Event
 from treadle.core.types import Json, Usage
 from treadle.datagen.config.model import Config
 from treadle.datagen.scenarios.types import Environment, SampleSpec, Scenario
-from treadle.engines.protocol import Runner
 from treadle.export.rows import Row
 from treadle.journal.protocol import Journal
 from treadle.models.protocol import Model
 from treadle.tools.protocol import ToolLike
+from treadle.workers.protocol import Runner
 
 
 class Verdict(Struct, frozen=True, omit_defaults=True):

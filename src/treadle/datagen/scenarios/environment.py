@@ -9,13 +9,13 @@ from collections.abc import Mapping
 from functools import cached_property, lru_cache
 from pathlib import Path
 
-from treadle.agent.spec import read_mount
-from treadle.agent.task import TaskSet, load_task, task_set
 from treadle.core.errors import ConfigError
 from treadle.core.types import Json
 from treadle.datagen.config.model import Tools
 from treadle.datagen.scenarios.kinds import TASK_KINDS
 from treadle.datagen.scenarios.types import Environment, SampleSpec
+from treadle.runs.spec import read_mount
+from treadle.runs.task import TaskSet, load_task, task_set
 from treadle.sandbox.memory import SharedFiles
 from treadle.tasks.draw import Draw
 from treadle.tools.protocol import ToolLike

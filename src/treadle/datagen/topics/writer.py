@@ -9,7 +9,6 @@ from pydantic import BaseModel, Field
 
 from treadle.agent.agent import Agent
 from treadle.agent.once import run_once
-from treadle.agent.run import Run
 from treadle.core.errors import ConfigError, LeaseHeldError, ProviderError
 from treadle.core.types import Fault, Json
 from treadle.datagen.config.model import Topics
@@ -17,6 +16,7 @@ from treadle.datagen.prompts import write_facts
 from treadle.datagen.topics.graph import Topic, clean_topic
 from treadle.journal.protocol import Journal
 from treadle.models.protocol import Model
+from treadle.runs.run import Run
 
 RUN_PREFIX = "topic-"
 """The beginning of the ids of all runs for topics."""

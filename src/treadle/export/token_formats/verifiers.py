@@ -11,13 +11,13 @@ Source: verifiers 0.4.0, `v1/graph.py` (`MessageNode`) and `v1/trace.py` (`Trace
 from collections.abc import Mapping
 from itertools import compress
 
-from treadle.agent.task import split_reference
 from treadle.core.errors import ExportError
 from treadle.core.types import FinishReason, Json, Message, Role, StopReason
 from treadle.export.exporter import Column
 from treadle.export.groups import Group, Rollout
 from treadle.export.rows import write_functions
 from treadle.export.token_exporter import Branch, LossMask, read_branches
+from treadle.runs.task import split_reference
 from treadle.trajectory.tokens.types import TokenGrade
 
 TRACE_VERSION = 1

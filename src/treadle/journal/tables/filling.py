@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 
 from treadle.core import events as e
 from treadle.core.errors import JournalError
-from treadle.journal.facts import Facts, facts_of
+from treadle.journal.listing import Facts, facts_of
 from treadle.journal.tables.checks import Head, Query, row_checksum, seed_of
 from treadle.journal.tables.rows import HEAD_COLUMNS, RUN_COLUMNS, head_values, run_values
 

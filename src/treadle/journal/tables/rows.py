@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 
 from treadle.core.errors import JournalError
-from treadle.journal.facts import Facts
+from treadle.journal.listing import Facts
 from treadle.journal.protocol import DAMAGED, RunInfo
 from treadle.journal.tables.checks import Head, Query, damaged, row_checksum, seed_of
 

@@ -12,7 +12,7 @@ import msgspec
 
 from treadle.core import events as e
 from treadle.core.errors import JournalError, LeaseLostError, RunExistsError
-from treadle.journal.facts import Facts
+from treadle.journal.listing import Facts
 from treadle.journal.protocol import DONE, Settled, queue_of
 from treadle.journal.tables.checks import row_checksum, seed_of
 from treadle.journal.tables.owner import Lease

@@ -4,6 +4,7 @@ sent."""
 import os
 import re
 
+from treadle.core.errors import ConfigError
 from treadle.core.spec import PartSpec
 from treadle.http.transport import address_of
 from treadle.models.config.build import is_tiered, providers, split_name
@@ -59,3 +60,16 @@ def _demand(part: PartSpec, table: ModelTable | None) -> str:
         f"{f', with the keys in {sent}' if sent else ''}"
         f"{f', and load the renderer {renderer!r}' if renderer else ''}"
     )
+
+
+def demands_of_judge(part: PartSpec) -> list[str]:
+    """Return what a judge would send, ask and load. Finding it out does none of that."""
+    kind, _, model = part.name.partition(":")
+    if part.missing is not None or kind == "patterns":
+        return []
+    if kind != "model":
+        return [f"let the judge {part.name!r} see messages"]
+    try:
+        return demands_of_model(PartSpec(name=model))
+    except ConfigError as error:
+        return [f"ask the model {model!r} ({error})"]

@@ -11,7 +11,7 @@ from typing import TypeAlias
 
 from msgspec import Struct
 
-from treadle.agent.task import Grade
+from treadle.runs.task import Grade
 
 MAX_NUMBERS = 8
 """How many different numbers an answer without an answer line may contain. With more it counts as a list of

@@ -4,8 +4,8 @@ import difflib
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property, lru_cache
 
-from treadle.agent.task import Grade
 from treadle.core.errors import ConfigError
+from treadle.runs.task import Grade
 from treadle.tasks.draw import Draw, fraction
 from treadle.tasks.files import (
     config_fix,

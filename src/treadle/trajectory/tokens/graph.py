@@ -6,13 +6,13 @@ from functools import cached_property
 
 from msgspec import Struct
 
-from treadle.agent.spec import AGENT
 from treadle.agent.subagent import child_run_id
 from treadle.core import events as e
 from treadle.core.errors import RunNotFoundError
 from treadle.core.packed import ID_BYTES, count_packed, to_ids, to_logprobs
 from treadle.core.types import Message
 from treadle.journal.protocol import Journal
+from treadle.runs.spec import AGENT
 from treadle.trajectory.tokens.decoders import load_decoders
 from treadle.trajectory.tokens.drift import Decode, Decoders, find_decode
 from treadle.trajectory.tokens.nodes import NAN, Node, RunReader

@@ -9,8 +9,8 @@ from time import gmtime, strftime
 
 from msgspec import Struct
 
-from treadle.engines.ledger import Ledger, Status
 from treadle.export.html.blocks import columns, dollars
+from treadle.jobs.ledger import Ledger, Status
 
 _BINS = 120
 

@@ -5,11 +5,11 @@ from typing import Annotated
 
 from pydantic import Field
 
-from treadle.agent.task import load_task
 from treadle.core.events import SnapshotTaken
 from treadle.datagen.quality.protocol import BuiltinFilter, Candidate, Settings, Verdict
 from treadle.datagen.quality.transcripts import answers
 from treadle.datagen.scenarios.types import Kind
+from treadle.runs.task import load_task
 from treadle.sandbox.memory import SharedFiles
 
 _OFF_TASK = (Kind.NO_TOOL, Kind.REFUSAL)

@@ -1,0 +1,155 @@
+"""The work of `treadle generate`: applies the options to the configuration, and runs the generation."""
+
+import asyncio
+from collections.abc import Coroutine, Mapping
+from pathlib import Path
+from typing import Any
+
+from msgspec import Struct
+
+from treadle.cli.exit import ExitCode
+from treadle.cli.jobs.long_work import LongWork
+from treadle.cli.options import shared as o
+from treadle.cli.terminal.generation import make_generation_view
+from treadle.cli.terminal.output import (
+    print_bytes,
+    print_note,
+    write_command,
+)
+from treadle.cli.terminal.plan import print_plan
+from treadle.core.errors import ConfigError
+from treadle.core.overrides import read_change
+from treadle.core.types import Json
+from treadle.datagen.config.estimate import estimate, measure_folder
+from treadle.datagen.config.load import Loaded, check_plan, load_config
+from treadle.datagen.config.model import Config
+from treadle.datagen.config.models import try_models
+from treadle.datagen.config.starter import starter
+from treadle.datagen.dataset.folder import Folder
+from treadle.datagen.generate import Options, Result
+from treadle.datagen.generate import generate as generate_dataset
+from treadle.datagen.progress import Notice, Progress
+from treadle.datagen.topics.store import load_topics
+
+_KEYS = {
+    "out": "output.path",
+    "num_samples": "generation.num_samples",
+    "model": "models",
+    "seed": "seed",
+    "engine": "generation.engine",
+}
+"""The keys of the configuration that options override."""
+
+
+class Changes(Struct, frozen=True):
+    """The options that override keys of the configuration."""
+
+    options: Mapping[str, str]
+    """The values of options by name."""
+    settings: tuple[str, ...]
+    """The values of `--set`, each as `KEY=VALUE`."""
+
+    def load(self, path: Path | None) -> Loaded:
+        """Return the configuration in the file `path` with these changes. Raises: `ConfigError`."""
+        if path is None:
+            raise ConfigError(
+                "give a configuration: `treadle generate --init > dataset.yaml` writes one to start from"
+            )
+        changes: dict[str, Json] = {}
+        for name, text in self.options.items():
+            is_plain = name in ("num_samples", "seed")
+            changes[_KEYS[name]] = read_change(f"{name}={text}")[1] if is_plain else text
+        if "models" in changes:
+            changes["models"] = {"default": changes["models"]}
+        flags = {_KEYS[name]: f"--{name.replace('_', '-')}" for name in self.options}
+        return load_config(path, changes | dict(map(read_change, self.settings)), flags)
+
+    def command(self, path: Path) -> str:
+        """Return the command that generates with these changes."""
+        return write_command("generate", str(path), **self.options, set=self.settings)
+
+
+def print_starter() -> int:
+    """Print a configuration to start from."""
+    print_bytes(starter().encode())
+    return ExitCode.DONE
+
+
+def print_dry_run(path: Path | None, changes: Changes, *, is_json: bool) -> int:
+    """Print the plan, then check everything, without asking a model. The plan needs no keys.
+
+    Raises: `ConfigError` after the plan if the generation could not begin.
+    """
+    loaded = changes.load(path)
+    config = loaded.config
+    folder = Folder(config.output.path)
+    models, _ = try_models(config, needs_keys=False)
+    measured, kept = measure_folder(folder)
+    leaves = sum(1 for _ in load_topics(folder.topics).leaves()) if folder.topics.exists() else None
+    try:
+        expected = estimate(config, leaves, models=models, measured=measured, kept=kept)
+    except ConfigError:
+        check_plan(loaded)  # its error has the line
+        raise
+    print_plan(config, expected, kept=kept, notes=loaded.notes, is_json=is_json)
+    check_plan(loaded, leaves)
+    return ExitCode.DONE
+
+
+def run(
+    path: Path | None,
+    changes: Changes,
+    shown: o.ViewOptions,
+    *,
+    retry_failed: bool,
+    accept_changes: bool,
+) -> int:
+    """Generate the dataset, or continue it, and return the exit code."""
+    loaded = changes.load(path)
+    if not shown.is_quiet:
+        for note in loaded.notes:
+            print_note(note)
+    assert path is not None
+    options = Options(retry_failed=retry_failed, accept_changes=accept_changes)
+    check_plan(loaded)
+    # The check comes first, because its error must not be printed into the view.
+    return _Generation(loaded.config, options, changes.command(path), shown).run()
+
+
+class _Generation(LongWork[Notice, Progress, Result]):
+    """The work of one generation."""
+
+    PARTS = "samples"
+    DONE = "kept"
+
+    def __init__(self, config: Config, options: Options, again: str, shown: o.ViewOptions) -> None:
+        view = make_generation_view(config.name, is_json=shown.is_json, is_quiet=shown.is_quiet)
+        super().__init__(view, Progress(), "row", again, shown)
+        self._config = config
+        self._options = options
+
+    def start(self, stop: asyncio.Event) -> Coroutine[Any, Any, Result]:
+        """See `LongWork.start`."""
+        folder = Folder(self._config.output.path)
+        return generate_dataset(self._config, folder, listener=self.listen, stop=stop, options=self._options)
+
+    def count(self, progress: Progress) -> tuple[int, int]:
+        """See `LongWork.count`."""
+        return progress.kept, progress.wanted
+
+    def explain_max_items(self, result: Result) -> str:
+        """See `LongWork.explain_max_items`."""
+        stats = write_command("dataset", "stats", str(result.folder.path))
+        return (
+            f"too many samples were rejected; see the reasons with `{stats}`, try them again with --retry-failed, "
+            "or raise generation.max_attempts"
+        )
+
+    def report(self, result: Result) -> int:
+        """See `LongWork.report`."""
+        code, folder = super().report(result), result.folder
+        if not self.shown.is_quiet and not self.shown.is_json and result.progress.kept:
+            print_note(f"rows: {folder.rows}   card: {folder.card}   report: {folder.report}")
+            print_note(f"look at them: {write_command('dataset', 'show', str(folder.path))}")
+            print_note(f"check them: {write_command('dataset', 'verify', str(folder.path))}")
+        return code

@@ -1,0 +1,136 @@
+"""The work of `treadle rollout`: applies the options to the configuration, and makes the rollouts."""
+
+import asyncio
+from collections.abc import Coroutine, Mapping
+from pathlib import Path
+from typing import Any
+
+from msgspec import Struct
+
+from treadle.cli.exit import ExitCode
+from treadle.cli.jobs.long_work import LongWork
+from treadle.cli.options import shared as o
+from treadle.cli.terminal.output import (
+    OptionValue,
+    print_error,
+    print_interrupted,
+    print_note,
+    write_command,
+    write_count,
+)
+from treadle.cli.terminal.rollout import make_rollout_view
+from treadle.core.errors import ConfigError
+from treadle.core.masking import hide_password
+from treadle.core.overrides import read_change
+from treadle.core.types import Json
+from treadle.rollout.config import Config
+from treadle.rollout.load import load_config
+from treadle.rollout.progress import Notice, Progress
+from treadle.rollout.rollouts import Result, Rollouts
+
+_MODEL_KEYS = ("base_url", "renderer", "temperature")
+"""The options that are settings of the model."""
+_FLAGS = {"tasks": "task", "rewards": "reward", "sinks": "sink", "path": "out"}
+"""The options whose names differ from their keys."""
+
+
+class Changes(Struct, frozen=True):
+    """The options that override keys of the configuration."""
+
+    options: Mapping[str, Any]
+    """The values of options by the name of their key."""
+    settings: tuple[str, ...]
+    """The values of `--set`, each as `KEY=VALUE`."""
+
+    def load(self, path: Path | None) -> Config:
+        """Return the configuration in the file `path` with these changes. Raises: `ConfigError`."""
+        if path is None and not self.options and not self.settings:
+            raise ConfigError(
+                "give a configuration, or options: treadle rollout --task files --model MODEL --groups 10"
+            )
+        options = dict(self.options)
+        changes: dict[str, Json] = {}
+        flags: dict[str, str] = {}
+        settings = {key: options.pop(key) for key in _MODEL_KEYS if key in options}
+        if settings and "model" in options:
+            options["model"] = {"model": options["model"]}
+        options |= {f"model.{key}": value for key, value in settings.items()}
+        if "rewards" in options:
+            options["rewards"] = dict([_read_weight(text) for text in options["rewards"]])
+        for key, value in options.items():
+            changes[key] = value
+            flags[key] = f"--{_FLAGS.get(key, key.removeprefix('model.')).replace('_', '-')}"
+        return load_config(path, changes | dict(map(read_change, self.settings)), flags)
+
+    def command(self, path: Path | None) -> str:
+        """Return the command that makes rollouts with these changes."""
+        options: dict[str, OptionValue] = {
+            _FLAGS.get(key, key): tuple(value) if isinstance(value, list) else str(value)
+            for key, value in self.options.items()
+        }
+        return write_command("rollout", *([] if path is None else [str(path)]), **options, set=self.settings)
+
+
+def _read_weight(text: str) -> tuple[str, Json]:
+    """Return a reward and its weight, as a mapping to which `--set` can add settings."""
+    from treadle.scoring.registry import parse_reward
+
+    spec = parse_reward(text)
+    return spec.scorer, {"weight": spec.weight}
+
+
+def run(path: Path | None, changes: Changes, shown: o.ViewOptions) -> int:
+    """Make the rollouts, or continue them, and return the exit code."""
+    return drive(changes.load(path), changes.command(path), shown)
+
+
+def drive(config: Config, again: str, shown: o.ViewOptions) -> int:
+    """Make the rollouts of a configuration, or continue them, and return the exit code. `again` is the command that
+    continues them."""
+    return _Rollouts(config, again, shown).run()
+
+
+class _Rollouts(LongWork[Notice, Progress, Result]):
+    """The work on the rollouts of one configuration."""
+
+    PARTS = "groups"
+    DONE = "delivered"
+
+    def __init__(self, config: Config, again: str, shown: o.ViewOptions) -> None:
+        # A mistake of the configuration is an error here, which must not be printed into the view.
+        self._rollouts = Rollouts(config, listener=self.listen)
+        noun = config.deliver
+        view = make_rollout_view(config.name, noun, is_json=shown.is_json, is_quiet=shown.is_quiet)
+        super().__init__(view, Progress(), noun, again, shown)
+        self._config = config
+
+    def start(self, stop: asyncio.Event) -> Coroutine[Any, Any, Result]:
+        """See `LongWork.start`."""
+        return self._rollouts.run(stop)
+
+    def count(self, progress: Progress) -> tuple[int, int]:
+        """See `LongWork.count`."""
+        return progress.delivered, progress.wanted
+
+    def explain_max_items(self, result: Result) -> str:
+        """See `LongWork.explain_max_items`."""
+        return "too many groups were dropped; see the reasons above, or raise max_dropped"
+
+    def report(self, result: Result) -> int:
+        """See `LongWork.report`."""
+        code, folder = super().report(result), result.folder
+        if result.end.reason == "done" and (waiting := result.progress.undelivered):
+            print_interrupted(
+                f"; {write_count(waiting, 'group')} not taken by a sink yet; go on with: {self._again}"
+            )
+            code = ExitCode.INTERRUPTED
+        if result.refusals:
+            first = result.refusals[0]
+            count = write_count(len(result.refusals), "group")
+            print_error(f"{count} refused, such as {first.key} by {first.sink}: {first.reason}")
+            code = ExitCode.FAILED
+        if not self.shown.is_quiet and not self.shown.is_json and result.progress.delivered:
+            journal = hide_password(self._config.journal or str(folder.journal))
+            print_note(f"groups: {folder.groups}   journal: {journal}")
+            print_note(f"look at them: {write_command('rollout', 'report', str(folder.path))}")
+        return code

@@ -1,0 +1,1 @@
+"""What an agent knows besides the conversation: its persona, memory, documents and skills."""

@@ -1,0 +1,57 @@
+"""Memories. `open_memory` opens those of a persona about a user; `Recaller` finds what fits a message."""
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from treadle.knowledge.memory.embeddings import BATCH, Embedder, make_embedder
+    from treadle.knowledge.memory.namespace import Found, Memory, open_memory
+    from treadle.knowledge.memory.protocol import (
+        Author,
+        Draft,
+        Entry,
+        Epistemic,
+        Hit,
+        Outcome,
+        Store,
+        Written,
+    )
+    from treadle.knowledge.memory.recaller import Recaller
+    from treadle.knowledge.memory.toolset import MemoryToolset
+
+__all__ = [
+    "BATCH",
+    "Author",
+    "Draft",
+    "Embedder",
+    "Entry",
+    "Epistemic",
+    "Found",
+    "Hit",
+    "Memory",
+    "MemoryToolset",
+    "Outcome",
+    "Recaller",
+    "Store",
+    "Written",
+    "make_embedder",
+    "open_memory",
+]
+
+
+def __getattr__(name: str) -> object:
+    from treadle.core.registry import load_name
+
+    return load_name(__name__, name, _WHERE)
+
+
+_PACKAGE = "treadle.knowledge.memory"
+_WHERE = {
+    **dict.fromkeys(("BATCH", "Embedder", "make_embedder"), f"{_PACKAGE}.embeddings"),
+    **dict.fromkeys(("Found", "Memory", "open_memory"), f"{_PACKAGE}.namespace"),
+    **dict.fromkeys(
+        ("Author", "Draft", "Entry", "Epistemic", "Hit", "Outcome", "Store", "Written"),
+        f"{_PACKAGE}.protocol",
+    ),
+    "Recaller": f"{_PACKAGE}.recaller",
+    "MemoryToolset": f"{_PACKAGE}.toolset",
+}

@@ -1,0 +1,198 @@
+"""One skill: a folder with a `SKILL.md` by the Agent Skills convention, and its other files.
+
+The front matter is YAML with `name` and `description`; `when_to_use`, `tools_required`, `parameters`,
+`composes_with` and `token_budget` stand in it under `metadata`, or beside the name. Everything comes from a file,
+perhaps of somebody else, so it is checked and limited. Source: agentskills.io, specification as of 2025-12.
+"""
+
+import hashlib
+import re
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+import pydantic
+from msgspec import Struct
+from pydantic import BaseModel, ConfigDict, Field
+
+from treadle.core.errors import ConfigError
+from treadle.core.mistakes import Keys
+from treadle.core.places import Document, Problem, parse_document
+from treadle.core.types import Json
+from treadle.knowledge.trust import Trust, read_trust
+from treadle.sandbox.mount import Mount
+from treadle.tools.schema.validation import ArgumentChecker
+
+FILE = "SKILL.md"
+MAX_BYTES = 8_000_000
+"""The size limit of a skill, all files together."""
+MAX_TEXT_BYTES = 1_000_000
+"""The size limit of `SKILL.md`."""
+MAX_HEAD_BYTES = 64_000
+"""The size limit of the front matter."""
+MAX_FILES = 500
+BUILTIN = Path(__file__).parent / "builtin"
+"""The folder of the skills that are part of Treadle."""
+
+_NAME = r"^[a-z0-9]+(-[a-z0-9]+)*$"
+_HEAD = re.compile(rb"---[ \t]*\r?\n(.*?)^---[ \t]*\r?(?:\n|\Z)", re.DOTALL | re.MULTILINE)
+_EXTRAS = ("when_to_use", "tools_required", "parameters", "composes_with", "token_budget")
+
+
+class Head(BaseModel):
+    """The front matter of a skill."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True, use_attribute_docstrings=True, allow_inf_nan=False)
+
+    name: Annotated[str, Field(max_length=64, pattern=_NAME)]
+    """The name: lower-case letters, digits and single hyphens; the same as that of the folder."""
+    description: Annotated[str, Field(min_length=1, max_length=1024)]
+    """What the skill does, and when to use it."""
+    license: Annotated[str, Field(max_length=500)] = ""
+    """The licence."""
+    compatibility: Annotated[str, Field(max_length=500)] = ""
+    """What the skill requires of its environment."""
+    when_to_use: Annotated[str, Field(max_length=1024)] = ""
+    """When the model should use the skill."""
+    tools_required: Annotated[list[Annotated[str, Field(max_length=64)]], Field(max_length=50)] = []
+    """The tools without which the skill does not work."""
+    parameters: dict[str, Any] = {}
+    """The JSON Schema of the parameters that `use_skill` takes for the skill; empty if it has none."""
+    composes_with: Annotated[list[Annotated[str, Field(max_length=64)]], Field(max_length=10)] = []
+    """The skills that come together with this one."""
+    token_budget: Annotated[int, Field(ge=100, le=1_000_000)] | None = None
+    """The most tokens of the skill's text; by default, that of the agent."""
+    allowed_tools: Annotated[str, Field(alias="allowed-tools", max_length=2000)] = ""
+    """Tools that the skill's author would allow without a question. Treadle ignores it: the policy decides."""
+
+
+_KEYS = Keys(Head.model_json_schema, {})
+
+
+class Skill(Struct, frozen=True, kw_only=True):
+    """A skill as its files describe it."""
+
+    head: Head
+    folder: Path
+    body: str
+    """The text after the front matter, with `\\n` at the ends of lines."""
+    files: dict[str, bytes]
+    """All files of the skill, `SKILL.md` included, by their paths in the folder."""
+    digest: str
+    """The hash of all files, to which the user's trust is bound."""
+
+    @property
+    def name(self) -> str:
+        """The name of the skill."""
+        return self.head.name
+
+    @property
+    def trust(self) -> Trust:
+        """How far the user trusts the files as they were read. It is looked up each time."""
+        if self.folder.is_relative_to(BUILTIN):
+            return Trust.BUILTIN
+        return read_trust("skill", self.digest)
+
+
+def read_skill(folder: Path) -> Skill:
+    """Return the skill in a folder. Raises: `ConfigError` that lists all mistakes, each with its line."""
+    if not (folder / FILE).is_file():
+        raise ConfigError(f"{str(folder)!r} is not a skill: it has no file {FILE}")
+    mount = Mount(folder, max_bytes=MAX_BYTES)
+    files = dict(mount)
+    place = str(folder / FILE)
+    if FILE not in files:
+        reason = mount.refused.get(FILE, "it is left out by the rules for mounted folders")
+        raise ConfigError(f"{place!r} cannot be read: {reason}")
+    if len(files) > MAX_FILES:
+        raise ConfigError(
+            f"the skill {str(folder)!r} has {len(files):,} files, over the limit of {MAX_FILES}"
+        )
+    data = files[FILE].removeprefix(b"\xef\xbb\xbf")
+    if len(data) > MAX_TEXT_BYTES:
+        raise ConfigError(
+            f"{place!r} has more than {MAX_TEXT_BYTES:,} bytes; put long texts into other files"
+        )
+    found = _HEAD.match(data)
+    if found is None:
+        raise ConfigError(f"{place}:1: it must begin with a front matter: YAML between two lines of ---")
+    if len(found[1]) > MAX_HEAD_BYTES:
+        raise ConfigError(f"{place}:1: the front matter has more than {MAX_HEAD_BYTES:,} bytes")
+    # With an empty line in place of the first mark, the numbers of the lines are those of the file.
+    head = _read_head(parse_document(b"\n" + found[1], place, is_yaml=True), folder.name)
+    try:
+        body = data[found.end() :].decode()
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{place}: it is not UTF-8 ({error.reason})") from None
+    return Skill(
+        head=head,
+        folder=folder,
+        body="\n".join(body.splitlines()),
+        files=files,
+        digest=_digest(files),
+    )
+
+
+def _read_head(document: Document, folder_name: str) -> Head:
+    """Return the front matter, with the keys of Treadle under `metadata` beside the others."""
+    problems = list(document.duplicates())
+    extras = document.value.get("metadata")
+    if extras is not None and not isinstance(extras, dict):
+        problems.append(Problem(("metadata",), f"{extras!r:.60} is not possible; give a mapping"))
+    value = {**document.value, **_extras_in(extras if isinstance(extras, dict) else {})}
+    tools = value.get("allowed-tools")
+    if isinstance(tools, list):
+        value["allowed-tools"] = " ".join(map(str, tools))
+    try:
+        head = Head.model_validate(value)
+    except pydantic.ValidationError as error:
+        found = _KEYS.explain(error.errors(include_url=False), value)
+        inner = extras if isinstance(extras, dict) else {}
+        problems += [
+            Problem(("metadata", *item.path), item.text) if item.path and item.path[0] in inner else item
+            for item in found
+        ]
+        raise document.error(map(_explain_name, problems)) from None
+    if head.name != folder_name:
+        problems.append(Problem(("name",), f"it is {head.name!r}, but the folder is {folder_name!r}"))
+    if head.parameters:
+        try:
+            ArgumentChecker(head.parameters).find_fault({})
+        except ConfigError as error:
+            problems.append(Problem(("metadata", "parameters"), str(error)))
+    if problems:
+        raise document.error(problems)
+    return head
+
+
+def _explain_name(problem: Problem) -> Problem:
+    if problem.path == ("name",) and "match pattern" in problem.text:
+        text = problem.text.partition("; it should")[0]
+        return Problem(problem.path, f"{text}; use lower-case letters, digits and single hyphens")
+    return problem
+
+
+def _extras_in(metadata: dict[str, Json]) -> dict[str, Json]:
+    """Return the keys of Treadle in `metadata`. A value that must not be text may be written as JSON in a text, or
+    as names with blanks between them, because the convention has only texts there."""
+    found: dict[str, Json] = {}
+    for key in _EXTRAS:
+        value = metadata.get(key)
+        if isinstance(value, str) and key in ("tools_required", "composes_with"):
+            found[key] = list(value.replace(",", " ").split())
+        elif isinstance(value, str) and key == "parameters":
+            try:
+                found[key] = msgspec.json.decode(value)
+            except msgspec.DecodeError:
+                found[key] = value
+        elif value is not None:
+            found[key] = value
+    return found
+
+
+def _digest(files: dict[str, bytes]) -> str:
+    made = hashlib.sha256()
+    for path, content in sorted(files.items()):
+        made.update(b"%d:%b%d:" % (len(path.encode()), path.encode(), len(content)))
+        made.update(content)
+    return made.hexdigest()

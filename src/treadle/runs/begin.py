@@ -1,0 +1,198 @@
+"""The beginning of runs and sessions."""
+
+import asyncio
+import inspect
+import os
+import random
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from treadle.core import events as e
+from treadle.core.errors import ConfigError
+from treadle.core.state import State
+from treadle.core.types import (
+    Artifact,
+    Caller,
+    Json,
+    Message,
+    Role,
+    TaskRef,
+)
+from treadle.journal.protocol import DEFAULT_QUEUE, QUEUE
+from treadle.loop.driver import Driver
+from treadle.runs.attachments import read_attachments
+from treadle.runs.drive import (
+    Terms,
+    drive,
+    make_driver,
+    spec_for,
+    system_message,
+    warm_up,
+)
+from treadle.runs.options import (
+    Given,
+    RunContext,
+    StreamOptions,
+    check_run,
+)
+from treadle.runs.parts import AgentParts
+from treadle.runs.run import Run
+from treadle.runs.spec import Files, read_mount, refuse_missing
+from treadle.runs.task import Task
+from treadle.runs.turns import open_turn
+from treadle.sandbox.protocol import Sandbox
+from treadle.tools.context import NO_DEPS
+
+Attached: TypeAlias = tuple[tuple[Artifact, ...], dict[str, bytes]]
+"""The parts of a message, and a mapping of hash to content for the store."""
+
+
+async def run_task(agent: AgentParts, task: str | Task, given: Given, options: StreamOptions) -> Run[Any]:
+    """Make a run of `task` and drive it."""
+    driver = await begin(agent, task, given, await _read_beginning(task, options))
+    return await drive(agent, driver, None if isinstance(task, str) else task, given.answer)
+
+
+async def enqueue(
+    agent: AgentParts, task: str | Task, given: Given, options: StreamOptions, queue: str = DEFAULT_QUEUE
+) -> str:
+    """Begin a run of `task` and leave it in `queue`, where a worker takes it. Return its id.
+
+    Raises: `RunExistsError`; `ConfigError` if a worker could not build the agent from its spec, or would need
+    `deps`.
+    """
+    refuse_missing(agent.spec, has_model=False, has_tools=False)
+    if given.deps is not NO_DEPS:
+        raise ConfigError(
+            "deps are objects of this program, which a worker does not have; drive the run here"
+        )
+    beginning = await _read_beginning(task, options)
+    beginning = replace(beginning, metadata={**(beginning.metadata or {}), QUEUE: queue})
+    driver = await begin(agent, task, given, beginning)
+    await driver.leave()
+    return driver.run_id
+
+
+async def _read_beginning(task: str | Task, options: StreamOptions) -> "Beginning":
+    if options or type(task) is not str:
+        check_run(task, options)
+    attach = options.get("attach", ())
+    return Beginning(
+        options.get("run_id") or make_run_id(),
+        options.get("files"),
+        options.get("metadata"),
+        await asyncio.to_thread(read_attachments, attach) if attach else ((), {}),
+    )
+
+
+class Beginning(Struct, frozen=True):
+    """How a run begins."""
+
+    run_id: str
+    files: Files | None = None
+    """The initial files; `None`: those of the task or of the agent."""
+    metadata: Mapping[str, Json] | None = None
+    attached: Attached = ((), {})
+    """What comes with the user's message."""
+    is_session: bool = False
+    is_lazy: bool = False
+    """True if the first events are appended together with those that follow."""
+    caller: Caller | None = None
+    """The call of another run that starts this one."""
+
+
+async def begin(agent: AgentParts, work: str | Task | None, given: Given, beginning: Beginning) -> Driver:
+    """Create a run, append its first events, and return its driver.
+
+    `work` is the user's message or a task. The first turn of a session begins later, so a session may have no work.
+    """
+    run_id, is_session = beginning.run_id, beginning.is_session
+    task = None if work is None or isinstance(work, str) else work
+    text: str | None = None
+    if not is_session:
+        text = work if isinstance(work, str) else None if task is None else task.input
+    files = beginning.files
+    if files is None:
+        files = agent.files if task is None else task.files
+    output = agent.kit.output(given.answer.schema, task)
+    said: str | None = None
+    if callable(agent.instructions):
+        deps = None if given.deps is NO_DEPS else given.deps
+        context = RunContext(run_id=run_id, deps=deps, input=text, metadata=beginning.metadata or {})
+        said = await _call_instructions(agent.instructions, context)
+    sandbox = _make_sandbox(files)
+    agent.kit.toolbox(task).check_deps(given.deps)
+    if task is not None:
+        agent.kit.check_policy(agent.policy, task)
+    window = await agent.kit.window(agent.policy)
+    await warm_up(agent)
+    writer = agent.journal.create(run_id)
+    spec = spec_for(agent, task, given.answer.schema, files)
+    if said is not None:
+        spec = replace(spec, instructions=said)
+    terms = Terms(task, output, spec.policy, window)
+    driver = make_driver(agent, State(), writer, sandbox, given, terms)
+    told = spec.instructions
+    if agent.known is not None:
+        tools = driver.bench.toolbox.tools
+        told = await asyncio.to_thread(agent.known.make_instructions, told, tools)
+    started = e.RunStarted(
+        version=e.VERSION,
+        agent=spec,
+        instructions=system_message(spec, told, output),
+        tools=driver.bench.toolbox.specs,
+        is_session=is_session,
+        task=None if task is None else TaskRef(task.task_set, task.task_id, task.seed),
+        output=output,
+        window=window,
+        metadata=dict(beginning.metadata) if beginning.metadata else None,
+        caller=beginning.caller,
+    )
+    snapshot, blobs = driver.bench.take_snapshot()
+    bodies: tuple[e.DurableBody, ...] = (started, *snapshot)
+    if text is not None:
+        parts, contents = beginning.attached
+        bodies = (*bodies, await open_turn(agent, driver, Message(Role.USER, text, parts=parts)))
+        blobs = {**(blobs or {}), **contents}
+    # Appended together, because a run without its turn could never go on.
+    append = driver.hold if beginning.is_lazy else driver.put
+    append(*bodies, blobs=blobs or None)
+    return driver
+
+
+async def _call_instructions(function: Callable[..., Any], context: RunContext[Any]) -> str:
+    """Return the instructions that a function makes for a new run.
+
+    Raises: `ConfigError` if the function does not return a text, and what the function raises.
+    """
+    said = function(context) if inspect.signature(function).parameters else function()
+    if inspect.isawaitable(said):
+        said = await said
+    if not isinstance(said, str):
+        raise ConfigError(f"the instructions function {function!r} returned {said!r:.200}; return a str")
+    return said
+
+
+def _make_sandbox(files: Files | None) -> Sandbox:
+    """Return a sandbox in memory with `files`."""
+    from treadle.sandbox.memory import MemorySandbox, SharedFiles
+
+    if isinstance(files, SharedFiles):
+        return files.open()
+    return MemorySandbox(read_mount(files) if isinstance(files, str | Path) else files)
+
+
+_random = random.Random()
+"""A generator of its own, so that a program that seeds the global one still gets different run ids."""
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_random.seed)
+
+
+def make_run_id() -> str:
+    """Return a new run id. Ids sort by the time at which they were made."""
+    return f"{int(time.time() * 1000):011x}{_random.getrandbits(32):08x}"

@@ -1,0 +1,220 @@
+"""A drive of a run: its driver, its way to the end or to a pause, and the release of its lease."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from importlib.util import find_spec
+from typing import TypeVar
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from treadle.core import events as e
+from treadle.core.errors import ConfigError, JournalError
+from treadle.core.policy import Policy
+from treadle.core.spec import AgentSpec, PartSpec
+from treadle.core.state import State, Status
+from treadle.core.types import (
+    Fault,
+    Json,
+    OutputSpec,
+    Window,
+)
+from treadle.journal.protocol import Journal, RunWriter
+from treadle.loop.calls.rules import RunRules
+from treadle.loop.calls.workbench import Workbench
+from treadle.loop.driver import Driver
+from treadle.loop.outbox import DONE
+from treadle.loop.wayout import see_through
+from treadle.models.protocol import Model, has_price
+from treadle.runs.answer import AnswerType
+from treadle.runs.options import (
+    Given,
+)
+from treadle.runs.parts import AgentParts
+from treadle.runs.run import Run
+from treadle.runs.spec import Files, path_of
+from treadle.runs.task import Task
+from treadle.runs.turns import next_queued, open_turn, write_back
+from treadle.sandbox.protocol import Sandbox
+
+T = TypeVar("T")
+
+
+class Terms(Struct, frozen=True):
+    """What a run is driven under from now on."""
+
+    task: Task | None
+    output: OutputSpec | None
+    policy: Policy
+    window: Window | None
+
+
+async def drive(
+    agent: AgentParts,
+    driver: Driver,
+    task: Task | None,
+    answer: AnswerType[T],
+    *,
+    answers_queued: bool = False,
+    retry: Callable[[Driver, int], Awaitable[bool]] | None = None,
+) -> Run[T]:
+    """Drive a run until it ends or pauses, grade it, and release its lease. Completed turns are remembered.
+
+    With `answers_queued`, the messages that wait for a session's next turns are answered too. `retry` is called
+    when a turn has ended, with how often it has reopened one; if it returns True, the run is driven on. The tools
+    are closed and the lease is released even after an error, and after any number of cancellations.
+    """
+    try:
+        state, retried = await driver.drive(), 0
+        while retry is not None and await retry(driver, retried):
+            retried += 1
+            await driver.drive()
+        while answers_queued and (waiting := next_queued(state)) is not None:
+            await write_back(agent, driver.run_id, driver.state)
+            driver.put(await open_turn(agent, driver, waiting[1], queued_seq=waiting[0]))
+            await driver.drive()
+        if task is not None and state.status is Status.FINISHED and not state.rewards:
+            grade_run(driver, task)
+        await driver.leave()
+    except BaseException as error:
+        reason = "cancelled" if isinstance(error, asyncio.CancelledError) else None
+        await leave(driver, reason)
+        raise
+    if agent.known is not None:
+        await write_back(agent, driver.run_id, driver.state)
+    return Run(driver.run_id, driver.state, agent.journal, answer)
+
+
+async def leave(driver: Driver, reason: str | None) -> None:
+    """Close the tools of a run and release its lease, even if cancelled. With a `reason`, also record a pause.
+
+    An asynchronous listener is not told about the pause. If the store fails here, only the record of the pause is
+    lost: the run can be resumed as after a crash.
+    """
+    driver.give_up_listener()
+
+    async def pause() -> None:
+        if reason is not None:
+            await driver.pause(reason)
+
+    async def go() -> None:
+        await driver.leave()
+
+    try:
+        await see_through(pause, go)
+    except JournalError:
+        return
+
+
+def make_driver(
+    agent: AgentParts, state: State, writer: RunWriter, sandbox: Sandbox, given: Given, terms: Terms
+) -> Driver:
+    """Return a driver for a run with the agent's model, tools, approver and asker.
+
+    If the context can be compacted, the model gets a tool that reads the results which were cut.
+
+    Raises: `ConfigError` if the policy limits a cost that is not known.
+    """
+    policy, task = terms.policy, terms.task
+    judging: Model | None = getattr(agent.judge, "model", None)
+    for model in (agent.model, judging) if policy.max_cost_usd is not None else ():
+        if model is not None and not has_price(model):
+            extra = "" if find_spec("genai_prices") else "pip install 'treadle[cost]', or "
+            raise ConfigError(
+                f"max_cost_usd (--max-cost) limits the cost, and no price of the model {model.name!r} is known: "
+                f"{extra}give its price, as model(..., price=Price(...)) or `price` in treadle.toml"
+            )
+    can_read = terms.window is not None and policy.compact_at is not None and task is None
+    bench = Workbench(
+        agent.kit.toolbox(task, terms.output, given.answer, can_read=can_read).under(policy),
+        run_id=writer.run_id,
+        sandbox=sandbox,
+        approver=agent.approver,
+        asker=agent.asker,
+        rules=RunRules(state),
+        journal=agent.journal,
+        deps=given.deps,
+        clock=agent.clock,
+    )
+    driver = Driver(state, writer, agent.model, bench, given.emit, agent.hooks)
+    driver.kept_events = [] if given.keeps_events else None
+    driver.find_answer_fault = given.answer.find_fault
+    if given.on_driver is not None:
+        given.on_driver(driver)
+    return driver
+
+
+def warm_up(agent: AgentParts) -> Awaitable[None]:
+    """Prepare what a router needs, if the agent's model has one: how fast models answered in earlier runs, and the
+    tables of prices and windows."""
+    return DONE if getattr(agent.model, "tiers", None) is None else _warm_up(agent)
+
+
+async def _warm_up(agent: AgentParts) -> None:
+    from treadle.models.wrappers.tiered import TieredModel
+    from treadle.routing import LATENCIES, facts_of
+
+    if isinstance(agent.model, TieredModel):
+        await asyncio.to_thread(LATENCIES.warm, agent.journal)
+        await asyncio.to_thread(facts_of, agent.model, "")
+
+
+async def restore(journal: Journal, state: State) -> Sandbox:
+    """Return a sandbox with the files and tool states of `state`, read from the journal."""
+    from treadle.sandbox.memory import MemorySandbox
+
+    if not state.files and not state.tool_states:
+        return MemorySandbox.restore({}, journal.read_stored)
+    return await asyncio.to_thread(MemorySandbox.restore, state.files, journal.read_stored, state.tool_states)
+
+
+def spec_for(
+    agent: AgentParts,
+    task: Task | None,
+    schema: dict[str, Json] | None,
+    files: Files | None,
+) -> AgentSpec:
+    """Return the agent's spec with the task, the schema and the files of one run."""
+    spec = agent.spec
+    if task is not None:
+        names = agent.kit.names_for(task)
+        spec = replace(
+            spec,
+            instructions=task.instructions if spec.instructions is None else spec.instructions,
+            tools=tuple([PartSpec(name=name) for name in names]) or spec.tools,
+            task_set=task.task_set,
+        )
+    folder = path_of(files)
+    if schema == spec.schema and folder == spec.files:
+        return spec
+    return replace(spec, schema=schema, files=folder)
+
+
+def system_message(spec: AgentSpec, said: str | None, output: OutputSpec | None) -> str | None:
+    """Return the system message if it differs from the spec's instructions, else `None`. `said` is its text
+    without the schema of `output`."""
+    if output is not None:
+        from treadle.tools.schema.output import instruct
+
+        said = instruct(said, output)
+    return None if said == spec.instructions else said
+
+
+def without_schema(message: str | None, output: OutputSpec) -> str | None:
+    """Return the text of a recorded system message without the schema of `output`."""
+    from treadle.tools.schema.output import instruct
+
+    added = instruct("", output) or ""
+    if message is None or not added:
+        return message
+    return message.removesuffix(added).removesuffix("\n\n") or None
+
+
+def grade_run(driver: Driver, task: Task) -> None:
+    """Run the task's check and append its grade. A run that failed through no fault of the model gets no grade."""
+    state, sandbox = driver.state, driver.bench.sandbox
+    if state.fault in (Fault.INFRASTRUCTURE, Fault.USER):
+        return
+    files = {} if sandbox is None else {path: sandbox.read(path) for path in sandbox.paths()}
+    grade = task.check(state.output, files)
+    driver.put(e.Rewarded(reward=grade.reward, detail=grade.detail or None))

@@ -1,0 +1,368 @@
+"""The options of agents and runs, declared once, and the checks of what callers give."""
+
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, TypedDict
+
+import msgspec
+from msgspec import Struct
+
+from treadle.core.errors import ConfigError
+from treadle.core.policy import Policy
+from treadle.core.questions import Answerable
+from treadle.core.registry import did_you_mean
+from treadle.core.spec import ContextSpec, PartSpec
+from treadle.core.types import Artifact, Delivery, Json
+from treadle.journal.protocol import Clock, Journal
+from treadle.loop.driver import Driver
+from treadle.loop.hooks import Hook
+from treadle.loop.listener import Emit
+from treadle.runs.answer import TEXT, AnswerType
+from treadle.runs.attachments import Attachable
+from treadle.runs.spec import Files
+from treadle.runs.task import Task
+from treadle.sandbox.memory import SharedFiles
+from treadle.tools.context import NO_DEPS, DepsT
+from treadle.tools.protocol import Approver, Asker, Decision, ToolLike
+
+if TYPE_CHECKING:
+    from treadle.knowledge.surroundings import MemoryLike, PersonaLike
+    from treadle.routing.judging import MessageJudge
+
+
+class RunContext(Struct, Generic[DepsT], frozen=True, kw_only=True):
+    """The facts about a new run that a function for its instructions gets."""
+
+    run_id: str
+    deps: DepsT
+    """The `deps` of the run or of the agent; `None` if none were given."""
+    input: str | None
+    """The user's message; `None` in a session, where it is not known yet."""
+    metadata: Mapping[str, Json]
+
+
+Instructions: TypeAlias = (
+    str | Callable[[], str | Awaitable[str]] | Callable[[RunContext[Any]], str | Awaitable[str]]
+)
+"""The system message, or a function that returns it for each new run. The journal keeps what it returned."""
+
+
+class AgentOptions(TypedDict, total=False):
+    """Options of `Agent`."""
+
+    instructions: Instructions | None
+    """The system message, or a function that returns it. The function is called once for each new run."""
+    tools: Iterable[ToolLike]
+    policy: Policy | None
+    journal: Journal | str | Path | None
+    """A journal, or a path for `treadle.open_journal`."""
+    files: Files | None
+    """The initial files of every run's sandbox."""
+    deps: object
+    """What tools get as `ToolContext.deps`. It is never stored."""
+    approver: Approver | None
+    """The function that decides about calls for which the policy has the rule `ask`. Without one, or if it returns
+    `None`, the run pauses until `resume(run_id, approvals=...)`."""
+    asker: Asker | None
+    """The function that puts questions to the user: those of tools, of the model, and about calls whose outcome was
+    lost. Without one, or if it returns `None`, the run pauses until `resume(run_id, answers=...)`."""
+    hooks: Iterable[Hook]
+    """Functions that are called with every event of the agent's runs once it is durable, such as a
+    `treadle.telemetry.JsonlTurnLog`. An exception of a hook is logged, and does not reach the run."""
+    clock: Clock
+    """The source of the times and durations of events."""
+    persona: "PersonaLike | None"
+    """Who the agent is: the path of a YAML file, a `Persona`, or a mapping with its keys. Its model, tools, memory
+    and autonomy count where `model`, `tools`, `memory` and `policy` are not given."""
+    memory: "MemoryLike"
+    """True, the name of a persona, or a `MemorySpec`: the agent remembers from one session to the next."""
+    skills: Iterable[str | Path]
+    """The folders of skills, or with folders of skills, before those of the persona."""
+    documents: Iterable[str | Path]
+    """The paths of documents that the agent knows, before those of the persona."""
+    judge: "MessageJudge | str | None"
+    """What judges the user's messages before their turns: `patterns`, `model:` and the name of a model, a
+    `MessageJudge`, or `none`. Default: that of the persona, if it has one."""
+    user: str | None
+    """The user whom the memories are about. Default: as the persona or the memory says."""
+    trust: bool
+    """True to use the file of a persona that would start programs or send keys, and to record that trust."""
+
+
+class StreamOptions(TypedDict, total=False):
+    """Options of `Agent.stream`."""
+
+    run_id: str | None
+    """The id of the new run. Default: a generated one."""
+    files: Files | None
+    """The initial files of the sandbox, in place of the agent's."""
+    attach: Sequence[Attachable]
+    """Images, audio or documents for the message: paths of files, or `Artifact`s."""
+    metadata: Mapping[str, Json] | None
+    """Data that is stored with the run. Entries whose values are strings are its labels."""
+    deps: object
+    """What tools get as `ToolContext.deps`, in place of the agent's."""
+
+
+class RunOptions(StreamOptions, total=False):
+    """Options of `Agent.run` and `run_sync`."""
+
+    on_event: Emit | None
+    """A function or coroutine function that is called with every event once it is durable, and with the deltas in
+    between. It is awaited before the next item. If it raises an exception, the run stops, and the exception is
+    raised."""
+
+
+class BatchOptions(TypedDict, total=False):
+    """Options of `Agent.run_many` and `run_many_sync`."""
+
+    window: int
+    """How many runs are driven at the same time. Default: 64."""
+    batch_id: str | None
+    """A name that makes the batch resumable: the run of the n-th task has the id `BATCH_ID-n`."""
+    files: Files | None
+    metadata: Mapping[str, Json] | None
+    deps: object
+    on_event: Emit | None
+
+
+class ResumeOptions(TypedDict, total=False):
+    """Options of `Agent.resume` and `resume_sync`."""
+
+    answers: Mapping[str, Answerable] | None
+    """The answers to questions, by question id: texts, numbers of options, forms, or `Answer`s."""
+    approvals: Mapping[str, Decision | bool] | None
+    """The decisions about calls, by call id."""
+    deps: object
+    on_event: Emit | None
+    trust: bool
+    """True to use a run that comes from elsewhere, and to record that it is trusted."""
+
+
+class ForkOptions(TypedDict, total=False):
+    """Options of `Agent.fork` and `fork_sync`."""
+
+    text: str | None
+    """The user's message of a new turn. It must be given if the copied events end with a finished turn, and must
+    not be given otherwise."""
+    new_run_id: str | None
+    deps: object
+    on_event: Emit | None
+    trust: bool
+    """As for `ResumeOptions`."""
+
+
+class SessionOptions(TypedDict, total=False):
+    """Options of `Agent.session`."""
+
+    files: Files | None
+    """The initial files of the sandbox, in place of those of the agent or the task."""
+    metadata: Mapping[str, Json] | None
+    """As for `StreamOptions`. Used only if the session is new."""
+    task: Task | None
+    """The task that the session works on: it has the files, the tools of an agent without tools, and the check for
+    `Session.grade`. The caller sends the messages."""
+    expects_new: bool
+    """True if the journal probably has no such session. It is then begun at once, without looking for it, which
+    is faster, and continued if it exists."""
+    pauses_when_cancelled: bool
+    """True if a cancelled turn stays open, so that the session can be opened again and the turn be finished. By
+    default, cancelling ends the turn."""
+    keeps_events: bool
+    """True if the session keeps the events that it appends in memory, for `Session.read_events`."""
+    deps: object
+    trust: bool
+    """As for `ResumeOptions`."""
+
+
+DeliveryName: TypeAlias = Literal["queue", "steer", "interrupt"]
+
+
+class SendOptions(TypedDict, total=False):
+    """Options of `Session.send` and `send_sync`."""
+
+    attach: Sequence[Attachable]
+    on_event: Emit | None
+    delivery: Delivery | DeliveryName
+    """What happens with the message if a turn is running: `queue` begins the next turn (the default), `steer` is
+    seen by the model at its next step, and `interrupt` stops the turn and begins the next."""
+
+
+class Given(Struct, frozen=True):
+    """The values that a caller gives for driving a run and that are not stored."""
+
+    answer: AnswerType[Any] = TEXT
+    """The type of the run's answers."""
+    deps: object = NO_DEPS
+    emit: Emit | None = None
+    trust: bool = False
+    """True if the caller trusts a run that comes from elsewhere."""
+    keeps_events: bool = False
+    """True if the driver keeps the events that it appends in memory."""
+    on_driver: Callable[[Driver], None] | None = None
+    """A function that is called with the run's driver before it works; `None`: nobody needs it."""
+
+
+class Face(Struct, frozen=True):
+    """The parts of an agent that its persona has."""
+
+    model: str | None
+    tools: tuple[PartSpec, ...]
+    policy: Policy
+
+
+def read_context(options: Mapping[str, Any]) -> tuple[ContextSpec | None, Face | None]:
+    """Return what the options say that the agent knows, and the parts that its persona has, if it has one.
+
+    Raises: `ConfigError`, `UntrustedError`.
+    """
+    judge = _read_judge(options.get("judge"))
+    if not any([options.get(name) for name in ("persona", "memory", "skills", "documents")]):
+        return (None if judge is None else ContextSpec(judge=judge)), None
+    from treadle.knowledge.surroundings import make_context_spec, read_persona
+
+    persona = read_persona(options.get("persona"), trust=options.get("trust", False))
+    if options.get("judge") is None and persona is not None:
+        judge = _read_judge(persona.judge)
+    context = make_context_spec(
+        persona,
+        options.get("memory"),
+        options.get("skills") or (),
+        options.get("documents") or (),
+        options.get("user"),
+        judge,
+    )
+    if persona is None:
+        return context, None
+    policy = Policy() if persona.autonomy is None else Policy(autonomy=persona.autonomy)
+    return context, Face(persona.model, persona.parts, policy)
+
+
+def _read_judge(given: object) -> PartSpec | None:
+    """Return the description of what judges messages; `None` if nothing does. Raises: `ConfigError`."""
+    if given is None or given == "none":
+        return None
+    if isinstance(given, type) or not (isinstance(given, str) or callable(getattr(given, "judge", None))):
+        raise ConfigError(
+            f"judge is {given!r:.200}; give 'patterns', 'model:NAME', 'none', or an object with a method `judge`"
+        )
+    from treadle.routing.judging import part_of_judge
+
+    return part_of_judge(given)  # type: ignore[arg-type]
+
+
+def check_agent(model: object, options: Mapping[str, Any]) -> None:
+    """Check the types of an agent's parts. Raises: `ConfigError` that says what to give instead."""
+    if isinstance(model, type) or not (isinstance(model, str) or callable(getattr(model, "infer", None))):
+        raise ConfigError(
+            f"model is {model!r:.200}; give a name such as 'openai:gpt-5-mini', or an object with a method `infer`"
+        )
+    instructions, policy = options.get("instructions"), options.get("policy")
+    if instructions is not None and not isinstance(instructions, str) and not callable(instructions):
+        raise ConfigError(
+            f"instructions is {instructions!r:.200}; give a str, or a function that returns one"
+        )
+    if policy is not None and not isinstance(policy, Policy):
+        advice = "Policy(**policy)" if isinstance(policy, dict) else "a Policy, such as Policy(max_steps=20)"
+        raise ConfigError(f"policy is {policy!r:.200}; give {advice}")
+    check_tools(options.get("tools", ()))
+    check_files(options.get("files"))
+    check_callable("approver", options.get("approver"))
+    check_callable("asker", options.get("asker"))
+    hooks = options.get("hooks", ())
+    if not isinstance(hooks, Iterable) or isinstance(hooks, str | Mapping):
+        raise ConfigError(f"hooks is {hooks!r:.200}; give a list of functions: hooks=[...]")
+    clock = options.get("clock")
+    if clock is not None and not (hasattr(clock, "time") and hasattr(clock, "monotonic")):
+        raise ConfigError(f"clock is {clock!r:.200}; give an object with methods `time` and `monotonic`")
+    journal = options.get("journal")
+    if journal is not None and not isinstance(journal, str | Path) and not hasattr(journal, "create"):
+        raise ConfigError(f"journal is {journal!r:.200}; give a path, or what `open_journal` returns")
+
+
+def check_tools(tools: object) -> None:
+    """Check that `tools` is a collection of tools, and not a single one. Raises: `ConfigError`."""
+    if isinstance(tools, str):
+        raise ConfigError(f"tools is the str {tools!r}; give a list: tools=[{tools!r}]")
+    if not isinstance(tools, Iterable) or isinstance(tools, Mapping):
+        advice = "its values in a list" if isinstance(tools, Mapping) else "a list: tools=[...]"
+        raise ConfigError(f"tools is {tools!r:.200}; give {advice}")
+
+
+def check_files(files: object) -> None:
+    """Check that `files` is a folder or a mapping. Raises: `ConfigError`."""
+    # Shared files were checked when they were made.
+    if files is None or isinstance(files, str | Path | SharedFiles):
+        return
+    if not isinstance(files, Mapping):
+        raise ConfigError(
+            f"files is {files!r:.200}; give the path of a folder, or a dict of path to content, such as "
+            "{'notes.txt': 'text'}"
+        )
+    for path, content in files.items():
+        if not isinstance(path, str) or not isinstance(content, str | bytes):
+            raise ConfigError(
+                f"files has {path!r:.100}: {content!r:.100}; give a str path and a str or bytes"
+            )
+
+
+def check_callable(name: str, given: object) -> None:
+    """Check that an optional function is one. Raises: `ConfigError`."""
+    if given is not None and not callable(given):
+        raise ConfigError(f"{name} is {given!r:.200}; give a function")
+
+
+def check_run(task: object, options: Mapping[str, Any]) -> None:
+    """Check what is given for a new run. Raises: `ConfigError` that says what to give instead."""
+    if not isinstance(task, str) and not (hasattr(task, "input") and hasattr(task, "task_set")):
+        raise ConfigError(
+            f"the task is {task!r:.200}; give the user's message as a str, or a Task from `load_task`"
+        )
+    run_id = options.get("run_id")
+    if run_id is not None:
+        check_run_id(run_id)
+    check_metadata(options.get("metadata"))
+    check_files(options.get("files"))
+    check_message(options)
+
+
+def check_metadata(metadata: Mapping[str, Json] | None) -> None:
+    """Check that metadata is a dict of JSON values. Raises: `ConfigError`."""
+    if metadata is not None:
+        try:
+            msgspec.json.encode(dict(metadata))
+        except (TypeError, ValueError) as error:
+            raise ConfigError(
+                f"metadata is {metadata!r:.200}; give a dict of JSON values ({error})"
+            ) from error
+
+
+def check_run_id(run_id: object) -> None:
+    """Check the id of a run. Raises: `ConfigError`."""
+    if not (isinstance(run_id, str) and run_id):
+        advice = "give its run_id" if hasattr(run_id, "run_id") else "give a str that is not empty"
+        raise ConfigError(f"the run's id is {run_id!r:.200}; {advice}")
+
+
+def check_text(text: object) -> str:
+    """Return the text of a message. Raises: `ConfigError` if it is none."""
+    if not isinstance(text, str):
+        raise ConfigError(f"the message is {text!r:.200}; give a str")
+    return text
+
+
+def check_message(options: Mapping[str, Any]) -> None:
+    """Check the attachments and the listener of a message. Raises: `ConfigError`."""
+    attach = options.get("attach", ())
+    if isinstance(attach, str | Path):
+        raise ConfigError(f"attach is {attach!r}; give a list: attach=[{str(attach)!r}]")
+    for item in attach:
+        if not isinstance(item, str | Path | Artifact):
+            raise ConfigError(f"attach has {item!r:.200}; give paths of files, or Artifacts")
+    check_callable("on_event", options.get("on_event"))
+    delivery = options.get("delivery")
+    if delivery is not None and delivery not in Delivery.__members__.values():
+        hint = did_you_mean(str(delivery), [item.value for item in Delivery]) or ";"
+        raise ConfigError(
+            f"delivery is {delivery!r}{hint} use one of {', '.join(map(repr, map(str, Delivery)))}"
+        )

@@ -1,0 +1,189 @@
+"""A model for trials without a key. It answers any text, and calls the tools that the text names.
+
+The lines of the newest user message are its script:
+
+    call NAME {json}    call a tool; calls on adjacent lines are made in the same step
+    then                begin the next step
+    say TEXT            give this final answer
+
+Without `say`, the final answer has the results of the calls, or repeats the message. Like the oracle, the model
+keeps no state: it computes the next step from the transcript.
+"""
+
+import json
+import re
+from collections.abc import Iterator, Sequence
+
+import msgspec
+from msgspec import Struct
+
+from treadle.core.spec import PartSpec
+from treadle.core.types import (
+    Completion,
+    Json,
+    Message,
+    Role,
+    ToolCall,
+    ToolSpec,
+)
+from treadle.models.config.build import ModelConfig
+from treadle.models.protocol import Model
+from treadle.testbed.completion import BuiltInModel, digest, make_completion
+from treadle.testbed.instance import make_instance
+
+_MAX_RESULT_CHARS = 2_000
+_LINE = re.compile(r"^[ \t]*(?:(call)[ \t]+([^\s{]+)[ \t]*|(then)[ \t]*$|(say)[ \t]+)", re.MULTILINE)
+_END_OF_LINE = re.compile(r"[^\n]*")
+
+
+class _Script(Struct, frozen=True):
+    """The script in a user message."""
+
+    steps: list[list[tuple[str, str]]]
+    """The calls of each step, as names and arguments."""
+    answer: str | None
+    """The final answer; `None` if the message does not say one."""
+
+
+class EchoModel(BuiltInModel):
+    """A model that makes the tool calls of a script, and repeats a message without a script."""
+
+    def __init__(self, name: str = "mock:echo") -> None:
+        self.name = name
+        self.part = PartSpec(name=name)
+        """The description for the agent spec."""
+
+    def complete(
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[ToolSpec] = (),
+        *,
+        max_calls: int | None = None,
+        schema: dict[str, Json] | None = None,
+        required: str | None = None,
+    ) -> Completion:
+        """See `BuiltInModel.complete`."""
+        start = _find_script(messages)
+        text = messages[start].content if start >= 0 else ""
+        since = messages[start + 1 :]
+        script = _read(text, {tool.name for tool in tools})
+        calls = _next_calls(script, sum(len(item.tool_calls) for item in since)) if tools else []
+        if not calls and required is not None:
+            parameters = next((tool.parameters for tool in tools if tool.name == required), {})
+            calls = [(required, _encode(make_instance(parameters, text)))]
+        key = f"{len(messages)}/{text}"
+        message = Message(
+            Role.ASSISTANT,
+            "" if calls else _answer(text, script, since, tools, schema),
+            tuple(
+                ToolCall(f"call_{digest(f'{key}/{index}')}", name, arguments)
+                for index, (name, arguments) in enumerate(calls[:max_calls])
+            ),
+        )
+        return make_completion(message, messages, self.name, f"mock-{digest(key)}")
+
+
+def make_model(config: ModelConfig) -> Model:
+    """Return the model `echo`, `teacher` or `teacher:RATE`. Raises: `ConfigError` for another name."""
+    if config.name == "echo":
+        return EchoModel()
+    from treadle.testbed.teacher import make_teacher
+
+    return make_teacher(config.name)
+
+
+def _find_script(messages: Sequence[Message]) -> int:
+    """Return the position of the newest message of the user; -1 if there is none.
+
+    A user message that follows a tool result comes from the loop, such as the request for a final answer.
+    """
+    for index in range(len(messages) - 1, -1, -1):
+        if messages[index].role is Role.USER and (index == 0 or messages[index - 1].role is not Role.TOOL):
+            return index
+    return -1
+
+
+def _read(text: str, known: set[str]) -> _Script:
+    """Read the script in `text`. A line counts as a call if it names a known tool, has arguments, or ends after
+    the name."""
+    steps: list[list[tuple[str, str]]] = [[]]
+    answer: str | None = None
+    position = 0
+    while (found := _LINE.search(text, position)) is not None:
+        position = found.end()
+        rest = _END_OF_LINE.match(text, position)
+        assert rest is not None
+        if found[3]:
+            steps.append([])
+        elif found[4]:
+            answer, position = text[position:].strip(), len(text)
+        elif rest[0].startswith("{"):
+            arguments, position = _read_arguments(text, position, rest.end())
+            steps[-1].append((found[2], arguments))
+        elif found[2] in known or not rest[0].strip():
+            steps[-1].append((found[2], rest[0].strip() or "{}"))
+    return _Script([step for step in steps if step], answer)
+
+
+def _read_arguments(text: str, start: int, line_end: int) -> tuple[str, int]:
+    """Return the JSON at `start`, unchanged, and where it ends; or the rest of the line if it is not JSON."""
+    try:
+        _, end = json.JSONDecoder().raw_decode(text, start)
+    except (ValueError, RecursionError):
+        end = line_end
+    return text[start:end], end
+
+
+def _next_calls(script: _Script, made: int) -> list[tuple[str, str]]:
+    """Return the remaining calls of the step that follows `made` calls."""
+    for step in script.steps:
+        if made < len(step):
+            return step[made:]
+        made -= len(step)
+    return []
+
+
+def _answer(
+    text: str,
+    script: _Script,
+    since: Sequence[Message],
+    tools: Sequence[ToolSpec],
+    schema: dict[str, Json] | None,
+) -> str:
+    """Return the final answer to the user message `text` after the messages `since`."""
+    if script.answer is not None:
+        return script.answer
+    if schema is not None:
+        return _encode(make_instance(schema, text))
+    results = list(_results(since))
+    if results:
+        return "\n".join(results)
+    said = f"You said: {text.strip()}" if text.strip() else "You said nothing."
+    if not tools or script.steps:
+        return said
+    names = ", ".join(tool.name for tool in tools)
+    example = f"call {tools[0].name} {_encode(make_instance(_without_optional(tools[0].parameters)))}"
+    return f"{said}\nA line such as `{example}` makes me call a tool. I have: {names}."
+
+
+def _without_optional(schema: dict[str, Json]) -> dict[str, Json]:
+    """Return the schema of an object without its optional properties."""
+    known, required = schema.get("properties"), schema.get("required")
+    if not isinstance(known, dict) or not isinstance(required, list):
+        return schema
+    return schema | {"properties": {name: known[name] for name in known if name in required}}
+
+
+def _results(messages: Sequence[Message]) -> Iterator[str]:
+    """Yield a line for each tool result in `messages`."""
+    names = {call.call_id: call.name for item in messages for call in item.tool_calls}
+    for item in messages:
+        if item.role is Role.TOOL:
+            content = item.content
+            if len(content) > _MAX_RESULT_CHARS:
+                content = f"{content[:_MAX_RESULT_CHARS]}… ({len(content)} characters)"
+            yield f"{names.get(item.call_id or '', 'tool')}: {content}"
+
+
+def _encode(value: Json) -> str:
+    return msgspec.json.encode(value).decode()

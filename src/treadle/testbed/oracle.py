@@ -1,0 +1,106 @@
+"""The oracle: a model that solves tasks by acting on what it observes, and that can make mistakes on purpose.
+
+It keeps no state between requests, so it can continue after a crash, in another process, or over HTTP.
+"""
+
+from collections.abc import Callable, Sequence
+
+from treadle.core.errors import ConfigError, RequestError
+from treadle.core.spec import PartSpec
+from treadle.core.types import Completion, Message, Request, Role
+from treadle.models.protocol import Model, Watch
+from treadle.runs.task import Task
+from treadle.tasks.solver import Solvable, Solver
+from treadle.testbed.completion import deliver, digest, make_completion
+from treadle.testbed.play import Manner, play
+
+REASONING_RATE = 0.6
+"""The share of steps whose reasoning is part of the message."""
+
+
+def oracle_for(task: Task, *, mistake_rate: float = 0.0) -> Model | None:
+    """Return a model that solves `task`, or `None` if the task is not `Solvable`.
+
+    `mistake_rate` is the probability, at each step, of a mistake that the model then recovers from.
+    Raises: `ConfigError` if `mistake_rate` is not between 0 and 1.
+    """
+    if not isinstance(task, Solvable):
+        return None
+    return OracleModel(task.find_solver, mistake_rate=mistake_rate)
+
+
+def named_oracle(name: str, task: Task, *, seed: int = 0) -> Model:
+    """Return the model `oracle`, or `oracle:RATE` with a rate of mistakes, for `task`.
+
+    Models with different seeds make different mistakes. Raises: `ConfigError` for another name, and if the task
+    cannot be solved.
+    """
+    _, colon, rate = name.partition(":")
+    try:
+        mistake_rate = float(rate) if colon else 0.0
+    except ValueError:
+        raise ConfigError(
+            f"the model {name!r}: {rate!r} is not a rate of mistakes; write 'oracle:0.2', from 0 to 1"
+        ) from None
+    if not isinstance(task, Solvable):
+        raise ConfigError(f"the task {task.task_set}:{task.task_id} has no oracle; give another model")
+    return OracleModel(task.find_solver, mistake_rate=mistake_rate, seed=seed)
+
+
+class OracleModel:
+    """A model that solves the tasks for whose prompts `find_solver` returns a solver."""
+
+    def __init__(
+        self,
+        find_solver: Callable[[str], Solver | None],
+        *,
+        mistake_rate: float = 0.0,
+        name: str | None = None,
+        seed: int = 0,
+    ) -> None:
+        self._manner = Manner(mistake_rate=check_rate(mistake_rate), reasoning_rate=REASONING_RATE)
+        self.name = name or ("oracle" if mistake_rate == 0 else f"oracle:{mistake_rate:g}")
+        self._seed = f"/{seed}" if seed else ""
+        self.part = PartSpec(
+            name=self.name,
+            settings={"seed": seed} if seed else None,
+            missing=None if name is None else "it has a name of the program",
+        )
+        """The description for the agent spec."""
+        self._find_solver = find_solver
+
+    async def infer(self, request: Request, watch: Watch) -> Completion:
+        """Return the next step of the task in the last user message that is a known prompt."""
+        return deliver(self.complete(list(request.messages), has_tools=bool(request.tools)), watch)
+
+    def complete(
+        self, messages: Sequence[Message], *, has_tools: bool, max_calls: int | None = None
+    ) -> Completion:
+        """Return the message that follows `messages`, with at most `max_calls` tool calls.
+
+        Raises: `RequestError` if no user message is a known prompt.
+        """
+        prompt, start, solver = self._find_task(messages)
+        position = sum([message.role is Role.ASSISTANT for message in messages])
+        key = f"{prompt}/{position}{self._seed}"
+        message = play(solver, messages[start:], key, self._manner, has_tools=has_tools, max_calls=max_calls)
+        return make_completion(message, messages, self.name, f"oracle-{digest(key)}")
+
+    def _find_task(self, messages: Sequence[Message]) -> tuple[str, int, Solver]:
+        for index in range(len(messages) - 1, -1, -1):
+            if messages[index].role is Role.USER:
+                solver = self._find_solver(messages[index].content)
+                if solver is not None:
+                    return digest(messages[index].content.strip()), index + 1, solver
+        raise RequestError(
+            "none of the user messages is the input of a task that the oracle knows; "
+            "send the input of a task of its set, word for word",
+            status=400,
+        )
+
+
+def check_rate(mistake_rate: float) -> float:
+    """Return `mistake_rate`. Raises: `ConfigError` if it is not between 0 and 1."""
+    if not 0.0 <= mistake_rate <= 1.0:
+        raise ConfigError(f"mistake_rate is {mistake_rate!r}; give a number from 0 to 1")
+    return mistake_rate

@@ -1,0 +1,126 @@
+"""The play of a solver: the next message of a transcript in which a solver makes its steps, with mistakes on
+purpose. Nothing is kept between requests. For each request the solver runs again over the tool results in the
+transcript, so the work can continue after a crash, in another process, or over HTTP. Every choice depends only on
+the transcript."""
+
+from collections.abc import Iterator, Sequence
+
+import msgspec
+from msgspec import Struct
+
+from treadle.core.types import Message, Role, ToolCall
+from treadle.tasks.draw import fraction, pick
+from treadle.tasks.solver import Call, Pursuit, Solver
+from treadle.testbed.completion import digest
+from treadle.testbed.mistakes import spoil
+
+_RECOVERIES = (
+    "That did not work ({error}). I will make the call again, correctly this time.",
+    "The tool says: {error} That was my slip; once more.",
+    "My last call failed ({error}), so I have to repeat it with the right arguments.",
+)
+_LOOKS = (
+    "I do not know whether that took effect, so I look before I do it again.",
+    "The outcome is open. I check what is there now.",
+)
+
+
+class Manner(Struct, frozen=True, kw_only=True):
+    """How a model shows the steps of a solver."""
+
+    mistake_rate: float = 0.0
+    """The probability of a mistake in each step."""
+    reasoning_rate: float = 1.0
+    """The share of steps whose reasoning is part of the message."""
+
+
+def play(
+    solver: Solver,
+    messages: Sequence[Message],
+    key: str,
+    manner: Manner,
+    *,
+    has_tools: bool = True,
+    max_calls: int | None = None,
+) -> Message:
+    """Return the message that follows `messages`, which begin after the request that `solver` solves.
+
+    It has at most `max_calls` tool calls, and none if `has_tools` is false. Choices depend on `key`.
+    """
+    plan = _replay(solver, _rounds(messages))
+    if isinstance(plan, str):
+        return Message(Role.ASSISTANT, plan)
+    if not has_tools:
+        return Message(Role.ASSISTANT, plan.step.draft or _excuse(messages))
+    return _next_message(plan.wanted()[:max_calls], plan, key, manner)
+
+
+def _next_message(wanted: Sequence[Call], plan: Pursuit, key: str, manner: Manner) -> Message:
+    calls = []
+    slip = -1
+    if plan.rounds == 0 and fraction(key, "mistake") < manner.mistake_rate:
+        slip = int(fraction(key, "slip") * len(wanted))
+    for index, call in enumerate(wanted):
+        if index == slip:
+            name, arguments = spoil(call, key)
+        else:
+            name, arguments = call.name, msgspec.json.encode(call.arguments).decode()
+        calls.append(ToolCall(f"call_{digest(f'{key}/{index}')}", name, arguments))
+    reasoning = None
+    if fraction(key, "reasoning") < manner.reasoning_rate:
+        reasoning = _reason(plan, key) or None
+    return Message(Role.ASSISTANT, tool_calls=tuple(calls), reasoning=reasoning)
+
+
+def _replay(solver: Solver, rounds: Iterator[tuple[Message, dict[str, Message]]]) -> Pursuit | str:
+    """Return the step that the transcript has reached, or the final answer."""
+    try:
+        step = next(solver)
+        while True:
+            pursuit = Pursuit(step)
+            while not pursuit.is_over:
+                seen = next(rounds, None)
+                if seen is None:
+                    return pursuit
+                pursuit.observe(*seen)
+            results = pursuit.results
+            if results is None:
+                return f"I could not finish this: {pursuit.error or 'my calls were not made'}"
+            step = solver.send(results)
+    except StopIteration as end:
+        return str(end.value)
+    except (ValueError, LookupError, ArithmeticError) as error:
+        # The files may differ from what the task says. That is not an error of the server.
+        return f"I could not make sense of what I read ({error!r}), so I have no answer."
+    finally:
+        solver.close()
+
+
+def _rounds(messages: Sequence[Message]) -> Iterator[tuple[Message, dict[str, Message]]]:
+    """Yield each assistant message with tool calls, and the tool messages that answer it, by call id."""
+    current: Message | None = None
+    results: dict[str, Message] = {}
+    for message in messages:
+        if message.role is Role.TOOL:
+            if message.call_id is not None:
+                results[message.call_id] = message
+        elif message.role is Role.ASSISTANT:
+            if current is not None:
+                yield current, results
+            current, results = (message if message.tool_calls else None), {}
+    if current is not None:
+        yield current, results
+
+
+def _reason(plan: Pursuit, key: str) -> str:
+    if plan.is_looking:
+        return pick(_LOOKS, key)
+    if plan.error is not None:
+        first_line = plan.error.strip().partition("\n")[0][:160]
+        return pick(_RECOVERIES, key).format(error=first_line.rstrip(".") + ".")
+    return plan.step.reasoning
+
+
+def _excuse(messages: Sequence[Message]) -> str:
+    count = sum([message.role is Role.TOOL for message in messages])
+    return f"I had to stop before I was done: after {count} tool results I have no answer yet."

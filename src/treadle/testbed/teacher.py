@@ -1,0 +1,122 @@
+"""The teacher: a model that plays every role in the generation of a dataset, without a language model.
+
+A request with facts is for a writer: of topics, scenarios, users' turns or judgements. Any other request is for the
+agent. Every answer depends only on the request.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+
+import msgspec
+
+from treadle.core.errors import ConfigError
+from treadle.core.registry import did_you_mean
+from treadle.core.spec import PartSpec
+from treadle.core.types import Completion, Json, Message, Role, ToolCall, ToolSpec
+from treadle.testbed.completion import BuiltInModel, digest, make_completion
+from treadle.testbed.facts import Facts, find_facts, text_of
+from treadle.testbed.oracle import check_rate
+from treadle.testbed.play import Manner
+from treadle.testbed.textual import read_text_request
+from treadle.testbed.working.agent import answer_as_agent
+from treadle.testbed.writers.judge import judge
+from treadle.testbed.writers.scenario import write_scenario
+from treadle.testbed.writers.topics import write_topics
+from treadle.testbed.writers.user import write_user_turn
+
+TEACHER = "teacher"
+
+_WRITERS: Mapping[str, Callable[[Facts, Sequence[Message], float], Json]] = {
+    "subtopics": lambda facts, messages, rate: write_topics(facts, rate),
+    "scenario": lambda facts, messages, rate: write_scenario(facts, _count_answers(messages)),
+    "user_turn": lambda facts, messages, rate: write_user_turn(facts, messages),
+    "judgement": lambda facts, messages, rate: judge(facts),
+}
+"""The writers by the fact `write`. The last argument is the probability of a mistake."""
+
+
+class TeacherModel(BuiltInModel):
+    """A model for the whole generation of a dataset."""
+
+    def __init__(self, *, mistake_rate: float = 0.0) -> None:
+        self._manner = Manner(mistake_rate=check_rate(mistake_rate))
+        self.model = TEACHER if mistake_rate == 0 else f"{TEACHER}:{mistake_rate:g}"
+        """The name in the completions."""
+        self.name = f"mock:{self.model}"
+        self.part = PartSpec(name=self.name)
+        """The description for the agent spec."""
+
+    def complete(
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[ToolSpec] = (),
+        *,
+        max_calls: int | None = None,
+        schema: dict[str, Json] | None = None,
+        required: str | None = None,
+    ) -> Completion:
+        """See `BuiltInModel.complete`."""
+        facts = find_facts(messages)
+        write = None if facts is None else _WRITERS.get(text_of(facts, "write"))
+        if facts is not None and write is not None:
+            value = write(facts, messages, self._manner.mistake_rate)
+            fields = schema or next((tool.parameters for tool in tools if tool.name == required), None)
+            message = _deliver(_fit(value, fields), required)
+        else:
+            message = self._work(messages, tools, max_calls, schema, required)
+        key = f"{len(messages)}/{messages[-1].content if messages else ''}"
+        return make_completion(message, messages, self.model, f"teacher-{digest(key)}")
+
+    def _work(
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[ToolSpec],
+        max_calls: int | None,
+        schema: dict[str, Json] | None,
+        required: str | None,
+    ) -> Message:
+        """Return the agent's message. If the tools are text, so are its calls."""
+        text = None if tools else read_text_request(messages)
+        if text is None:
+            return answer_as_agent(messages, tools, self._manner, max_calls, schema, required)
+        for manner in (self._manner, Manner()):
+            # Some mistakes, such as arguments that are no JSON, cannot be expressed in every format.
+            written = text.write(answer_as_agent(text.messages, text.tools, manner, max_calls, schema))
+            if written is not None:
+                return written
+        return Message(Role.ASSISTANT, f"I can't make this call in the format {text.format}.")
+
+
+def make_teacher(name: str) -> TeacherModel:
+    """Return the model `teacher`, or `teacher:RATE` with a rate of mistakes. Raises: `ConfigError` for another
+    name."""
+    stem, colon, rate = name.partition(":")
+    try:
+        if stem == TEACHER:
+            return TeacherModel(mistake_rate=float(rate) if colon else 0.0)
+    except ValueError:
+        pass
+    hint = did_you_mean(f"mock:{stem}", ("mock:echo", f"mock:{TEACHER}")) or ";"
+    raise ConfigError(
+        f"there is no model 'mock:{name}'{hint} there are 'mock:echo', 'mock:{TEACHER}', and 'mock:{TEACHER}:RATE' "
+        "with a rate of mistakes from 0 to 1"
+    )
+
+
+def _count_answers(messages: Sequence[Message]) -> int:
+    return sum([message.role is Role.ASSISTANT for message in messages])
+
+
+def _fit(value: Json, schema: Mapping[str, Json] | None) -> Json:
+    """Return an object without the fields that `schema` does not have."""
+    known = schema.get("properties") if schema is not None else None
+    if not isinstance(value, dict) or not isinstance(known, dict):
+        return value
+    return {name: item for name, item in value.items() if name in known}
+
+
+def _deliver(value: Json, required: str | None) -> Message:
+    """Return the message that gives `value` as its text, or as the arguments of the tool `required`."""
+    text = msgspec.json.encode(value).decode()
+    if required is None:
+        return Message(Role.ASSISTANT, text)
+    return Message(Role.ASSISTANT, tool_calls=(ToolCall(f"call_{digest(text)}", required, text),))

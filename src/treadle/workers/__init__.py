@@ -1,0 +1,1 @@
+"""The places where runs are driven: this process, worker processes, Ray, and the workers of a journal's queue."""

@@ -1,0 +1,269 @@
+"""Runners whose runs wait in a queue of the journal until a worker claims them.
+
+The runner begins a run, leaves it in the queue and waits until the journal says that it has ended. It also starts
+workers and replaces those that die. Who drives a run does not matter: workers that joined by themselves count as
+much as those of the runner.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from typing import Any, Protocol, Unpack
+
+from msgspec import Struct
+
+from treadle.agent.agent import Agent
+from treadle.agent.once import given_for
+from treadle.core.errors import ConfigError, RunExistsError, WorkerError
+from treadle.core.state import Status
+from treadle.core.types import Fault, StopReason, Usage
+from treadle.journal.protocol import Journal, News, RunFilter, RunInfo, queue_of
+from treadle.loop.wayout import see_through
+from treadle.runs.begin import enqueue
+from treadle.runs.options import Given, SessionOptions, StreamOptions
+from treadle.runs.resume import go_on, reopen, resume_run
+from treadle.runs.run import Run
+from treadle.runs.task import Task, load_task
+from treadle.workers.protocol import RunnerOptions, RunnerStatus, Turns
+from treadle.workers.queued_session import QueuedSession, used_since
+from treadle.workers.watched import Count
+
+_LOOK_SECONDS = 1.0
+"""How long a runner waits for news before it looks at its runs again."""
+_PAUSE_SECONDS = 0.02
+"""The least time between two looks."""
+_MAX_DEATHS = 5
+"""So many workers may die one after another without a run ending; then their runs are given up."""
+_PROBLEM_CHARS = 4000
+"""How much of an error is in a report."""
+
+
+class Hand(Protocol):
+    """A worker that a runner starts, on this machine or on another one."""
+
+    async def work(self, tell: "Callable[[Report], None]") -> None:
+        """Start the worker, and wait until it has died. `tell` takes its reports.
+
+        If cancelled, stop the worker, and wait until it has given its runs back. Raises: `WorkerError` that says
+        why the worker died, if that is known; `ConfigError` if it would not help to start it again.
+        """
+        ...
+
+
+class Report(Struct, omit_defaults=True, kw_only=True):
+    """What a worker tells its runner; also a line that `treadle worker --json` prints."""
+
+    count: Count | None = None
+    """What the worker drives at the moment; `None` if the report is about something else."""
+    run_id: str | None = None
+    """A run that the worker cannot drive."""
+    problem: str | None = None
+    """Why it cannot."""
+    is_config: bool = False
+    """True if the configuration is wrong, such as a key that is missing."""
+
+    @classmethod
+    def of(cls, run_id: str, error: Exception) -> "Report":
+        """Return the report about a run that cannot be driven."""
+        text = str(error)
+        problem = text if len(text) <= _PROBLEM_CHARS else f"{text[:_PROBLEM_CHARS]}…"
+        return cls(run_id=run_id, problem=problem, is_config=isinstance(error, ConfigError))
+
+
+class QueueRunner:
+    """A runner over the workers of a queue."""
+
+    def __init__(self, journal: Journal, options: RunnerOptions, hands: list[Hand]) -> None:
+        """Make a runner; its workers start with the first run. Raises: `ConfigError`."""
+        if journal.address is None:
+            raise ConfigError(
+                "workers need a journal that other processes can open; give the path of a file, or the address of "
+                "a store, in place of 'memory:'"
+            )
+        self._journal = journal
+        self._options = options
+        self._hands = hands
+        self._counts: dict[int, Count] = {}
+        """What each live worker drives."""
+        self._restarts = self._deaths = 0
+        self._waiting: dict[str, asyncio.Future[None]] = {}
+        """The runs that have not ended; a future gets an exception if the run is given up."""
+        self._watching: asyncio.Task[None] | None = None
+        self._working: dict[int, asyncio.Task[None]] = {}
+        """The tasks that keep the workers alive, by the number of the worker."""
+        self._is_closed = False
+        self.on_used: Callable[[Usage, float | None], None] = lambda usage, cost_usd: None
+        """The function that is told what a turn or run has used since it was left to the workers."""
+
+    async def run(
+        self, agent: Agent[Any], run_id: str, task: str | Task, /, **options: Unpack[StreamOptions]
+    ) -> Run[Any]:
+        """See `Runner.run`."""
+        if self._is_closed:
+            raise ConfigError("the runner is closed; make another one")
+        if not isinstance(task, str):
+            load_task(f"{task.task_set}:{task.task_id}")  # a worker does the same
+        given = given_for(agent, options)
+        before: tuple[Usage, float | None] = (Usage(), 0.0)
+        with self._await_end(run_id) as ended:
+            try:
+                await enqueue(agent, task, given, {**options, "run_id": run_id}, self._options.queue)
+            except RunExistsError:
+                info = await asyncio.to_thread(self._look_up, run_id)
+                if not await self._waits(agent, info, given):
+                    return await resume_run(agent, run_id, given)
+                before = Usage(info.input_tokens, info.output_tokens), info.cost_usd
+            self._start()
+            await ended
+        run = await asyncio.to_thread(Run.load, run_id, self._journal)
+        self.on_used(*used_since(before, run))
+        if not isinstance(task, str) and _lacks_grade(run):
+            return await resume_run(agent, run_id, given)
+        return Run(run_id, run.state, self._journal, agent.answer)
+
+    def session(self, agent: Agent[Any], run_id: str, /, **options: Unpack[SessionOptions]) -> Turns:
+        """See `Runner.session`."""
+        return QueuedSession(
+            agent, run_id, options, self._options.queue, self._turn_ended, lambda *used: self.on_used(*used)
+        )
+
+    async def _turn_ended(self, run_id: str) -> None:
+        with self._await_end(run_id) as ended:
+            self._start()
+            await ended
+
+    @contextlib.contextmanager
+    def _await_end(self, run_id: str) -> Any:
+        if run_id in self._waiting:
+            raise ConfigError(f"run {run_id!r} is waited for already; give each run an id of its own")
+        ended = self._waiting[run_id] = asyncio.get_running_loop().create_future()
+        try:
+            yield ended
+        finally:
+            del self._waiting[run_id]
+            ended.cancel()
+
+    def _look_up(self, run_id: str) -> RunInfo:
+        return self._journal.runs(RunFilter(run_ids=[run_id]))[0]
+
+    async def _waits(self, agent: Agent[Any], info: RunInfo, given: Given) -> bool:
+        """Return whether a run that exists is left to the workers. One that has failed is reopened for them.
+
+        A run of another queue, or without a queue, is not, because no worker may be there to drive it.
+        """
+        if queue_of(info.labels) != self._options.queue or info.is_waiting:
+            return False
+        if info.is_turn_open or info.is_driven:
+            return True
+        if info.stop_reason != StopReason.ERROR:
+            return False
+        state, writer = await reopen(agent, info.run_id, trust=False)
+        try:
+            driver = await go_on(agent, state, writer, given)
+            await driver.leave()
+        except BaseException:
+            await see_through(writer.release)
+            raise
+        return True
+
+    def status(self) -> RunnerStatus:
+        """See `Runner.status`."""
+        counts, in_flight = list(self._counts.values()), len(self._waiting)
+
+        def add_up(numbers: list[int]) -> int:
+            # The newest reports may be older than the end of a run.
+            return min(in_flight, sum(numbers))
+
+        return RunnerStatus(
+            workers=len(counts),
+            in_flight=in_flight,
+            driven=add_up([count.in_flight for count in counts]),
+            waiting_on_model=add_up([count.waiting_on_model for count in counts]),
+            waiting_on_tools=add_up([count.waiting_on_tools for count in counts]),
+            restarts=self._restarts,
+        )
+
+    async def close(self) -> None:
+        """See `Runner.close`."""
+        self._is_closed = True
+        tasks = [*self._working.values(), *([] if self._watching is None else [self._watching])]
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await see_through(lambda: _wait_for(tasks))
+
+    def _start(self) -> None:
+        """Start the workers that do not run. Those that could not start with the runs before may be able to now."""
+        if self._watching is None:
+            self._watching = asyncio.ensure_future(self._watch())
+        for number, hand in enumerate(self._hands):
+            if (task := self._working.get(number)) is None or task.done():
+                self._working[number] = asyncio.ensure_future(self._keep_up(number, hand))
+
+    async def _watch(self) -> None:
+        """Look for runs that have ended whenever something is kept. If the store fails, the runs are given up."""
+        news: News | None = None
+        while True:
+            try:
+                news = news or self._journal.news()
+                for run_id in await asyncio.to_thread(self._find_ended, list(self._waiting)):
+                    self._deaths = 0
+                    if (ended := self._waiting.get(run_id)) is not None and not ended.done():
+                        ended.set_result(None)
+                await asyncio.sleep(_PAUSE_SECONDS)
+                await news.wait(_LOOK_SECONDS)
+            except Exception as error:  # later runs are waited for too
+                self._give_up(error)
+                await asyncio.sleep(_LOOK_SECONDS)
+
+    def _find_ended(self, run_ids: list[str]) -> list[str]:
+        """Return the runs that are not driven and whose turn is over or waits for an answer. Blocks."""
+        if not run_ids:
+            return []
+        ended = RunFilter(run_ids=run_ids, is_turn_open=False, is_driven=False)
+        paused = RunFilter(run_ids=run_ids, is_waiting=True, is_driven=False)
+        return [info.run_id for filter_ in (ended, paused) for info in self._journal.runs(filter_)]
+
+    async def _keep_up(self, number: int, hand: Hand) -> None:
+        """Keep a worker alive: start it, and start it again when it dies."""
+
+        def tell(report: Report) -> None:
+            if report.count is not None:
+                self._counts[number] = report.count
+            ended = self._waiting.get(report.run_id or "")
+            if ended is not None and not ended.done():
+                kind = ConfigError if report.is_config else WorkerError
+                ended.set_exception(kind(f"run {report.run_id!r} cannot be driven: {report.problem}"))
+
+        while True:
+            error: Exception | None = None
+            try:
+                await hand.work(tell)
+            except ConfigError as wrong:
+                self._give_up(wrong)
+                return
+            except Exception as failed:
+                error = failed
+            finally:
+                self._counts.pop(number, None)
+            self._restarts += 1
+            self._deaths += 1
+            if self._deaths >= _MAX_DEATHS * len(self._hands):
+                self._give_up(error or WorkerError("the workers died again and again"))
+                self._deaths = 0
+            await asyncio.sleep(min(5.0, 0.1 * 2**self._deaths))
+
+    def _give_up(self, error: Exception) -> None:
+        for ended in self._waiting.values():
+            if not ended.done():
+                ended.set_exception(error)
+
+
+async def _wait_for(tasks: list[asyncio.Task[None]]) -> None:
+    await asyncio.wait(tasks)
+
+
+def _lacks_grade(run: Run[Any]) -> bool:
+    """Return whether the worker of a task's run died before it graded the run."""
+    is_over = run.status is Status.FINISHED and run.stop_reason is not StopReason.ERROR
+    return is_over and not run.state.rewards and run.fault not in (Fault.INFRASTRUCTURE, Fault.USER)

@@ -1,0 +1,125 @@
+"""A session whose turns are driven by workers."""
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, cast
+
+from treadle.agent.agent import Agent
+from treadle.agent.once import given_for
+from treadle.agent.session import Session
+from treadle.core.errors import RunExistsError
+from treadle.core.narrowing import Event
+from treadle.core.types import Message, Role, StopReason, Usage
+from treadle.journal.protocol import QUEUE
+from treadle.loop.wayout import see_through
+from treadle.runs.begin import Beginning, begin
+from treadle.runs.options import SessionOptions
+from treadle.runs.resume import go_on, reopen
+from treadle.runs.run import Run
+from treadle.runs.spec import refuse_missing
+from treadle.runs.turns import open_turn
+
+
+def used_since(before: tuple[Usage, float | None], run: Run[Any]) -> tuple[Usage, float | None]:
+    """Return the tokens and the cost of a run since it had used `before`; a cost is `None` if it is unknown."""
+    usage, cost_usd = before
+    used = Usage(run.usage.input_tokens - usage.input_tokens, run.usage.output_tokens - usage.output_tokens)
+    return used, None if cost_usd is None or run.cost_usd is None else run.cost_usd - cost_usd
+
+
+class QueuedSession:
+    """A session with the methods of `engines.protocol.Turns`. It holds no lease between its calls.
+
+    A session that was begun without the queue is driven here, because no worker takes it.
+    """
+
+    def __init__(
+        self,
+        agent: Agent[Any],
+        run_id: str,
+        options: SessionOptions,
+        queue: str,
+        ended: Callable[[str], Awaitable[None]],
+        on_used: Callable[[Usage, float | None], None],
+    ) -> None:
+        """Make the session. `ended` waits until workers have ended its open turn, and `on_used` is told what they
+        have used."""
+        refuse_missing(agent.spec, has_model=False, has_tools=False)
+        self._agent = agent
+        self._run_id = run_id
+        self._options = options
+        self._queue = queue
+        self._ended = ended
+        self._on_used = on_used
+        self._given = given_for(agent, {})
+        self._task = options.get("task")
+        self._here = contextlib.AsyncExitStack()
+        self._local: Session[Any] | None = None
+
+    async def __aenter__(self) -> "QueuedSession":
+        metadata = {**(self._options.get("metadata") or {}), QUEUE: self._queue}
+        beginning = Beginning(self._run_id, self._options.get("files"), metadata, is_session=True)
+        try:
+            driver = await begin(self._agent, self._task, self._given, beginning)
+            await driver.leave()
+        except RunExistsError:
+            if (await self._load()).metadata.get(QUEUE) != self._queue:
+                session = self._agent.session(self._run_id, **self._options)
+                self._local = await self._here.enter_async_context(session)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._here.aclose()
+
+    async def finish_turn(self) -> Run[Any]:
+        """See `Session.finish_turn`. A turn that ended with an error is tried again."""
+        if self._local is not None:
+            return await self._local.finish_turn()
+        run = await self._load()
+        if run.state.is_turn_open:
+            return await self._await(run.usage, run.cost_usd)
+        return await self._hand_over(None) if run.state.stop_reason is StopReason.ERROR else run
+
+    async def send(self, text: str) -> Run[Any]:
+        """See `Session.send`."""
+        if self._local is not None:
+            return await self._local.send(text)
+        return await self._hand_over(text)
+
+    async def grade(self) -> float | None:
+        """See `Session.grade`."""
+        if self._local is not None:
+            return await self._local.grade()
+        async with self._agent.session(self._run_id, **self._options) as session:
+            return await session.grade()
+
+    async def read_events(self) -> Sequence[Event]:
+        """See `Session.read_events`."""
+        found = await asyncio.to_thread(self._agent.journal.read, self._run_id)
+        return cast("Sequence[Event]", tuple(found))
+
+    async def _await(self, usage: Usage, cost_usd: float | None) -> Run[Any]:
+        """Wait for the end of the open turn, and return the run, which had used so much before."""
+        await self._ended(self._run_id)
+        run = await self._load()
+        self._on_used(*used_since((usage, cost_usd), run))
+        return run
+
+    async def _hand_over(self, text: str | None) -> Run[Any]:
+        """Open the next turn, or the one that failed, and leave it to the workers. Return the run at its end."""
+        state, writer = await reopen(self._agent, self._run_id, trust=False)
+        usage, cost_usd = state.usage, state.cost_usd
+        try:
+            driver = await go_on(self._agent, state, writer, self._given, self._task)
+            if text is not None:
+                driver.put(await open_turn(self._agent, driver, Message(Role.USER, text)))
+            await driver.leave()
+        except BaseException:
+            await see_through(writer.release)
+            raise
+        return await self._await(usage, cost_usd)
+
+    async def _load(self) -> Run[Any]:
+        run = await asyncio.to_thread(Run.load, self._run_id, self._agent.journal)
+        return Run(self._run_id, run.state, self._agent.journal, self._agent.answer)

@@ -1,0 +1,125 @@
+"""A worker: it claims the runs that wait in a queue of a journal, and drives them.
+
+Any number of workers share a queue, in any processes and on any machines that can open the journal. The journal's
+leases say which worker drives a run. If a worker dies, another one claims its runs and resumes them.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+
+from treadle.agent.window import collecting_less
+from treadle.core.errors import LeaseLostError
+from treadle.journal.protocol import Journal, News, RunWriter
+from treadle.loop.hooks import Hook
+from treadle.loop.wayout import see_through
+from treadle.runs.options import Given
+from treadle.runs.resume import continue_run
+from treadle.runs.run import Run
+from treadle.runs.trust import require_trust
+from treadle.workers.agents import Agents
+from treadle.workers.protocol import RunnerOptions
+from treadle.workers.watched import Watched
+
+_LOOK_SECONDS = 1.0
+"""How long a worker waits for news before it looks for runs whose driver died."""
+
+_log = logging.getLogger("treadle.workers")
+
+
+class Worker:
+    """One process's share of the work on a queue."""
+
+    def __init__(
+        self,
+        journal: Journal,
+        options: RunnerOptions = RunnerOptions(),
+        *,
+        hooks: Iterable[Hook] = (),
+        on_problem: Callable[[str, Exception], None] | None = None,
+    ) -> None:
+        """Make a worker that drives at most `options.window` runs at a time.
+
+        `on_problem` is called with the id of each run that this worker cannot drive, and why. Such a run stays in
+        the queue, for other workers.
+        """
+        self.journal = journal
+        self.agents = Agents(journal, hooks)
+        self.watched = Watched()
+        self.done = 0
+        """How many runs this worker has driven until they ended or waited for somebody."""
+        self._options = options
+        self._on_problem = on_problem or _log_problem
+        self._left_out: set[str] = set()
+        """The runs that cannot be driven here."""
+        self._running: set[asyncio.Task[None]] = set()
+        self._has_room = asyncio.Event()
+        self._failure: Exception | None = None
+
+    async def work(self) -> None:
+        """Claim and drive runs until cancelled; then give all runs back. Raises: `JournalError` if the store
+        fails."""
+        news = self.journal.news()
+        try:
+            with collecting_less(self._options.window):
+                await self._claim(news)
+        finally:
+            await see_through(self._stop)
+
+    async def _claim(self, news: News) -> None:
+        while True:
+            if self._failure is not None:
+                raise self._failure
+            if len(self._running) >= self._options.window:
+                self._has_room.clear()
+                await self._has_room.wait()
+            elif (writer := await self.journal.claim(self._options.queue, self._left_out)) is not None:
+                self._begin(writer)
+            else:
+                await news.wait(_LOOK_SECONDS)
+
+    def _begin(self, writer: RunWriter) -> None:
+        task = asyncio.ensure_future(self._drive(writer))
+        self._running.add(task)
+        task.add_done_callback(self._end)
+
+    def _end(self, task: asyncio.Task[None]) -> None:
+        self._running.discard(task)
+        if not task.cancelled() and isinstance(error := task.exception(), Exception):
+            self._failure = error
+        self._has_room.set()
+
+    async def _drive(self, writer: RunWriter) -> None:
+        run_id = writer.run_id
+        try:
+            with self.watched.watch() as hold:
+                try:
+                    run = await asyncio.to_thread(Run.load, run_id, self.journal)
+                    assert run.state.agent is not None
+                    await asyncio.to_thread(require_trust, self.journal, run_id, run.state.agent, trust=False)
+                    agent = await self.agents.agent_for(run.state)
+                except BaseException:
+                    await see_through(writer.release)
+                    raise
+                given = Given(agent.answer, agent.deps, on_driver=hold)
+                await continue_run(agent, run.state, writer, given, retries=self._options.retries)
+        except LeaseLostError as error:
+            _log.warning("%s", error)
+        except Exception as error:
+            # Tools, tasks and checks may raise anything, and must not end the other runs.
+            self._left_out.add(run_id)
+            self._on_problem(run_id, error)
+        else:
+            self.done += 1
+
+    async def _stop(self) -> None:
+        """Cancel the runs in flight, which releases their leases, and close the agents."""
+        for task in self._running:
+            task.cancel()
+        if self._running:
+            await asyncio.wait(self._running)
+        await self.agents.close()
+
+
+def _log_problem(run_id: str, error: Exception) -> None:
+    _log.error("run %r cannot be driven here: %s", run_id, error)

@@ -1,0 +1,175 @@
+"""The engine delivers exactly the wanted number of items, replaces those that fail, and can be stopped."""
+
+import asyncio
+import random
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from treadle.jobs.ledger import Counts, Item, Ledger, Outcome, Status
+from treadle.jobs.meter import Limits, Meter
+from treadle.jobs.working import End, Engine, Settings
+
+
+class Trial:
+    """Work that ends as `judge` says, after a time that the number gives."""
+
+    def __init__(self, judge: Callable[[int, int], Status]) -> None:
+        self.judge = judge
+        self.most = self.now = 0
+        self.feedback: list[tuple[str, ...]] = []
+
+    async def attempt(self, item: Item, attempt: int) -> Status:
+        self.now += 1
+        self.most = max(self.most, self.now)
+        self.feedback.append(item.feedback)
+        try:
+            await asyncio.sleep(random.Random(item.number).random() / 500)
+        finally:
+            self.now -= 1
+        return self.judge(item.number, attempt)
+
+    def settle(self, item: Item, attempt: int, result: Status, connection: sqlite3.Connection) -> Outcome:
+        return Outcome(
+            status=result,
+            label=item.label,
+            reasons=("why: so",) if result is not Status.KEPT else (),
+            is_final=attempt >= 2 or result is not Status.REJECTED,
+            file="rows" if result is Status.KEPT else None,
+            line=b"%d\n" % item.number,
+            input_tokens=10,
+        )
+
+
+def plan(number: int, counts: Counts) -> Item:
+    return Item(number, "any", f"topic {number % 3}", {})
+
+
+def engine(path: Path, trial: Trial, *, meter: Meter | None = None, **settings: int) -> Engine[Status]:
+    ledger = Ledger(path / "ledger.db", {"rows": path / "rows.jsonl"})
+    chosen = {"wanted": 50, "window": 8, "max_items": 200, **settings}
+    return Engine(ledger, trial, plan, Settings(**chosen), meter or Meter(Limits()))
+
+
+async def finish(made: Engine[Status]) -> End:
+    try:
+        return await made.run()
+    finally:
+        made.ledger.close()
+
+
+def rows(path: Path) -> list[int]:
+    return [int(line) for line in (path / "rows.jsonl").read_text().split()]
+
+
+async def test_the_wanted_number_is_delivered_although_items_fail(tmp_path: Path) -> None:
+    """A batch with failures is topped up to exactly the number that was asked for."""
+    judge = {0: Status.REJECTED, 1: Status.FAILED}
+    trial = Trial(lambda number, attempt: judge.get(number % 4, Status.KEPT))
+    made = engine(tmp_path, trial)
+    assert (await finish(made)).reason == "done"
+    found = rows(tmp_path)
+    assert len(found) == len(set(found)) == made.counts.kept == 50
+    assert all(number % 4 > 1 for number in found)
+    assert trial.most == 8
+    assert ("why: so",) in trial.feedback
+
+
+async def test_a_second_run_goes_on_and_a_third_has_nothing_to_do(tmp_path: Path) -> None:
+    trial = Trial(lambda number, attempt: Status.KEPT)
+    made = engine(tmp_path, trial)
+    asyncio.get_running_loop().call_later(0.005, made.stop)
+    assert (await finish(made)).reason == "stopped"
+    before = rows(tmp_path)
+    assert len(before) < 50
+    assert (await finish(engine(tmp_path, trial))).reason == "done"
+    assert rows(tmp_path)[: len(before)] == before
+    assert sorted(rows(tmp_path)) == list(range(1, 51))
+    asked = len(trial.feedback)
+    assert (await finish(engine(tmp_path, trial))).reason == "done"
+    assert len(trial.feedback) == asked
+
+
+async def test_a_cancellation_loses_nothing_that_was_counted(tmp_path: Path) -> None:
+    trial = Trial(lambda number, attempt: Status.KEPT)
+    task = asyncio.create_task(finish(engine(tmp_path, trial)))
+    await asyncio.sleep(0.006)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert trial.now == 0
+    assert (await finish(engine(tmp_path, trial))).reason == "done"
+    assert sorted(rows(tmp_path)) == list(range(1, 51))
+
+
+async def test_a_plan_ends_at_its_limits(tmp_path: Path) -> None:
+    never = Trial(lambda number, attempt: Status.REJECTED)
+    assert (await finish(engine(tmp_path / "a", never, max_items=20))).reason == "max_items"
+    assert len(never.feedback) == 40
+    down = Trial(lambda number, attempt: Status.FAILED)
+    end = await finish(engine(tmp_path / "b", down, max_failures=5))
+    assert (end.reason, end.error) == ("failures", "why: so")
+    assert len(down.feedback) < 5 + 8
+    half = Trial(lambda number, attempt: Status.FAILED if number % 2 else Status.REJECTED)
+    end = await finish(engine(tmp_path / "c", half, max_items=20))
+    assert (end.reason, end.error) == ("failures", "why: so"), "the samples were not all to blame"
+
+
+async def test_a_time_limit_stops_work_in_flight(tmp_path: Path) -> None:
+    class Slow(Trial):
+        async def attempt(self, item: Item, attempt: int) -> Status:
+            await asyncio.sleep(60)
+            return Status.KEPT
+
+    meter = Meter(Limits(max_seconds=0.05))
+    end = await finish(engine(tmp_path, Slow(lambda number, attempt: Status.KEPT), meter=meter))
+    assert end.reason == "max_seconds"
+
+
+async def test_an_exception_of_the_work_ends_the_plan_and_is_raised(tmp_path: Path) -> None:
+    def judge(number: int, attempt: int) -> Status:
+        if number == 7:
+            raise LookupError("broken")
+        return Status.KEPT
+
+    with pytest.raises(LookupError, match="broken"):
+        await finish(engine(tmp_path, Trial(judge)))
+    assert (await finish(engine(tmp_path, Trial(lambda number, attempt: Status.KEPT)))).reason == "done"
+    assert sorted(rows(tmp_path)) == list(range(1, 51))
+
+
+async def test_a_larger_number_continues_a_finished_plan(tmp_path: Path) -> None:
+    trial = Trial(lambda number, attempt: Status.KEPT)
+    await finish(engine(tmp_path, trial, wanted=10))
+    await finish(engine(tmp_path, trial, wanted=15))
+    assert sorted(rows(tmp_path)) == list(range(1, 16))
+
+
+async def test_rejected_items_are_tried_again_on_request(tmp_path: Path) -> None:
+    await finish(engine(tmp_path, Trial(lambda number, attempt: Status.REJECTED), max_items=5))
+    with Ledger(tmp_path / "ledger.db", {"rows": tmp_path / "rows.jsonl"}) as ledger:
+        assert ledger.reopen(Status.REJECTED) == 5
+    trial = Trial(lambda number, attempt: Status.KEPT)
+    await finish(engine(tmp_path, trial, wanted=5, max_items=5))
+    assert sorted(rows(tmp_path)) == [1, 2, 3, 4, 5]
+    assert trial.feedback == [("why: so",)] * 5
+
+
+async def test_one_slow_item_does_not_hold_up_the_others(tmp_path: Path) -> None:
+    """DeepFabric waits for the slowest sample of each batch before it begins the next one."""
+    others = asyncio.Event()
+
+    class Slow(Trial):
+        async def attempt(self, item: Item, attempt: int) -> Status:
+            if item.number == 1:
+                await others.wait()
+            result = await super().attempt(item, attempt)
+            if item.number == 30:
+                others.set()
+            return result
+
+    made = engine(tmp_path, Slow(lambda number, attempt: Status.KEPT), wanted=30, window=3)
+    assert (await asyncio.wait_for(finish(made), 60)).reason == "done"
+    assert rows(tmp_path)[-1] == 1

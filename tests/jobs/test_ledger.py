@@ -1,0 +1,133 @@
+"""The ledger holds exactly what was counted, whatever happened between two transactions."""
+
+import os
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from treadle.core.errors import ConfigError, JournalError
+from treadle.jobs.ledger import Item, Ledger, Outcome, Status
+
+
+def make(path: Path) -> Ledger:
+    return Ledger(path / "ledger.db", {"rows": path / "rows.jsonl"})
+
+
+def kept(line: bytes, **fields: object) -> Outcome:
+    return Outcome(status=Status.KEPT, label="single", file="rows", line=line, cost_usd=0.5, **fields)  # type: ignore[arg-type]
+
+
+def item(number: int) -> Item:
+    return Item(number, "single", "topic", {"number": number})
+
+
+def test_a_counted_line_is_in_its_file_and_in_the_sums(tmp_path: Path) -> None:
+    with make(tmp_path) as ledger:
+        ledger.plan(item(1))
+        ledger.plan(item(2))
+        ledger.count(1, 1, lambda _: kept(b"one\n", input_tokens=3, output_tokens=4), 1.5)
+        counts = ledger.counts()
+    assert (tmp_path / "rows.jsonl").read_bytes() == b"one\n"
+    assert (counts.kept, counts.planned, counts.labels, counts.shares) == (1, 2, {"single": 1}, {"topic": 2})
+    assert (counts.input_tokens, counts.output_tokens, counts.cost_usd) == (3, 4, 0.5)
+    with make(tmp_path) as ledger:
+        assert [found.number for found in ledger.open_items()] == [2]
+        assert ledger.get("worked_seconds") == "1.5"
+
+
+def test_a_line_that_was_written_and_not_counted_is_removed(tmp_path: Path) -> None:
+    with make(tmp_path) as ledger:
+        ledger.plan(item(1))
+        ledger.count(1, 1, lambda _: kept(b"one\n"))
+    with (tmp_path / "rows.jsonl").open("ab") as file:
+        file.write(b'{"torn')
+    with make(tmp_path) as ledger:
+        ledger.plan(item(2))
+        ledger.count(2, 1, lambda _: kept(b"two\n"))
+    assert (tmp_path / "rows.jsonl").read_bytes() == b"one\ntwo\n"
+
+
+def test_an_outcome_that_cannot_be_settled_leaves_nothing(tmp_path: Path) -> None:
+    def fail(connection: sqlite3.Connection) -> Outcome:
+        connection.execute("INSERT INTO meta VALUES ('half', 'done')")
+        raise ValueError("no")
+
+    with make(tmp_path) as ledger:
+        ledger.plan(item(1))
+        with pytest.raises(ValueError, match="no"):
+            ledger.count(1, 1, fail)
+        assert ledger.get("half") is None
+        assert [found.number for found in ledger.open_items()] == [1]
+        ledger.count(1, 1, lambda _: kept(b"one\n"))
+    assert (tmp_path / "rows.jsonl").read_bytes() == b"one\n"
+
+
+def test_a_line_of_a_transaction_that_fails_is_not_followed_by_its_rest(tmp_path: Path) -> None:
+    with make(tmp_path) as ledger:
+        ledger.plan(item(1))
+        ledger.connection.execute(
+            "CREATE TRIGGER refuse BEFORE INSERT ON attempts BEGIN SELECT RAISE(ABORT, 'full'); END"
+        )
+        with pytest.raises(JournalError, match="full"):
+            ledger.count(1, 1, lambda _: kept(b"a very long line\n"))
+        ledger.connection.execute("DROP TRIGGER refuse")
+        ledger.count(1, 1, lambda _: kept(b"short\n"))
+    assert (tmp_path / "rows.jsonl").read_bytes() == b"short\n"
+
+
+def test_a_rejected_item_is_attempted_again_with_the_reasons(tmp_path: Path) -> None:
+    rejected = Outcome(status=Status.REJECTED, reasons=("length: too long", "x: y"), is_final=False)
+    with make(tmp_path) as ledger:
+        ledger.plan(item(1))
+        ledger.count(1, 1, lambda _: rejected)
+    with make(tmp_path) as ledger:
+        (found,) = ledger.open_items()
+        assert (found.attempts, found.feedback) == (1, ("length: too long", "x: y"))
+        counts = ledger.counts()
+        assert (counts.rejected, counts.reasons) == (1, {"length": 1})
+
+
+def test_a_failure_of_the_infrastructure_is_no_attempt(tmp_path: Path) -> None:
+    with make(tmp_path) as ledger:
+        ledger.plan(item(1))
+        ledger.count(1, 1, lambda _: Outcome(status=Status.FAILED, reasons=("infrastructure: down",)))
+        assert ledger.counts().failed == 1
+        assert ledger.reopen(Status.FAILED) == 1
+        (found,) = ledger.open_items()
+        assert (found.attempts, found.feedback) == (0, ())
+
+
+def test_only_one_process_may_write(tmp_path: Path) -> None:
+    with make(tmp_path):
+        code = "import sys, pathlib, treadle.jobs.ledger as m; m.Ledger(pathlib.Path(sys.argv[1]))"
+        found = subprocess.run(
+            [sys.executable, "-c", code, str(tmp_path / "ledger.db")], capture_output=True, text=True
+        )
+        assert "another process works on" in found.stderr
+        with pytest.raises(ConfigError, match="another process"):
+            make(tmp_path)
+        with Ledger(tmp_path / "ledger.db", is_readonly=True) as reader:
+            assert reader.counts().kept == 0
+    make(tmp_path).close()
+
+
+def test_a_file_that_lost_counted_lines_is_an_error(tmp_path: Path) -> None:
+    with make(tmp_path) as ledger:
+        ledger.plan(item(1))
+        ledger.count(1, 1, lambda _: kept(b"one\n"))
+    os.truncate(tmp_path / "rows.jsonl", 2)
+    with pytest.raises(JournalError, match="lines are missing"):
+        make(tmp_path)
+
+
+def test_entries_have_the_spec_and_the_reasons(tmp_path: Path) -> None:
+    with make(tmp_path) as ledger:
+        ledger.plan(item(1))
+        ledger.count(1, 1, lambda _: kept(b"one\n", details={"run_id": "r"}))
+    with Ledger(tmp_path / "ledger.db", is_readonly=True) as reader:
+        (entry,) = reader.entries(Status.KEPT)
+        assert (entry.number, entry.spec, entry.details) == (1, {"number": 1}, {"run_id": "r"})
+        assert list(reader.entries(Status.REJECTED)) == []

@@ -1,0 +1,358 @@
+"""The teacher plays every role of a generation: it writes topics, scenarios, users' turns and judgements, and it is
+the agent."""
+
+import json
+import os
+from collections.abc import Mapping
+
+import pytest
+
+from treadle import model, tool
+from treadle.agent.agent import Agent
+from treadle.core.errors import ConfigError
+from treadle.core.types import Json, Message, Role
+from treadle.datagen.config.model import Config, Personas
+from treadle.datagen.conversations.make import Made, make_sample
+from treadle.datagen.conversations.studio import Studio
+from treadle.datagen.conversations.user import is_farewell
+from treadle.datagen.prompts import write_facts
+from treadle.datagen.quality.signatures import content_words
+from treadle.datagen.scenarios.environment import open_environments
+from treadle.datagen.scenarios.personas import draw_persona
+from treadle.datagen.scenarios.types import Difficulty, Kind, SampleSpec
+from treadle.datagen.topics.similar import SimilarIndex, words_of
+from treadle.journal.memory import MemoryJournal
+from treadle.models.wrappers.format_model import FormatModel
+from treadle.tasks.draw import Draw
+from treadle.tasks.files.task_set import TASK_SET
+from treadle.testbed.teacher import TeacherModel
+from treadle.testbed.working.errands.catalogue import ERRANDS, find_errand
+from treadle.testbed.working.errands.errand import Shelf
+from treadle.testbed.writers.framing import ask_more
+from treadle.trajectory.verify import verify_run
+
+SAMPLES = 300 if os.environ.get("TREADLE_FULL") else 40
+"""How many samples of each kind are made."""
+TASKS: Mapping[str, Json] = {"use": ["files"], "files": "tasks:files"}
+
+
+def ask(facts: Mapping[str, Json]) -> dict[str, Json]:
+    messages = [Message(Role.SYSTEM, "You write."), Message(Role.USER, write_facts(dict(facts)))]
+    return json.loads(TeacherModel().complete(messages).message.content)
+
+
+def topic_of(number: int) -> tuple[str, ...]:
+    made = ask({"write": "subtopics", "path": ["Office work"], "count": 1, "seed": number})
+    return ("Office work", made["subtopics"][0]["topic"])
+
+
+class Making:
+    """Samples that are made by the teacher with the given tools and form of conversation."""
+
+    def __init__(self, tools: Mapping[str, Json], turns: int = 1, name: str = "mock:teacher", **form: Json):
+        conversation = {"max_turns": turns, "min_turns": turns, **form}
+        config = Config.model_validate(
+            {
+                "topics": {"prompt": "Office work"},
+                "tools": tools,
+                "generation": {"conversation": conversation},
+            }
+        )
+        self.journal = MemoryJournal()
+        self.turns = turns
+        environments = open_environments(config.tools, 0)
+        self.studio = Studio(config, {"default": model(name)}, self.journal, environments)
+
+    async def make(self, number: int, kind: Kind | None) -> Made:
+        spec = SampleSpec(
+            number=number,
+            topic_id="t",
+            topic=topic_of(number),
+            kind=kind,
+            difficulty=Difficulty.EASY,
+            persona=draw_persona(0, number, Personas()),
+            turns=self.turns,
+            seed=number * 7919,
+        )
+        made = await make_sample(self.studio, spec)
+        assert made.error is None, made.error
+        assert made.row is not None
+        return made
+
+
+def shown(made: Made) -> tuple[str, ...]:
+    assert made.row is not None
+    assert made.row.lineage.sample is not None
+    return made.row.lineage.sample.kinds
+
+
+@pytest.mark.parametrize("turns", [1, 3])
+@pytest.mark.parametrize("kind", Kind)
+async def test_each_kind_plays_out_with_real_tools(kind, turns):
+    making = Making(TASKS, turns)
+    for number in range(1, SAMPLES // turns + 1):
+        made = await making.make(number, kind)
+        assert kind in shown(made), made.row
+        assert made.row.lineage.sample.turns == turns
+        assert made.row.lineage.sample.is_from_teacher
+        assert made.row.lineage.reward == (1.0 if made.environment.task else None)
+        assert all(item.reasoning for item in made.row.messages if item.tool_calls)
+        verification = await verify_run(making.journal, made.run_id)
+        assert verification.matched == verification.calls
+
+
+WEATHER = {
+    "name": "get_weather",
+    "description": "Return the weather.",
+    "parameters": {
+        "type": "object",
+        "properties": {"city": {"type": "string"}, "days": {"type": "integer", "minimum": 1, "maximum": 9}},
+        "required": ["city"],
+    },
+}
+TICKET = {
+    "name": "create_ticket",
+    "description": "Create a ticket.",
+    "parameters": {
+        "type": "object",
+        "properties": {
+            "title": {"type": "string", "minLength": 3},
+            "priority": {"type": "string", "enum": ["low", "high"]},
+            "labels": {"type": "array", "items": {"type": "string"}},
+        },
+        "required": ["title", "priority"],
+        "additionalProperties": False,
+    },
+}
+
+
+@pytest.mark.parametrize("turns", [1, 2])
+@pytest.mark.parametrize("kind", Kind)
+async def test_each_kind_plays_out_with_any_tools(kind, turns):
+    making = Making({"definitions": [WEATHER, TICKET]}, turns)
+    for number in range(1, 16):
+        assert kind in shown(await making.make(number, kind))
+
+
+@pytest.mark.parametrize("kind", Kind)
+@pytest.mark.parametrize(
+    "files", [{"empty.bin": "\0"}, {"notes.txt": "milk\nbread\n", "prices.csv": "name,price\nbook,12\n"}]
+)
+async def test_each_kind_plays_out_with_the_tools_of_deepfabric(kind, files):
+    """With few files, and with none that can be read."""
+    making = Making({"use": ["vfs"], "files": files})
+    for number in range(1, 13):
+        made = await making.make(number, kind)
+        assert kind in shown(made), made.row.messages
+
+
+@pytest.mark.parametrize("kind", [Kind.SINGLE, Kind.CHAINED, Kind.PARALLEL])
+async def test_mistakes_are_made_and_corrected(kind):
+    making = Making({**TASKS, "max_steps": 40}, name="mock:teacher:0.5")
+    errors = 0
+    for number in range(1, 21):
+        made = await making.make(number, kind)
+        assert made.row.lineage.sample.is_from_teacher
+        assert made.row.lineage.reward == (1.0 if made.environment.task else None)
+        errors += len(made.row.lineage.tool_errors)
+    assert errors > 5
+
+
+@pytest.mark.parametrize("reasoning", ["freetext", "agent"])
+async def test_a_chain_of_thought_leads_to_a_correct_answer(reasoning):
+    making = Making({}, type="cot", reasoning=reasoning)
+    for number in range(1, 21):
+        made = await making.make(number, None)
+        last = made.row.messages[-1]
+        assert last.reasoning
+        assert len(last.reasoning) > len(last.content) / 2
+
+
+async def test_answers_fit_the_schema_of_the_rows():
+    properties = {
+        "question": {"type": "string"},
+        "reasoning": {"type": "string"},
+        "answer": {"type": "string"},
+        "tags": {"type": "array", "items": {"type": "string"}, "minItems": 2},
+        "level": {"enum": ["low", "high"]},
+    }
+    schema = {"type": "object", "properties": properties, "required": list(properties)}
+    making = Making({}, type="basic", output_schema=schema)
+    levels = set()
+    for number in range(1, 13):
+        made = await making.make(number, None)
+        value = json.loads(made.row.messages[-1].content)
+        assert value["question"] == made.scenario.message != value["answer"]
+        assert len(value["tags"]) >= 2
+        levels.add(value["level"])
+    assert levels == {"low", "high"}
+
+
+async def test_requests_are_not_near_duplicates():
+    """The words of two requests, without numbers and names, are less than 60 % the same."""
+    making = Making(TASKS)
+    count, kept = 7 * SAMPLES, []
+    for number in range(1, count + 1):
+        kind = list(Kind)[number % len(Kind)]
+        spec_facts = await making.make(number, kind)
+        words = content_words(spec_facts.scenario.message)
+        if not any(len(words & other) >= 0.6 * len(words | other) for other in kept):
+            kept.append(words)
+    assert len(kept) >= 0.97 * count
+
+
+@pytest.mark.parametrize("root", ["Office automation for small companies", "Python"])
+def test_a_tree_of_topics_has_no_near_duplicates(root):
+    index: SimilarIndex[str] = SimilarIndex(0.85)
+    level, count, similar = [(root,)], 0, 0
+    for degree in (17, 17, 17) if SAMPLES > 100 else (17, 17, 5):
+        following = []
+        for path in level:
+            for item in ask({"write": "subtopics", "path": list(path), "count": degree, "seed": 1})[
+                "subtopics"
+            ]:
+                words = words_of(item["topic"])
+                similar += index.find(words) is not None
+                index.add(words, item["topic"])
+                following.append((*path, item["topic"]))
+        level = following
+        count += len(level)
+    assert count >= 1700
+    assert similar == 0
+
+
+@pytest.mark.parametrize("mode", ["tree", "graph"])
+def test_topics_depend_on_the_facts_alone(mode):
+    facts = {
+        "write": "subtopics",
+        "path": ["Kitchens"],
+        "count": 5,
+        "mode": mode,
+        "existing": [{"id": "a1", "topic": "Planning daily recipes"}],
+        "seed": 1,
+    }
+    made = ask(facts)
+    assert made == ask(facts) != ask({**facts, "seed": 2})
+    assert made != ask({**facts, "attempt": 2})
+    assert len({item["topic"] for item in made["subtopics"]}) == 5
+    connections = [one for item in made["subtopics"] for one in item.get("connections", ())]
+    assert set(connections) == ({"a1"} if mode == "graph" else set())
+
+
+def test_siblings_and_existing_topics_are_not_repeated():
+    facts = {"write": "subtopics", "path": ["Kitchens"], "count": 8, "seed": 1}
+    first = [item["topic"] for item in ask(facts)["subtopics"]]
+    again = ask({**facts, "siblings": first[:4], "existing": [{"id": "x", "topic": first[5]}]})
+    assert not {item["topic"] for item in again["subtopics"]} & {*first[:4], first[5]}
+
+
+def test_mistakes_of_the_writer_of_topics():
+    existing = [{"id": "a1", "topic": "Planning daily recipes"}]
+    facts = {
+        "write": "subtopics",
+        "path": ["K"],
+        "count": 20,
+        "mode": "graph",
+        "existing": existing,
+        "seed": 1,
+    }
+    answer = TeacherModel(mistake_rate=1.0).complete([Message(Role.USER, write_facts(facts))])
+    made = json.loads(answer.message.content)["subtopics"]
+    assert "unknown-topic" in made[0]["connections"]
+    assert made[-1]["topic"] == "Planning daily recipes"
+
+
+def test_each_wording_of_an_errand_is_understood():
+    shelf = Shelf(
+        {
+            "notes.txt": "Ask about the budget.\nThe second line has words.\nAnd a third.\nThe end.\n",
+            "a/data.csv": "name,price\nbook,12\ntable,90\n",
+            "a/b/settings.json": '{\n  "colour": "green",\n  "size": 4,\n  "list": [1]\n}\n',
+            "README.md": "Some words here, and more words.\nAnother line.\nThird.\nFourth.\n",
+        },
+        short=frozenset({"notes.txt", "a/data.csv", "README.md"}),
+    )
+    for errand in ERRANDS:
+        for number in range(10):
+            values = errand.draw(shelf, Draw(str(number)))
+            assert values is not None, errand.name
+            for prompt in (*errand.prompts, *errand.gapped):
+                found = find_errand(prompt.render(values))
+                assert found is not None
+                assert found.errand.name == errand.name, prompt.text
+                assert found.is_gapped is (prompt in errand.gapped)
+                expected = {name: value for name, value in values.items() if name in prompt.fields}
+                assert dict(found.values) == expected
+
+
+@pytest.mark.parametrize("format", ["hermes", "qwen3_coder", "glm45", "mistral"])
+async def test_tools_can_be_text(format):
+    agent = Agent(FormatModel(TeacherModel(mistake_rate=0.2), format), journal=MemoryJournal())
+    for name in ("csv_sum-0001", "todo_count-0003", "version_bump-0002", "limit_rule-0002"):
+        run = await agent.run(TASK_SET.get(name))
+        assert run.reward == 1.0, run.error or run.output
+
+
+async def test_a_text_format_that_cannot_be_told_is_an_error():
+    run = await Agent(FormatModel(TeacherModel(), "kimi_k2"), journal=MemoryJournal()).run(
+        TASK_SET.get("csv_sum-0001")
+    )
+    assert "cannot tell in which text format" in run.error
+
+
+def test_a_further_request_is_no_farewell():
+    """A message that only thanks would end the conversation."""
+    messages = {ask_more("Name it.", number) for number in range(100)}
+    assert len(messages) > 4
+    assert not any(is_farewell(message) for message in messages)
+
+
+async def test_a_text_about_errors_is_not_an_error(start):
+    """Over HTTP a result has no flag that says whether it is an error."""
+    remote = model("openai:teacher", base_url=(await start()).url, api_key="any")
+    run = await Agent(remote, tools=["files"], journal=MemoryJournal()).run(
+        "How many lines does a.txt have?", files={"a.txt": "Error codes\n\n404\n"}
+    )
+    assert run.output == "a.txt has 3 lines."
+
+
+async def test_a_request_that_it_does_not_know_gets_an_honest_answer():
+    @tool(effect="pure")
+    async def ping() -> str:
+        """Ping."""
+        return "pong"
+
+    run = await Agent(model("mock:teacher"), tools=["files"], journal=MemoryJournal()).run(
+        "Could you look into data.txt and sing it?", files={"data.txt": "la\nla\n"}
+    )
+    assert run.output == "data.txt has 2 lines and begins with: la"
+    run = await Agent(model("mock:teacher"), tools=[ping], journal=MemoryJournal()).run("Sing!")
+    assert run.output == "I can say little about this: Sing!"
+
+
+def test_the_judge_finds_what_is_missing():
+    good = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Done."}]
+    call = {"role": "assistant", "content": "", "calls": [{"name": "x", "arguments": "{}"}]}
+    facts = {"write": "judgement", "rubric": "r", "goal": "g"}
+    assert ask({**facts, "conversation": good})["score"] == 1.0
+    assert ask({**facts, "conversation": good[:1]})["score"] < 1.0
+    assert ask({**facts, "conversation": [good[0], call, good[1]]})["reason"] == "1 tool calls have 0 results"
+
+
+@pytest.mark.parametrize("name", ["mock:teachers", "mock:teacher:often", "mock:teacher:2"])
+def test_names_that_do_not_exist(name):
+    with pytest.raises(ConfigError):
+        model(name)
+
+
+async def test_over_http_it_does_the_same_as_in_the_process(start):
+    server = await start()
+    here = Making(TASKS)
+    there = Making(TASKS)
+    remote = model("openai:teacher", base_url=server.url, api_key="any")
+    there.studio = Studio(there.studio.config, {"default": remote}, there.journal, there.studio.environments)
+    for number, kind in enumerate(Kind, 1):
+        one, two = await here.make(number, kind), await there.make(number, kind)
+        assert one.scenario == two.scenario
+        assert [item.content for item in one.row.messages] == [item.content for item in two.row.messages]
+        assert two.row.lineage.sample.is_from_teacher
