@@ -1,7 +1,7 @@
 """How many files of Treadle one piece of work enters: a tool call, a chat turn, a sample, a rollout.
 
-A file is entered if one of its functions runs; what modules do when they are imported does not count. The number says
-how much of the code somebody has to know who follows one call through it.
+A file is entered if one of its functions runs; what modules do when they are imported does not count. The number
+says how much of the code somebody has to know who follows one call through it.
 """
 
 import asyncio
