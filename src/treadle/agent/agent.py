@@ -20,7 +20,7 @@ from treadle.agent.stream import RunStream
 from treadle.agent.sync import block, iterate_blocking
 from treadle.agent.window import Batch
 from treadle.core.errors import ConfigError, UntrustedError
-from treadle.core.narrowing import Item
+from treadle.core.events.narrowing import Item
 from treadle.core.policy import Policy
 from treadle.core.registry import check_options
 from treadle.core.replay import Replay, replay

@@ -9,7 +9,7 @@ from treadle.agent.agent import Agent
 from treadle.agent.once import given_for
 from treadle.agent.session import Session
 from treadle.core.errors import RunExistsError
-from treadle.core.narrowing import Event
+from treadle.core.events.narrowing import Event
 from treadle.core.types import Message, Role, StopReason, Usage
 from treadle.journal.protocol import QUEUE
 from treadle.loop.wayout import see_through
