@@ -15,7 +15,7 @@ from treadle.core.spec import AgentSpec
 from treadle.core.state import State, Status, fold
 from treadle.core.types import Fault, Json, Message, StopReason, ToolCall, ToolResult, Usage
 from treadle.journal.protocol import Journal
-from treadle.runs.answer import AnswerType, answer_type
+from treadle.runs.answer_type import AnswerType, answer_type
 
 if TYPE_CHECKING:
     # With a default, `Run` without a parameter is complete for strict type checkers.
