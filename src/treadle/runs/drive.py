@@ -26,13 +26,10 @@ from treadle.loop.driver import Driver
 from treadle.loop.outbox import DONE
 from treadle.loop.wayout import see_through
 from treadle.models.protocol import Model, has_price
-from treadle.runs.answer import AnswerType
-from treadle.runs.options import (
-    Given,
-)
-from treadle.runs.parts import AgentParts
+from treadle.runs.agent_parts import AgentParts, path_of
+from treadle.runs.answer_type import AnswerType
+from treadle.runs.options import Files, Given
 from treadle.runs.run import Run
-from treadle.runs.spec import Files, path_of
 from treadle.runs.task import Task
 from treadle.runs.turns import next_queued, open_turn, write_back
 from treadle.sandbox.protocol import Sandbox

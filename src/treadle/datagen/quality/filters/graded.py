@@ -28,7 +28,7 @@ from treadle.sandbox.in_memory import SharedFiles
 from treadle.scoring.judge import make_judge, read_judgement, write_messages
 from treadle.trajectory.implementations import Implementations
 from treadle.trajectory.verify import verify_events
-from treadle.workers.runners import HereRunner
+from treadle.workers.registry import HereRunner
 
 _OFF_TASK = (Kind.NO_TOOL, Kind.REFUSAL)
 

@@ -17,15 +17,15 @@ from treadle.core.state import State
 from treadle.journal.protocol import Journal
 from treadle.loop.hooks import Hook, Hooks
 from treadle.models.protocol import Model
+from treadle.runs.agent_parts import make_model
 from treadle.runs.resume import load_task_of
-from treadle.runs.spec import make_model
 from treadle.testbed import named_oracle
 
 _MAX_AGENTS = 64
 _MAX_MODELS = 256
 
 
-class Agents:
+class RunAgents:
     """The agents of the runs of a journal. Runs whose agents have the same model, tools and schema share one."""
 
     def __init__(self, journal: Journal, hooks: Iterable[Hook] = ()) -> None:

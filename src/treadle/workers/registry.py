@@ -19,7 +19,7 @@ RUNNERS: Registry[MakeRunner] = Registry(
     "engine",
     "treadle.workers",
     {
-        "here": "treadle.workers.runners:make_here",
+        "here": "treadle.workers.registry:make_here",
         "local": "treadle.workers.local:make_local",
         "ray": "treadle.workers.on_ray:make_ray",
     },

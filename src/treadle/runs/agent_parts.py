@@ -1,9 +1,9 @@
-"""The conversion of an agent's parts to an agent spec, and of a spec back to parts."""
+"""The parts of an agent that its runs use, and their conversion to an agent spec and back."""
 
 import logging
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TypeGuard
+from typing import TYPE_CHECKING, Protocol, TypeGuard
 
 import msgspec
 
@@ -11,12 +11,44 @@ from treadle.core.errors import ConfigError
 from treadle.core.policy import Policy
 from treadle.core.spec import AgentSpec, ContextSpec, PartSpec
 from treadle.core.types import Json
+from treadle.journal.protocol import Clock, Journal
+from treadle.knowledge.protocol import Surroundings
+from treadle.loop.hooks import Hooks
 from treadle.models.protocol import Model, part_of
-from treadle.tools.protocol import ToolLike
-from treadle.tools.toolbox import Toolbox
+from treadle.runs.options import Files, Instructions
+from treadle.runs.toolboxes import Toolboxes
+from treadle.tools.protocol import Approver, Asker, ToolLike
 
-Files = Mapping[str, bytes] | Mapping[str, str] | str | Path
-"""Initial files: a mapping of path to content, or the path of a folder or file on disk; see `Mount`."""
+if TYPE_CHECKING:
+    from treadle.routing.judging import MessageJudge
+
+
+class AgentParts(Protocol):
+    """The attributes of an agent that its runs use."""
+
+    model: Model
+    instructions: Instructions | None
+    policy: Policy
+    has_policy: bool
+    kit: Toolboxes
+    files: Files | None
+    approver: Approver | None
+    asker: Asker | None
+    deps: object
+    clock: Clock
+    known: Surroundings | None
+    judge: "MessageJudge | None"
+    hooks: Hooks
+
+    @property
+    def spec(self) -> AgentSpec:
+        """The agent as a value."""
+        ...
+
+    @property
+    def journal(self) -> Journal:
+        """The journal that the runs are kept in."""
+        ...
 
 
 AGENT = "agent:"
@@ -67,16 +99,6 @@ def make_model(part: PartSpec, api_key: str | None = None) -> Model:
     from treadle.models.config.file import model_from_part
 
     return model_from_part(part, api_key=api_key)
-
-
-def make_toolbox(tools: Iterable[ToolLike]) -> Toolbox:
-    """Return a toolbox of `tools`. Raises: `ConfigError` if one cannot be loaded, or two have the same name."""
-    items = list(tools)
-    if not items:
-        return Toolbox({})
-    from treadle.tools.resolve import resolve_tools
-
-    return Toolbox({tool.spec.name: tool for tool in resolve_tools(items)})
 
 
 def is_agent(item: object) -> TypeGuard[PartSpec]:

@@ -47,7 +47,7 @@ class _Failure(Struct):
     error: Exception
 
 
-class Progress(Struct):
+class BatchProgress(Struct):
     """The progress of a batch."""
 
     total: int | None
@@ -83,7 +83,7 @@ class Batch(Generic[R_co]):
         if isinstance(tasks, str) or not isinstance(tasks, Iterable | AsyncIterable):
             raise ConfigError(f"tasks is {tasks!r:.200}; give a list or an iterator of tasks")
         total = len(tasks) if isinstance(tasks, Sized) else None
-        self.progress = Progress(total)
+        self.progress = BatchProgress(total)
         self._results: AsyncIterator[R_co] = _generate(work, tasks, window, self.progress)
 
     def __aiter__(self) -> AsyncIterator[R_co]:
@@ -101,7 +101,7 @@ async def _generate(
     work: Callable[[int, T], Awaitable[Any]],
     tasks: Iterable[T] | AsyncIterable[T],
     window: int,
-    progress: Progress,
+    progress: BatchProgress,
 ) -> AsyncIterator[Any]:
     source = _source(tasks)
     results: asyncio.Queue[Any] = asyncio.Queue(maxsize=1)

@@ -10,14 +10,13 @@ from treadle.core.policy import Policy
 from treadle.core.registry import did_you_mean
 from treadle.core.types import Json, OutputMode, OutputSpec, Window
 from treadle.models.protocol import Model, output_mode_of
-from treadle.runs.answer import TEXT, AnswerType
-from treadle.runs.spec import make_toolbox
+from treadle.runs.answer_type import TEXT, AnswerType
 from treadle.runs.task import Task
 from treadle.tools.protocol import Tool, ToolLike
 from treadle.tools.toolbox import Toolbox
 
 
-class Kit:
+class Toolboxes:
     """The toolboxes for the runs of one agent, each made once and kept."""
 
     def __init__(self, tools: Iterable[ToolLike], model: Model, extra: Iterable[Tool] = ()) -> None:
@@ -115,6 +114,16 @@ class Kit:
                 del self._boxes[next(iter(self._boxes))]
             found = self._boxes[key] = make()
         return found
+
+
+def make_toolbox(tools: Iterable[ToolLike]) -> Toolbox:
+    """Return a toolbox of `tools`. Raises: `ConfigError` if one cannot be loaded, or two have the same name."""
+    items = list(tools)
+    if not items:
+        return Toolbox({})
+    from treadle.tools.resolve import resolve_tools
+
+    return Toolbox({tool.spec.name: tool for tool in resolve_tools(items)})
 
 
 def _with_reader(toolbox: Toolbox) -> Toolbox:
