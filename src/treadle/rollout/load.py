@@ -17,7 +17,7 @@ from treadle.rollout.plan import find_tasks
 from treadle.rollout.seeded import find_model
 from treadle.rollout.sinks.registry import make_sinks
 from treadle.scoring.registry import make_scorers, read_rewards
-from treadle.tools.parts import reference_of
+from treadle.tools.toolset_parts import reference_of
 from treadle.trajectory.tokens.masks import make_mask
 from treadle.workers.registry import RUNNERS
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from treadle.scoring.protocol import Score, Subject
-from treadle.tools.references import load_function
+from treadle.tools.toolset_parts import load_function
 
 
 class FunctionScorer:

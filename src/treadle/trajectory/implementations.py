@@ -9,8 +9,8 @@ from treadle.core.spec import PartSpec
 from treadle.core.types import Json, ToolSpec
 from treadle.tools.context import ToolContext
 from treadle.tools.protocol import Tool, ToolLike
+from treadle.tools.read_result import NAME, ReadResult
 from treadle.tools.resolve import resolve_tools
-from treadle.tools.results import NAME, ReadResult
 from treadle.tools.schema.validation import ArgumentChecker
 from treadle.tools.toolbox import Toolbox
 

@@ -29,9 +29,8 @@ from treadle.loop.calls.workbench import Workbench
 from treadle.loop.outbox import Collected
 from treadle.runs.trust import settle_trust
 from treadle.sandbox.in_memory import FilesId, MemorySandbox, SharedFiles
-from treadle.tools.demands import demands_of_tools
 from treadle.tools.protocol import Tool, ToolLike
-from treadle.tools.resolve import parts_of
+from treadle.tools.resolve import demands_of_tools, parts_of
 from treadle.tools.toolbox import Toolbox
 from treadle.trajectory.attempt import Attempt, Difference, Inner, RecordedRules
 from treadle.trajectory.implementations import Implementations, Unavailable

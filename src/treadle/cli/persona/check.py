@@ -12,7 +12,7 @@ EXAMPLES = (
 
 def check(file: PersonaFile) -> int:
     """Check the file of a persona and the skills and documents that it names, and print every mistake."""
-    from treadle.knowledge.personas.model import Persona
+    from treadle.knowledge.personas.persona import Persona
     from treadle.knowledge.surroundings import describe_persona
 
     persona = Persona.load(file)

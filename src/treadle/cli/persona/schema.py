@@ -11,7 +11,7 @@ EXAMPLES = (
 
 def schema() -> int:
     """Print the JSON Schema of a persona's file, which editors use to complete and check it."""
-    from treadle.knowledge.personas.model import persona_schema
+    from treadle.knowledge.personas.persona import persona_schema
 
     print_schema(persona_schema())
     return ExitCode.DONE

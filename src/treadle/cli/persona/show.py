@@ -19,9 +19,9 @@ PersonaFile: TypeAlias = Annotated[
 
 def show(file: PersonaFile) -> int:
     """Show the system message of a persona, and what it would start and send. Nothing is started."""
-    from treadle.knowledge.personas.demands import demands_of_persona
-    from treadle.knowledge.personas.model import Persona
+    from treadle.knowledge.personas.persona import Persona
     from treadle.knowledge.surroundings import describe_persona
+    from treadle.knowledge.trusted_files import demands_of_persona
 
     persona = Persona.load(file)
     text, report = describe_persona(persona)

@@ -12,9 +12,8 @@ EXAMPLES = (
 
 def trust(file: PersonaFile) -> int:
     """Trust a persona with its present content, as --trust does. If the content changes, you are asked again."""
-    from treadle.knowledge.personas.demands import demands_of_persona, digest_of
-    from treadle.knowledge.personas.model import Persona
-    from treadle.knowledge.trust import Trust, record_trust
+    from treadle.knowledge.personas.persona import Persona
+    from treadle.knowledge.trusted_files import Trust, demands_of_persona, digest_of, record_trust
 
     persona = Persona.load(file)
     record_trust("persona", digest_of(persona), Trust.TRUSTED, persona.name)

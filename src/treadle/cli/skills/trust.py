@@ -7,7 +7,7 @@ import typer
 from treadle.cli.exit import ExitCode
 from treadle.cli.skills.find import Folders, SkillName, find_skill
 from treadle.cli.terminal.output import print_note
-from treadle.knowledge.trust import Trust, record_trust
+from treadle.knowledge.trusted_files import Trust, record_trust
 
 EXAMPLES = (
     "treadle skills trust csv-report --skills ./skills",

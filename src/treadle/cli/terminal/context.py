@@ -3,7 +3,7 @@
 import msgspec
 
 from treadle.cli.terminal.output import clean, print_lines, shorten, stdout, write_count
-from treadle.context.view import LeftOut, SeenMessage, view_step
+from treadle.context.step_view import LeftOut, SeenMessage, view_step
 from treadle.core.types import Message
 from treadle.journal.protocol import Journal
 

@@ -6,7 +6,7 @@ import msgspec
 
 from treadle.cli.terminal.output import print_note
 from treadle.core.types import ToolSpec
-from treadle.tools.schema.definitions import Loss, Shape, write_definitions
+from treadle.tools.schema.tool_definitions import Loss, Shape, write_definitions
 
 MAX_NAMED = 5
 """The most tools that one remark names."""

@@ -13,7 +13,7 @@ from treadle.cli.terminal.view import View
 from treadle.core.errors import ConfigError
 from treadle.core.questions import Answer, Answerable, Question
 from treadle.core.types import Json
-from treadle.tools.schema.output import find_output_fault
+from treadle.tools.schema.answer_schema import find_output_fault
 
 if TYPE_CHECKING:
     from rich.console import Console

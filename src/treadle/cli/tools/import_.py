@@ -16,7 +16,7 @@ from treadle.core.documents import decode_document, is_yaml_name
 from treadle.core.errors import ConfigError
 from treadle.core.types import ToolSpec
 from treadle.export.whole import write_whole
-from treadle.tools.schema.definitions import Shape, parse_definitions, read_definitions
+from treadle.tools.schema.tool_definitions import Shape, parse_definitions, read_definitions
 
 EXAMPLES = (
     "treadle tools import 'mcp:npx -y some-server' -o tools.json",

@@ -11,7 +11,7 @@ from treadle.cli.terminal.bar import spinner
 from treadle.cli.terminal.output import clean, print_json, print_lines, print_note, stdout
 from treadle.core.errors import ConfigError
 from treadle.core.types import ToolSpec
-from treadle.tools.schema.definitions import Shape
+from treadle.tools.schema.tool_definitions import Shape
 
 EXAMPLES = (
     "treadle tools list --tools files --tools python",

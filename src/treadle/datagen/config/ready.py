@@ -17,7 +17,7 @@ from treadle.export.parquet import require_arrow
 from treadle.models.protocol import Model, has_price
 from treadle.runs.task import task_set
 from treadle.tools.resolve import resolve_tools
-from treadle.tools.schema.definitions import parse_definitions
+from treadle.tools.schema.tool_definitions import parse_definitions
 
 
 def find_obstacles(config: Config, leaves: int | None = None) -> list[Problem]:

@@ -5,7 +5,7 @@ from typing import Any
 from treadle.core.masking import MASK, is_secret_name
 from treadle.core.types import Json
 from treadle.models.config.part import is_secret_url
-from treadle.tools.parts import may_hold_secret
+from treadle.tools.toolset_parts import may_hold_secret
 
 
 def hide_secrets(value: dict[str, Json]) -> dict[str, Json]:
