@@ -102,7 +102,7 @@ def generate(
 
     if is_schema:
         from treadle.cli.terminal.output import print_schema
-        from treadle.datagen.config.schema import schema
+        from treadle.datagen.config.config_schema import schema
 
         print_schema(schema())
         return ExitCode.DONE

@@ -15,7 +15,7 @@ from treadle.cli.options.complete import complete_row_format
 from treadle.cli.terminal.bar import bar
 from treadle.cli.terminal.output import print_json, print_lines, print_note, write_count
 from treadle.core.errors import ConfigError, ExportError
-from treadle.datagen.dataset.folder import Folder
+from treadle.datagen.dataset.dataset_folder import DatasetFolder
 from treadle.export import FORMATS, Row, encode_row, find_losses, read_row
 from treadle.export.exporter import LINES
 from treadle.export.files import detect_format, open_writer, read_objects
@@ -98,8 +98,8 @@ def convert(
 
 def _find(source: Path, out: Path | None, *, is_json: bool) -> Path:
     """Return the file or folder to read. Raises: `ConfigError` if it does not exist, or is the one to write."""
-    if source.is_dir() and Folder(source).rows.exists():
-        source = Folder(source).rows
+    if source.is_dir() and DatasetFolder(source).rows.exists():
+        source = DatasetFolder(source).rows
     if not source.exists():
         raise ConfigError(f"there is no file {str(source)!r}")
     if out is not None and out.exists() and out.resolve() == source.resolve():

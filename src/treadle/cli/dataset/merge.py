@@ -10,7 +10,7 @@ from treadle.cli.options import shared as o
 from treadle.cli.terminal.bar import spinner
 from treadle.cli.terminal.output import print_json, stdout, write_count
 from treadle.core.errors import ConfigError
-from treadle.datagen.dataset.merge import merge
+from treadle.datagen.dataset.merging import merge
 
 EXAMPLES = (
     "treadle dataset merge invoices returns --out shop",

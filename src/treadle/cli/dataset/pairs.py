@@ -14,7 +14,7 @@ from treadle.cli.options import shared as o
 from treadle.cli.terminal.bar import spinner
 from treadle.cli.terminal.output import print_lines, print_note, write_count
 from treadle.core.errors import ExportError
-from treadle.datagen.dataset.folder import Folder
+from treadle.datagen.dataset.dataset_folder import DatasetFolder
 from treadle.export.preferences import find_pairs, write_pair
 from treadle.export.whole import write_whole
 from treadle.journal.protocol import Journal
@@ -57,7 +57,7 @@ def pairs(
     is_dataset = folder.is_dir()
     values = _read_values(folder) if is_dataset else {}
     skips: Counter[str] = Counter()
-    with closing(open_existing(str(Folder(folder).journal) if is_dataset else source)) as journal:
+    with closing(open_existing(str(DatasetFolder(folder).journal) if is_dataset else source)) as journal:
         lines = _write_lines(journal, values, is_whole, min_gap, skips)
         if out is None:
             print_lines(lines)

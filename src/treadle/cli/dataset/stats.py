@@ -7,7 +7,7 @@ from treadle.cli.options import shared as o
 from treadle.cli.options.datasets import DatasetPath
 from treadle.cli.terminal.bar import spinner
 from treadle.cli.terminal.output import clean, print_json, shorten, stdout, write_cost, write_count
-from treadle.datagen.dataset.stats import Stats, Summary, collect, describe
+from treadle.datagen.dataset.dataset_stats import Stats, Summary, collect, describe
 
 EXAMPLES = (
     "treadle dataset stats dataset",

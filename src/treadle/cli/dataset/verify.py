@@ -14,10 +14,10 @@ from treadle.cli.options.datasets import DatasetPath
 from treadle.cli.terminal.bar import bar
 from treadle.cli.terminal.output import print_error, print_json, stdout, write_count
 from treadle.core.errors import ConfigError
-from treadle.datagen.dataset.folder import Folder
+from treadle.datagen.dataset.dataset_folder import DatasetFolder
 
 if TYPE_CHECKING:
-    from treadle.datagen.dataset.verify import Checked
+    from treadle.datagen.dataset.verification import Checked
 
 EXAMPLES = (
     "treadle dataset verify dataset",
@@ -43,7 +43,7 @@ def verify(
     of the run; a row that claims to be verified must have all of its calls confirmed. The rows must be those that
     the ledger counts. The exit code is 1 if anything differs.
     """
-    from treadle.datagen.dataset.verify import Totals, check_ledger, verify_rows
+    from treadle.datagen.dataset.verification import Totals, check_ledger, verify_rows
 
     if journal is None:
         journal = _find_journal(path)
@@ -74,7 +74,7 @@ def _find_journal(path: Path) -> str:
         raise ConfigError(
             "--journal: give the journal with the runs of the rows, because FILE has none beside it"
         )
-    folder = Folder(path)
+    folder = DatasetFolder(path)
     if not folder.journal.exists() and folder.sources.exists():
         raise ConfigError(
             f"{str(path)!r} was merged, and the journals stayed with its sources; verify those, or give --journal"

@@ -14,8 +14,8 @@ from treadle.cli.jobs.execute import execute
 from treadle.cli.terminal.output import write_command, write_count
 from treadle.core.events import InferenceCompleted
 from treadle.core.types import Json
-from treadle.datagen.dataset.folder import Folder
-from treadle.datagen.dataset.verify import Totals, check_ledger, verify_rows
+from treadle.datagen.dataset.dataset_folder import DatasetFolder
+from treadle.datagen.dataset.verification import Totals, check_ledger, verify_rows
 from treadle.journal.protocol import Journal
 from treadle.journal.registry import open_journal
 
@@ -23,7 +23,7 @@ from treadle.journal.registry import open_journal
 class Outcome(Struct, frozen=True):
     """What the workers left."""
 
-    folder: Folder
+    folder: DatasetFolder
     wanted: int
     before: list[bytes]
     """The rows that were there after the kill."""
@@ -59,7 +59,7 @@ def _show_rows(view: DemoView, outcome: Outcome) -> bool:
     return kept == outcome.wanted
 
 
-def _show_verification(view: DemoView, folder: Folder) -> bool:
+def _show_verification(view: DemoView, folder: DatasetFolder) -> bool:
     """Make the calls of all rows again, and print how that compares."""
     totals = Totals()
     problems = list(check_ledger(folder.path))
@@ -98,7 +98,7 @@ def count_second_answers(journal: Journal) -> int:
     return again
 
 
-def _show_files(view: DemoView, folder: Folder) -> None:
+def _show_files(view: DemoView, folder: DatasetFolder) -> None:
     counts: Counter[str] = Counter()
     for path in folder.path.glob("*.*.jsonl"):
         _, name, _ = path.name.split(".")
@@ -112,7 +112,7 @@ def _show_files(view: DemoView, folder: Folder) -> None:
     view.result("report", f"{folder.report}, for a browser; the dataset card is {folder.card}")
 
 
-def show_next(view: DemoView, config: Path, folder: Folder) -> None:
+def show_next(view: DemoView, config: Path, folder: DatasetFolder) -> None:
     """Print commands to try, which work in the current folder."""
     view.section("Try next")
     activate = Path(sys.executable).with_name("activate")

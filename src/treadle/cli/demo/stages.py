@@ -14,7 +14,7 @@ from treadle.cli.exit import ExitCode
 from treadle.cli.terminal.output import write_command, write_count, write_seconds
 from treadle.core.errors import ConfigError
 from treadle.core.types import Json
-from treadle.datagen.dataset.folder import Folder
+from treadle.datagen.dataset.dataset_folder import DatasetFolder
 
 TOPIC = "Office automation for small companies"
 LATENCY_SECONDS, SLOW_SECONDS, SLOW_SHARE = 0.1, 0.6, 0.07
@@ -36,7 +36,7 @@ def run_demo(options: DemoOptions) -> int:
     """Run the demonstration, print it, and return the exit code. Raises: `TreadleError`."""
     view = DemoView(options.rows)
     config = options.out / "dataset.yaml"
-    folder = Folder(options.out / "dataset")
+    folder = DatasetFolder(options.out / "dataset")
     _prepare(options.out, folder)
     view.title(
         f"treadle demo · {options.rows} rows of training data from a topic, killed in the middle and continued",
@@ -51,7 +51,7 @@ def run_demo(options: DemoOptions) -> int:
     return ExitCode.DONE if is_good else ExitCode.FAILED
 
 
-def _prepare(out: Path, folder: Folder) -> None:
+def _prepare(out: Path, folder: DatasetFolder) -> None:
     """Remove the dataset that an earlier demo left. Raises: `ConfigError`."""
     try:
         out.mkdir(parents=True, exist_ok=True)
@@ -113,7 +113,7 @@ def _write_config(options: DemoOptions, url: str, path: Path) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _generate(options: DemoOptions, config: Path, folder: Folder, view: DemoView) -> Outcome:
+def _generate(options: DemoOptions, config: Path, folder: DatasetFolder, view: DemoView) -> Outcome:
     """Start a worker, kill it, and start the same command again."""
     kill_after = max(1, options.rows // 3) if options.kill_after is None else options.kill_after
     begin = time.monotonic()

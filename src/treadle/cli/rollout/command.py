@@ -166,7 +166,7 @@ def rollout(
         )
     if is_schema:
         from treadle.cli.terminal.output import print_schema
-        from treadle.rollout.load import schema
+        from treadle.rollout.rollout_config import schema
 
         print_schema(schema())
         return ExitCode.DONE

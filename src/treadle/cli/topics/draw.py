@@ -13,8 +13,8 @@ from treadle.cli.terminal.output import print_bytes, print_note, write_count
 from treadle.cli.topics.files import File, read, refuse_existing
 from treadle.core.errors import ConfigError
 from treadle.datagen.topics.draw import draw_svg
-from treadle.datagen.topics.graph import TopicGraph
-from treadle.datagen.topics.mermaid import MAX_EDGES, draw_mermaid
+from treadle.datagen.topics.topic_files import MAX_EDGES, draw_mermaid
+from treadle.datagen.topics.topic_graph import TopicGraph
 from treadle.export.whole import whole_file
 
 EXAMPLES = (

@@ -9,8 +9,14 @@ import typer
 
 from treadle.cli.terminal.output import print_bytes, print_note, write_count
 from treadle.core.errors import ConfigError
-from treadle.datagen.topics.graph import TopicGraph
-from treadle.datagen.topics.store import TopicFormat, encode_topics, parse_topics, read_topics, save_topics
+from treadle.datagen.topics.topic_files import (
+    TopicFormat,
+    encode_topics,
+    parse_topics,
+    read_topics,
+    save_topics,
+)
+from treadle.datagen.topics.topic_graph import TopicGraph
 
 File: TypeAlias = Annotated[
     str,

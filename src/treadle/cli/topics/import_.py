@@ -3,7 +3,7 @@
 from treadle.cli.exit import ExitCode
 from treadle.cli.options import shared as o
 from treadle.cli.topics.files import File, Format, read, refuse_existing, write
-from treadle.datagen.topics.store import TopicFormat
+from treadle.datagen.topics.topic_files import TopicFormat
 
 EXAMPLES = (
     "treadle topics import topic_tree.jsonl -o topics.json",

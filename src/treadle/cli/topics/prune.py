@@ -9,8 +9,8 @@ from treadle.cli.options import shared as o
 from treadle.cli.terminal.output import print_note, write_count
 from treadle.cli.topics.files import File, read, refuse_existing, write
 from treadle.core.errors import ConfigError
-from treadle.datagen.topics.prune import find_topic
-from treadle.datagen.topics.prune import prune as prune_graph
+from treadle.datagen.topics.topic_graph import find_topic
+from treadle.datagen.topics.topic_graph import prune as prune_graph
 
 EXAMPLES = (
     "treadle topics prune topics.json --drop 'Sports > Cricket' -o fewer.json",

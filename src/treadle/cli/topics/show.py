@@ -8,8 +8,7 @@ from treadle.cli.exit import ExitCode
 from treadle.cli.options import shared as o
 from treadle.cli.terminal.output import clean, print_json, print_note, stdout
 from treadle.cli.topics.files import File, describe, read
-from treadle.datagen.topics.graph import Topic, TopicGraph
-from treadle.datagen.topics.prune import SEPARATOR
+from treadle.datagen.topics.topic_graph import SEPARATOR, Topic, TopicGraph
 
 if TYPE_CHECKING:
     from rich.text import Text

@@ -8,7 +8,7 @@ from pydantic import Field
 from treadle.core.events import SnapshotTaken
 from treadle.datagen.quality.protocol import BuiltinFilter, Candidate, Settings, Verdict
 from treadle.datagen.quality.transcripts import answers
-from treadle.datagen.scenarios.types import Kind
+from treadle.datagen.scenarios.scenario import Kind
 from treadle.runs.task import load_task
 from treadle.sandbox.memory import SharedFiles
 

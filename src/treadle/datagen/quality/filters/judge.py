@@ -3,10 +3,10 @@
 from msgspec.structs import replace
 
 from treadle.core.errors import ConfigError
-from treadle.datagen.config.model import Config
-from treadle.datagen.conversations.bill import labels
-from treadle.datagen.prompts import write_facts
+from treadle.datagen.config.generation_config import GenerationConfig
+from treadle.datagen.conversations.dialogue import labels
 from treadle.datagen.quality.protocol import Candidate, Filter, Resources, Settings, Verdict
+from treadle.datagen.scenarios.scenario import write_facts
 from treadle.models.protocol import Model
 from treadle.scoring.judge import make_judge, read_judgement, write_messages
 from treadle.workers.runners import HereRunner
@@ -37,7 +37,7 @@ class JudgeFilter(Filter[Settings]):
         self._model: Model = resources.judge
 
     @classmethod
-    def is_on(cls, config: Config) -> bool:
+    def is_on(cls, config: GenerationConfig) -> bool:
         """See `Filter.is_on`."""
         return config.quality.judge is not None
 

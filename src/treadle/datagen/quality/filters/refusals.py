@@ -6,7 +6,7 @@ from treadle.core.types import Role
 from treadle.datagen.quality.protocol import BuiltinFilter, Candidate, Settings, Verdict
 from treadle.datagen.quality.transcripts import answers, quote
 from treadle.datagen.scenarios.kinds import is_question, is_refusal
-from treadle.datagen.scenarios.types import Kind
+from treadle.datagen.scenarios.scenario import Kind
 
 _CANNOT = (
     r"(?:can(?:no|['’])?t|could(?: not|n['’]t)|am (?:not able|unable)"
