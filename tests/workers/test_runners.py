@@ -21,7 +21,7 @@ from treadle.runs.options import Given
 from treadle.testbed import named_oracle
 from treadle.testbed.server import serve
 from treadle.workers.protocol import Runner, RunnerOptions
-from treadle.workers.runners import RUNNERS, make_runner
+from treadle.workers.registry import RUNNERS, make_runner
 from treadle.workers.worker import Worker
 
 __all__ = ["gate"]

@@ -8,10 +8,10 @@ from treadle.core.errors import ConfigError, LeaseHeldError, RunExistsError, Run
 from treadle.core.state import Status
 from treadle.core.types import Fault, Json, Role, StopReason
 from treadle.journal.protocol import RunFilter
-from treadle.runs.answer import AnswerType
+from treadle.runs.agent_parts import AgentParts
+from treadle.runs.answer_type import AnswerType
 from treadle.runs.begin import run_task
 from treadle.runs.options import Given, StreamOptions
-from treadle.runs.parts import AgentParts
 from treadle.runs.resume import resume_run
 from treadle.runs.run import Run
 from treadle.runs.task import Task

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from treadle.core.budget import Allowance
 from treadle.core.errors import ConfigError, NotAskedError, RunNotFoundError, ToolError
 from treadle.core.events import Event, RunStarted, ToolStarted
-from treadle.core.narrowing import Item
+from treadle.core.events.narrowing import Item
 from treadle.core.policy import Policy
 from treadle.core.questions import Answer, Answerable, Question, open_questions
 from treadle.core.spec import PartSpec
@@ -24,14 +24,13 @@ from treadle.core.state import Status
 from treadle.core.types import Caller, Child, Effect, Json, Option, StopReason, ToolSpec
 from treadle.journal.protocol import Journal
 from treadle.loop.driver import Driver
-from treadle.runs.answer import AnswerType
+from treadle.runs.agent_parts import AGENT, AgentParts, read_agent
+from treadle.runs.answer_type import AnswerType
 from treadle.runs.begin import Beginning, begin
 from treadle.runs.drive import drive
 from treadle.runs.options import Given, ResumeOptions
-from treadle.runs.parts import AgentParts
 from treadle.runs.resume import resume_run
 from treadle.runs.run import Run
-from treadle.runs.spec import AGENT, read_agent
 from treadle.tools.context import ToolContext
 from treadle.tools.function.tool import check_tool_name
 from treadle.tools.protocol import Decision, ToolOutput

@@ -37,7 +37,7 @@ from treadle.rollout.stored import rebuild
 from treadle.rollout.versions import Known, Sampled, Versions
 from treadle.rollout.work import GroupWork, Made
 from treadle.workers.protocol import Runner, RunnerOptions
-from treadle.workers.runners import HereRunner, make_runner
+from treadle.workers.registry import HereRunner, make_runner
 
 _REFRESH_SECONDS = 0.5
 """How often the counts are refreshed while nothing happens."""

@@ -26,13 +26,10 @@ from treadle.loop.driver import Driver
 from treadle.loop.outbox import DONE
 from treadle.loop.wayout import see_through
 from treadle.models.protocol import Model, has_price
-from treadle.runs.answer import AnswerType
-from treadle.runs.options import (
-    Given,
-)
-from treadle.runs.parts import AgentParts
+from treadle.runs.agent_parts import AgentParts, path_of
+from treadle.runs.answer_type import AnswerType
+from treadle.runs.options import Files, Given
 from treadle.runs.run import Run
-from treadle.runs.spec import Files, path_of
 from treadle.runs.task import Task
 from treadle.runs.turns import next_queued, open_turn, write_back
 from treadle.sandbox.protocol import Sandbox
@@ -161,7 +158,7 @@ async def _warm_up(agent: AgentParts) -> None:
 
 async def restore(journal: Journal, state: State) -> Sandbox:
     """Return a sandbox with the files and tool states of `state`, read from the journal."""
-    from treadle.sandbox.memory import MemorySandbox
+    from treadle.sandbox.in_memory import MemorySandbox
 
     if not state.files and not state.tool_states:
         return MemorySandbox.restore({}, journal.read_stored)

@@ -13,6 +13,7 @@ from treadle.core.types import (
     Parent,
     Role,
 )
+from treadle.runs.agent_parts import AgentParts
 from treadle.runs.begin import make_run_id
 from treadle.runs.drive import (
     Terms,
@@ -28,7 +29,6 @@ from treadle.runs.options import (
     ForkOptions,
     Given,
 )
-from treadle.runs.parts import AgentParts
 from treadle.runs.resume import load_task_of, resumed
 from treadle.runs.run import Run
 from treadle.runs.task import Task

@@ -23,12 +23,12 @@ from treadle.loop.calls.workbench import Workbench
 from treadle.loop.driver import Driver
 from treadle.loop.wayout import see_through
 from treadle.models.scripted import ScriptedModel
+from treadle.runs.agent_parts import AgentParts
 from treadle.runs.drive import Terms, drive, make_driver, restore, spec_for, warm_up
 from treadle.runs.options import (
     Given,
     ResumeOptions,
 )
-from treadle.runs.parts import AgentParts
 from treadle.runs.run import Run
 from treadle.runs.task import Task, load_task
 from treadle.runs.trust import require_trust

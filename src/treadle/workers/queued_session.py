@@ -9,15 +9,15 @@ from treadle.agent.agent import Agent
 from treadle.agent.once import given_for
 from treadle.agent.session import Session
 from treadle.core.errors import RunExistsError
-from treadle.core.narrowing import Event
+from treadle.core.events.narrowing import Event
 from treadle.core.types import Message, Role, StopReason, Usage
 from treadle.journal.protocol import QUEUE
 from treadle.loop.wayout import see_through
+from treadle.runs.agent_parts import refuse_missing
 from treadle.runs.begin import Beginning, begin
 from treadle.runs.options import SessionOptions
 from treadle.runs.resume import go_on, reopen
 from treadle.runs.run import Run
-from treadle.runs.spec import refuse_missing
 from treadle.runs.turns import open_turn
 
 

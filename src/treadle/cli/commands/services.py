@@ -31,10 +31,11 @@ from treadle.core.errors import ConfigError
 from treadle.core.masking import hide_password
 from treadle.core.registry import did_you_mean
 from treadle.journal.protocol import DEFAULT_QUEUE
+from treadle.runs.retries import RetryPolicy
 from treadle.telemetry.configured import configured_hooks
-from treadle.testbed.engine import ENGINES, EngineKind, EngineSettings, export_tokenizer
-from treadle.testbed.server import Failure, serve
-from treadle.testbed.server.app import OracleApp
+from treadle.testbed.engines import ENGINES, EngineKind, EngineSettings, export_tokenizer
+from treadle.testbed.server import FailureMode, serve
+from treadle.testbed.server.oracle_app import OracleApp
 from treadle.workers.protocol import RunnerOptions
 from treadle.workers.queued import Report
 from treadle.workers.worker import Worker
@@ -76,7 +77,7 @@ def worker(
         treadle worker --journal runs.db
         treadle worker --journal postgres://me@db.example/runs --queue nightly --window 256
     """
-    options = RunnerOptions(queue=queue, window=window, retries=retries)
+    options = RunnerOptions(queue=queue, window=window, retries=RetryPolicy(attempts=retries + 1))
 
     report = take_stdout() if is_json else None
 
@@ -126,13 +127,15 @@ async def _report(working: Worker, report: Callable[[Report], None]) -> None:
 _ENGINE = "Engine"
 
 
-def _read_failures(names: Sequence[str]) -> tuple[Failure, ...]:
+def _read_failures(names: Sequence[str]) -> tuple[FailureMode, ...]:
     """Return the kinds of failures with these names. Raises: `ConfigError`."""
     for name in names:
-        if name not in list(Failure):
-            hint = did_you_mean(name, list(Failure)) or ";"
-            raise ConfigError(f"there is no --failure-kind {name!r}{hint} the kinds are {', '.join(Failure)}")
-    return tuple(map(Failure, names))
+        if name not in list(FailureMode):
+            hint = did_you_mean(name, list(FailureMode)) or ";"
+            raise ConfigError(
+                f"there is no --failure-kind {name!r}{hint} the kinds are {', '.join(FailureMode)}"
+            )
+    return tuple(map(FailureMode, names))
 
 
 def _rate(help: str) -> OptionHelp:
@@ -151,7 +154,7 @@ _SERVER = FieldOptions(
         ),
         "failure_rate": _rate("How often the server fails instead of answering"),
         "failure_kinds": OptionHelp(
-            f"How the server fails: {', '.join(Failure)}. May be repeated. Default: rate_limit (429) and "
+            f"How the server fails: {', '.join(FailureMode)}. May be repeated. Default: rate_limit (429) and "
             "overloaded (503).",
             ("--failure-kind",),
             "KIND",
