@@ -22,7 +22,7 @@ if TYPE_CHECKING:
         TreadleError,
         UntrustedError,
     )
-    from treadle.core.narrowing import Ephemeral, Event
+    from treadle.core.events.narrowing import Ephemeral, Event
     from treadle.core.policy import Approval, InDoubt, Policy, ToolLimits
     from treadle.core.questions import Answer, Question
     from treadle.core.replay import Replay
@@ -67,8 +67,8 @@ _WHERE = {
     "ConfigError": "treadle.core.errors",
     "Decision": "treadle.tools.protocol",
     "Effect": "treadle.core.types",
-    "Ephemeral": "treadle.core.narrowing",
-    "Event": "treadle.core.narrowing",
+    "Ephemeral": "treadle.core.events.narrowing",
+    "Event": "treadle.core.events.narrowing",
     "EventLogger": "treadle.trajectory.turns",
     "ExportError": "treadle.core.errors",
     "Fault": "treadle.core.types",

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from treadle.agent.run_stream import RunStream
 from treadle.agent.sync import block, iterate_blocking
 from treadle.core.errors import ConfigError, UntrustedError
-from treadle.core.narrowing import Item
+from treadle.core.events.narrowing import Item
 from treadle.core.policy import Policy
 from treadle.core.registry import check_options
 from treadle.core.replay import Replay, replay

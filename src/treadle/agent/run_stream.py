@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Any, Generic, NoReturn
 
-from treadle.core.narrowing import Item
+from treadle.core.events.narrowing import Item
 from treadle.loop.listener import Emit
 from treadle.loop.wayout import see_through
 from treadle.runs.options import check_text

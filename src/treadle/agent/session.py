@@ -11,7 +11,7 @@ from treadle.agent.run_stream import RunStream
 from treadle.agent.sync import block
 from treadle.core.errors import ConfigError, RunExistsError, RunNotFoundError, UnsupportedPartError
 from treadle.core.events import ContextCompacted, TurnStarted
-from treadle.core.narrowing import Event
+from treadle.core.events.narrowing import Event
 from treadle.core.questions import Answerable
 from treadle.core.registry import check_options
 from treadle.core.state import Status, clone

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from treadle.core.budget import Allowance
 from treadle.core.errors import ConfigError, NotAskedError, ToolError
 from treadle.core.events import Event, RunStarted, ToolStarted
-from treadle.core.narrowing import Item
+from treadle.core.events.narrowing import Item
 from treadle.core.policy import Policy
 from treadle.core.questions import Answer, Answerable, Question, open_questions
 from treadle.core.spec import PartSpec

@@ -6,11 +6,11 @@ from typing import Any
 
 from treadle.agent.agent import Agent
 from treadle.core import events as e
-from treadle.core.narrowing import Event
+from treadle.core.events.narrowing import Event
 from treadle.core.types import Parent
 from treadle.runs.ensure import ensure_run
 from treadle.runs.run import Run
-from treadle.tasks.draw import fraction
+from treadle.tasks.draws import fraction
 
 
 def find_fork_points(events: Sequence[Event]) -> list[int]:

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from treadle.core.errors import ConfigError
 from treadle.core.events import ToolCompleted
-from treadle.core.narrowing import Event
+from treadle.core.events.narrowing import Event
 from treadle.core.questions import Question, open_questions, to_question
 from treadle.core.spec import AgentSpec
 from treadle.core.state import State, Status, fold

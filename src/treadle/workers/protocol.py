@@ -6,7 +6,7 @@ from typing import Any, Protocol, Unpack
 from msgspec import Struct
 
 from treadle.agent.agent import Agent
-from treadle.core.narrowing import Event
+from treadle.core.events.narrowing import Event
 from treadle.journal.protocol import DEFAULT_QUEUE, Journal
 from treadle.runs.options import SessionOptions, StreamOptions
 from treadle.runs.retries import RetryPolicy

@@ -8,7 +8,7 @@ from typing import Any, cast
 from treadle.agent.agent import Agent
 from treadle.agent.session import Session
 from treadle.core.errors import RunExistsError
-from treadle.core.narrowing import Event
+from treadle.core.events.narrowing import Event
 from treadle.core.types import StopReason, Usage
 from treadle.journal.protocol import QUEUE
 from treadle.runs.agent_parts import refuse_missing
