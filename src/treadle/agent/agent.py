@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, Generic, Unpack, overload
 
 from msgspec.structs import replace
 
-from treadle.agent.batch import BatchWork, check_batch_id, split_options
 from treadle.agent.run_stream import RunStream
 from treadle.agent.sync import block, iterate_blocking
 from treadle.core.errors import ConfigError, UntrustedError
@@ -33,6 +32,7 @@ from treadle.runs.answer_type import AnswerType, answer_type
 from treadle.runs.batch import Batch
 from treadle.runs.begin import run_task
 from treadle.runs.deliver import Driven
+from treadle.runs.ensure import batch_work
 from treadle.runs.fork import fork_run
 from treadle.runs.options import (
     AgentOptions,
@@ -340,9 +340,10 @@ class Agent(Generic[T_co]):
         raises. All other runs are then cancelled, and can be resumed.
         """
         check_options(options, BatchOptions.__optional_keys__, "run_many")
-        check_batch_id(options.get("batch_id"))
-        given = self._given(options, schema)
-        work = BatchWork(self, given, given.answer, options.get("batch_id"), split_options(options))
+        batch_id = options.get("batch_id")
+        if batch_id is not None and not (isinstance(batch_id, str) and batch_id):
+            raise ConfigError(f"batch_id is {batch_id!r}; give a text that is not empty, or leave it out")
+        work = batch_work(self, self._given(options, schema), batch_id, options)
         return Batch(work, tasks, options.get("window", 64))
 
     @overload
