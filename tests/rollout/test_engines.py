@@ -14,7 +14,7 @@ from tests.testbed.threaded import ThreadedServer
 from treadle.rollout import Rollouts
 from treadle.rollout.rollout_folder import read_groups, read_stored
 from treadle.rollout.rollout_progress import Notice, Progress
-from treadle.testbed.engine import ENGINES, EngineSettings
+from treadle.testbed.engines import ENGINES, EngineSettings
 
 
 class Engine(ThreadedServer):

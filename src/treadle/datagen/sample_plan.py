@@ -17,7 +17,7 @@ from treadle.datagen.scenarios.kinds import plan_difficulty, plan_kind
 from treadle.datagen.scenarios.scenario import Kind, SampleSpec
 from treadle.datagen.topics.topic_graph import Topic
 from treadle.jobs.ledger import Counts, Item
-from treadle.tasks.draw import Draw
+from treadle.tasks.draws import Draw
 
 
 class Plan:

@@ -10,20 +10,20 @@ from msgspec.structs import replace
 
 from treadle.agent.agent import Agent
 from treadle.core import events as e
-from treadle.core.errors import RunExistsError
-from treadle.core.narrowing import Event
-from treadle.core.types import FinishReason, StopReason, Usage
+from treadle.core.events.codec import Event
+from treadle.core.types import FinishReason, Parent, StopReason, Usage
 from treadle.export.groups import Group, Rollout
 from treadle.export.runs import make_group, read_rollout
 from treadle.journal.protocol import Journal
 from treadle.rollout.group_plan import GroupSpec
 from treadle.rollout.rollout_config import RolloutConfig
 from treadle.rollout.versions import Sampled, read_sampled
+from treadle.runs.ensure import ensure_run
 from treadle.runs.run import Run
 from treadle.scoring.advantages import compute_advantages
 from treadle.scoring.grade import total_reward
 from treadle.scoring.registry import read_rewards
-from treadle.tasks.draw import fraction
+from treadle.tasks.draws import fraction
 
 _LIMITS = frozenset(
     (
@@ -135,10 +135,7 @@ async def fork_once(agent: Agent[Any], root: Run[Any], run_id: str, *, seed: int
     """
     points = find_fork_points(root.events) or [_first_step(root.events)]
     at = points[int(fraction(seed, run_id, "fork") * len(points))]
-    try:
-        return await agent.fork(root.run_id, at, new_run_id=run_id)
-    except RunExistsError:
-        return await agent.resume(run_id)
+    return await ensure_run(agent, run_id, Parent(root.run_id, at))
 
 
 def _first_step(events: Sequence[Event]) -> int:

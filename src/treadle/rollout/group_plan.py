@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from treadle.jobs.ledger import Counts, Entry, Item
 from treadle.rollout.rollout_config import Curriculum, RolloutConfig
-from treadle.tasks.draw import Draw, fraction
+from treadle.tasks.draws import Draw, fraction
 
 
 class GroupSpec(Struct, frozen=True):

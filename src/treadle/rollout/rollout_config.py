@@ -32,7 +32,7 @@ from treadle.scoring.registry import make_scorers, read_rewards
 from treadle.tools.parts import reference_of
 from treadle.trajectory.tokens.drift import Decode
 from treadle.trajectory.tokens.masks import make_mask
-from treadle.workers.runners import RUNNERS
+from treadle.workers.registry import RUNNERS
 
 
 class Curriculum(ConfigSection):

@@ -11,7 +11,7 @@ from treadle.datagen.config.generation_config import GenerationConfig
 from treadle.datagen.dataset.card import hub_license, kaggle_license, write_card
 from treadle.datagen.dataset.dataset_folder import DatasetFolder
 from treadle.datagen.dataset.splits import write_splits
-from treadle.datagen.quality.protocol import Verdict
+from treadle.datagen.quality.protocol import FilterVerdict
 
 SECRET = "sk-0123456789abcdef"
 
@@ -52,7 +52,7 @@ def test_the_metadata_leads_to_the_files_of_the_splits(tmp_path: Path) -> None:
 def test_the_numbers_and_the_author_are_told(tmp_path: Path) -> None:
     folder = made.plain_folder(tmp_path / "d", 20, rejected=3)
     with DatasetFolder(folder).rejected.open("ab") as file:
-        file.write(made.encode(made.plain_row(90), Verdict("near_duplicates", False, "like s000001")))
+        file.write(made.encode(made.plain_row(90), FilterVerdict("near_duplicates", False, "like s000001")))
     _, text = write(folder, configured())
     assert "All rows were written by Treadle's built-in teacher, and not by a language model" in text
     assert "20 of the 20 rows with tool calls are verified" in text

@@ -19,7 +19,7 @@ from treadle.datagen.topics.topic_files import (
     save_topics,
 )
 from treadle.datagen.topics.topic_graph import Origin, Topic, TopicGraph, clean_topic, topic_id
-from treadle.tasks.draw import Draw
+from treadle.tasks.draws import Draw
 
 TEXTS = st.text(min_size=1, max_size=12).map(clean_topic).filter(bool)
 ORIGIN = Origin(dataset="d", model="m", seed=1, degree=2, depth=2, similarity=0.85, merged=3)

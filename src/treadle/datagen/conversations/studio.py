@@ -26,7 +26,7 @@ from treadle.models.protocol import Model, Watch, estimate_cost_usd
 from treadle.models.wrappers.wrapper import Wrapper
 from treadle.tools.protocol import Tool
 from treadle.workers.protocol import Runner
-from treadle.workers.runners import HereRunner
+from treadle.workers.registry import HereRunner
 
 OnStep: TypeAlias = Callable[[str, str], None]
 """A function that is called with the id of a sample and one line about its newest message, call or result."""

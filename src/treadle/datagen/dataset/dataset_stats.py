@@ -16,7 +16,7 @@ from msgspec import Struct, field
 from treadle.core.types import Message, Role
 from treadle.datagen.dataset.dataset_folder import DatasetFolder
 from treadle.datagen.dataset.entries import Entry, read_entries
-from treadle.datagen.quality.protocol import Verdict
+from treadle.datagen.quality.protocol import FilterVerdict
 from treadle.datagen.topics.topic_files import load_topics
 from treadle.datagen.topics.topic_graph import TopicGraph
 from treadle.export.html.spread import Spread
@@ -138,7 +138,7 @@ class Stats(Struct, kw_only=True):
         """Count a rejected sample. All kept rows must have been counted before."""
         self.rejected += 1
         failed = [verdict for verdict in entry.verdicts if not verdict.is_passed]
-        for verdict in failed or [Verdict("(no filter)", is_passed=False)]:
+        for verdict in failed or [FilterVerdict("(no filter)", is_passed=False)]:
             self.rejections[verdict.filter] += 1
             reasons = self.reasons.setdefault(verdict.filter, Counter())
             if verdict.reason in reasons or len(reasons) < _MAX_REASONS:

@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from treadle.datagen.config.generation_config import Personas
 from treadle.datagen.scenarios.scenario import Persona
-from treadle.tasks.draw import fraction, pick
+from treadle.tasks.draws import fraction, pick
 
 
 class Population(Struct, frozen=True):
