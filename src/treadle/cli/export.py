@@ -19,8 +19,8 @@ from treadle.core.errors import ConfigError, ExportError
 from treadle.core.registry import did_you_mean
 from treadle.export import FORMATS, export_rows, load_row
 from treadle.export.exporter import wants_tokens
-from treadle.export.files import open_writer
-from treadle.export.runs import GroupBy
+from treadle.export.groups import GroupBy
+from treadle.export.row_files import open_writer
 from treadle.export.token_exporter import TOKEN_FORMATS
 from treadle.export.whole import write_whole
 from treadle.journal.jsonl import export_run

@@ -27,7 +27,7 @@ from treadle.cli.terminal.output import (
 from treadle.core.errors import JournalError
 from treadle.core.tally import Tally
 from treadle.journal.protocol import DAMAGED
-from treadle.telemetry.stats import Durations, Stats
+from treadle.telemetry.usage_stats import Durations, UsageStats
 
 EXAMPLES = (
     "treadle stats",
@@ -47,7 +47,7 @@ def stats(
 
     The latency of an inference includes its retries. A cost that is not known is never counted as 0.
     """
-    found, damaged = Stats(), []
+    found, damaged = UsageStats(), []
     with closing(open_existing(journal)) as opened, spinner("counting"):
         for info in iterate_runs(opened, selection.condition, status=selection.listed, limit=limit or None):
             try:
@@ -65,7 +65,7 @@ def stats(
     return ExitCode.FAILED if damaged else ExitCode.DONE
 
 
-def _print(found: Stats) -> None:
+def _print(found: UsageStats) -> None:
     if not found.runs:
         print_note("no such runs")
         return

@@ -25,7 +25,7 @@ from treadle.journal.protocol import Journal
 from treadle.runs.run import Run
 
 if TYPE_CHECKING:
-    from treadle.trajectory.verify import Verification
+    from treadle.trajectory.verification import Verification
 
 EXAMPLES = (
     "treadle verify --all",
@@ -71,7 +71,7 @@ def _verify(
     is_json: bool,
 ) -> int:
     """Verify runs, print each, and return the exit code."""
-    from treadle.trajectory.verify import verify_run
+    from treadle.trajectory.verification import verify_run
 
     _refuse_strange_tools(journal, run_ids, tools or ())
     found: list[Verification] = []

@@ -16,7 +16,7 @@ from treadle.cli.options import shared as o
 from treadle.cli.terminal.output import print_error, print_note, take_stdout, write_count
 from treadle.core.masking import hide_password
 from treadle.journal.protocol import DEFAULT_QUEUE
-from treadle.telemetry.configured import configured_hooks
+from treadle.telemetry.turn_log import configured_hooks
 from treadle.workers.protocol import RunnerOptions
 from treadle.workers.queued import Report
 from treadle.workers.worker import Worker

@@ -17,9 +17,8 @@ from treadle.cli.terminal.output import print_json, print_lines, print_note, wri
 from treadle.core.errors import ConfigError, ExportError
 from treadle.datagen.dataset.folder import Folder
 from treadle.export import FORMATS, Row, encode_row, find_losses, read_row
-from treadle.export.exporter import LINES
-from treadle.export.files import detect_format, open_writer, read_objects
-from treadle.export.losses import find_unread
+from treadle.export.exporter import LINES, find_unread
+from treadle.export.row_files import detect_format, open_writer, read_objects
 
 EXAMPLES = (
     "treadle dataset convert dataset --to sharegpt -o train.jsonl",

@@ -10,8 +10,7 @@ from treadle.cli.jobs.journals import Apart
 from treadle.cli.terminal.output import print_lines, print_note, write_count
 
 if TYPE_CHECKING:
-    from treadle.export.groups import Group
-    from treadle.export.runs import Tally
+    from treadle.export.groups import ExportedTokens, Group
     from treadle.export.token_exporter import LossMask
     from treadle.journal.protocol import Journal
 
@@ -36,11 +35,11 @@ def export_tokens(
     """Write the groups of runs, say whether every sampled token is in them once, and return whether there are
     any."""
     from treadle.core.errors import ExportError
-    from treadle.export.runs import GroupBy, Tally, find_groups
+    from treadle.export.groups import ExportedTokens, GroupBy, find_groups
+    from treadle.export.row_files import open_group_writer
     from treadle.export.token_exporter import export_groups
-    from treadle.export.token_files import open_group_writer
 
-    tally, count = Tally(), 0
+    tally, count = ExportedTokens(), 0
     groups: dict[str, list[str]] = {}
     for run_id in run_ids:
         with apart.guard(run_id):
@@ -68,11 +67,11 @@ def export_tokens(
 def _load(
     journal: "Journal",
     groups: dict[str, list[str]],
-    tally: "Tally",
+    tally: "ExportedTokens",
     reward: str | None,
     on_skip: Callable[[str, str], None],
 ) -> "Iterator[Group]":
-    from treadle.export.runs import load_groups
+    from treadle.export.groups import load_groups
     from treadle.scoring.advantages import group_relative
 
     for found in load_groups(journal, groups, tally, reward=reward, advantages=group_relative):
@@ -83,8 +82,8 @@ def _load(
 
 
 def _make_mask(journal: "Journal", run_ids: Sequence[str], text: str) -> "LossMask":
-    from treadle.trajectory.tokens.decoders import load_decoders
     from treadle.trajectory.tokens.masks import make_mask
+    from treadle.trajectory.tokens.token_texts import load_decoders
 
     if text == "all":
         return make_mask(text)

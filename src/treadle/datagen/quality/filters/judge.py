@@ -8,7 +8,7 @@ from treadle.datagen.conversations.bill import labels
 from treadle.datagen.prompts import write_facts
 from treadle.datagen.quality.protocol import Candidate, Filter, Resources, Settings, Verdict
 from treadle.models.protocol import Model
-from treadle.scoring.judge import make_judge, read_judgement, write_messages
+from treadle.scoring.rubric import make_judge, read_judgement, write_messages
 from treadle.workers.runners import HereRunner
 
 

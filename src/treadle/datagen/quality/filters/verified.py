@@ -5,8 +5,7 @@ from typing import Literal
 from treadle.core.types import Json
 from treadle.datagen.quality.protocol import BuiltinFilter, Candidate, Resources, Settings, Verdict
 from treadle.sandbox.memory import SharedFiles
-from treadle.trajectory.implementations import Implementations
-from treadle.trajectory.verify import verify_events
+from treadle.trajectory.verification import Implementations, verify_events
 
 
 class VerifiedSettings(Settings):

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from typing import Annotated, Any
 
 import msgspec
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, ConfigDict, Field
 
 from treadle.agent.agent import Agent
 from treadle.agent.once import run_once
@@ -25,19 +25,21 @@ _MAX_CHARS = 4000
 """How much of each message the judge reads."""
 
 
-class Judgement(BaseModel):
+class RubricJudgement(BaseModel):
     """A judge's answer."""
+
+    model_config = ConfigDict(title="Judgement")
 
     score: Annotated[float, Field(ge=0, le=1)]
     reason: str
 
 
-def make_judge(model: Model, journal: Journal) -> Agent[Judgement]:
+def make_judge(model: Model, journal: Journal) -> Agent[RubricJudgement]:
     """Return the agent that grades conversations."""
-    return Agent(model, instructions=_INSTRUCTIONS, schema=Judgement, journal=journal)
+    return Agent(model, instructions=_INSTRUCTIONS, schema=RubricJudgement, journal=journal)
 
 
-def read_judgement(run: Run[Judgement]) -> Judgement:
+def read_judgement(run: Run[RubricJudgement]) -> RubricJudgement:
     """Return the judgement of a judge's run. Raises: `ServerError` if it has none."""
     if run.error is not None or run.stop_reason != "completed":
         raise ServerError(
