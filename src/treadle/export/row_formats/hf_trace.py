@@ -1,4 +1,4 @@
-"""The row format `hf_trace`: sessions that the trace viewer of the Hugging Face Hub shows, each in its own file.
+"""The row format `hf_trace`: sessions, each in its own file, for the trace viewer of the Hugging Face Hub.
 
 Source: Hugging Face Hub documentation, "Session Traces Format" (Session Trace Simple Format), August 2026: a header
 line with `type`, `harness` and `id`, then a line for each message. The viewer ignores further keys of the header;
@@ -20,7 +20,7 @@ _MAX_NAME = 80
 
 
 class HfTraceRows:
-    """The row format `hf_trace`: sessions, each in its own file, that the trace viewer of the Hugging Face Hub shows."""
+    """The row format `hf_trace`: sessions, each in its own file, for the trace viewer of the Hugging Face Hub."""
 
     has_reasoning = True
     has_own_files = True
