@@ -82,7 +82,7 @@ def init(
 
     The file has named models, fallbacks and limits. Editors use the schema to complete and check it.
     """
-    from treadle.models.config.file import FILE_NAMES, VARIABLE, config_schema
+    from treadle.models.config.toml_file import FILE_NAMES, VARIABLE, config_schema
 
     if os.path.lexists(path) and not is_forced:
         raise ConfigError(f"{str(path)!r} exists; --force replaces it")

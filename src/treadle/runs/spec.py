@@ -62,13 +62,6 @@ def read_mount(path: str | Path) -> Mapping[str, bytes]:
     return mount
 
 
-def make_model(part: PartSpec, api_key: str | None = None) -> Model:
-    """Return the model that `part` names. Raises: `ConfigError` if it cannot be built."""
-    from treadle.models.config.file import model_from_part
-
-    return model_from_part(part, api_key=api_key)
-
-
 def make_toolbox(tools: Iterable[ToolLike]) -> Toolbox:
     """Return a toolbox of `tools`. Raises: `ConfigError` if one cannot be loaded, or two have the same name."""
     items = list(tools)

@@ -13,7 +13,7 @@ from treadle.core.errors import ConfigError, ServerError
 from treadle.core.fence import fence
 from treadle.core.types import Json, Message, Role
 from treadle.journal.protocol import Journal
-from treadle.models.protocol import Model, identity_of, load_model
+from treadle.models.protocol import Model, identity_of
 from treadle.runs.run import Run
 from treadle.scoring.protocol import Score, Subject
 
@@ -63,7 +63,11 @@ class JudgeScorer:
         if not isinstance(rubric, str) or not rubric.strip():
             raise ConfigError(f"the rubric of the reward {name!r} is {rubric!r}; write what a good run does")
         self.name = name
-        self._model = load_model(model) if isinstance(model, str) else model
+        if isinstance(model, str):
+            from treadle.models.config.recipe import make_model
+
+            model = make_model(model)
+        self._model = model
         self._rubric = rubric
         self._key = hashlib.sha256(f"{identity_of(self._model)}\n{rubric}".encode()).hexdigest()[:8]
 

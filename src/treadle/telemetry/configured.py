@@ -1,7 +1,7 @@
 """The hooks that the section `telemetry` of treadle.toml asks for."""
 
 from treadle.loop.hooks import Hook
-from treadle.models.config.file import load_config
+from treadle.models.config.recipe import load_config
 
 
 def configured_hooks() -> list[Hook]:

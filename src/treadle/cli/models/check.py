@@ -40,8 +40,8 @@ def check(
     answers. The command prints what works, what to write into treadle.toml, and the grade of the data that runs
     will have: token_exact, token_ids or text. The exit code is 1 if the endpoint does not answer.
     """
-    from treadle.models.config.file import load_config
     from treadle.models.config.probe import Prober
+    from treadle.models.config.recipe import load_config
 
     config = load_config()
 

@@ -13,11 +13,11 @@ from treadle.cli.exit import ExitCode
 from treadle.cli.options import shared as o
 from treadle.cli.terminal.output import clean, print_json, stdout
 from treadle.core.masking import hide_in_url
-from treadle.models.config.keys import where_is_key
 from treadle.models.config.presets import find_preset
+from treadle.models.config.stored_keys import where_is_key
 
 if TYPE_CHECKING:
-    from treadle.models.config.file import Config
+    from treadle.models.config.recipe import Config
     from treadle.models.config.tables import ModelTable
 
 EXAMPLES = (
@@ -44,7 +44,7 @@ class Listed(Struct, frozen=True, omit_defaults=True):
 
 def list_models(is_json: o.IsJson = False) -> int:
     """List the models of treadle.toml, and the providers for names such as provider:name."""
-    from treadle.models.config.file import load_config
+    from treadle.models.config.recipe import load_config
 
     config = load_config()
     models, known = list(_list_models(config)), list(_list_providers())
@@ -78,7 +78,7 @@ def _print(items: list[Listed]) -> None:
 
 
 def _list_models(config: "Config") -> Iterator[Listed]:
-    from treadle.models.config.build import split_name
+    from treadle.models.config.presets import split_name
 
     for name, table in config.file.models.items():
         provider, _ = split_name(table.model)
@@ -108,7 +108,7 @@ def _notes(table: "ModelTable") -> Iterator[str]:
 
 def _describe_price(table: "ModelTable") -> str:
     """Return the price of a million tokens, or `price unknown`."""
-    from treadle.models.config.build import split_name
+    from treadle.models.config.presets import split_name
 
     if table.price is not None:
         return f"${table.price.input_usd_per_million:g} in, ${table.price.output_usd_per_million:g} out"
@@ -130,7 +130,7 @@ def _describe_price(table: "ModelTable") -> str:
 
 
 def _list_providers() -> Iterator[Listed]:
-    from treadle.models.config.build import providers
+    from treadle.models.config.bare import providers
 
     for name, kind in providers().items():
         preset = find_preset(name)

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from treadle.cli.exit import ExitCode
 from treadle.cli.options import shared as o
 from treadle.cli.terminal.output import clean, print_json, stdout
-from treadle.models.config.file import load_config
+from treadle.models.config.recipe import load_config
 from treadle.models.wrappers.tiered import TieredModel
 from treadle.routing import choose, facts_of, make_router
 

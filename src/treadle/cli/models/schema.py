@@ -11,7 +11,7 @@ EXAMPLES = (
 
 def schema() -> int:
     """Print the JSON Schema of treadle.toml, which editors use to complete and check it."""
-    from treadle.models.config.file import config_schema
+    from treadle.models.config.toml_file import config_schema
 
     print_schema(config_schema())
     return ExitCode.DONE

@@ -10,8 +10,8 @@ from treadle.cli.options.complete import complete_provider
 from treadle.cli.terminal.output import print_note
 from treadle.core.errors import ConfigError
 from treadle.core.registry import did_you_mean
-from treadle.models.config.keys import delete_key, store_key, where_is_key
 from treadle.models.config.presets import find_preset, provider_names
+from treadle.models.config.stored_keys import delete_key, store_key, where_is_key
 
 EXAMPLES = (
     "treadle models set-key openai",

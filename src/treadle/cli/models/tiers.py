@@ -12,8 +12,7 @@ from treadle.cli.terminal.output import clean, print_json, print_note, stdout
 from treadle.core.errors import ConfigError, JournalError
 from treadle.core.types import Usage
 from treadle.journal.registry import DEFAULT_PATH, open_journal
-from treadle.models.config.file import Config, load_config
-from treadle.models.config.tiers import make_tier
+from treadle.models.config.recipe import Config, load_config
 from treadle.models.protocol import estimate_cost_usd
 from treadle.models.wrappers.tiered import QUALITY, find_nearest, window_of
 from treadle.routing import LATENCIES
@@ -87,7 +86,7 @@ def _list(config: Config) -> Iterator[ListedTier]:
             continue
         models = (table.model, *table.fallback)
         try:
-            tier = make_tier(config, name, {})
+            tier = config.tier(name)
         except ConfigError as error:
             yield ListedTier(name, models, missing=str(error))
             continue
