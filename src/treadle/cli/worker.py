@@ -16,6 +16,7 @@ from treadle.cli.options import shared as o
 from treadle.cli.terminal.output import print_error, print_note, take_stdout, write_count
 from treadle.core.masking import hide_password
 from treadle.journal.protocol import DEFAULT_QUEUE
+from treadle.runs.retries import RetryPolicy
 from treadle.telemetry.configured import configured_hooks
 from treadle.workers.protocol import RunnerOptions
 from treadle.workers.queued import Report
@@ -58,7 +59,7 @@ def worker(
 
     A worker that is stopped gives its runs back at once. If it dies, the other workers resume its runs.
     """
-    options = RunnerOptions(queue=queue, window=window, retries=retries)
+    options = RunnerOptions(queue=queue, window=window, retries=RetryPolicy(attempts=retries + 1))
 
     report = take_stdout() if is_json else None
 

@@ -4,8 +4,8 @@ from treadle.core.errors import ConfigError, UntrustedError
 from treadle.core.spec import AgentSpec
 from treadle.core.state import State
 from treadle.journal.protocol import Journal
+from treadle.runs.agent_parts import is_agent, read_agent
 from treadle.runs.run import Run
-from treadle.runs.spec import is_agent, read_agent
 
 _MAX_CHARS = 200
 """How many characters of a recorded call's arguments are quoted."""

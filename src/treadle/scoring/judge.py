@@ -8,12 +8,13 @@ import msgspec
 from pydantic import BaseModel, Field
 
 from treadle.agent.agent import Agent
-from treadle.agent.once import run_once
 from treadle.core.errors import ConfigError, ServerError
 from treadle.core.fence import fence
 from treadle.core.types import Json, Message, Role
 from treadle.journal.protocol import Journal
 from treadle.models.protocol import Model, identity_of
+from treadle.runs.ensure import ensure_run
+from treadle.runs.options import StreamOptions
 from treadle.runs.run import Run
 from treadle.scoring.protocol import Score, Subject
 
@@ -75,9 +76,9 @@ class JudgeScorer:
         """See `Scorer.score`. Raises: `ServerError` if the judge gave no judgement."""
         run = subject.run
         run_id = f"{run.run_id}-{self.name}-{self._key}"
-        metadata: dict[str, Json] = {"role": "judge", "run": run.run_id}
+        options: StreamOptions = {"metadata": {"role": "judge", "run": run.run_id}}
         judge = make_judge(self._model, subject.journal)
-        found = read_judgement(await run_once(judge, run_id, self._write(subject), metadata=metadata))
+        found = read_judgement(await ensure_run(judge, run_id, self._write(subject), options=options))
         return Score(found.score, found.reason)
 
     def _write(self, subject: Subject) -> str:

@@ -13,7 +13,7 @@ from treadle.models.config.bare import ModelConfig
 from treadle.models.protocol import Model, Watch
 from treadle.runs.task import Task
 from treadle.tasks.solver import Solvable, Solver
-from treadle.testbed.completion import deliver, digest, make_completion
+from treadle.testbed.built_in import deliver, digest, make_completion
 from treadle.testbed.play import Manner, play
 
 REASONING_RATE = 0.6

@@ -18,9 +18,9 @@ from treadle.core.types import Json
 from treadle.journal.protocol import Journal
 from treadle.loop.hooks import Hooks
 from treadle.models.protocol import Model
+from treadle.runs.options import Files
 from treadle.runs.resume import load_task_of
 from treadle.runs.run import Run
-from treadle.runs.spec import Files
 from treadle.runs.trust import demands_of, settle_trust
 from treadle.telemetry.configured import configured_hooks
 
