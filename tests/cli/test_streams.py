@@ -251,8 +251,8 @@ def test_arguments_that_are_not_text(cli: Cli) -> None:
 MODULES = [
     "treadle.cli.app",
     "typer",
-    "treadle.cli.options.signature",
-    "treadle.cli.run",
+    "treadle.cli.options.option_groups",
+    "treadle.cli.commands.run",
     "treadle.agent.agent",
 ]
 MODULES += [

@@ -7,7 +7,7 @@ import jsonschema_rs
 import pytest
 from tests.models.answers import REQUEST, answer, error
 
-from treadle.cli.init import TEMPLATE
+from treadle.cli.commands.setup import TEMPLATE
 from treadle.core.errors import ConfigError
 from treadle.models import (
     CacheModel,
