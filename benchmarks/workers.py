@@ -16,7 +16,7 @@ from typing import Any
 from benchmarks.common import Figure, Timing, add, compare, in_slices, journal_path, pin, server
 from treadle import Agent, Policy, model, open_journal
 from treadle.workers.protocol import Runner, RunnerOptions
-from treadle.workers.runners import make_runner
+from treadle.workers.registry import make_runner
 
 STEPS, RUNS, WINDOW, ROUNDS = 40, 512, 256, 6
 """The steps of a run; the runs of a slice, and how many of them are in flight; and the slices."""

@@ -10,7 +10,6 @@ import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 from treadle.cli.table import COMMANDS, Command, Group
@@ -59,20 +58,21 @@ def main() -> int:
 def _event_tables(_: str) -> str:
     """Return a section with a table of fields for each type of event."""
     parts = []
-    for name, (bases, docstring, fields) in _classes(events).items():
-        kind = getattr(events, name)
-        tag = getattr(kind, "__struct_config__", None) and kind.__struct_config__.tag
-        if not tag or tag == name:
-            continue
-        inherited = _classes(events)[bases[0]][2] if bases[0] == "BodyWithContents" else []
-        parts.append(f"### `{tag}`\n\n{_join(docstring)}\n\n{_write_fields(fields + inherited)}".rstrip())
+    inherited = _describe(events.BodyWithContents)[1]
+    for kind in (*events.DurableBody.__args__, *events.Delta.__args__):
+        docstring, fields = _describe(kind)
+        if issubclass(kind, events.BodyWithContents):
+            fields = fields + inherited
+        parts.append(
+            f"### `{kind.__struct_config__.tag}`\n\n{_join(docstring)}\n\n{_write_fields(fields)}".rstrip()
+        )
     return "\n\n".join(parts)
 
 
 def _type_tables(place: str) -> str:
     """Return the table of fields of one type."""
     name = place.partition(":")[2]
-    _, docstring, fields = _classes(types)[name]
+    docstring, fields = _describe(getattr(types, name))
     return f"{_join(docstring)}\n\n{_write_fields(fields)}"
 
 
@@ -212,22 +212,20 @@ def _filter_tables(_: str) -> str:
     return "\n".join(parts)
 
 
-def _classes(module: ModuleType) -> dict[str, tuple[list[str], str, list[tuple[str, str, str | None, str]]]]:
-    """Return the bases, the docstring and the fields of each class; a field is its name, type, default and text."""
-    found = {}
-    for node in ast.parse(inspect.getsource(module)).body:
-        if not isinstance(node, ast.ClassDef):
+def _describe(kind: type) -> tuple[str, list[tuple[str, str, str | None, str]]]:
+    """Return the docstring of a class and its fields; a field is its name, type, default and text."""
+    found = ast.parse(inspect.getsource(kind)).body[0]
+    assert isinstance(found, ast.ClassDef)
+    fields: list[tuple[str, str, str | None, str]] = []
+    for item, after in zip(found.body, [*found.body[1:], None], strict=True):
+        if not isinstance(item, ast.AnnAssign) or not isinstance(item.target, ast.Name):
             continue
-        fields: list[tuple[str, str, str | None, str]] = []
-        for item, after in zip(node.body, [*node.body[1:], None], strict=True):
-            if not isinstance(item, ast.AnnAssign) or not isinstance(item.target, ast.Name):
-                continue
-            is_told = isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant)
-            text = str(after.value.value) if is_told else ""  # type: ignore[union-attr]
-            default = None if item.value is None else ast.unparse(item.value)
-            fields.append((item.target.id, ast.unparse(item.annotation), default, text))
-        found[node.name] = ([ast.unparse(base) for base in node.bases], ast.get_docstring(node) or "", fields)
-    return found
+        is_told = isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant)
+        text = str(after.value.value) if is_told else ""  # type: ignore[union-attr]
+        default = None if item.value is None else ast.unparse(item.value)
+        default = "{}" if default == "field(default_factory=dict)" else default
+        fields.append((item.target.id, ast.unparse(item.annotation), default, text))
+    return ast.get_docstring(found) or "", fields
 
 
 def _write_fields(fields: list[tuple[str, str, str | None, str]]) -> str:

@@ -4,9 +4,8 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from treadle.agent.agent import Agent
+    from treadle.agent.run_stream import RunStream
     from treadle.agent.session import Session
-    from treadle.agent.stream import RunStream
-    from treadle.agent.window import Batch
     from treadle.core.errors import (
         ConfigError,
         ExportError,
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
         TreadleError,
         UntrustedError,
     )
-    from treadle.core.narrowing import Ephemeral, Event
+    from treadle.core.events.narrowing import Ephemeral, Event
     from treadle.core.policy import Approval, InDoubt, Policy, ToolLimits
     from treadle.core.questions import Answer, Question
     from treadle.core.replay import Replay
@@ -43,9 +42,10 @@ if TYPE_CHECKING:
     from treadle.journal.protocol import RunFilter, RunInfo
     from treadle.journal.registry import open_journal
     from treadle.knowledge.personas.model import Persona
-    from treadle.models.config.build import model
+    from treadle.models.config.recipe import model
     from treadle.models.scripted import ScriptedModel
     from treadle.models.wire.price import Price
+    from treadle.runs.batch import Batch
     from treadle.runs.options import RunContext
     from treadle.runs.run import Run
     from treadle.runs.task import Grade, Task
@@ -63,12 +63,12 @@ _WHERE = {
     "Approval": "treadle.core.policy",
     "ApprovalRequest": "treadle.tools.protocol",
     "Attachment": "treadle.tools.protocol",
-    "Batch": "treadle.agent.window",
+    "Batch": "treadle.runs.batch",
     "ConfigError": "treadle.core.errors",
     "Decision": "treadle.tools.protocol",
     "Effect": "treadle.core.types",
-    "Ephemeral": "treadle.core.narrowing",
-    "Event": "treadle.core.narrowing",
+    "Ephemeral": "treadle.core.events.narrowing",
+    "Event": "treadle.core.events.narrowing",
     "EventLogger": "treadle.trajectory.turns",
     "ExportError": "treadle.core.errors",
     "Fault": "treadle.core.types",
@@ -95,7 +95,7 @@ _WHERE = {
     "RunFilter": "treadle.journal.protocol",
     "RunInfo": "treadle.journal.protocol",
     "RunNotFoundError": "treadle.core.errors",
-    "RunStream": "treadle.agent.stream",
+    "RunStream": "treadle.agent.run_stream",
     "SandboxError": "treadle.core.errors",
     "ScriptedModel": "treadle.models.scripted",
     "Session": "treadle.agent.session",
@@ -112,7 +112,7 @@ _WHERE = {
     "UntrustedError": "treadle.core.errors",
     "Usage": "treadle.core.types",
     "load_task": "treadle.tasks",
-    "model": "treadle.models.config.build",
+    "model": "treadle.models.config.recipe",
     "open_journal": "treadle.journal.registry",
     "task_set": "treadle.tasks",
     "tool": "treadle.tools.function.tool",

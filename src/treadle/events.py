@@ -30,7 +30,7 @@ from treadle.core.events import (
     TurnCompleted,
     TurnStarted,
 )
-from treadle.core.narrowing import Ephemeral, Event, Item
+from treadle.core.events.narrowing import Ephemeral, Event, Item
 
 __all__ = [
     "ApprovalDecided",

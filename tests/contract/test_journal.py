@@ -27,6 +27,7 @@ from treadle import (
 from treadle.core import events as e
 from treadle.core.patches import Version, store_next
 from treadle.core.types import (
+    Caller,
     Completion,
     FileDelta,
     FinishReason,
@@ -663,7 +664,7 @@ async def test_a_fork_outlives_the_run_that_it_was_made_from(journal: Journal) -
     assert (await agent.replay("new")).is_exact
 
 
-def queued(queue: str = "q", *, text: str = "go", caller: e.Caller | None = None) -> list[e.DurableBody]:
+def queued(queue: str = "q", *, text: str = "go", caller: Caller | None = None) -> list[e.DurableBody]:
     """Return the first events of a run that waits in a queue."""
     started = e.RunStarted(at=1.0, version=e.VERSION, policy=Policy(), metadata={QUEUE: queue}, caller=caller)
     return [started, e.TurnStarted(at=1.0, turn=1, message=Message(Role.USER, text))]
@@ -743,7 +744,7 @@ async def test_runs_that_were_imported_called_or_left_out_are_not_claimed(journa
     """An imported run names models, keys and programs, and no worker may act on it because of its label."""
     await put_in(journal, "foreign", queued(), is_imported=True)
     journal.trust("foreign")
-    await put_in(journal, "child", queued(caller=e.Caller("parent", "call")))
+    await put_in(journal, "child", queued(caller=Caller("parent", "call")))
     await put_in(journal, "unlabelled", [STARTED])
     await put_in(journal, "skipped", queued())
     await put_in(journal, "last", queued())

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from msgspec import Struct
 
 from treadle.core import events as e
+from treadle.core.errors import JournalError
 from treadle.core.policy import Policy
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
@@ -101,5 +102,5 @@ def test_a_line_is_kept_byte_for_byte() -> None:
 def test_a_newer_version_is_refused_wherever_the_line_says_so() -> None:
     """The keys may come in another order, for example if a tool has sorted them."""
     raw = b'{"at":1.0,"instructions":"%b","policy":{},"type":"run_started","version":"3.0"}' % (b"x" * 100)
-    with pytest.raises(e.JournalError, match="newer Treadle"):
+    with pytest.raises(JournalError, match="newer Treadle"):
         e.decode_body(raw)

@@ -14,7 +14,7 @@ from tests.workers.gates import Gate, gate, message
 from treadle import Agent, open_journal
 from treadle.core.types import StopReason
 from treadle.workers.protocol import RunnerOptions
-from treadle.workers.runners import make_runner
+from treadle.workers.registry import make_runner
 
 __all__ = ["gate"]
 ray = pytest.importorskip("ray")

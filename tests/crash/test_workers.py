@@ -22,7 +22,7 @@ from treadle.journal.protocol import Journal, RunFilter
 from treadle.runs.begin import enqueue
 from treadle.runs.options import Given
 from treadle.workers.protocol import RunnerOptions
-from treadle.workers.runners import make_runner
+from treadle.workers.registry import make_runner
 
 __all__ = ["gate"]
 
@@ -96,7 +96,7 @@ async def test_a_tool_with_an_effect_runs_once_although_its_worker_dies(
 PROGRAM = textwrap.dedent("""
     import asyncio, sys
     from treadle import Agent, open_journal
-    from treadle.workers.runners import make_runner
+    from treadle.workers.registry import make_runner
     from tests.workers.gates import message
 
     async def main():

@@ -14,7 +14,17 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from treadle import Agent, Policy, ScriptedModel, ToolContext, open_journal, tool
 from treadle.core import events as e
 from treadle.core.errors import RateLimitError, ServerError
-from treadle.core.types import Caller, Completion, FinishReason, Message, Role, Settings, Usage
+from treadle.core.types import (
+    Caller,
+    Completion,
+    Effect,
+    FinishReason,
+    Message,
+    Role,
+    Settings,
+    StopReason,
+    Usage,
+)
 from treadle.models import RetryModel, call
 from treadle.telemetry import OpenTelemetry
 
@@ -236,10 +246,10 @@ async def test_a_sub_agent_is_a_child_of_its_call(lab: Lab) -> None:
     """A run that a call drives belongs to the trace of the run that made the call."""
     begin = e.RunStarted(version=e.VERSION)
     turn = e.TurnStarted(turn=1, message=Message(Role.USER, "go"))
-    called = e.ToolStarted(step=1, call_id="c", name="helper", effect=e.Effect.ONCE)
+    called = e.ToolStarted(step=1, call_id="c", name="helper", effect=Effect.ONCE)
     lab.hook.take("a", 1, (begin, turn, called))
     child = e.RunStarted(version=e.VERSION, caller=Caller("a", "c"))
-    over = e.TurnCompleted(turn=1, stop_reason=e.StopReason.COMPLETED)
+    over = e.TurnCompleted(turn=1, stop_reason=StopReason.COMPLETED)
     lab.hook.take("b", 1, (child, turn, over))
     lab.hook.leave("b")
     lab.hook.take("a", 4, (over,))

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from tests.telemetry.test_turn_log import BEGIN, answer, asked, ended, said, turn
 
 from treadle.core import events as e
-from treadle.core.types import Child, Parent, ToolErrorKind, ToolResult, Usage, Verdict
+from treadle.core.types import Child, Fault, Parent, StopReason, ToolErrorKind, ToolResult, Usage, Verdict
 from treadle.telemetry.usage_stats import Durations, UsageStats
 
 DAY = 86_400.0
@@ -31,7 +31,7 @@ def test_an_unknown_cost_is_not_zero() -> None:
 
 def test_figures_are_by_model_tool_and_day() -> None:
     failed = e.InferenceFailed(
-        step=1, error="x", error_type="RateLimitError", fault=e.Fault.INFRASTRUCTURE, retry_in_seconds=0.0
+        step=1, error="x", error_type="RateLimitError", fault=Fault.INFRASTRUCTURE, retry_in_seconds=0.0
     )
     called = e.ToolCompleted(step=1, result=ToolResult("c", "look", "x"), duration_seconds=2.0)
     broken = replace(
@@ -51,7 +51,7 @@ def test_figures_are_by_model_tool_and_day() -> None:
             replace(broken, at=2 * DAY),
             replace(asked(), at=3 * DAY),
             replace(said(answered_by="p:other"), at=3 * DAY),
-            replace(ended(reason=e.StopReason.ERROR), at=3 * DAY),
+            replace(ended(reason=StopReason.ERROR), at=3 * DAY),
         ]
     )
     assert told["models"]["p:m"]["errors"] == {"RateLimitError": 1}

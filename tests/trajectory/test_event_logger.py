@@ -8,7 +8,7 @@ from tests.trajectory.test_turns import BEGIN, agent, end, read, searched
 from treadle import ConfigError, EventLogger
 from treadle.core import events as e
 from treadle.core.errors import ServerError
-from treadle.core.types import Fault, ServerCall, ToolCall, ToolResult
+from treadle.core.types import Fault, ServerCall, StopReason, ToolCall, ToolResult
 from treadle.models import call
 from treadle.trajectory.turns import turns
 
@@ -52,7 +52,7 @@ def test_emoji_are_left_out_and_colours_are_used_when_asked() -> None:
 def test_a_failure_is_printed_with_its_text() -> None:
     """The text of the error of a failed turn was lost."""
     failure = e.InferenceFailed(step=1, error="down", error_type="ServerError", fault=Fault.INFRASTRUCTURE)
-    ended = e.TurnCompleted(turn=1, stop_reason=e.StopReason.ERROR, error="down")
+    ended = e.TurnCompleted(turn=1, stop_reason=StopReason.ERROR, error="down")
     assert write([*BEGIN, failure, ended]) == "🤔 \n❌ Turn failed: down\n"
 
 

@@ -23,6 +23,7 @@ from treadle.core.types import (
     Message,
     Role,
     ServerCall,
+    StopReason,
     ToolCall,
     ToolResult,
     Usage,
@@ -269,7 +270,7 @@ BEGIN = (
 
 
 def end(text: str = "") -> e.TurnCompleted:
-    return e.TurnCompleted(turn=1, stop_reason=e.StopReason.COMPLETED, output=text)
+    return e.TurnCompleted(turn=1, stop_reason=StopReason.COMPLETED, output=text)
 
 
 def test_results_of_the_servers_tools_are_reported() -> None:
@@ -524,7 +525,7 @@ def test_sub_agents_of_one_stream_are_told_apart() -> None:
         *BEGIN[1:],
         searched(text="inner"),
         end("inner"),
-        e.RunFinished(stop_reason=e.StopReason.COMPLETED),
+        e.RunFinished(stop_reason=StopReason.COMPLETED),
     ]
     drove = Child("b", Usage(7, 3), 0.5)
     done = e.ToolCompleted(step=1, result=ToolResult("c", "helper", "inner"), child=drove)

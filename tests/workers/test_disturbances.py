@@ -14,7 +14,7 @@ from treadle import Agent, ConfigError, JournalError, open_journal
 from treadle.journal.protocol import Journal
 from treadle.workers.protocol import Runner
 from treadle.workers.queued import QueueRunner, Report
-from treadle.workers.runners import make_runner
+from treadle.workers.registry import make_runner
 
 TOOLS = """
     import os, subprocess, sys

@@ -8,7 +8,7 @@ from tests.workers.gates import Gate, gate, message
 
 from treadle import Agent, open_journal
 from treadle.core import events as e
-from treadle.workers.runners import make_runner
+from treadle.workers.registry import make_runner
 
 __all__ = ["gate"]
 

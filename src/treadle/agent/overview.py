@@ -92,7 +92,7 @@ def summarize_session(run_id: str, bodies: Iterable[e.DurableBody]) -> SessionSu
     )
 
 
-class Match(Struct, frozen=True):
+class SessionMatch(Struct, frozen=True):
     """A line of a message in which a text was found."""
 
     run_id: str
@@ -103,7 +103,7 @@ class Match(Struct, frozen=True):
     line: str
 
 
-def search_sessions(journal: Journal, text: str) -> Iterator[Match]:
+def search_sessions(journal: Journal, text: str) -> Iterator[SessionMatch]:
     """Yield the lines of messages in sessions that contain `text`, in any case; the newest session comes first.
 
     Blocks. Few events are in memory at a time.
@@ -124,5 +124,5 @@ def search_sessions(journal: Journal, text: str) -> Iterator[Match]:
                     continue
                 for line in message.content.splitlines() if wanted in message.content.casefold() else ():
                     if wanted in line.casefold():
-                        yield Match(info.run_id, info.title, turn, message.role, line)
+                        yield SessionMatch(info.run_id, info.title, turn, message.role, line)
         after = page[-1].run_id

@@ -7,11 +7,11 @@ from types import TracebackType
 from typing import Any, Generic, Unpack, cast
 
 from treadle.agent.overview import SessionSummary, summarize_session
-from treadle.agent.stream import RunStream
+from treadle.agent.run_stream import RunStream
 from treadle.agent.sync import block
 from treadle.core.errors import ConfigError, RunExistsError, RunNotFoundError, UnsupportedPartError
 from treadle.core.events import ContextCompacted, TurnStarted
-from treadle.core.narrowing import Event
+from treadle.core.events.narrowing import Event
 from treadle.core.questions import Answerable
 from treadle.core.registry import check_options
 from treadle.core.state import Status, clone
@@ -20,6 +20,7 @@ from treadle.loop.driver import Driver
 from treadle.loop.listener import Emit
 from treadle.loop.wayout import see_through
 from treadle.models.protocol import check_parts
+from treadle.runs.agent_parts import AgentParts
 from treadle.runs.attachments import Attachable, read_attachments
 from treadle.runs.begin import Beginning, begin, make_run_id
 from treadle.runs.deliver import deliver
@@ -32,7 +33,6 @@ from treadle.runs.options import (
     check_message,
     check_text,
 )
-from treadle.runs.parts import AgentParts
 from treadle.runs.resume import go_on, load_task_of, reopen, resume_turn
 from treadle.runs.run import Run, T_co
 from treadle.runs.turns import next_queued, open_turn, takes_time, write_back

@@ -49,7 +49,7 @@ from treadle.journal.registry import open_journal
 from treadle.models.protocol import Model
 from treadle.workers.protocol import Runner, RunnerOptions
 from treadle.workers.queued import QueueRunner
-from treadle.workers.runners import make_runner
+from treadle.workers.registry import make_runner
 
 
 class Options(Struct, frozen=True, kw_only=True):

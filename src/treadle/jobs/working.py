@@ -13,9 +13,9 @@ from typing import Generic, Protocol, TypeVar
 from msgspec import Struct
 from msgspec.structs import replace
 
-from treadle.agent.window import Batch
 from treadle.jobs.ledger import Counts, Item, Ledger, Outcome, Status
 from treadle.jobs.meter import Meter
+from treadle.runs.batch import Batch
 
 R = TypeVar("R")
 

@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 from treadle.core import events as e
 from treadle.core.errors import ConfigError
-from treadle.core.narrowing import Event
+from treadle.core.events.narrowing import Event
 
 Hook: TypeAlias = Callable[[Event], object]
 """A function that is called with each durable event. It runs on the event loop, so it must not block.

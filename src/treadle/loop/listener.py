@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from typing import TypeAlias
 
 from treadle.core import events as e
-from treadle.core.narrowing import Item
+from treadle.core.events.narrowing import Item
 
 Emit: TypeAlias = Callable[[Item], Awaitable[None] | None]
 """A listener: a function, or coroutine function, that is called with each durable event and each delta."""

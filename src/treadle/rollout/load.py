@@ -19,7 +19,7 @@ from treadle.rollout.sinks.registry import make_sinks
 from treadle.scoring.registry import make_scorers, read_rewards
 from treadle.tools.parts import reference_of
 from treadle.trajectory.tokens.masks import make_mask
-from treadle.workers.runners import RUNNERS
+from treadle.workers.registry import RUNNERS
 
 
 @cache

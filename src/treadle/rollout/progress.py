@@ -10,7 +10,7 @@ import msgspec
 from msgspec import Struct
 
 from treadle.core import events as e
-from treadle.core.narrowing import Event
+from treadle.core.events.narrowing import Event
 from treadle.jobs.ledger import Status
 
 _RATE_SECONDS = 30.0

@@ -25,6 +25,7 @@ from treadle.core.types import (
 )
 from treadle.journal.protocol import DEFAULT_QUEUE, QUEUE
 from treadle.loop.driver import Driver
+from treadle.runs.agent_parts import AgentParts, read_mount, refuse_missing
 from treadle.runs.attachments import read_attachments
 from treadle.runs.drive import (
     Terms,
@@ -35,14 +36,13 @@ from treadle.runs.drive import (
     warm_up,
 )
 from treadle.runs.options import (
+    Files,
     Given,
     RunContext,
     StreamOptions,
     check_run,
 )
-from treadle.runs.parts import AgentParts
 from treadle.runs.run import Run
-from treadle.runs.spec import Files, read_mount, refuse_missing
 from treadle.runs.task import Task
 from treadle.runs.turns import open_turn
 from treadle.sandbox.protocol import Sandbox
@@ -180,7 +180,7 @@ async def _call_instructions(function: Callable[..., Any], context: RunContext[A
 
 def _make_sandbox(files: Files | None) -> Sandbox:
     """Return a sandbox in memory with `files`."""
-    from treadle.sandbox.memory import MemorySandbox, SharedFiles
+    from treadle.sandbox.in_memory import MemorySandbox, SharedFiles
 
     if isinstance(files, SharedFiles):
         return files.open()

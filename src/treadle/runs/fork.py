@@ -13,12 +13,14 @@ from treadle.core.types import (
     Parent,
     Role,
 )
+from treadle.runs.agent_parts import AgentParts
 from treadle.runs.begin import make_run_id
 from treadle.runs.drive import (
     Terms,
     drive,
     make_driver,
     restore,
+    resumed,
     spec_for,
     system_message,
     warm_up,
@@ -28,8 +30,7 @@ from treadle.runs.options import (
     ForkOptions,
     Given,
 )
-from treadle.runs.parts import AgentParts
-from treadle.runs.resume import load_task_of, resumed
+from treadle.runs.resume import load_task_of
 from treadle.runs.run import Run
 from treadle.runs.task import Task
 from treadle.runs.trust import require_trust

@@ -17,17 +17,20 @@ from treadle.journal.protocol import Clock, Journal
 from treadle.loop.driver import Driver
 from treadle.loop.hooks import Hook
 from treadle.loop.listener import Emit
-from treadle.runs.answer import TEXT, AnswerType
+from treadle.runs.answer_type import TEXT, AnswerType
 from treadle.runs.attachments import Attachable
-from treadle.runs.spec import Files
 from treadle.runs.task import Task
-from treadle.sandbox.memory import SharedFiles
+from treadle.sandbox.in_memory import SharedFiles
 from treadle.tools.context import NO_DEPS, DepsT
 from treadle.tools.protocol import Approver, Asker, Decision, ToolLike
 
 if TYPE_CHECKING:
     from treadle.knowledge.surroundings import MemoryLike, PersonaLike
     from treadle.routing.judging import MessageJudge
+
+
+Files = Mapping[str, bytes] | Mapping[str, str] | str | Path
+"""Initial files: a mapping of path to content, or the path of a folder or file on disk; see `Mount`."""
 
 
 class RunContext(Struct, Generic[DepsT], frozen=True, kw_only=True):

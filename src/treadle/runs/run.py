@@ -9,13 +9,13 @@ from msgspec.structs import replace
 
 from treadle.core.errors import ConfigError
 from treadle.core.events import ToolCompleted
-from treadle.core.narrowing import Event
+from treadle.core.events.narrowing import Event
 from treadle.core.questions import Question, open_questions, to_question
 from treadle.core.spec import AgentSpec
 from treadle.core.state import State, Status, fold
 from treadle.core.types import Fault, Json, Message, StopReason, ToolCall, ToolResult, Usage
 from treadle.journal.protocol import Journal
-from treadle.runs.answer import AnswerType, answer_type
+from treadle.runs.answer_type import AnswerType, answer_type
 
 if TYPE_CHECKING:
     # With a default, `Run` without a parameter is complete for strict type checkers.

@@ -4,8 +4,8 @@ from treadle.core.errors import ConfigError, UntrustedError
 from treadle.core.spec import AgentSpec
 from treadle.core.state import State
 from treadle.journal.protocol import Journal
+from treadle.runs.agent_parts import is_agent, read_agent
 from treadle.runs.run import Run
-from treadle.runs.spec import is_agent, read_agent
 
 _MAX_CHARS = 200
 """How many characters of a recorded call's arguments are quoted."""
@@ -16,7 +16,7 @@ def demands_of(spec: AgentSpec, state: State | None = None) -> tuple[str, ...]:
 
     Each item is a phrase such as "start the program 'npx some-server'". Finding it out starts and sends nothing.
     """
-    from treadle.models.config.demands import demands_of_model
+    from treadle.models.config.model_demands import demands_of_model
     from treadle.tools.demands import demands_of_tools
 
     try:

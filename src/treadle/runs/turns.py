@@ -7,7 +7,7 @@ from treadle.core.state import State
 from treadle.core.types import Message, StopReason
 from treadle.knowledge.protocol import Turn, turn_key
 from treadle.loop.driver import Driver
-from treadle.runs.parts import AgentParts
+from treadle.runs.agent_parts import AgentParts
 
 if TYPE_CHECKING:
     from treadle.routing.judging import Judgement, MessageJudge

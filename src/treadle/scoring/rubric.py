@@ -8,12 +8,13 @@ import msgspec
 from pydantic import BaseModel, ConfigDict, Field
 
 from treadle.agent.agent import Agent
-from treadle.agent.once import run_once
 from treadle.core.errors import ConfigError, ServerError
 from treadle.core.fence import fence
 from treadle.core.types import Json, Message, Role
 from treadle.journal.protocol import Journal
-from treadle.models.protocol import Model, identity_of, load_model
+from treadle.models.protocol import Model, identity_of
+from treadle.runs.ensure import ensure_run
+from treadle.runs.options import StreamOptions
 from treadle.runs.run import Run
 from treadle.scoring.protocol import Score, Subject
 
@@ -65,7 +66,11 @@ class JudgeScorer:
         if not isinstance(rubric, str) or not rubric.strip():
             raise ConfigError(f"the rubric of the reward {name!r} is {rubric!r}; write what a good run does")
         self.name = name
-        self._model = load_model(model) if isinstance(model, str) else model
+        if isinstance(model, str):
+            from treadle.models.config.recipe import make_model
+
+            model = make_model(model)
+        self._model = model
         self._rubric = rubric
         self._key = hashlib.sha256(f"{identity_of(self._model)}\n{rubric}".encode()).hexdigest()[:8]
 
@@ -73,9 +78,9 @@ class JudgeScorer:
         """See `Scorer.score`. Raises: `ServerError` if the judge gave no judgement."""
         run = subject.run
         run_id = f"{run.run_id}-{self.name}-{self._key}"
-        metadata: dict[str, Json] = {"role": "judge", "run": run.run_id}
+        options: StreamOptions = {"metadata": {"role": "judge", "run": run.run_id}}
         judge = make_judge(self._model, subject.journal)
-        found = read_judgement(await run_once(judge, run_id, self._write(subject), metadata=metadata))
+        found = read_judgement(await ensure_run(judge, run_id, self._write(subject), options=options))
         return Score(found.score, found.reason)
 
     def _write(self, subject: Subject) -> str:

@@ -19,7 +19,7 @@ from treadle.core.state import State
 from treadle.core.types import Json, ToolCall, ToolErrorKind, ToolResult
 from treadle.loop.calls.results import failed
 from treadle.loop.calls.rules import Rules
-from treadle.sandbox.memory import MemorySandbox
+from treadle.sandbox.in_memory import MemorySandbox
 from treadle.tools.protocol import Tool
 
 

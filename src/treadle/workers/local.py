@@ -12,7 +12,7 @@ from treadle.journal.protocol import Journal
 from treadle.loop.wayout import see_through
 from treadle.workers.protocol import RunnerOptions
 from treadle.workers.queued import Hand, QueueRunner, Report
-from treadle.workers.runners import read_count
+from treadle.workers.registry import read_count
 from treadle.workers.shared import STOP_SECONDS, import_path, share_window
 
 _WRONG_USAGE = 2
@@ -44,7 +44,14 @@ class Process:
         options = self._options
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-P", "-m", "treadle", "worker", "--json", "--ends-with-stdin"),
-            *("--queue", options.queue, "--window", str(options.window), "--retries", str(options.retries)),
+            *(
+                "--queue",
+                options.queue,
+                "--window",
+                str(options.window),
+                "--retries",
+                str(options.retries.attempts - 1),
+            ),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,

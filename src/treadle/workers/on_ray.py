@@ -19,7 +19,7 @@ from treadle.journal.protocol import Journal
 from treadle.loop.wayout import see_through
 from treadle.workers.protocol import RunnerOptions
 from treadle.workers.queued import Hand, QueueRunner, Report
-from treadle.workers.runners import read_count
+from treadle.workers.registry import read_count
 from treadle.workers.shared import STOP_SECONDS, import_path, share_window
 
 _REPORT_SECONDS = 0.5

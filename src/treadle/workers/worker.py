@@ -8,17 +8,17 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable
 
-from treadle.agent.window import collecting_less
 from treadle.core.errors import LeaseLostError
 from treadle.journal.protocol import Journal, News, RunWriter
 from treadle.loop.hooks import Hook
 from treadle.loop.wayout import see_through
+from treadle.runs.batch import collecting_less
 from treadle.runs.options import Given
 from treadle.runs.resume import continue_run
 from treadle.runs.run import Run
 from treadle.runs.trust import require_trust
-from treadle.workers.agents import Agents
 from treadle.workers.protocol import RunnerOptions
+from treadle.workers.run_agents import RunAgents
 from treadle.workers.watched import Watched
 
 _LOOK_SECONDS = 1.0
@@ -44,7 +44,7 @@ class Worker:
         the queue, for other workers.
         """
         self.journal = journal
-        self.agents = Agents(journal, hooks)
+        self.agents = RunAgents(journal, hooks)
         self.watched = Watched()
         self.done = 0
         """How many runs this worker has driven until they ended or waited for somebody."""

@@ -20,7 +20,7 @@ from treadle.journal.protocol import Journal
 from treadle.models.protocol import Model, estimate_cost_usd
 from treadle.tools.protocol import Tool
 from treadle.workers.protocol import Runner
-from treadle.workers.runners import HereRunner
+from treadle.workers.registry import HereRunner
 
 ROLES = ("scenarios", "agent", "user")
 """The roles of the models that make a sample."""

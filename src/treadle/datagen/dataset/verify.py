@@ -7,7 +7,6 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from treadle.agent.window import Batch
 from treadle.core.errors import ConfigError, ExportError, JournalError, RunNotFoundError
 from treadle.core.transcript import check_transcript
 from treadle.core.types import Message, Role
@@ -20,6 +19,7 @@ from treadle.datagen.scenarios.types import sample_id_of
 from treadle.export.rows import Row, SampleInfo
 from treadle.jobs.ledger import Ledger, Status
 from treadle.journal.protocol import Journal
+from treadle.runs.batch import Batch
 from treadle.trajectory.verification import Verification, verify_run
 
 _MAX_LISTED = 3

@@ -16,7 +16,6 @@ from contextlib import aclosing
 
 from msgspec.structs import replace
 
-from treadle.agent.window import Batch
 from treadle.core.errors import ConfigError, ProviderError, TreadleError
 from treadle.datagen.config.model import Topics
 from treadle.datagen.progress import TopicExpanded
@@ -25,6 +24,7 @@ from treadle.datagen.topics.similar import SimilarIndex, similarity, words_of
 from treadle.datagen.topics.writer import MAX_CHARS, Answer, Request, TopicWriter
 from treadle.journal.protocol import Journal
 from treadle.models.protocol import Model
+from treadle.runs.batch import Batch
 
 MAX_EXISTING = 120
 """How many existing topics a request lists."""

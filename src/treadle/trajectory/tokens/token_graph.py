@@ -12,7 +12,7 @@ from treadle.core.errors import RunNotFoundError
 from treadle.core.packed import ID_BYTES, count_packed, to_ids, to_logprobs
 from treadle.core.types import Message
 from treadle.journal.protocol import Journal
-from treadle.runs.spec import AGENT
+from treadle.runs.agent_parts import AGENT
 from treadle.trajectory.tokens.drift import Decode, Decoders, find_decode
 from treadle.trajectory.tokens.nodes import NAN, Node, TokenReader
 from treadle.trajectory.tokens.token_texts import load_decoders

@@ -6,7 +6,7 @@ from typing import overload
 
 from treadle.core import events as e
 from treadle.core.errors import ConfigError
-from treadle.core.narrowing import Event, Item
+from treadle.core.events.narrowing import Event, Item
 from treadle.core.types import StopReason
 from treadle.trajectory.turns import shapes as s
 from treadle.trajectory.turns.steps import READ, TurnReader

@@ -1,0 +1,102 @@
+"""The events of a whole run: its start, its pauses and its end, and the grades that it gets."""
+
+from treadle.core.events.body import Body
+from treadle.core.events.older import read_version_1
+from treadle.core.policy import Policy
+from treadle.core.spec import AgentSpec
+from treadle.core.types import (
+    Caller,
+    Fault,
+    Json,
+    OutputSpec,
+    Parent,
+    StopReason,
+    TaskRef,
+    ToolSpec,
+    Window,
+)
+
+
+class RunStarted(Body, frozen=True, gc=False, tag="run_started"):
+    """The start of a run, with the agent and everything else that was given at the start."""
+
+    version: str
+    """The `VERSION` of the Treadle that wrote the event."""
+    agent: AgentSpec | None = None
+    """The agent that started the run; `None` only in journals of version 1, see `spec`."""
+    instructions: str | None = None
+    """The system message as sent; `None` if it is the same as `agent.instructions`."""
+    tools: tuple[ToolSpec, ...] = ()
+    """The tools that are offered to the model."""
+    is_session: bool = False
+    """True if the run is a session: after a turn it stays open for the next one."""
+    task: TaskRef | None = None
+    """The task of the run; `None` if the run was given only a text."""
+    parent: Parent | None = None
+    """The run that this one was forked from; the events up to `parent.seq` are copies. `None`: no fork."""
+    output: OutputSpec | None = None
+    """The form that final answers must have; `None`: any text."""
+    metadata: dict[str, Json] | None = None
+    """Data that the caller wants to keep with the run."""
+    window: Window | None = None
+    """The context window of the model; `None` if it is not known."""
+    caller: Caller | None = None
+    """The tool call that started this run as a sub-agent; `None`: no call did."""
+    policy: Policy | None = None
+    """Only in version 1: the policy, which is now in `agent`."""
+    model: str | None = None
+    """Only in version 1: the model's name."""
+
+    @property
+    def spec(self) -> AgentSpec:
+        """The agent that started the run, also for journals of version 1."""
+        return self.agent if self.agent is not None else read_version_1(self)
+
+    @property
+    def system_message(self) -> str | None:
+        """The text of the system message; `None` if there is none."""
+        if self.instructions is not None or self.agent is None:
+            return self.instructions
+        return self.agent.instructions
+
+
+class RunPaused(Body, frozen=True, gc=False, tag="run_paused"):
+    """The pause of a run: no process drives it until it is resumed."""
+
+    reason: str
+    """The reason for the pause: `cancelled`, `question`, `approval` or `closed`."""
+
+
+class RunResumed(Body, frozen=True, gc=False, tag="run_resumed"):
+    """The point at which a process drives the run again. Calls that were started and not completed are in doubt."""
+
+    agent: AgentSpec | None = None
+    """The agent from here on; `None` in journals of version 1, where the agent stays the same."""
+    tools: tuple[ToolSpec, ...] = ()
+    """The tools that are offered to the model from here on; ignored if `agent` is `None`."""
+    output: OutputSpec | None = None
+    """How the model is asked for answers that fit a schema from now on; `None`: as before."""
+    window: Window | None = None
+    """The context window of the model from here on; `None` if it is not known."""
+
+
+class RunFinished(Body, frozen=True, gc=False, tag="run_finished"):
+    """The end of a run."""
+
+    stop_reason: StopReason
+    """The reason why the run ended."""
+    error: str | None = None
+    """What went wrong; `None` if nothing did."""
+    fault: Fault | None = None
+    """The party responsible for `error`; `None` if nobody is."""
+
+
+class Rewarded(Body, frozen=True, gc=False, tag="rewarded"):
+    """A grade, from the task's check or from a later rescoring."""
+
+    reward: float
+    """The grade, usually from 0 to 1."""
+    name: str = "check"
+    """The name of the check that gave the grade. If a name has several grades, the newest one is valid."""
+    detail: str | None = None
+    """A sentence that explains the grade; `None` if there is none."""
