@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterable
 from typing import Any, TypeAlias, cast
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from treadle.agent.agent import Agent
 from treadle.core.errors import ConfigError
@@ -13,11 +12,9 @@ from treadle.core.registry import did_you_mean
 from treadle.jobs.sections import AgentSection
 from treadle.journal.protocol import Journal
 from treadle.loop.hooks import Hook
-from treadle.models.config.build import split_name
-from treadle.models.config.file import Config as ModelFile
-from treadle.models.config.file import load_config
-from treadle.models.config.presets import DIALECTS, find_preset
 from treadle.models.config.probe import check_vocabulary, find_token_settings
+from treadle.models.config.recipe import Config as ModelFile
+from treadle.models.config.recipe import JobUse, load_config
 from treadle.models.config.tables import ModelTable
 from treadle.models.protocol import Model
 from treadle.models.tokens.weights import Weights
@@ -48,30 +45,17 @@ def plan_model(given: str | ModelTable | None, file: ModelFile) -> ModelPlan:
     return ModelPlan(ModelTable(model=name)) if table is None else ModelPlan(table, name)
 
 
-def make_model(plan: ModelPlan, file: ModelFile, *, seed: int, needs_keys: bool = True) -> Model:
+def make_model(
+    plan: ModelPlan, file: ModelFile, *, seed: int, needs_keys: bool = True, **options: Any
+) -> Model:
     """Return the model of `plan`, which samples with `seed` if it has no seed of its own and its server takes one.
 
     All models that ask one server share a limiter, so that all of them wait if the server asks for it. Without
-    `needs_keys`, the model is only for its price. Raises: `ConfigError`.
-    """
-    table = plan.table
-    provider, _ = split_name(table.model)
-    preset = find_preset(provider)
-    options: dict[str, Any] = {}
-    if table.seed is None and (
-        preset is None or "seed" not in DIALECTS.load(preset.dialect).UNKNOWN_SETTINGS
-    ):
-        options["seed"] = seed
-    if not needs_keys:
-        options |= {"api_key": "none"} | ({"headers": {}} if table.headers else {})
-        return file.model_of(table, name=plan.name, **options)
-    limiter = None
-    if preset is not None:
-        server = f"{provider} {table.base_url or ''} {table.api_key_env or ''}"
-        from treadle.models.wrappers.limiter import Limiter
+    `needs_keys`, the model is only for its price. `options` override the settings of the plan.
 
-        limiter = Limiter.shared(f"generate {server}", is_adaptive=False, learn_at_share=0.4)
-    return file.model_of(table, name=plan.name, limiter=limiter, **options)
+    Raises: `ConfigError`.
+    """
+    return file.model(plan.name or plan.table, job=JobUse(seed=seed, needs_keys=needs_keys), **options)
 
 
 MakeModel: TypeAlias = Callable[[Task, int], Model]
@@ -166,11 +150,12 @@ class ConfiguredModel:
         """Keep the settings. Raises: `ConfigError` if no model can be made from them."""
         self._plan = plan
         self._file = file
+        self._options: dict[str, bool] = {}
         self._first = make_model(plan, file, seed=0)
 
     def __call__(self, task: Task, seed: int) -> Model:
         """Return the model of a rollout."""
-        return make_model(self._plan, self._file, seed=seed)
+        return make_model(self._plan, self._file, seed=seed, **self._options)
 
     async def ask_for_tokens(self) -> None:
         """Ask the server which engine it is. If it is known to return token ids, models ask for them from now on,
@@ -179,8 +164,7 @@ class ConfiguredModel:
         table = self._plan.table
         await check_vocabulary(self._first)
         if table.renderer is None and table.logprobs is None and table.return_token_ids is None:
-            settings = await find_token_settings(self._first)
-            self._plan = replace(self._plan, table=table.model_copy(update=settings))
+            self._options = await find_token_settings(self._first)
 
 
 def _maker(model: Model | MakeModel) -> MakeModel:

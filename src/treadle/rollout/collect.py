@@ -12,8 +12,7 @@ from treadle.agent.agent import Agent
 from treadle.core import events as e
 from treadle.core.events.codec import Event
 from treadle.core.types import FinishReason, Parent, StopReason, Usage
-from treadle.export.groups import Group, Rollout
-from treadle.export.runs import make_group, read_rollout
+from treadle.export.groups import Group, Rollout, make_group, read_rollout
 from treadle.journal.protocol import Journal
 from treadle.rollout.group_plan import GroupSpec
 from treadle.rollout.rollout_config import RolloutConfig

@@ -24,8 +24,8 @@ from treadle.datagen.dataset.splits import (
 from treadle.datagen.topics.topic_files import save_topics
 from treadle.datagen.topics.topic_graph import Topic, TopicGraph, topic_id
 from treadle.export import FORMATS, Row, read_rows
-from treadle.export.exporter import Column
-from treadle.export.files import read_objects
+from treadle.export.exporter import ColumnType
+from treadle.export.row_files import read_objects
 
 SHARES = {"train": 0.8, "test": 0.2}
 PLAN = SplitPlan(shares=SHARES)
@@ -181,7 +181,7 @@ class Bad:
     has_reasoning = False
     has_own_files = False
     losses = ()
-    columns: ClassVar = {"messages": Column.INTEGER}
+    columns: ClassVar = {"messages": ColumnType.INTEGER}
     aliases = frozenset[str]()
 
     def write(self, row: Row, *, with_reasoning: bool) -> dict[str, str]:

@@ -98,7 +98,7 @@ def init(
         treadle init
         treadle init conf/treadle.toml
     """
-    from treadle.models.config.file import FILE_NAMES, VARIABLE, config_schema
+    from treadle.models.config.toml_file import FILE_NAMES, VARIABLE, config_schema
 
     if os.path.lexists(path) and not is_forced:
         raise ConfigError(f"{str(path)!r} exists; --force replaces it")

@@ -16,8 +16,8 @@ from treadle.core.masking import MASK, is_secret_name
 from treadle.core.types import Json
 from treadle.datagen.config.generation_config import GenerationConfig
 from treadle.datagen.config.roles import plan_model, used_roles
-from treadle.models.config.file import load_config as load_models
-from treadle.models.config.part import is_secret_url
+from treadle.models.config.description import is_secret_url
+from treadle.models.config.recipe import load_config as load_models
 from treadle.sandbox.mount import Mount
 from treadle.tools.parts import may_hold_secret
 from treadle.tools.resolve import FILE
