@@ -10,7 +10,7 @@ import random
 import sys
 
 from benchmarks.server import Connection, Write
-from treadle.testbed.server.app import OracleApp, ServerSettings
+from treadle.testbed.server.oracle_app import OracleApp, ServerSettings
 
 FAST_SECONDS, SLOW_SECONDS, SLOW_SHARE = 0.02, 0.5, 0.07
 

@@ -8,7 +8,7 @@ from typing import Any
 from benchmarks.wires import Answer, Wire
 from treadle.renderers.chatml import ChatmlRenderer
 from treadle.renderers.tokenizer import CHATML_TOKENS, BpeTokenizer
-from treadle.testbed.engine.vocabulary import tokenizer
+from treadle.testbed.engines.bpe import tokenizer
 
 TOKENS = 200
 _WORDS = (" the", " of", "ing", " test", "er", " x1")

@@ -15,7 +15,7 @@ from benchmarks import keywords
 from benchmarks.common import Figure
 from treadle.core.types import ToolSpec
 from treadle.routing.judging import (
-    Facts,
+    MessageFacts,
     find_refusal,
     judge_message,
     rate_difficulty,
@@ -121,7 +121,7 @@ def _listed(value: object) -> list[str]:
 
 
 def _judge(message: Labelled) -> dict[str, Guess]:
-    facts = Facts(TOOLS, message.has_history, message.follows_question, TOPICS)
+    facts = MessageFacts(TOOLS, message.has_history, message.follows_question, TOPICS)
     if message.role == "assistant":
         refusal = find_refusal(message.text, tools=TOOLS)
         return {"refusal": (_listed(refusal and refusal.tool), message.refuses)}

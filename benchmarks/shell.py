@@ -11,7 +11,7 @@ from statistics import median
 from benchmarks.common import Figure, journal_path
 from treadle import Agent, ScriptedModel, open_journal
 from treadle.core.types import Message, Request, Role, ToolCall
-from treadle.sandbox.memory import MemorySandbox
+from treadle.sandbox.in_memory import MemorySandbox
 from treadle.tools.context import Scope, ToolContext
 from treadle.tools.shell import Shell
 

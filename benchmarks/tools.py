@@ -10,7 +10,7 @@ from statistics import median
 from benchmarks.common import Figure
 from treadle import Agent, ScriptedModel, open_journal, tool
 from treadle.models import call
-from treadle.sandbox.memory import MemorySandbox
+from treadle.sandbox.in_memory import MemorySandbox
 from treadle.tools.context import Scope, ToolContext
 
 ROUNDS = 11

@@ -7,7 +7,7 @@ from treadle import model, open_journal
 from treadle.datagen.config.model import Topics
 from treadle.datagen.topics.build import build_topics
 from treadle.datagen.topics.draw import draw_svg
-from treadle.tasks.draw import Draw
+from treadle.tasks.draws import Draw
 
 
 async def main() -> None:

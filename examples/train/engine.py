@@ -13,8 +13,8 @@ from zlib import crc32
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
-from treadle.testbed.engine import Drawn, Template, Variant
-from treadle.testbed.engine.vocabulary import byte_tokenizer, tokenizer
+from treadle.testbed.engines import DrawnToken, Template, Variant
+from treadle.testbed.engines.bpe import byte_tokenizer, tokenizer
 
 
 class TorchPolicy:
@@ -35,7 +35,7 @@ class TorchPolicy:
     @torch.no_grad()
     def sample(
         self, ids: Sequence[int], version: str, seed: str, temperature: float = 1.0
-    ) -> Iterator[Drawn]:
+    ) -> Iterator[DrawnToken]:
         """Yield ids that follow `ids`; see `Policy.sample` of the mock engine."""
         draws = torch.Generator().manual_seed(crc32(seed.encode()))
         fresh, cache = torch.tensor([list(ids)], device=self.device), None
@@ -44,7 +44,7 @@ class TorchPolicy:
             cache, logits = seen.past_key_values, seen.logits[0, -1].float()
             odds = (logits / max(temperature, 1e-6)).softmax(-1).cpu()
             number = int(torch.multinomial(odds, 1, generator=draws))
-            yield Drawn(number, float(logits.log_softmax(-1)[number]))
+            yield DrawnToken(number, float(logits.log_softmax(-1)[number]))
             if number == self.template.end:
                 return
             fresh = torch.tensor([[number]], device=self.device)

@@ -19,7 +19,7 @@ from treadle import model
 from treadle.export.groups import Group
 from treadle.rollout import Rollouts
 from treadle.runs.task import TASK_SETS
-from treadle.testbed.engine import EngineSettings, VllmApp
+from treadle.testbed.engines import EngineSettings, VllmApp
 from treadle.testbed.server import serve
 
 

@@ -20,7 +20,7 @@ from treadle.journal.memory import MemoryJournal
 from treadle.models import call
 from treadle.models.scripted import Answer
 from treadle.models.wrappers.tiered import TieredModel
-from treadle.routing.judging import Facts, Judgement, ModelJudge, PatternJudge, write_hint
+from treadle.routing.judging import Judgement, MessageFacts, ModelJudge, PatternJudge, write_hint
 from treadle.runs.trust import demands_of
 from treadle.telemetry.fold import read_turn_records
 from treadle.telemetry.stats import Stats
@@ -165,7 +165,7 @@ class Odd:
     def __init__(self, found: Any) -> None:
         self.found = found
 
-    async def judge(self, message: str, facts: Facts) -> Any:
+    async def judge(self, message: str, facts: MessageFacts) -> Any:
         if isinstance(self.found, Exception):
             raise self.found
         return self.found
@@ -304,7 +304,7 @@ class Slow:
     def __init__(self) -> None:
         self.gate = Gate()
 
-    async def judge(self, message: str, facts: Facts) -> Judgement:
+    async def judge(self, message: str, facts: MessageFacts) -> Judgement:
         if message == "a":
             await self.gate.pass_through()
         return Judgement(judge="slow")

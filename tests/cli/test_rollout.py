@@ -12,7 +12,7 @@ from tests.testbed.threaded import ThreadedServer
 
 from treadle.cli.terminal.rollout import PlainLines, RolloutBoard, write_lines, write_stopping
 from treadle.rollout.progress import GroupEnded, Progress, RolloutRetried, Started
-from treadle.testbed.engine import ENGINES, EngineSettings
+from treadle.testbed.engines import ENGINES, EngineSettings
 
 GIVEN = (
     "rollout",

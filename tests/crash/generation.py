@@ -14,7 +14,7 @@ from tests.testbed.threaded import ThreadedServer
 from treadle import open_journal
 from treadle.core.events import InferenceCompleted
 from treadle.export.rows import load_row
-from treadle.testbed.server.app import OracleApp, Reply, ServerSettings, error_reply
+from treadle.testbed.server.oracle_app import HttpReply, OracleApp, ServerSettings, error_reply
 
 WINDOW = 8
 CONFIG = """\
@@ -43,7 +43,7 @@ class Server(ThreadedServer):
         draw, outer = random.Random(30), self
 
         class App(OracleApp):
-            def answer(self, method: str, path: str, body: bytes) -> Reply:
+            def answer(self, method: str, path: str, body: bytes) -> HttpReply:
                 if draw.random() < FAILURE_RATE:
                     reply = error_reply(500, "simulated", "server_error")
                     return replace(reply, headers={**reply.headers, "Retry-After-Ms": "20"})

@@ -32,7 +32,7 @@ from treadle.journal.tables.journal import TableJournal
 from treadle.models import call
 from treadle.models.protocol import Model, Watch
 from treadle.models.wrappers.tiered import TieredModel
-from treadle.routing.judging import Facts, Judgement, judge_message
+from treadle.routing.judging import Judgement, MessageFacts, judge_message
 
 RUN_ID = "run"
 
@@ -182,7 +182,7 @@ class Refusing(Script):
 class SlowJudge:
     """A judge that takes time, and records what it is asked."""
 
-    async def judge(self, message: str, facts: Facts) -> Judgement:
+    async def judge(self, message: str, facts: MessageFacts) -> Judgement:
         boundary.witness(f"judged {message}")
         boundary()
         await asyncio.sleep(0)

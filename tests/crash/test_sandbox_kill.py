@@ -13,7 +13,7 @@ from tests.conftest import IS_FULL
 from tests.sandbox.here import needs_sandbox
 
 from treadle.sandbox.commands.bubblewrap import FOLDERS, OUTER_ID, is_root, make_etc
-from treadle.sandbox.commands.command import Command
+from treadle.sandbox.commands.execution import SandboxCommand
 from treadle.sandbox.commands.home import PREFIX, _lock, _sweep, make_root
 from treadle.sandbox.protocol import Limits
 
@@ -50,7 +50,7 @@ def start_and_die(delay_seconds: float, mark: str, *, is_isolated: bool) -> str:
             root = make_root(FOLDERS, OUTER_ID if is_root() and is_isolated else None)
             make_etc(root)
             os.write(write_end, f"{root.parent}/\n".encode())
-            Command(f": {mark}; sleep 600", root, Limits(), is_isolated=is_isolated).run()
+            SandboxCommand(f": {mark}; sleep 600", root, Limits(), is_isolated=is_isolated).run()
         finally:
             os._exit(1)
     os.close(write_end)

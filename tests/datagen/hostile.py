@@ -13,11 +13,11 @@ from treadle.core.types import Json
 from treadle.datagen.config.model import Config
 from treadle.datagen.dataset.folder import Folder
 from treadle.datagen.generate import Options, Result, generate
-from treadle.testbed.server.app import OracleApp, Reply, ServerSettings
+from treadle.testbed.server.oracle_app import HttpReply, OracleApp, ServerSettings
 
 Answers = Callable[[dict[str, Any]], Any]
-"""Returns a reply for the body of a request: a text, tool calls as (name, arguments), a `Reply`, or `None` for what
-the teacher says."""
+"""Returns a reply for the body of a request: a text, tool calls as (name, arguments), a `HttpReply`, or `None` for
+what the teacher says."""
 
 
 class Server(ThreadedServer):
@@ -31,12 +31,12 @@ class Server(ThreadedServer):
         outer = self
 
         class App(OracleApp):
-            def answer(self, method: str, path: str, body: bytes) -> Reply:
+            def answer(self, method: str, path: str, body: bytes) -> HttpReply:
                 asked = json.loads(body)
                 role = role_of(asked)
                 outer.asked[role] += 1
                 found = roles[role](asked) if role in roles else None
-                if isinstance(found, Reply):
+                if isinstance(found, HttpReply):
                     return found
                 if found is None:
                     reply = super().answer(method, path, body)
@@ -59,7 +59,7 @@ def role_of(asked: Mapping[str, Any]) -> str:
     return "agent"
 
 
-def completion(found: Any, usage: Json) -> Reply:
+def completion(found: Any, usage: Json) -> HttpReply:
     """Return a completion with a text, or with tool calls."""
     message: dict[str, Any] = {"role": "assistant", "content": found}
     if isinstance(found, list):
@@ -74,7 +74,7 @@ def completion(found: Any, usage: Json) -> Reply:
         "choices": [{"index": 0, "message": message, "finish_reason": reason}],
         "usage": usage,
     }  # fmt: skip
-    return Reply(200, [json.dumps(value).encode()], {"Content-Type": "application/json"})
+    return HttpReply(200, [json.dumps(value).encode()], {"Content-Type": "application/json"})
 
 
 def make_config(server: Server, folder: Path, **sections: Json) -> Config:

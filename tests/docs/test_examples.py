@@ -15,8 +15,8 @@ import pytest
 from tests.docs.page import blocks
 
 from treadle.testbed.server import ServerSettings
-from treadle.testbed.server.app import OracleApp, Reply
-from treadle.testbed.server.connection import Connection
+from treadle.testbed.server.oracle_app import HttpReply, OracleApp
+from treadle.testbed.server.serving import ServerConnection
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -42,7 +42,7 @@ components: {securitySchemes: {apiKey: {type: apiKey, in: header, name: X-Key}}}
 class DocsApp(OracleApp):
     """The mock server, with the scripts of the examples."""
 
-    def answer(self, method: str, path: str, body: bytes) -> Reply:
+    def answer(self, method: str, path: str, body: bytes) -> HttpReply:
         """See `OracleApp.answer`."""
         if path == "/v1/chat/completions":
             asked: Any = json.loads(body)
@@ -61,9 +61,9 @@ def server() -> Iterator[str]:
 
     async def serve() -> None:
         loop = asyncio.get_running_loop()
-        connections: set[Connection] = set()
+        connections: set[ServerConnection] = set()
         app = DocsApp(ServerSettings())
-        listening = await loop.create_server(lambda: Connection(app, connections), "127.0.0.1", 0)
+        listening = await loop.create_server(lambda: ServerConnection(app, connections), "127.0.0.1", 0)
         stop = asyncio.Event()
         started.extend([loop, stop, listening.sockets[0].getsockname()[1]])
         ready.set()

@@ -11,12 +11,12 @@ import pytest
 
 from treadle import model
 from treadle.models.protocol import Model
-from treadle.testbed.engine import (
+from treadle.testbed.engines import (
     ENGINES,
-    Answer,
     EngineApp,
     EngineKind,
     EngineSettings,
+    SampledAnswer,
     export_tokenizer,
     logprobs_of,
 )
@@ -70,7 +70,7 @@ def check_rows(
     app: EngineApp, rows: Iterable[Trajectory], *, lost: int = 0, has_versions: bool = False
 ) -> None:
     """Compare trajectories with what the engine sampled; see `check`."""
-    log: dict[tuple[int, ...], list[Answer]] = defaultdict(list)
+    log: dict[tuple[int, ...], list[SampledAnswer]] = defaultdict(list)
     for answer in app.sampled:
         log[answer.prompt_ids].append(answer)
     for row in rows:
@@ -98,10 +98,12 @@ def spread(versions: Iterable[tuple[int, str]]) -> list[str]:
     return [version for count, version in versions for _ in range(count)]
 
 
-def take(log: dict[tuple[int, ...], list[Answer]], row: Trajectory, start: int, end: int) -> list[Answer]:
+def take(
+    log: dict[tuple[int, ...], list[SampledAnswer]], row: Trajectory, start: int, end: int
+) -> list[SampledAnswer]:
     """Take the answers out of an engine's log that together are one answer of a trajectory, and return them."""
     ids = tuple(row.token_ids_T)
-    taken: list[Answer] = []
+    taken: list[SampledAnswer] = []
     while True:
         sizes = [(count_equal(answer, row, start, end), answer) for answer in log[ids[:start]]]
         whole = [(size, answer) for size, answer in sizes if size == len(answer.token_ids)]
@@ -125,7 +127,7 @@ def take(log: dict[tuple[int, ...], list[Answer]], row: Trajectory, start: int, 
             return taken
 
 
-def count_equal(answer: Answer, row: Trajectory, start: int, end: int) -> int:
+def count_equal(answer: SampledAnswer, row: Trajectory, start: int, end: int) -> int:
     """Return how many ids of an answer, from the first, a trajectory has from `start` on, with their logprobs."""
     size = min(len(answer.token_ids), end - start)
     logprobs = array("f", answer.logprobs)

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from treadle.core.types import Completion, FinishReason, Message, Request, Role, Usage
 from treadle.models.protocol import Model, Watch
 from treadle.runs.task import Task
-from treadle.tasks.draw import fraction
+from treadle.tasks.draws import fraction
 from treadle.testbed import OracleModel, named_oracle
 
 

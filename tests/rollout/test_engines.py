@@ -14,7 +14,7 @@ from tests.testbed.threaded import ThreadedServer
 from treadle.rollout import Rollouts
 from treadle.rollout.progress import Notice, Progress
 from treadle.rollout.stored import read_groups, read_stored
-from treadle.testbed.engine import ENGINES, EngineSettings
+from treadle.testbed.engines import ENGINES, EngineSettings
 
 
 class Engine(ThreadedServer):

@@ -16,9 +16,9 @@ from tests.rollout.engines import ENDPOINTS, check, connect
 from treadle import Agent, Policy, tool
 from treadle.core.types import Message, Role, ToolCall
 from treadle.journal.memory import MemoryJournal
-from treadle.testbed.engine import ENGINES, EngineSettings, export_tokenizer, tokenizer
-from treadle.testbed.engine.policy import MockPolicy
-from treadle.testbed.engine.template import Asked, Template, Variant
+from treadle.testbed.engines import ENGINES, EngineSettings, export_tokenizer, tokenizer
+from treadle.testbed.engines.mock_template import Asked, Template, Variant
+from treadle.testbed.engines.token_policy import MockPolicy
 from treadle.testbed.server import serve
 from treadle.trajectory.tokens import Drift, TokenGraph, load_tokens
 

@@ -13,7 +13,7 @@ from tests.rollout.engines import ENDPOINTS, check, connect
 from treadle import Agent, Policy
 from treadle.journal.memory import MemoryJournal
 from treadle.runs.task import TASK_SETS
-from treadle.testbed.engine import ENGINES, EngineSettings, export_tokenizer
+from treadle.testbed.engines import ENGINES, EngineSettings, export_tokenizer
 from treadle.testbed.server import serve
 from treadle.trajectory.tokens import load_tokens
 

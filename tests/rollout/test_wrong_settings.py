@@ -15,9 +15,9 @@ from treadle.rollout.making import MAX_REFUSED
 from treadle.rollout.sinks.protocol import Check, Memory, Receipt
 from treadle.rollout.sinks.registry import make_sinks
 from treadle.scoring.protocol import Subject
-from treadle.testbed.engine import ENGINES, EngineSettings, export_tokenizer
+from treadle.testbed.engines import ENGINES, EngineSettings, export_tokenizer
 from treadle.testbed.server import ServerSettings
-from treadle.testbed.server.app import OracleApp
+from treadle.testbed.server.oracle_app import OracleApp
 from treadle.trajectory.tokens import TokenGrade
 
 

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from treadle.core.errors import ConfigError
 from treadle.core.types import Route
 from treadle.models.wrappers.tiered import QUALITY, find_nearest, rank_of
-from treadle.routing import ROUTERS, Candidate, Router, RoutingFacts, choose, replace_tier, split
+from treadle.routing import ROUTERS, Router, RoutingFacts, TierCandidate, choose, replace_tier, split
 from treadle.routing.judging import is_boilerplate, is_identity_sensitive, rate_difficulty
 
 # Prices of 2025, in USD for a request of 1,000 tokens with an answer of 500.
@@ -16,15 +16,15 @@ COSTS = {"frontier": 0.0105, "mid": 0.0028, "small": 0.00009}
 LATENCIES = {"frontier": 8.0, "mid": 4.0, "small": 1.5}
 
 
-def candidate(tier: str, **more) -> Candidate:
+def candidate(tier: str, **more) -> TierCandidate:
     known = {"quality": QUALITY[tier], "cost_usd": COSTS[tier], "latency_seconds": LATENCIES[tier]}
-    return Candidate(tier=tier, model=f"{tier}-model", **{**known, **more})
+    return TierCandidate(tier=tier, model=f"{tier}-model", **{**known, **more})
 
 
 ALL = tuple(candidate(tier) for tier in QUALITY)
 
 
-def facts(text: str = "", *candidates: Candidate, **more) -> RoutingFacts:
+def facts(text: str = "", *candidates: TierCandidate, **more) -> RoutingFacts:
     """Return the facts for a message, as the loop makes them."""
     return RoutingFacts(
         text=text,
@@ -40,7 +40,7 @@ def make(name: str, **options) -> Router:
     return ROUTERS.load(name)(**options)
 
 
-def route(name: str, text: str, *candidates: Candidate, **more) -> Route:
+def route(name: str, text: str, *candidates: TierCandidate, **more) -> Route:
     return choose(make(name), facts(text, *candidates, **more))
 
 

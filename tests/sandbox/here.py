@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from treadle.sandbox.commands.bubblewrap import blocking_sysctls, find_bwrap
-from treadle.sandbox.commands.doctor import find_fault
+from treadle.sandbox.commands.host import find_fault
 
 _FAULT = find_fault()
 _FORBIDDEN = re.compile(r"namespace|uid map|mount proc", re.IGNORECASE)

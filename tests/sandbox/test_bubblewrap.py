@@ -12,11 +12,11 @@ from tests.sandbox.here import needs_sandbox
 
 from treadle.core.errors import SandboxError
 from treadle.sandbox.commands.bubblewrap import FOLDERS, INNER_ID, OUTER_ID, make_etc, wrap
-from treadle.sandbox.commands.command import Command, Output
+from treadle.sandbox.commands.execution import CollectedOutput, SandboxCommand
 from treadle.sandbox.commands.home import make_root
-from treadle.sandbox.commands.processes import measure_tree
+from treadle.sandbox.commands.process_family import measure_tree
 from treadle.sandbox.commands.seccomp import make_filter
-from treadle.sandbox.commands.tree import remove_tree
+from treadle.sandbox.commands.untrusted import remove_tree
 from treadle.sandbox.protocol import Limits
 
 ALLOW, KILL, FAIL = 0x7FFF0000, 0x80000000, 0x00050000
@@ -94,7 +94,7 @@ class TestOutput:
     @pytest.mark.parametrize("size", [1, 7, 100_000])
     def test_both_ends_are_kept(self, size: int) -> None:
         data = bytes(ord("a") + index % 26 for index in range(300_000))
-        output = Output(3000)
+        output = CollectedOutput(3000)
         for start in range(0, len(data), size):
             output.add(data[start : start + size])
         head, tail = data[:2000].decode(), data[-1000:].decode()
@@ -102,7 +102,7 @@ class TestOutput:
         assert output.last_line == data[-200:].decode()
 
     def test_what_fits_is_whole(self) -> None:
-        output = Output(9)
+        output = CollectedOutput(9)
         for part in (b"abc", b"de", b"fghi"):
             output.add(part)
         assert output.text == "abcdefghi"
@@ -116,7 +116,7 @@ class TestCommand:
         root = make_root(FOLDERS, OUTER_ID if os.geteuid() == 0 else None)
         try:
             make_etc(root)
-            outcome = Command(text, root, limits or Limits()).run()
+            outcome = SandboxCommand(text, root, limits or Limits()).run()
         finally:
             remove_tree(root)
         return outcome.exit_code, outcome.text
@@ -140,7 +140,7 @@ class TestCommand:
         root = make_root(FOLDERS, OUTER_ID)
         try:
             make_etc(root)
-            assert Command("touch x", root, Limits()).run().exit_code == 0
+            assert SandboxCommand("touch x", root, Limits()).run().exit_code == 0
             status = (root / "work/x").stat()
         finally:
             remove_tree(root)
@@ -159,7 +159,7 @@ class TestCommand:
         root = make_root(FOLDERS, OUTER_ID if os.geteuid() == 0 else None)
         try:
             with pytest.raises(SandboxError, match=r"bwrap: .*passwd"):
-                Command("true", root, Limits()).run()
+                SandboxCommand("true", root, Limits()).run()
         finally:
             remove_tree(root)
 
@@ -169,7 +169,7 @@ class TestCommand:
         self.run("true")
         self.run("sleep 9", Limits(seconds=0.1))
         with pytest.raises(SandboxError):
-            Command("x" * 200_000, Path("/nowhere"), Limits()).run()
+            SandboxCommand("x" * 200_000, Path("/nowhere"), Limits()).run()
         # What earlier tests left open may be closed meanwhile.
         assert set(os.listdir("/dev/fd")) <= before
 

@@ -9,9 +9,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from treadle.sandbox.commands.folder import STATE, Folder
-from treadle.sandbox.commands.tree import MAX_DEPTH, TooMuchError, clear_folder, measure, remove_tree, walk
-from treadle.sandbox.memory import MemorySandbox
+from treadle.sandbox.commands.run_folder import STATE, RunFolder
+from treadle.sandbox.commands.untrusted import (
+    MAX_DEPTH,
+    TooMuchError,
+    clear_folder,
+    measure,
+    remove_tree,
+    walk,
+)
+from treadle.sandbox.in_memory import MemorySandbox
 
 NAMES = st.sampled_from(["a", "b", "c"])
 PATHS = st.lists(NAMES, min_size=1, max_size=3).map("/".join)
@@ -90,7 +97,7 @@ def test_after_each_command_all_three_are_the_same(
         change(Path("/nowhere"), sandbox, "write", path, path, content)
     with tempfile.TemporaryDirectory() as name, tempfile.TemporaryDirectory() as other_name:
         root = Path(name)
-        folder = Folder(root)
+        folder = RunFolder(root)
         for changes in commands:
             for kind, *rest in changes:
                 if kind in BY_OTHERS:
@@ -104,14 +111,14 @@ def test_after_each_command_all_three_are_the_same(
             assert files_on(root) == {path: sandbox.read(path) for path in sandbox.paths()}
             # A resumed run must see the same files as one that was not interrupted.
             clear_folder(Path(other_name))
-            Folder(Path(other_name)).push(sandbox)
+            RunFolder(Path(other_name)).push(sandbox)
             assert everything_on(Path(other_name)) == everything_on(root)
         clear_folder(root)
 
 
 def test_what_is_deleted_by_others_takes_its_empty_folders_with_it(tmp_path: Path) -> None:
     sandbox = MemorySandbox({"a/b/c/d": "x", "a/e": "y"})
-    folder = Folder(tmp_path)
+    folder = RunFolder(tmp_path)
     folder.push(sandbox)
     sandbox.delete("a/b/c/d")
     folder.push(sandbox)
@@ -120,7 +127,7 @@ def test_what_is_deleted_by_others_takes_its_empty_folders_with_it(tmp_path: Pat
 
 def test_too_much_leaves_the_sandbox_as_it_was(tmp_path: Path) -> None:
     sandbox = MemorySandbox({"a": "x"})
-    folder = Folder(tmp_path)
+    folder = RunFolder(tmp_path)
     folder.push(sandbox)
     (tmp_path / "a").write_bytes(b"y")
     (tmp_path / "b").mkdir()
@@ -136,7 +143,7 @@ def test_too_much_leaves_the_sandbox_as_it_was(tmp_path: Path) -> None:
 
 def test_a_state_that_was_never_needed_is_not_written(tmp_path: Path) -> None:
     sandbox = MemorySandbox({"a": "x"})
-    folder = Folder(tmp_path)
+    folder = RunFolder(tmp_path)
     folder.push(sandbox)
     folder.pull(sandbox, 10, 10**6)
     assert sandbox.read_state(STATE) is None

@@ -11,7 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from treadle.core.errors import JournalError, SandboxError
 from treadle.core.types import FileDelta
-from treadle.sandbox.memory import MemorySandbox
+from treadle.sandbox.in_memory import MemorySandbox
 from treadle.sandbox.protocol import Sandbox
 
 PATHS = st.sampled_from(["a", "b", "a/b", "a/b/c", "d/e", "d/f", "d", "/d/e", "./b", "d/../b"])

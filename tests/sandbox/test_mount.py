@@ -15,7 +15,7 @@ import pytest
 
 from treadle import open_journal
 from treadle.core.errors import ConfigError
-from treadle.sandbox.memory import MemorySandbox
+from treadle.sandbox.in_memory import MemorySandbox
 from treadle.sandbox.mount import MAX_FILE_BYTES, Mount
 
 

@@ -19,7 +19,7 @@ from mcp import Client, StdioServerParameters
 from treadle import ToolContext
 from treadle.core.errors import ConfigError
 from treadle.core.types import Effect
-from treadle.sandbox.memory import MemorySandbox
+from treadle.sandbox.in_memory import MemorySandbox
 from treadle.tools.context import Scope
 from treadle.tools.mcp import MCPServer
 from treadle.tools.spin import Spin, spin

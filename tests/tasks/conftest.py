@@ -10,7 +10,7 @@ from treadle.core.types import Effect, Message, Request, Role, ToolCall, ToolRes
 from treadle.loop.calls.orders import read_call
 from treadle.models.protocol import Model, Watch
 from treadle.runs.task import Task
-from treadle.sandbox.memory import MemorySandbox
+from treadle.sandbox.in_memory import MemorySandbox
 from treadle.tools.files import files as toolset
 
 TOOLS = {tool.spec.name: tool for tool in toolset.tools()}

@@ -2,7 +2,7 @@
 
 import pytest
 
-from treadle.tasks.files.check import Items, Number, grade
+from treadle.tasks.files.grading import Items, Number, grade
 from treadle.tasks.files.task_set import FAMILIES, TASK_SET
 
 NAMES = [family.name for family in FAMILIES]

@@ -11,11 +11,11 @@ from treadle.core.log import Log
 from treadle.core.types import FinishReason, Message, Request, Role, ToolCall, ToolSpec
 from treadle.models.protocol import Watch
 from treadle.tasks.files import find_solver
-from treadle.tasks.files.calls import delete_file, edit_file, list_files, read_file, write_file
+from treadle.tasks.files.file_calls import delete_file, edit_file, list_files, read_file, write_file
 from treadle.tasks.files.task_set import TASK_SET
 from treadle.tasks.solver import MAX_STALLS, Pursuit, Step
-from treadle.testbed.mistakes import misspell, spoil
 from treadle.testbed.oracle import OracleModel, oracle_for
+from treadle.testbed.play import misspell, spoil
 
 TASK = TASK_SET.get("csv_sum-0003")
 

@@ -7,15 +7,14 @@ import pytest
 from treadle.core.errors import ConfigError
 from treadle.core.registry import Registry
 from treadle.tasks import task_set
-from treadle.tasks.draw import Draw, fraction, pick
+from treadle.tasks.draws import Draw, Wording, fraction, pick
 from treadle.tasks.files import TASK_SET
-from treadle.tasks.files.calls import edit_line
-from treadle.tasks.files.words import cents, money
-from treadle.tasks.prompt import Prompt
+from treadle.tasks.files.file_calls import edit_line
+from treadle.tasks.files.materials import cents, money
 
 
 def test_a_prompt_is_read_back():
-    prompt = Prompt("Put {what} into {where} (yes, {where}?)")
+    prompt = Wording("Put {what} into {where} (yes, {where}?)")
     values = {"what": "a+b*c", "where": "x.txt"}
     assert prompt.fields == values.keys()
     assert prompt.match(prompt.render(values)) == values

@@ -12,8 +12,8 @@ from treadle.core.errors import ConfigError
 from treadle.journal.memory import MemoryJournal
 from treadle.models.dialects.openai_chat.request import OpenAIChatModel
 from treadle.models.wrappers.retry import RetryModel
-from treadle.testbed.server import Failure, ServerSettings
-from treadle.testbed.server.app import OracleApp
+from treadle.testbed.server import FailureMode, ServerSettings
+from treadle.testbed.server.oracle_app import OracleApp
 
 
 def body_of(number: int) -> bytes:
@@ -25,12 +25,12 @@ def replies(count: int = 400, **settings: object) -> list:
     return [app.answer("POST", "/v1/chat/completions", body_of(number)) for number in range(count)]
 
 
-@pytest.mark.parametrize("kind", Failure)
+@pytest.mark.parametrize("kind", FailureMode)
 def test_a_kind_of_failure_comes_at_its_rate(kind):
     found = Counter(
         (reply.status, reply.failure) for reply in replies(failure_rate=0.3, failure_kinds=(kind,), seed=3)
     )
-    status = {Failure.RATE_LIMIT: 429, Failure.OVERLOADED: 503}.get(kind, 200)
+    status = {FailureMode.RATE_LIMIT: 429, FailureMode.OVERLOADED: 503}.get(kind, 200)
     failed = found.pop((status, kind if status == 200 else None))
     assert 80 < failed < 160
     assert found == {(200, None): 400 - failed}
@@ -46,7 +46,7 @@ def test_a_share_of_the_answers_is_slow():
     assert delays(1) == delays(1) != delays(2)
 
 
-@pytest.mark.parametrize("kind", Failure)
+@pytest.mark.parametrize("kind", FailureMode)
 @pytest.mark.parametrize("is_streamed", [False, True])
 async def test_a_client_that_tries_again_gets_through(start, kind, is_streamed):
     server = await start(failure_rate=0.5, failure_kinds=(kind,), stall_seconds=0.02, seed=5)
@@ -61,7 +61,7 @@ async def test_a_client_that_tries_again_gets_through(start, kind, is_streamed):
 
 
 async def test_a_response_is_cut_in_its_body(start, connect):
-    server = await start(failure_rate=1.0, failure_kinds=(Failure.TRUNCATED,))
+    server = await start(failure_rate=1.0, failure_kinds=(FailureMode.TRUNCATED,))
     async with connect(server.port) as raw:
         body = body_of(1)
         raw.send(

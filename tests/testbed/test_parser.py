@@ -6,9 +6,9 @@ import json
 import pytest
 
 from treadle.tasks.files.task_set import TASK_SET
-from treadle.testbed.server.app import OracleApp, ServerSettings
-from treadle.testbed.server.connection import Connection
+from treadle.testbed.server.oracle_app import OracleApp, ServerSettings
 from treadle.testbed.server.parser import MAX_HEAD_BYTES, HttpFault, Parser, encode_chunk, encode_head
+from treadle.testbed.server.serving import ServerConnection
 
 GET = b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n"
 POST = b"POST /a?b=c HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\nhello"
@@ -191,7 +191,7 @@ class Recorder(asyncio.Transport):
 
 
 def test_a_client_that_does_not_read_is_not_read_from():
-    connection, transport = Connection(OracleApp(ServerSettings()), set()), Recorder()
+    connection, transport = ServerConnection(OracleApp(ServerSettings()), set()), Recorder()
     connection.connection_made(transport)
     connection.data_received(GET)
     assert transport.written.count(b"HTTP/1.1 200 OK") == 1

@@ -15,7 +15,7 @@ from treadle.tasks.files import find_solver
 from treadle.tasks.files.task_set import TASK_SET
 from treadle.testbed.oracle import OracleModel
 from treadle.testbed.server import ServerSettings, serve
-from treadle.testbed.server.app import OracleApp
+from treadle.testbed.server.oracle_app import OracleApp
 
 TASK = TASK_SET.get("limit_rule-0002")
 TOOLS = [{"type": "function", "function": {"name": "read_file", "parameters": {}}}]

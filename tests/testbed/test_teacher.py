@@ -23,7 +23,7 @@ from treadle.datagen.scenarios.types import Difficulty, Kind, SampleSpec
 from treadle.datagen.topics.similar import SimilarIndex, words_of
 from treadle.journal.memory import MemoryJournal
 from treadle.models.wrappers.format_model import FormatModel
-from treadle.tasks.draw import Draw
+from treadle.tasks.draws import Draw
 from treadle.tasks.files.task_set import TASK_SET
 from treadle.testbed.teacher import TeacherModel
 from treadle.testbed.working.errands.catalogue import ERRANDS, find_errand

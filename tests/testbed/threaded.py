@@ -5,8 +5,8 @@ import threading
 from types import TracebackType
 from typing import Self
 
-from treadle.testbed.server.app import OracleApp
-from treadle.testbed.server.connection import Connection
+from treadle.testbed.server.oracle_app import OracleApp
+from treadle.testbed.server.serving import ServerConnection
 
 
 class ThreadedServer:
@@ -20,9 +20,9 @@ class ThreadedServer:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
 
-    def _connect(self) -> Connection:
+    def _connect(self) -> ServerConnection:
         self.connections += 1
-        return Connection(self._app, set())
+        return ServerConnection(self._app, set())
 
     def __enter__(self) -> Self:
         self._thread.start()

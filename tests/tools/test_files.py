@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from treadle.core.errors import SandboxError, ToolError
 from treadle.core.types import Effect, Json
-from treadle.sandbox.memory import MemorySandbox
+from treadle.sandbox.in_memory import MemorySandbox
 from treadle.tools.context import ToolContext
 from treadle.tools.files import MAX_EDITED_CHARS, MAX_MATCHES, FilesToolset, files, view_image
 from treadle.tools.protocol import Attachment, ToolOutput

@@ -16,7 +16,7 @@ from treadle.core.errors import ConfigError
 from treadle.core.types import Effect, ToolSpec
 from treadle.journal.memory import MemoryJournal
 from treadle.models import call
-from treadle.sandbox.memory import MemorySandbox
+from treadle.sandbox.in_memory import MemorySandbox
 from treadle.tools.context import Scope, ToolContext
 from treadle.tools.mock.fixtures import Fixture, fill
 from treadle.tools.mock.toolset import Mock, mock, mock_of

@@ -19,7 +19,7 @@ from treadle.core.types import Role
 from treadle.journal.jsonl import export_run, import_lines
 from treadle.journal.memory import MemoryJournal
 from treadle.models import call
-from treadle.sandbox.memory import MemorySandbox
+from treadle.sandbox.in_memory import MemorySandbox
 from treadle.tools.context import Scope, ToolContext
 from treadle.tools.protocol import ToolOutput
 from treadle.tools.python import Python, python

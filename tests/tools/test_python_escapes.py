@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from treadle.sandbox.memory import MemorySandbox
+from treadle.sandbox.in_memory import MemorySandbox
 from treadle.tools.context import Scope, ToolContext
 from treadle.tools.protocol import ToolOutput
 from treadle.tools.python import Python

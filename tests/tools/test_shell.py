@@ -20,7 +20,7 @@ from treadle import Agent, ScriptedModel, open_journal
 from treadle.core.errors import ConfigError, ToolError
 from treadle.core.types import Effect, Json, Message, Role, ToolCall
 from treadle.sandbox.commands.host import MAX_COMMANDS
-from treadle.sandbox.memory import MemorySandbox
+from treadle.sandbox.in_memory import MemorySandbox
 from treadle.sandbox.protocol import Limits
 from treadle.tools.context import Scope, ToolContext
 from treadle.tools.protocol import ToolOutput
@@ -353,7 +353,7 @@ def runs(mark: str) -> bool:
 
 SCRIPT = """
     import asyncio, sys
-    from treadle.sandbox.memory import MemorySandbox
+    from treadle.sandbox.in_memory import MemorySandbox
     from treadle.tools.context import ToolContext
     from treadle.tools.shell import Shell
 

@@ -19,8 +19,8 @@ from threading import Thread
 import pytest
 from tests.sandbox.here import needs_sandbox
 
-from treadle.sandbox.commands.processes import find_marked
-from treadle.sandbox.memory import MemorySandbox
+from treadle.sandbox.commands.process_family import find_marked
+from treadle.sandbox.in_memory import MemorySandbox
 from treadle.sandbox.protocol import Limits
 from treadle.tools.context import Scope, ToolContext
 from treadle.tools.protocol import ToolOutput

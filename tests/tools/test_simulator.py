@@ -11,7 +11,7 @@ from treadle import Agent, ScriptedModel
 from treadle.core.errors import ConfigError, ServerError
 from treadle.core.types import Completion, FinishReason, Message, Request, Role, ToolSpec
 from treadle.models import call
-from treadle.sandbox.memory import MemorySandbox
+from treadle.sandbox.in_memory import MemorySandbox
 from treadle.tools.context import Scope, ToolContext
 from treadle.tools.mock.simulator import Simulator
 from treadle.tools.mock.toolset import MAX_HISTORY, Mock, MockTool

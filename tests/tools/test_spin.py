@@ -13,7 +13,7 @@ from treadle.core.errors import ConfigError, ToolError
 from treadle.core.types import Effect, ToolSpec
 from treadle.journal.memory import MemoryJournal
 from treadle.models import call
-from treadle.sandbox.memory import MemorySandbox
+from treadle.sandbox.in_memory import MemorySandbox
 from treadle.tools.context import Scope, ToolContext
 from treadle.tools.spin import Spin, session_of, spin
 

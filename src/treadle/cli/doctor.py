@@ -172,7 +172,7 @@ async def _ask_monty() -> object:
 def _check_sandbox() -> Iterator[Check]:
     """Check what the toolset `shell` needs, and whether it works. Its modules need a POSIX system."""
     from treadle.sandbox.commands.bubblewrap import blocking_sysctls, find_bwrap, is_root
-    from treadle.sandbox.commands.doctor import find_fault
+    from treadle.sandbox.commands.host import find_fault
 
     yield _check_bubblewrap(find_bwrap())
     sysctls = blocking_sysctls()

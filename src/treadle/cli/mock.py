@@ -16,9 +16,9 @@ from treadle.cli.options.signature import FieldOptions, Row
 from treadle.cli.terminal.output import flush, print_json, print_note, stdout, write_command
 from treadle.core.errors import ConfigError
 from treadle.core.registry import did_you_mean
-from treadle.testbed.engine import ENGINES, EngineKind, EngineSettings, export_tokenizer
-from treadle.testbed.server import Failure, serve
-from treadle.testbed.server.app import OracleApp
+from treadle.testbed.engines import ENGINES, EngineKind, EngineSettings, export_tokenizer
+from treadle.testbed.server import FailureMode, serve
+from treadle.testbed.server.oracle_app import OracleApp
 
 EXAMPLES = (
     "treadle mock --latency 0.02 --slow-latency 0.5 --slow-share 0.07 --failure-rate 0.3",
@@ -28,13 +28,15 @@ EXAMPLES = (
 _ENGINE = "Engine"
 
 
-def _read_failures(names: Sequence[str]) -> tuple[Failure, ...]:
+def _read_failures(names: Sequence[str]) -> tuple[FailureMode, ...]:
     """Return the kinds of failures with these names. Raises: `ConfigError`."""
     for name in names:
-        if name not in list(Failure):
-            hint = did_you_mean(name, list(Failure)) or ";"
-            raise ConfigError(f"there is no --failure-kind {name!r}{hint} the kinds are {', '.join(Failure)}")
-    return tuple(map(Failure, names))
+        if name not in list(FailureMode):
+            hint = did_you_mean(name, list(FailureMode)) or ";"
+            raise ConfigError(
+                f"there is no --failure-kind {name!r}{hint} the kinds are {', '.join(FailureMode)}"
+            )
+    return tuple(map(FailureMode, names))
 
 
 def _rate(help: str) -> Row:
@@ -53,7 +55,7 @@ _SERVER = FieldOptions(
         ),
         "failure_rate": _rate("How often the server fails instead of answering"),
         "failure_kinds": Row(
-            f"How the server fails: {', '.join(Failure)}. May be repeated. Default: rate_limit (429) and "
+            f"How the server fails: {', '.join(FailureMode)}. May be repeated. Default: rate_limit (429) and "
             "overloaded (503).",
             ("--failure-kind",),
             "KIND",

@@ -17,7 +17,7 @@ from treadle.datagen.scenarios.personas import draw_persona
 from treadle.datagen.scenarios.types import Kind, SampleSpec
 from treadle.datagen.topics.graph import Topic
 from treadle.jobs.ledger import Counts, Item
-from treadle.tasks.draw import Draw
+from treadle.tasks.draws import Draw
 
 
 class Plan:

@@ -14,7 +14,7 @@ from treadle.datagen.conversations.project import describe_plan
 from treadle.datagen.conversations.studio import Studio
 from treadle.datagen.quality.duplicates import DuplicateIndex
 from treadle.datagen.quality.pipeline import Pipeline, is_good, mark_row
-from treadle.datagen.quality.protocol import Candidate, Verdict
+from treadle.datagen.quality.protocol import Candidate, FilterVerdict
 from treadle.datagen.scenarios.types import SampleSpec
 from treadle.datagen.spending import bill_of
 from treadle.export.row_formats.native import FORMAT as NATIVE
@@ -32,7 +32,7 @@ class Judged(Struct, frozen=True):
 
     spec: SampleSpec
     made: Made
-    verdicts: tuple[Verdict, ...] = ()
+    verdicts: tuple[FilterVerdict, ...] = ()
 
 
 class SampleWork:
@@ -97,7 +97,7 @@ class SampleWork:
                 outcome, status=Status.FAILED, is_final=True, reasons=(f"infrastructure: {made.error}",)
             )
         if made.row is None:
-            verdict = Verdict(UNFINISHED, False, made.error or "")
+            verdict = FilterVerdict(UNFINISHED, False, made.error or "")
             line = _encode(self._describe_unfinished(result), [verdict])
             return replace(outcome, reasons=(f"{UNFINISHED}: {made.error}",), file=REJECTED, line=line)
         if self._duplicates is not None and is_good(verdicts):
@@ -139,7 +139,7 @@ def _label(row: Row, item: Item) -> str:
     return item.label if item.label in kinds or not kinds else kinds[0]
 
 
-def _encode(row: Row, verdicts: Sequence[Verdict] | None = None) -> bytes:
+def _encode(row: Row, verdicts: Sequence[FilterVerdict] | None = None) -> bytes:
     """Return a line of the format `treadle`; that of a rejected sample also has the verdicts."""
     raw = NATIVE.write(row, with_reasoning=True)
     if verdicts is not None:

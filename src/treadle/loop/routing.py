@@ -22,7 +22,7 @@ from treadle.models.wrappers.fallback import DEFAULT_ERRORS
 from treadle.models.wrappers.tiered import TieredModel, window_of
 from treadle.routing import (
     LATENCIES,
-    Checked,
+    CheckedAnswer,
     Checker,
     RoutingFacts,
     choose,
@@ -166,7 +166,7 @@ class _Caught:
         return self._outbox.kept()
 
 
-def _sum(completion: Completion, checked: Checked) -> tuple[Usage, float | None]:
+def _sum(completion: Completion, checked: CheckedAnswer) -> tuple[Usage, float | None]:
     """Return the tokens and the cost of an answer that is not used, together with those of its check."""
     verdict = checked.verdict or Verdict("")
     usage = (completion.usage or Usage()) + verdict.usage

@@ -15,7 +15,7 @@ from treadle.core.registry import did_you_mean
 from treadle.jobs.ledger import Counts, Entry, Item
 from treadle.rollout.config import Config, Curriculum
 from treadle.runs.task import load_task, split_reference, task_set
-from treadle.tasks.draw import Draw, fraction
+from treadle.tasks.draws import Draw, fraction
 
 
 class GroupSpec(Struct, frozen=True):

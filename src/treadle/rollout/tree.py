@@ -9,7 +9,7 @@ from treadle.core import events as e
 from treadle.core.errors import RunExistsError
 from treadle.core.events.narrowing import Event
 from treadle.runs.run import Run
-from treadle.tasks.draw import fraction
+from treadle.tasks.draws import fraction
 
 
 def find_fork_points(events: Sequence[Event]) -> list[int]:

@@ -37,7 +37,7 @@ from treadle.rollout.tree import fork_once
 from treadle.rollout.versions import Sampled, Versions, merge_sampled
 from treadle.runs.run import Run
 from treadle.runs.task import Task, load_task
-from treadle.sandbox.memory import SharedFiles
+from treadle.sandbox.in_memory import SharedFiles
 from treadle.scoring.advantages import has_variance
 from treadle.scoring.grade import grade
 from treadle.scoring.registry import make_scorers

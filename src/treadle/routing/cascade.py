@@ -20,7 +20,7 @@ from treadle.core.types import (
 )
 from treadle.models.protocol import Model, Watch, load_model
 from treadle.routing.judging import find_refusal
-from treadle.routing.protocol import Checked, RoutingFacts
+from treadle.routing.protocol import CheckedAnswer, RoutingFacts
 
 _SHOWN_CHARS = 600
 """How much of an answer that is not used the next model is told."""
@@ -68,22 +68,22 @@ class CascadeRouter:
         )
         return Route(order[0].tier, order[0].model, (why,), scores)
 
-    async def check(self, request: Request, completion: Completion) -> Checked:
+    async def check(self, request: Request, completion: Completion) -> CheckedAnswer:
         """See `Checker.check`. If the judge cannot be asked, the answer is used, and the verdict says why."""
         fault = find_fault(request, completion)
         if fault is not None or self._judge is None or completion.message.tool_calls:
-            return Checked(None if fault is None else f"{fault}{_quote(completion.message.content)}")
+            return CheckedAnswer(None if fault is None else f"{fault}{_quote(completion.message.content)}")
         asked = _ask_judge(request, completion.message.content)
         try:
             said = await self._judge.infer(asked, Watch())
         except TreadleError as error:
-            return Checked(None, Verdict(f"the judge could not be asked: {error}", self._judge.name))
+            return CheckedAnswer(None, Verdict(f"the judge could not be asked: {error}", self._judge.name))
         text = said.message.content.strip()
         verdict = Verdict(text, self._judge.name, said.usage or Usage(), said.cost_usd)
         if not text.upper().startswith("BAD"):
-            return Checked(None, verdict)
+            return CheckedAnswer(None, verdict)
         why = " ".join(text[3:].split()).strip(" .:,-") or "it is not good"
-        return Checked(f"a check found: {why[:300]}{_quote(completion.message.content)}", verdict)
+        return CheckedAnswer(f"a check found: {why[:300]}{_quote(completion.message.content)}", verdict)
 
 
 def find_fault(request: Request, completion: Completion) -> str | None:

@@ -5,8 +5,8 @@ from msgspec.structs import replace
 from treadle.core.errors import ConfigError
 from treadle.core.types import Route
 from treadle.models.wrappers.tiered import ToolStrength, find_nearest
-from treadle.routing.protocol import Candidate, Router, RoutingFacts
-from treadle.routing.rules import RulesRouter
+from treadle.routing.protocol import Router, RoutingFacts, TierCandidate, Unroutable
+from treadle.routing.routers import RulesRouter
 
 MANY_TOOLS = 24
 """From this number of tools on, only a model that is strong with tools is chosen, if it is known how strong it
@@ -51,11 +51,7 @@ def replace_tier(facts: RoutingFacts, route: Route, why: str, *, allows_weaker: 
     return Route(tier, known[tier].model, (f"{route.tier}: {why}", str(how)), route.scores, rejected)
 
 
-class Unroutable(ConfigError):  # noqa: N818
-    """Raised by a router if the user's own choice allows none of the candidates."""
-
-
-def split(facts: RoutingFacts) -> tuple[tuple[Candidate, ...], dict[str, str]]:
+def split(facts: RoutingFacts) -> tuple[tuple[TierCandidate, ...], dict[str, str]]:
     """Return the candidates that can do the work, and why each other one cannot."""
     is_known_to_see = any(item.sees_images for item in facts.candidates)
     rejected = {
@@ -66,7 +62,7 @@ def split(facts: RoutingFacts) -> tuple[tuple[Candidate, ...], dict[str, str]]:
     return tuple([item for item in facts.candidates if item.tier not in rejected]), rejected
 
 
-def _find_obstacle(item: Candidate, facts: RoutingFacts, *, is_known_to_see: bool) -> str | None:
+def _find_obstacle(item: TierCandidate, facts: RoutingFacts, *, is_known_to_see: bool) -> str | None:
     if item.tier in facts.tried:
         return facts.tried[item.tier]
     if item.refusal is not None:

@@ -5,10 +5,11 @@ from typing import Protocol, runtime_checkable
 
 from msgspec import Struct
 
+from treadle.core.errors import ConfigError
 from treadle.core.types import Completion, Request, Route, Verdict
 
 
-class Candidate(Struct, frozen=True, kw_only=True):
+class TierCandidate(Struct, frozen=True, kw_only=True):
     """A tier that a router may choose. `None` means that something is not known."""
 
     tier: str
@@ -37,7 +38,7 @@ class RoutingFacts(Struct, frozen=True, kw_only=True):
 
     text: str
     """The user's message."""
-    candidates: tuple[Candidate, ...]
+    candidates: tuple[TierCandidate, ...]
     """The tiers to choose from, the strongest first. A router gets only those that can do the work."""
     is_first_turn: bool = True
     is_session: bool = False
@@ -68,7 +69,11 @@ class Router(Protocol):
         ...
 
 
-class Checked(Struct, frozen=True):
+class Unroutable(ConfigError):  # noqa: N818
+    """Raised by a router if the user's own choice allows none of the candidates."""
+
+
+class CheckedAnswer(Struct, frozen=True):
     """The result of the check of an answer."""
 
     fault: str | None
@@ -81,6 +86,6 @@ class Checked(Struct, frozen=True):
 class Checker(Protocol):
     """A router that checks answers before they are used, while there is a better tier that could be asked."""
 
-    def check(self, request: Request, completion: Completion) -> Awaitable[Checked]:
+    def check(self, request: Request, completion: Completion) -> Awaitable[CheckedAnswer]:
         """Return what is wrong with the answer to `request`."""
         ...

@@ -15,10 +15,10 @@ ROUTERS: Registry[Maker] = Registry(
     "router",
     "treadle.routers",
     {
-        "rules": "treadle.routing.rules:RulesRouter",
-        "scored": "treadle.routing.scored:ScoredRouter",
+        "rules": "treadle.routing.routers:RulesRouter",
+        "scored": "treadle.routing.routers:ScoredRouter",
         "cascade": "treadle.routing.cascade:CascadeRouter",
-        "fixed": "treadle.routing.fixed:FixedRouter",
+        "fixed": "treadle.routing.routers:FixedRouter",
     },
 )
 """The routers; those of other packages are entry points of the group `treadle.routers`."""

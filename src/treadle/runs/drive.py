@@ -158,7 +158,7 @@ async def _warm_up(agent: AgentParts) -> None:
 
 async def restore(journal: Journal, state: State) -> Sandbox:
     """Return a sandbox with the files and tool states of `state`, read from the journal."""
-    from treadle.sandbox.memory import MemorySandbox
+    from treadle.sandbox.in_memory import MemorySandbox
 
     if not state.files and not state.tool_states:
         return MemorySandbox.restore({}, journal.read_stored)

@@ -20,7 +20,7 @@ from treadle.loop.listener import Emit
 from treadle.runs.answer_type import TEXT, AnswerType
 from treadle.runs.attachments import Attachable
 from treadle.runs.task import Task
-from treadle.sandbox.memory import SharedFiles
+from treadle.sandbox.in_memory import SharedFiles
 from treadle.tools.context import NO_DEPS, DepsT
 from treadle.tools.protocol import Approver, Asker, Decision, ToolLike
 

@@ -102,7 +102,7 @@ class Stop(StrEnum):
     CANCELLED = "cancelled"
 
 
-class Outcome(Struct, frozen=True):
+class CommandOutcome(Struct, frozen=True):
     """The result of a command."""
 
     exit_code: int
@@ -124,7 +124,7 @@ class CommandFolder(Protocol):
 
     async def run(
         self, command: str, sandbox: Sandbox, limits: Limits, report: Callable[[str], None] | None = None
-    ) -> Outcome:
+    ) -> CommandOutcome:
         """Run a command for `/bin/sh` in a folder with the files of `sandbox`, and copy its changes to `sandbox`.
 
         While the command runs, `report` is called from a thread with the last printed line. A cancellation stops

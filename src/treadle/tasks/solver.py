@@ -24,20 +24,20 @@ _FAILURE = re.compile(
 """How a failed result begins, for transcripts in wire formats that have no `is_error`."""
 
 
-class Failure(str):
+class FailedResult(str):
     """The result of a call that failed, for a solver that asked for failures too."""
 
     __slots__ = ()
 
 
-class Call(Struct, frozen=True):
+class WantedCall(Struct, frozen=True):
     """A tool call that the solver needs to have made once, even if some attempts fail."""
 
     name: str
     arguments: dict[str, Json]
     path_argument: str | None = None
     """The name of an argument that can safely be misspelt, or `None`."""
-    look: "Call | None" = None
+    look: "WantedCall | None" = None
     """A call that shows whether this call took effect, for calls that change something."""
     is_done: Callable[[str], bool] | None = None
     """A function that takes the result of `look` and says whether this call took effect."""
@@ -46,13 +46,13 @@ class Call(Struct, frozen=True):
 class Step(Struct, frozen=True):
     """A group of calls to make at the same time. The solver gets their results in the same order."""
 
-    calls: Sequence[Call]
+    calls: Sequence[WantedCall]
     reasoning: str = ""
     """Why the calls are made, in one sentence."""
     draft: str = ""
     """The answer to give if no further step is possible; empty if there is none yet."""
     may_fail: bool = False
-    """True if a failed call is not made again: the solver gets its error as a `Failure`."""
+    """True if a failed call is not made again: the solver gets its error as a `FailedResult`."""
 
 
 Solver: TypeAlias = Generator[Step, list[str], str]
@@ -96,11 +96,11 @@ class Pursuit:
         """True if a call may or may not have taken effect and has to be checked."""
         return bool(self._looking)
 
-    def wanted(self) -> list[Call]:
+    def wanted(self) -> list[WantedCall]:
         """Return the calls to make in the next round."""
         return [call for _, call in self._open()]
 
-    def _open(self) -> list[tuple[int, Call]]:
+    def _open(self) -> list[tuple[int, WantedCall]]:
         """Return the calls that have not succeeded, or the calls that check them, with their positions in the
         step."""
         wanted = []
@@ -139,12 +139,12 @@ class Pursuit:
         elif not is_failed:
             self._results[index] = result.content
         elif self.step.may_fail:
-            self._results[index] = Failure(result.content)
+            self._results[index] = FailedResult(result.content)
         elif call.look is not None:
             self._looking.add(index)
 
 
-def is_same_call(wanted: Call, made: ToolCall) -> bool:
+def is_same_call(wanted: WantedCall, made: ToolCall) -> bool:
     """Return whether `made` has the name and arguments of `wanted`. White space in the arguments does not
     matter."""
     if wanted.name != made.name:

@@ -28,7 +28,7 @@ from treadle.core.types import (
 )
 from treadle.models.config.build import ModelConfig
 from treadle.models.protocol import Model
-from treadle.testbed.completion import BuiltInModel, digest, make_completion
+from treadle.testbed.built_in import BuiltInModel, digest, make_completion
 from treadle.testbed.instance import make_instance
 
 _MAX_RESULT_CHARS = 2_000

@@ -11,7 +11,7 @@ from treadle.core.types import Completion, Message, Request, Role
 from treadle.models.protocol import Model, Watch
 from treadle.runs.task import Task
 from treadle.tasks.solver import Solvable, Solver
-from treadle.testbed.completion import deliver, digest, make_completion
+from treadle.testbed.built_in import deliver, digest, make_completion
 from treadle.testbed.play import Manner, play
 
 REASONING_RATE = 0.6

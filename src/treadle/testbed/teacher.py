@@ -12,10 +12,10 @@ from treadle.core.errors import ConfigError
 from treadle.core.registry import did_you_mean
 from treadle.core.spec import PartSpec
 from treadle.core.types import Completion, Json, Message, Role, ToolCall, ToolSpec
-from treadle.testbed.completion import BuiltInModel, digest, make_completion
-from treadle.testbed.facts import Facts, find_facts, text_of
+from treadle.testbed.built_in import BuiltInModel, digest, make_completion
 from treadle.testbed.oracle import check_rate
 from treadle.testbed.play import Manner
+from treadle.testbed.request_facts import Facts, find_facts, text_of
 from treadle.testbed.textual import read_text_request
 from treadle.testbed.working.agent import answer_as_agent
 from treadle.testbed.writers.judge import judge

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from treadle.core.errors import ConfigError, ToolError
 from treadle.core.spec import PartSpec
 from treadle.core.types import Effect, Json, ToolSpec
-from treadle.sandbox.protocol import CommandSandbox, Limits, Outcome, Stop, make_command_sandbox
+from treadle.sandbox.protocol import CommandOutcome, CommandSandbox, Limits, Stop, make_command_sandbox
 from treadle.tools.context import ToolContext
 from treadle.tools.parts import settings_of
 from treadle.tools.protocol import Tool, ToolOutput
@@ -91,7 +91,7 @@ class ShellTool:
         return _to_output(await folder.run(command, context.sandbox, limits, context.progress), limits)
 
 
-def _to_output(outcome: Outcome, limits: Limits) -> ToolOutput:
+def _to_output(outcome: CommandOutcome, limits: Limits) -> ToolOutput:
     """Return the output of a command, with notes for the model about how it ended."""
     lines = []
     if outcome.stop is Stop.TIME:

@@ -12,7 +12,7 @@ from treadle.core.state import State
 from treadle.core.types import ToolCall, ToolErrorKind, ToolResult
 from treadle.loop.calls.results import failed
 from treadle.loop.calls.rules import Rules
-from treadle.sandbox.memory import MemorySandbox
+from treadle.sandbox.in_memory import MemorySandbox
 from treadle.tools.protocol import Tool
 from treadle.trajectory.compare import is_same, shows_clock
 

@@ -28,7 +28,7 @@ from treadle.loop.calls.orders import Order, read_call
 from treadle.loop.calls.workbench import Workbench
 from treadle.loop.outbox import Collected
 from treadle.runs.trust import settle_trust
-from treadle.sandbox.memory import FilesId, MemorySandbox, SharedFiles
+from treadle.sandbox.in_memory import FilesId, MemorySandbox, SharedFiles
 from treadle.tools.demands import demands_of_tools
 from treadle.tools.protocol import Tool, ToolLike
 from treadle.tools.resolve import parts_of

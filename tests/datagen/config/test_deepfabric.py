@@ -19,7 +19,7 @@ from treadle.datagen.scenarios.types import Difficulty, Kind, Persona, SampleSpe
 from treadle.journal.memory import MemoryJournal
 from treadle.models import call
 from treadle.models.config.tables import ModelTable
-from treadle.sandbox.memory import MemorySandbox
+from treadle.sandbox.in_memory import MemorySandbox
 from treadle.tools.protocol import Tool
 from treadle.tools.resolve import resolve_tools
 from treadle.tools.spin import Spin

@@ -15,7 +15,7 @@ from treadle.journal.memory import MemoryJournal
 from treadle.journal.protocol import Journal
 from treadle.models.protocol import Model
 from treadle.models.scripted import Answer, call
-from treadle.testbed.facts import read_facts
+from treadle.testbed.request_facts import read_facts
 
 PERSONA = Persona(name="Ana Lima", role="baker", style="brief", expertise="novice")
 SCENARIO: dict[str, Json] = {

@@ -11,7 +11,7 @@ from treadle import Agent, load_task, open_journal
 from treadle.core.types import Effect, Message, Role, ToolCall, ToolSpec
 from treadle.datagen.config.model import Config
 from treadle.datagen.dataset.folder import Folder
-from treadle.datagen.quality.protocol import Verdict
+from treadle.datagen.quality.protocol import FilterVerdict
 from treadle.datagen.topics.graph import topic_id
 from treadle.export import FORMATS
 from treadle.export.rows import Lineage, Row, SampleInfo, load_row
@@ -75,7 +75,7 @@ def plain_row(
     return Row(messages, (TOOL,), lineage)
 
 
-def encode(row: Row, *verdicts: Verdict) -> bytes:
+def encode(row: Row, *verdicts: FilterVerdict) -> bytes:
     """Return a row as a line of the format `treadle`, with the verdicts about it if there are any."""
     raw = FORMATS.load("treadle").write(row, with_reasoning=True)
     return msgspec.json.encode({**raw, "verdicts": verdicts} if verdicts else raw) + b"\n"
@@ -93,10 +93,10 @@ def plain_folder(path: Path, count: int, *, leaves: int = 4, rejected: int = 2) 
     path.mkdir(parents=True, exist_ok=True)
     folder = Folder(path)
     write_rows(folder.rows, (plain_row(number, leaves=leaves) for number in range(1, count + 1)))
-    verdict = Verdict("grounding", False, "the answer names 4 EUR, which no result has")
+    verdict = FilterVerdict("grounding", False, "the answer names 4 EUR, which no result has")
     with folder.rejected.open("wb") as file:
         for number in range(count + 1, count + rejected + 1):
-            file.write(encode(plain_row(number, leaves=leaves), Verdict("transcript", True), verdict))
+            file.write(encode(plain_row(number, leaves=leaves), FilterVerdict("transcript", True), verdict))
     (path / "config.yaml").write_text(CONFIG.model_dump_json(), "utf-8")
     return path
 

@@ -12,7 +12,7 @@ from treadle.datagen.dataset.card import write_card
 from treadle.datagen.dataset.folder import Folder
 from treadle.datagen.dataset.licenses import hub_license, kaggle_license
 from treadle.datagen.dataset.splits import write_splits
-from treadle.datagen.quality.protocol import Verdict
+from treadle.datagen.quality.protocol import FilterVerdict
 
 SECRET = "sk-0123456789abcdef"
 
@@ -53,7 +53,7 @@ def test_the_metadata_leads_to_the_files_of_the_splits(tmp_path: Path) -> None:
 def test_the_numbers_and_the_author_are_told(tmp_path: Path) -> None:
     folder = made.plain_folder(tmp_path / "d", 20, rejected=3)
     with Folder(folder).rejected.open("ab") as file:
-        file.write(made.encode(made.plain_row(90), Verdict("near_duplicates", False, "like s000001")))
+        file.write(made.encode(made.plain_row(90), FilterVerdict("near_duplicates", False, "like s000001")))
     _, text = write(folder, configured())
     assert "All rows were written by Treadle's built-in teacher, and not by a language model" in text
     assert "20 of the 20 rows with tool calls are verified" in text

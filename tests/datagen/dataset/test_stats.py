@@ -4,13 +4,13 @@ from tests.datagen.dataset.made import plain_row
 
 from treadle.datagen.dataset.entries import Entry
 from treadle.datagen.dataset.stats import Stats
-from treadle.datagen.quality.protocol import Verdict
+from treadle.datagen.quality.protocol import FilterVerdict
 
 
 def test_no_token_is_counted_twice() -> None:
     """The row of an attempt has the tokens of earlier attempts too. In the sums, each attempt counts once."""
     stats = Stats()
-    bad = (Verdict("length", is_passed=False),)
+    bad = (FilterVerdict("length", is_passed=False),)
     stats.add(Entry(1, plain_row(1, input_tokens=300, output_tokens=30, cost_usd=3.0)))
     for number, tokens in ((1, 100), (1, 250), (2, 100), (2, 180)):
         row = plain_row(number, input_tokens=tokens, output_tokens=tokens // 10, cost_usd=tokens / 100)

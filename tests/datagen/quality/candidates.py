@@ -9,7 +9,7 @@ from treadle import Agent, ScriptedModel, open_journal, task_set
 from treadle.core.types import Message, Role
 from treadle.datagen.config.model import Config, Topics
 from treadle.datagen.quality.pipeline import Pipeline
-from treadle.datagen.quality.protocol import Candidate, Verdict
+from treadle.datagen.quality.protocol import Candidate, FilterVerdict
 from treadle.datagen.scenarios.types import Difficulty, Environment, Kind, Persona, SampleSpec, Scenario
 from treadle.export.rows import Row, SampleInfo, load_row
 from treadle.journal.protocol import Journal
@@ -99,7 +99,7 @@ def without_system(found: Candidate) -> Candidate:
     return changed(found, lambda messages: [item for item in messages if item.role is not Role.SYSTEM])
 
 
-async def verdict(found: Candidate, name: str, settings: Any = True, **quality: Any) -> Verdict:
+async def verdict(found: Candidate, name: str, settings: Any = True, **quality: Any) -> FilterVerdict:
     """Return the verdict of one filter, made from a configuration."""
     pipeline = Pipeline(config(filters={name: settings}, **quality))
     (chosen,) = [item for item in pipeline.filters if item.name == name]

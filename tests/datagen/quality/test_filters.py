@@ -6,7 +6,7 @@ from tests.datagen.quality.candidates import changed, config, play, solve, verdi
 
 from treadle import tool
 from treadle.core.types import Message, Role, ToolSpec
-from treadle.datagen.quality.filters.verified import VerifiedFilter, VerifiedSettings
+from treadle.datagen.quality.filters.graded import VerifiedFilter, VerifiedSettings
 from treadle.datagen.quality.protocol import Resources
 from treadle.datagen.scenarios.types import Kind
 from treadle.models import call

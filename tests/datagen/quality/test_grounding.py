@@ -10,7 +10,7 @@ import pytest
 from tests.datagen.quality.candidates import play, solve, verdict, with_answer
 
 from treadle.core.types import Message, Role
-from treadle.datagen.quality.numbers import Derived, Source, evaluate
+from treadle.datagen.quality.numbers import Derived, NumberSource, evaluate
 from treadle.models import call
 from treadle.tasks.files.task_set import FAMILIES
 
@@ -125,4 +125,4 @@ def test_equations_are_calculated() -> None:
 def test_long_observations_are_not_searched_for_derivations() -> None:
     """Rules out that a filter of a large file takes minutes."""
     text = "\n".join(f"{number},{number * 7.13:.2f}" for number in range(50_000))
-    assert Derived([Source(text)], "").has("123456.78")
+    assert Derived([NumberSource(text)], "").has("123456.78")

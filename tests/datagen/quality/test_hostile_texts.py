@@ -4,9 +4,9 @@ import pytest
 from tests.datagen.quality.candidates import config, play
 
 from treadle.core.errors import ProviderError
-from treadle.datagen.quality.filters import grounding, placeholders, useless_calls
+from treadle.datagen.quality.filters import call_use, grounding, wording
 from treadle.datagen.quality.pipeline import Pipeline
-from treadle.datagen.quality.protocol import BuiltinFilter, Candidate, Settings, Verdict
+from treadle.datagen.quality.protocol import BuiltinFilter, Candidate, FilterSettings, FilterVerdict
 from treadle.datagen.scenarios import kinds
 from treadle.models.scripted import call
 
@@ -14,7 +14,7 @@ READ = [call("read_file", {"file_path": "notes.txt"})]
 NUMBERS = ("9" * 400, "1" + ",000" * 200, f"12345.{'0' * 400}1", f"{'1' * 300}.{'5' * 30}", "-" + "8" * 310)
 
 
-async def check(notes: str, answer: str) -> dict[str, Verdict]:
+async def check(notes: str, answer: str) -> dict[str, FilterVerdict]:
     found = await play("What is in notes.txt?", READ, answer, files={"notes.txt": notes})
     return {item.filter: item for item in await Pipeline(config()).check(found)}
 
@@ -33,7 +33,7 @@ async def test_a_table_with_a_very_long_cell() -> None:
     assert verdicts["grounding"].is_passed
 
 
-class _Broken(BuiltinFilter[Settings]):
+class _Broken(BuiltinFilter[FilterSettings]):
     """A filter with a mistake."""
 
     name = "broken"
@@ -41,7 +41,7 @@ class _Broken(BuiltinFilter[Settings]):
     def __init__(self, error: Exception) -> None:
         self.error = error
 
-    async def check(self, candidate: Candidate) -> Verdict:
+    async def check(self, candidate: Candidate) -> FilterVerdict:
         """See `Filter.check`."""
         raise self.error
 
@@ -63,8 +63,8 @@ PATTERNS = {
     "path": grounding._PATH,
     "symbol": grounding._SYMBOL,
     "answer": grounding._ANSWER,
-    "mark": placeholders._MARK,
-    "token": useless_calls._TOKEN,
+    "mark": wording._MARK,
+    "token": call_use._TOKEN,
     "sentence": kinds._SENTENCE,
 }
 TEXTS = {

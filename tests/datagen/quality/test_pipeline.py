@@ -11,10 +11,10 @@ from treadle import ScriptedModel
 from treadle.core.errors import ConfigError, ServerError
 from treadle.datagen.config.load import load_config
 from treadle.datagen.quality.pipeline import Pipeline, is_good, mark_row
-from treadle.datagen.quality.protocol import Candidate, Filter, Settings, Verdict
+from treadle.datagen.quality.protocol import Candidate, Filter, FilterSettings, FilterVerdict
 from treadle.datagen.quality.registry import FILTERS, find_faults
 from treadle.models.scripted import Answer
-from treadle.testbed.facts import read_facts
+from treadle.testbed.request_facts import read_facts
 
 QUESTION = (
     "A farmer has seventeen sheep and sells all but nine of them at the market on a rainy Tuesday; "
@@ -30,12 +30,12 @@ quality:
 """
 
 
-class ShoutFilter(Filter[Settings]):
+class ShoutFilter(Filter[FilterSettings]):
     """A filter of another package."""
 
     name = "shout"
 
-    async def check(self, candidate: Candidate) -> Verdict:
+    async def check(self, candidate: Candidate) -> FilterVerdict:
         text = candidate.row.messages[-1].content
         return self.reject("it shouts") if text.isupper() else self.accept()
 

@@ -13,7 +13,7 @@ from treadle.datagen.conversations.make import make_sample
 from treadle.datagen.scenarios.environment import MAX_LISTED_FILES, Environments, open_environments
 from treadle.datagen.scenarios.types import Environment, Kind
 from treadle.models.scripted import call
-from treadle.sandbox.memory import MemorySandbox, SharedFiles
+from treadle.sandbox.in_memory import MemorySandbox, SharedFiles
 from treadle.trajectory.verify import verify_run
 
 

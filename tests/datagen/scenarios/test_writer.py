@@ -6,8 +6,8 @@ from tests.datagen.conversations.cast import spec
 from treadle.datagen.prompts import write_facts
 from treadle.datagen.scenarios.types import Environment, Kind
 from treadle.datagen.scenarios.writer import WrittenScenario, find_placeholder, find_scenario_faults
-from treadle.sandbox.memory import SharedFiles
-from treadle.testbed.facts import read_facts
+from treadle.sandbox.in_memory import SharedFiles
+from treadle.testbed.request_facts import read_facts
 
 FILES = Environment(files={"notes.txt": b"milk", "docs/plan.md": b"# Plan"})
 

@@ -20,7 +20,7 @@ from treadle.datagen.topics.build import BuildStoppedError, build_topics
 from treadle.datagen.topics.graph import TopicGraph, topic_id
 from treadle.datagen.topics.similar import similarity, words_of
 from treadle.journal.protocol import Journal
-from treadle.tasks.draw import Draw
+from treadle.tasks.draws import Draw
 
 
 async def build(model: Writer, *, journal: Journal | None = None, seed: int = 1, **config: Any) -> TopicGraph:

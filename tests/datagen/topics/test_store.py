@@ -19,7 +19,7 @@ from treadle.datagen.topics.store import (
     read_topics,
     save_topics,
 )
-from treadle.tasks.draw import Draw
+from treadle.tasks.draws import Draw
 
 TEXTS = st.text(min_size=1, max_size=12).map(clean_topic).filter(bool)
 ORIGIN = Origin(dataset="d", model="m", seed=1, degree=2, depth=2, similarity=0.85, merged=3)

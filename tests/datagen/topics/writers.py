@@ -8,8 +8,8 @@ from typing import Any
 from treadle.core.types import Completion, Request
 from treadle.models.protocol import Watch
 from treadle.models.scripted import Answer, ScriptedModel
-from treadle.tasks.draw import Draw
-from treadle.testbed.facts import read_facts
+from treadle.tasks.draws import Draw
+from treadle.testbed.request_facts import read_facts
 
 Json = Any
 Write = Callable[[dict[str, Json]], Any]

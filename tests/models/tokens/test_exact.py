@@ -10,7 +10,7 @@ from treadle.core.events import InferenceCompleted
 from treadle.core.packed import ID_BYTES, pack_ids, pack_logprobs
 from treadle.journal.memory import MemoryJournal
 from treadle.runs.task import load_task
-from treadle.testbed.engine import ENGINES, EngineApp, EngineKind, EngineSettings, export_tokenizer
+from treadle.testbed.engines import ENGINES, EngineApp, EngineKind, EngineSettings, export_tokenizer
 from treadle.testbed.server import serve
 
 VARIANTS = ("oracle", "oracle+strip_thinking", "oracle+prefill_thinking", "oracle+sort_arguments")

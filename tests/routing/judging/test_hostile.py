@@ -5,7 +5,7 @@ import random
 import pytest
 from benchmarks.judging import TOOLS
 
-from treadle.routing.judging import Facts, find_refusal, judge_message
+from treadle.routing.judging import MessageFacts, find_refusal, judge_message
 
 SIZE = 1_000_000
 _PIECES = (
@@ -19,8 +19,8 @@ PIECES = tuple(_PIECES.split("|"))
 @pytest.mark.parametrize("piece", PIECES, ids=ascii)
 def test_a_long_text_is_judged(piece: str) -> None:
     text = piece * (SIZE // len(piece))
-    judge_message(text, Facts(TOOLS, topics=("law " * 10, piece * 100)))
-    judge_message(piece * (7900 // len(piece)), Facts(TOOLS))
+    judge_message(text, MessageFacts(TOOLS, topics=("law " * 10, piece * 100)))
+    judge_message(piece * (7900 // len(piece)), MessageFacts(TOOLS))
     find_refusal(text, tools=TOOLS)
 
 
@@ -28,7 +28,7 @@ def test_random_mixtures_are_judged() -> None:
     rng = random.Random(5)
     for _ in range(150):
         text = "".join(rng.choices(PIECES, k=rng.randrange(1, 400)))
-        found = judge_message(text, Facts(TOOLS, topics=("fish",)))
+        found = judge_message(text, MessageFacts(TOOLS, topics=("fish",)))
         refusal = find_refusal(text, tools=TOOLS)
         assert 0.0 <= found.difficulty <= 1.0
         for span in (found.ambiguity, found.task, refusal):

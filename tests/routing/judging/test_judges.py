@@ -11,7 +11,7 @@ from treadle.core.types import OutputMode
 from treadle.models.scripted import Answer, ScriptedModel, call
 from treadle.routing.judging import (
     AmbiguityClass,
-    Facts,
+    MessageFacts,
     ModelJudge,
     PatternJudge,
     TaskKind,
@@ -34,7 +34,7 @@ GOOD = {
 async def test_a_model_judges_in_one_inference() -> None:
     model = ScriptedModel([json.dumps(GOOD)])
     text = "Rework the intro and make it sing."
-    found = await ModelJudge(model).judge(text, Facts(TOOLS, topics=("fish",)))
+    found = await ModelJudge(model).judge(text, MessageFacts(TOOLS, topics=("fish",)))
     assert (found.judge, found.error, found.difficulty, found.cost_usd) == ("scripted", None, 0.4, 0.0)
     assert found.usage is not None
     assert found.usage.total_tokens > 0
@@ -64,11 +64,11 @@ async def test_a_model_judges_in_one_inference() -> None:
 )
 async def test_a_model_that_fails_leaves_the_judgement_to_the_patterns(answer: Answer) -> None:
     text = "delete everything"
-    found = await ModelJudge(ScriptedModel([answer])).judge(text, Facts(TOOLS))
+    found = await ModelJudge(ScriptedModel([answer])).judge(text, MessageFacts(TOOLS))
     assert found.error is not None
     assert found.error.startswith("scripted: ")
     assert found.judge == "patterns"
-    assert found.ambiguity == judge_message(text, Facts(TOOLS)).ambiguity
+    assert found.ambiguity == judge_message(text, MessageFacts(TOOLS)).ambiguity
     assert found.model == "scripted"
     assert found.usage is not None
     # What the server may charge counts, and so does an answer that was of no use.

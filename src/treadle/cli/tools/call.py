@@ -19,7 +19,7 @@ from treadle.loop.calls.orders import Order
 from treadle.loop.calls.workbench import Workbench
 from treadle.loop.outbox import Collected
 from treadle.runs.begin import make_run_id
-from treadle.sandbox.memory import MemorySandbox
+from treadle.sandbox.in_memory import MemorySandbox
 from treadle.tools.protocol import Tool
 from treadle.tools.toolbox import Toolbox
 

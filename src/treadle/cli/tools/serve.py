@@ -17,7 +17,7 @@ from treadle.cli.terminal.bar import spinner
 from treadle.cli.terminal.output import flush, print_json, print_note, stdout
 from treadle.core.errors import ConfigError
 from treadle.core.registry import require
-from treadle.sandbox.memory import MemorySandbox
+from treadle.sandbox.in_memory import MemorySandbox
 from treadle.server.tools.tool_sessions import ToolSessions
 
 EXAMPLES = (

@@ -10,7 +10,7 @@ from treadle.core.errors import ConfigError, ExportError
 from treadle.core.registry import did_you_mean
 from treadle.core.types import Message, ToolSpec
 from treadle.datagen.dataset.folder import Folder
-from treadle.datagen.quality.protocol import Verdict
+from treadle.datagen.quality.protocol import FilterVerdict
 from treadle.export.exporter import FORMATS, read_row
 from treadle.export.files import PARQUET, detect_format, read_objects
 from treadle.export.row_formats.native import VERSION
@@ -26,7 +26,7 @@ class Entry(Struct, frozen=True):
     number: int
     """The number of the row in the file, from 1."""
     row: Row
-    verdicts: tuple[Verdict, ...] = ()
+    verdicts: tuple[FilterVerdict, ...] = ()
     """The verdicts about a rejected sample; empty for a kept row."""
 
     @property
@@ -40,7 +40,7 @@ class _Line(Struct):
     messages: tuple[Message, ...]
     lineage: Lineage
     tools: tuple[ToolSpec, ...] = ()
-    verdicts: tuple[Verdict, ...] = ()
+    verdicts: tuple[FilterVerdict, ...] = ()
 
 
 class _Format(Struct):

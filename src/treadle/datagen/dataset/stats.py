@@ -15,7 +15,7 @@ from msgspec import Struct, field
 
 from treadle.core.types import Message, Role
 from treadle.datagen.dataset.entries import Entry, read_entries
-from treadle.datagen.quality.protocol import Verdict
+from treadle.datagen.quality.protocol import FilterVerdict
 from treadle.export.html.spread import Spread
 from treadle.export.rows import Row
 
@@ -135,7 +135,7 @@ class Stats(Struct, kw_only=True):
         """Count a rejected sample. All kept rows must have been counted before."""
         self.rejected += 1
         failed = [verdict for verdict in entry.verdicts if not verdict.is_passed]
-        for verdict in failed or [Verdict("(no filter)", is_passed=False)]:
+        for verdict in failed or [FilterVerdict("(no filter)", is_passed=False)]:
             self.rejections[verdict.filter] += 1
             reasons = self.reasons.setdefault(verdict.filter, Counter())
             if verdict.reason in reasons or len(reasons) < _MAX_REASONS:

@@ -16,9 +16,16 @@ from msgspec import Struct
 from pydantic import Field
 
 from treadle.core.types import Message
-from treadle.datagen.quality.bands import KEY_BITS, BandTable, make_entry
-from treadle.datagen.quality.protocol import Settings, Verdict
-from treadle.datagen.quality.signatures import MIN_BANDS, Signature, hash_text, make_signature
+from treadle.datagen.quality.protocol import FilterSettings, FilterVerdict
+from treadle.datagen.quality.signatures import (
+    KEY_BITS,
+    MIN_BANDS,
+    BandTable,
+    RequestSignature,
+    hash_text,
+    make_entry,
+    make_signature,
+)
 from treadle.datagen.quality.transcripts import exchanges, user_words
 from treadle.export.rows import Row
 
@@ -42,7 +49,7 @@ _SCHEMA = (
 )
 
 
-class DuplicateSettings(Settings):
+class DuplicateSettings(FilterSettings):
     """The thresholds from which on two rows are duplicates."""
 
     similarity: Share = 0.8
@@ -65,7 +72,7 @@ _Stored: TypeAlias = tuple[str, int, bytes, bytes]
 class _Print(Struct, frozen=True):
     """The stored signature of a row and of its calls."""
 
-    signature: Signature
+    signature: RequestSignature
     shape: frozenset[int] | None
     """Hashes of the calls; `None` if they are not compared."""
 
@@ -92,17 +99,17 @@ class DuplicateIndex:
         """Return the number of rows in the index."""
         return int(self._connection.execute("SELECT count(*) FROM dup_rows").fetchone()[0])
 
-    def find(self, row: Row) -> Verdict:
+    def find(self, row: Row) -> FilterVerdict:
         """Return the verdict about a row: rejected if a row of the index is the same or nearly the same."""
         found = self._find(self._print(row))
         if found is None:
-            return Verdict("duplicates", True)
+            return FilterVerdict("duplicates", True)
         row_id, similarity, is_exact = found
         reason = f"the user asks for the same as in {row_id}, apart from numbers, names and word order"
         if is_exact:
             reason = f"the user says the same as in {row_id}"
         details = {"of": row_id, "similarity": round(similarity, 3), "is_exact": is_exact}
-        return Verdict("duplicates", False, reason, details)
+        return FilterVerdict("duplicates", False, reason, details)
 
     def find_text(self, text: str) -> tuple[str, float] | None:
         """Return the id of a row that asks for nearly the same as `text`, and the similarity; else `None`."""
@@ -165,7 +172,7 @@ class DuplicateIndex:
             self._last = row.messages, _Print(signature, tool_shape(row))
         return self._last[1]
 
-    def _candidates(self, signature: Signature) -> Iterator[_Stored]:
+    def _candidates(self, signature: RequestSignature) -> Iterator[_Stored]:
         """Yield the stored signatures of the rows that share enough bands, the rows that share most bands first."""
         if not signature.keys:
             return

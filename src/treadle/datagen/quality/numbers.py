@@ -44,7 +44,7 @@ are counted."""
 Groups = dict[tuple[str, ...], list[float]]
 
 
-class Source(Struct, frozen=True):
+class NumberSource(Struct, frozen=True):
     """A text with numbers, and the folder that it comes from."""
 
     text: str
@@ -78,7 +78,7 @@ class _Line(Struct, frozen=True):
 class Derived:
     """The numbers that follow from sources. They are computed when they are needed, the simple ones first."""
 
-    def __init__(self, sources: Sequence[Source], work: str) -> None:
+    def __init__(self, sources: Sequence[NumberSource], work: str) -> None:
         """`work` is what the agent wrote before its answer, in which equations count."""
         self._sources = sources
         self._work = work

@@ -9,7 +9,7 @@ from treadle.core.errors import TreadleError
 from treadle.core.types import Usage
 from treadle.datagen.config.model import Config
 from treadle.datagen.conversations.bill import Bill
-from treadle.datagen.quality.protocol import Candidate, Filter, Resources, Settings, Verdict
+from treadle.datagen.quality.protocol import Candidate, Filter, FilterSettings, FilterVerdict, Resources
 from treadle.datagen.quality.registry import DUPLICATES, FILTERS, read_settings
 from treadle.export.rows import Row
 from treadle.models.protocol import Model
@@ -33,12 +33,12 @@ class Pipeline:
         made = [
             FILTERS.load(name)(given, resources) for name, given in settings.items() if name != DUPLICATES
         ]
-        self.filters: tuple[Filter[Settings], ...] = tuple(sorted(made, key=lambda item: item.cost))
+        self.filters: tuple[Filter[FilterSettings], ...] = tuple(sorted(made, key=lambda item: item.cost))
         """The filters in the order in which they run."""
         self.duplicates = settings.get(DUPLICATES)
         """The settings of the search for duplicates; `None` if it is switched off."""
 
-    async def check(self, candidate: Candidate) -> tuple[Verdict, ...]:
+    async def check(self, candidate: Candidate) -> tuple[FilterVerdict, ...]:
         """Return the verdicts about a sample, in the order of the filters.
 
         All filters of one cost run, so that every reason is known; costlier ones run only if none rejected. A
@@ -46,7 +46,7 @@ class Pipeline:
 
         Raises: the error of a server that a filter needs, because that is not the sample's fault.
         """
-        verdicts: list[Verdict] = []
+        verdicts: list[FilterVerdict] = []
         for _, equals in groupby(self.filters, key=lambda item: item.cost):
             verdicts += [await _check(item, candidate) for item in equals]
             if not is_good(verdicts):
@@ -54,7 +54,7 @@ class Pipeline:
         return tuple(verdicts)
 
 
-async def _check(chosen: Filter[Settings], candidate: Candidate) -> Verdict:
+async def _check(chosen: Filter[FilterSettings], candidate: Candidate) -> FilterVerdict:
     """Return the verdict of one filter. Raises: `TreadleError`."""
     try:
         return await chosen.check(candidate)
@@ -64,12 +64,12 @@ async def _check(chosen: Filter[Settings], candidate: Candidate) -> Verdict:
         return chosen.reject(f"the filter failed with {type(error).__name__}: {error}"[:_MAX_ERROR])
 
 
-def is_good(verdicts: Sequence[Verdict]) -> bool:
+def is_good(verdicts: Sequence[FilterVerdict]) -> bool:
     """Return whether no filter rejected the sample."""
     return all(verdict.is_passed for verdict in verdicts)
 
 
-def mark_row(row: Row, verdicts: Sequence[Verdict]) -> Row:
+def mark_row(row: Row, verdicts: Sequence[FilterVerdict]) -> Row:
     """Return a row that says which filters it passed, with their notes, and whether its calls were verified.
 
     The tokens and the cost of filters that asked a model are added to those of the sample.

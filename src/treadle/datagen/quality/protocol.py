@@ -17,7 +17,7 @@ from treadle.tools.protocol import ToolLike
 from treadle.workers.protocol import Runner
 
 
-class Verdict(Struct, frozen=True, omit_defaults=True):
+class FilterVerdict(Struct, frozen=True, omit_defaults=True):
     """The answer of one filter about one sample."""
 
     filter: str
@@ -50,7 +50,7 @@ class Candidate(Struct, frozen=True, kw_only=True):
     """Where runs of filters are driven; `None`: in this process."""
 
 
-class Settings(BaseModel):
+class FilterSettings(BaseModel):
     """The settings of a filter. Unknown settings are errors."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
@@ -65,7 +65,7 @@ class Resources(Struct, frozen=True, kw_only=True):
     judge: Model | None = None
 
 
-S = TypeVar("S", bound=Settings)
+S = TypeVar("S", bound=FilterSettings)
 
 
 class Filter(Generic[S]):
@@ -78,7 +78,7 @@ class Filter(Generic[S]):
     name: ClassVar[str]
     cost: ClassVar[int] = 0
     """0 if the filter only reads the row, 1 if it makes tool calls or reads files, 2 if it asks a model."""
-    settings_type: ClassVar[type[Settings]] = Settings
+    settings_type: ClassVar[type[FilterSettings]] = FilterSettings
 
     def __init__(self, settings: S, resources: Resources) -> None:
         self.settings = settings
@@ -89,20 +89,20 @@ class Filter(Generic[S]):
         """Return whether the filter is used if `quality.filters` does not name it."""
         return False
 
-    async def check(self, candidate: Candidate) -> Verdict:
+    async def check(self, candidate: Candidate) -> FilterVerdict:
         """Return the verdict about `candidate`.
 
         An error of a server is raised, because it is not the sample's fault.
         """
         raise NotImplementedError
 
-    def accept(self, note: str = "", **details: Json) -> Verdict:
+    def accept(self, note: str = "", **details: Json) -> FilterVerdict:
         """Return the verdict about a sample that passed."""
-        return Verdict(self.name, True, note, details)
+        return FilterVerdict(self.name, True, note, details)
 
-    def reject(self, reason: str, **details: Json) -> Verdict:
+    def reject(self, reason: str, **details: Json) -> FilterVerdict:
         """Return the verdict about a sample that did not pass."""
-        return Verdict(self.name, False, reason, details)
+        return FilterVerdict(self.name, False, reason, details)
 
 
 class BuiltinFilter(Filter[S]):

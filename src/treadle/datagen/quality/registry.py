@@ -10,7 +10,7 @@ from treadle.core.registry import Registry, did_you_mean
 from treadle.core.types import Json
 from treadle.datagen.config.model import Config
 from treadle.datagen.quality.duplicates import DuplicateSettings
-from treadle.datagen.quality.protocol import Filter, Settings
+from treadle.datagen.quality.protocol import Filter, FilterSettings
 
 _ROOM = "treadle.datagen.quality.filters"
 
@@ -22,17 +22,17 @@ FILTERS: Registry[type[Filter[Any]]] = Registry(
         "ended": f"{_ROOM}.form:EndedFilter",
         "length": f"{_ROOM}.form:LengthFilter",
         "kind": f"{_ROOM}.form:KindFilter",
-        "schema": f"{_ROOM}.schema:SchemaFilter",
-        "placeholders": f"{_ROOM}.placeholders:PlaceholderFilter",
-        "useless_calls": f"{_ROOM}.useless_calls:UselessCallFilter",
-        "refusals": f"{_ROOM}.refusals:RefusalFilter",
-        "leaks": f"{_ROOM}.leaks:LeakFilter",
-        "language": f"{_ROOM}.language:LanguageFilter",
+        "schema": f"{_ROOM}.call_use:SchemaFilter",
+        "placeholders": f"{_ROOM}.wording:PlaceholderFilter",
+        "useless_calls": f"{_ROOM}.call_use:UselessCallFilter",
+        "refusals": f"{_ROOM}.wording:RefusalFilter",
+        "leaks": f"{_ROOM}.wording:LeakFilter",
+        "language": f"{_ROOM}.wording:LanguageFilter",
         "grounding": f"{_ROOM}.grounding:GroundingFilter",
         "contamination": f"{_ROOM}.contamination:ContaminationFilter",
-        "check": f"{_ROOM}.check:CheckFilter",
-        "verified": f"{_ROOM}.verified:VerifiedFilter",
-        "judge": f"{_ROOM}.judge:JudgeFilter",
+        "check": f"{_ROOM}.graded:CheckFilter",
+        "verified": f"{_ROOM}.graded:VerifiedFilter",
+        "judge": f"{_ROOM}.graded:JudgeFilter",
     },
 )
 """The filters of single samples. Filters of the same cost run in this order."""
@@ -41,14 +41,14 @@ DUPLICATES = "duplicates"
 """The name of the filter that compares a row with all rows before it. The generation asks it last."""
 
 
-def read_settings(config: Config) -> dict[str, Settings]:
+def read_settings(config: Config) -> dict[str, FilterSettings]:
     """Return the settings of the filters that are used, by name. The name `duplicates` is among them.
 
     Raises: `ConfigError` that lists every fault.
     """
     if faults := find_faults(config.quality.filters):
         raise ConfigError("; ".join(f"{'.'.join(path)}: {text}" for path, text in faults))
-    found: dict[str, Settings] = {}
+    found: dict[str, FilterSettings] = {}
     for name in _names():
         given = config.quality.filters.get(name)
         is_on = (
@@ -95,5 +95,5 @@ def _names() -> list[str]:
     return [*FILTERS.names(), DUPLICATES]
 
 
-def _settings_type(name: str) -> type[Settings]:
+def _settings_type(name: str) -> type[FilterSettings]:
     return DuplicateSettings if name == DUPLICATES else FILTERS.load(name).settings_type

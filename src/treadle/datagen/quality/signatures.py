@@ -1,11 +1,14 @@
 """Signatures of requests: the words that say what is asked for, and their MinHash.
 
 Numbers and names (capitalised words, quoted texts, paths, addresses) are left out, and so are filler words, so that
-the same request about other things has the same words. The order of words does not count.
+the same request about other things has the same words. The order of words does not count. `BandTable` finds the
+signatures with an equal band.
 """
 
 import re
 import struct
+from array import array
+from bisect import bisect_left
 from collections.abc import Iterable
 from functools import lru_cache, reduce
 from hashlib import blake2b, shake_128
@@ -66,7 +69,7 @@ _VERBS = frozenset(_VERB_WORDS.split())
 name."""
 
 
-class Signature(Struct, frozen=True):
+class RequestSignature(Struct, frozen=True):
     """What is compared of one request."""
 
     exact: int
@@ -77,12 +80,12 @@ class Signature(Struct, frozen=True):
     """A hash of the set of words, then one for each band of its MinHash; empty if there are too few words."""
 
 
-def make_signature(text: str, min_words: int) -> Signature:
+def make_signature(text: str, min_words: int) -> RequestSignature:
     """Return the signature of a request. Requests with fewer than `min_words` words are only compared exactly."""
     words = content_words(text)
     exact = hash_text(" ".join(re.findall(r"\w+", text.casefold())))
     keys = _keys(words) if len(words) >= min_words else ()
-    return Signature(exact, frozenset([_vector(word) & 0xFFFFFFFF for word in words]), keys)
+    return RequestSignature(exact, frozenset([_vector(word) & 0xFFFFFFFF for word in words]), keys)
 
 
 def content_words(text: str) -> frozenset[str]:
@@ -156,3 +159,44 @@ def _vector(word: str) -> int:
     """Return the hash values of a word, one for each of the hash functions, as one number."""
     digest = shake_128(word.encode("utf-8", "replace")).digest(_BANDS.size)
     return int.from_bytes(digest, "little") & _VALUES
+
+
+KEY_BITS = 40
+NUMBER_BITS = 24
+"""A table can have 16 million rows."""
+_PART_BITS = 10
+_SHIFT = KEY_BITS + NUMBER_BITS - _PART_BITS
+_MASK = (1 << NUMBER_BITS) - 1
+
+
+class BandTable:
+    """Sorted entries, in parts that are small enough for insertions. An entry holds a key and a number."""
+
+    def __init__(self, entries: Iterable[int] = ()) -> None:
+        parts: list[array[int]] = [array("Q") for _ in range(1 << _PART_BITS)]
+        for entry in entries:
+            parts[entry >> _SHIFT].append(entry)
+        self._parts = [array("Q", sorted(part)) for part in parts]
+
+    def add(self, entries: Iterable[int]) -> None:
+        """Add entries."""
+        for entry in entries:
+            part = self._parts[entry >> _SHIFT]
+            part.insert(bisect_left(part, entry), entry)
+
+    def find(self, key: int, limit: int) -> list[int]:
+        """Return the numbers of the first `limit` rows with a key, in order."""
+        least = key << NUMBER_BITS
+        part = self._parts[least >> _SHIFT]
+        place = bisect_left(part, least)
+        found = []
+        for entry in part[place : place + limit]:
+            if entry >> NUMBER_BITS != key:
+                break
+            found.append(entry & _MASK)
+        return found
+
+
+def make_entry(key: int, number: int) -> int:
+    """Return the entry of a row under a key."""
+    return key << NUMBER_BITS | number

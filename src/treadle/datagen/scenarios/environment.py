@@ -16,8 +16,8 @@ from treadle.datagen.scenarios.kinds import TASK_KINDS
 from treadle.datagen.scenarios.types import Environment, SampleSpec
 from treadle.runs.agent_parts import read_mount
 from treadle.runs.task import TaskSet, load_task, task_set
-from treadle.sandbox.memory import SharedFiles
-from treadle.tasks.draw import Draw
+from treadle.sandbox.in_memory import SharedFiles
+from treadle.tasks.draws import Draw
 from treadle.tools.protocol import ToolLike
 
 MAX_LISTED_FILES = 24

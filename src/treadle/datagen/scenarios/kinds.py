@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from treadle.core.types import Json, Message, Role, ToolCall
 from treadle.datagen.scenarios.types import Difficulty, Kind
-from treadle.tasks.draw import fraction
+from treadle.tasks.draws import fraction
 
 T = TypeVar("T")
 

@@ -4,7 +4,7 @@ from treadle.datagen.config.model import Personas
 from treadle.datagen.scenarios.names import FAMILY_NAMES, GIVEN_NAMES, REGIONS
 from treadle.datagen.scenarios.population import EXPERTISE, ROLES, STYLES
 from treadle.datagen.scenarios.types import Persona
-from treadle.tasks.draw import fraction, pick
+from treadle.tasks.draws import fraction, pick
 
 _RATIO = 0.6180339887498949
 """Multiples of it, modulo 1, are spread evenly, so that roles repeat only after most of the others."""

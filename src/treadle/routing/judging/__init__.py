@@ -23,15 +23,15 @@ if TYPE_CHECKING:
         make_judge,
         part_of_judge,
     )
-    from treadle.routing.judging.patterns import Facts, judge_message
+    from treadle.routing.judging.patterns import MessageFacts, judge_message
     from treadle.routing.judging.refusals import Refusal, find_refusal
     from treadle.routing.judging.work import judge_task
 
 __all__ = [
     "Ambiguity",
     "AmbiguityClass",
-    "Facts",
     "Judgement",
+    "MessageFacts",
     "MessageJudge",
     "Missing",
     "ModelJudge",
@@ -78,7 +78,7 @@ _WHERE = {
     **dict.fromkeys(_VALUES, "treadle.core.judgement"),
     **dict.fromkeys(_USES, f"{_PACKAGE}.in_sessions"),
     **dict.fromkeys(_JUDGES, f"{_PACKAGE}.judges"),
-    **dict.fromkeys(("Facts", "judge_message"), f"{_PACKAGE}.patterns"),
+    **dict.fromkeys(("MessageFacts", "judge_message"), f"{_PACKAGE}.patterns"),
     **dict.fromkeys(("Refusal", "find_refusal"), f"{_PACKAGE}.refusals"),
     "is_boilerplate": f"{_PACKAGE}.boilerplate",
     "is_identity_sensitive": f"{_PACKAGE}.identity",

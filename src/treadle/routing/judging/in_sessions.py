@@ -11,7 +11,7 @@ from treadle.core.policy import Approval, Autonomy, Policy
 from treadle.core.state import State
 from treadle.core.types import Message, Role, ToolSpec
 from treadle.routing.judging.judges import MessageJudge
-from treadle.routing.judging.patterns import Facts, judge_message
+from treadle.routing.judging.patterns import MessageFacts, judge_message
 from treadle.routing.judging.refusals import find_refusal
 
 ASK_TOOL = "ask_user"
@@ -51,9 +51,9 @@ def facts_of_message(
     tools: tuple[ToolSpec, ...],
     topics: tuple[str, ...],
     has_documents: bool,
-) -> Facts:
+) -> MessageFacts:
     """Return the facts for the judgement of a message that is to begin the next turn of a run in `state`."""
-    return Facts(
+    return MessageFacts(
         tools=tools,
         has_history=state.turn > 0 or bool(message.parts) or has_documents,
         follows_question=follows_question(state),
@@ -70,7 +70,7 @@ def follows_question(state: State) -> bool:
     return False
 
 
-async def judge_safely(judge: MessageJudge, message: str, facts: Facts) -> Judgement:
+async def judge_safely(judge: MessageJudge, message: str, facts: MessageFacts) -> Judgement:
     """Return the judgement about a message. If the judge fails, or gives something else, the patterns judge, and
     `Judgement.error` says why."""
     try:

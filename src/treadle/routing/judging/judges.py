@@ -23,11 +23,11 @@ from treadle.core.registry import Registry
 from treadle.core.spec import PartSpec
 from treadle.core.types import Completion, Json, Message, OutputMode, Request, Role, ToolSpec, Usage
 from treadle.models.protocol import Model, Watch, estimate_cost_usd, load_model, output_mode_of
-from treadle.routing.judging.patterns import Facts, judge_message
+from treadle.routing.judging.patterns import MessageFacts, judge_message
 from treadle.routing.judging.reading import read
 from treadle.routing.judging.work import find_suited
 
-_NO_FACTS = Facts()
+_NO_FACTS = MessageFacts()
 MAX_SECONDS = 30.0
 """How long a model may take to judge before the patterns do it."""
 
@@ -35,7 +35,7 @@ MAX_SECONDS = 30.0
 class MessageJudge(Protocol):
     """A judge of a message before a model is asked to answer it."""
 
-    async def judge(self, message: str, facts: Facts = _NO_FACTS) -> Judgement:
+    async def judge(self, message: str, facts: MessageFacts = _NO_FACTS) -> Judgement:
         """Return what the message is and needs."""
         ...
 
@@ -47,7 +47,7 @@ class PatternJudge:
     is_instant = True
     """Whether a judgement takes no noticeable time."""
 
-    async def judge(self, message: str, facts: Facts = _NO_FACTS) -> Judgement:
+    async def judge(self, message: str, facts: MessageFacts = _NO_FACTS) -> Judgement:
         """See `MessageJudge.judge`."""
         return judge_message(message, facts)
 
@@ -125,7 +125,7 @@ class ModelJudge:
         """Make a judge. `model` is a model, or a name for treadle.toml such as `tier:small`."""
         self.model: Model = load_model(model) if isinstance(model, str) else model
 
-    async def judge(self, message: str, facts: Facts = _NO_FACTS) -> Judgement:
+    async def judge(self, message: str, facts: MessageFacts = _NO_FACTS) -> Judgement:
         """See `MessageJudge.judge`. Only the beginning and the end of a long message are sent."""
         said: Completion | None = None
         request, fault = self._ask(message, facts), None
@@ -147,7 +147,7 @@ class ModelJudge:
             judged = _read_answer(answer, message, facts, self.model.name)
         return replace(judged, error=fault, model=self.model.name, usage=usage, cost_usd=cost_usd)
 
-    def _ask(self, message: str, facts: Facts) -> Request:
+    def _ask(self, message: str, facts: MessageFacts) -> Request:
         has_tools = ", ".join(f"{tool.name} ({tool.description[:120]})" for tool in facts.tools[:60])
         known = (
             f"Tools of the assistant: {has_tools or 'none'}",
@@ -172,7 +172,7 @@ def _read_text(said: Completion) -> str:
     return calls[0].arguments if calls else strip_answer(said.message.content)
 
 
-def _read_answer(answer: _Answer, message: str, facts: Facts, name: str) -> Judgement:
+def _read_answer(answer: _Answer, message: str, facts: MessageFacts, name: str) -> Judgement:
     start = message.find(answer.quote) if answer.quote else -1
     span = (start, start + len(answer.quote)) if start >= 0 else (0, len(message))
     gap: Ambiguity | None = None

@@ -12,7 +12,7 @@ from treadle.routing.judging.reading import read
 from treadle.routing.judging.work import judge_task
 
 
-class Facts(Struct, frozen=True):
+class MessageFacts(Struct, frozen=True):
     """The facts that a judgement may take into account besides the message."""
 
     tools: tuple[ToolSpec, ...] = ()
@@ -25,10 +25,10 @@ class Facts(Struct, frozen=True):
     """The constraints, views and domains of the persona, as texts."""
 
 
-_NO_FACTS = Facts()
+_NO_FACTS = MessageFacts()
 
 
-def judge_message(message: str, facts: Facts = _NO_FACTS) -> Judgement:
+def judge_message(message: str, facts: MessageFacts = _NO_FACTS) -> Judgement:
     """Return what a message is and needs. The time that it takes is bounded for a message of any length."""
     if is_boilerplate(message, follows_question=facts.follows_question):
         return Judgement(language=read(message).language, is_boilerplate=True)

@@ -18,7 +18,7 @@ from functools import cache
 from pathlib import Path
 
 from treadle.core.errors import SandboxError
-from treadle.sandbox.commands.tree import remove_tree
+from treadle.sandbox.commands.untrusted import remove_tree
 
 PREFIX = "treadle-shell-"
 

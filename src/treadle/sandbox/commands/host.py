@@ -5,6 +5,8 @@ After a command, its changes are copied to the run's files, and so to the next s
 
 import asyncio
 import os
+import shutil
+import sys
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager
@@ -16,13 +18,21 @@ from typing import TypeVar
 from msgspec.structs import replace
 
 from treadle.core.errors import ConfigError, SandboxError
-from treadle.sandbox.commands.bubblewrap import FOLDERS, OUTER_ID, WRITABLE, is_root, make_etc
-from treadle.sandbox.commands.command import Command
-from treadle.sandbox.commands.doctor import find_fault
-from treadle.sandbox.commands.folder import Folder
+from treadle.sandbox.commands.bubblewrap import (
+    FOLDERS,
+    MISSING,
+    OUTER_ID,
+    WRITABLE,
+    blocking_sysctls,
+    find_bwrap,
+    is_root,
+    make_etc,
+)
+from treadle.sandbox.commands.execution import SandboxCommand
 from treadle.sandbox.commands.home import is_open_to_all, make_root
-from treadle.sandbox.commands.tree import TooMuchError, clear_folder, remove_tree
-from treadle.sandbox.protocol import Limits, Outcome, Sandbox, Stop
+from treadle.sandbox.commands.run_folder import RunFolder
+from treadle.sandbox.commands.untrusted import TooMuchError, clear_folder, remove_tree
+from treadle.sandbox.protocol import CommandOutcome, Limits, Sandbox, Stop
 
 T = TypeVar("T")
 MAX_COMMANDS = 64
@@ -55,15 +65,15 @@ class HostFolder:
         owner = OUTER_ID if commands.is_protected and is_root() else None
         self._root = make_root(FOLDERS, owner)
         make_etc(self._root)
-        self._folder = Folder(self._root / "work", owner)
+        self._folder = RunFolder(self._root / "work", owner)
         self._is_spoiled = False
         self._lock = Lock()
 
     async def run(
         self, command: str, sandbox: Sandbox, limits: Limits, report: Callable[[str], None] | None = None
-    ) -> Outcome:
+    ) -> CommandOutcome:
         """See `CommandFolder.run`."""
-        process = Command(
+        process = SandboxCommand(
             command,
             self._root,
             limits,
@@ -79,7 +89,7 @@ class HostFolder:
         with self._lock:
             remove_tree(self._root)
 
-    def _perform(self, command: Command, sandbox: Sandbox, limits: Limits) -> Outcome:
+    def _perform(self, command: SandboxCommand, sandbox: Sandbox, limits: Limits) -> CommandOutcome:
         with self._lock:
             try:
                 return self._perform_alone(command, sandbox, limits)
@@ -88,7 +98,7 @@ class HostFolder:
             except OSError as error:
                 raise SandboxError(f"the folder for commands cannot be used: {error}") from error
 
-    def _perform_alone(self, command: Command, sandbox: Sandbox, limits: Limits) -> Outcome:
+    def _perform_alone(self, command: SandboxCommand, sandbox: Sandbox, limits: Limits) -> CommandOutcome:
         if self._is_spoiled:
             self._folder.clear()
         # Until the changes are back in the sandbox, the folder's content is unknown.
@@ -132,7 +142,9 @@ async def _in_thread(function: Callable[[], T]) -> T:
     return await asyncio.get_running_loop().run_in_executor(_pool(), function)
 
 
-async def _stop_if_cancelled(command: Command, perform: Callable[[], Outcome]) -> Outcome:
+async def _stop_if_cancelled(
+    command: SandboxCommand, perform: Callable[[], CommandOutcome]
+) -> CommandOutcome:
     """Call `perform` in a thread. On cancellation, stop `command`, wait for the thread, and re-raise."""
     work = _pool().submit(perform)
     result = asyncio.wrap_future(work)
@@ -171,3 +183,43 @@ def _check_binds(binds: Mapping[str, str]) -> dict[str, str]:
             )
         checked[os.path.abspath(outer)] = normal
     return checked
+
+
+def find_fault() -> str | None:
+    """Return why commands cannot be isolated on this machine and what helps, or `None` if they can."""
+    if sys.platform != "linux":
+        return f"bubblewrap needs Linux, and this is {sys.platform}"
+    if find_bwrap() is None:
+        return MISSING
+    if is_root() and shutil.which("setpriv") is None:
+        return "root needs the program `setpriv` for it; install it, for example with: apt install util-linux"
+    try:
+        _prove()
+    except (SandboxError, OSError) as error:
+        return f"{error}; {_advice()}"
+    return None
+
+
+@cache
+def _prove() -> None:
+    """Run a command in a sandbox. A success is remembered. Raises: `SandboxError`, `OSError`."""
+    root = make_root(FOLDERS, OUTER_ID if is_root() else None)
+    try:
+        make_etc(root)
+        outcome = SandboxCommand("exit 7", root, Limits(seconds=30)).run()
+    finally:
+        remove_tree(root)
+    if outcome.exit_code != 7:
+        raise SandboxError(
+            f"a command in the sandbox exited with {outcome.exit_code} instead of 7: {outcome.text.strip()}"
+        )
+
+
+def _advice() -> str:
+    sysctls = blocking_sysctls()
+    if sysctls:
+        return f"the kernel forbids user namespaces; allow them, as root: sysctl -w {' '.join(sysctls)}"
+    return (
+        "if this is a container, start it so that user namespaces can be made in it (Docker: --security-opt "
+        "seccomp=unconfined --security-opt apparmor=unconfined --security-opt systempaths=unconfined)"
+    )

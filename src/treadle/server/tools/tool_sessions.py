@@ -13,7 +13,7 @@ from treadle.core.types import ToolCall, ToolResult, ToolSpec
 from treadle.loop.calls.orders import Order
 from treadle.loop.calls.workbench import Workbench
 from treadle.loop.outbox import Collected
-from treadle.sandbox.memory import MemorySandbox
+from treadle.sandbox.in_memory import MemorySandbox
 from treadle.tools.protocol import Tool
 from treadle.tools.toolbox import Toolbox
 

@@ -3,12 +3,10 @@
 import re
 from collections.abc import Mapping
 
-from treadle.tasks.draw import Draw
-from treadle.tasks.files.calls import edit_line, final, find_paths, in_folder, make_all, read_files
-from treadle.tasks.files.check import Items
-from treadle.tasks.files.family import Case, Family
-from treadle.tasks.files.words import DEPARTMENTS, SERVICES, add_notes
-from treadle.tasks.prompt import Prompt
+from treadle.tasks.draws import Draw, Wording
+from treadle.tasks.files.file_calls import edit_line, final, find_paths, in_folder, make_all, read_files
+from treadle.tasks.files.grading import Case, Items, TaskFamily
+from treadle.tasks.files.materials import DEPARTMENTS, SERVICES, add_notes
 from treadle.tasks.solver import Habit, Solver
 
 _KEYS = ("smtp_host", "db_host", "api_url", "cache_host", "proxy", "queue_host", "bucket", "log_host")
@@ -69,18 +67,18 @@ def solve(values: Mapping[str, str], habit: Habit) -> Solver:
     return answer
 
 
-FAMILY = Family(
+FAMILY = TaskFamily(
     "config_fix",
     (
-        Prompt(
+        Wording(
             "In the configuration files under {folder}/, {key} must be {new} wherever it is {old} now. "
             "Leave other values of it, and other keys, as they are. Which files did you change?"
         ),
-        Prompt(
+        Wording(
             "We moved a host: change {key} from exactly {old} to {new} in all config files in {folder}/, "
             "whatever their format, and tell me the paths of the files that you changed."
         ),
-        Prompt(
+        Wording(
             "Some files below {folder}/ still set {key} to {old}. Set it to {new} there (only there: a "
             "value that is merely similar stays). Answer with the list of files."
         ),

@@ -5,12 +5,10 @@ import io
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
-from treadle.tasks.draw import Draw
-from treadle.tasks.files.calls import final, find_paths, in_folder, read_files, write_file
-from treadle.tasks.files.check import Items
-from treadle.tasks.files.family import Case, Family
-from treadle.tasks.files.words import add_notes, date, email, people
-from treadle.tasks.prompt import Prompt
+from treadle.tasks.draws import Draw, Wording
+from treadle.tasks.files.file_calls import final, find_paths, in_folder, read_files, write_file
+from treadle.tasks.files.grading import Case, Items, TaskFamily
+from treadle.tasks.files.materials import add_notes, date, email, people
 from treadle.tasks.solver import Habit, Solver, Step
 
 _COLUMNS = ("email", "name", "phone", "updated")
@@ -75,17 +73,17 @@ def solve(values: Mapping[str, str], habit: Habit) -> Solver:
     return answer
 
 
-FAMILY = Family(
+FAMILY = TaskFamily(
     "contacts_dedupe",
     (
-        Prompt(
+        Wording(
             "Merge the contact lists {folder}/*.csv into {target}, with the columns "
             "email,name,phone,updated. Two rows are the same contact if their addresses are equal but for "
             "upper and lower case and spaces around; keep the one with the newest `updated`. Write "
             "addresses in lower case without spaces and sort by them. Which phone number does {person} "
             "have in the result?"
         ),
-        Prompt(
+        Wording(
             "Our contacts are spread over the CSV files in {folder}/, with duplicates. Make one list of "
             "them in {target} (header email,name,phone,updated, sorted by email, addresses trimmed and in "
             "lower case) that has each address once, in its most recently updated version. Then tell me "

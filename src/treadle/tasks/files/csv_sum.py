@@ -4,12 +4,10 @@ import csv
 import io
 from collections.abc import Mapping, Sequence
 
-from treadle.tasks.draw import Draw
-from treadle.tasks.files.calls import final, find_paths, in_folder, read_files, write_file
-from treadle.tasks.files.check import Number
-from treadle.tasks.files.family import Case, Family
-from treadle.tasks.files.words import COMPANIES, REGIONS, add_notes, cents, date, money
-from treadle.tasks.prompt import Prompt
+from treadle.tasks.draws import Draw, Wording
+from treadle.tasks.files.file_calls import final, find_paths, in_folder, read_files, write_file
+from treadle.tasks.files.grading import Case, Number, TaskFamily
+from treadle.tasks.files.materials import COMPANIES, REGIONS, add_notes, cents, date, money
 from treadle.tasks.solver import Habit, Solver, Step
 
 _COLUMNS = ("amount", "net", "total", "price", "value")
@@ -79,22 +77,22 @@ def solve(values: Mapping[str, str], habit: Habit) -> Solver:
     return answer
 
 
-FAMILY = Family(
+FAMILY = TaskFamily(
     "csv_sum",
     (
-        Prompt(
+        Wording(
             "Add up the {column} column over all rows whose {key} is {value}, in all the CSV files under "
             "{folder}/. What is the total? Give it with two decimals."
         ),
-        Prompt(
+        Wording(
             "I need one number from the CSV files in {folder}/: the sum of {column} for the rows with "
             "{key} {value}, to the cent."
         ),
-        Prompt(
+        Wording(
             "Sum {column} where {key} is {value} over every CSV file under {folder}/. Write the sum with "
             "two decimals, and nothing else, to {report}, and tell it to me as well."
         ),
-        Prompt(
+        Wording(
             "For the audit: what do the {value} rows (see the column {key}) in the CSV files in {folder}/ "
             "come to, going by {column}? Put just the amount, two decimals, into {report}, and answer with "
             "it."

@@ -2,12 +2,10 @@
 
 from collections.abc import Mapping
 
-from treadle.tasks.draw import Draw
-from treadle.tasks.files.calls import final, find_paths, make_all, read_file, read_files, write_file
-from treadle.tasks.files.check import Items
-from treadle.tasks.files.family import Case, Family
-from treadle.tasks.files.words import CITIES, SERVICES, add_notes
-from treadle.tasks.prompt import Prompt
+from treadle.tasks.draws import Draw, Wording
+from treadle.tasks.files.file_calls import final, find_paths, make_all, read_file, read_files, write_file
+from treadle.tasks.files.grading import Case, Items, TaskFamily
+from treadle.tasks.files.materials import CITIES, SERVICES, add_notes
 from treadle.tasks.solver import Habit, Solver, Step
 
 _NAMES = ("HOST", "PORT", "USER", "REGION", "TIMEOUT", "POOL", "PREFIX", "LEVEL", "CACHE", "QUEUE", "ZONE")
@@ -74,15 +72,15 @@ def solve(values: Mapping[str, str], habit: Habit) -> Solver:
     return answer
 
 
-FAMILY = Family(
+FAMILY = TaskFamily(
     "env_sync",
     (
-        Prompt(
+        Wording(
             "Every service below {top}/ has a file .env. Append to each the settings of {example} that it "
             "lacks, with the example's values and in the example's order; a setting in a comment does not "
             "count. Leave the rest as it is. Which settings were missing somewhere?"
         ),
-        Prompt(
+        Wording(
             "Some of the {top}/*/.env files miss settings that {example} has. Add them at the end of the "
             "file, as they stand in the example and in that order (commented lines are no settings). "
             "Answer with the names of all settings that you had to add anywhere."

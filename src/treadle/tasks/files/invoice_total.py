@@ -4,12 +4,10 @@ import json
 import re
 from collections.abc import Mapping
 
-from treadle.tasks.draw import Draw
-from treadle.tasks.files.calls import final, find_paths, read_files, write_file
-from treadle.tasks.files.check import Number
-from treadle.tasks.files.family import Case, Family
-from treadle.tasks.files.words import COMPANIES, PRODUCTS, add_notes, cents, date, money, to_json
-from treadle.tasks.prompt import Prompt
+from treadle.tasks.draws import Draw, Wording
+from treadle.tasks.files.file_calls import final, find_paths, read_files, write_file
+from treadle.tasks.files.grading import Case, Number, TaskFamily
+from treadle.tasks.files.materials import COMPANIES, PRODUCTS, add_notes, cents, date, money, to_json
 from treadle.tasks.solver import Habit, Solver, Step
 
 _ITEM = re.compile(r"(\d+) x (\w+)")
@@ -83,10 +81,10 @@ def solve(values: Mapping[str, str], habit: Habit) -> Solver:
     return answer
 
 
-FAMILY = Family(
+FAMILY = TaskFamily(
     "invoice_total",
     (
-        Prompt(
+        Wording(
             "Write the invoice for orders/{order}.txt to {target}. Prices are in prices.json. The discount "
             "is a percentage of the goods' value: that of the highest step reached in terms/discounts.txt, "
             "plus the customer's own in terms/customers.json if it has one, rounded to the cent (half up). "
@@ -94,7 +92,7 @@ FAMILY = Family(
             "the order's order, then `discount AMOUNT`, `shipping AMOUNT` and `total AMOUNT`; all amounts "
             "with two decimals. What is the total?"
         ),
-        Prompt(
+        Wording(
             "What does order {order} come to? The order is in orders/, the prices in prices.json. In "
             "terms/ are the discounts: the best step that the goods reach, and the customer's own "
             "percentage, added up, of the goods, rounded half up; and the shipping, which gets no "

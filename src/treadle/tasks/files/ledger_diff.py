@@ -4,12 +4,10 @@ import csv
 import io
 from collections.abc import Mapping
 
-from treadle.tasks.draw import Draw
-from treadle.tasks.files.calls import final, find_paths, in_folder, read_files, write_file
-from treadle.tasks.files.check import Number
-from treadle.tasks.files.family import Case, Family
-from treadle.tasks.files.words import COMPANIES, add_notes, cents, date, money
-from treadle.tasks.prompt import Prompt
+from treadle.tasks.draws import Draw, Wording
+from treadle.tasks.files.file_calls import final, find_paths, in_folder, read_files, write_file
+from treadle.tasks.files.grading import Case, Number, TaskFamily
+from treadle.tasks.files.materials import COMPANIES, add_notes, cents, date, money
 from treadle.tasks.solver import Habit, Solver, Step
 
 
@@ -93,17 +91,17 @@ def solve(values: Mapping[str, str], habit: Habit) -> Solver:
     return answer
 
 
-FAMILY = Family(
+FAMILY = TaskFamily(
     "ledger_diff",
     (
-        Prompt(
+        Wording(
             "Reconcile the ledgers in ledgers/{left}/ and ledgers/{right}/ by the column ref. Write the "
             "entries whose amounts differ, or that only one of them has, to {target}: a CSV file with the "
             "header `ref,{left},{right}`, sorted by ref, amounts with two decimals, empty where there is "
             "no entry. By how much is the sum of all {left} amounts above that of {right} (negative if "
             "below)?"
         ),
-        Prompt(
+        Wording(
             "The {left} ledger and the {right} ledger (CSV files under ledgers/) do not agree. I need "
             "{target} with the columns ref,{left},{right} (and that header): one line for every ref that "
             "has different amounts or is missing on one side (leave that field empty), in the order of "

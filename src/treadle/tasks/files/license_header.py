@@ -2,8 +2,8 @@
 
 from collections.abc import Mapping
 
-from treadle.tasks.draw import Draw
-from treadle.tasks.files.calls import (
+from treadle.tasks.draws import Draw, Wording
+from treadle.tasks.files.file_calls import (
     final,
     find_paths,
     in_folder,
@@ -12,11 +12,8 @@ from treadle.tasks.files.calls import (
     read_files,
     write_file,
 )
-from treadle.tasks.files.check import Items
-from treadle.tasks.files.family import Case, Family
-from treadle.tasks.files.source_text import COMMENT, function, identifier, source_paths
-from treadle.tasks.files.words import COMPANIES, add_notes
-from treadle.tasks.prompt import Prompt
+from treadle.tasks.files.grading import Case, Items, TaskFamily
+from treadle.tasks.files.materials import COMMENT, COMPANIES, add_notes, function, identifier, source_paths
 from treadle.tasks.solver import Habit, Solver, Step
 
 
@@ -66,15 +63,15 @@ def solve(values: Mapping[str, str], habit: Habit) -> Solver:
     return answer
 
 
-FAMILY = Family(
+FAMILY = TaskFamily(
     "license_header",
     (
-        Prompt(
+        Wording(
             "Every source file under {folder}/ has to begin with the line in {notice} as a comment (`# "
             "...` in .py files, `// ...` in .js and .go files). Add it where it is missing; where the "
             "first line is an outdated Copyright line, replace that. Which files did you change?"
         ),
-        Prompt(
+        Wording(
             "Check the sources below {folder}/ for our notice, which is in {notice}: it must be the first "
             "line, after `# ` in Python and `// ` in JavaScript and Go. Files without it get it, and an "
             "older Copyright line at the top gives way to it. Answer with the paths of the files that you "

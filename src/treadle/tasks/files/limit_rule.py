@@ -4,8 +4,8 @@ import json
 import re
 from collections.abc import Mapping
 
-from treadle.tasks.draw import Draw
-from treadle.tasks.files.calls import (
+from treadle.tasks.draws import Draw, Wording
+from treadle.tasks.files.file_calls import (
     delete_file,
     final,
     find_paths,
@@ -14,10 +14,17 @@ from treadle.tasks.files.calls import (
     read_file,
     read_files,
 )
-from treadle.tasks.files.check import Items
-from treadle.tasks.files.family import Case, Family
-from treadle.tasks.files.words import DEPARTMENTS, PRODUCTS, add_notes, cents, date, money, people, to_json
-from treadle.tasks.prompt import Prompt
+from treadle.tasks.files.grading import Case, Items, TaskFamily
+from treadle.tasks.files.materials import (
+    DEPARTMENTS,
+    PRODUCTS,
+    add_notes,
+    cents,
+    date,
+    money,
+    people,
+    to_json,
+)
 from treadle.tasks.solver import Habit, Solver, Step
 
 
@@ -71,15 +78,15 @@ def solve(values: Mapping[str, str], habit: Habit) -> Solver:
     return answer
 
 
-FAMILY = Family(
+FAMILY = TaskFamily(
     "limit_rule",
     (
-        Prompt(
+        Wording(
             "{rules} says how much each department may spend at once. Delete the requests in {folder}/ "
             "whose items add up to more than their department's limit (exactly the limit is fine), and "
             "answer with the paths of the files that you deleted."
         ),
-        Prompt(
+        Wording(
             "Go through the requests in {folder}/. One that costs more in all than its department may "
             "spend according to {rules} has to go: delete the file. Which ones did you delete?"
         ),

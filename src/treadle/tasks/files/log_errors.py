@@ -4,12 +4,10 @@ import re
 from collections import Counter
 from collections.abc import Mapping
 
-from treadle.tasks.draw import Draw
-from treadle.tasks.files.calls import final, find_paths, in_folder, read_files, write_file
-from treadle.tasks.files.check import Items
-from treadle.tasks.files.family import Case, Family
-from treadle.tasks.files.words import SERVICES, add_notes, date, to_json
-from treadle.tasks.prompt import Prompt
+from treadle.tasks.draws import Draw, Wording
+from treadle.tasks.files.file_calls import final, find_paths, in_folder, read_files, write_file
+from treadle.tasks.files.grading import Case, Items, TaskFamily
+from treadle.tasks.files.materials import SERVICES, add_notes, date, to_json
 from treadle.tasks.solver import Habit, Solver, Step
 
 _LEVELS = ("DEBUG", "INFO", "INFO", "WARN", "ERROR")
@@ -78,14 +76,14 @@ def solve(values: Mapping[str, str], habit: Habit) -> Solver:
     return answer
 
 
-FAMILY = Family(
+FAMILY = TaskFamily(
     "log_errors",
     (
-        Prompt(
+        Wording(
             "Taking all the .log files directly in {folder}/ together, in the order of time: what is the "
             "id of the {rank} line of level {level}?"
         ),
-        Prompt(
+        Wording(
             "Look at the logs {folder}/*.log. Which id does the {rank} {level} line have, counted by time "
             "over all of them? Also write {report}: a JSON object with the number of lines of each level "
             "that occurs."

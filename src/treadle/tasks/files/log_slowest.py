@@ -3,12 +3,10 @@
 import re
 from collections.abc import Mapping
 
-from treadle.tasks.draw import Draw
-from treadle.tasks.files.calls import final, find_paths, in_folder, read_files, write_file
-from treadle.tasks.files.check import Items
-from treadle.tasks.files.family import Case, Family
-from treadle.tasks.files.words import PRODUCTS, SERVICES, add_notes, date
-from treadle.tasks.prompt import Prompt
+from treadle.tasks.draws import Draw, Wording
+from treadle.tasks.files.file_calls import final, find_paths, in_folder, read_files, write_file
+from treadle.tasks.files.grading import Case, Items, TaskFamily
+from treadle.tasks.files.materials import PRODUCTS, SERVICES, add_notes, date
 from treadle.tasks.solver import Habit, Solver, Step
 
 _METHODS = ("GET", "POST", "PUT", "DELETE")
@@ -69,14 +67,14 @@ def solve(values: Mapping[str, str], habit: Habit) -> Solver:
     return answer
 
 
-FAMILY = Family(
+FAMILY = TaskFamily(
     "log_slowest",
     (
-        Prompt(
+        Wording(
             "Each line of the access logs in {folder}/ ends in a duration (mind the unit) and a request "
             "id. Which {method} request took longest? Answer with its id."
         ),
-        Prompt(
+        Wording(
             "Find the {count} slowest {method} requests in the access logs in {folder}/; some logs give "
             "seconds, some milliseconds. Write them to {report}, slowest first, one per line as `ID "
             "MILLISECONDS`. What is the id of the slowest?"

@@ -3,12 +3,10 @@
 import json
 from collections.abc import Mapping
 
-from treadle.tasks.draw import Draw
-from treadle.tasks.files.calls import final, find_paths, in_folder, read_file, read_files, write_file
-from treadle.tasks.files.check import Items
-from treadle.tasks.files.family import Case, Family
-from treadle.tasks.files.words import TOPICS, add_notes, people, to_json
-from treadle.tasks.prompt import Prompt
+from treadle.tasks.draws import Draw, Wording
+from treadle.tasks.files.file_calls import final, find_paths, in_folder, read_file, read_files, write_file
+from treadle.tasks.files.grading import Case, Items, TaskFamily
+from treadle.tasks.files.materials import TOPICS, add_notes, people, to_json
 from treadle.tasks.solver import Habit, Solver, Step
 
 
@@ -61,15 +59,15 @@ def solve(values: Mapping[str, str], habit: Habit) -> Solver:
     return answer
 
 
-FAMILY = Family(
+FAMILY = TaskFamily(
     "mark_ranking",
     (
-        Prompt(
+        Wording(
             "Each JSON file in {folder}/ has the marks of one student. Their points are the sum of mark "
             "times weight, with the weights of {weights}; a mark that is not there is 0. Write {target} "
             "with the header `name,points`, best first. Who is the best?"
         ),
-        Prompt(
+        Wording(
             "Rank the students of {folder}/ by points (every mark times its weight in {weights}, added "
             "up). I need {target}, a CSV file `name,points` with the most points on top, and the name of "
             "the first."

@@ -3,12 +3,10 @@
 import re
 from collections.abc import Mapping
 
-from treadle.tasks.draw import Draw
-from treadle.tasks.files.calls import final, read_file, write_file
-from treadle.tasks.files.check import Items
-from treadle.tasks.files.family import Case, Family
-from treadle.tasks.files.words import CITIES, SERVICES, add_notes, people, prose
-from treadle.tasks.prompt import Prompt
+from treadle.tasks.draws import Draw, Wording
+from treadle.tasks.files.file_calls import final, read_file, write_file
+from treadle.tasks.files.grading import Case, Items, TaskFamily
+from treadle.tasks.files.materials import CITIES, SERVICES, add_notes, people, prose
 from treadle.tasks.solver import Habit, Solver, Step
 
 _FOLDERS = ("desk", "shelf", "attic", "cellar", "office", "garage")
@@ -65,14 +63,14 @@ def solve(values: Mapping[str, str], habit: Habit) -> Solver:
     return answer
 
 
-FAMILY = Family(
+FAMILY = TaskFamily(
     "pointer_chase",
     (
-        Prompt(
+        Wording(
             "Start with {start} and follow the notes: each says which file to go on with, until the last "
             "one. Which stops do they name, in that order? Answer with the names joined by hyphens."
         ),
-        Prompt(
+        Wording(
             "{start} is the first of a chain of notes; every note names the next one. Collect the stops "
             "along the chain and write them to {report}, one per line and in order, with a last line `N "
             "km` for the sum of the distances. Answer with the stops joined by hyphens."

@@ -3,8 +3,8 @@
 import re
 from collections.abc import Mapping
 
-from treadle.tasks.draw import Draw
-from treadle.tasks.files.calls import (
+from treadle.tasks.draws import Draw, Wording
+from treadle.tasks.files.file_calls import (
     edit_file,
     final,
     find_paths,
@@ -13,11 +13,8 @@ from treadle.tasks.files.calls import (
     read_files,
     write_file,
 )
-from treadle.tasks.files.check import Items
-from treadle.tasks.files.family import Case, Family
-from treadle.tasks.files.source_text import function, identifier, source_paths
-from treadle.tasks.files.words import add_notes
-from treadle.tasks.prompt import Prompt
+from treadle.tasks.files.grading import Case, Items, TaskFamily
+from treadle.tasks.files.materials import add_notes, function, identifier, source_paths
 from treadle.tasks.solver import Habit, Solver
 
 
@@ -67,14 +64,14 @@ def solve(values: Mapping[str, str], habit: Habit) -> Solver:
     return answer
 
 
-FAMILY = Family(
+FAMILY = TaskFamily(
     "rename_identifier",
     (
-        Prompt(
+        Wording(
             "Rename {old} to {new} in every source file under {folder}/, comments included. Names that "
             "merely contain it, as {old}_old, stay. Which files did you have to change?"
         ),
-        Prompt(
+        Wording(
             "The function {old} gets a new name: {new}. Replace it as a whole word in all files in "
             "{folder}/, and nowhere else. Answer with the paths of the files that had it."
         ),

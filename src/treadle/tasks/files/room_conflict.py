@@ -4,12 +4,10 @@ import re
 from collections.abc import Mapping
 from itertools import pairwise
 
-from treadle.tasks.draw import Draw
-from treadle.tasks.files.calls import edit_file, final, find_paths, in_folder, read_files
-from treadle.tasks.files.check import Items
-from treadle.tasks.files.family import Case, Family
-from treadle.tasks.files.words import CITIES, TOPICS, add_notes, people
-from treadle.tasks.prompt import Prompt
+from treadle.tasks.draws import Draw, Wording
+from treadle.tasks.files.file_calls import edit_file, final, find_paths, in_folder, read_files
+from treadle.tasks.files.grading import Case, Items, TaskFamily
+from treadle.tasks.files.materials import CITIES, TOPICS, add_notes, people
 from treadle.tasks.solver import Habit, Solver, Step
 
 _LINE = re.compile(r"(\S+) (\d\d):(\d\d)-(\d\d):(\d\d) \[(\w+)\] (.+)")
@@ -80,15 +78,15 @@ def solve(values: Mapping[str, str], habit: Habit) -> Solver:
     return final(habit, "none", "No two bookings of a room overlap.")
 
 
-FAMILY = Family(
+FAMILY = TaskFamily(
     "room_conflict",
     (
-        Prompt(
+        Wording(
             "The calendars in {folder}/ hold bookings as `DAY FROM-TO [ROOM] TITLE`. Two bookings of the "
             "same room overlap (one that starts when another ends does not). Remove the line of the one "
             "that starts later and answer with its title."
         ),
-        Prompt(
+        Wording(
             "There is one double booking in {folder}/: two meetings in one room at the same time. Find it, "
             "take the meeting that begins later out of its calendar, leave everything else, and tell me "
             "the title of the meeting that you took out."

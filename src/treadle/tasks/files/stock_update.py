@@ -3,12 +3,10 @@
 import json
 from collections.abc import Mapping
 
-from treadle.tasks.draw import Draw
-from treadle.tasks.files.calls import final, find_paths, in_folder, read_file, read_files, write_file
-from treadle.tasks.files.check import Items
-from treadle.tasks.files.family import Case, Family
-from treadle.tasks.files.words import PRODUCTS, add_notes, to_json
-from treadle.tasks.prompt import Prompt
+from treadle.tasks.draws import Draw, Wording
+from treadle.tasks.files.file_calls import final, find_paths, in_folder, read_file, read_files, write_file
+from treadle.tasks.files.grading import Case, Items, TaskFamily
+from treadle.tasks.files.materials import PRODUCTS, add_notes, to_json
 from treadle.tasks.solver import Habit, Solver, Step
 
 
@@ -59,15 +57,15 @@ def solve(values: Mapping[str, str], habit: Habit) -> Solver:
     return answer
 
 
-FAMILY = Family(
+FAMILY = TaskFamily(
     "stock_update",
     (
-        Prompt(
+        Wording(
             "Apply the movements in {folder}/ (CSV files, one a day) to the counts in {stock}. A movement "
             "noted as cancelled did not happen. Write the new counts back to {stock}, keeping everything "
             "else in it. Which products are below their minimum then?"
         ),
-        Prompt(
+        Wording(
             "{stock} is from before the days in {folder}/. Add every change there to the count of its "
             "product, leaving out the cancelled ones, save the file, and name the products that have "
             "fallen below `minimum`."

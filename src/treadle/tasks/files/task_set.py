@@ -6,7 +6,7 @@ from functools import cached_property, lru_cache
 
 from treadle.core.errors import ConfigError
 from treadle.runs.task import Grade
-from treadle.tasks.draw import Draw, fraction
+from treadle.tasks.draws import Draw, fraction
 from treadle.tasks.files import (
     config_fix,
     contacts_dedupe,
@@ -31,8 +31,7 @@ from treadle.tasks.files import (
     todo_count,
     version_bump,
 )
-from treadle.tasks.files.check import grade
-from treadle.tasks.files.family import Case, Family
+from treadle.tasks.files.grading import Case, TaskFamily, grade
 from treadle.tasks.solver import Habit, Solver
 
 SEEDS = 1000
@@ -44,7 +43,7 @@ INSTRUCTIONS = (
     "reply with a short message whose last line is `Answer: ` followed by what was asked for."
 )
 
-FAMILIES: tuple[Family, ...] = (
+FAMILIES: tuple[TaskFamily, ...] = (
     csv_sum.FAMILY,
     config_fix.FAMILY,
     log_slowest.FAMILY,
@@ -74,7 +73,7 @@ FAMILIES: tuple[Family, ...] = (
 class FilesTask:
     """One task of the set. Its case is generated when it is first needed."""
 
-    def __init__(self, family: Family, seed: int) -> None:
+    def __init__(self, family: TaskFamily, seed: int) -> None:
         self._family = family
         self.task_set = "files"
         self.task_id = f"{family.name}-{seed:04d}"
@@ -112,7 +111,7 @@ class FilesTask:
 
 
 @lru_cache(maxsize=256)
-def _make(family: Family, seed: int) -> FilesTask:
+def _make(family: TaskFamily, seed: int) -> FilesTask:
     """Return a task. Recent ones are kept, because a task is loaded by its id at each stage of the work on it."""
     return FilesTask(family, seed)
 
@@ -160,7 +159,7 @@ def find_solver(prompt: str) -> Solver | None:
 
 
 @lru_cache(maxsize=4096)
-def identify(prompt: str) -> tuple[Family, Mapping[str, str], Habit] | None:
+def identify(prompt: str) -> tuple[TaskFamily, Mapping[str, str], Habit] | None:
     """Return the family, the values and the habit of the solver for the task whose input is `prompt`."""
     for family in FAMILIES:
         for wording in family.prompts:

@@ -4,12 +4,10 @@ import json
 import re
 from collections.abc import Mapping
 
-from treadle.tasks.draw import Draw
-from treadle.tasks.files.calls import final, find_paths, in_folder, read_file, read_files, write_file
-from treadle.tasks.files.check import Number
-from treadle.tasks.files.family import Case, Family
-from treadle.tasks.files.words import add_notes, cents, money, people, to_json
-from treadle.tasks.prompt import Prompt
+from treadle.tasks.draws import Draw, Wording
+from treadle.tasks.files.file_calls import final, find_paths, in_folder, read_file, read_files, write_file
+from treadle.tasks.files.grading import Case, Number, TaskFamily
+from treadle.tasks.files.materials import add_notes, cents, money, people, to_json
 from treadle.tasks.solver import Habit, Solver, Step
 
 _LINE = re.compile(r"(\w+ \w+), (\w+): (\d\d):(\d\d)-(\d\d):(\d\d)(?:, break (\d+) min)?")
@@ -63,16 +61,16 @@ def solve(values: Mapping[str, str], habit: Habit) -> Solver:
     return answer
 
 
-FAMILY = Family(
+FAMILY = TaskFamily(
     "timesheet",
     (
-        Prompt(
+        Wording(
             "Work out the pay from the time sheets in {folder}/: the time between start and end, less the "
             "break, at the rate per hour in {rates}. Write {target}: a JSON object from the name of each "
             "person who worked to the pay over all the weeks, as a string with two decimals. What is the "
             "sum of all pay?"
         ),
-        Prompt(
+        Wording(
             "How much do we owe for the weeks in {folder}/? Hourly rates are in {rates}; breaks are not "
             "paid. Put what each person who worked gets into {target} as JSON (name to amount, the amount "
             'a string such as "812.50"), and answer with the total.'

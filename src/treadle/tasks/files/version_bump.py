@@ -3,12 +3,10 @@
 import re
 from collections.abc import Mapping
 
-from treadle.tasks.draw import Draw
-from treadle.tasks.files.calls import edit_line, final, make_all, read_files
-from treadle.tasks.files.check import Items
-from treadle.tasks.files.family import Case, Family
-from treadle.tasks.files.words import SERVICES, add_notes, date
-from treadle.tasks.prompt import Prompt
+from treadle.tasks.draws import Draw, Wording
+from treadle.tasks.files.file_calls import edit_line, final, make_all, read_files
+from treadle.tasks.files.grading import Case, Items, TaskFamily
+from treadle.tasks.files.materials import SERVICES, add_notes, date
 from treadle.tasks.solver import Habit, Solver
 
 _PARTS = ("major", "minor", "patch")
@@ -70,15 +68,15 @@ def solve(values: Mapping[str, str], habit: Habit) -> Solver:
     return answer
 
 
-FAMILY = Family(
+FAMILY = TaskFamily(
     "version_bump",
     (
-        Prompt(
+        Wording(
             "Raise the {part} version of {name} by one (smaller parts start at 0 again). The version is in "
             "VERSION, and {list} lists the files that have to carry it; change it in those and in no "
             "others. What is the new version?"
         ),
-        Prompt(
+        Wording(
             "We prepare a {part} release of {name}. Bump the version in all the files that {list} names, "
             "VERSION among them, and leave other version numbers and other files alone. Answer with the "
             "new version."

@@ -5,7 +5,7 @@ Its model `oracle` solves any task of the task set `files`; `oracle:0.3` makes a
 between requests.
 """
 
-from treadle.testbed.server.app import Failure, ServerSettings
-from treadle.testbed.server.connection import OracleServer, serve
+from treadle.testbed.server.oracle_app import FailureMode, ServerSettings
+from treadle.testbed.server.serving import OracleServer, serve
 
-__all__ = ["Failure", "OracleServer", "ServerSettings", "serve"]
+__all__ = ["FailureMode", "OracleServer", "ServerSettings", "serve"]

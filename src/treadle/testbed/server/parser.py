@@ -25,7 +25,7 @@ class HttpFault(Exception):  # noqa: N818
         self.message = message
 
 
-class Head(Struct, frozen=True):
+class RequestHead(Struct, frozen=True):
     """The head of a request."""
 
     method: str
@@ -53,7 +53,7 @@ class Parser:
 
     def __init__(self) -> None:
         self._buffer = bytearray()
-        self._head: Head | None = None
+        self._head: RequestHead | None = None
         self._body = bytearray()
         self._chunk_left: int | None = None
         """The number of bytes left of the current chunk and its line end, or `None` before a chunk's first line."""
@@ -75,7 +75,7 @@ class Parser:
         head = self._head
         if head is None or self._buffer or self._body or "expect" not in head.headers:
             return False
-        self._head = Head(
+        self._head = RequestHead(
             head.method,
             head.target,
             {name: value for name, value in head.headers.items() if name != "expect"},
@@ -84,7 +84,7 @@ class Parser:
         )
         return head.is_http_11
 
-    def next_request(self) -> tuple[Head, bytes] | None:
+    def next_request(self) -> tuple[RequestHead, bytes] | None:
         """Return the next complete request, or `None` if more bytes are needed. Raises: `HttpFault`."""
         if self._head is None:
             self._head = self._read_head()
@@ -103,7 +103,7 @@ class Parser:
         self._head, self._body = None, bytearray()
         return head, body
 
-    def _read_head(self) -> Head | None:
+    def _read_head(self) -> RequestHead | None:
         while self._buffer[:2] == b"\r\n":
             del self._buffer[:2]
         end = self._buffer.find(b"\r\n\r\n", max(0, self._scanned - 3))
@@ -121,7 +121,7 @@ class Parser:
             raise HttpFault(400, "an HTTP/1.1 request needs a Host header")
         if headers.get("expect", "100-continue").lower() != "100-continue":
             raise HttpFault(417, f"cannot meet the expectation {headers['expect']!r}")
-        return Head(method, target, headers, is_http_11, _read_length(headers, is_http_11))
+        return RequestHead(method, target, headers, is_http_11, _read_length(headers, is_http_11))
 
     def _read_chunks(self) -> bool:
         """Read the part of a chunked body that has arrived. Return True at its end."""

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from treadle.core.types import Json, Message, Role, ToolCall, ToolSpec
 from treadle.tasks.files import find_solver
 from treadle.tasks.solver import Solver, Step
-from treadle.testbed.completion import digest
+from treadle.testbed.built_in import digest
 from treadle.testbed.instance import make_instance
 from treadle.testbed.play import Manner, play
 from treadle.testbed.working.calls import find_gap, read_arguments, work_on

@@ -15,24 +15,24 @@ from functools import lru_cache
 from msgspec import Struct
 
 from treadle.core.types import Json, ToolSpec
-from treadle.tasks.prompt import Prompt
-from treadle.tasks.solver import Call, Failure, Step
+from treadle.tasks.draws import Wording
+from treadle.tasks.solver import FailedResult, Step, WantedCall
 from treadle.testbed.working.errands.errand import Work
 
 NO_ARGUMENTS = "no arguments"
 ONE = (
-    Prompt("Please run {tool} with {arguments}."),
-    Prompt("Use {tool} with {arguments} and tell me what you get."),
-    Prompt("What does {tool} give for {arguments}?"),
-    Prompt("I would like to see the result of {tool} with {arguments}."),
+    Wording("Please run {tool} with {arguments}."),
+    Wording("Use {tool} with {arguments} and tell me what you get."),
+    Wording("What does {tool} give for {arguments}?"),
+    Wording("I would like to see the result of {tool} with {arguments}."),
 )
 BOTH = (
-    Prompt("Please run {tool} with {arguments}, and at the same time {other} with {others}."),
-    Prompt("I need two things at once: {tool} with {arguments}, and {other} with {others}."),
+    Wording("Please run {tool} with {arguments}, and at the same time {other} with {others}."),
+    Wording("I need two things at once: {tool} with {arguments}, and {other} with {others}."),
 )
 THEN = (
-    Prompt("First run {tool} with {arguments}. When you have the result, run {other} with {others}."),
-    Prompt(
+    Wording("First run {tool} with {arguments}. When you have the result, run {other} with {others}."),
+    Wording(
         "Use {tool} with {arguments} to begin with, look at what it says, and go on to {other} with {others}."
     ),
 )
@@ -109,14 +109,14 @@ def work_on(wishes: Wishes, tools: Sequence[ToolSpec]) -> Work:
     steps = [[wish] for wish in wishes.wishes] if wishes.is_chained else [list(wishes.wishes)]
     said: list[str] = []
     for wanted in steps:
-        calls = [Call(wish.tool, wish.arguments) for wish in wanted]
+        calls = [WantedCall(wish.tool, wish.arguments) for wish in wanted]
         names = " and ".join([wish.tool for wish in wanted])
         # A correct call is repeated if it was spoilt on the way; one that has to be corrected is not.
         fixed = [_correct(wish, tools) for wish in wanted]
         is_right = fixed == wanted
         results = yield Step(calls, f"The request names {names} with all arguments.", may_fail=True)
         if not is_right:
-            calls = [Call(wish.tool, wish.arguments) for wish in fixed]
+            calls = [WantedCall(wish.tool, wish.arguments) for wish in fixed]
             why = (
                 "That failed because a name is not spelt as the tool expects it; I make the call with the "
                 "right one."
@@ -126,10 +126,10 @@ def work_on(wishes: Wishes, tools: Sequence[ToolSpec]) -> Work:
     return "\n".join(said)
 
 
-def _report(call: Call, result: str) -> str:
+def _report(call: WantedCall, result: str) -> str:
     text = result.strip()
     shown = _summarize(text) or (text if len(text) <= _MAX_SHOWN_CHARS else f"{text[:_MAX_SHOWN_CHARS]}…")
-    if isinstance(result, Failure):
+    if isinstance(result, FailedResult):
         return f"{call.name} failed: {shown}"
     return f"{call.name} says: {shown or '(nothing)'}"
 

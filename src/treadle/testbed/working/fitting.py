@@ -7,7 +7,7 @@ from functools import partial
 import msgspec
 
 from treadle.core.types import Json, Message
-from treadle.tasks.draw import pick
+from treadle.tasks.draws import pick
 from treadle.testbed.instance import make_instance
 
 _IS_REASONING = re.compile("reason|thought|thinking|explanation|steps", re.IGNORECASE)

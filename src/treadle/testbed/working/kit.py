@@ -7,7 +7,7 @@ from functools import partial
 import msgspec
 
 from treadle.core.types import Json, ToolSpec
-from treadle.tasks.solver import Call, Failure, Step
+from treadle.tasks.solver import FailedResult, Step, WantedCall
 
 _NAMES = {
     "read": ("read_file", "read_text_file"),
@@ -34,30 +34,32 @@ class Kit:
         """Return whether there are tools for all of these operations: `read`, `write`, `list`, `delete`."""
         return all([self._found[name] is not None for name in operations])
 
-    def read(self, path: str) -> Call:
+    def read(self, path: str) -> WantedCall:
         """Return a call that reads a file."""
         name, argument, _ = self._take("read")
-        return Call(name, {argument: path}, path_argument=argument)
+        return WantedCall(name, {argument: path}, path_argument=argument)
 
-    def write(self, path: str, content: str) -> Call:
+    def write(self, path: str, content: str) -> WantedCall:
         """Return a call that creates or replaces a file."""
         name, argument, properties = self._take("write")
         inner = next((key for key in _CONTENTS if key in properties), "content")
         look = self.read(path) if self.can("read") else None
-        return Call(name, {argument: path, inner: content}, look=look, is_done=partial(_is_text, content))
+        return WantedCall(
+            name, {argument: path, inner: content}, look=look, is_done=partial(_is_text, content)
+        )
 
-    def delete(self, path: str) -> Call:
+    def delete(self, path: str) -> WantedCall:
         """Return a call that deletes a file."""
         name, argument, _ = self._take("delete")
         look = self.list() if self.can("list") else None
-        return Call(name, {argument: path}, argument, look, partial(_is_absent, path))
+        return WantedCall(name, {argument: path}, argument, look, partial(_is_absent, path))
 
-    def list(self) -> Call:
+    def list(self) -> WantedCall:
         """Return a call that lists all files."""
         name, argument, properties = self._take("list")
         needs_path = argument in properties and "default" not in properties.get(argument, {})
         is_folder = name == "list_directory" and needs_path
-        return Call(name, {argument: "."} if is_folder else {})
+        return WantedCall(name, {argument: "."} if is_folder else {})
 
     def _take(self, operation: str) -> tuple[str, str, Mapping[str, Json]]:
         found = self._found[operation]
@@ -71,7 +73,7 @@ class Kit:
         Returns the path that was read and its text, or `None` and the reason.
         """
         (text,) = yield Step([self.read(path)], f"I read {path}.", may_fail=True)
-        if not isinstance(text, Failure):
+        if not isinstance(text, FailedResult):
             return path, text
         if not self.can("list"):
             return None, f"I could not read {path}: {_first_line(text)}"

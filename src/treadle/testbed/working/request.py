@@ -9,8 +9,8 @@ from functools import lru_cache
 
 from msgspec import Struct
 
+from treadle.tasks.draws import Wording
 from treadle.tasks.files import identify
-from treadle.tasks.prompt import Prompt
 from treadle.testbed.working.calls import Wishes, find_wishes
 from treadle.testbed.working.errands.catalogue import find_errand
 from treadle.testbed.working.errands.errand import Found
@@ -18,10 +18,10 @@ from treadle.testbed.working.talks.catalogue import find_talk
 from treadle.testbed.working.talks.talk import Talk
 
 RESTATE = (
-    Prompt("Could you say that again in one sentence, so that I can paste it into my notes?"),
-    Prompt("Put that into a single sentence for me, please."),
-    Prompt("What is the gist of it, in one line?"),
-    Prompt("I have to pass this on. How would you put it in one sentence?"),
+    Wording("Could you say that again in one sentence, so that I can paste it into my notes?"),
+    Wording("Put that into a single sentence for me, please."),
+    Wording("What is the gist of it, in one line?"),
+    Wording("I have to pass this on. How would you put it in one sentence?"),
 )
 
 

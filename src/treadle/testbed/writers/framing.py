@@ -2,8 +2,8 @@
 the request."""
 
 from treadle.core.types import Json
-from treadle.tasks.draw import Draw
-from treadle.testbed.facts import Facts, text_of
+from treadle.tasks.draws import Draw
+from treadle.testbed.request_facts import Facts, text_of
 from treadle.testbed.writers.vocabulary import split
 
 _WHO = split(

@@ -3,7 +3,7 @@
 import re
 
 from treadle.core.types import Json
-from treadle.testbed.facts import Facts, objects_of
+from treadle.testbed.request_facts import Facts, objects_of
 
 _TROUBLE = re.compile(r"I could not (finish|make sense)|I had to stop", re.IGNORECASE)
 

@@ -9,10 +9,10 @@ from collections.abc import Mapping, Sequence
 from msgspec import Struct
 
 from treadle.core.types import Json, ToolSpec
-from treadle.tasks.draw import Draw
+from treadle.tasks.draws import Draw
 from treadle.tasks.files import identify
-from treadle.testbed.facts import Facts, number_of, object_of, objects_of, text_of, texts_of
-from treadle.testbed.mistakes import misspell
+from treadle.testbed.play import misspell
+from treadle.testbed.request_facts import Facts, number_of, object_of, objects_of, text_of, texts_of
 from treadle.testbed.working.errands.catalogue import ERRANDS
 from treadle.testbed.working.errands.errand import Errand, Shelf
 from treadle.testbed.working.kit import Kit, find_near

@@ -4,8 +4,8 @@ import re
 from collections.abc import Sequence
 
 from treadle.core.types import Json
-from treadle.tasks.draw import Draw
-from treadle.testbed.facts import Facts, number_of, objects_of, text_of, texts_of
+from treadle.tasks.draws import Draw
+from treadle.testbed.request_facts import Facts, number_of, objects_of, text_of, texts_of
 from treadle.testbed.writers.vocabulary import (
     ACTIVITIES,
     FILLERS,

@@ -4,7 +4,7 @@ conversation."""
 from collections.abc import Sequence
 
 from treadle.core.types import Json, Message, Role
-from treadle.testbed.facts import Facts, number_of, text_of
+from treadle.testbed.request_facts import Facts, number_of, text_of
 from treadle.testbed.writers.framing import ask_more, tell
 
 FOLLOW_UP = "Afterwards: "

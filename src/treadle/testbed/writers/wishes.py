@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from msgspec import Struct
 
 from treadle.core.types import Json, ToolSpec
-from treadle.tasks.draw import Draw
-from treadle.tasks.files.words import CITIES, COMPANIES, FIRST_NAMES, LAST_NAMES, PRODUCTS, SERVICES
+from treadle.tasks.draws import Draw
+from treadle.tasks.files.materials import CITIES, COMPANIES, FIRST_NAMES, LAST_NAMES, PRODUCTS, SERVICES
 from treadle.testbed.instance import make_instance
-from treadle.testbed.mistakes import misspell
+from treadle.testbed.play import misspell
 from treadle.testbed.working.calls import BOTH, ONE, THEN, is_plain, required_of, write_arguments
 from treadle.tools.schema.validation import ArgumentChecker
 

@@ -13,7 +13,7 @@ from treadle.core.errors import ConfigError, TreadleError
 from treadle.core.types import Json, Role
 from treadle.datagen.config.model import Config
 from treadle.datagen.quality.duplicates import DuplicateIndex, DuplicateSettings
-from treadle.datagen.quality.protocol import Candidate, Filter, Resources, Settings, Verdict
+from treadle.datagen.quality.protocol import Candidate, Filter, FilterSettings, FilterVerdict, Resources
 from treadle.datagen.quality.signatures import hash_text
 from treadle.datagen.quality.transcripts import WORD, quote, user_words
 from treadle.export.files import read_objects
@@ -25,7 +25,7 @@ _MIN_WORDS = 5
 """A text with fewer words is too general to be compared."""
 
 
-class ContaminationSettings(Settings):
+class ContaminationSettings(FilterSettings):
     """The thresholds of overlap."""
 
     ngram_words: Annotated[int, Field(ge=3)] = 13
@@ -66,7 +66,7 @@ class ContaminationFilter(Filter[ContaminationSettings]):
         """See `Filter.is_on`."""
         return bool(config.quality.evaluation_sets)
 
-    async def check(self, candidate: Candidate) -> Verdict:
+    async def check(self, candidate: Candidate) -> FilterVerdict:
         """See `Filter.check`."""
         row = candidate.row
         for index, message in enumerate(row.messages):

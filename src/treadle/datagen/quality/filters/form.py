@@ -7,20 +7,20 @@ from pydantic import Field
 from treadle.core.tokens import CHARS_PER_TOKEN
 from treadle.core.transcript import check_transcript
 from treadle.core.types import Role, StopReason
-from treadle.datagen.quality.protocol import BuiltinFilter, Candidate, Settings, Verdict
+from treadle.datagen.quality.protocol import BuiltinFilter, Candidate, FilterSettings, FilterVerdict
 from treadle.datagen.quality.transcripts import answers, count_words
 from treadle.datagen.scenarios.types import Kind
 
 Limit = Annotated[int, Field(ge=0)]
 
 
-class TranscriptFilter(BuiltinFilter[Settings]):
+class TranscriptFilter(BuiltinFilter[FilterSettings]):
     """Each call has exactly one result, in order, before the next message of the assistant, no result stands for a
     call that was interrupted, and every turn ends with an answer."""
 
     name = "transcript"
 
-    async def check(self, candidate: Candidate) -> Verdict:
+    async def check(self, candidate: Candidate) -> FilterVerdict:
         """See `Filter.check`."""
         messages = candidate.row.messages
         if faults := check_transcript(messages):
@@ -36,12 +36,12 @@ class TranscriptFilter(BuiltinFilter[Settings]):
         return self.accept()
 
 
-class EndedFilter(BuiltinFilter[Settings]):
+class EndedFilter(BuiltinFilter[FilterSettings]):
     """The conversation was completed. One that reached a limit, was cancelled or refused is rejected."""
 
     name = "ended"
 
-    async def check(self, candidate: Candidate) -> Verdict:
+    async def check(self, candidate: Candidate) -> FilterVerdict:
         """See `Filter.check`."""
         reason = candidate.row.lineage.stop_reason
         if reason != StopReason.COMPLETED:
@@ -49,7 +49,7 @@ class EndedFilter(BuiltinFilter[Settings]):
         return self.accept()
 
 
-class LengthSettings(Settings):
+class LengthSettings(FilterSettings):
     """The bounds of the length."""
 
     min_words: Limit = 1
@@ -74,7 +74,7 @@ class LengthFilter(BuiltinFilter[LengthSettings]):
     name = "length"
     settings_type = LengthSettings
 
-    async def check(self, candidate: Candidate) -> Verdict:
+    async def check(self, candidate: Candidate) -> FilterVerdict:
         """See `Filter.check`."""
         messages, settings = candidate.row.messages, self.settings
         replies = [count_words(messages[index].content) for index in answers(messages)]
@@ -100,7 +100,7 @@ class LengthFilter(BuiltinFilter[LengthSettings]):
         return self.accept(tokens=tokens)
 
 
-class KindSettings(Settings):
+class KindSettings(FilterSettings):
     """The treatment of conversations that do not show the planned kind of tool use."""
 
     reject: bool = False
@@ -114,7 +114,7 @@ class KindFilter(BuiltinFilter[KindSettings]):
     name = "kind"
     settings_type = KindSettings
 
-    async def check(self, candidate: Candidate) -> Verdict:
+    async def check(self, candidate: Candidate) -> FilterVerdict:
         """See `Filter.check`."""
         planned, sample = candidate.spec.kind, candidate.row.lineage.sample
         shown = sample.kinds if sample is not None else ()

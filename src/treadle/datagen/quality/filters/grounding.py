@@ -7,8 +7,8 @@ import msgspec
 
 from treadle.core.types import Json, Message, Role
 from treadle.datagen.quality.languages import GERMAN, WORDS
-from treadle.datagen.quality.numbers import NUMBER, Derived, Source, find_numbers, read_number
-from treadle.datagen.quality.protocol import BuiltinFilter, Candidate, Settings, Verdict
+from treadle.datagen.quality.numbers import NUMBER, Derived, NumberSource, find_numbers, read_number
+from treadle.datagen.quality.protocol import BuiltinFilter, Candidate, FilterSettings, FilterVerdict
 from treadle.datagen.quality.transcripts import answers, quote
 
 _PATH = re.compile(
@@ -43,7 +43,7 @@ _COMMON_WORDS = (
 _COMMON = WORDS["en"] | frozenset(_COMMON_WORDS.split())
 
 
-class GroundingSettings(Settings):
+class GroundingSettings(FilterSettings):
     """The kinds of statements that are checked."""
 
     numbers: bool = True
@@ -64,7 +64,7 @@ class GroundingFilter(BuiltinFilter[GroundingSettings]):
     name = "grounding"
     settings_type = GroundingSettings
 
-    async def check(self, candidate: Candidate) -> Verdict:
+    async def check(self, candidate: Candidate) -> FilterVerdict:
         """See `Filter.check`."""
         messages = candidate.row.messages
         checked = 0
@@ -127,7 +127,7 @@ class _Seen:
 
     def __init__(self, messages: Sequence[Message]) -> None:
         failed = {item.call_id for item in messages if item.is_error}
-        self._sources: list[Source] = []
+        self._sources: list[NumberSource] = []
         work = []
         folders: dict[str, str] = {}
         for message in messages:
@@ -139,9 +139,9 @@ class _Seen:
                         (item.rpartition("/")[0] for item in texts if "/" in item), ""
                     )
                     if call.call_id not in failed:
-                        self._sources += [Source(item) for item in texts]
+                        self._sources += [NumberSource(item) for item in texts]
             else:
-                self._sources.append(Source(message.content, folders.get(message.call_id or "", "")))
+                self._sources.append(NumberSource(message.content, folders.get(message.call_id or "", "")))
         self._text = "\n".join([item.text for item in self._sources]).casefold()
         self._words: set[str] | None = None
         self._numbers: set[object] | None = None

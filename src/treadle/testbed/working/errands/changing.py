@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from treadle.tasks.draw import Draw
+from treadle.tasks.draws import Draw
 from treadle.tasks.solver import Step
 from treadle.testbed.working.errands.errand import (
     Errand,

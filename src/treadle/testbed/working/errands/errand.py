@@ -5,8 +5,7 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 
 from msgspec import Struct
 
-from treadle.tasks.draw import Draw
-from treadle.tasks.prompt import Prompt
+from treadle.tasks.draws import Draw, Wording
 from treadle.tasks.solver import Step
 from treadle.testbed.working.kit import Kit
 
@@ -44,13 +43,13 @@ class Errand(Struct, frozen=True, kw_only=True):
     """The kinds of tool use that it can show."""
     needs: tuple[str, ...]
     """The operations of a `Kit` that it needs."""
-    prompts: tuple[Prompt, ...]
+    prompts: tuple[Wording, ...]
     """The wordings. All have the same fields."""
     draw: Callable[[Shelf, Draw], dict[str, str] | None]
     """A function that returns values for the fields; `None` if the files offer none."""
     work: Callable[[Mapping[str, str], Kit], Work]
     """A function that returns the steps, given the values in the wording."""
-    gapped: tuple[Prompt, ...] = ()
+    gapped: tuple[Wording, ...] = ()
     """Wordings without the field `path`, for users who forget to name the file."""
     makes: tuple[str, ...] = ()
     """The fields that are paths of files which do not exist before."""
@@ -71,9 +70,9 @@ class Found(Struct, frozen=True):
         return Found(self.errand, {**self.values, "path": path})
 
 
-def prompts(*texts: str) -> tuple[Prompt, ...]:
+def prompts(*texts: str) -> tuple[Wording, ...]:
     """Return a wording for each text."""
-    return tuple([Prompt(text) for text in texts])
+    return tuple([Wording(text) for text in texts])
 
 
 def pick_path(paths: Sequence[str], draw: Draw) -> dict[str, str] | None:

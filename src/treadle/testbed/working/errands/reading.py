@@ -4,7 +4,7 @@ import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 
-from treadle.tasks.draw import Draw
+from treadle.tasks.draws import Draw
 from treadle.testbed.working.errands.errand import (
     Errand,
     Shelf,

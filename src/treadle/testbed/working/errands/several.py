@@ -3,8 +3,8 @@
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
-from treadle.tasks.draw import Draw
-from treadle.tasks.solver import Failure, Step
+from treadle.tasks.draws import Draw
+from treadle.tasks.solver import FailedResult, Step
 from treadle.testbed.working.errands.changing import LINES
 from treadle.testbed.working.errands.errand import (
     Errand,
@@ -31,7 +31,7 @@ def _reading_all(answer: Callable[[Mapping[str, str], Mapping[str, str]], str]) 
         paths = [values[name] for name in _PARTS if name in values]
         reasoning = "The files do not depend on each other, so I read them at the same time."
         texts = yield Step([kit.read(path) for path in paths], reasoning, may_fail=True)
-        missing = [path for path, text in zip(paths, texts, strict=True) if isinstance(text, Failure)]
+        missing = [path for path, text in zip(paths, texts, strict=True) if isinstance(text, FailedResult)]
         if missing:
             return f"I could not read {' and '.join(missing)}. Are the paths right?"
         return answer(values, dict(zip(paths, texts, strict=True)))
@@ -105,7 +105,7 @@ def _reading_one(
             return "There are no files, so there is nothing to read."
         path = choose(paths)
         (text,) = yield Step([kit.read(path)], f"That is {path}, so I read it.", may_fail=True)
-        if isinstance(text, Failure):
+        if isinstance(text, FailedResult):
             return f"It is {path}, but I could not read it: {one_line(text.strip())}"
         return answer(path, text)
 
@@ -139,7 +139,7 @@ def _draw_nothing(shelf: Shelf, draw: Draw) -> dict[str, str] | None:
 def _ensure(values: Mapping[str, str], kit: Kit) -> Work:
     path = values["path"]
     (text,) = yield Step([kit.read(path)], f"I read {path} to count its lines.", may_fail=True)
-    if not isinstance(text, Failure):
+    if not isinstance(text, FailedResult):
         return f"{path} exists, and it has {count_of(len(text.splitlines()), 'line')}."
     yield Step(
         [kit.write(path, f"{values['line']}\n")], f"There is no {path}, so I create it, as I was told."

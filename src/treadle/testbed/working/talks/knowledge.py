@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from treadle.tasks.prompt import Prompt
+from treadle.tasks.draws import Wording
 from treadle.testbed.working.talks.talk import Reply, Talk
 
 _ANSWERS = {
@@ -72,7 +72,7 @@ KNOWLEDGE: tuple[Talk, ...] = (
         name="definition",
         prompts=tuple(
             map(
-                Prompt,
+                Wording,
                 (
                     "Without looking anything up: what is {term}?",
                     "Just from what you know, how would you explain {term} to a newcomer?",

@@ -3,9 +3,8 @@
 from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
 
-from treadle.tasks.draw import Draw
-from treadle.tasks.files.words import FIRST_NAMES
-from treadle.tasks.prompt import Prompt
+from treadle.tasks.draws import Draw, Wording
+from treadle.tasks.files.materials import FIRST_NAMES
 from treadle.testbed.working.talks.talk import Reply, Talk
 
 _Solve = Callable[[Mapping[str, str]], tuple[list[str], str]]
@@ -29,7 +28,7 @@ def _problem(
         steps, answer = solve(values)
         return Reply(answer, " ".join(steps))
 
-    return Talk(name=name, prompts=tuple(map(Prompt, wordings)), draw=draw, reply=reply)
+    return Talk(name=name, prompts=tuple(map(Wording, wordings)), draw=draw, reply=reply)
 
 
 def _draw_cost(things: str, draw: Draw) -> dict[str, str]:

@@ -2,9 +2,8 @@
 
 from collections.abc import Mapping, Sequence
 
-from treadle.tasks.draw import Draw, pick
-from treadle.tasks.files.words import CITIES, FIRST_NAMES, PRODUCTS
-from treadle.tasks.prompt import Prompt
+from treadle.tasks.draws import Draw, Wording, pick
+from treadle.tasks.files.materials import CITIES, FIRST_NAMES, PRODUCTS
 from treadle.testbed.working.talks.talk import Reply, Talk
 
 _DAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday")
@@ -120,7 +119,7 @@ def _make(name: str) -> Talk:
 
     return Talk(
         name=f"refusal_{name}",
-        prompts=tuple(map(Prompt, wordings)),
+        prompts=tuple(map(Wording, wordings)),
         draw=_draw,
         reply=reply,
         banned=banned,

@@ -4,8 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from msgspec import Struct
 
-from treadle.tasks.draw import Draw
-from treadle.tasks.prompt import Prompt
+from treadle.tasks.draws import Draw, Wording
 
 
 class Reply(Struct, frozen=True):
@@ -19,7 +18,7 @@ class Talk(Struct, frozen=True, kw_only=True):
     """One sort of request that needs no tool call."""
 
     name: str
-    prompts: tuple[Prompt, ...]
+    prompts: tuple[Wording, ...]
     """The wordings. All have the same fields."""
     draw: Callable[[str, Draw], dict[str, str]]
     """A function of the things that the topic is about, in the plural, that returns values for the fields."""

@@ -1,0 +1,202 @@
+"""Filters that grade a conversation: by its task's check, by making its calls again, and by a model."""
+
+import asyncio
+from typing import Annotated, Literal
+
+from msgspec.structs import replace
+from pydantic import Field
+
+from treadle.core.errors import ConfigError
+from treadle.core.events import SnapshotTaken
+from treadle.core.types import Json
+from treadle.datagen.config.model import Config
+from treadle.datagen.conversations.bill import labels
+from treadle.datagen.prompts import write_facts
+from treadle.datagen.quality.protocol import (
+    BuiltinFilter,
+    Candidate,
+    Filter,
+    FilterSettings,
+    FilterVerdict,
+    Resources,
+)
+from treadle.datagen.quality.transcripts import answers
+from treadle.datagen.scenarios.types import Kind
+from treadle.models.protocol import Model
+from treadle.runs.task import load_task
+from treadle.sandbox.in_memory import SharedFiles
+from treadle.scoring.judge import make_judge, read_judgement, write_messages
+from treadle.trajectory.implementations import Implementations
+from treadle.trajectory.verify import verify_events
+from treadle.workers.registry import HereRunner
+
+_OFF_TASK = (Kind.NO_TOOL, Kind.REFUSAL)
+
+
+class CheckSettings(FilterSettings):
+    """The lowest acceptable grade."""
+
+    min_grade: Annotated[float, Field(ge=0, le=1)] = 1.0
+    """The lowest grade of a kept row."""
+
+
+class CheckFilter(BuiltinFilter[CheckSettings]):
+    """The check of the environment's task gives the last answer and the final files at least the grade `min_grade`.
+
+    Environments without a task pass, and so do conversations of the kinds `no_tool` and `refusal`, in which the
+    task is not done.
+    """
+
+    name = "check"
+    cost = 1
+    settings_type = CheckSettings
+
+    async def check(self, candidate: Candidate) -> FilterVerdict:
+        """See `Filter.check`."""
+        reference = candidate.environment.task
+        if reference is None:
+            return self.accept("the environment has no task")
+        if candidate.spec.kind in _OFF_TASK:
+            return self.accept(f"the planned kind is {candidate.spec.kind.value!r}")
+        task, messages = load_task(reference), candidate.row.messages
+        ends = answers(messages)
+        files = await _read_files(candidate)
+        grade = task.check(messages[ends[-1]].content if ends else "", files)
+        if grade.reward < self.settings.min_grade:
+            return self.reject(
+                f"the grade of {reference} is {grade.reward:g}: {grade.detail}", grade=grade.reward
+            )
+        return self.accept(grade=grade.reward)
+
+
+async def _read_files(candidate: Candidate) -> dict[str, bytes]:
+    """Return the final files. Those that the environment has are not read again."""
+    snapshots = [event.body.delta for event in candidate.events if isinstance(event.body, SnapshotTaken)]
+    digests: dict[str, str] = {}
+    for delta in snapshots:
+        for path in delta.deleted:
+            digests.pop(path, None)
+        digests.update(delta.changed)
+    initial = candidate.environment.files
+    known: dict[str, bytes] = {}
+    if snapshots and isinstance(initial, SharedFiles) and initial.is_delta(snapshots[0]):
+        known = {digest: initial[path] for path, digest in snapshots[0].changed.items()}
+    read = candidate.journal.read_blob
+    if missing := set(digests.values()) - known.keys():
+        known |= await asyncio.to_thread(lambda: {digest: read(digest) for digest in missing})
+    return {path: known[digest] for path, digest in digests.items()}
+
+
+class VerifiedSettings(FilterSettings):
+    """The treatment of conversations that cannot be verified."""
+
+    unverifiable: Literal["keep", "reject"] = "keep"
+    """What to do if a call cannot be made again, because its effect is `once`, it was simulated, or its tool is not
+    available. `keep` keeps the row without marking it as verified; `reject` rejects the sample."""
+
+
+class VerifiedFilter(BuiltinFilter[VerifiedSettings]):
+    """The calls, made again in a fresh sandbox, give the recorded results.
+
+    The row is marked as verified if it has calls and all of them were made again. After a difference, no further
+    rows with calls of that tool are marked.
+    """
+
+    name = "verified"
+    cost = 1
+    settings_type = VerifiedSettings
+
+    def __init__(self, settings: VerifiedSettings, resources: Resources) -> None:
+        super().__init__(settings, resources)
+        self._implementations = Implementations(resources.tools)
+        self._unsteady: set[str] = set()
+        """The tools that gave another result when a call was made again. Rows with them are no longer marked."""
+
+    async def check(self, candidate: Candidate) -> FilterVerdict:
+        """See `Filter.check`."""
+        files = candidate.environment.files
+        found = await verify_events(
+            candidate.journal,
+            candidate.run_id,
+            candidate.events,
+            self._implementations,
+            files=files if isinstance(files, SharedFiles) else None,
+        )
+        counts: dict[str, Json] = {"calls": found.calls, "matched": found.matched}
+        if found.differences:
+            self._unsteady.update(item.tool for item in found.differences)
+            return self.reject(str(found.differences[0]), **counts)
+        if found.skipped:
+            reason = f"{found.skipped} of {found.calls} calls were not made again: {found.skips[0]}"
+            is_kept = self.settings.unverifiable == "keep"
+            return self.accept(reason, **counts) if is_kept else self.reject(reason, **counts)
+        if not found.calls:
+            return self.accept("there are no calls", **counts)
+        names = {call.name for message in candidate.row.messages for call in message.tool_calls}
+        if unsteady := sorted(names & self._unsteady):
+            reason = (
+                f"the tool {unsteady[0]!r} gave another result when a call of another sample was made again"
+            )
+            return self.accept(reason, **counts)
+        return self.accept(is_verified=True, **counts)
+
+
+class JudgeFilter(Filter[FilterSettings]):
+    """The judge model's score by `quality.judge.rubric` is at least `quality.judge.min_score`.
+
+    It is used if `quality.judge` is given. The judgement is a run in the dataset's journal, so it is not paid for
+    twice.
+    """
+
+    name = "judge"
+    cost = 2
+
+    def __init__(self, settings: FilterSettings, resources: Resources) -> None:
+        super().__init__(settings, resources)
+        judge = resources.config.quality.judge
+        if judge is None:
+            raise ConfigError(
+                "quality.filters.judge: the judge needs the section 'quality.judge' with a rubric"
+            )
+        if resources.judge is None:
+            raise ConfigError(
+                "quality.judge: there is no model for it; give 'models.judge' or 'models.default'"
+            )
+        self._section = judge
+        self._model: Model = resources.judge
+
+    @classmethod
+    def is_on(cls, config: Config) -> bool:
+        """See `Filter.is_on`."""
+        return config.quality.judge is not None
+
+    async def check(self, candidate: Candidate) -> FilterVerdict:
+        """See `Filter.check`. Raises: `ServerError` if the judge gave no judgement."""
+        config = self.resources.config
+        sample_id = candidate.spec.sample_id
+        attempt = candidate.run_id.rpartition("-")[2]
+        metadata = labels(config.name, "judge", sample_id, int(attempt) if attempt.isdecimal() else 1)
+        runner = candidate.runner or HereRunner()
+        run = await runner.run(
+            make_judge(self._model, candidate.journal),
+            f"{candidate.run_id}-judge",
+            _write_request(candidate, self._section.rubric),
+            metadata=metadata,
+        )
+        found = read_judgement(run)
+        if found.score < self._section.min_score:
+            reason = f"the score is {found.score:g}, below {self._section.min_score:g}: {found.reason}"
+            verdict = self.reject(reason, score=found.score)
+        else:
+            verdict = self.accept(found.reason, score=found.score)
+        return replace(verdict, usage=run.usage, cost_usd=run.cost_usd)
+
+
+def _write_request(candidate: Candidate, rubric: str) -> str:
+    facts = {
+        "write": "judgement",
+        "rubric": rubric,
+        "goal": candidate.scenario.goal,
+        "conversation": write_messages(candidate.row.messages),
+    }
+    return f"Grade this conversation.\n\n{write_facts(facts)}"

@@ -1,0 +1,261 @@
+"""What the mock engines have in common: their settings, their weights, and the answers that they work on.
+
+An engine keeps every answer that it sampled (`EngineApp.sampled`), so that tests can compare them with what was
+delivered.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Callable, Sequence
+from enum import StrEnum
+from functools import lru_cache
+from itertools import islice
+from urllib.parse import parse_qs
+from zlib import crc32
+
+import msgspec
+
+from treadle.core.errors import ConfigError, RequestError
+from treadle.core.packed import pack_ids
+from treadle.core.types import Json
+from treadle.tasks.draws import fraction
+from treadle.testbed.built_in import digest
+from treadle.testbed.engines.answering_work import AnswerWork, IdsRequest, SampledAnswer
+from treadle.testbed.engines.engine_wire import EngineChat, TokenizeRequest
+from treadle.testbed.engines.token_policy import ORACLE, DrawnToken, TokenPolicy, make_policy
+from treadle.testbed.server.chat_wire import to_message
+from treadle.testbed.server.oracle_app import HttpReply, OracleApp, ServerSettings, error_reply
+
+_MAX_REMEMBERED = 100_000
+
+
+class EngineKind(StrEnum):
+    """An engine whose endpoints the server has."""
+
+    VLLM = "vllm"
+    SGLANG = "sglang"
+
+
+class EngineSettings(ServerSettings, frozen=True, kw_only=True):
+    """The behaviour of a mock engine."""
+
+    model: str = ORACLE
+    """The model for requests that name none."""
+    max_tokens: int = 32_768
+    """The most ids that a prompt and its answer may have together."""
+    cut_rate: float = 0.0
+    """The share of answers that end early, as if they had reached their limit."""
+    abort_rate: float = 0.0
+    """The share of answers that the engine aborts in the middle."""
+    latency_tail: float = 0.0
+    """The exponent of the Pareto distribution by which latencies grow beyond `latency_seconds`; 0 for no growth. At
+    1.5, one answer in a hundred takes more than twenty times as long."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("cut_rate", "abort_rate"):
+            if not 0.0 <= getattr(self, name) <= 1.0:
+                raise ConfigError(f"{name} is {getattr(self, name)!r}; give a number from 0 to 1")
+        if self.latency_tail and self.latency_tail <= 1.0:
+            raise ConfigError(f"latency_tail is {self.latency_tail!r}; give 0, or a number above 1")
+
+
+class EngineApp(OracleApp):
+    """An application that answers as an engine does. Subclasses have the endpoints."""
+
+    settings: EngineSettings
+
+    def __init__(self, settings: EngineSettings | None = None, policy: TokenPolicy | None = None) -> None:
+        """Make an application; `policy` answers all requests, or else the built-in model that they name.
+
+        Raises: `ConfigError` if there is no model with the name in the settings.
+        """
+        super().__init__(settings or EngineSettings())
+        self.sampled: list[SampledAnswer] = []
+        """Every answer that was sampled, those that a client never received included."""
+        self.version = "0"
+        """The version of the weights."""
+        self.is_paused = False
+        self._running: dict[str, AnswerWork] = {}
+        self._asked: Counter[int] = Counter()
+        self._only_policy = policy
+        self._policies = lru_cache(maxsize=64)(make_policy)
+        self.policy("")
+
+    def policy(self, model: str) -> TokenPolicy:
+        """Return the policy of a model; an empty name stands for that of the settings.
+
+        Raises: `ConfigError` if there is no such model.
+        """
+        name = model or self.settings.model
+        return self._only_policy or self._policies(name, self.settings.mistake_rate)
+
+    # Answers
+
+    def begin(self, ask: IdsRequest, write: Callable[[SampledAnswer], HttpReply]) -> HttpReply:
+        """Return the response to a request for ids, which `write` makes of the answer."""
+        room = self.settings.max_tokens - len(ask.prompt_ids)
+        if room <= 0:
+            return error_reply(
+                400,
+                f"This model's maximum context length is {self.settings.max_tokens} tokens. However, your prompt "
+                f"has {len(ask.prompt_ids)} tokens. Please reduce the length of the input.",
+                "context_length_exceeded",
+            )
+        prompt = crc32(pack_ids(ask.prompt_ids))
+        if len(self._asked) > _MAX_REMEMBERED:
+            self._asked.clear()
+        number = self._asked[prompt]
+        self._asked[prompt] += 1
+        seed = f"{number if ask.seed is None else ask.seed}/{self.settings.seed}/{prompt}"
+        ask.request_id = ask.request_id or ask.prefix + digest(f"{number}/{seed}")
+        work = AnswerWork(self, ask, write, seed, room, self._draw_seconds(seed))
+        if not work.seconds and not self.is_paused:
+            return work.finish()
+        return HttpReply(200, (), {}, pending=work)
+
+    def draw(
+        self, ask: IdsRequest, ids: Sequence[int], seed: str, version: str, room: int
+    ) -> list[DrawnToken]:
+        """Return what the model samples after the prompt of `ask` and the ids that it has sampled already."""
+        policy = self.policy(ask.model)
+        drawn: list[DrawnToken] = []
+        found = policy.sample([*ask.prompt_ids, *ids], version, f"{seed}/{len(ids)}", ask.temperature)
+        for item in islice(found, room):
+            drawn.append(item)
+            if item.token_id in ask.stop_ids:
+                break
+        return drawn
+
+    def _draw_seconds(self, seed: str) -> float:
+        settings = self.settings
+        if settings.slow_share and fraction(settings.seed, "slow", seed) < settings.slow_share:
+            return settings.slow_latency_seconds
+        if not settings.latency_tail:
+            return settings.latency_seconds
+        draw = fraction(settings.seed, "tail", seed)
+        return settings.latency_seconds * min(100.0, math.pow(1.0 - draw, -1.0 / settings.latency_tail))
+
+    @property
+    def is_working(self) -> bool:
+        """True if an answer is worked on."""
+        return bool(self._running)
+
+    def add(self, work: AnswerWork) -> None:
+        """Keep the work on an answer until it is done."""
+        self._running[work.ask.request_id] = work
+
+    def remove(self, work: AnswerWork) -> None:
+        """Forget the work on an answer."""
+        if self._running.get(work.ask.request_id) is work:
+            del self._running[work.ask.request_id]
+
+    # Weights
+
+    def abort(self, request_id: str | None = None) -> int:
+        """End the answers that are worked on, or one of them, with what they have. Return how many there were."""
+        running = [
+            work for name, work in list(self._running.items()) if request_id is None or name == request_id
+        ]
+        for work in running:
+            work.abort()
+        return len(running)
+
+    def pause(self, *, stops_running: bool = True) -> None:
+        """Begin no answer until `resume` is called. With `stops_running` the running ones stand still too."""
+        self.is_paused = True
+        for work in list(self._running.values()) if stops_running else ():
+            work.stop()
+
+    def resume(self) -> None:
+        """Go on after `pause`."""
+        self.is_paused = False
+        for work in list(self._running.values()):
+            work.go()
+
+    def set_version(self, version: str) -> None:
+        """Change the weights. Running answers keep the ids that they have; the rest is sampled again."""
+        for work in list(self._running.values()):
+            work.renew(version)
+        self.version = version
+
+    def when_idle(self, reply: HttpReply) -> HttpReply:
+        """Return a response that is sent when no answer is worked on."""
+        return HttpReply(200, (), {}, pending=_Idle(self._running, reply)) if self._running else reply
+
+    # What the endpoints share
+
+    def complete(self, path: str, body: bytes) -> HttpReply:
+        """See `OracleApp.complete`."""
+        try:
+            return self.generate(path, body)
+        except ConfigError as error:
+            return error_reply(404, str(error), "model_not_found")
+        except RequestError as error:
+            return error_reply(400, str(error), "unknown_prompt")
+        except (msgspec.DecodeError, UnicodeDecodeError, ValueError) as error:
+            return error_reply(400, f"the body is not a request for {path}: {error}", "invalid_body")
+
+    def generate(self, path: str, body: bytes) -> HttpReply:
+        """Return the response to a request that asks for ids. Raises: `ValueError` for one that cannot be read."""
+        raise NotImplementedError
+
+    def tokenize(self, body: bytes) -> Json:
+        """Return the response of `/tokenize`, which is the same for both engines."""
+        asked = msgspec.json.decode(body, type=TokenizeRequest)
+        template = self.policy(asked.model).template
+        if asked.prompt is None:
+            chat = msgspec.json.decode(body, type=EngineChat)
+            ids = template.render([to_message(item) for item in chat.messages], chat.told())
+        else:
+            ids = template.bpe.encode_marked(asked.prompt)
+        return {
+            "count": len(ids),
+            "max_model_len": self.settings.max_tokens,
+            "tokens": ids,
+            "token_strs": [template.bpe.decode([number]) for number in ids],
+        }
+
+    def list_models(self, owner: str) -> Json:
+        """Return the response of `/v1/models`."""
+        entry = {
+            "object": "model",
+            "created": 0,
+            "owned_by": owner,
+            "max_model_len": self.settings.max_tokens,
+        }
+        return {"object": "list", "data": [{"id": self.settings.model, **entry}]}
+
+
+class _Idle:
+    """A response that waits until all running work is done."""
+
+    def __init__(self, running: dict[str, AnswerWork], reply: HttpReply) -> None:
+        self._left = list(running.values())
+        self._reply = reply
+        self._done: Callable[[HttpReply], None] | None = None
+
+    def start(self, done: Callable[[HttpReply], None]) -> None:
+        """See `PendingReply.start`."""
+        self._done = done
+        for work in self._left:
+            work.watchers.append(self._look)
+
+    def _look(self, work: AnswerWork) -> None:
+        self._left.remove(work)
+        if not self._left and self._done is not None:
+            self._done(self._reply)
+
+    def cancel(self) -> None:
+        """See `PendingReply.cancel`."""
+        self._done = None
+
+
+def read_query(query: str) -> dict[str, str]:
+    """Return the parameters of a query, the last of each name."""
+    return {name: values[-1] for name, values in parse_qs(query).items()}
+
+
+def decode_object(body: bytes) -> dict[str, Json]:
+    """Return the fields of a JSON body; none for an empty one. Raises: `msgspec.DecodeError`."""
+    return msgspec.json.decode(body, type=dict[str, Json]) if body.strip() else {}

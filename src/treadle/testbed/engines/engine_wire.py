@@ -1,0 +1,120 @@
+"""The parts of requests and responses that both engines have in common, most of them OpenAI's."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+from msgspec import Struct, field
+
+from treadle.core.types import Completion, FinishReason, Json, Message, Role, ToolCall, ToolSpec, Usage
+from treadle.testbed.engines.answering_work import IdsRequest, SampledAnswer
+from treadle.testbed.engines.bpe import Bpe
+from treadle.testbed.engines.mock_template import Template
+from treadle.testbed.server.chat_wire import ChatRequest, to_tools
+from treadle.testbed.server.oracle_app import HttpReply
+
+encode = msgspec.json.Encoder().encode
+
+
+class EngineChat(ChatRequest, kw_only=True):
+    """A request of chat completions with the fields that only engines have."""
+
+    model: str = ""
+
+    max_tokens: int | None = None
+    max_completion_tokens: int | None = None
+    temperature: float | None = None
+    seed: int | None = None
+    stop_token_ids: list[int] | None = None
+    logprobs: bool | None = None
+    return_token_ids: bool | None = None
+    return_tokens_as_token_ids: bool | None = None
+    request_id: str | None = None
+    rid: str | None = None
+    return_prompt_token_ids: bool = False
+    return_meta_info: bool = False
+
+    def told(self) -> list[ToolSpec]:
+        """Return the tools that the model may call."""
+        return to_tools(self) if self.tools and self.tool_choice != "none" else []
+
+    def ask(self, prompt: Sequence[int]) -> IdsRequest:
+        """Return what is asked of the engine."""
+        return IdsRequest(
+            prompt_ids=prompt,
+            model=self.model,
+            request_id=self.request_id or self.rid or "",
+            prefix="chatcmpl-",
+            limit=self.max_completion_tokens or self.max_tokens,
+            seed=self.seed,
+            temperature=1.0 if self.temperature is None else self.temperature,
+            stop_ids=self.stop_token_ids or (),
+        )
+
+
+class TokenizeRequest(Struct):
+    """A request of `/tokenize` for a text; one for a conversation is an `EngineChat`."""
+
+    prompt: str | None = None
+    model: str = ""
+
+
+class DetokenizeRequest(Struct):
+    """A request of `/detokenize`."""
+
+    tokens: list[int] = field(default_factory=list)
+    model: str = ""
+
+
+def read_answer(answer: SampledAnswer, template: Template, tools: Sequence[ToolSpec]) -> Completion:
+    """Return a completion with the message that an answer says, as a server's parsers read it."""
+    text = template.bpe.decode(text_ids(answer, template))
+    message = template.parse(template.opening + text, tools)
+    calls = tuple(
+        [
+            ToolCall(f"chatcmpl-tool-{answer.request_id[-12:]}{index}", call.name, call.arguments)
+            for index, call in enumerate(message.tool_calls)
+        ]
+    )
+    reason = FinishReason.TOOL_CALLS if calls else FinishReason.STOP
+    message = Message(Role.ASSISTANT, message.content, calls, reasoning=message.reasoning)
+    usage = Usage(len(answer.prompt_ids), len(answer.token_ids))
+    return Completion(message, reason, usage, response_id=answer.request_id)
+
+
+def text_ids(answer: SampledAnswer, template: Template) -> Sequence[int]:
+    """Return the ids of an answer without the one that ends it."""
+    ids = answer.token_ids
+    return ids[:-1] if ids and ids[-1] == template.end else ids
+
+
+def write_logprobs(answer: SampledAnswer, bpe: Bpe, *, as_ids: bool = False) -> list[dict[str, Json]]:
+    """Return the logprobs in OpenAI's form, with the text of each id or as `token_id:N`."""
+    return [
+        {
+            "token": f"token_id:{number}" if as_ids else bpe.decode([number]),
+            "logprob": value,
+            "bytes": list(bpe.content([number])),
+            "top_logprobs": [],
+        }
+        for number, value in zip(answer.token_ids, answer.logprobs, strict=True)
+    ]
+
+
+def count_tokens(answer: SampledAnswer) -> dict[str, Json]:
+    """Return the usage of an answer."""
+    prompt, output = len(answer.prompt_ids), len(answer.token_ids)
+    return {"prompt_tokens": prompt, "completion_tokens": output, "total_tokens": prompt + output}
+
+
+def share(items: Sequence[Any], parts: int) -> list[Sequence[Any]]:
+    """Return `items` in `parts` pieces of nearly equal length."""
+    bounds = [len(items) * index // parts for index in range(parts + 1)]
+    return [items[bounds[index] : bounds[index + 1]] for index in range(parts)]
+
+
+def stream_reply(events: Sequence[Mapping[str, Json]]) -> HttpReply:
+    """Return a response that is a stream of events."""
+    headers = {"Content-Type": "text/event-stream; charset=utf-8", "Cache-Control": "no-cache"}
+    lines = [b"data: %b\n\n" % encode(event) for event in events]
+    return HttpReply(200, [*lines, b"data: [DONE]\n\n"], headers, is_stream=True)

@@ -1,0 +1,236 @@
+"""The endpoints of SGLang.
+
+Source: SGLang 0.5.23, `sglang/srt/entrypoints`: `/generate`, chat completions with `return_token_ids`, and the
+endpoints for weights.
+"""
+
+from typing import ClassVar
+
+import msgspec
+from msgspec import Struct, field
+
+from treadle.core.types import Json
+from treadle.testbed.engines.answering_work import IdsRequest, SampledAnswer
+from treadle.testbed.engines.engine_app import EngineApp, decode_object
+from treadle.testbed.engines.engine_wire import (
+    DetokenizeRequest,
+    EngineChat,
+    count_tokens,
+    read_answer,
+    stream_reply,
+    text_ids,
+    write_logprobs,
+)
+from treadle.testbed.engines.mock_template import Template
+from treadle.testbed.server.chat_wire import to_events, to_message, to_wire
+from treadle.testbed.server.oracle_app import HttpReply, error_reply, json_reply
+
+VERSION = "0.5.23"
+_CHAT, _GENERATE = "/v1/chat/completions", "/generate"
+_IDS_PER_EVENT = 4
+
+
+class _Sampling(Struct):
+    max_new_tokens: int | None = 128
+    temperature: float = 1.0
+    sampling_seed: int | None = None
+    stop_token_ids: list[int] | None = None
+
+
+class _Generate(Struct):
+    text: str | None = None
+    input_ids: list[int] | None = None
+    sampling_params: _Sampling = field(default_factory=_Sampling)
+    return_logprob: bool | None = None
+    stream: bool = False
+    rid: str | None = None
+
+
+class SglangApp(EngineApp):
+    """A mock of SGLang."""
+
+    routes: ClassVar = {
+        _CHAT: "POST",
+        _GENERATE: "POST",
+        "/v1/models": "GET",
+        "/health": "GET",
+        "/get_model_info": "GET",
+        "/model_info": "GET",
+        "/get_server_info": "GET",
+        "/server_info": "GET",
+        "/get_weight_version": "GET",
+        "/weight_version": "GET",
+        "/tokenize": "POST",
+        "/v1/tokenize": "POST",
+        "/detokenize": "POST",
+        "/v1/detokenize": "POST",
+        "/abort_request": "POST",
+        "/pause_generation": "POST",
+        "/continue_generation": "POST",
+        "/flush_cache": "POST",
+        "/update_weights_from_disk": "POST",
+        "/update_weights_from_tensor": "POST",
+        "/update_weights_from_distributed": "POST",
+        "/update_weight_version": "POST",
+    }
+    completing: ClassVar = frozenset((_CHAT, _GENERATE))
+
+    def generate(self, path: str, body: bytes) -> HttpReply:
+        """See `EngineApp.generate`."""
+        return self._chat(_decode_chat(body)) if path == _CHAT else self._generate(_decode_generate(body))
+
+    def _generate(self, asked: _Generate) -> HttpReply:
+        template = self.policy("").template
+        ids = asked.input_ids
+        if ids is None:
+            if asked.text is None:
+                return error_reply(400, "Either text or input_ids should be provided.", "invalid_body")
+            ids = template.bpe.encode_marked(asked.text)
+        sampling = asked.sampling_params
+
+        def write(answer: SampledAnswer) -> HttpReply:
+            if not asked.stream:
+                return json_reply(200, _output(asked, answer, template, None))
+            ends = [*range(_IDS_PER_EVENT, len(answer.token_ids), _IDS_PER_EVENT), None]
+            return stream_reply([_output(asked, answer, template, end) for end in ends])
+
+        ask = IdsRequest(
+            prompt_ids=ids,
+            model=self.settings.model,
+            request_id=asked.rid or "",
+            limit=sampling.max_new_tokens,
+            seed=sampling.sampling_seed,
+            temperature=sampling.temperature,
+            stop_ids=sampling.stop_token_ids or (),
+        )
+        return self.begin(ask, write)
+
+    def _chat(self, asked: EngineChat) -> HttpReply:
+        if asked.stream:
+            for name in ("return_token_ids", "return_prompt_token_ids", "return_meta_info"):
+                if getattr(asked, name):
+                    return error_reply(400, f"{name} is not supported with streaming.", "invalid_body")
+        tools = asked.told()
+        template = self.policy(asked.model).template
+        prompt = template.render([to_message(item) for item in asked.messages], tools)
+
+        def write(answer: SampledAnswer) -> HttpReply:
+            completion = read_answer(answer, template, tools)
+            reason = completion.finish_reason.value if answer.finish == "stop" else answer.finish
+            told = {"content": write_logprobs(answer, template.bpe)} if asked.logprobs else None
+            if asked.stream:
+                events = to_events(completion, asked.model, True)
+                events[-2]["choices"][0]["finish_reason"] = reason
+                events[-1]["usage"] = count_tokens(answer)
+                for event in events:
+                    event["id"] = answer.request_id
+                return stream_reply(events)
+            wire = to_wire(completion, asked.model)
+            choice = wire["choices"][0]
+            choice |= {"finish_reason": reason, "logprobs": told, "matched_stop": None}
+            if asked.return_token_ids or asked.return_prompt_token_ids:
+                choice["prompt_token_ids"] = answer.prompt_ids
+            if asked.return_token_ids:
+                choice["response_token_ids"] = answer.token_ids
+            if asked.return_meta_info:
+                choice["meta_info"] = _meta_info(
+                    answer, template, len(answer.token_ids), bool(asked.logprobs)
+                )
+            wire |= {"id": answer.request_id, "usage": count_tokens(answer), "metadata": _versions(answer)}
+            return json_reply(200, wire)
+
+        return self.begin(asked.ask(prompt), write)
+
+    def inform(self, path: str, query: str, body: bytes) -> HttpReply:
+        """See `OracleApp.inform`."""
+        try:
+            if path.endswith("/detokenize"):
+                told = msgspec.json.decode(body, type=DetokenizeRequest)
+                return json_reply(200, {"text": self.policy("").template.bpe.decode(told.tokens)})
+            if path.endswith("/tokenize"):
+                return json_reply(200, self.tokenize(body))
+            return self._manage(path, decode_object(body))
+        except (msgspec.DecodeError, KeyError, ValueError) as error:
+            return error_reply(400, f"the body is not a request for {path}: {error!r}", "invalid_body")
+
+    def _manage(self, path: str, asked: dict[str, Json]) -> HttpReply:
+        match path:
+            case "/v1/models":
+                return json_reply(200, self.list_models("sglang"))
+            case "/get_model_info" | "/model_info":
+                model = {"model_path": self.settings.model, "served_model_name": self.settings.model}
+                return json_reply(200, model | {"is_generation": True, "weight_version": self.version})
+            case "/get_server_info" | "/server_info":
+                return json_reply(200, {"version": VERSION, "model_path": self.settings.model})
+            case "/get_weight_version" | "/weight_version":
+                return json_reply(200, {"weight_version": self.version})
+            case "/abort_request":
+                name = None if asked.get("abort_all") else asked.get("rid") or ""
+                self.abort(name)
+                return HttpReply(200, (b"",), {})
+            case "/pause_generation":
+                self.pause()
+                if asked.get("mode", "abort") == "abort":
+                    self.abort()
+                return json_reply(200, {"message": "Generation paused successfully.", "status": "ok"})
+            case "/continue_generation":
+                self.resume()
+                return json_reply(200, {"message": "Generation continued successfully.", "status": "ok"})
+            case "/health" | "/flush_cache":
+                return HttpReply(200, (b"",), {})
+        return self._update(path, asked)
+
+    def _update(self, path: str, asked: dict[str, Json]) -> HttpReply:
+        is_version = path == "/update_weight_version"
+        if asked.get("abort_all_requests", is_version):
+            self.abort()
+        version = asked["new_version"] if is_version else asked.get("weight_version")
+        if version is not None:
+            self.set_version(version)
+        answer = {"success": True, "message": "Success.", "num_paused_requests": 0}
+        return json_reply(200, answer | ({"new_version": version} if is_version else {}))
+
+
+_decode_chat = msgspec.json.Decoder(EngineChat).decode
+_decode_generate = msgspec.json.Decoder(_Generate).decode
+
+
+def _output(asked: _Generate, answer: SampledAnswer, template: Template, end: int | None) -> dict[str, Json]:
+    """Return the first `end` ids of an answer as a response of `/generate`; `None` for all, with the reason."""
+    ids = answer.token_ids[:end]
+    meta = _meta_info(answer, template, len(ids), bool(asked.return_logprob))
+    if end is not None:
+        meta["finish_reason"] = None
+    text = template.bpe.decode(text_ids(answer, template)[:end])
+    return {"text": text, "output_ids": ids, "meta_info": meta}
+
+
+def _meta_info(answer: SampledAnswer, template: Template, count: int, has_logprobs: bool) -> dict[str, Json]:
+    """Return the facts about the first `count` ids of an answer."""
+    reasons: dict[str, dict[str, Json]] = {
+        "stop": {"type": "stop", "matched": template.end},
+        "length": {"type": "length", "length": len(answer.token_ids)},
+        "abort": {"type": "abort", "message": "Aborted", "status_code": None, "err_type": None},
+    }
+    meta: dict[str, Json] = {
+        "id": answer.request_id,
+        "finish_reason": reasons[answer.finish],
+        "prompt_tokens": len(answer.prompt_ids),
+        "completion_tokens": count,
+        "cached_tokens": 0,
+        "e2e_latency": 0.0,
+        **_versions(answer),
+    }
+    if has_logprobs:
+        pairs = zip(answer.logprobs[:count], answer.token_ids, strict=False)
+        meta["output_token_logprobs"] = [[value, number, None] for value, number in pairs]
+    return meta
+
+
+def _versions(answer: SampledAnswer) -> dict[str, Json]:
+    """Return which weights sampled which ids."""
+    spans, start = [], 0
+    for count, version in answer.versions:
+        spans.append({"version": version, "start": start, "end": start + count})
+        start += count
+    return {"weight_version": answer.version} | ({"weight_versions": spans} if len(spans) > 1 else {})

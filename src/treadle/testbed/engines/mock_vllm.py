@@ -1,0 +1,311 @@
+"""The endpoints of vLLM.
+
+Source: vLLM 0.11 to 0.20, `vllm/entrypoints`: chat completions and completions with `return_token_ids`,
+`/inference/v1/generate`, `/tokenize`, and the endpoints for weights of its RL servers.
+"""
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import msgspec
+from msgspec import Struct
+
+from treadle.core.types import Json
+from treadle.testbed.engines.answering_work import IdsRequest, SampledAnswer
+from treadle.testbed.engines.engine_app import EngineApp, decode_object, read_query
+from treadle.testbed.engines.engine_wire import (
+    DetokenizeRequest,
+    EngineChat,
+    count_tokens,
+    read_answer,
+    share,
+    stream_reply,
+    text_ids,
+    write_logprobs,
+)
+from treadle.testbed.engines.mock_template import Template
+from treadle.testbed.server.chat_wire import to_events, to_message, to_wire
+from treadle.testbed.server.oracle_app import HttpReply, error_reply, json_reply
+
+VERSION = "0.20.0"
+_CHAT, _COMPLETIONS, _GENERATE = "/v1/chat/completions", "/v1/completions", "/inference/v1/generate"
+_IDS_PER_EVENT = 4
+
+
+class _Completion(Struct):
+    prompt: list[int] | str
+    model: str = ""
+    max_tokens: int | None = 16
+    temperature: float | None = None
+    seed: int | None = None
+    logprobs: int | None = None
+    stop_token_ids: list[int] | None = None
+    return_token_ids: bool | None = None
+    return_tokens_as_token_ids: bool | None = None
+    request_id: str | None = None
+    stream: bool | None = False
+
+
+class _Sampling(Struct):
+    max_tokens: int | None = None
+    temperature: float = 1.0
+    seed: int | None = None
+    logprobs: int | None = None
+    stop_token_ids: list[int] | None = None
+
+
+class _Generate(Struct):
+    token_ids: list[int]
+    sampling_params: _Sampling
+    model: str = ""
+    request_id: str | None = None
+    stream: bool | None = False
+
+
+class VllmApp(EngineApp):
+    """A mock of vLLM."""
+
+    routes: ClassVar = {
+        _CHAT: "POST",
+        _COMPLETIONS: "POST",
+        _GENERATE: "POST",
+        "/v1/models": "GET",
+        "/health": "GET",
+        "/version": "GET",
+        "/tokenize": "POST",
+        "/detokenize": "POST",
+        "/pause": "POST",
+        "/resume": "POST",
+        "/is_paused": "GET",
+        "/abort_requests": "POST",
+        "/reset_prefix_cache": "POST",
+        "/init_weight_transfer_engine": "POST",
+        "/start_weight_update": "POST",
+        "/update_weights": "POST",
+        "/finish_weight_update": "POST",
+        "/update_weight_version": "POST",
+        "/weight_info": "GET",
+    }
+    completing: ClassVar = frozenset((_CHAT, _COMPLETIONS, _GENERATE))
+
+    def generate(self, path: str, body: bytes) -> HttpReply:
+        """See `EngineApp.generate`."""
+        if path == _CHAT:
+            return self._chat(_decode_chat(body))
+        return self._complete_text(_decode_completion(body)) if path == _COMPLETIONS else self._generate(body)
+
+    def _chat(self, asked: EngineChat) -> HttpReply:
+        tools = asked.told()
+        template = self.policy(asked.model).template
+        prompt = template.render([to_message(item) for item in asked.messages], tools)
+
+        def write(answer: SampledAnswer) -> HttpReply:
+            completion = read_answer(answer, template, tools)
+            reason = completion.finish_reason.value if answer.finish == "stop" else answer.finish
+            logprobs = None
+            if asked.logprobs:
+                as_ids = bool(asked.return_tokens_as_token_ids)
+                logprobs = write_logprobs(answer, template.bpe, as_ids=as_ids)
+            if asked.stream:
+                has_usage = asked.stream_options is not None and asked.stream_options.include_usage
+                events = to_events(completion, asked.model, has_usage)
+                _add_tokens(events, answer, logprobs, reason, with_ids=bool(asked.return_token_ids))
+                return stream_reply(events)
+            wire = to_wire(completion, asked.model)
+            choice = wire["choices"][0]
+            choice |= {"finish_reason": reason, "stop_reason": None, "token_ids": None}
+            choice["logprobs"] = None if logprobs is None else {"content": logprobs}
+            if asked.return_token_ids:
+                choice["token_ids"] = answer.token_ids
+                wire["prompt_token_ids"] = answer.prompt_ids
+            return json_reply(200, wire | {"id": answer.request_id, "usage": count_tokens(answer)})
+
+        return self.begin(asked.ask(prompt), write)
+
+    def _complete_text(self, asked: _Completion) -> HttpReply:
+        model = asked.model or self.settings.model
+        template = self.policy(model).template
+        prompt = asked.prompt
+        ids = template.bpe.encode_marked(prompt) if isinstance(prompt, str) else prompt
+
+        def write(answer: SampledAnswer) -> HttpReply:
+            head = {"id": answer.request_id, "object": "text_completion", "created": 0, "model": model}
+            if asked.stream:
+                return stream_reply(_stream_text(asked, answer, template, head))
+            choice = _text_choice(asked, answer, template, slice(0, None))
+            choice["finish_reason"] = answer.finish
+            if asked.return_token_ids:
+                choice["prompt_token_ids"] = answer.prompt_ids
+            return json_reply(200, head | {"choices": [choice], "usage": count_tokens(answer)})
+
+        ask = IdsRequest(
+            prompt_ids=ids,
+            model=model,
+            request_id=asked.request_id or "",
+            prefix="cmpl-",
+            limit=asked.max_tokens,
+            seed=asked.seed,
+            temperature=1.0 if asked.temperature is None else asked.temperature,
+            stop_ids=asked.stop_token_ids or (),
+        )
+        return self.begin(ask, write)
+
+    def _generate(self, body: bytes) -> HttpReply:
+        asked = _decode_generate(body)
+        sampling = asked.sampling_params
+        model = asked.model or self.settings.model
+        bpe = self.policy(model).template.bpe
+
+        def choice_of(answer: SampledAnswer, part: slice) -> dict[str, Json]:
+            logprobs = None
+            if sampling.logprobs is not None:
+                logprobs = {"content": write_logprobs(answer, bpe, as_ids=True)[part]}
+            return {
+                "index": 0,
+                "logprobs": logprobs,
+                "finish_reason": None,
+                "token_ids": answer.token_ids[part],
+            }
+
+        def write(answer: SampledAnswer) -> HttpReply:
+            if asked.stream:
+                parts = _parts(answer)
+                events: list[dict[str, Json]] = [
+                    {"request_id": answer.request_id, "choices": [choice_of(answer, part)]} for part in parts
+                ]
+                events[-1]["choices"][0]["finish_reason"] = answer.finish
+                return stream_reply(events)
+            choice = choice_of(answer, slice(0, None)) | {"finish_reason": answer.finish}
+            wire = {"request_id": answer.request_id, "choices": [choice], "prompt_logprobs": None}
+            return json_reply(200, wire)
+
+        ask = IdsRequest(
+            prompt_ids=asked.token_ids,
+            model=model,
+            request_id=asked.request_id or "",
+            limit=sampling.max_tokens,
+            seed=sampling.seed,
+            temperature=sampling.temperature,
+            stop_ids=sampling.stop_token_ids or (),
+        )
+        return self.begin(ask, write)
+
+    def inform(self, path: str, query: str, body: bytes) -> HttpReply:
+        """See `OracleApp.inform`."""
+        try:
+            if path in ("/tokenize", "/detokenize"):
+                return self._translate(path, body)
+            return self._manage(path, read_query(query), decode_object(body))
+        except (msgspec.DecodeError, KeyError, ValueError) as error:
+            return error_reply(400, f"the body is not a request for {path}: {error!r}", "invalid_body")
+
+    def _translate(self, path: str, body: bytes) -> HttpReply:
+        if path == "/detokenize":
+            told = msgspec.json.decode(body, type=DetokenizeRequest)
+            template = self.policy(told.model).template
+            return json_reply(200, {"prompt": template.bpe.decode(told.tokens)})
+        return json_reply(200, self.tokenize(body))
+
+    def _manage(self, path: str, query: dict[str, str], asked: dict[str, Json]) -> HttpReply:
+        match path:
+            case "/version":
+                answer: Json = {"version": VERSION}
+            case "/v1/models":
+                answer = self.list_models("vllm")
+            case "/pause":
+                return self._pause(query.get("mode", "abort"))
+            case "/resume":
+                self.resume()
+                answer = {"status": "resumed"}
+            case "/is_paused":
+                answer = {"is_paused": self.is_paused}
+            case "/abort_requests":
+                names = asked.get("request_ids")
+                count = sum(map(self.abort, names)) if names else self.abort()
+                answer = {"status": "aborted", "aborted": count}
+            case "/finish_weight_update" | "/update_weight_version":
+                version = asked.get("weight_version", asked.get("new_version"))
+                if version is not None:
+                    self.set_version(version)
+                answer = {"success": True, "new_version": version, "message": "Weight update finished"}
+            case "/weight_info":
+                answer = {"weight_version": self.version}
+            case _:
+                answer = {"message": "done", "status": "ok"}
+        return json_reply(200, answer)
+
+    def _pause(self, mode: str) -> HttpReply:
+        if mode not in ("abort", "wait", "keep"):
+            return error_reply(400, f"mode is {mode!r}; give abort, wait or keep", "invalid_mode")
+        reply = json_reply(200, {"status": "paused"})
+        self.pause(stops_running=mode != "wait")
+        if mode == "abort":
+            self.abort()
+        return self.when_idle(reply) if mode == "wait" else reply
+
+
+_decode_chat = msgspec.json.Decoder(EngineChat).decode
+_decode_completion = msgspec.json.Decoder(_Completion).decode
+_decode_generate = msgspec.json.Decoder(_Generate).decode
+
+
+def _add_tokens(
+    events: list[dict[str, Json]],
+    answer: SampledAnswer,
+    logprobs: Sequence[Json] | None,
+    reason: str,
+    *,
+    with_ids: bool,
+) -> None:
+    """Spread the tokens of an answer over the events of its stream that carry text."""
+    choices = [event["choices"][0] for event in events if event["choices"]]
+    told = choices[1:]  # The first one says only the role.
+    parts = zip(share(answer.token_ids, len(told)), share(logprobs or (), len(told)), strict=True)
+    for choice, (ids, values) in zip(told, parts, strict=True):
+        choice |= {
+            "token_ids": ids if with_ids else None,
+            "logprobs": {"content": values} if values else None,
+        }
+    told[-1] |= {"finish_reason": reason, "stop_reason": None}
+    if with_ids:
+        events[0]["prompt_token_ids"] = answer.prompt_ids
+    for event in events:
+        event["id"] = answer.request_id
+        if event["usage"] is not None:
+            event["usage"] = count_tokens(answer)
+
+
+def _text_choice(
+    asked: _Completion, answer: SampledAnswer, template: Template, part: slice
+) -> dict[str, Json]:
+    """Return the ids in `part` of an answer as a choice of `/v1/completions`."""
+    bpe = template.bpe
+    text = bpe.decode(text_ids(answer, template)[part])
+    choice: dict[str, Any] = {"index": 0, "text": text, "finish_reason": None, "stop_reason": None}
+    choice |= {"logprobs": None, "token_ids": answer.token_ids[part] if asked.return_token_ids else None}
+    if asked.logprobs is not None:
+        told = write_logprobs(answer, bpe, as_ids=bool(asked.return_tokens_as_token_ids))[part]
+        choice["logprobs"] = {
+            "text_offset": [0] * len(told),
+            "token_logprobs": [item["logprob"] for item in told],
+            "tokens": [item["token"] for item in told],
+            "top_logprobs": [{item["token"]: item["logprob"]} for item in told],
+        }
+    return choice
+
+
+def _stream_text(
+    asked: _Completion, answer: SampledAnswer, template: Template, head: dict[str, Json]
+) -> list[dict[str, Json]]:
+    choices = [_text_choice(asked, answer, template, part) for part in _parts(answer)]
+    if asked.return_token_ids:
+        choices[0]["prompt_token_ids"] = answer.prompt_ids
+    choices[-1]["finish_reason"] = answer.finish
+    events: list[dict[str, Json]] = [{**head, "choices": [choice], "usage": None} for choice in choices]
+    return [*events, {**head, "choices": [], "usage": count_tokens(answer)}]
+
+
+def _parts(answer: SampledAnswer) -> list[slice]:
+    """Return the slices of an answer that the events of a stream have."""
+    starts = range(0, max(1, len(answer.token_ids)), _IDS_PER_EVENT)
+    return [slice(start, start + _IDS_PER_EVENT) for start in starts]

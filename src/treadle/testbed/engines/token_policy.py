@@ -1,0 +1,236 @@
+"""The distribution from which the mock engines sample, and the logprob of any token under it.
+
+A prompt decides which texts the model may write, and how probable each is. A text is written as one of the many
+sequences of ids that have its bytes: each id is drawn among those with which the rest of the text may begin, with
+weights that depend on all ids before it and on the version of the weights. The probability of an id is its mean
+over the texts that begin with what is written already, weighted with their probabilities. So it depends only on the
+ids before it, whether they were the prompt of a request or were sampled.
+
+A small share of the probability is spread over the whole vocabulary. It is never drawn, as if `top_p` cut it off.
+So every id has a finite logprob.
+"""
+
+import json
+import math
+from array import array
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Protocol
+from zlib import crc32
+
+from msgspec import Struct
+
+from treadle.core.errors import ConfigError
+from treadle.core.types import Message
+from treadle.tasks.draws import fraction
+from treadle.tasks.files import find_solver
+from treadle.testbed.echo import EchoModel
+from treadle.testbed.engines.bpe import END, byte_tokenizer, tokenizer
+from treadle.testbed.engines.mock_template import Asked, Template, Variant
+from treadle.testbed.engines.plans import TextPlan, make_plans
+from treadle.testbed.oracle import OracleModel, check_rate
+from treadle.testbed.teacher import TEACHER, TeacherModel
+
+ORACLE = "oracle"
+_NOISE = 1e-3
+"""The share of the probability that is spread over the whole vocabulary."""
+
+
+class DrawnToken(Struct, frozen=True):
+    """A sampled id."""
+
+    token_id: int
+    logprob: float
+
+
+class TokenPolicy(Protocol):
+    """A distribution over the next id."""
+
+    @property
+    def template(self) -> Template:
+        """The chat template of the model."""
+        ...
+
+    def sample(
+        self, ids: Sequence[int], version: str, seed: str, temperature: float = 1.0
+    ) -> Iterator[DrawnToken]:
+        """Yield ids that follow `ids`, up to one that ends the answer.
+
+        Logprobs are those of the distribution at temperature 1. Equal arguments give equal ids.
+        Raises: `RequestError` if the model cannot answer this prompt.
+        """
+        ...
+
+
+class MockPolicy:
+    """The policy of a built-in model."""
+
+    def __init__(
+        self, name: str, mistake_rate: float, answer: Callable[[Asked], Message], template: Template
+    ) -> None:
+        self.name = name
+        self.template = template
+        self._mistake_rate = mistake_rate
+        self._answer = answer
+        self._bpe = template.bpe
+        self._is_canonical = Variant.CANONICAL in template.variants
+
+    def sample(
+        self, ids: Sequence[int], version: str, seed: str, temperature: float = 1.0
+    ) -> Iterator[DrawnToken]:
+        """See `TokenPolicy.sample`."""
+        walk = self._start(ids, version)
+        number = 0
+        while True:
+            odds = walk.odds()
+            chosen = _choose(odds, fraction(seed, number), temperature)
+            yield DrawnToken(chosen, self._logprob(odds, chosen))
+            if chosen == self.template.end:
+                return
+            walk.advance(chosen)
+            number += 1
+
+    def logprobs(
+        self, prompt_ids: Sequence[int], output_ids: Sequence[int], version: str | Sequence[str] = ""
+    ) -> list[float]:
+        """Return the logprob of each id of `output_ids` after the ids before it.
+
+        `version` is that of the weights, or one for each id of the output.
+        """
+        versions = [version] * len(output_ids) if isinstance(version, str) else version
+        walk = self._start(prompt_ids, "")
+        values: list[float] = []
+        for number, used in zip(output_ids, versions, strict=True):
+            values.append(self._logprob(walk.odds(used), number))
+            walk.advance(number)
+        return values
+
+    def _logprob(self, odds: dict[int, float], number: int) -> float:
+        return math.log((1.0 - _NOISE) * odds.get(number, 0.0) + _NOISE / self._bpe.size)
+
+    def _start(self, ids: Sequence[int], version: str) -> "_Walk":
+        asked = self.template.read(ids)
+        plans = make_plans(self._answer, asked, self.template, self._mistake_rate)
+        opening = self.template.opening.encode()
+        if not asked.begun.startswith(opening):
+            # The prompt was rendered by a template that does not begin the answer.
+            plans = [TextPlan(opening + plan.text, plan.weight) for plan in plans]
+            opening = b""
+        begun = asked.begun.removeprefix(opening)
+        fitting = [
+            TextPlan(plan.text[len(begun) :], plan.weight) for plan in plans if plan.text.startswith(begun)
+        ]
+        return _Walk(self, fitting or [TextPlan(b"", 1.0)], ids, version)
+
+
+class _Walk:
+    """A position in an answer: which texts are still possible, and what is left of them."""
+
+    def __init__(
+        self, policy: MockPolicy, plans: Sequence[TextPlan], ids: Sequence[int], version: str
+    ) -> None:
+        self._bpe = policy._bpe
+        self._end = policy.template.end
+        self._is_canonical = policy._is_canonical
+        self._plans = list(plans)
+        self._version = version
+        self._state = crc32(array("i", ids).tobytes())
+        self._parts: list[dict[int, float]] = []
+
+    def odds(self, version: str | None = None) -> dict[int, float]:
+        """Return the probability of each id that can be next."""
+        state = crc32((self._version if version is None else version).encode(), self._state)
+        total = sum([plan.weight for plan in self._plans])
+        self._parts = [self._weigh(plan.text, state) for plan in self._plans]
+        odds: dict[int, float] = {}
+        for plan, part in zip(self._plans, self._parts, strict=True):
+            for number, share in part.items():
+                odds[number] = odds.get(number, 0.0) + plan.weight / total * share
+        return odds
+
+    def _weigh(self, rest: bytes, state: int) -> dict[int, float]:
+        """Return the probability of each id with which `rest` may begin."""
+        if not rest:
+            return {self._end: 1.0}
+        bpe = self._bpe
+        if self._is_canonical:
+            return {bpe.encode_bytes(rest)[0]: 1.0}
+        weights: dict[int, float] = {}
+        for size in range(1, min(bpe.max_bytes, len(rest)) + 1):
+            number = bpe.by_content.get(rest[:size])
+            if number is not None:
+                weights[number] = size * size * (0.5 + crc32(b"%d" % number, state) / 2**32)
+        total = sum(weights.values())
+        return {number: weight / total for number, weight in weights.items()}
+
+    def advance(self, number: int) -> None:
+        """Go on behind an id that `odds` has just returned."""
+        size = len(self._bpe.contents.get(number, b""))
+        kept = zip(self._plans, self._parts, strict=True)
+        left = [TextPlan(plan.text[size:], plan.weight) for plan, part in kept if number in part]
+        self._plans = left or [TextPlan(b"", 1.0)]
+        self._state = crc32(array("i", (number,)).tobytes(), self._state)
+
+
+def _choose(odds: dict[int, float], draw: float, temperature: float) -> int:
+    if temperature <= 0.0:
+        return max(odds, key=lambda number: odds[number])
+    weights = {number: math.pow(odd, 1.0 / temperature) for number, odd in odds.items()}
+    draw *= sum(weights.values())
+    for number, weight in weights.items():
+        draw -= weight
+        if draw < 0.0:
+            return number
+    return next(reversed(weights))
+
+
+def make_policy(name: str, mistake_rate: float = 0.0) -> MockPolicy:
+    """Return the policy of the model `name`: `oracle`, `teacher` or another, which echoes.
+
+    After a colon the name may have a rate of mistakes, and after each plus sign a `Variant`, as in
+    `oracle:0.3+strip_thinking`. Raises: `ConfigError` if it has something else there.
+    """
+    stem, *variants = name.split("+")
+    stem, colon, rate = stem.partition(":")
+    try:
+        found = frozenset(map(Variant, variants))
+        mistake_rate = check_rate(float(rate) if colon else mistake_rate)
+    except ValueError:
+        raise ConfigError(
+            f"there is no model {name!r}; give a name such as {ORACLE!r}, a rate of mistakes from 0 to 1 as in "
+            f"'{ORACLE}:0.3', and variants as in '{ORACLE}+strip_thinking'. The variants are {', '.join(Variant)}"
+        ) from None
+    bpe = byte_tokenizer() if Variant.BYTES in found else tokenizer()
+    return MockPolicy(name, mistake_rate, _answer_as(stem), Template(bpe, found))
+
+
+def _answer_as(name: str) -> Callable[[Asked], Message]:
+    if name == ORACLE:
+        oracle = OracleModel(find_solver)
+        return lambda asked: oracle.complete(asked.messages, has_tools=bool(asked.tools)).message
+    model = TeacherModel() if name == TEACHER else EchoModel(name)
+    return lambda asked: model.complete(asked.messages, asked.tools).message
+
+
+def logprobs_of(
+    model: str,
+    prompt_ids: Sequence[int],
+    output_ids: Sequence[int],
+    version: str | Sequence[str] = "",
+    *,
+    mistake_rate: float = 0.0,
+) -> list[float]:
+    """Return the logprobs with which the mock engine's `model` samples `output_ids` after `prompt_ids`.
+
+    `version` is that of the weights, or one for each id of the output.
+    """
+    return make_policy(model, mistake_rate).logprobs(prompt_ids, output_ids, version)
+
+
+def export_tokenizer(model: str, folder: Path) -> None:
+    """Write the tokenizer and the chat template of a mock model to `folder`, in the form of Hugging Face."""
+    template = make_policy(model).template
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, content in template.bpe.to_hugging_face(template.jinja, END).items():
+        text = content if isinstance(content, str) else json.dumps(content, ensure_ascii=False, indent=1)
+        (folder / name).write_text(text, encoding="utf-8")
