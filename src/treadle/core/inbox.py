@@ -4,13 +4,14 @@ A message is stored in the run's inbox. The driver of the run, or the next one, 
 that the message means, and the last of them has the message's number. Pure: it depends on the state alone.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TypeAlias
 
 import msgspec
 from msgspec import Struct
 from msgspec.structs import force_setattr
 
+from treadle.core import events as e
 from treadle.core.errors import ConfigError
 from treadle.core.types import Message
 
@@ -123,3 +124,8 @@ def check_labels(labels: object) -> dict[str, str | None]:
         if name.startswith(RESERVED):
             raise ConfigError(f"the label {name!r} is Treadle's own; take a name without {RESERVED!r}")
     return dict(labels)
+
+
+def last_taken(events: Iterable[e.Event]) -> int:
+    """Return the number of the newest message that `events` took in; 0 if they took in none."""
+    return max([event.body.inbox or 0 for event in events], default=0)

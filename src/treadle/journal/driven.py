@@ -39,7 +39,7 @@ class DrivenRun:
         return self._read(self.run_id, after)
 
     def attend(self, on_mail: OnMail | None, on_change: Callable[[], None] | None) -> None:
-        """Call `on_mail` when a message arrives, and `on_change` when `listeners` changes. Any thread calls them."""
+        """Call `on_mail` when a message arrives, and `on_change` when `listeners` changes, in any thread."""
         self._on_mail, self._on_change = on_mail, on_change
 
     def deliver(self, number: int, kind: str) -> None:

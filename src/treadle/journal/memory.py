@@ -9,10 +9,10 @@ from typing import Any, TypeVar
 
 from treadle.core import events as e
 from treadle.core.errors import ConfigError, JournalError, LeaseHeldError, RunExistsError, RunNotFoundError
-from treadle.core.inbox import InboxMessage, Posted, decode_message, encode_message, kind_of
+from treadle.core.inbox import InboxMessage, Posted, decode_message, encode_message, kind_of, last_taken
 from treadle.core.patches import load
-from treadle.journal.driven import DrivenRuns
 from treadle.journal.deletion import digests_in, find_unused
+from treadle.journal.driven import DrivenRuns
 from treadle.journal.follow import Changes, Page, PolledNews, follow
 from treadle.journal.listing import Facts, facts_of
 from treadle.journal.protocol import DONE, QUEUE, Attached, RunFilter, RunInfo, StoreOptions, queue_of
@@ -282,7 +282,7 @@ class MemoryWriter:
     def append_events(self, events: Sequence[e.Event], blobs: Mapping[str, bytes] | None = None) -> None:
         """See `RunWriter.append_events`."""
         self._keep([event.raw or e.encode_body(event.body) for event in events], blobs)
-        if taken := e.last_taken(events):
+        if taken := last_taken(events):
             self._journal._posted[self.run_id] = max(taken, self._journal._posted.get(self.run_id, 0))
 
     def take_in(self, number: int) -> None:

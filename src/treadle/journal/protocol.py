@@ -81,7 +81,8 @@ class RunInfo(Struct, frozen=True, kw_only=True):
     is_turn_open: bool = False
     """True while a turn has begun and not ended."""
     is_waiting: bool = False
-    """True if a question has no answer, or a tool call waits for approval."""
+    """True if a question has no answer, a tool call waits for approval, or somebody cancelled the run, so that it
+    waits until somebody resumes it."""
     is_driven: bool = False
     """True if a live process holds the run's lease."""
     reward: float | None = None
@@ -368,7 +369,7 @@ class Journal(Protocol):
         ...
 
     def inbox(self, run_id: str, after: int = 0) -> list[Posted]:
-        """Return the messages of a run that were not taken in, in order, without those up to number `after`. Blocks.
+        """Return the messages of a run that were not taken in, in order, from number `after` + 1 on. Blocks.
 
         Raises: `RunNotFoundError`.
         """
