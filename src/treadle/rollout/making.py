@@ -36,6 +36,7 @@ from treadle.rollout.slots import Slots
 from treadle.rollout.stored import rebuild
 from treadle.rollout.versions import Known, Sampled, Versions
 from treadle.rollout.work import GroupWork, Made
+from treadle.runs.retries import NO_RETRIES
 from treadle.workers.protocol import Runner, RunnerOptions
 from treadle.workers.registry import HereRunner, make_runner
 
@@ -96,7 +97,7 @@ class Making:
         self._versions = Versions(msgspec.json.decode(self._saved_versions, type=list[Known]))
         self._rate = TokenRate()
         self._meter = self._make_meter()
-        options = RunnerOptions(window=config.window, retries=0)
+        options = RunnerOptions(window=config.window, retries=NO_RETRIES)
         self._runner = given.runner or make_runner(config.engine, journal, options)
         self._is_here = isinstance(self._runner, HereRunner)
         weights = given.weights if self._is_here else None

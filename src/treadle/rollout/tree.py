@@ -6,8 +6,9 @@ from typing import Any
 
 from treadle.agent.agent import Agent
 from treadle.core import events as e
-from treadle.core.errors import RunExistsError
 from treadle.core.events.narrowing import Event
+from treadle.core.types import Parent
+from treadle.runs.ensure import ensure_run
 from treadle.runs.run import Run
 from treadle.tasks.draws import fraction
 
@@ -29,10 +30,7 @@ async def fork_once(agent: Agent[Any], root: Run[Any], run_id: str, *, seed: int
     """
     points = find_fork_points(root.events) or [_first_step(root.events)]
     at = points[int(fraction(seed, run_id, "fork") * len(points))]
-    try:
-        return await agent.fork(root.run_id, at, new_run_id=run_id)
-    except RunExistsError:
-        return await agent.resume(run_id)
+    return await ensure_run(agent, run_id, Parent(root.run_id, at))
 
 
 def _first_step(events: Sequence[Event]) -> int:

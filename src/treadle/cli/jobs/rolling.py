@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from treadle.cli.exit import ExitCode
 from treadle.cli.jobs.long_work import LongWork
-from treadle.cli.options import shared as o
+from treadle.cli.options import common as o
 from treadle.cli.terminal.output import (
     OptionValue,
     print_error,

@@ -8,7 +8,6 @@ from msgspec import Struct
 from pydantic import BaseModel, Field
 
 from treadle.agent.agent import Agent
-from treadle.agent.once import run_once
 from treadle.core.errors import ConfigError, LeaseHeldError, ProviderError
 from treadle.core.types import Fault, Json
 from treadle.datagen.config.model import Topics
@@ -16,6 +15,8 @@ from treadle.datagen.prompts import write_facts
 from treadle.datagen.topics.graph import Topic, clean_topic
 from treadle.journal.protocol import Journal
 from treadle.models.protocol import Model
+from treadle.runs.ensure import ensure_run
+from treadle.runs.options import StreamOptions
 from treadle.runs.run import Run
 
 RUN_PREFIX = "topic-"
@@ -133,13 +134,11 @@ class TopicWriter:
         )
 
     async def _run(self, run_id: str, request: Request) -> Run[Any]:
-        metadata: dict[str, Json] = {
-            "dataset": self._dataset,
-            "part": "topic",
-            "settings": self._settings,
+        options: StreamOptions = {
+            "metadata": {"dataset": self._dataset, "part": "topic", "settings": self._settings}
         }
         try:
-            run = await run_once(self._agent, run_id, self._write(request), metadata=metadata)
+            run = await ensure_run(self._agent, run_id, self._write(request), options=options)
         except LeaseHeldError as error:
             raise LeaseHeldError(
                 f"another process builds the same topics in this journal ({error})"
