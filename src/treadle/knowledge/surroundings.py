@@ -22,7 +22,7 @@ from treadle.knowledge.protocol import PromptReport, Source, Surroundings, Turn
 from treadle.knowledge.skills.catalog import Catalog
 from treadle.knowledge.skills.use_skill import UseSkill
 from treadle.knowledge.trusted_files import Trust, demands_of_persona, digest_of, read_trust, record_trust
-from treadle.models.config.demands import demands_of_judge
+from treadle.models.config.model_demands import demands_of_judge
 from treadle.tools.protocol import Tool
 from treadle.tools.resolve import demands_of_tools, resolve_tools
 

@@ -16,7 +16,7 @@ from treadle.core.errors import ConfigError
 from treadle.core.spec import PartSpec
 from treadle.journal.identity import state_folder
 from treadle.knowledge.personas.persona import Persona
-from treadle.models.config.demands import demands_of_judge, demands_of_model
+from treadle.models.config.model_demands import demands_of_judge, demands_of_model
 from treadle.tools.resolve import demands_of_tools
 
 
