@@ -14,6 +14,9 @@ from msgspec import Struct
 from treadle.core import events as e
 from treadle.core.types import StopReason
 
+_RESUME = "resume"
+"""The name of a wait until somebody resumes the run."""
+
 
 def reopens(*, has_failed: bool, is_turn_open: bool) -> bool:
     """Return whether `run_resumed` opens the newest turn again: it has ended, and its end was an error."""
@@ -26,7 +29,8 @@ class TurnFold(Struct, kw_only=True, gc=False):
     is_turn_open: bool = False
     """True if the newest turn has not ended."""
     waiting: dict[str, None] = {}
-    """The questions without an answer (`question:ID`) and the calls without an approval (`call:ID`)."""
+    """The questions without an answer (`question:ID`), the calls without an approval (`call:ID`), and `resume` for
+    a run that somebody cancelled: it waits until somebody resumes it."""
     turns: int = 0
     """How many turns have begun, which is also the number of the newest one."""
     has_failed: bool = False
@@ -107,8 +111,15 @@ def _on_end(fold: TurnFold, body: e.TurnCompleted | e.RunFinished) -> bool:
     return True
 
 
+def _on_run_paused(fold: TurnFold, body: e.RunPaused) -> bool:
+    if body.inbox is not None:
+        fold.waiting[_RESUME] = None
+    return True
+
+
 def _on_run_resumed(fold: TurnFold, body: e.RunResumed) -> bool:
     fold.is_turn_open |= reopens(has_failed=fold.has_failed, is_turn_open=fold.is_turn_open)
+    fold.waiting.pop(_RESUME, None)
     return True
 
 
@@ -125,6 +136,7 @@ _CHANGES: dict[type, Callable[[Any, Any], bool]] = {
     e.TurnStarted: _on_turn_started,
     e.TurnCompleted: _on_turn_completed,
     e.RunFinished: _on_end,
+    e.RunPaused: _on_run_paused,
     e.RunResumed: _on_run_resumed,
     e.ToolCompleted: _on_tool_completed,
     e.QuestionAsked: lambda fold, body: _begin_wait(fold, f"question:{body.question_id}"),

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from treadle.core import events as e
+from treadle.core.inbox import RESERVED
 from treadle.core.state import Status, fold
 from treadle.core.tally import Charge, charge_of
 from treadle.core.tokens import CHARS_PER_TOKEN, count_chars, guess_of_chars
@@ -240,6 +241,7 @@ def _end(facts: Facts, body: e.TurnCompleted | e.RunFinished) -> bool:
 
 def _on_run_paused(facts: Facts, body: e.RunPaused) -> bool:
     facts.status, facts.stop_reason = Status.PAUSED.value, body.reason
+    facts.take(body)
     return True
 
 
@@ -249,6 +251,15 @@ def _on_run_resumed(facts: Facts, body: e.RunResumed) -> bool:
     facts.take(body)
     facts.status, facts.stop_reason = Status.RUNNING.value, None
     return True
+
+
+def _on_noted(facts: Facts, body: e.Noted) -> bool:
+    """Set and remove labels, except those that only Treadle sets."""
+    found = {name: value for name, value in body.labels.items() if not name.startswith(RESERVED)}
+    if found:
+        kept = {**facts.labels, **found}
+        facts.labels = {name: value for name, value in kept.items() if value is not None}
+    return bool(found)
 
 
 def _on_rewarded(facts: Facts, body: e.Rewarded) -> bool:
@@ -273,6 +284,7 @@ _UPDATES: dict[type, Callable[[Facts, Any], bool]] = {
     e.RunResumed: _on_run_resumed,
     e.RunFinished: _on_run_finished,
     e.Rewarded: _on_rewarded,
+    e.Noted: _on_noted,
 }
 """The updates for all other bodies. Bodies that change no fact are left out."""
 

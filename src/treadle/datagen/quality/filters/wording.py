@@ -14,7 +14,7 @@ from treadle.datagen.quality.languages import LANGUAGES, detect_language
 from treadle.datagen.quality.protocol import BuiltinFilter, Candidate, FilterSettings, FilterVerdict
 from treadle.datagen.quality.transcripts import WORD, answers, exchanges, quote
 from treadle.datagen.scenarios.kinds import is_question, is_refusal
-from treadle.datagen.scenarios.types import Kind
+from treadle.datagen.scenarios.scenario import Kind
 
 _RUN_WORDS = 12
 """How many words in a row of the system message an assistant message may not repeat."""
