@@ -14,7 +14,7 @@ from treadle.datagen.scenarios.kinds import WEIGHTS, plan_difficulty, plan_kind
 from treadle.datagen.scenarios.personas import draw_persona
 from treadle.datagen.scenarios.types import SampleSpec
 from treadle.journal.memory import MemoryJournal
-from treadle.models.wire.price import Price
+from treadle.models.wire.provider import Price
 from treadle.testbed.server import ServerSettings, serve
 from treadle.trajectory.verify import verify_run
 
