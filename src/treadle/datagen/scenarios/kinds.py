@@ -8,7 +8,7 @@ import msgspec
 from msgspec import Struct
 
 from treadle.core.types import Json, Message, Role, ToolCall
-from treadle.datagen.scenarios.types import Difficulty, Kind
+from treadle.datagen.scenarios.scenario import Difficulty, Kind
 from treadle.routing.judging.inabilities import is_refusal
 from treadle.tasks.draws import fraction
 

@@ -121,7 +121,7 @@ def is_own(prose: str) -> bool:
     return not any(sign in prose for sign in (FILE, ADDRESS, QUOTE, CODE))
 
 
-def _lower(text: str) -> str:
+def to_lower(text: str) -> str:
     """Return `text` in lower case with the same length, and with typographic apostrophes replaced."""
     lowered = text.lower()
     if len(lowered) != len(text):

@@ -14,7 +14,7 @@ from treadle.datagen.quality.languages import LANGUAGES, detect_language
 from treadle.datagen.quality.protocol import BuiltinFilter, Candidate, FilterSettings, FilterVerdict
 from treadle.datagen.quality.transcripts import WORD, answers, exchanges, quote
 from treadle.datagen.scenarios.kinds import is_question
-from treadle.datagen.scenarios.types import Kind
+from treadle.datagen.scenarios.scenario import Kind
 from treadle.routing.judging.inabilities import find_decline, is_refusal
 
 _RUN_WORDS = 12
