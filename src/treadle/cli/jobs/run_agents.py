@@ -21,7 +21,7 @@ from treadle.runs.options import Files
 from treadle.runs.resume import load_task_of
 from treadle.runs.run import Run
 from treadle.runs.trust import demands_of, settle_trust
-from treadle.telemetry.configured import configured_hooks
+from treadle.telemetry.turn_log import configured_hooks
 
 if TYPE_CHECKING:
     from treadle.runs.task import Task
