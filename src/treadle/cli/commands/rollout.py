@@ -167,7 +167,7 @@ def rollout(
         )
     if is_schema:
         from treadle.cli.terminal.output import print_schema
-        from treadle.rollout.load import schema
+        from treadle.rollout.rollout_config import schema
 
         print_schema(schema())
         return ExitCode.DONE
@@ -217,7 +217,7 @@ def report(
     """
     # The modules of the report are not needed for the help.
     from treadle.rollout.report.write import write_report
-    from treadle.rollout.stored import read_groups, read_stored
+    from treadle.rollout.rollout_folder import read_groups, read_stored
 
     stored = read_stored(folder)
     decode = None
