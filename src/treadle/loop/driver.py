@@ -37,9 +37,10 @@ from treadle.core.errors import JournalError
 from treadle.core.inbox import Posted, events_of, kind_of, stops
 from treadle.core.questions import AskUser, to_answer
 from treadle.core.state import State, Status, advance
-from treadle.core.types import Fault, Json, StopReason
+from treadle.core.types import Fault, StopReason
 from treadle.journal.driven import OnMail
 from treadle.journal.protocol import Clock, RunWriter
+from treadle.loop.calls.questions import find_form_fault
 from treadle.loop.calls.workbench import Workbench
 from treadle.loop.compaction import Compaction, give_up
 from treadle.loop.hooks import MANY, Hooks
@@ -243,7 +244,7 @@ class Driver:
     def _take(self, posted: Posted) -> None:
         """Append the events that a message means, and give an answer to those who wait for it."""
         state, first_seq = self.state, self.state.seq + 1
-        bodies = events_of(state, posted, _find_fault)
+        bodies = events_of(state, posted, find_form_fault)
         if any([isinstance(body, e.TurnCompleted) for body in bodies]):
             self._put_stopped(bodies)
         else:
@@ -459,13 +460,6 @@ def _make_inference(model: Model, read_blob: Callable[[str], bytes] | None, cloc
 
 _STOPPED = {"cancel": "cancelled", "interrupt": "interrupted"}
 """Why an action was stopped, by the tag of the message that has stopped it."""
-
-
-def _find_fault(schema: dict[str, Json], value: Json) -> str | None:
-    # Imported here because only forms need the validator.
-    from treadle.tools.schema.output import find_output_fault
-
-    return find_output_fault(schema, value)
 
 
 class _Progress:

@@ -95,7 +95,7 @@ class Questioner:
                 said = self.asker(question)
                 if not isinstance(said, Answer | str | int | dict | None):
                     said = await said  # type: ignore[misc]
-                return None if said is None else read_answer(question, said, _find_fault)
+                return None if said is None else read_answer(question, said, find_form_fault)
             except ConfigError as error:
                 question = replace(question, fault=str(error))
             except Exception as error:
@@ -199,7 +199,8 @@ def held(*timers: asyncio.Timeout | None) -> Iterator[None]:
                 timer.reschedule(loop.time() + seconds)
 
 
-def _find_fault(schema: dict[str, Json], value: Json) -> str | None:
+def find_form_fault(schema: dict[str, Json], value: Json) -> str | None:
+    """Return what in the answer to a form does not fit its schema; `None` if it fits."""
     # Imported here because only forms need the validator.
     from treadle.tools.schema.answer_schema import find_output_fault
 
