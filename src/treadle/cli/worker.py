@@ -18,8 +18,8 @@ from treadle.core.masking import hide_password
 from treadle.journal.protocol import DEFAULT_QUEUE
 from treadle.runs.retries import RetryPolicy
 from treadle.telemetry.configured import configured_hooks
-from treadle.workers.protocol import RunnerOptions
-from treadle.workers.queued import Report
+from treadle.workers.protocol import WorkerOptions
+from treadle.workers.queued import WorkerReport
 from treadle.workers.worker import Worker
 
 EXAMPLES = (
@@ -59,7 +59,7 @@ def worker(
 
     A worker that is stopped gives its runs back at once. If it dies, the other workers resume its runs.
     """
-    options = RunnerOptions(queue=queue, window=window, retries=RetryPolicy(attempts=retries + 1))
+    options = WorkerOptions(queue=queue, window=window, retries=RetryPolicy(attempts=retries + 1))
 
     report = take_stdout() if is_json else None
 
@@ -88,19 +88,19 @@ def worker(
     return ExitCode.DONE
 
 
-def _tell(report: Callable[[Report], None] | None, run_id: str, error: Exception) -> None:
+def _tell(report: Callable[[WorkerReport], None] | None, run_id: str, error: Exception) -> None:
     if report is not None:
-        report(Report.of(run_id, error))
+        report(WorkerReport.of(run_id, error))
     else:
         print_error(f"run {run_id} cannot be driven here: {error}")
 
 
-async def _report(working: Worker, report: Callable[[Report], None]) -> None:
+async def _report(working: Worker, report: Callable[[WorkerReport], None]) -> None:
     """Report what the worker drives, whenever that has changed."""
     told = None
     while True:
-        count = working.watched.count()
+        count = working.driven_runs.count()
         if count != told:
             told = count
-            report(Report(count=count))
+            report(WorkerReport(count=count))
         await asyncio.sleep(_REPORT_SECONDS)

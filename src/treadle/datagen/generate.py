@@ -47,9 +47,9 @@ from treadle.jobs.working import End, Engine, Settings
 from treadle.journal.protocol import Journal
 from treadle.journal.registry import open_journal
 from treadle.models.protocol import Model
-from treadle.workers.protocol import Runner, RunnerOptions
-from treadle.workers.queued import QueueRunner
-from treadle.workers.registry import make_runner
+from treadle.workers.protocol import WorkerOptions, Workers
+from treadle.workers.queued import QueueWorkers
+from treadle.workers.registry import make_workers
 
 
 class Options(Struct, frozen=True, kw_only=True):
@@ -211,15 +211,15 @@ class _Generation:
         finally:
             stopping.cancel()
 
-    def _make_runner(self) -> Runner:
+    def _make_runner(self) -> Workers:
         """Return where the runs are driven. What workers use is counted when a turn has ended."""
         generation = self._config.generation
-        runner = make_runner(generation.engine, self._journal, RunnerOptions(window=generation.window))
-        if isinstance(runner, QueueRunner):
-            runner.on_used = lambda usage, cost_usd: self._meter.add(
+        workers = make_workers(generation.workers, self._journal, WorkerOptions(window=generation.window))
+        if isinstance(workers, QueueWorkers):
+            workers.on_used = lambda usage, cost_usd: self._meter.add(
                 usage.input_tokens, usage.output_tokens, cost_usd
             )
-        return runner
+        return workers
 
     async def close(self) -> None:
         """Close the workers, tools and models."""

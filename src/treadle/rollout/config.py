@@ -119,7 +119,7 @@ class Config(Section):
     ahead: Number | None = None
     """How many complete groups may wait for a slow receiver before no new ones begin. Default: as many as fill the
     window."""
-    engine: str = "here"
+    workers: str = "here"
     """Where the runs are driven: `here`, `local:N` (N processes), or `ray`."""
     deliver: Literal["group", "rollout"] = "group"
     """`group` delivers a group when all of its rollouts have ended; `rollout` each rollout at once, without

@@ -19,7 +19,7 @@ from treadle.rollout.sinks.registry import make_sinks
 from treadle.scoring.registry import make_scorers, read_rewards
 from treadle.tools.parts import reference_of
 from treadle.trajectory.tokens.masks import make_mask
-from treadle.workers.registry import RUNNERS
+from treadle.workers.registry import WORKERS
 
 
 @cache
@@ -36,6 +36,7 @@ _KEYS = Keys(
         ("rewards", "*"): "a weight, or a mapping with 'weight' and settings",
         ("advantages",): "'group', 'group_mean', 'leave_one_out', 'reward' or 'none'",
     },
+    renamed={("engine",): "workers"},
 )
 
 
@@ -130,7 +131,7 @@ def find_conflicts(config: Config, *, is_model_given: bool = False) -> list[Prob
         (("sinks",), lambda: make_sinks(config.sinks, group_size=config.unit_size)),
         (("loss",), lambda: make_mask(config.loss)),
         (("rewards",), lambda: make_scorers(read_rewards(config.rewards))),
-        (("engine",), lambda: RUNNERS.load(config.engine.partition(":")[0])),
+        (("workers",), lambda: WORKERS.load(config.workers.partition(":")[0])),
     ]
     if not is_model_given:
         checks.append((("model",), lambda: find_model(config.model)))

@@ -30,7 +30,7 @@ from treadle.rollout.sinks.registry import make_sinks
 from treadle.rollout.stored import Folder, check_continued
 from treadle.rollout.work import GROUPS
 from treadle.trajectory.tokens.masks import make_mask
-from treadle.workers.protocol import Runner
+from treadle.workers.protocol import Workers
 
 
 class Result(Struct, frozen=True):
@@ -55,7 +55,7 @@ class Rollouts:
         config: Config | str | Path | None = None,
         *,
         model: Model | MakeModel | str | Mapping[str, Any] | None = None,
-        runner: Runner | None = None,
+        workers: Workers | None = None,
         weights: Weights | None = None,
         listener: Listener = lambda notice, progress: None,
         **options: Any,
@@ -81,7 +81,7 @@ class Rollouts:
         self.folder = Folder(config.path)
         self.progress = Progress()
         self._model = model
-        self._runner = runner
+        self._workers = workers
         self._listener = listener
         self.weights = weights or Weights()
         """The weights of the engines."""
@@ -174,7 +174,7 @@ class Rollouts:
         outbox = await stack.enter_async_context(Outbox(folder.ledger, sinks)) if sinks else None
         given = Given(
             model=self._model,
-            runner=self._runner,
+            workers=self._workers,
             weights=self.weights,
             listener=self._listener,
             progress=self.progress,

@@ -19,8 +19,8 @@ from treadle.export.rows import hash_tools
 from treadle.journal.protocol import Journal
 from treadle.models.protocol import Model, estimate_cost_usd
 from treadle.tools.protocol import Tool
-from treadle.workers.protocol import Runner
-from treadle.workers.registry import HereRunner
+from treadle.workers.protocol import Workers
+from treadle.workers.registry import HereWorkers
 
 ROLES = ("scenarios", "agent", "user")
 """The roles of the models that make a sample."""
@@ -44,9 +44,9 @@ class Studio:
         journal: Journal,
         environments: Environments,
         on_step: OnStep | None = None,
-        runner: Runner | None = None,
+        workers: Workers | None = None,
     ) -> None:
-        """Build the agents. `models` has a model for each role, or one for `default`. `runner` drives the runs; by
+        """Build the agents. `models` has a model for each role, or one for `default`. `workers` drives the runs; by
         default, they are driven in this process.
 
         Raises: `ConfigError` if a role has no model, or a tool cannot be loaded.
@@ -54,7 +54,7 @@ class Studio:
         self.config = config
         self.models = {role: _model_for(role, models) for role in ROLES}
         self.journal = journal
-        self.runner: Runner = runner or HereRunner()
+        self.workers: Workers = workers or HereWorkers()
         self.environments = environments
         conversation = config.generation.conversation
         self.has_tools = conversation.type == "agent"
@@ -118,7 +118,7 @@ class Studio:
 
     async def close(self) -> None:
         """Stop the workers, and close the tools of the agent, such as connections to servers."""
-        await self.runner.close()
+        await self.workers.close()
         await self._agent.close()
 
 
