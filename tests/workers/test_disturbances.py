@@ -13,7 +13,7 @@ import pytest
 from treadle import Agent, ConfigError, JournalError, open_journal
 from treadle.journal.protocol import Journal
 from treadle.workers.protocol import Workers
-from treadle.workers.queued import QueueWorkers, Report
+from treadle.workers.queued import QueueWorkers, WorkerReport
 from treadle.workers.registry import make_workers
 
 TOOLS = """
@@ -94,4 +94,4 @@ async def test_a_runner_goes_on_after_the_store_has_failed(
 
 
 def test_a_report_about_a_long_error_is_short() -> None:
-    assert len(Report.of("r", ValueError("x" * 1_000_000)).problem or "") < 10_000
+    assert len(WorkerReport.of("r", ValueError("x" * 1_000_000)).problem or "") < 10_000

@@ -36,7 +36,7 @@ def journal(tmp_path: Path) -> Any:
 
 
 @pytest.fixture(params=["here", "local:2"])
-async def runner(request: pytest.FixtureRequest, journal: Journal) -> AsyncIterator[Workers]:
+async def workers(request: pytest.FixtureRequest, journal: Journal) -> AsyncIterator[Workers]:
     workers = make_workers(request.param, journal)
     yield workers
     await workers.close()

@@ -55,15 +55,15 @@ class Rollouts:
         config: Config | str | Path | None = None,
         *,
         model: Model | MakeModel | str | Mapping[str, Any] | None = None,
-        workers: Workers | None = None,
+        workers: Workers | str | None = None,
         weights: Weights | None = None,
         listener: Listener = lambda notice, progress: None,
         **options: Any,
     ) -> None:
         """Prepare the rollouts of `config`, a configuration or the path of one, or of `options`, the keys of one.
 
-        `model` may also be a model, or a function of a task and a seed that returns one; `sinks` may also be
-        objects. `weights` are those of the engines, for `update_weights`. Raises: `ConfigError`.
+        `model` may also be a model, or a function of a task and a seed that returns one; `workers` and `sinks` may
+        also be objects. `weights` are those of the engines, for `update_weights`. Raises: `ConfigError`.
         """
         given = options.pop("sinks", ())
         self._sinks: list[Sink] = [item for item in given if not isinstance(item, str)]
@@ -71,6 +71,8 @@ class Rollouts:
             options["sinks"] = names
         if isinstance(model, str | Mapping):
             options["model"], model = model, None
+        if isinstance(workers, str):
+            options["workers"], workers = workers, None
         if config is None:
             config = make_config(options)
         elif isinstance(config, str | Path):
