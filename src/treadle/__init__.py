@@ -42,9 +42,9 @@ if TYPE_CHECKING:
     from treadle.journal.protocol import RunFilter, RunInfo
     from treadle.journal.registry import open_journal
     from treadle.knowledge.personas.model import Persona
-    from treadle.models.config.build import model
+    from treadle.models.config.recipe import model
     from treadle.models.scripted import ScriptedModel
-    from treadle.models.wire.price import Price
+    from treadle.models.wire.provider import Price
     from treadle.runs.batch import Batch
     from treadle.runs.options import RunContext
     from treadle.runs.run import Run
@@ -82,7 +82,7 @@ _WHERE = {
     "Persona": "treadle.knowledge.personas.model",
     "Policy": "treadle.core.policy",
     "Option": "treadle.core.types",
-    "Price": "treadle.models.wire.price",
+    "Price": "treadle.models.wire.provider",
     "ProviderError": "treadle.core.errors",
     "Question": "treadle.core.questions",
     "Replay": "treadle.core.replay",
@@ -112,7 +112,7 @@ _WHERE = {
     "UntrustedError": "treadle.core.errors",
     "Usage": "treadle.core.types",
     "load_task": "treadle.tasks",
-    "model": "treadle.models.config.build",
+    "model": "treadle.models.config.recipe",
     "open_journal": "treadle.journal.registry",
     "task_set": "treadle.tasks",
     "tool": "treadle.tools.function.tool",

@@ -31,6 +31,7 @@ from treadle.core.parts import leave_out_refused, parts_among
 from treadle.core.policy import Policy
 from treadle.core.spec import AgentSpec
 from treadle.core.tokens import count_chars, guess_of_chars
+from treadle.core.turns import reopens
 from treadle.core.types import (
     Delivery,
     Effect,
@@ -271,11 +272,18 @@ class State(Struct, gc=False):
     """The states that tools keep in addition to the files, as of the newest snapshot: name to content hash."""
     rewards: dict[str, float] = {}
     """The rewards given since the newest turn began, by name."""
+    taken: int = 0
+    """The number of the newest message of the inbox that was taken in; 0 if none was."""
 
     @property
     def transcript(self) -> Log[Message]:
         """The whole transcript, system message included, whatever the model still sees of it."""
         return self.messages if self.whole is None else self.whole
+
+    @property
+    def has_failed_turn(self) -> bool:
+        """True if the newest turn ended with an error, so that a resume opens it again."""
+        return reopens(has_failed=self.stop_reason is StopReason.ERROR, is_turn_open=self.is_turn_open)
 
     @property
     def waiting_calls(self) -> tuple[CallState, ...]:
@@ -317,6 +325,8 @@ def advance(state: State, body: e.DurableBody) -> State:
     state.seq += 1
     state.at, before = body.at, state.at
     state.worked_seconds = body.worked_seconds
+    if body.inbox is not None:
+        state.taken = body.inbox
     _ADVANCE[type(body)](state, body, before)
     return state
 
@@ -690,7 +700,7 @@ def _on_run_paused(state: State, body: e.RunPaused, before: float) -> None:
 
 
 def _on_run_resumed(state: State, body: e.RunResumed, before: float) -> None:
-    is_reopened = state.stop_reason is StopReason.ERROR and not state.is_turn_open
+    is_reopened = state.has_failed_turn
     state.status = Status.RUNNING
     state.failure = None
     _charge_reserved(state)
@@ -736,6 +746,10 @@ def _on_rewarded(state: State, body: e.Rewarded, before: float) -> None:
     state.rewards[body.name] = body.reward
 
 
+def _on_noted(state: State, body: e.Noted, before: float) -> None:
+    """Change nothing: labels are facts for listings, and remarks are for people."""
+
+
 def _on_approval_requested(state: State, body: e.ApprovalRequested, before: float) -> None:
     if body.call_id in state.calls:
         state.calls[body.call_id].approval = body
@@ -768,6 +782,7 @@ _ADVANCE: dict[type, Callable[[State, Any, float], None]] = {
     e.RunResumed: _on_run_resumed,
     e.RunFinished: _on_run_finished,
     e.Rewarded: _on_rewarded,
+    e.Noted: _on_noted,
 }
 """The handler for each type of body. It is given the state, the body, and the time of the previous event."""
 
