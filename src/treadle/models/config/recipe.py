@@ -34,7 +34,7 @@ from treadle.models.config.stored_keys import find_key
 from treadle.models.config.tables import ConfigFile, ModelTable, RouterTable, TierTable
 from treadle.models.config.toml_file import check_names, check_table, find_config, read_file
 from treadle.models.protocol import Model
-from treadle.models.wire.price import Price
+from treadle.models.wire.provider import Price
 from treadle.models.wrappers.tiered import Tier, TieredModel, ToolStrength
 from treadle.renderers.registry import locate
 
@@ -208,7 +208,7 @@ class Config:
         if table is not None and table.limit is not None:
             limiter = self._limiter(table.limit)
         if limiter is not None:
-            from treadle.models.wrappers.limit import LimitModel
+            from treadle.models.wrappers.limiter import LimitModel
 
             made = LimitModel(made, limiter=limiter)
         given = {key: settled[key] for key in ("max_attempts", "total_timeout_seconds") if key in settled}
@@ -279,10 +279,7 @@ class Config:
         from treadle.models.wrappers.limiter import Limiter
 
         table = self.file.limits[name]
-        given = table.model_dump(exclude_none=True)
-        if table.store is not None:
-            given["store"] = str(self.resolve(table.store))
-        return Limiter.shared(f"{self.path}#{name}", **given)
+        return Limiter.shared(f"{self.path}#{name}", **table.model_dump(exclude_none=True))
 
     def _find(self, name: str | None, options: Mapping[str, Any]) -> tuple[str, ModelTable | None]:
         """Return the full name of a model, and its table; `None` if this file has none for it."""

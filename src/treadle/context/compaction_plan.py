@@ -1,0 +1,217 @@
+"""The plan of a compaction: which results are cut, which messages are summarised, and which stay.
+
+A plan is a pure function of the messages and their sizes. What the model can recall or read again is cut first:
+memories that were recalled for earlier turns, then old results. Then old turns are summarised, and at last the
+results of the newest step are cut. The system message, the task and the message of the open turn stay, and no call
+is separated from its result.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from msgspec import Struct
+
+from treadle.context.compaction_summary import is_summary
+from treadle.core.context import forget
+from treadle.core.tokens import weigh
+from treadle.core.types import Message, Role
+from treadle.tools.read_result import NAME
+
+_CHEAP_SHARE = 0.5
+"""Cutting results alone suffices if it gets to this share of the goal. Otherwise old turns would soon fill the
+rest, and each compaction costs the provider's cache."""
+_LEAST_CHARS = 400
+"""Shorter results stay as they are."""
+
+
+class Sizes(Struct, frozen=True):
+    """The sizes that a plan aims at, in tokens."""
+
+    tools: float
+    """The tools that every prompt holds."""
+    goal: float
+    """The size of the compacted prompt, if it can be reached without removing newer turns and results."""
+    enough: float
+    """The size above which newer turns are removed too."""
+    most: float
+    """The size above which results of the newest step are cut too."""
+    summary: float
+    """The longest summary."""
+
+
+class Seen(Struct, frozen=True):
+    """The messages that the model sees, and what is known about them."""
+
+    messages: Sequence[Message]
+    tokens: Sequence[float]
+    """The size of each message."""
+    turn_at: int
+    """The position of the message that began the newest turn."""
+    is_open: bool
+    """True if that turn has not ended."""
+    recalled: Mapping[int, int]
+    """How many characters of recalled memories messages begin with, by position."""
+    can_read: bool = False
+    """True if the model has a tool that reads results again."""
+
+
+class Plan(Struct, frozen=True):
+    """The changes that a compaction makes."""
+
+    messages: int = 0
+    """How many messages, from the first, are replaced."""
+    head: tuple[Message, ...] = ()
+    """The messages among those that stay: the system message and the task."""
+    earlier: Message | None = None
+    """The summary of an earlier compaction among them."""
+    old: tuple[Message, ...] = ()
+    """The messages that are summarised or dropped."""
+    asked: tuple[Message, ...] = ()
+    """The message of the open turn, if it is among those that are replaced."""
+    shortened: dict[str, str] = {}
+    """The results that are cut, by call id: the line that the model sees of each."""
+    forgotten: tuple[int, ...] = ()
+    """The positions of messages that lose their recalled memories."""
+
+    @property
+    def is_empty(self) -> bool:
+        """True if the plan changes nothing."""
+        return not (self.messages or self.shortened or self.forgotten)
+
+
+def make_plan(seen: Seen, sizes: Sizes, keep_turns: int, *, is_asked: bool = False) -> Plan:
+    """Return the plan that loses least and is small enough; the smallest one if none is.
+
+    `is_asked` is true if somebody asked for the compaction: then everything before the newest turns is summarised,
+    whatever its size.
+    """
+    parts = _Parts(seen, keep_turns)
+    plan = Plan()
+    for cut, kept_steps, limit in _choices(parts, sizes, keep_turns):
+        if is_asked and cut == parts.begin and parts.preferred > parts.begin:
+            continue
+        plan = parts.plan(cut, kept_steps)
+        if parts.size(plan, cut, sizes) <= limit or (is_asked and kept_steps):
+            break
+    return plan
+
+
+def _choices(parts: "_Parts", sizes: Sizes, keep_turns: int) -> Iterator[tuple[int, int, float]]:
+    """Yield how far plans may go, from the mildest: where the kept messages begin, how many steps keep their
+    results, and the size that suffices."""
+    steps = max(1, keep_turns)
+    yield parts.begin, steps, _CHEAP_SHARE * sizes.goal if parts.preferred > parts.begin else sizes.goal
+    yield parts.preferred, steps, sizes.goal
+    yield parts.preferred, steps, sizes.enough
+    for cut in [item for item in parts.cuts if item >= parts.preferred]:
+        yield cut, 1, sizes.enough
+    yield parts.cuts[-1], 1, sizes.most
+    yield parts.cuts[-1], 0, 0.0
+
+
+class _Parts:
+    """The parts of a transcript, and the positions at which it can be cut."""
+
+    def __init__(self, seen: Seen, keep_turns: int) -> None:
+        messages = seen.messages
+        self._seen = seen
+        count = len(messages)
+        at = int(count > 0 and messages[0].role is Role.SYSTEM)
+        at += int(count > at and messages[at].role is Role.USER and not is_summary(messages[at]))
+        self._head = at
+        """How many messages at the beginning always stay."""
+        self.begin = at + int(count > at and is_summary(messages[at]))
+        """Where the messages begin that can be replaced."""
+        turns = [index for index in range(self.begin, seen.turn_at + 1) if self._begins_turn(index)]
+        newest = max((index for index in range(count) if messages[index].role is Role.ASSISTANT), default=0)
+        steps = [
+            index
+            for index in range(max(self.begin, seen.turn_at + 1), newest + 1)
+            if messages[index].role is Role.ASSISTANT
+        ]
+        if not seen.is_open:
+            steps = [count]
+            turns = turns if keep_turns else []
+        self.cuts = [self.begin, *turns, *steps] if turns[:1] != [self.begin] else [*turns, *steps]
+        """The positions at which kept messages may begin, in order."""
+        whole = turns[-max(1, keep_turns) :] if len(turns) >= max(1, keep_turns) else []
+        self.preferred = whole[0] if whole else self.begin
+        """Where the newest turns begin, which stay if they can."""
+        if not seen.is_open and not keep_turns:
+            self.preferred = count
+
+    def _begins_turn(self, index: int) -> bool:
+        messages = self._seen.messages
+        if index == self._seen.turn_at:
+            return True
+        return messages[index].role is Role.USER and messages[index - 1].role is Role.ASSISTANT
+
+    def plan(self, cut: int, kept_steps: int) -> Plan:
+        """Return the plan whose kept messages begin at `cut`, and in which the newest steps keep their results."""
+        seen, messages = self._seen, self._seen.messages
+        is_whole = cut == self.begin
+        # What was recalled for the open turn goes last, when nothing else would make the prompt fit.
+        is_last = kept_steps == 0
+        old_blocks = [at for at in seen.recalled if at != seen.turn_at or not seen.is_open or is_last]
+        forgotten = [at for at in old_blocks if is_whole or at >= cut]
+        shortened = {
+            message.call_id: write_line(message, can_read=seen.can_read)
+            for message in self._old_results(cut, kept_steps)
+            if message.call_id is not None
+        }
+        if is_whole:
+            return Plan(shortened=shortened, forgotten=tuple(sorted(forgotten)))
+        asked_at = seen.turn_at if seen.is_open and self.begin <= seen.turn_at < cut else None
+        old = [messages[at] for at in range(self.begin, cut) if at != asked_at]
+        return Plan(
+            messages=cut,
+            head=tuple([self._forget_if(at, old_blocks) for at in range(self._head)]),
+            earlier=messages[self._head] if self.begin > self._head else None,
+            old=tuple(old),
+            asked=() if asked_at is None else (self._forget_if(asked_at, old_blocks),),
+            shortened=shortened,
+            forgotten=tuple(sorted(forgotten)),
+        )
+
+    def _forget_if(self, at: int, old_blocks: list[int]) -> Message:
+        message = self._seen.messages[at]
+        return forget(message, self._seen.recalled[at]) if at in old_blocks else message
+
+    def _old_results(self, cut: int, kept_steps: int) -> Iterator[Message]:
+        """Yield the results from `cut` on that are older than the newest steps, and not cut yet."""
+        messages = self._seen.messages
+        left = kept_steps
+        for at in range(len(messages) - 1, cut - 1, -1):
+            message = messages[at]
+            if message.tool_calls:
+                left -= 1
+            elif left <= 0 and message.role is Role.TOOL and _is_long(message):
+                yield message
+
+    def size(self, plan: Plan, cut: int, sizes: Sizes) -> float:
+        """Return the tokens of the prompt after `plan`."""
+        seen = self._seen
+        start = 0 if cut == self.begin else cut
+        total = sizes.tools + sum(seen.tokens[start:])
+        if start:
+            total += sum(seen.tokens[: self._head]) + sizes.summary
+            total += seen.tokens[seen.turn_at] if plan.asked else 0.0
+        for at in plan.forgotten:
+            total -= seen.tokens[at] * seen.recalled[at] / max(1, len(seen.messages[at].content))
+        if plan.shortened:
+            for at in range(start, len(seen.messages)):
+                line = plan.shortened.get(seen.messages[at].call_id or "")
+                if line is not None and seen.messages[at].role is Role.TOOL:
+                    total -= seen.tokens[at] - weigh(line)
+        return total
+
+
+def _is_long(message: Message) -> bool:
+    return bool(message.parts) or len(message.content) > _LEAST_CHARS
+
+
+def write_line(message: Message, *, can_read: bool) -> str:
+    """Return the line that stands for a result that was cut."""
+    line = f"[result of {message.name} cut: {len(message.content):,} characters"
+    if message.parts:
+        line += f" and {len(message.parts)} attached file{'s' * (len(message.parts) > 1)}"
+    return f'{line}; {NAME}("{message.call_id}") shows it]' if can_read else f"{line}]"

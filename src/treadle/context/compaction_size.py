@@ -1,0 +1,109 @@
+"""The sizes of a run's messages for a plan, and the event that a plan and its summary lead to."""
+
+from collections.abc import Sequence
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from treadle.context.compaction_plan import Plan, Seen, Sizes
+from treadle.context.compaction_summary import read_summary, write_summary
+from treadle.core import events as e
+from treadle.core.context import compact, find_room
+from treadle.core.state import State
+from treadle.core.tokens import weigh_message, weigh_tools
+from treadle.core.types import Completion, Message, Usage
+
+_SUMMARY_SHARE = 24
+_SUMMARY_TOKENS = (64, 1_000)
+"""The shortest and the longest limit of a summary."""
+_REFUSED_SHARE = 0.9
+
+
+class Measured(Struct, frozen=True):
+    """A run's context with its sizes."""
+
+    seen: Seen
+    sizes: Sizes
+    tokens: int
+    """The size of the prompt."""
+    room: int
+    """How many tokens it may have."""
+    ratio: float
+    """The factor by which estimates of tokens are corrected, from what the server counted."""
+
+
+class Summarised(Struct, frozen=True):
+    """The outcome of a request for a summary."""
+
+    text: str = ""
+    """The summary; empty if there is none."""
+    left_out: int = 0
+    """How many of the old messages are not in it."""
+    error: str | None = None
+    model: str | None = None
+    """The model that was asked; `None` if none was."""
+    usage: Usage | None = None
+    cost_usd: float | None = 0.0
+    sampled: Completion | None = None
+    """The answer, if its engine returned the ids of its tokens."""
+
+
+def measure(state: State, tokens: int, *, is_refused: bool) -> Measured:
+    """Return the sizes of a run's context. `tokens` is the size of the prompt.
+
+    If the server refused the prompt, or the window is not known, the room is a little less than the prompt.
+    """
+    # Imported here because it needs pydantic, and few runs are compacted.
+    from treadle.tools.read_result import is_reader
+
+    messages = tuple(state.messages)
+    weights = [weigh_message(message) for message in messages]
+    tools = state.context.tools_tokens or weigh_tools(state.tools)
+    ratio = tokens / max(1.0, tools + sum(weights))
+    room = find_room(state)
+    if room is None or is_refused:
+        room = min(int(tokens * _REFUSED_SHARE), room or tokens)
+    policy = state.policy
+    share = 1.0 if policy.compact_at is None else policy.compact_at
+    goal, most = policy.compact_to * room, share * room
+    low, high = _SUMMARY_TOKENS
+    seen = Seen(
+        messages,
+        [ratio * weight for weight in weights],
+        state.context.turn_at,
+        state.is_turn_open,
+        state.context.recalled,
+        any([is_reader(tool) for tool in state.tools]),
+    )
+    summary = min(high, max(low, room / _SUMMARY_SHARE))
+    return Measured(
+        seen, Sizes(ratio * tools, goal, (goal + most) / 2, most, summary), tokens, max(1, room), ratio
+    )
+
+
+def make_event(measured: Measured, plan: Plan, reason: str, summarised: Summarised) -> e.ContextCompacted:
+    """Return the event of a compaction. Without a summary, the earlier one stays, and old messages are dropped."""
+    replacement: Sequence[Message] = ()
+    dropped = 0
+    if plan.messages:
+        text, left_out = read_summary(plan.earlier)
+        dropped = summarised.left_out if summarised.text else len(plan.old)
+        note = write_summary(summarised.text or text, left_out + dropped)
+        replacement = (*plan.head, note, *plan.asked)
+    event = e.ContextCompacted(
+        messages=plan.messages,
+        replacement=tuple(replacement),
+        usage=summarised.usage,
+        shortened=plan.shortened,
+        forgotten=plan.forgotten,
+        dropped=dropped,
+        reason=reason,
+        tokens_before=measured.tokens,
+        model=summarised.model,
+        cost_usd=summarised.cost_usd,
+        error=summarised.error,
+        sampled=summarised.sampled,
+    )
+    after = compact(tuple(measured.seen.messages), event, measured.seen.recalled)
+    size = measured.sizes.tools + measured.ratio * sum([weigh_message(message) for message in after])
+    return replace(event, tokens_after=int(size) + 1)

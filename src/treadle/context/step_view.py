@@ -1,0 +1,179 @@
+"""What the model saw at a step of a run, and what of the transcript was left out, read from the run's events."""
+
+from collections.abc import Sequence
+
+from msgspec import Struct
+
+from treadle.context.compaction_summary import is_summary
+from treadle.core import events as e
+from treadle.core.context import find_kept, find_room
+from treadle.core.errors import ConfigError
+from treadle.core.state import State, advance
+from treadle.core.tokens import weigh_message, weigh_tools
+from treadle.core.types import Message, Usage, Window
+
+
+class SeenMessage(Struct, frozen=True, omit_defaults=True):
+    """A message as the model saw it."""
+
+    message: Message
+    tokens: int
+    """The estimated size."""
+    number: int | None = None
+    """The position in the whole transcript, from 1; `None` for a summary."""
+    is_summary: bool = False
+    is_cut: bool = False
+    """True if the model saw only a line in place of the result."""
+    recalled_chars: int = 0
+    """How many characters of recalled memories the message begins with."""
+
+
+class LeftOut(Struct, frozen=True, omit_defaults=True):
+    """A message of the transcript that the model did not see, or of which it saw less."""
+
+    message: Message
+    number: int
+    """The position in the whole transcript, from 1."""
+    tokens: int
+    """The estimated size of what was left out."""
+    why: str
+    """`summarised`, `dropped`, `cut` (a result) or `forgotten` (recalled memories)."""
+    seq: int
+    """The number of the event that left it out."""
+
+
+class View(Struct, frozen=True, omit_defaults=True):
+    """What the model saw at one step."""
+
+    step: int
+    seq: int
+    """The number of the event that started the inference."""
+    model: str | None
+    messages: tuple[SeenMessage, ...]
+    tools: tuple[str, ...]
+    """The names of the tools that were offered."""
+    tools_tokens: int
+    """The estimated size of their definitions."""
+    tokens: int
+    """The size of the prompt: as the server counted it, or as it was estimated before."""
+    is_counted: bool
+    """True if the server counted `tokens`."""
+    usage: Usage | None
+    """What the server counted; `None` if it did not, or gave no answer."""
+    window: Window | None
+    room: int | None
+    """How many tokens the prompt could have; `None` if that was not known."""
+    left_out: tuple[LeftOut, ...]
+
+
+def view_step(events: Sequence[e.Event], step: int) -> View:
+    """Return what the model saw at `step`, in the newest attempt at it. Raises: `ConfigError` if there is none."""
+    asked = [
+        event for event in events if isinstance(event.body, e.InferenceStarted) and event.body.step == step
+    ]
+    if not asked:
+        last = max(
+            (event.body.step for event in events if isinstance(event.body, e.InferenceStarted)), default=0
+        )
+        raise ConfigError(
+            f"the run has no step {step}; its steps are 1 to {last}" if last else "the run has no steps"
+        )
+    start = asked[-1].body
+    assert isinstance(start, e.InferenceStarted)
+    reader = _Reader()
+    for event in events[: asked[-1].seq]:
+        reader.take(event)
+    done = next(
+        (
+            event.body
+            for event in events[asked[-1].seq :]
+            if isinstance(event.body, e.InferenceCompleted) and event.body.step == step
+        ),
+        None,
+    )
+    return reader.view(start, asked[-1].seq, None if done is None else done.completion.usage)
+
+
+class _Reader:
+    """A fold of events that knows which message of the transcript each message that the model sees is."""
+
+    def __init__(self) -> None:
+        self._state = State()
+        self._numbers: list[int | None] = []
+        """The position in the transcript of each message that the model sees; `None` for a summary."""
+        self._gone: dict[int, LeftOut] = {}
+
+    def take(self, event: e.Event) -> None:
+        """Take the next event."""
+        state, body = self._state, event.body
+        if isinstance(body, e.ContextCompacted):
+            self._compact(event.seq, body)
+            advance(state, body)
+            return
+        known = len(state.transcript)
+        advance(state, body)
+        self._numbers += range(known + 1, len(state.transcript) + 1)
+
+    def _compact(self, seq: int, body: e.ContextCompacted) -> None:
+        seen = list(self._state.messages)
+        kept: list[int | None] = [None] * len(body.replacement)
+        old: list[tuple[Message, int | None]] = []
+        for at, number in enumerate(self._numbers[: body.messages]):
+            place, _ = find_kept(seen[at], self._state.context.recalled.get(at, 0), body.replacement)
+            if place is not None and kept[place] is None:
+                kept[place] = number
+            elif number is not None:
+                old.append((seen[at], number))
+        for index, (message, number) in enumerate(old):
+            self._leave_out(message, number, "dropped" if index < body.dropped else "summarised", seq)
+        rest = list(enumerate(zip(seen, self._numbers, strict=True)))[body.messages :]
+        for at, (message, number) in rest:
+            if message.call_id in body.shortened:
+                self._leave_out(message, number, "cut", seq)
+            elif at in body.forgotten:
+                self._leave_out(message, number, "forgotten", seq)
+        self._numbers = [*kept, *self._numbers[body.messages :]]
+
+    def _leave_out(self, message: Message, number: int | None, why: str, seq: int) -> None:
+        if number is not None:
+            whole = self._state.transcript[number - 1]
+            self._gone[number] = LeftOut(whole, number, self._size(whole), why, seq)
+
+    def _size(self, message: Message) -> int:
+        return int(weigh_message(message) * self._state.context.rate)
+
+    def view(self, start: e.InferenceStarted, seq: int, usage: Usage | None) -> View:
+        """Return the view at the inference that `start` began."""
+        state = self._state
+        lines = {item.message.call_id for item in self._gone.values() if item.why == "cut"}
+        messages = tuple(
+            [
+                SeenMessage(
+                    message,
+                    self._size(message),
+                    number,
+                    is_summary(message),
+                    message.call_id is not None and message.call_id in lines,
+                    state.context.recalled.get(at, 0),
+                )
+                for at, (message, number) in enumerate(zip(state.messages, self._numbers, strict=True))
+            ]
+        )
+        tools = state.tools if start.has_tools else ()
+        tools_tokens = int(weigh_tools(tools) * state.context.rate)
+        guessed = tools_tokens + sum([item.tokens for item in messages])
+        counted = usage.input_tokens if usage is not None else 0
+        return View(
+            step=start.step,
+            seq=seq,
+            model=start.model,
+            messages=messages,
+            tools=tuple([tool.name for tool in tools]),
+            tools_tokens=tools_tokens,
+            tokens=counted or guessed,
+            is_counted=counted > 0,
+            usage=usage,
+            window=state.window,
+            room=find_room(state),
+            left_out=tuple([self._gone[number] for number in sorted(self._gone)]),
+        )

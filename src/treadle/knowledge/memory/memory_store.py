@@ -1,0 +1,472 @@
+"""The memories of a namespace in SQLite: writing, versions, the audit trail and forgetting.
+
+A write is one transaction with its audit record, which has the idempotency key. So a write that is repeated after a
+crash finds its key, or finds nothing of the first attempt.
+"""
+
+import heapq
+import sqlite3
+from collections.abc import Collection, Mapping, Sequence
+
+import msgspec
+
+from treadle.core.errors import ConfigError, MemoryRefusedError
+from treadle.knowledge.memory import vectors as v
+from treadle.knowledge.memory.forgetting import decay, find_refusal, strengthened, weigh
+from treadle.knowledge.memory.fulltext import Frequencies, find_same, index_form, search_words
+from treadle.knowledge.memory.protocol import (
+    AuditRecord,
+    Author,
+    Draft,
+    Entry,
+    Hit,
+    Outcome,
+    Store,
+    Vector,
+    Written,
+)
+from treadle.knowledge.memory.tables import (
+    AUDIT,
+    CONTENT,
+    ENTRY,
+    PLACES,
+    SPACE_BITS,
+    Database,
+    check_text,
+    digest_of,
+    read_audit,
+    read_entry,
+    read_id,
+    read_version,
+    write_content,
+)
+
+_FUSION = 60
+"""The constant of reciprocal rank fusion. Source: Cormack, Clarke and Buettcher, SIGIR 2009."""
+_FOUND = 30
+"""How many entries each way of searching finds before their ranks are fused."""
+
+
+class SqliteMemory:
+    """The `MemoryStore` of journals in SQLite files and in memory."""
+
+    def __init__(self, database: Database, persona: str, user: str) -> None:
+        self._database = database
+        self._names = (persona, user)
+        self._key = 0
+        """The namespace's row; 0 as long as it has none."""
+        self._frequencies = Frequencies()
+        self._indexes: dict[int, v.VectorIndex] = {}
+
+    def write(self, draft: Draft, at: float, replaces: str | None = None) -> Written:
+        """See `MemoryStore.write`."""
+        text = check_text(draft.text)
+        draft = msgspec.structs.replace(draft, text=text)
+        refusal = find_refusal(draft)
+        with self._database.writing() as db:
+            space = self._space(db, is_made=True)
+            if (before := self._find_write(db, space, draft)) is not None:
+                action, row, reason = before
+                if action != "refused":
+                    return Written(Outcome.REPEATED, None if row is None else self._read(db, row))
+                refusal = reason or "the policy refused it before"
+            elif refusal is not None:
+                self._record(db, draft, "refused", at, reason=refusal)
+            elif replaces is not None:
+                return self._replace(
+                    db, self._find_row(db, replaces, draft.store), draft, at, Outcome.CHANGED
+                )
+            else:
+                return self._add(db, draft, at)
+        raise MemoryRefusedError(f"nothing was remembered: {refusal}")
+
+    def get(self, entry_id: str) -> Entry | None:
+        """See `MemoryStore.get`."""
+        with self._database.reading() as db:
+            row = self._row_of(db, entry_id)
+            return None if row is None else self._read(db, row)
+
+    def entries(
+        self, stores: Collection[Store] = (), limit: int | None = None, *, newest_first: bool = False
+    ) -> list[Entry]:
+        """See `MemoryStore.entries`."""
+        condition = f"AND store IN ({','.join('?' * len(stores))})" if stores else ""
+        with self._database.reading() as db:
+            rows = db.execute(
+                f"SELECT {ENTRY} FROM memory_entries WHERE id BETWEEN ? AND ? {condition} "
+                f"ORDER BY id {'DESC' if newest_first else 'ASC'} LIMIT ?",
+                (*self._space(db), *stores, -1 if limit is None else limit),
+            ).fetchall()
+        return [read_entry(row) for row in rows]
+
+    def owners(self) -> list[tuple[str, str]]:
+        """See `MemoryStore.owners`."""
+        with self._database.reading() as db:
+            return db.execute(
+                "SELECT persona, user FROM memory_spaces AS space WHERE EXISTS (SELECT 1 FROM memory_entries "
+                "WHERE id BETWEEN space.id << ? AND (space.id + 1 << ?) - 1) ORDER BY id",
+                (SPACE_BITS, SPACE_BITS),
+            ).fetchall()
+
+    def history(self, entry_id: str) -> Sequence[Entry]:
+        """See `MemoryStore.history`."""
+        with self._database.reading() as db:
+            row = self._row_of(db, entry_id)
+            newest = None if row is None else self._read(db, row)
+            if newest is None:
+                return []
+            older = db.execute(
+                f"SELECT version, {CONTENT} FROM memory_versions WHERE entry=? ORDER BY version", (row,)
+            ).fetchall()
+        return [*[read_version(newest, version, content) for version, *content in older], newest]
+
+    def rollback(self, entry_id: str, version: int, draft: Draft, at: float) -> Entry:
+        """See `MemoryStore.rollback`."""
+        old = next((entry for entry in self.history(entry_id) if entry.version == version), None)
+        if old is None:
+            raise ConfigError(
+                f"there is no version {version} of the memory {entry_id!r}; `treadle memory history` lists them"
+            )
+        back = msgspec.structs.replace(
+            draft, store=old.store, text=old.text, epistemic=old.epistemic, metadata=old.metadata
+        )
+        refusal = find_refusal(back)
+        with self._database.writing() as db:
+            row = self._find_row(db, entry_id, old.store)
+            if refusal is None:
+                made = self._replace(db, row, back, at, Outcome.CHANGED, action="rolled_back").entry
+                assert made is not None
+                return made
+            self._record(db, back, "refused", at, row=row, reason=refusal)
+        raise MemoryRefusedError(f"nothing was changed: {refusal}")
+
+    def forget(self, entry_id: str, author: Author, at: float) -> bool:
+        """See `MemoryStore.forget`."""
+        with self._database.writing() as db:
+            row = self._row_of(db, entry_id)
+            entry = None if row is None else self._read(db, row)
+            if entry is None or row is None:
+                return False
+            draft = Draft(store=entry.store, text="", author=author)
+            is_refused = author is Author.PERSONA_SELF
+            if is_refused:
+                self._record(db, draft, "refused", at, row=row, reason="persona_self may not forget")
+            else:
+                self._delete(db, row)
+                self._record(db, draft, "forgotten", at, row=row)
+        if is_refused:
+            raise MemoryRefusedError(f"the memory {entry_id!r} was kept: persona_self may not forget")
+        self._database.purge()
+        return True
+
+    def replace_document(self, source: str, digest: str, pieces: Sequence[Draft], at: float) -> bool:
+        """See `MemoryStore.replace_document`."""
+        with self._database.writing() as db:
+            space = self._space(db, is_made=True)
+            sql = "SELECT id, metadata FROM memory_entries WHERE store=? AND id BETWEEN ? AND ?"
+            rows = db.execute(sql, (Store.DOCUMENTS, *space)).fetchall()
+            known = [(row, msgspec.json.decode(metadata or "{}")) for row, metadata in rows]
+            own = [(row, metadata) for row, metadata in known if metadata.get("source") == source]
+            if own and own[0][1].get("digest") == digest:
+                return False
+            for row, _ in own:
+                self._delete(db, row)
+                self._record(
+                    db, Draft(store=Store.DOCUMENTS, text="", author=Author.FILE), "forgotten", at, row=row
+                )
+            for piece in pieces:
+                metadata = piece.metadata | {"source": source, "digest": digest}
+                self._add(db, msgspec.structs.replace(piece, metadata=metadata), at)
+        if own:
+            self._database.purge()
+        return True
+
+    def audit(self, entry_id: str | None = None, limit: int | None = None) -> Sequence[AuditRecord]:
+        """See `MemoryStore.audit`."""
+        with self._database.reading() as db:
+            low, _ = self._space(db)
+            values: list[object] = [low >> SPACE_BITS]
+            condition = "space=?"
+            if entry_id is not None:
+                condition, values = f"{condition} AND entry=?", [*values, read_id(entry_id, low)]
+            rows = db.execute(
+                f"SELECT {AUDIT} FROM memory_audit WHERE {condition} ORDER BY id DESC LIMIT ?",
+                (*values, -1 if limit is None else limit),
+            ).fetchall()
+        return [read_audit(row) for row in rows]
+
+    def search(
+        self,
+        text: str,
+        at: float,
+        *,
+        stores: Collection[Store] = (),
+        limit: int = 10,
+        vector: Vector | None = None,
+    ) -> Sequence[Hit]:
+        """See `MemoryStore.search`. The ranks of both searches are fused, and faded episodes count less."""
+        with self._database.reading() as db:
+            space = self._space(db)
+            scores: dict[int, float] = {}
+            for ranking in self._rank(db, space, text, stores, vector):
+                for rank, (row, _) in enumerate(ranking, 1):
+                    scores[row] = scores.get(row, 0.0) + 1 / (_FUSION + rank)
+            sql = f"SELECT id, store, strength, used_at FROM memory_entries WHERE id IN ({_list(scores)})"
+            for row, store, strength, used_at in db.execute(sql):
+                if store == Store.EPISODIC:
+                    scores[row] = weigh(scores[row], decay(strength, at - used_at))
+            best = heapq.nlargest(limit, scores, key=scores.__getitem__)
+            entries = dict(self._read_all(db, best))
+        return [Hit(entries[row], scores[row]) for row in best if row in entries]
+
+    def _rank(
+        self,
+        db: sqlite3.Connection,
+        space: tuple[int, int],
+        text: str,
+        stores: Collection[Store],
+        vector: Vector | None,
+    ) -> list[list[tuple[int, float]]]:
+        """Return the entries ranked by words and, with a vector, by meaning. Both rank what either finds."""
+        model = None if vector is None else v.check_numbers(db, vector.model, len(vector.values))
+        if vector is None or model is None:
+            return [search_words(db, self._frequencies, space, text, stores, _FOUND)]
+        index = self._indexes.setdefault(model, v.VectorIndex(space, model))
+        near = index.search(db, vector.values, stores, _FOUND)
+        rows = {row for row, _ in near}
+        words = search_words(db, self._frequencies, space, text, stores, _FOUND + len(rows), rows)
+        more = index.compare(db, vector.values, [row for row, _ in words if row not in rows])
+        return [words, sorted([*near, *more], key=lambda item: -item[1])]
+
+    def strengthen(self, entry_ids: Collection[str], turn_key: str, at: float) -> None:
+        """See `MemoryStore.strengthen`."""
+        episodes = [item for item in entry_ids if item.startswith(f"{Store.EPISODIC}-")]
+        if not episodes:
+            return
+        with self._database.writing() as db:
+            low = self._space(db)[0]
+            put = "INSERT OR IGNORE INTO memory_recalls VALUES(?,?)"
+            if not db.execute(put, (low >> SPACE_BITS, turn_key)).rowcount:
+                return
+            for row in [read_id(item, low) for item in episodes]:
+                self._strengthen(db, row, at)
+
+    def missing_vectors(self, model: str, limit: int) -> Sequence[tuple[str, str]]:
+        """See `MemoryStore.missing_vectors`."""
+        found: list[tuple[str, str]] = []
+        with self._database.writing() as db:
+            low, _ = self._space(db)
+            key, mark = self._mark(db, model, low)
+            while not found:
+                rows = db.execute(
+                    "SELECT id, entry FROM memory_audit WHERE id > ? AND space=? ORDER BY id LIMIT ?",
+                    (mark, low >> SPACE_BITS, limit),
+                ).fetchall()
+                if not rows:
+                    break
+                for row, entry in self._read_all(db, {row for _, row in rows if row is not None}):
+                    if not self._has_vector(db, row, entry, key):
+                        found.append((entry.entry_id, entry.text))
+                mark = rows[-1][0]
+                if not found and key is not None:
+                    put = "INSERT OR REPLACE INTO memory_marks VALUES(?,?,?)"
+                    db.execute(put, (low >> SPACE_BITS, key, mark))
+        return found
+
+    def put_vectors(self, model: str, vectors: Mapping[str, Sequence[float]]) -> None:
+        """See `MemoryStore.put_vectors`."""
+        lengths = {len(values) for values in vectors.values()}
+        if not lengths:
+            return
+        if len(lengths) > 1:
+            raise ConfigError(f"the embeddings of {model!r} differ in length: {sorted(lengths)}")
+        with self._database.writing() as db:
+            low, _ = self._space(db)
+            numbers = lengths.pop()
+            key = v.check_numbers(db, model, numbers)
+            if key is None:
+                put = "INSERT INTO memory_models(name, numbers) VALUES(?,?)"
+                key = db.execute(put, (model, numbers)).lastrowid
+                assert key is not None
+            for row, entry in self._read_all(db, [read_id(item, low) for item in vectors]):
+                values = v.normalize(vectors[entry.entry_id])
+                v.put_vector(
+                    db,
+                    row,
+                    entry.store,
+                    digest_of(entry.text),
+                    key,
+                    v.pack_vector(values),
+                    v.pack_code(values),
+                )
+
+    def drop_vectors(self, model: str) -> None:
+        """See `MemoryStore.drop_vectors`."""
+        with self._database.writing() as db:
+            row = db.execute("SELECT id FROM memory_models WHERE name=?", (model,)).fetchone()
+            for table in ("memory_vectors", "memory_codes", "memory_marks"):
+                db.execute(f"DELETE FROM {table} WHERE model=?", row or (0,))
+            db.execute("DELETE FROM memory_models WHERE name=?", (model,))
+        self._indexes.clear()
+
+    def _add(self, db: sqlite3.Connection, draft: Draft, at: float) -> Written:
+        space = self._space(db)
+        if draft.store is not Store.DOCUMENTS:
+            same = find_same(db, self._frequencies, space, draft.text, draft.store)
+            kept = None if same is None else self._read(db, same)
+            if same is not None and kept is not None and kept.epistemic == draft.epistemic:
+                self._strengthen(db, same, at, merged=1)
+                self._record(db, draft, "merged", at, row=same, version=kept.version)
+                return Written(Outcome.MERGED, self._read(db, same))
+        key = space[0] >> SPACE_BITS
+        number = db.execute("SELECT next FROM memory_spaces WHERE id=?", (key,)).fetchone()[0]
+        db.execute("UPDATE memory_spaces SET next=next+1 WHERE id=?", (key,))
+        row = space[0] + number
+        db.execute(
+            f"INSERT INTO memory_entries({ENTRY}) VALUES(?,?,1,?,1.0,?,0,{PLACES})",
+            (row, draft.store, at, at, *write_content(draft, at)),
+        )
+        db.execute("INSERT INTO memory_text(rowid, stems) VALUES(?,?)", (row, _index_form(draft)))
+        self._record(db, draft, "added", at, row=row, version=1)
+        return Written(Outcome.ADDED, self._read(db, row))
+
+    def _replace(
+        self,
+        db: sqlite3.Connection,
+        row: int,
+        draft: Draft,
+        at: float,
+        outcome: Outcome,
+        action: str = "changed",
+    ) -> Written:
+        """Write the next version of an entry."""
+        db.execute(
+            f"INSERT INTO memory_versions(entry, version, {CONTENT}) "
+            f"SELECT id, version, {CONTENT} FROM memory_entries WHERE id=?",
+            (row,),
+        )
+        db.execute(
+            f"UPDATE memory_entries SET version=version+1, used_at=?, ({CONTENT}) = ({PLACES}) WHERE id=?",
+            (at, *write_content(draft, at), row),
+        )
+        db.execute("UPDATE memory_text SET stems=? WHERE rowid=?", (_index_form(draft), row))
+        v.drop_vectors(db, row)
+        made = self._read(db, row)
+        assert made is not None
+        self._record(db, draft, action, at, row=row, version=made.version)
+        return Written(outcome, made)
+
+    def _delete(self, db: sqlite3.Connection, row: int) -> None:
+        db.execute("DELETE FROM memory_entries WHERE id=?", (row,))
+        db.execute("DELETE FROM memory_versions WHERE entry=?", (row,))
+        db.execute("DELETE FROM memory_text WHERE rowid=?", (row,))
+        v.drop_vectors(db, row)
+        db.execute("UPDATE memory_audit SET reason=NULL WHERE entry=?", (row,))
+
+    def _strengthen(self, db: sqlite3.Connection, row: int, at: float, merged: int = 0) -> None:
+        found = db.execute("SELECT strength FROM memory_entries WHERE id=?", (row,)).fetchone()
+        if found is not None:
+            db.execute(
+                "UPDATE memory_entries SET strength=?, used_at=max(used_at, ?), merged=merged+? WHERE id=?",
+                (strengthened(found[0]), at, merged, row),
+            )
+
+    def _record(
+        self,
+        db: sqlite3.Connection,
+        draft: Draft,
+        action: str,
+        at: float,
+        *,
+        row: int | None = None,
+        version: int | None = None,
+        reason: str | None = None,
+    ) -> None:
+        space = self._space(db)[0] >> SPACE_BITS
+        place = (draft.store, draft.author, row, version, draft.key, draft.run_id, draft.turn)
+        db.execute(
+            f"INSERT INTO memory_audit(space, {AUDIT.removeprefix('id, ')}) VALUES({','.join('?' * 11)})",
+            (space, at, action, *place, reason or draft.reason),
+        )
+
+    def _find_write(
+        self, db: sqlite3.Connection, space: tuple[int, int], draft: Draft
+    ) -> tuple[str, int | None, str | None] | None:
+        """Return what an earlier write with the same key did; `None` if there was none."""
+        if draft.key is None:
+            return None
+        sql = "SELECT action, entry, reason FROM memory_audit WHERE space=? AND key=?"
+        row = db.execute(sql, (space[0] >> SPACE_BITS, draft.key)).fetchone()
+        return None if row is None else (row[0], row[1], row[2])
+
+    def _space(self, db: sqlite3.Connection, *, is_made: bool = False) -> tuple[int, int]:
+        """Return the first and the last number of the namespace's rows; of an empty range if it has none."""
+        key = self._key or self._find_space(db)
+        if is_made and not key:
+            db.execute("INSERT INTO memory_spaces(persona, user, next) VALUES(?,?,1)", self._names)
+            key = self._find_space(db)
+        if not db.in_transaction:  # else it may be rolled back
+            self._key = key
+        low = key << SPACE_BITS
+        return (low, low + (1 << SPACE_BITS) - 1) if key else (0, -1)
+
+    def _find_space(self, db: sqlite3.Connection) -> int:
+        row = db.execute("SELECT id FROM memory_spaces WHERE persona=? AND user=?", self._names).fetchone()
+        return 0 if row is None else int(row[0])
+
+    def _row_of(self, db: sqlite3.Connection, entry_id: str) -> int | None:
+        row = read_id(entry_id, self._space(db)[0])
+        sql = "SELECT 1 FROM memory_entries WHERE id=? AND store=?"
+        found = db.execute(sql, (row, entry_id.rpartition("-")[0])).fetchone()
+        return row if found else None
+
+    def _find_row(self, db: sqlite3.Connection, entry_id: str, store: Store) -> int:
+        row = self._row_of(db, entry_id)
+        if row is None or entry_id.rpartition("-")[0] != store:
+            raise ConfigError(
+                f"there is no memory {entry_id!r} in the store {store.value!r} of this persona and user"
+            )
+        return row
+
+    def _read(self, db: sqlite3.Connection, row: int) -> Entry | None:
+        found = db.execute(f"SELECT {ENTRY} FROM memory_entries WHERE id=?", (row,)).fetchone()
+        return None if found is None else read_entry(found)
+
+    def _read_all(self, db: sqlite3.Connection, rows: Collection[int]) -> list[tuple[int, Entry]]:
+        sql = f"SELECT {ENTRY} FROM memory_entries WHERE id IN ({_list(rows)})"
+        return [(row[0], read_entry(row)) for row in db.execute(sql)]
+
+    def _mark(self, db: sqlite3.Connection, model: str, low: int) -> tuple[int | None, int]:
+        """Return the row of a model, and the last audit record that needs no embedding any more."""
+        row = db.execute("SELECT id FROM memory_models WHERE name=?", (model,)).fetchone()
+        if row is None:
+            return None, 0
+        sql = "SELECT audit FROM memory_marks WHERE space=? AND model=?"
+        mark = db.execute(sql, (low >> SPACE_BITS, row[0])).fetchone()
+        return row[0], 0 if mark is None else mark[0]
+
+    def _has_vector(self, db: sqlite3.Connection, row: int, entry: Entry, key: int | None) -> bool:
+        """Return whether an entry has an embedding. One of the same text is taken over."""
+        if key is None:
+            return False
+        if db.execute("SELECT 1 FROM memory_vectors WHERE entry=? AND model=?", (row, key)).fetchone():
+            return True
+        same = db.execute(
+            "SELECT vector, code FROM memory_vectors JOIN memory_codes USING(id) "
+            "WHERE digest=? AND memory_vectors.model=? LIMIT 1",
+            (digest_of(entry.text), key),
+        ).fetchone()
+        if same is not None:
+            v.put_vector(db, row, entry.store, digest_of(entry.text), key, *same)
+        return same is not None
+
+
+def _index_form(draft: Draft) -> str:
+    """Return what the index holds of a memory: its words and those of its title and place, if it has them."""
+    return index_form(
+        " ".join([draft.metadata.get("title", ""), draft.metadata.get("place", ""), draft.text])
+    )
+
+
+def _list(rows: Collection[int]) -> str:
+    return ",".join(map(str, rows))

@@ -1,0 +1,393 @@
+"""MCP servers as toolsets: `MCPServer` is one, `MCPServers` are several."""
+
+import asyncio
+import contextlib
+import re
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from typing import Any, Self
+
+from msgspec.structs import replace
+
+from treadle.core.errors import ConfigError, ToolError
+from treadle.core.spec import PartSpec
+from treadle.core.types import Effect, Json, ToolSpec
+from treadle.tools.context import ToolContext
+from treadle.tools.mcp.connection import SESSIONS
+from treadle.tools.mcp.elicitation import Elicitations
+from treadle.tools.mcp.failure import UnreachableError
+from treadle.tools.mcp.link import Link
+from treadle.tools.mcp.target import Target, make_part, name_of_command, name_of_url, safe_name, write_entry
+from treadle.tools.mcp.translation import effect_of, hide_in_output, make_output_check, to_output
+from treadle.tools.protocol import Tool, ToolOutput
+from treadle.tools.schema.validation import ArgumentChecker
+
+TIMEOUT_SECONDS = 120.0
+START_TIMEOUT_SECONDS = 60.0
+_HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+
+
+class MCPServer:
+    """One MCP server: a command to start, a URL, or an SDK server object in this process.
+
+    It is connected when its tools are first requested, and connected again after it has ended. By default one
+    session serves all runs. With `per_run` each run has its own session, and its own process if the server is a
+    command.
+    """
+
+    def __init__(
+        self,
+        where: Any = None,
+        *,
+        command: str | None = None,
+        url: str | None = None,
+        server: Any = None,
+        args: Sequence[str] = (),
+        env: Mapping[str, str] | None = None,
+        headers: Mapping[str, str] | None = None,
+        cwd: str | None = None,
+        name: str | None = None,
+        transport: str | None = None,
+        per_run: bool = False,
+        timeout_seconds: float | None = TIMEOUT_SECONDS,
+        start_timeout_seconds: float = START_TIMEOUT_SECONDS,
+        effects: Mapping[str, Effect | str] | None = None,
+        may_differ: Mapping[str, Sequence[str]] | None = None,
+        secrets: Sequence[str] = (),
+    ) -> None:
+        """Describe a server. `where` is a command, a URL or a server object, as are `command`, `url` and `server`.
+
+        A URL uses Streamable HTTP, or the older transport with `transport="sse"`. A command's environment is
+        `env` and a few variables of this process, such as PATH and HOME. `timeout_seconds` limits one call.
+        `effects` and `may_differ` (see `ToolSpec.may_differ`) map the server's names of tools to values that the
+        server does not give, or gives wrongly. `secrets` are further texts that no message may contain, besides
+        the values of `env` and `headers`. Raises: `ConfigError`.
+        """
+        if isinstance(where, str):
+            command, url = (command, where) if re.match("https?://", where) else (where, url)
+        elif where is not None:
+            server = where
+        if sum(item is not None for item in (command, url, server)) != 1:
+            raise ConfigError("an MCP server needs either a command, a url or a server in this process")
+        self.name = name or _name_of(command, args, url, server)
+        self.target = Target(
+            self.name,
+            command,
+            _check_texts(args, self.name, "args"),
+            _check_env(env or {}, self.name),
+            cwd,
+            url,
+            _check_headers(headers or {}, self.name),
+            _choose_transport(self.name, command, url, transport),
+            server,
+            start_timeout_seconds,
+            tuple(secrets),
+        )
+        if timeout_seconds is not None:
+            _check_seconds(self.name, "timeout_seconds", timeout_seconds)
+        _check_seconds(self.name, "start_timeout_seconds", start_timeout_seconds)
+        self.timeout_seconds = timeout_seconds
+        self.is_per_run = per_run
+        self.effects = {key: _to_effect(value, self.name, key) for key, value in (effects or {}).items()}
+        self.may_differ = {key: tuple(value) for key, value in (may_differ or {}).items()}
+        self.source: dict[str, Json] | None = None
+        """The entry of `mcpServers` that this server was read from. `None`: it was described in a program."""
+        self._link = Link(self.target)
+        self._mask = self.target.result_mask()
+        self._tools: tuple[MCPTool, ...] | None = None
+
+    def tools(self) -> "tuple[MCPTool, ...]":
+        """Return the server's tools. The first call connects, which blocks. Raises: `ConfigError`."""
+        if self._tools is None:
+            SESSIONS.run(self.open())
+        assert self._tools is not None
+        return self._tools
+
+    async def open(self) -> Self:
+        """Connect without blocking, so that `tools` does not block. Raises: `ConfigError`."""
+        if self._tools is None:
+            try:
+                self._tools = await SESSIONS.hop(self._list())
+            except UnreachableError as error:
+                raise ConfigError(str(error)) from error
+        return self
+
+    def close(self) -> None:
+        """End the shared session and its process. A later call starts them again. Idempotent."""
+        SESSIONS.run(self._link.close())
+
+    async def aclose(self) -> None:
+        """End the shared session and its process without blocking."""
+        await SESSIONS.hop(self._link.close())
+
+    def __enter__(self) -> Self:
+        self.tools()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    async def __aenter__(self) -> Self:
+        return await self.open()
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.aclose()
+
+    @property
+    def entry(self) -> dict[str, Json] | str:
+        """The server as an entry of `mcpServers`, or the reason why it cannot be written as one."""
+        if self.source is not None:
+            return self.source
+        options: dict[str, Json] = {"perRun": True} if self.is_per_run else {}
+        if self.timeout_seconds != TIMEOUT_SECONDS:
+            options["timeout"] = self.timeout_seconds
+        if self.target.start_timeout_seconds != START_TIMEOUT_SECONDS:
+            options["startTimeout"] = self.target.start_timeout_seconds
+        if self.effects:
+            options["effects"] = {name: effect.value for name, effect in self.effects.items()}
+        if self.may_differ:
+            options["mayDiffer"] = {name: list(rules) for name, rules in self.may_differ.items()}
+        return write_entry(self.target, options)
+
+    @property
+    def part(self) -> PartSpec:
+        """The toolset by name and settings, without secrets."""
+        return make_part({self.name: self.entry})
+
+    def __repr__(self) -> str:
+        return f"<MCP server {self.name!r}>"
+
+    async def call(self, tool: "MCPTool", arguments: dict[str, Json], context: ToolContext) -> ToolOutput:
+        """Call one of the server's tools for a run. Raises: `ToolError`."""
+        link = self._link
+        if self.is_per_run:
+            link = await context.scope.get((self, "mcp"), self._own_link)
+
+        async def report(done: float, total: float | None, message: str | None) -> None:
+            amount = f"{done:g}" if total is None else f"{done:g}/{total:g}"
+            context.progress(f"{amount} {message}" if message else amount)
+
+        elicitations = Elicitations(self.name, context, self._mask)
+        calling = link.call(
+            tool.remote_name,
+            arguments,
+            context.idempotency_key,
+            # Without a listener, the server need not report progress.
+            report if context.is_heard else None,
+            elicitations.ask,
+            can_repeat=tool.spec.effect is not Effect.ONCE,
+        )
+        try:
+            result = await elicitations.run(SESSIONS.hop(calling))
+        except ToolError:
+            raise
+        except BaseException:
+            # The call was cancelled, or its question is answered later.
+            SESSIONS.loop.call_soon_threadsafe(link.suspect)
+            raise
+        return hide_in_output(to_output(result, tool.is_output_valid), self._mask)
+
+    async def _list(self) -> "tuple[MCPTool, ...]":
+        try:
+            await self._link.get()
+            listing = {item.name: item for item in reversed(self._link.listing)}
+            unknown = (self.effects.keys() | self.may_differ.keys()) - listing.keys()
+            if unknown:
+                known = ", ".join(reversed(listing)) or "none"
+                raise UnreachableError(
+                    f"the MCP server {self.name!r} has no tool {min(unknown)!r}; its tools are: {known}"
+                )
+            tools: dict[str, MCPTool] = {}
+            for item in reversed(listing.values()):
+                name = safe_name(item.name)
+                while name in tools:
+                    name = safe_name(f"{name}_")
+                tools[name] = MCPTool(self, item, name)
+        except BaseException:
+            await self._link.close()
+            raise
+        if self.is_per_run:
+            # The server was started only to list its tools. Each run starts its own.
+            await self._link.close()
+        return tuple(tools.values())
+
+    @contextlib.asynccontextmanager
+    async def _own_link(self) -> AsyncIterator[Link]:
+        link = Link(self.target)
+        try:
+            yield link
+        finally:
+            await SESSIONS.hop(link.close())
+
+
+class MCPTool:
+    """A tool of an MCP server."""
+
+    def __init__(self, server: MCPServer, item: Any, name: str) -> None:
+        self.server = server
+        self.remote_name: str = item.name
+        """The name of the tool on the server."""
+        self.spec = ToolSpec(
+            name=name,
+            description=item.description or item.title or "",
+            parameters=item.input_schema,
+            effect=server.effects.get(item.name) or effect_of(item.annotations),
+            timeout_seconds=server.timeout_seconds,
+            output_schema=item.output_schema,
+            may_differ=server.may_differ.get(item.name, ()),
+        )
+        self.is_output_valid = make_output_check(item.output_schema)
+        checker = ArgumentChecker(item.input_schema)
+        try:
+            checker.find_fault({})
+        except Exception:
+            # The server checks arguments against a schema that cannot be read here.
+            self._find_fault: Callable[[Json], str | None] = _need_object
+        else:
+            self._find_fault = checker.find_fault
+
+    def renamed(self, name: str) -> "MCPTool":
+        """Return the same tool with another name."""
+        other = object.__new__(MCPTool)
+        other.__dict__.update(self.__dict__)
+        other.spec = replace(self.spec, name=name)
+        return other
+
+    def find_fault(self, arguments: Json) -> str | None:
+        """See `Tool.find_fault`."""
+        return self._find_fault(arguments)
+
+    async def call(self, arguments: dict[str, Json], context: ToolContext) -> ToolOutput:
+        """See `Tool.call`. Raises: `ToolError`."""
+        return await self.server.call(self, arguments, context)
+
+    def __repr__(self) -> str:
+        return f"<tool {self.spec.name!r} of {self.server!r}>"
+
+
+class MCPServers:
+    """Several servers as one toolset. A tool name that two of them have becomes `<server>_<tool>`."""
+
+    def __init__(self, servers: Sequence[MCPServer]) -> None:
+        """Make a toolset of `servers`. Raises: `ConfigError` if two of them have the same name."""
+        self.servers = tuple(servers)
+        name, count = (
+            Counter(server.name for server in self.servers).most_common(1)[0] if servers else ("", 0)
+        )
+        if count > 1:
+            raise ConfigError(f"two MCP servers are called {name!r}; give each its own name")
+
+    @property
+    def part(self) -> PartSpec:
+        """The toolset by name and settings, without secrets."""
+        return make_part({server.name: server.entry for server in self.servers})
+
+    def tools(self) -> tuple[Tool, ...]:
+        """Return the tools of all servers, which are connected in parallel. Raises: `ConfigError`."""
+        SESSIONS.run(self._open_all())
+        return self._join()
+
+    async def open(self) -> Self:
+        """Connect to all servers without blocking. Raises: `ConfigError`."""
+        await SESSIONS.hop(self._open_all())
+        return self
+
+    def close(self) -> None:
+        """End all sessions. Idempotent."""
+        SESSIONS.run(self._close_all())
+
+    async def aclose(self) -> None:
+        """End all sessions without blocking."""
+        await SESSIONS.hop(self._close_all())
+
+    async def __aenter__(self) -> Self:
+        return await self.open()
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.aclose()
+
+    def _join(self) -> tuple[Tool, ...]:
+        counts = Counter(tool.spec.name for server in self.servers for tool in server.tools())
+        tools: list[Tool] = []
+        for server in self.servers:
+            for tool in server.tools():
+                name = tool.spec.name
+                is_clash = counts[name] > 1
+                tools.append(tool.renamed(safe_name(f"{server.name}_{name}")) if is_clash else tool)
+        return tuple(tools)
+
+    async def _open_all(self) -> None:
+        outcomes = await asyncio.gather(*[server.open() for server in self.servers], return_exceptions=True)
+        failures = [outcome for outcome in outcomes if isinstance(outcome, BaseException)]
+        if failures:
+            await self._close_all()
+            raise failures[0]
+
+    async def _close_all(self) -> None:
+        await asyncio.gather(*[server.aclose() for server in self.servers])
+
+
+def _name_of(command: str | None, args: Sequence[str], url: str | None, server: Any) -> str:
+    if command is not None:
+        return name_of_command([command, *map(str, args)])
+    return name_of_url(url) if url is not None else str(getattr(server, "name", None) or "server")
+
+
+def _choose_transport(name: str, command: str | None, url: str | None, wanted: str | None) -> str:
+    if url is None:
+        kind = "stdio" if command is not None else "memory"
+        if wanted not in (None, kind):
+            raise ConfigError(
+                f"MCPServer {name!r}: transport is {wanted!r}, but without a url it must be {kind!r}"
+            )
+        return kind
+    if wanted not in (None, "http", "sse"):
+        raise ConfigError(
+            f"MCPServer {name!r}: transport is {wanted!r}; for a url it must be 'http' or 'sse'"
+        )
+    return wanted or "http"
+
+
+def _check_texts(items: Any, name: str, what: str) -> tuple[str, ...]:
+    if isinstance(items, str) or not all(isinstance(item, str) for item in items):
+        raise ConfigError(f"MCPServer {name!r}: {what} must be a list of strings")
+    return tuple(items)
+
+
+def _check_env(env: Mapping[str, str], name: str) -> dict[str, str]:
+    for key, value in env.items():
+        if not isinstance(value, str):
+            raise ConfigError(f"MCPServer {name!r}: the value of {key!r} in env must be a string")
+    return dict(env)
+
+
+def _check_headers(headers: Mapping[str, str], name: str) -> dict[str, str]:
+    """Return a copy of `headers`. Raises: `ConfigError`, whose message contains no value."""
+    for key, value in headers.items():
+        if not _HEADER_NAME.fullmatch(key):
+            raise ConfigError(f"MCPServer {name!r}: {key!r} cannot be the name of a header")
+        if not isinstance(value, str) or not value.isascii() or not value.isprintable():
+            raise ConfigError(
+                f"MCPServer {name!r}: the value of the header {key!r} must be a string of printable ASCII; does it "
+                "end with a line break?"
+            )
+    return dict(headers)
+
+
+def _check_seconds(name: str, option: str, value: object) -> None:
+    if not isinstance(value, int | float) or isinstance(value, bool) or value <= 0:
+        raise ConfigError(f"MCPServer {name!r}: {option} is {value!r}; it must be above 0")
+
+
+def _to_effect(value: str, name: str, tool: str) -> Effect:
+    try:
+        return Effect(value)
+    except ValueError:
+        known = ", ".join(repr(item.value) for item in Effect)
+        raise ConfigError(
+            f"MCPServer {name!r}: the effect of {tool!r} is {value!r}; use one of {known}"
+        ) from None
+
+
+def _need_object(arguments: Json) -> str | None:
+    return None if isinstance(arguments, dict) else "the arguments must be one JSON object"
