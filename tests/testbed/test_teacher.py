@@ -12,7 +12,7 @@ from treadle.agent.agent import Agent
 from treadle.core.errors import ConfigError
 from treadle.core.types import Json, Message, Role
 from treadle.datagen.config.generation_config import GenerationConfig, Personas
-from treadle.datagen.conversations.make import Made, make_sample
+from treadle.datagen.conversations.make import MadeSample, make_sample
 from treadle.datagen.conversations.studio import Studio, is_farewell
 from treadle.datagen.quality.signatures import content_words
 from treadle.datagen.scenarios.cast import draw_persona
@@ -23,10 +23,9 @@ from treadle.journal.memory import MemoryJournal
 from treadle.models.wrappers.format_model import FormatModel
 from treadle.tasks.draws import Draw
 from treadle.tasks.files.task_set import TASK_SET
+from treadle.testbed.roles.errands import Shelf, errands, find_errand
+from treadle.testbed.roles.speakers import ask_more
 from treadle.testbed.teacher import TeacherModel
-from treadle.testbed.working.errands.catalogue import ERRANDS, find_errand
-from treadle.testbed.working.errands.errand import Shelf
-from treadle.testbed.writers.framing import ask_more
 from treadle.trajectory.verification import verify_run
 
 SAMPLES = 300 if os.environ.get("TREADLE_FULL") else 40
@@ -61,7 +60,7 @@ class Making:
         environments = open_environments(config.tools, 0)
         self.studio = Studio(config, {"default": model(name)}, self.journal, environments)
 
-    async def make(self, number: int, kind: Kind | None) -> Made:
+    async def make(self, number: int, kind: Kind | None) -> MadeSample:
         spec = SampleSpec(
             number=number,
             topic_id="t",
@@ -78,7 +77,7 @@ class Making:
         return made
 
 
-def shown(made: Made) -> tuple[str, ...]:
+def shown(made: MadeSample) -> tuple[str, ...]:
     assert made.row is not None
     assert made.row.lineage.sample is not None
     return made.row.lineage.sample.kinds
@@ -270,7 +269,7 @@ def test_each_wording_of_an_errand_is_understood():
         },
         short=frozenset({"notes.txt", "a/data.csv", "README.md"}),
     )
-    for errand in ERRANDS:
+    for errand in errands():
         for number in range(10):
             values = errand.draw(shelf, Draw(str(number)))
             assert values is not None, errand.name
