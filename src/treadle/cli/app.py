@@ -15,7 +15,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from treadle.cli.exit import MEANINGS, ExitCode
-from treadle.cli.table import COMMANDS, VARIABLE, Command, Group
+from treadle.cli.table import COMMANDS, MOVED, VARIABLE, Command, Group
 
 _SETTINGS = {"help_option_names": ["-h", "--help"]}
 
@@ -46,6 +46,20 @@ class LazyCommand(TyperCommand):
         return command.make_context(info_name, args, parent=parent, **extra)
 
 
+class MovedCommand(TyperCommand):
+    """A command that was removed. It says what to do in its place, and is not in the help."""
+
+    def __init__(self, words: str, advice: str) -> None:
+        super().__init__(words.rpartition(" ")[2], hidden=True)
+        self._words, self._advice = words, advice
+
+    def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
+        """Raise the error. Raises: `ConfigError`."""
+        from treadle.core.errors import ConfigError
+
+        raise ConfigError(f"`treadle {self._words}` was removed; {self._advice}")
+
+
 def _load(name: str, entry: Command | Group) -> Any:
     """Return the command that an entry of the table describes."""
     if isinstance(entry, Group):
@@ -72,6 +86,9 @@ def _make_group(name: str, group: typer.Typer, entries: Mapping[str, Command | G
     made = typer.main.get_group(group)
     made.name = name
     made.commands = {key: LazyCommand(key, entry) for key, entry in entries.items()}
+    for words, advice in MOVED.items():
+        if words.rpartition(" ")[0] == name:
+            made.commands[words.rpartition(" ")[2]] = MovedCommand(words, advice)
     return made
 
 
@@ -165,7 +182,8 @@ def _report(error: BaseException) -> ExitCode:
     if os.environ.get("TREADLE_DEBUG"):
         traceback.print_exception(error)
     elif write_usage_error is not None:
-        text = _name_value(str(write_usage_error()).strip().replace("Value error, ", ""), error)
+        text = " ".join(str(write_usage_error()).split()).replace("Value error, ", "")
+        text = _name_value(text, error)
         more = f" See: {context.command_path} --help" if context is not None else ""
         print_error(f"{text[:1].lower()}{text[1:]}{'' if text.endswith(('.', '?', ')')) else '.'}{more}")
         return ExitCode.MISUSE

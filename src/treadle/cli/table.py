@@ -54,10 +54,6 @@ MODELS = {
         "treadle.cli.commands.models:set_key",
         "Store the API key of a provider, in the system's keyring or in a file that only you can read.",
     ),
-    "schema": Command(
-        "treadle.cli.commands.models:schema",
-        "Print the JSON Schema of treadle.toml, which editors use to complete and check it.",
-    ),
 }
 
 TOOLS = {
@@ -113,12 +109,8 @@ DATASET = {
 TOPICS = {
     "build": Command("treadle.cli.commands.topics:build", "Build a tree or a graph of topics with a model."),
     "show": Command("treadle.cli.commands.topics:show", "Show the topics of a file as a tree."),
-    "prune": Command("treadle.cli.commands.topics:prune", "Write a new file of topics without some of them."),
     "import": Command(
         "treadle.cli.commands.topics:import_topics", "Read topics and write them in another format."
-    ),
-    "draw": Command(
-        "treadle.cli.commands.topics:draw", "Draw topics as an SVG picture or a Mermaid diagram."
     ),
 }
 
@@ -126,7 +118,7 @@ MEMORY = {
     "list": Command("treadle.cli.commands.memory:list_memories", "List memories, the newest first."),
     "show": Command(
         "treadle.cli.commands.memory:show",
-        "Show one memory with its reason, its strength and where it comes from.",
+        "Show one memory with its reason, its strength, where it comes from, and its earlier versions.",
     ),
     "search": Command(
         "treadle.cli.commands.memory:search",
@@ -134,20 +126,9 @@ MEMORY = {
     ),
     "add": Command("treadle.cli.commands.memory:add", "Write a memory, as the user."),
     "forget": Command("treadle.cli.commands.memory:forget", "Delete memories with all their versions."),
-    "history": Command(
-        "treadle.cli.commands.memory:history", "List all versions of a memory, the first one first."
-    ),
     "rollback": Command(
         "treadle.cli.commands.memory:rollback",
         "Write the text of an older version as a new version, as the user.",
-    ),
-    "audit": Command(
-        "treadle.cli.commands.memory:audit",
-        "List the changes of memories and the refused ones, the newest first.",
-    ),
-    "embed": Command(
-        "treadle.cli.commands.memory:embed",
-        "Make the embeddings of all memories and documents that have none.",
     ),
 }
 
@@ -178,10 +159,6 @@ PERSONA = {
     "trust": Command(
         "treadle.cli.commands.persona:trust",
         "Trust a persona with its present content, as --trust does. If the content changes, you are asked again.",
-    ),
-    "schema": Command(
-        "treadle.cli.commands.persona:schema",
-        "Print the JSON Schema of a persona's file, which editors use to complete and check it.",
     ),
 }
 
@@ -282,10 +259,10 @@ COMMANDS: dict[str, Command | Group] = {
     ),
     "topics": Group(
         TOPICS,
-        "Build, show, prune, convert and draw the topics of a dataset.",
+        "Build, show and convert the topics of a dataset.",
         (
             "treadle topics build --prompt 'Office work with files' --model openai:gpt-5-mini",
-            "treadle topics draw topics.json -o topics.svg",
+            "treadle topics show topics.json --depth 1",
         ),
         _DATA,
     ),
@@ -318,7 +295,7 @@ COMMANDS: dict[str, Command | Group] = {
     "persona": Group(
         PERSONA,
         "Show, check and trust the files of personas.",
-        ("treadle persona check assistant.yaml", "treadle persona schema > persona.schema.json"),
+        ("treadle persona check assistant.yaml", "treadle persona show assistant.yaml"),
         _SETUP,
     ),
     "skills": Group(
@@ -332,6 +309,11 @@ COMMANDS: dict[str, Command | Group] = {
     ),
     "init": Command(
         "treadle.cli.commands.setup:init", "Write a commented treadle.toml and its schema.", _SETUP
+    ),
+    "schema": Command(
+        "treadle.cli.commands.setup:schema",
+        "Print the JSON Schema of a kind of file, which editors use to complete and check it.",
+        _SETUP,
     ),
     "doctor": Command(
         "treadle.cli.commands.setup:doctor",
@@ -355,3 +337,16 @@ COMMANDS: dict[str, Command | Group] = {
     ),
 }
 """The commands, in the order of the help."""
+
+_MEMORY_CALLS = 'see "From Python" in docs/memory.md'
+_TOPIC_CALLS = "see docs/topics.md"
+MOVED = {
+    "models schema": "write: treadle schema config",
+    "persona schema": "write: treadle schema persona",
+    "memory history": "`treadle memory show` lists the versions of a memory",
+    "memory audit": f"call memory.store.audit() in Python; {_MEMORY_CALLS}",
+    "memory embed": f"call memory.embed_missing() in Python; {_MEMORY_CALLS}",
+    "topics prune": f"call treadle.datagen.topics.prune.prune() in Python; {_TOPIC_CALLS}",
+    "topics draw": f"call treadle.datagen.topics.draw.draw_svg() in Python; {_TOPIC_CALLS}",
+}
+"""What to do in place of commands that were removed."""

@@ -173,7 +173,7 @@ def show(
     place: Place,
     is_json: o.IsJson = False,
 ) -> int:
-    """Show one memory with its reason, its strength and where it comes from.
+    """Show one memory with its reason, its strength, where it comes from, and its earlier versions.
 
     Examples:
         treadle memory show self_facts-3
@@ -182,6 +182,7 @@ def show(
     with place.opened() as memory:
         entry = find(memory, entry_id)
         sources = memory.store.audit(entry_id)
+        earlier = memory.store.history(entry_id)[:-1]
     if is_json:
         print_json(entry)
         return ExitCode.DONE
@@ -200,6 +201,8 @@ def show(
     for name, value in told.items():
         if value is not None:
             stdout().print(clean(f"  {name}: {value}"), style="dim", soft_wrap=True)
+    for old in earlier:
+        stdout().print(f"  version {old.version} was: {shorten(old.text, 160)}", style="dim", soft_wrap=True)
     return ExitCode.DONE
 
 
@@ -285,28 +288,6 @@ def forget(
     return ExitCode.DONE
 
 
-def history(
-    entry_id: Id,
-    place: Place,
-    is_json: o.IsJson = False,
-) -> int:
-    """List all versions of a memory, the first one first.
-
-    Examples:
-        treadle memory history self_facts-3
-        treadle memory history self_facts-3 --json
-    """
-    with place.opened() as memory:
-        find(memory, entry_id)
-        found = memory.store.history(entry_id)
-    if is_json:
-        print_json(*found)
-        return ExitCode.DONE
-    for entry in found:
-        print_entry(entry, f" version {entry.version}")
-    return ExitCode.DONE
-
-
 def rollback(
     entry_id: Id,
     version: Annotated[
@@ -325,67 +306,3 @@ def rollback(
         draft = Draft(store=find(memory, entry_id).store, text="", reason=reason)
         print_entry(memory.store.rollback(entry_id, version, draft, memory.clock.time()))
     return ExitCode.DONE
-
-
-def audit(
-    place: Place,
-    entry_id: Annotated[
-        str | None,
-        typer.Argument(metavar="ID", help="One memory. Without it, all of them.", show_default=False),
-    ] = None,
-    limit: Annotated[
-        int, typer.Option("--limit", metavar="N", min=0, help="How many are listed; 0 lists all.")
-    ] = 50,
-    is_json: o.IsJson = False,
-) -> int:
-    """List the changes of memories and the refused ones, the newest first.
-
-    Examples:
-        treadle memory audit
-        treadle memory audit self_facts-3 --json
-    """
-    with place.opened() as memory:
-        found = memory.store.audit(entry_id, limit or None)
-    if is_json:
-        print_json(*found)
-        return ExitCode.DONE
-    for item in found:
-        told = [item.entry_id or item.store.value, f"by {item.author.value}"]
-        told += [f"in run {item.run_id}"] if item.run_id else []
-        told += [f"({shorten(item.reason, 120)})"] if item.reason else []
-        stdout().print(f"{write_day(item.at)} {item.action:<11} {' '.join(told)}", soft_wrap=True)
-    return ExitCode.DONE
-
-
-def embed(
-    embeddings: Annotated[
-        str,
-        typer.Option(
-            "--embeddings", metavar="MODEL", help="The model: provider:name, or a name of treadle.toml."
-        ),
-    ],
-    place: Place,
-    is_again: Annotated[
-        bool, typer.Option("--again", help="Delete the embeddings of this model first, in the whole journal.")
-    ] = False,
-) -> int:
-    """Make the embeddings of all memories and documents that have none.
-
-    Examples:
-        treadle memory embed --embeddings ollama:nomic-embed-text
-        treadle memory embed --embeddings openai:text-embedding-3-small --again
-    """
-    with place.opened(embeddings) as memory:
-        if is_again and memory.embedder is not None:
-            memory.store.drop_vectors(memory.embedder.name)
-        print_note(f"{execute(_embed(memory)):,} embeddings made")
-    return ExitCode.DONE
-
-
-async def _embed(memory: "Memory") -> int:
-    from treadle.knowledge.memory import BATCH
-
-    made = 0
-    while count := await memory.embed_missing(8 * BATCH):
-        made += count
-    return made

@@ -13,6 +13,7 @@ from treadle.cli.options import common as o
 from treadle.cli.options.agent_options import Model
 from treadle.cli.options.option_groups import make_parameter
 from treadle.cli.terminal.output import bar, print_json, stdout
+from treadle.core.errors import ConfigError
 from treadle.export.groups import Group
 
 _OPTIONS: dict[str, Any] = {
@@ -137,9 +138,7 @@ def rollout(
             "times.",
         ),
     ] = None,
-    is_schema: Annotated[
-        bool, typer.Option("--schema", help="Print the JSON Schema of configurations, for editors.")
-    ] = False,
+    is_schema: Annotated[bool, typer.Option("--schema", hidden=True)] = False,
     is_demo: Annotated[
         bool, typer.Option("--demo", help="Show it all offline: a mock engine, rollouts, and their report.")
     ] = False,
@@ -166,11 +165,7 @@ def rollout(
             given.get("group_size", SIZE),
         )
     if is_schema:
-        from treadle.cli.terminal.output import print_schema
-        from treadle.rollout.load import schema
-
-        print_schema(schema())
-        return ExitCode.DONE
+        raise ConfigError("--schema was removed; write: treadle schema rollout")
     from treadle.cli.jobs import rolling
 
     changes = rolling.Changes(given, tuple(settings or ()))

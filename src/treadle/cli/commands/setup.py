@@ -1,4 +1,4 @@
-"""`treadle init`, `doctor`, `completion` and `tasks`: what is there to work with."""
+"""`treadle init`, `schema`, `doctor`, `completion` and `tasks`: what is there to work with."""
 
 import asyncio
 import os
@@ -23,9 +23,18 @@ from msgspec import Struct
 from treadle.cli.exit import ExitCode
 from treadle.cli.options import common as o
 from treadle.cli.table import VARIABLE
-from treadle.cli.terminal.output import clean, print_json, print_lines, print_note, stdout, write_count
+from treadle.cli.terminal.output import (
+    clean,
+    print_json,
+    print_lines,
+    print_note,
+    print_schema,
+    stdout,
+    write_count,
+)
 from treadle.core.errors import ConfigError, TreadleError
 from treadle.core.masking import hide_password
+from treadle.core.types import Json
 from treadle.export.whole import write_whole
 from treadle.journal.registry import DEFAULT_PATH
 from treadle.tasks import TASK_SETS, load_task, split_reference, task_set
@@ -116,6 +125,53 @@ def init(
     place = "" if is_found else f"{VARIABLE}={shlex.quote(str(path))} "
     print_note(f"next: {place}treadle models list")
     return ExitCode.DONE
+
+
+class SchemaOf(StrEnum):
+    """A kind of file that has a JSON Schema."""
+
+    CONFIG = "config"
+    GENERATE = "generate"
+    PERSONA = "persona"
+    ROLLOUT = "rollout"
+
+
+def schema(
+    what: Annotated[
+        SchemaOf,
+        typer.Argument(
+            metavar="WHAT",
+            help="config (treadle.toml), persona, or the configuration of treadle generate or rollout.",
+            show_default=False,
+        ),
+    ],
+) -> int:
+    """Print the JSON Schema of a kind of file, which editors use to complete and check it.
+
+    Examples:
+        treadle schema config > treadle.schema.json
+        treadle schema generate > generate.schema.json
+    """
+    print_schema(_find_schema(what))
+    return ExitCode.DONE
+
+
+def _find_schema(what: SchemaOf) -> Json:
+    if what is SchemaOf.CONFIG:
+        from treadle.models.config.file import config_schema
+
+        return config_schema()
+    if what is SchemaOf.PERSONA:
+        from treadle.knowledge.personas.model import persona_schema
+
+        return persona_schema()
+    if what is SchemaOf.GENERATE:
+        from treadle.datagen.config import schema as generating
+
+        return generating.schema()
+    from treadle.rollout import load as rolling
+
+    return rolling.schema()
 
 
 _NEEDED = ("msgspec", "pydantic", "pyreqwest", "httptools", "jsonschema-rs", "tenacity", "typer", "rich")
