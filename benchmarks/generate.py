@@ -34,7 +34,7 @@ from treadle.datagen.quality.duplicates import DuplicateIndex
 from treadle.datagen.samples import REJECTED, ROWS
 from treadle.datagen.topics.graph import Topic, TopicGraph, topic_id
 from treadle.datagen.topics.store import save_topics
-from treadle.export.row_formats.native import FORMAT as NATIVE
+from treadle.export.row_formats.treadle_rows import TREADLE
 from treadle.export.rows import Row
 from treadle.jobs.ledger import Entry, Item, Ledger, Outcome, Status
 from treadle.journal.registry import open_journal
@@ -272,7 +272,7 @@ async def _multiply(folder: Folder, rows: int) -> None:
     """Fill a dataset with copies of its rows until it has `rows`."""
     models = msgspec.json.Decoder()
     given = [models.decode(line) for line in folder.rows.read_bytes().splitlines()]
-    templates = [NATIVE.read(raw) for raw in given]
+    templates = [TREADLE.read(raw) for raw in given]
     with (
         Ledger(folder.ledger, {ROWS: folder.rows, REJECTED: folder.rejected}) as ledger,
         closing(open_journal(folder.journal)) as journal,
@@ -309,7 +309,7 @@ def _copy(row: Row, sample_id: str, run_id: str, number: int) -> Row:
 def _settle(index: DuplicateIndex, sample_id: str, row: Row, entry: Entry, _: sqlite3.Connection) -> Outcome:
     index.find(row)
     index.add(sample_id, row)
-    line = msgspec.json.encode(NATIVE.write(row, with_reasoning=True)) + b"\n"
+    line = msgspec.json.encode(TREADLE.write(row, with_reasoning=True)) + b"\n"
     return Outcome(
         status=Status.KEPT, label=entry.label, details=entry.details, input_tokens=1, output_tokens=1,
         file=ROWS, line=line,

@@ -255,7 +255,13 @@ MODULES = [
     "treadle.cli.commands.run",
     "treadle.agent.agent",
 ]
-MODULES += ["msgspec", "treadle.models.config.file", "pyreqwest", "treadle.journal.sqlite.journal", "asyncio"]
+MODULES += [
+    "msgspec",
+    "treadle.models.config.recipe",
+    "pyreqwest",
+    "treadle.journal.sqlite.journal",
+    "asyncio",
+]
 INTERRUPTED = """
 import os, signal, sys
 class Finder:

@@ -19,7 +19,7 @@ from treadle.models import (
     Watch,
     load_config,
 )
-from treadle.models.config.file import config_schema, find_config
+from treadle.models.config.toml_file import config_schema, find_config
 
 
 @pytest.fixture(autouse=True)

@@ -23,7 +23,7 @@ from treadle.rollout.sinks.protocol import BaseSink, Receipt
 from treadle.rollout.sinks.registry import make_sinks
 from treadle.rollout.stored import check_continued, read_groups, read_stored
 from treadle.scoring.protocol import Subject
-from treadle.trajectory.tokens.types import TokenGrade
+from treadle.trajectory.tokens.trajectories import TokenGrade
 
 TASKS = ["files:csv_sum-*"]
 

@@ -29,7 +29,7 @@ from treadle.testbed.teacher import TeacherModel
 from treadle.testbed.working.errands.catalogue import ERRANDS, find_errand
 from treadle.testbed.working.errands.errand import Shelf
 from treadle.testbed.writers.framing import ask_more
-from treadle.trajectory.verify import verify_run
+from treadle.trajectory.verification import verify_run
 
 SAMPLES = 300 if os.environ.get("TREADLE_FULL") else 40
 """How many samples of each kind are made."""

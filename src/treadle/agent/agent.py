@@ -26,8 +26,8 @@ from treadle.core.spec import AgentSpec, ContextSpec, PartSpec
 from treadle.journal.protocol import Journal, RunFilter, RunInfo
 from treadle.knowledge.protocol import Surroundings
 from treadle.loop.hooks import Hooks
-from treadle.models.protocol import Model, load_model
-from treadle.runs.agent_parts import is_agent, make_model, make_spec, refuse_missing
+from treadle.models.protocol import Model
+from treadle.runs.agent_parts import is_agent, make_spec, refuse_missing
 from treadle.runs.answer_type import AnswerType, answer_type
 from treadle.runs.batch import Batch
 from treadle.runs.begin import run_task
@@ -206,7 +206,7 @@ class Agent(Generic[T_co]):
         given = None if tools is None else tuple(tools)
         refuse_missing(spec, has_model=model is not None, has_tools=given is not None)
         agent = cls(
-            make_model(spec.model, api_key) if model is None else model,
+            _make_model(spec.model, api_key) if model is None else model,
             instructions=spec.instructions,
             tools=spec.tools if given is None else given,
             journal=journal,
@@ -528,9 +528,16 @@ class Agent(Generic[T_co]):
 
 
 def _load_model(name: str) -> Model:
-    from treadle.models.config.build import is_tiered, model
+    from treadle.models.config.presets import is_tiered
+    from treadle.models.config.recipe import make_model, model
 
-    return load_model(name) if is_tiered(name) else model(name)
+    return make_model(name) if is_tiered(name) else model(name)
+
+
+def _make_model(part: PartSpec, api_key: str | None) -> Model:
+    from treadle.models.config.recipe import make_model
+
+    return make_model(part, api_key=api_key)
 
 
 def _build_agent(part: PartSpec) -> "AgentTool":

@@ -271,6 +271,8 @@ class State(Struct, gc=False):
     """The states that tools keep in addition to the files, as of the newest snapshot: name to content hash."""
     rewards: dict[str, float] = {}
     """The rewards given since the newest turn began, by name."""
+    taken: int = 0
+    """The number of the newest message of the inbox that was taken in; 0 if none was."""
 
     @property
     def transcript(self) -> Log[Message]:
@@ -317,6 +319,8 @@ def advance(state: State, body: e.DurableBody) -> State:
     state.seq += 1
     state.at, before = body.at, state.at
     state.worked_seconds = body.worked_seconds
+    if body.inbox is not None:
+        state.taken = body.inbox
     _ADVANCE[type(body)](state, body, before)
     return state
 
@@ -736,6 +740,10 @@ def _on_rewarded(state: State, body: e.Rewarded, before: float) -> None:
     state.rewards[body.name] = body.reward
 
 
+def _on_noted(state: State, body: e.Noted, before: float) -> None:
+    """Change nothing: labels are facts for listings, and remarks are for people."""
+
+
 def _on_approval_requested(state: State, body: e.ApprovalRequested, before: float) -> None:
     if body.call_id in state.calls:
         state.calls[body.call_id].approval = body
@@ -768,6 +776,7 @@ _ADVANCE: dict[type, Callable[[State, Any, float], None]] = {
     e.RunResumed: _on_run_resumed,
     e.RunFinished: _on_run_finished,
     e.Rewarded: _on_rewarded,
+    e.Noted: _on_noted,
 }
 """The handler for each type of body. It is given the state, the body, and the time of the previous event."""
 

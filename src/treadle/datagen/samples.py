@@ -17,7 +17,7 @@ from treadle.datagen.quality.pipeline import Pipeline, is_good, mark_row
 from treadle.datagen.quality.protocol import Candidate, FilterVerdict
 from treadle.datagen.scenarios.types import SampleSpec
 from treadle.datagen.spending import bill_of
-from treadle.export.row_formats.native import FORMAT as NATIVE
+from treadle.export.row_formats.treadle_rows import TREADLE
 from treadle.export.rows import Lineage, Row
 from treadle.jobs.ledger import Item, Outcome, Status
 
@@ -141,7 +141,7 @@ def _label(row: Row, item: Item) -> str:
 
 def _encode(row: Row, verdicts: Sequence[FilterVerdict] | None = None) -> bytes:
     """Return a line of the format `treadle`; that of a rejected sample also has the verdicts."""
-    raw = NATIVE.write(row, with_reasoning=True)
+    raw = TREADLE.write(row, with_reasoning=True)
     if verdicts is not None:
         raw["verdicts"] = verdicts
     return msgspec.json.encode(raw) + b"\n"

@@ -5,9 +5,7 @@ from typing import Any
 from msgspec import Struct
 
 from treadle.core.errors import ConfigError
-from treadle.models.config.build import split_name
-from treadle.models.config.file import Config
-from treadle.models.config.presets import DIALECTS, find_preset
+from treadle.models.config.recipe import Config, JobUse
 from treadle.models.config.tables import ModelTable
 from treadle.models.protocol import Model
 
@@ -35,27 +33,12 @@ def plan_model(given: str | ModelTable | None, file: Config) -> ModelPlan:
     return ModelPlan(ModelTable(model=name)) if table is None else ModelPlan(table, name)
 
 
-def make_model(plan: ModelPlan, file: Config, *, seed: int, needs_keys: bool = True) -> Model:
+def make_model(plan: ModelPlan, file: Config, *, seed: int, needs_keys: bool = True, **options: Any) -> Model:
     """Return the model of `plan`, which samples with `seed` if it has no seed of its own and its server takes one.
 
     All models that ask one server share a limiter, so that all of them wait if the server asks for it. Without
-    `needs_keys`, the model is only for its price. Raises: `ConfigError`.
-    """
-    table = plan.table
-    provider, _ = split_name(table.model)
-    preset = find_preset(provider)
-    options: dict[str, Any] = {}
-    if table.seed is None and (
-        preset is None or "seed" not in DIALECTS.load(preset.dialect).UNKNOWN_SETTINGS
-    ):
-        options["seed"] = seed
-    if not needs_keys:
-        options |= {"api_key": "none"} | ({"headers": {}} if table.headers else {})
-        return file.model_of(table, name=plan.name, **options)
-    limiter = None
-    if preset is not None:
-        server = f"{provider} {table.base_url or ''} {table.api_key_env or ''}"
-        from treadle.models.wrappers.limiter import Limiter
+    `needs_keys`, the model is only for its price. `options` override the settings of the plan.
 
-        limiter = Limiter.shared(f"generate {server}", is_adaptive=False, learn_at_share=0.4)
-    return file.model_of(table, name=plan.name, limiter=limiter, **options)
+    Raises: `ConfigError`.
+    """
+    return file.model(plan.name or plan.table, job=JobUse(seed=seed, needs_keys=needs_keys), **options)

@@ -8,8 +8,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from treadle.core.types import FinishReason, StopReason, Usage
-from treadle.export.groups import Group, Rollout
-from treadle.export.runs import make_group, read_rollout
+from treadle.export.groups import Group, Rollout, make_group, read_rollout
 from treadle.journal.protocol import Journal
 from treadle.rollout.config import Config
 from treadle.rollout.plan import GroupSpec

@@ -4,17 +4,15 @@ import contextlib
 from collections.abc import Callable, Iterable
 from typing import Any, TypeAlias, cast
 
-from msgspec.structs import replace
-
 from treadle.agent.agent import Agent
 from treadle.core.errors import ConfigError
 from treadle.core.registry import did_you_mean
 from treadle.jobs.models import ModelPlan, make_model, plan_model
 from treadle.journal.protocol import Journal
 from treadle.loop.hooks import Hook
-from treadle.models.config.file import Config as ModelFile
-from treadle.models.config.file import load_config
 from treadle.models.config.probe import check_vocabulary, find_token_settings
+from treadle.models.config.recipe import Config as ModelFile
+from treadle.models.config.recipe import load_config
 from treadle.models.config.tables import ModelTable
 from treadle.models.protocol import Model
 from treadle.models.tokens.weights import Weights
@@ -112,11 +110,12 @@ class ConfiguredModel:
         """Keep the settings. Raises: `ConfigError` if no model can be made from them."""
         self._plan = plan
         self._file = file
+        self._options: dict[str, bool] = {}
         self._first = make_model(plan, file, seed=0)
 
     def __call__(self, task: Task, seed: int) -> Model:
         """Return the model of a rollout."""
-        return make_model(self._plan, self._file, seed=seed)
+        return make_model(self._plan, self._file, seed=seed, **self._options)
 
     async def ask_for_tokens(self) -> None:
         """Ask the server which engine it is. If it is known to return token ids, models ask for them from now on,
@@ -125,8 +124,7 @@ class ConfiguredModel:
         table = self._plan.table
         await check_vocabulary(self._first)
         if table.renderer is None and table.logprobs is None and table.return_token_ids is None:
-            settings = await find_token_settings(self._first)
-            self._plan = replace(self._plan, table=table.model_copy(update=settings))
+            self._options = await find_token_settings(self._first)
 
 
 def _maker(model: Model | MakeModel) -> MakeModel:

@@ -14,7 +14,7 @@ from treadle.jobs.ledger import Counts, Entry, Ledger, Status
 from treadle.journal.identity import is_sealed, make_seal
 from treadle.journal.protocol import Journal, RunFilter
 from treadle.journal.registry import open_journal
-from treadle.models.config.part import is_secret_url
+from treadle.models.config.description import is_secret_url
 from treadle.models.config.tables import ModelTable
 from treadle.rollout.collect import Collector
 from treadle.rollout.config import Config

@@ -24,8 +24,7 @@ from treadle.core.errors import (
 )
 from treadle.core.state import Status as RunStatus
 from treadle.core.types import Fault, Json, StopReason, Usage
-from treadle.export.groups import Group
-from treadle.export.runs import WEIGHTS_LABEL
+from treadle.export.groups import WEIGHTS_LABEL, Group
 from treadle.jobs.ledger import Item, Outcome, Status
 from treadle.rollout.collect import Collector, Rolled, rewards_of
 from treadle.rollout.config import Config

@@ -18,7 +18,7 @@ from treadle.core.types import (
     Usage,
     Verdict,
 )
-from treadle.models.protocol import Model, Watch, load_model
+from treadle.models.protocol import Model, Watch
 from treadle.routing.judging import find_refusal
 from treadle.routing.protocol import CheckedAnswer, RoutingFacts
 
@@ -54,7 +54,11 @@ class CascadeRouter:
         """
         if hard_from is not None and not 0 <= hard_from <= 1:
             raise ConfigError(f"hard_from is {hard_from!r}; give a number from 0 to 1")
-        self._judge: Model | None = load_model(judge) if isinstance(judge, str) else judge
+        if isinstance(judge, str):
+            from treadle.models.config.recipe import make_model
+
+            judge = make_model(judge)
+        self._judge: Model | None = judge
         self._hard_from = hard_from
 
     def route(self, facts: RoutingFacts) -> Route:

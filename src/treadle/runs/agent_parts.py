@@ -96,13 +96,6 @@ def read_mount(path: str | Path) -> Mapping[str, bytes]:
     return mount
 
 
-def make_model(part: PartSpec, api_key: str | None = None) -> Model:
-    """Return the model that `part` names. Raises: `ConfigError` if it cannot be built."""
-    from treadle.models.config.file import model_from_part
-
-    return model_from_part(part, api_key=api_key)
-
-
 def is_agent(item: object) -> TypeGuard[PartSpec]:
     """Return whether `item` describes an agent that is a tool."""
     return isinstance(item, PartSpec) and item.name.startswith(AGENT)

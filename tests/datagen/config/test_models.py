@@ -9,7 +9,7 @@ from treadle.core.log import Log
 from treadle.core.types import Message, Request, Role, Usage
 from treadle.datagen.config.model import Config
 from treadle.datagen.config.models import make_models, used_roles
-from treadle.models.config.file import model_from_part
+from treadle.models.config.recipe import make_model
 from treadle.models.protocol import Model, Watch, estimate_cost_usd, part_of
 from treadle.models.wrappers.limit import LimitModel
 from treadle.testbed.server import serve
@@ -88,7 +88,7 @@ def test_a_model_with_settings_can_be_built_again_from_its_part(
         "temperature": 0.5,
         "seed": 7,
     }
-    assert part_of(model_from_part(part)) == part
+    assert part_of(make_model(part)) == part
 
 
 def test_models_of_one_server_share_a_limiter() -> None:

@@ -16,7 +16,7 @@ from treadle.datagen.scenarios.types import SampleSpec
 from treadle.journal.memory import MemoryJournal
 from treadle.models.wire.price import Price
 from treadle.testbed.server import ServerSettings, serve
-from treadle.trajectory.verify import verify_run
+from treadle.trajectory.verification import verify_run
 
 
 def plan(config: Config, number: int, turns: int) -> SampleSpec:

@@ -17,8 +17,8 @@ from treadle.datagen.dataset.splits import SplitPlan, Splits, split_rows, write_
 from treadle.datagen.topics.graph import Topic, TopicGraph, topic_id
 from treadle.datagen.topics.store import save_topics
 from treadle.export import FORMATS, Row, read_rows
-from treadle.export.exporter import Column
-from treadle.export.files import read_objects
+from treadle.export.exporter import ColumnType
+from treadle.export.row_files import read_objects
 
 SHARES = {"train": 0.8, "test": 0.2}
 PLAN = SplitPlan(shares=SHARES)
@@ -174,7 +174,7 @@ class Bad:
     has_reasoning = False
     has_own_files = False
     losses = ()
-    columns: ClassVar = {"messages": Column.INTEGER}
+    columns: ClassVar = {"messages": ColumnType.INTEGER}
     aliases = frozenset[str]()
 
     def write(self, row: Row, *, with_reasoning: bool) -> dict[str, str]:

@@ -29,8 +29,8 @@ from treadle.core.errors import ConfigError, ExportError
 from treadle.core.registry import did_you_mean
 from treadle.export import FORMATS, export_rows, load_row
 from treadle.export.exporter import wants_tokens
-from treadle.export.files import open_writer
-from treadle.export.runs import GroupBy
+from treadle.export.groups import GroupBy
+from treadle.export.row_files import open_writer
 from treadle.export.token_exporter import TOKEN_FORMATS
 from treadle.export.whole import write_whole
 from treadle.journal.check import Check, Checked
@@ -38,8 +38,7 @@ from treadle.journal.jsonl import export_run
 from treadle.journal.protocol import DAMAGED, Journal
 
 if TYPE_CHECKING:
-    from treadle.export.groups import Group
-    from treadle.export.runs import Tally
+    from treadle.export.groups import ExportedTokens, Group
     from treadle.export.token_exporter import LossMask
     from treadle.journal.protocol import Journal
 
@@ -140,11 +139,11 @@ def export_tokens(
     """Write the groups of runs, say whether every sampled token is in them once, and return whether there are
     any."""
     from treadle.core.errors import ExportError
-    from treadle.export.runs import GroupBy, Tally, find_groups
+    from treadle.export.groups import ExportedTokens, GroupBy, find_groups
+    from treadle.export.row_files import open_group_writer
     from treadle.export.token_exporter import export_groups
-    from treadle.export.token_files import open_group_writer
 
-    tally, count = Tally(), 0
+    tally, count = ExportedTokens(), 0
     groups: dict[str, list[str]] = {}
     for run_id in run_ids:
         with apart.guard(run_id):
@@ -172,11 +171,11 @@ def export_tokens(
 def _load(
     journal: "Journal",
     groups: dict[str, list[str]],
-    tally: "Tally",
+    tally: "ExportedTokens",
     reward: str | None,
     on_skip: Callable[[str, str], None],
 ) -> "Iterator[Group]":
-    from treadle.export.runs import load_groups
+    from treadle.export.groups import load_groups
     from treadle.scoring.advantages import group_relative
 
     for found in load_groups(journal, groups, tally, reward=reward, advantages=group_relative):
@@ -187,8 +186,8 @@ def _load(
 
 
 def _make_mask(journal: "Journal", run_ids: Sequence[str], text: str) -> "LossMask":
-    from treadle.trajectory.tokens.decoders import load_decoders
     from treadle.trajectory.tokens.masks import make_mask
+    from treadle.trajectory.tokens.token_texts import load_decoders
 
     if text == "all":
         return make_mask(text)

@@ -19,10 +19,9 @@ from treadle.core.errors import ConfigError, ExportError
 from treadle.datagen.dataset.folder import Folder
 from treadle.datagen.dataset.merge import merge
 from treadle.export import FORMATS, Row, encode_row, find_losses, read_row
-from treadle.export.exporter import LINES
-from treadle.export.files import detect_format, open_writer, read_objects
-from treadle.export.losses import find_unread
+from treadle.export.exporter import LINES, find_unread
 from treadle.export.preferences import find_pairs, write_pair
+from treadle.export.row_files import detect_format, open_writer, read_objects
 from treadle.export.whole import write_whole
 from treadle.journal.protocol import Journal
 

@@ -35,7 +35,7 @@ from treadle.core.tally import Tally
 from treadle.core.types import Json
 from treadle.journal.deletion import delete_runs, find_callees
 from treadle.journal.protocol import DAMAGED, Journal, RunFilter, RunInfo
-from treadle.telemetry.stats import Durations, Stats
+from treadle.telemetry.usage_stats import Durations, UsageStats
 
 _MARKS = {
     "finished": ("●", ""),
@@ -314,7 +314,7 @@ def stats(
         treadle stats
         treadle stats --model openai:gpt-5-mini --json | jq .days
     """
-    found, damaged = Stats(), []
+    found, damaged = UsageStats(), []
     with closing(open_existing(journal)) as opened, spinner("counting"):
         for info in iterate_runs(opened, selection.condition, status=selection.listed, limit=limit or None):
             try:
@@ -332,7 +332,7 @@ def stats(
     return ExitCode.FAILED if damaged else ExitCode.DONE
 
 
-def _print(found: Stats) -> None:
+def _print(found: UsageStats) -> None:
     if not found.runs:
         print_note("no such runs")
         return

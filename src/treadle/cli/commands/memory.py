@@ -99,7 +99,7 @@ def _usual_names(persona: str | None, user: str | None) -> tuple[str, str]:
 
     Raises: `ConfigError`.
     """
-    from treadle.models.config.file import load_config
+    from treadle.models.config.recipe import load_config
 
     config = load_config()
     chat, own_user = config.file.chat, None

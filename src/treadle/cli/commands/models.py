@@ -27,17 +27,16 @@ from treadle.core.masking import hide_in_url
 from treadle.core.registry import did_you_mean
 from treadle.core.types import Usage
 from treadle.journal.registry import DEFAULT_PATH, open_journal
-from treadle.models.config.file import Config, load_config
-from treadle.models.config.keys import delete_key, store_key, where_is_key
 from treadle.models.config.presets import find_preset, provider_names
-from treadle.models.config.tiers import make_tier
+from treadle.models.config.recipe import Config, load_config
+from treadle.models.config.stored_keys import delete_key, store_key, where_is_key
 from treadle.models.protocol import Model, estimate_cost_usd
 from treadle.models.wrappers.tiered import QUALITY, TieredModel, find_nearest, window_of
 from treadle.routing import LATENCIES, choose, facts_of, make_router
 
 if TYPE_CHECKING:
-    from treadle.models.config.file import Config
     from treadle.models.config.probe import Finding, Probed, Prober
+    from treadle.models.config.recipe import Config
     from treadle.models.config.tables import ModelTable
 
 
@@ -64,7 +63,7 @@ def list_models(is_json: o.IsJson = False) -> int:
         treadle models list
         treadle models list --json
     """
-    from treadle.models.config.file import load_config
+    from treadle.models.config.recipe import load_config
 
     config = load_config()
     models, known = list(_list_models(config)), list(_list_providers())
@@ -98,7 +97,7 @@ def _print_groups(items: list[Listed]) -> None:
 
 
 def _list_models(config: "Config") -> Iterator[Listed]:
-    from treadle.models.config.build import split_name
+    from treadle.models.config.presets import split_name
 
     for name, table in config.file.models.items():
         provider, _ = split_name(table.model)
@@ -128,7 +127,7 @@ def _notes(table: "ModelTable") -> Iterator[str]:
 
 def _describe_price(table: "ModelTable") -> str:
     """Return the price of a million tokens, or `price unknown`."""
-    from treadle.models.config.build import split_name
+    from treadle.models.config.presets import split_name
 
     if table.price is not None:
         return f"${table.price.input_usd_per_million:g} in, ${table.price.output_usd_per_million:g} out"
@@ -150,7 +149,7 @@ def _describe_price(table: "ModelTable") -> str:
 
 
 def _list_providers() -> Iterator[Listed]:
-    from treadle.models.config.build import providers
+    from treadle.models.config.bare import providers
 
     for name, kind in providers().items():
         preset = find_preset(name)
@@ -189,8 +188,8 @@ def check(
         treadle models check openai:gpt-5-mini
         treadle models check my-model --base-url http://localhost:8000/v1
     """
-    from treadle.models.config.file import load_config
     from treadle.models.config.probe import Prober
+    from treadle.models.config.recipe import load_config
 
     config = load_config()
 
@@ -297,7 +296,7 @@ def _list(config: Config) -> Iterator[ListedTier]:
             continue
         models = (table.model, *table.fallback)
         try:
-            tier = make_tier(config, name, {})
+            tier = config.tier(name)
         except ConfigError as error:
             yield ListedTier(name, models, missing=str(error))
             continue

@@ -32,7 +32,7 @@ from treadle.core.masking import hide_password
 from treadle.core.registry import did_you_mean
 from treadle.journal.protocol import DEFAULT_QUEUE
 from treadle.runs.retries import RetryPolicy
-from treadle.telemetry.configured import configured_hooks
+from treadle.telemetry.turn_log import configured_hooks
 from treadle.testbed.engines import ENGINES, EngineKind, EngineSettings, export_tokenizer
 from treadle.testbed.server import FailureMode, serve
 from treadle.testbed.server.oracle_app import OracleApp

@@ -107,7 +107,7 @@ def init(
         treadle init
         treadle init conf/treadle.toml
     """
-    from treadle.models.config.file import FILE_NAMES, VARIABLE, config_schema
+    from treadle.models.config.toml_file import FILE_NAMES, VARIABLE, config_schema
 
     if os.path.lexists(path) and not is_forced:
         raise ConfigError(f"{str(path)!r} exists; --force replaces it")
@@ -158,7 +158,7 @@ def schema(
 
 def _find_schema(what: SchemaOf) -> Json:
     if what is SchemaOf.CONFIG:
-        from treadle.models.config.file import config_schema
+        from treadle.models.config.toml_file import config_schema
 
         return config_schema()
     if what is SchemaOf.PERSONA:

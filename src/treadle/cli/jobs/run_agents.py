@@ -12,7 +12,6 @@ from treadle.cli.options.agent_options import AgentOptions, KnowledgeOptions, Po
 from treadle.cli.terminal.output import print_note
 from treadle.core.errors import ConfigError, UntrustedError
 from treadle.core.policy import Policy
-from treadle.core.registry import did_you_mean
 from treadle.core.spec import AgentSpec, PartSpec
 from treadle.core.types import Json
 from treadle.journal.protocol import Journal
@@ -22,7 +21,7 @@ from treadle.runs.options import Files
 from treadle.runs.resume import load_task_of
 from treadle.runs.run import Run
 from treadle.runs.trust import demands_of, settle_trust
-from treadle.telemetry.configured import configured_hooks
+from treadle.telemetry.turn_log import configured_hooks
 
 if TYPE_CHECKING:
     from treadle.runs.task import Task
@@ -49,7 +48,7 @@ def make_agent(
 
     Raises: `ConfigError`; `UntrustedError` for a persona that needs --trust.
     """
-    from treadle.models.config.file import load_config
+    from treadle.models.config.recipe import load_config
 
     persona = None
     if knowledge.persona is not None:
@@ -105,7 +104,7 @@ def _tools_first(tools: Sequence[str], make: Callable[[], Model]) -> Model:
 
 def make_model(options: AgentOptions, task: "Task | None" = None) -> Model:
     """Return the model that `options` name, or the default of treadle.toml. Raises: `ConfigError`."""
-    from treadle.models.config.file import load_config
+    from treadle.models.config.recipe import load_config
 
     name = options.model or load_config().default_model
     if name is None:
@@ -116,7 +115,9 @@ def make_model(options: AgentOptions, task: "Task | None" = None) -> Model:
             "`treadle demo`, or `treadle run --task files:csv_sum-0001 --model oracle`"
         )
     settings = _given_settings(options)
-    return _build_model(PartSpec(name=_full_name(name, settings), settings=settings), options.api_key, task)
+    return _make_from_part(
+        PartSpec(name=_full_name(name, settings), settings=settings), options.api_key, task
+    )
 
 
 class RunAgents:
@@ -152,7 +153,7 @@ class RunAgents:
             self._agents[key] = Agent.from_spec(
                 spec,
                 model=_tools_first(
-                    self._given.tools, lambda: _build_model(spec.model, self._given.api_key, task)
+                    self._given.tools, lambda: _make_from_part(spec.model, self._given.api_key, task)
                 ),
                 tools=self._given.tools or None,
                 journal=self.journal,
@@ -196,16 +197,10 @@ def _given_settings(options: AgentOptions) -> dict[str, Json]:
 
 def _full_name(name: str, settings: Mapping[str, Json]) -> str:
     """Return the name of a model with its provider, unless it is that of a configured model or of the oracle."""
-    if name.partition(":")[0] == "oracle" and "base_url" not in settings:
-        return name
-    from treadle.models.config.file import load_config
+    from treadle.models.config.recipe import load_config
 
-    config = load_config()
-    is_unknown = "base_url" not in settings and name not in config.file.models
-    hint = did_you_mean(name.partition(":")[0], ["oracle"], cutoff=0.8)
-    if is_unknown and hint:
-        raise ConfigError(f"there is no model {name!r}{hint}")
-    return config.full_name(name)
+    url = settings.get("base_url")
+    return load_config().full_name(name, base_url=None if url is None else str(url))
 
 
 def _refuse_missing(run_id: str, spec: AgentSpec) -> None:
@@ -222,17 +217,7 @@ def _refuse_missing(run_id: str, spec: AgentSpec) -> None:
         )
 
 
-def _build_model(part: PartSpec, api_key: str | None, task: "Task | None") -> Model:
-    """Return the model that a part names; `oracle` is the solver of `task`. Raises: `ConfigError`."""
-    if part.name.partition(":")[0] == "oracle" and "base_url" not in (part.settings or {}):
-        if task is None:
-            raise ConfigError(
-                "the model 'oracle' solves the tasks of a task set; pass --task files:csv_sum-0001, or another "
-                "--model"
-            )
-        from treadle.testbed import named_oracle
+def _make_from_part(part: PartSpec, api_key: str | None, task: "Task | None") -> Model:
+    from treadle.models.config.recipe import make_model
 
-        return named_oracle(part.name, task, seed=(part.settings or {}).get("seed") or 0)
-    from treadle.models.config.file import model_from_part
-
-    return model_from_part(part, api_key=api_key)
+    return make_model(part, task=task, api_key=api_key)

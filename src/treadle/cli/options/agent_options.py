@@ -314,7 +314,7 @@ class KnowledgeOptions(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
         Raises: `ConfigError`.
         """
-        from treadle.models.config.file import load_config
+        from treadle.models.config.recipe import load_config
 
         config = load_config()
         chat = config.file.chat

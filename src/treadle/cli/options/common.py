@@ -44,8 +44,8 @@ def complete_run(ctx: Any, incomplete: str) -> list[str]:
 @_quietly
 def complete_model(incomplete: str) -> Iterable[str]:
     """Yield the models of treadle.toml, and the providers with a colon."""
-    from treadle.models.config.build import providers
-    from treadle.models.config.file import load_config
+    from treadle.models.config.bare import providers
+    from treadle.models.config.recipe import load_config
 
     with suppress(Exception):
         file = load_config().file

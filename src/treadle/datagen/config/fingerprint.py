@@ -16,7 +16,7 @@ from treadle.core.types import Json
 from treadle.datagen.config.model import Config
 from treadle.datagen.config.models import plan_model, used_roles
 from treadle.datagen.config.secrets import hide_secrets
-from treadle.models.config.file import load_config as load_models
+from treadle.models.config.recipe import load_config as load_models
 from treadle.sandbox.mount import Mount
 from treadle.tools.resolve import FILE
 

@@ -7,8 +7,8 @@ from treadle.core.places import Problem
 from treadle.datagen.config.model import Config, Role
 from treadle.jobs.models import ModelPlan, make_model
 from treadle.jobs.models import plan_model as plan_given
-from treadle.models.config.file import Config as ModelFile
-from treadle.models.config.file import load_config as load_models
+from treadle.models.config.recipe import Config as ModelFile
+from treadle.models.config.recipe import load_config as load_models
 from treadle.models.config.tables import ModelTable
 from treadle.models.protocol import Model
 

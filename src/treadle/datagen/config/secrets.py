@@ -4,7 +4,7 @@ from typing import Any
 
 from treadle.core.masking import MASK, is_secret_name
 from treadle.core.types import Json
-from treadle.models.config.part import is_secret_url
+from treadle.models.config.description import is_secret_url
 from treadle.tools.parts import may_hold_secret
 
 

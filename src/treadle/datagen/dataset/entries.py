@@ -12,8 +12,8 @@ from treadle.core.types import Message, ToolSpec
 from treadle.datagen.dataset.folder import Folder
 from treadle.datagen.quality.protocol import FilterVerdict
 from treadle.export.exporter import FORMATS, read_row
-from treadle.export.files import PARQUET, detect_format, read_objects
-from treadle.export.row_formats.native import VERSION
+from treadle.export.row_files import PARQUET, detect_format, read_objects
+from treadle.export.row_formats.treadle_rows import VERSION
 from treadle.export.rows import Lineage, Row
 
 _NEAR = 2_000

@@ -20,8 +20,8 @@ from treadle.datagen.dataset.shares import SPLIT_NAME, Unions, apportion, assign
 from treadle.datagen.dataset.topics import read_topics
 from treadle.datagen.topics.graph import topic_id
 from treadle.export.exporter import FORMATS
-from treadle.export.files import open_writer
 from treadle.export.parquet import require_arrow, write_parquet
+from treadle.export.row_files import open_writer
 from treadle.export.rows import Row
 from treadle.export.whole import write_whole
 

@@ -16,7 +16,7 @@ from treadle.datagen.quality.duplicates import DuplicateIndex, DuplicateSettings
 from treadle.datagen.quality.protocol import Candidate, Filter, FilterSettings, FilterVerdict, Resources
 from treadle.datagen.quality.signatures import hash_text
 from treadle.datagen.quality.transcripts import WORD, quote, user_words
-from treadle.export.files import read_objects
+from treadle.export.row_files import read_objects
 
 _COLUMNS = ("messages", "conversations", "prompt", "question", "input", "instruction", "query", "text")
 """The columns that can hold the question of a row; the first one that the row has is used."""

@@ -25,9 +25,8 @@ from treadle.datagen.scenarios.types import Kind
 from treadle.models.protocol import Model
 from treadle.runs.task import load_task
 from treadle.sandbox.in_memory import SharedFiles
-from treadle.scoring.judge import make_judge, read_judgement, write_messages
-from treadle.trajectory.implementations import Implementations
-from treadle.trajectory.verify import verify_events
+from treadle.scoring.rubric import make_judge, read_judgement, write_messages
+from treadle.trajectory.verification import Implementations, verify_events
 from treadle.workers.registry import HereRunner
 
 _OFF_TASK = (Kind.NO_TOOL, Kind.REFUSAL)

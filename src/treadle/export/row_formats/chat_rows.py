@@ -1,25 +1,27 @@
-"""The row format `openai`: messages and tools for OpenAI's fine-tuning, with arguments as JSON text.
-
-Source: OpenAI fine-tuning guide, 2025. The column `lineage` is Treadle's own; drop it for a service that refuses
-unknown keys (`jq -c 'del(.lineage)'`). Reasoning is left out by default for the same reason.
-"""
+"""The row formats `openai` and `trl`: messages and tools as chat endpoints have them."""
 
 import json
 from collections.abc import Sequence
 
+import msgspec
+
 from treadle.core.types import Json, Message, Role, ToolCall
-from treadle.export.exporter import Column
-from treadle.export.losses import COMMON_LOSSES, Loss
-from treadle.export.rows import Row, make_row, read_tools, write_tools
+from treadle.export.exporter import COMMON_LOSSES, ColumnType, Loss
+from treadle.export.rows import Row, make_row, read_tools, write_object, write_tools
 
 
 class OpenAIRows:
-    """The row format `openai`."""
+    """The row format `openai`: messages and tools for OpenAI's fine-tuning, with arguments as JSON text.
+
+    The column `lineage` is Treadle's own; drop it for a service that refuses unknown keys
+    (`jq -c 'del(.lineage)'`). Reasoning is left out by default for the same reason.
+    Source: OpenAI fine-tuning guide, 2025.
+    """
 
     has_reasoning = False
     has_own_files = False
     losses: tuple[Loss, ...] = (Loss.REASONING, *COMMON_LOSSES)
-    columns = {"messages": Column.LIST, "tools": Column.LIST, "lineage": Column.JSON}  # noqa: RUF012
+    columns = {"messages": ColumnType.LIST, "tools": ColumnType.LIST, "lineage": ColumnType.JSON}  # noqa: RUF012
     aliases = frozenset[str]()
 
     def write(self, row: Row, *, with_reasoning: bool) -> dict[str, Json]:
@@ -67,7 +69,7 @@ class OpenAIRows:
         )
 
 
-FORMAT = OpenAIRows()
+OPENAI = OpenAIRows()
 
 
 def write_call(call: ToolCall, arguments: Json) -> dict[str, Json]:
@@ -112,3 +114,40 @@ def write_compact(value: Json) -> str:
     """Return a value as JSON text without white space."""
     # msgspec refuses integers of more than 64 bits.
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
+class TrlRows(OpenAIRows):
+    """The row format `trl`: the columns `messages` and `tools` of TRL's SFT trainer, with arguments as objects.
+
+    Chat templates render the argument objects, so a run with a call whose arguments are not a JSON object is
+    refused. Arrow gives all rows of a column one type: a loader that infers the type may add the arguments of
+    other tools as nulls, and templates print them. `datasets` 5 keeps such columns as JSON; with an older version,
+    read the Parquet file that `treadle dataset convert` writes, or keep the rows of each tool set in their own
+    file.
+    Source: TRL 1.16, dataset formats, tool calling.
+    """
+
+    has_reasoning = True
+    losses = (Loss.ARGUMENTS, *COMMON_LOSSES)
+
+    def fits(self, raw: dict[str, Json]) -> bool:
+        """Return whether an object looks like a row of this format."""
+        return has_chat(raw) and all(isinstance(item, dict) for item in arguments_in(raw["messages"]))
+
+    def write_message(self, message: Message, with_reasoning: bool) -> dict[str, Json]:
+        """Return one message. Raises: `ExportError` if the arguments of a call are not a JSON object."""
+        raw: dict[str, Json] = {"role": message.role.value, "content": message.content}
+        if message.role is Role.TOOL:
+            return {**raw, "name": message.name, "tool_call_id": message.call_id}
+        if message.reasoning and with_reasoning:
+            raw["reasoning_content"] = message.reasoning
+        if message.tool_calls:
+            # The numbers stay exactly as the model wrote them; only white space is removed.
+            raw["tool_calls"] = [
+                write_call(call, msgspec.Raw(msgspec.json.format(write_object(call, "openai"), indent=-1)))
+                for call in message.tool_calls
+            ]
+        return raw
+
+
+TRL = TrlRows()

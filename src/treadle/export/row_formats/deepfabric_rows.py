@@ -19,9 +19,8 @@ from msgspec.structs import replace
 
 from treadle.core.errors import ExportError
 from treadle.core.types import Json, Message, Role, ToolCall
-from treadle.export.exporter import Column
-from treadle.export.losses import COMMON_LOSSES, Loss
-from treadle.export.row_formats.openai import OpenAIRows, has_chat, write_call
+from treadle.export.exporter import COMMON_LOSSES, ColumnType, Loss
+from treadle.export.row_formats.chat_rows import OpenAIRows, has_chat, write_call
 from treadle.export.rows import (
     Row,
     call_ids_of,
@@ -41,21 +40,21 @@ _OWN_KEYS = ("reasoning", "tool_context", "agent_context", "structured_data", "q
 
 
 class DeepFabricRows:
-    """The row format `deepfabric`."""
+    """The row format `deepfabric`: rows as DeepFabric 4.x writes them, which are also read."""
 
     has_reasoning = True
     has_own_files = False
     losses: tuple[Loss, ...] = COMMON_LOSSES
     columns = {  # noqa: RUF012
-        "messages": Column.LIST,
-        "metadata": Column.JSON,
-        "reasoning": Column.JSON,
-        "tool_context": Column.JSON,
-        "tools": Column.LIST,
-        "agent_context": Column.JSON,
-        "structured_data": Column.JSON,
-        "question": Column.TEXT,
-        "final_answer": Column.TEXT,
+        "messages": ColumnType.LIST,
+        "metadata": ColumnType.JSON,
+        "reasoning": ColumnType.JSON,
+        "tool_context": ColumnType.JSON,
+        "tools": ColumnType.LIST,
+        "agent_context": ColumnType.JSON,
+        "structured_data": ColumnType.JSON,
+        "question": ColumnType.TEXT,
+        "final_answer": ColumnType.TEXT,
     }
     aliases = frozenset[str]()
 

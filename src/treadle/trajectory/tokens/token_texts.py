@@ -1,12 +1,36 @@
-"""The functions that convert the token ids of a run to text, found through the renderers of its agents."""
+"""The texts of token ids: of single tokens, and the decoders of a run's renderers."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from treadle.core import events as e
 from treadle.core.errors import ConfigError
 from treadle.core.types import Json
 from treadle.renderers.registry import load_renderer
 from treadle.trajectory.tokens.drift import Decode
+
+_HOLE = "\ufffd"
+_MOST = 8
+"""The number of tokens without a whole character after which their text is used unchanged."""
+
+
+def split_text(ids: Sequence[int], decode: Decode) -> list[str]:
+    """Return the text of each token, which together are the text of all of them.
+
+    The text of a character that several tokens make is at the last of them.
+    """
+    found: list[str] = []
+    waiting: list[int] = []
+    for item in ids:
+        waiting.append(item)
+        text = decode(waiting)
+        if text.endswith(_HOLE) and len(waiting) < _MOST:
+            found.append("")
+            continue
+        found.append(text)
+        waiting = []
+    if waiting:
+        found[-1] = decode(waiting)
+    return found
 
 
 def load_decoders(bodies: Iterable[e.DurableBody]) -> dict[str, Decode]:

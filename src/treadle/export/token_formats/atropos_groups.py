@@ -14,11 +14,11 @@ from collections.abc import Mapping
 from itertools import zip_longest
 
 from treadle.core.types import Json, Message
-from treadle.export.exporter import Column
+from treadle.export.exporter import ColumnType
 from treadle.export.groups import Group, Rollout
-from treadle.export.row_formats.openai import FORMAT as OPENAI
+from treadle.export.row_formats.chat_rows import OPENAI
 from treadle.export.token_exporter import Branch, LossMask, read_branches, reward_of
-from treadle.trajectory.tokens.types import TokenGrade
+from treadle.trajectory.tokens.trajectories import TokenGrade
 
 MASKED_ID = -100
 MASKED_LOGPROB = 1.0
@@ -32,15 +32,15 @@ class AtroposGroups:
     """The token format `atropos`: the groups (`ScoredData`) of the API server of Atropos."""
 
     needs = TokenGrade.TOKEN_EXACT
-    columns: Mapping[str, Column] = {
-        "tokens": Column.LIST,
-        "masks": Column.LIST,
-        "scores": Column.LIST,
-        "inference_logprobs": Column.LIST,
-        "advantages": Column.LIST,
-        "messages": Column.LIST,
-        "overrides": Column.LIST,
-        "generation_params": Column.JSON,
+    columns: Mapping[str, ColumnType] = {
+        "tokens": ColumnType.LIST,
+        "masks": ColumnType.LIST,
+        "scores": ColumnType.LIST,
+        "inference_logprobs": ColumnType.LIST,
+        "advantages": ColumnType.LIST,
+        "messages": ColumnType.LIST,
+        "overrides": ColumnType.LIST,
+        "generation_params": ColumnType.JSON,
     }
 
     def write(self, group: Group, mask: LossMask) -> list[dict[str, Json]]:

@@ -14,8 +14,7 @@ import msgspec
 
 from treadle.core.errors import ExportError, FormatError
 from treadle.core.types import Json, Message, Role, ToolCall, ToolSpec
-from treadle.export.exporter import Column
-from treadle.export.losses import COMMON_LOSSES, Loss
+from treadle.export.exporter import COMMON_LOSSES, ColumnType, Loss
 from treadle.export.row_formats.sharegpt import role_of, unclear_results
 from treadle.export.rows import Row, lineage_with_ids, make_row, read_tools, write_tools
 from treadle.formats import parse, render, render_result, render_tools
@@ -34,12 +33,12 @@ _ROLES = {
 
 
 class HermesRows:
-    """The row format `hermes`."""
+    """The row format `hermes`: conversations as the text that Hermes and Qwen models read and write."""
 
     has_reasoning = True
     has_own_files = False
     losses: tuple[Loss, ...] = (Loss.ARGUMENTS, *COMMON_LOSSES)
-    columns = {"conversations": Column.LIST, "tools": Column.TEXT, "lineage": Column.JSON}  # noqa: RUF012
+    columns = {"conversations": ColumnType.LIST, "tools": ColumnType.TEXT, "lineage": ColumnType.JSON}  # noqa: RUF012
     aliases = frozenset[str]()
 
     def write(self, row: Row, *, with_reasoning: bool) -> dict[str, Json]:

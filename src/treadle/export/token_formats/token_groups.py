@@ -15,10 +15,10 @@ from msgspec import Struct
 
 from treadle.core.errors import ExportError
 from treadle.core.types import Json, Message, StopReason, ToolSpec, Usage
-from treadle.export.exporter import Column
+from treadle.export.exporter import ColumnType
 from treadle.export.groups import Group, Rollout
 from treadle.export.token_exporter import LossMask, read_branch
-from treadle.trajectory.tokens.types import DriftReport, Span, TokenGrade, Trajectory
+from treadle.trajectory.tokens.trajectories import DriftReport, Span, TokenGrade, Trajectory
 
 VERSION = "treadle-tokens/1"
 """The value of the key `format`. A reader refuses another number."""
@@ -47,31 +47,31 @@ class TokenRows:
     """The token format `tokens`: a row for each branch, with all that is known about its tokens."""
 
     needs = TokenGrade.TEXT
-    columns: Mapping[str, Column] = {
-        "format": Column.TEXT,
-        "group_id": Column.TEXT,
-        "number": Column.INTEGER,
-        "task": Column.TEXT,
-        "rollout": Column.INTEGER,
-        "run_id": Column.TEXT,
-        "branch_run_id": Column.TEXT,
-        "branch": Column.INTEGER,
-        "grade": Column.TEXT,
-        "token_ids": Column.IDS,
-        "sampled": Column.FLAGS,
-        "loss": Column.FLOATS,
-        "logprobs": Column.FLOATS,
-        "spans": Column.LIST,
-        "drift": Column.JSON,
-        "messages": Column.LIST,
-        "tokenizer": Column.TEXT,
-        "reward": Column.FLOAT,
-        "rewards": Column.JSON,
-        "advantage": Column.FLOAT,
-        "stop_reason": Column.TEXT,
-        "transcript": Column.LIST,
-        "rollout_info": Column.JSON,
-        "group_info": Column.JSON,
+    columns: Mapping[str, ColumnType] = {
+        "format": ColumnType.TEXT,
+        "group_id": ColumnType.TEXT,
+        "number": ColumnType.INTEGER,
+        "task": ColumnType.TEXT,
+        "rollout": ColumnType.INTEGER,
+        "run_id": ColumnType.TEXT,
+        "branch_run_id": ColumnType.TEXT,
+        "branch": ColumnType.INTEGER,
+        "grade": ColumnType.TEXT,
+        "token_ids": ColumnType.IDS,
+        "sampled": ColumnType.FLAGS,
+        "loss": ColumnType.FLOATS,
+        "logprobs": ColumnType.FLOATS,
+        "spans": ColumnType.LIST,
+        "drift": ColumnType.JSON,
+        "messages": ColumnType.LIST,
+        "tokenizer": ColumnType.TEXT,
+        "reward": ColumnType.FLOAT,
+        "rewards": ColumnType.JSON,
+        "advantage": ColumnType.FLOAT,
+        "stop_reason": ColumnType.TEXT,
+        "transcript": ColumnType.LIST,
+        "rollout_info": ColumnType.JSON,
+        "group_info": ColumnType.JSON,
     }
 
     def write(self, group: Group, mask: LossMask) -> list[dict[str, Json]]:

@@ -1,11 +1,34 @@
-"""The shape of a run's tool use: whether its calls were well-formed, useful and within limits."""
+"""The scorers without a model: the task's check, the shape of tool use, the length, and a user's function."""
 
-from collections.abc import Iterable, Sequence
+import asyncio
+import inspect
+import math
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 from treadle.core.errors import ConfigError
 from treadle.core.events import DurableBody, InferenceCompleted, ToolCompleted
 from treadle.core.types import Effect, ToolCall, ToolErrorKind
 from treadle.scoring.protocol import Score, Subject
+from treadle.tools.references import load_function
+
+
+class CheckScorer:
+    """The verdict of `Task.check` on the final answer and the final files. It says nothing about runs without a
+    task."""
+
+    def __init__(self, name: str = "check") -> None:
+        self.name = name
+
+    async def score(self, subject: Subject) -> Score | None:
+        """See `Scorer.score`."""
+        task, run = subject.task, subject.run
+        if task is None:
+            return None
+        files = await asyncio.to_thread(lambda: dict(run.files))
+        grade = task.check(run.output, files)
+        return Score(grade.reward, grade.detail)
+
 
 _MALFORMED = frozenset(
     (
@@ -96,3 +119,53 @@ def _repeats(calls: Iterable[ToolCall], effects: dict[str, Effect]) -> list[Tool
             seen.clear()
         seen.add(key)
     return found
+
+
+class LengthScorer:
+    """A reward of 1 up to `max_tokens` output tokens, falling evenly to 0 at `zero_tokens`.
+
+    Source: the soft penalty for overlong answers of DAPO (arXiv 2503.14476, section 3.4), shifted to 0..1.
+    """
+
+    def __init__(self, name: str = "length", *, max_tokens: int, zero_tokens: int | None = None) -> None:
+        """Make a scorer. `zero_tokens` is twice `max_tokens` unless it is given. Raises: `ConfigError`."""
+        zero_tokens = 2 * max_tokens if zero_tokens is None else zero_tokens
+        if not 0 < max_tokens < zero_tokens:
+            raise ConfigError(
+                f"the reward {name!r} has max_tokens {max_tokens!r} and zero_tokens {zero_tokens!r}; give positive "
+                "numbers, the second one larger"
+            )
+        self.name = name
+        self._max_tokens = max_tokens
+        self._zero_tokens = zero_tokens
+
+    async def score(self, subject: Subject) -> Score | None:
+        """See `Scorer.score`."""
+        tokens = subject.run.usage.output_tokens
+        over = (tokens - self._max_tokens) / (self._zero_tokens - self._max_tokens)
+        return Score(min(1.0, max(0.0, 1.0 - over)), f"{tokens:,} output tokens")
+
+
+class FunctionScorer:
+    """The number that a function returns for a `Subject`: a float, a bool, a `Score`, or `None`. A coroutine
+    function is awaited; any other function is called in a thread."""
+
+    def __init__(self, name: str, *, function: str | Callable[[Subject], Any]) -> None:
+        """Make a scorer. `function` is a function, `package.module:function` or `file.py:function`.
+
+        Raises: `ConfigError` if it cannot be loaded.
+        """
+        self.name = name
+        self._function = load_function(function, "a Subject") if isinstance(function, str) else function
+
+    async def score(self, subject: Subject) -> Score | None:
+        """See `Scorer.score`."""
+        if inspect.iscoroutinefunction(self._function):
+            found = await self._function(subject)
+        else:
+            found = await asyncio.to_thread(self._function, subject)
+        if found is None or isinstance(found, Score):
+            return found
+        if not isinstance(found, int | float) or not math.isfinite(found):
+            raise ValueError(f"the function of the reward {self.name!r} returned {found!r}; return a number")
+        return Score(float(found))

@@ -13,10 +13,10 @@ from treadle.core.packed import ID_BYTES, count_packed, to_ids, to_logprobs
 from treadle.core.types import Message
 from treadle.journal.protocol import Journal
 from treadle.runs.agent_parts import AGENT
-from treadle.trajectory.tokens.decoders import load_decoders
 from treadle.trajectory.tokens.drift import Decode, Decoders, find_decode
-from treadle.trajectory.tokens.nodes import NAN, Node, RunReader
-from treadle.trajectory.tokens.types import Span, TokenGrade, Trajectory
+from treadle.trajectory.tokens.nodes import NAN, Node, TokenReader
+from treadle.trajectory.tokens.token_texts import load_decoders
+from treadle.trajectory.tokens.trajectories import Span, TokenGrade, Trajectory
 
 _MOST_FAULTS = 5
 
@@ -53,7 +53,7 @@ class Conservation(Struct, frozen=True, kw_only=True):
 class TokenGraph:
     """The inferences of one or more runs. `read_tokens` makes it."""
 
-    def __init__(self, runs: dict[str, RunReader], decoders: Decoders = None) -> None:
+    def __init__(self, runs: dict[str, TokenReader], decoders: Decoders = None) -> None:
         self._runs = runs
         self._decoders = decoders
 
@@ -102,14 +102,14 @@ class TokenGraph:
         """Return the function that decodes the ids of a tokenizer; `None` if there is none."""
         return find_decode(self._decoders, tokenizer)
 
-    def _in_order(self) -> Iterator[RunReader]:
+    def _in_order(self) -> Iterator[TokenReader]:
         """Yield the runs, each after its sub-agents."""
         called = defaultdict(list)
         for run in self._runs.values():
             caller = run.started.caller
             called[None if caller is None or caller.run_id not in self._runs else caller.run_id].append(run)
 
-        def visit(run: RunReader) -> Iterator[RunReader]:
+        def visit(run: TokenReader) -> Iterator[TokenReader]:
             for child in called[run.run_id]:
                 yield from visit(child)
             yield run
@@ -127,7 +127,7 @@ def read_tokens(events: Iterable[e.Event], decode: Decoders = None) -> TokenGrap
     found: dict[str, list[e.Event]] = {}
     for event in events:
         found.setdefault(event.run_id, []).append(event)
-    runs: dict[str, RunReader] = {}
+    runs: dict[str, TokenReader] = {}
     for run_id in found:
         _read_run(run_id, found, runs, decode)
     return TokenGraph({run_id: runs[run_id] for run_id in found}, decode)
@@ -193,12 +193,12 @@ def _find_children(events: list[e.Event]) -> dict[str, bool]:
 
 
 def _read_run(
-    run_id: str, events: dict[str, list[e.Event]], runs: dict[str, RunReader], decode: Decoders
-) -> RunReader:
+    run_id: str, events: dict[str, list[e.Event]], runs: dict[str, TokenReader], decode: Decoders
+) -> TokenReader:
     """Read a run after the run that it came from."""
     if run_id in runs:
         return runs[run_id]
-    run = runs[run_id] = RunReader(run_id, decode)
+    run = runs[run_id] = TokenReader(run_id, decode)
     started = events[run_id][0].body
     if isinstance(started, e.RunStarted):
         origin = started.parent or started.caller
@@ -209,7 +209,7 @@ def _read_run(
     return run
 
 
-def _read_branches(run: RunReader) -> list[Trajectory]:
+def _read_branches(run: TokenReader) -> list[Trajectory]:
     leaves: dict[int, int] = {}
     for index, node in enumerate(run.nodes):
         if node.branch >= 0:
@@ -218,7 +218,7 @@ def _read_branches(run: RunReader) -> list[Trajectory]:
     return [_read_branch(run, branch, leaf) for branch, leaf in order]
 
 
-def _read_branch(run: RunReader, branch: int, leaf: int) -> Trajectory:
+def _read_branch(run: TokenReader, branch: int, leaf: int) -> Trajectory:
     path = [run.nodes[index] for index in run.path(leaf)]
     last, is_text = path[-1], path[-1].output is None
     ids = b"" if is_text else run.ids_of(leaf)

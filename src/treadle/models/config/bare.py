@@ -1,16 +1,15 @@
-"""The construction of a model from its name and the user's settings.
+"""The model of one server, without wrappers: which dialect it speaks, where it is, and which key it is sent.
 
 In `provider:name`, the provider is a preset, which is data, or a function from an entry point of the group
-`treadle.models`. Such a function takes a `ModelConfig` and returns a model. The wrappers that every model has are
-added here.
+`treadle.models`. Such a function takes a `ModelConfig` and returns a model.
 """
 
 import os
 from collections.abc import Callable, Iterable, Mapping
 from difflib import get_close_matches
 from importlib.metadata import entry_points
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, TypeAlias
+from urllib.parse import urlsplit
 
 from msgspec import Struct
 
@@ -18,13 +17,11 @@ from treadle.core.errors import ConfigError
 from treadle.core.registry import Registry, did_you_mean
 from treadle.core.types import Json, OutputMode, Settings
 from treadle.http.transport import Transport, address_of
-from treadle.models.config.connect import connect, given_url, home_of
-from treadle.models.config.part import describe_part
-from treadle.models.config.presets import DIALECTS, find_preset, provider_names
+from treadle.models.config.presets import DIALECTS, find_preset, provider_names, split_name
+from treadle.models.config.stored_keys import find_key
 from treadle.models.protocol import Model
 from treadle.models.wire.preset import Preset, Quirks
 from treadle.models.wire.price import Price
-from treadle.renderers.registry import locate
 
 
 class ModelConfig(Struct, frozen=True, kw_only=True):
@@ -52,6 +49,8 @@ class ModelConfig(Struct, frozen=True, kw_only=True):
     """How the model is made to give answers that fit a schema; `None` leaves it to the provider."""
     options: Mapping[str, Json] = {}
     """Options that only this provider's dialect has, such as `cache` of `anthropic`."""
+    task: object = None
+    """The task that the run is about, for models that solve tasks; `None` if there is none."""
 
     def __repr__(self) -> str:
         # Neither the key nor headers, which may hold one.
@@ -60,110 +59,12 @@ class ModelConfig(Struct, frozen=True, kw_only=True):
 
 
 if TYPE_CHECKING:
-    from treadle.models.wrappers.limiter import Limiter
-    from treadle.models.wrappers.retry import RetryModel
     from treadle.renderers.protocol import Renderer
 
 Maker: TypeAlias = Callable[[ModelConfig], Model]
-AUTO = "auto"
-"""The name of the model whose tier a router chooses; `auto:NAME` names the router too."""
-
-
-def model(
-    name: str,
-    *,
-    base_url: str | None = None,
-    api_key: str | None = None,
-    api_key_env: str | None = None,
-    temperature: float | None = None,
-    top_p: float | None = None,
-    max_output_tokens: int | None = None,
-    seed: int | None = None,
-    stop: str | tuple[str, ...] | list[str] | None = None,
-    logprobs: bool | None = None,
-    return_token_ids: bool | None = None,
-    extra: Mapping[str, Json] | None = None,
-    price: Price | Mapping[str, float] | None = None,
-    context_tokens: int | None = None,
-    timeout_seconds: float = 600.0,
-    connect_timeout_seconds: float = 10.0,
-    total_timeout_seconds: float = 1800.0,
-    max_attempts: int = 6,
-    headers: Mapping[str, str] | None = None,
-    transport: Transport | None = None,
-    output_mode: OutputMode | str | None = None,
-    format: str | None = None,
-    renderer: "str | Renderer | None" = None,
-    limiter: "Limiter | None" = None,
-    **options: Json,
-) -> Model:
-    """Return a model by its name: `"anthropic:claude-sonnet-4-5"`, or without a provider, which is then `openai`.
-
-    `openai` is any server that speaks chat completions, at `base_url` or OPENAI_BASE_URL. `timeout_seconds`
-    limits the time in which the server sends nothing, `total_timeout_seconds` an answer with all attempts and the
-    waiting between them. A setting that is `None` is left to the server. `extra` holds further fields of the
-    request body and overrides the settings. `output_mode` says how the model is made to give answers that fit a
-    schema: `native`, `tool` or `text`. `format` is for models whose tool calls are text that the server does not
-    parse: one of `treadle.formats.FORMATS`, or `auto`. With a `renderer`, such as `chatml` or `hf:FOLDER`, a
-    model of vLLM or SGLang is sent token ids and returns token ids, so that what it sampled is never tokenised
-    again; the option `engine` names the endpoint, which otherwise the server is asked for. `limiter` limits the
-    requests of all models that share it. Further `options` are those of the provider's dialect. The cost is
-    computed from `price`, or from genai-prices if that is installed and the provider's own server is asked.
-    `context_tokens` is the model's context window; without it, genai-prices or the server may know it.
-    `api_key_env` is the environment variable that holds the key, if it is not the provider's usual one; with ""
-    no key is read.
-
-    The model's `part` describes it for the agent spec, without secrets. Raises: `ConfigError` for an unknown
-    provider or option, a missing key or a setting out of range.
-    """
-    asked: dict[str, Any] = {
-        "base_url": base_url,
-        "api_key": api_key,
-        "api_key_env": api_key_env,
-        "temperature": temperature,
-        "top_p": top_p,
-        "max_output_tokens": max_output_tokens,
-        "seed": seed,
-        "stop": stop,
-        "logprobs": logprobs,
-        "return_token_ids": return_token_ids,
-        "extra": extra,
-        "price": Price(**price) if isinstance(price, Mapping) else price,
-        "context_tokens": context_tokens,
-        "timeout_seconds": timeout_seconds,
-        "connect_timeout_seconds": connect_timeout_seconds,
-        "total_timeout_seconds": total_timeout_seconds,
-        "headers": headers,
-        "transport": transport,
-        "output_mode": output_mode,
-        "format": format,
-        "renderer": locate(renderer) if isinstance(renderer, str) else renderer,
-    }
-    asked = options | {key: value for key, value in asked.items() if value is not None}
-    priced = with_cost(bare_model(name, **asked), name, **asked)
-    if limiter is not None:
-        from treadle.models.wrappers.limit import LimitModel
-
-        priced = LimitModel(priced, limiter=limiter)
-    made = with_retries(priced, max_attempts, total_timeout_seconds)
-    bound = bind_key(name, asked)
-    made.part = describe_part(":".join(split_name(name)), asked | bound | {"max_attempts": max_attempts})
-    return made
-
-
-def bind_key(name: str, options: Mapping[str, Any], api_key_env: str | None = None) -> dict[str, str]:
-    """Return the option that binds a given base URL to the key that is sent there, for the agent spec.
-
-    A process that builds the model again sends no other key of its environment to that URL. If the key was not in
-    a variable, it sends none. `api_key_env` is the variable that the configuration names.
-    """
-    if options.get("base_url") is None or options.get("api_key_env") is not None:
-        return {}
-    if options.get("api_key") is not None:
-        return {"api_key_env": ""}
-    preset = find_preset(split_name(name)[0])
-    variable = api_key_env or (preset.key_variable if preset is not None else None)
-    return {"api_key_env": variable} if variable is not None and os.environ.get(variable) else {}
+"""A function of another package that makes the models of a provider."""
+MAKERS: Registry[Maker] = Registry("provider", "treadle.models", {})
+"""The functions of other packages that make models, by the name of the provider."""
 
 
 def bare_model(
@@ -179,7 +80,11 @@ def bare_model(
     renderer: "str | Renderer | None" = None,
     **options: Any,
 ) -> Model:
-    """Return a model as `model` does, with the same options, but without cost, limit and retries."""
+    """Return the model that answers requests itself, without cost, limit and retries. The options are those of
+    `treadle.model`.
+
+    Raises: `ConfigError`.
+    """
     provider, rest = split_name(name)
     if format is not None and stop is None:
         # A model that continues after its calls would invent their results.
@@ -215,6 +120,32 @@ def bare_model(
     return FormatModel(made, format)
 
 
+GENERAL_OPTIONS = (
+    "base_url",
+    "api_key",
+    "api_key_env",
+    "temperature",
+    "top_p",
+    "max_output_tokens",
+    "seed",
+    "stop",
+    "logprobs",
+    "return_token_ids",
+    "extra",
+    "price",
+    "context_tokens",
+    "timeout_seconds",
+    "connect_timeout_seconds",
+    "total_timeout_seconds",
+    "max_attempts",
+    "headers",
+    "transport",
+    "output_mode",
+    "format",
+    "renderer",
+    "limiter",
+)
+"""The options of every model, in the order of the parameters of `treadle.model`."""
 _SETTINGS = frozenset(("temperature", "top_p", "max_output_tokens", "seed", "logprobs", "return_token_ids"))
 _CONFIGURED = frozenset(
     (
@@ -230,43 +161,11 @@ _CONFIGURED = frozenset(
 )
 
 
-def is_tiered(name: str) -> bool:
-    """Return whether `name` is that of a model that consists of the tiers of treadle.toml."""
-    return name.partition(":")[0] in (AUTO, "tier") and name != "tier"
-
-
-def split_name(name: str) -> tuple[str, str]:
-    """Return the provider, and the model's name on its server. Raises: `ConfigError` for a name without a model."""
-    if is_tiered(name):
-        raise ConfigError(
-            f"the model {name!r} consists of the tiers of treadle.toml, and one single model is needed here"
-        )
-    provider, _, rest = name.partition(":") if ":" in name else ("openai", "", name)
-    if not rest:
-        raise ConfigError(f"the model name {name!r} names no model; give one such as 'openai:gpt-5-mini'")
-    return provider, rest
-
-
-def with_cost(
-    inner: Model, name: str, *, base_url: str | None = None, price: Price | None = None, **_: Any
-) -> Model:
-    """Return `inner` in a wrapper that adds the cost, if genai-prices is installed and knows this server."""
-    provider, rest = split_name(name)
-    preset = find_preset(provider)
-    if price is not None or preset is None or preset.price_provider is None:
-        return inner
-    if given_url(preset, base_url) not in (None, home_of(preset)) or find_spec("genai_prices") is None:
-        return inner
-    from treadle.models.wrappers.cost import CostModel
-
-    return CostModel(inner, provider=preset.price_provider, model=rest)
-
-
-def with_retries(inner: Model, max_attempts: int, total_timeout_seconds: float) -> "RetryModel":
-    """Return `inner` in a wrapper that tries again after errors that may be temporary."""
-    from treadle.models.wrappers.retry import RetryModel
-
-    return RetryModel(inner, max_attempts=max_attempts, total_timeout_seconds=total_timeout_seconds)
+def providers() -> dict[str, str]:
+    """Return the name of every provider, with its dialect or the entry point of its package."""
+    found = {point.name: point.value for point in entry_points(group=MAKERS.group)}
+    presets = {name: find_preset(name) for name in provider_names()}
+    return found | {name: preset.dialect for name, preset in presets.items() if preset is not None}
 
 
 def _read_mode(mode: OutputMode | str) -> OutputMode:
@@ -286,21 +185,10 @@ def _check(settings: Settings) -> None:
             raise ConfigError(f"{name} is {value!r}; give a number from {low} to {high}")
 
 
-_MAKERS: Registry[Maker] = Registry("provider", "treadle.models", {})
-"""The functions of other packages that make models, by the name of the provider."""
-
-
-def providers() -> dict[str, str]:
-    """Return the name of every provider, with its dialect or the entry point of its package."""
-    found = {point.name: point.value for point in entry_points(group=_MAKERS.group)}
-    presets = {name: find_preset(name) for name in provider_names()}
-    return found | {name: preset.dialect for name, preset in presets.items() if preset is not None}
-
-
 def _find_maker(provider: str, name: str) -> Maker:
     """Return the function of another package that makes the models of `provider`."""
-    if provider in _MAKERS:
-        return _MAKERS.load(provider)
+    if provider in MAKERS:
+        return MAKERS.load(provider)
     known = providers()
     near = get_close_matches(provider, known, n=1)
     hint = f"did you mean {near[0] + ':' + name.partition(':')[2]!r}? " if near else ""
@@ -322,7 +210,7 @@ def _make(preset: Preset, provider: str, config: ModelConfig) -> Model:
         options["quirks"] = preset.quirks
     made = kind(
         config.name,
-        **connect(preset, provider, config),
+        **_connect(preset, provider, config),
         settings=config.settings,
         price=config.price,
         context_tokens=config.context_tokens,
@@ -361,7 +249,7 @@ def _make_token_model(
         config.name,
         kind=config.options.get("engine"),
         context_tokens=config.context_tokens,
-        **connect(preset, provider, config),
+        **_connect(preset, provider, config),
     )
     return TokenModel(
         engine,
@@ -375,12 +263,71 @@ def _make_token_model(
 
 def _check_options(provider: str, options: Iterable[str], known: Iterable[str]) -> None:
     """Check the options of a dialect. Raises: `ConfigError` for one that neither `model` nor the dialect has."""
-    taken = [*_GENERAL, *known]
+    taken = [*GENERAL_OPTIONS, *known]
     for name in options:
         if name not in known:
             hint = did_you_mean(name, taken, f"it takes {', '.join(taken)}")
             raise ConfigError(f"a model of {provider!r} has no option {name!r}{hint}")
 
 
-_GENERAL = tuple([name for name in model.__annotations__ if name not in ("name", "options", "return")])
-"""The options of every model."""
+def _connect(preset: Preset, provider: str, config: ModelConfig) -> dict[str, Any]:
+    """Return the options of an `HttpEndpoint`: the name, the address, the key, the headers and the transport.
+
+    Raises: `ConfigError` if a key is missing.
+    """
+    from treadle.http.transport import HttpTransport
+
+    home = home_of(preset)
+    base_url = given_url(preset, config.base_url) or home
+    is_home = urlsplit(base_url).hostname == urlsplit(home).hostname
+    variable = preset.key_variable if config.api_key_env is None else config.api_key_env
+    api_key = config.api_key
+    if api_key is None and variable:
+        # A stored key is the provider's, and goes to no other server.
+        api_key = find_key(variable) if is_home else os.environ.get(variable) or None
+    headers = {
+        header: value
+        for header, variable in preset.header_variables.items()
+        if (value := os.environ.get(variable))
+    }
+    headers |= {name.lower(): value for name, value in (config.headers or {}).items()}
+    stem, slash, rest = config.name.partition("/")
+    if is_home and provider == "openai" and slash and find_preset(stem) is not None:
+        raise ConfigError(
+            f"{home} has no model {config.name!r}; did you mean {f'{stem}:{rest}'!r}? A model with this name on "
+            "another server needs its address: --base-url, or base_url= in Python"
+        )
+    if api_key is None and preset.needs_key and is_home and not _has_key(headers):
+        raise ConfigError(
+            f"no API key for {config.name!r} at {home}: set the environment variable "
+            f"{variable or preset.key_variable}, or store the key with `treadle models set-key {provider}`. If the "
+            "model is on another server, give its address: --base-url, or base_url= in Python"
+        )
+    return {
+        "name": f"{provider}:{config.name}",
+        "base_url": base_url,
+        "api_key": api_key,
+        "headers": headers,
+        "key_variable": variable or preset.key_variable,
+        "transport": config.transport
+        or HttpTransport(
+            timeout_seconds=config.timeout_seconds,
+            connect_timeout_seconds=config.connect_timeout_seconds,
+            total_timeout_seconds=config.total_timeout_seconds,
+        ),
+    }
+
+
+def home_of(preset: Preset) -> str:
+    """Return the URL of the provider's own server."""
+    return preset.base_url or DIALECTS.load(preset.dialect).BASE_URL
+
+
+def given_url(preset: Preset, base_url: str | None) -> str | None:
+    """Return the base URL that the caller or the environment gives; `None` if neither does."""
+    variable = preset.base_url_variable
+    return base_url or (os.environ.get(variable) if variable else None) or None
+
+
+def _has_key(headers: Iterable[str]) -> bool:
+    return any(name in ("authorization", "x-api-key", "api-key", "x-goog-api-key") for name in headers)

@@ -1,4 +1,7 @@
-"""Files of rows: JSON lines, Parquet, or a folder with a file for each row. Rows pass one at a time."""
+"""Files of rows and of groups of rollouts: JSON lines, Parquet, or a folder with a file for each row.
+
+Rows and groups are read and written one at a time.
+"""
 
 import re
 from collections.abc import Callable, Iterator
@@ -6,11 +9,16 @@ from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
 
+import msgspec
+
 from treadle.core.errors import ConfigError, ExportError
 from treadle.core.types import Json
 from treadle.export.exporter import FORMATS, RowFormat, decode_rows, encode_row
-from treadle.export.parquet import read_parquet, require_arrow, write_parquet
+from treadle.export.groups import Group
+from treadle.export.parquet import read_parquet, require_arrow, write_parquet, write_table
 from treadle.export.rows import Row
+from treadle.export.token_exporter import TOKEN_FORMATS, LossMask, encode_group, sampled_mask
+from treadle.export.token_formats.token_groups import FORMAT, read_groups
 from treadle.export.whole import whole_file
 
 PARQUET = ".parquet"
@@ -124,3 +132,45 @@ def _folder_writer(out: Path) -> Callable[[Row, bytes], object]:
         names.add(name)
 
     return put
+
+
+@contextmanager
+def open_group_writer(
+    format: str, out: Path, mask: LossMask = sampled_mask
+) -> Iterator[Callable[[Group], None]]:
+    """Open a file for groups in a token format, and return the function that writes one.
+
+    The file is a Parquet file if its name ends in `.parquet`, and one of JSON lines otherwise. It appears at the
+    end of the block, or not at all if the block fails. The function writes nothing of a group that it refuses.
+
+    Raises: `ConfigError` if `out` cannot be made or a package is missing; `ExportError` if it cannot be written.
+    """
+    token_format = TOKEN_FORMATS.load(format)
+    is_parquet = out.suffix == PARQUET
+    if is_parquet:
+        require_arrow()
+    lines = out.with_name(f"{out.name}.jsonl") if is_parquet else out
+    with whole_file(lines) as file:
+
+        def put(group: Group) -> None:
+            file.write(encode_group(group, token_format, mask))
+
+        yield put
+    if is_parquet:
+        write_table(lines, out, format, token_format.columns)
+        lines.unlink()
+
+
+def read_group_file(path: str | Path) -> Iterator[Group]:
+    """Yield the groups in a file of the format `tokens`. Raises: `ConfigError`; `ExportError` if it is damaged."""
+    path = Path(path)
+    if path.suffix == PARQUET:
+        yield from read_groups({**dict.fromkeys(FORMAT.columns), **row} for row in read_parquet(path))
+        return
+    try:
+        with path.open("rb") as file:
+            yield from read_groups(msgspec.json.decode(line) for line in file if line.strip())
+    except OSError as error:
+        raise ConfigError(f"{str(path)!r} cannot be read: {error.strerror}") from error
+    except msgspec.DecodeError as error:
+        raise ExportError(f"{str(path)!r} has a line that is not JSON: {error}") from error

@@ -10,10 +10,10 @@ Source: TRL 1.16, `GRPOTrainer._generate` and `DataCollatorForLanguageModeling`.
 from collections.abc import Mapping
 
 from treadle.core.types import Json
-from treadle.export.exporter import Column
+from treadle.export.exporter import ColumnType
 from treadle.export.groups import Group
 from treadle.export.token_exporter import Branch, LossMask, read_branches
-from treadle.trajectory.tokens.types import TokenGrade
+from treadle.trajectory.tokens.trajectories import TokenGrade
 
 IGNORED = -100
 UNKNOWN_LOGPROB = 0.0
@@ -23,17 +23,17 @@ class GrpoRows:
     """The token format `trl_grpo`: what a `rollout_func` of TRL returns, a row for each branch."""
 
     needs = TokenGrade.TOKEN_EXACT
-    columns: Mapping[str, Column] = {
-        "prompt_ids": Column.IDS,
-        "completion_ids": Column.IDS,
-        "logprobs": Column.FLOATS,
-        "env_mask": Column.FLAGS,
-        "reward": Column.FLOAT,
-        "rewards": Column.JSON,
-        "advantage": Column.FLOAT,
-        "group_id": Column.TEXT,
-        "run_id": Column.TEXT,
-        "branch": Column.INTEGER,
+    columns: Mapping[str, ColumnType] = {
+        "prompt_ids": ColumnType.IDS,
+        "completion_ids": ColumnType.IDS,
+        "logprobs": ColumnType.FLOATS,
+        "env_mask": ColumnType.FLAGS,
+        "reward": ColumnType.FLOAT,
+        "rewards": ColumnType.JSON,
+        "advantage": ColumnType.FLOAT,
+        "group_id": ColumnType.TEXT,
+        "run_id": ColumnType.TEXT,
+        "branch": ColumnType.INTEGER,
     }
 
     def write(self, group: Group, mask: LossMask) -> list[dict[str, Json]]:
@@ -56,7 +56,7 @@ class SftRows:
     """The token format `trl_sft`: `input_ids` and `labels` for the SFT trainer of TRL, a row for each branch."""
 
     needs = TokenGrade.TOKEN_IDS
-    columns: Mapping[str, Column] = {"input_ids": Column.IDS, "labels": Column.IDS}
+    columns: Mapping[str, ColumnType] = {"input_ids": ColumnType.IDS, "labels": ColumnType.IDS}
 
     def write(self, group: Group, mask: LossMask) -> list[dict[str, Json]]:
         """Return a row for each branch."""

@@ -7,10 +7,9 @@ import re
 from treadle.core.errors import ConfigError
 from treadle.core.spec import PartSpec
 from treadle.http.transport import address_of
-from treadle.models.config.build import is_tiered, providers, split_name
-from treadle.models.config.connect import home_of
-from treadle.models.config.file import load_config
-from treadle.models.config.presets import find_preset
+from treadle.models.config.bare import home_of, providers
+from treadle.models.config.presets import find_preset, is_oracle, is_tiered, split_name
+from treadle.models.config.recipe import load_config
 from treadle.models.config.tables import ModelTable
 
 _VARIABLE = re.compile(r"\$\{(\w+)\}")
@@ -20,7 +19,7 @@ def demands_of_model(part: PartSpec) -> list[str]:
     """Return what asking the model of `part` would load, ask and send. Raises: `ConfigError`."""
     if part.missing is not None:
         return [f"send the conversation to the model {part.name!r} of the program"]
-    if part.name.partition(":")[0] == "oracle" and "base_url" not in (part.settings or {}):
+    if is_oracle(part.name, part.settings or {}):
         return []
     file = load_config().file
     if is_tiered(part.name):

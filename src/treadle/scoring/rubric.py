@@ -5,14 +5,14 @@ from collections.abc import Iterable
 from typing import Annotated, Any
 
 import msgspec
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, ConfigDict, Field
 
 from treadle.agent.agent import Agent
 from treadle.core.errors import ConfigError, ServerError
 from treadle.core.fence import fence
 from treadle.core.types import Json, Message, Role
 from treadle.journal.protocol import Journal
-from treadle.models.protocol import Model, identity_of, load_model
+from treadle.models.protocol import Model, identity_of
 from treadle.runs.ensure import ensure_run
 from treadle.runs.options import StreamOptions
 from treadle.runs.run import Run
@@ -26,19 +26,21 @@ _MAX_CHARS = 4000
 """How much of each message the judge reads."""
 
 
-class Judgement(BaseModel):
+class RubricJudgement(BaseModel):
     """A judge's answer."""
+
+    model_config = ConfigDict(title="Judgement")
 
     score: Annotated[float, Field(ge=0, le=1)]
     reason: str
 
 
-def make_judge(model: Model, journal: Journal) -> Agent[Judgement]:
+def make_judge(model: Model, journal: Journal) -> Agent[RubricJudgement]:
     """Return the agent that grades conversations."""
-    return Agent(model, instructions=_INSTRUCTIONS, schema=Judgement, journal=journal)
+    return Agent(model, instructions=_INSTRUCTIONS, schema=RubricJudgement, journal=journal)
 
 
-def read_judgement(run: Run[Judgement]) -> Judgement:
+def read_judgement(run: Run[RubricJudgement]) -> RubricJudgement:
     """Return the judgement of a judge's run. Raises: `ServerError` if it has none."""
     if run.error is not None or run.stop_reason != "completed":
         raise ServerError(
@@ -64,7 +66,11 @@ class JudgeScorer:
         if not isinstance(rubric, str) or not rubric.strip():
             raise ConfigError(f"the rubric of the reward {name!r} is {rubric!r}; write what a good run does")
         self.name = name
-        self._model = load_model(model) if isinstance(model, str) else model
+        if isinstance(model, str):
+            from treadle.models.config.recipe import make_model
+
+            model = make_model(model)
+        self._model = model
         self._rubric = rubric
         self._key = hashlib.sha256(f"{identity_of(self._model)}\n{rubric}".encode()).hexdigest()[:8]
 

@@ -1,6 +1,6 @@
-"""The tiers of treadle.toml and of the environment, and the models `auto` and `tier:NAME` that are made of them.
+"""The tiers that environment variables define.
 
-In the environment, with a prefix of the user's choice and a tier such as SMALL, a tier is a list,
+With a prefix of the user's choice and a tier such as SMALL, a tier is a list,
 `<PREFIX>_SMALL_MODELS=provider/model,provider/model`, whose models have the keys `<PREFIX>_<PROVIDER>_API_KEY`, or
 single settings, `<PREFIX>_SMALL_PROVIDER`, `_MODEL` and `_API_KEY`. A tier of the environment replaces one of the
 file.
@@ -9,87 +9,19 @@ file.
 import json
 import re
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pydantic import ValidationError
 
 from treadle.core.errors import ConfigError
 from treadle.core.registry import did_you_mean
 from treadle.core.types import Json
-from treadle.models.config.build import providers
-from treadle.models.config.part import describe_part
+from treadle.models.config.bare import providers
 from treadle.models.config.presets import find_preset
-from treadle.models.config.tables import RouterTable, TierTable
-from treadle.models.protocol import Model
-from treadle.models.wrappers.tiered import QUALITY, Tier, TieredModel, ToolStrength
-
-if TYPE_CHECKING:
-    from treadle.models.config.file import Config
+from treadle.models.config.tables import TierTable
+from treadle.models.wrappers.tiered import QUALITY
 
 _SERVER = ("PROVIDER", "MODEL", "API_KEY")
-_PER_MODEL = frozenset(("base_url", "api_key", "api_key_env", "headers"))
-"""Options that belong to one server, and make no sense for models of several."""
-
-
-def make_tiered(config: "Config", name: str, options: Mapping[str, Any]) -> TieredModel:
-    """Return the model `auto`, `auto:ROUTER` or `tier:NAME`. `options` hold for the models of all tiers.
-
-    Raises: `ConfigError` if there are no tiers, for an option that belongs to one server, and as `Config.model`.
-    """
-    given = {key: value for key, value in options.items() if value is not None}
-    if wrong := sorted(_PER_MODEL & given.keys()):
-        raise ConfigError(
-            f"{' and '.join(wrong)} cannot be given for the model {name!r}, which has several servers; set it for "
-            "each model in treadle.toml"
-        )
-    if not config.file.tiers:
-        raise ConfigError(
-            f"the model {name!r} needs tiers: add for example [tiers] with small = 'openai:gpt-5-nano' to "
-            f"treadle.toml, or set {config.file.tiers_prefix}_SMALL_MODELS=openai/gpt-5-nano"
-        )
-    kind, colon, rest = name.partition(":")
-    if colon and not rest:
-        raise ConfigError(f"the model {name!r} names nothing after the colon; write tier:NAME or auto:ROUTER")
-    router = config.file.router
-    if kind == "tier":
-        router = RouterTable(name="fixed", allows_weaker=router.allows_weaker, options={"tier": rest})
-    elif rest and rest != router.name:
-        router = RouterTable(name=rest, allows_weaker=router.allows_weaker)
-    return TieredModel(
-        [make_tier(config, tier, given) for tier in config.file.tiers],
-        router=router.name,
-        options=router.options,
-        allows_weaker=router.allows_weaker,
-        part=describe_part(name, given),
-        notices=config.notices,
-    )
-
-
-def make_tier(config: "Config", name: str, options: Mapping[str, Any]) -> Tier:
-    """Return a tier of the configuration. `options` hold for each of its models. Raises: `ConfigError`."""
-    table: TierTable = config.file.tiers[name]  # type: ignore[index]
-    members: list[Model] = []
-    for model in dict.fromkeys([table.model, *table.fallback]):
-        settings = table.model_dump(include={"temperature", "max_output_tokens", "extra"}, exclude_none=True)
-        known = config.file.models.get(model)
-        if table.price is not None and (known is None or known.price is None):
-            from treadle.models.wire.price import Price
-
-            settings["price"] = Price(**table.price.model_dump())
-        members.append(config.model(model, **{**settings, **options}))
-    if len(members) > 1:
-        from treadle.models.wrappers.fallback import FallbackModel
-
-        members = [FallbackModel(members)]
-    return Tier(
-        name=name,
-        model=members[0],
-        quality=table.quality,
-        tool_strength=None if table.tool_strength is None else ToolStrength(table.tool_strength),
-        context_tokens=table.context_tokens,
-        sees_images=table.sees_images,
-        first_token_seconds=table.first_token_seconds,
-    )
 
 
 def read_tiers(

@@ -87,7 +87,7 @@ class ToolUse(Struct, gc=False):
         }
 
 
-class Stats:
+class UsageStats:
     """The statistics of the runs that were added."""
 
     def __init__(self) -> None:
