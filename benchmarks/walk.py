@@ -114,11 +114,11 @@ def walk_chat_turn(folder: Path) -> set[str]:
 
 def walk_sample(folder: Path) -> set[str]:
     """Return the files that the second sample of a generation enters, from the first row to the second."""
-    from treadle.datagen.config.model import Config
-    from treadle.datagen.dataset.folder import Folder
-    from treadle.datagen.generate import generate
+    from treadle.datagen.config.generation_config import GenerationConfig
+    from treadle.datagen.dataset.dataset_folder import DatasetFolder
+    from treadle.datagen.generation import generate
 
-    config = Config.model_validate(
+    config = GenerationConfig.model_validate(
         {
             "name": "walk",
             "models": {"default": "mock:teacher"},
@@ -137,7 +137,7 @@ def walk_sample(folder: Path) -> set[str]:
 
     with walking() as walk:
         walk.is_on = False
-        result = asyncio.run(generate(config, Folder(folder / "dataset"), listener=note))
+        result = asyncio.run(generate(config, DatasetFolder(folder / "dataset"), listener=note))
     assert result.progress.kept == 2, result.end
     return walk.files
 

@@ -12,17 +12,17 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from treadle.cli.table import COMMANDS, Command, Group
+from treadle.cli.table import COMMANDS, CommandEntry, GroupEntry
 from treadle.core import events, types
 from treadle.core.events import Event
-from treadle.datagen.config.schema import schema
+from treadle.datagen.config.config_schema import schema
 from treadle.datagen.quality.duplicates import DuplicateSettings
 from treadle.datagen.quality.registry import DUPLICATES, FILTERS
 from treadle.export import FORMATS
 from treadle.export.exporter import COMMON_LOSSES
 from treadle.export.token_exporter import TOKEN_FORMATS
 from treadle.knowledge.personas.model import persona_schema
-from treadle.rollout.load import schema as rollout_schema
+from treadle.rollout.rollout_config import schema as rollout_schema
 
 DOCS = Path(__file__).parent
 PAGES = tuple(
@@ -81,12 +81,12 @@ def _command_tables(_: str) -> str:
     panels: dict[str, list[str]] = {}
     for name, entry in COMMANDS.items():
         rows = panels.setdefault(entry.panel, [])
-        if isinstance(entry, Group):
+        if isinstance(entry, GroupEntry):
             rows += [
                 f"| `treadle {name} {sub}` | {command.summary} |" for sub, command in entry.commands.items()
             ]
         else:
-            assert isinstance(entry, Command)
+            assert isinstance(entry, CommandEntry)
             rows.append(f"| `treadle {name}` | {entry.summary} |")
             rows += [
                 f"| `treadle {name} {sub}` | {command.summary} |" for sub, command in entry.commands.items()

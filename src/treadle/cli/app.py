@@ -15,7 +15,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from treadle.cli.exit import MEANINGS, ExitCode
-from treadle.cli.table import COMMANDS, MOVED, VARIABLE, Command, Group
+from treadle.cli.table import COMMANDS, MOVED, VARIABLE, CommandEntry, GroupEntry
 
 _SETTINGS = {"help_option_names": ["-h", "--help"]}
 
@@ -32,14 +32,14 @@ _EPILOG = "\n\n".join(
 class LazyCommand(TyperCommand):
     """A command of the table, whose module is imported when the command is run or asked for its own help."""
 
-    def __init__(self, name: str, entry: Command | Group) -> None:
+    def __init__(self, name: str, entry: CommandEntry | GroupEntry) -> None:
         super().__init__(name, help=entry.summary, rich_help_panel=entry.panel)
         self._entry = entry
 
     def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
         """Load the command, and return its context."""
         assert self.name is not None
-        if isinstance(self._entry, Command) and args and args[0] in self._entry.commands:
+        if isinstance(self._entry, CommandEntry) and args and args[0] in self._entry.commands:
             own = LazyCommand(args[0], self._entry.commands[args[0]])
             return own.make_context(f"{info_name} {args[0]}", args[1:], parent=parent, **extra)
         command = _load(self.name, self._entry)
@@ -60,9 +60,9 @@ class MovedCommand(TyperCommand):
         raise ConfigError(f"`treadle {self._words}` was removed; {self._advice}")
 
 
-def _load(name: str, entry: Command | Group) -> Any:
+def _load(name: str, entry: CommandEntry | GroupEntry) -> Any:
     """Return the command that an entry of the table describes."""
-    if isinstance(entry, Group):
+    if isinstance(entry, GroupEntry):
         group = typer.Typer(
             no_args_is_help=True,
             add_completion=False,
@@ -82,7 +82,9 @@ def _load(name: str, entry: Command | Group) -> Any:
     return typer.main.get_command(single)
 
 
-def _make_group(name: str, group: typer.Typer, entries: Mapping[str, Command | Group]) -> TyperGroup:
+def _make_group(
+    name: str, group: typer.Typer, entries: Mapping[str, CommandEntry | GroupEntry]
+) -> TyperGroup:
     made = typer.main.get_group(group)
     made.name = name
     made.commands = {key: LazyCommand(key, entry) for key, entry in entries.items()}

@@ -16,9 +16,8 @@ from tests.cli.scripted import Script, say
 from treadle import open_journal
 from treadle.core.events import InferenceCompleted
 from treadle.datagen.topics.draw import draw_svg
-from treadle.datagen.topics.mermaid import draw_mermaid
-from treadle.datagen.topics.prune import find_topic, prune
-from treadle.datagen.topics.store import load_topics
+from treadle.datagen.topics.topic_files import draw_mermaid, load_topics
+from treadle.datagen.topics.topic_graph import find_topic, prune
 from treadle.testbed.request_facts import read_facts
 
 IS_FULL = bool(os.environ.get("TREADLE_FULL"))

@@ -7,11 +7,11 @@ import pytest
 
 from treadle.core.log import Log
 from treadle.core.types import Message, Request, Role, Usage
-from treadle.datagen.config.model import Config
-from treadle.datagen.config.models import make_models, used_roles
+from treadle.datagen.config.generation_config import GenerationConfig
+from treadle.datagen.config.roles import make_models, used_roles
 from treadle.models.config.recipe import make_model
 from treadle.models.protocol import Model, Watch, estimate_cost_usd, part_of
-from treadle.models.wrappers.limit import LimitModel
+from treadle.models.wrappers.limiter import LimitModel
 from treadle.testbed.server import serve
 
 TOML = """
@@ -35,8 +35,8 @@ def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
 
 
-def make(models: dict[str, Any], **sections: Any) -> Config:
-    return Config.model_validate({"topics": {"prompt": "a"}, "models": models, **sections})
+def make(models: dict[str, Any], **sections: Any) -> GenerationConfig:
+    return GenerationConfig.model_validate({"topics": {"prompt": "a"}, "models": models, **sections})
 
 
 def limiter_of(model: Model) -> object:

@@ -28,12 +28,12 @@ from treadle.cli.terminal.output import (
 )
 from treadle.core.errors import ConfigError
 from treadle.core.types import Message, Role, ToolCall
+from treadle.datagen.dataset.dataset_folder import DatasetFolder
+from treadle.datagen.dataset.dataset_stats import Stats, Summary, collect, describe
 from treadle.datagen.dataset.entries import Entry, find_entry
-from treadle.datagen.dataset.folder import Folder
-from treadle.datagen.dataset.stats import Stats, Summary, collect, describe
 
 if TYPE_CHECKING:
-    from treadle.datagen.dataset.verify import Checked
+    from treadle.datagen.dataset.verification import Checked
 
 RESULT_LINES = 12
 """How many lines of a result are shown without --full."""
@@ -306,7 +306,7 @@ def verify(
         treadle dataset verify dataset
         treadle dataset verify rows.jsonl --journal dataset/journal.db
     """
-    from treadle.datagen.dataset.verify import Totals, check_ledger, verify_rows
+    from treadle.datagen.dataset.verification import Totals, check_ledger, verify_rows
 
     if journal is None:
         journal = _find_journal(path)
@@ -337,7 +337,7 @@ def _find_journal(path: Path) -> str:
         raise ConfigError(
             "--journal: give the journal with the runs of the rows, because FILE has none beside it"
         )
-    folder = Folder(path)
+    folder = DatasetFolder(path)
     if not folder.journal.exists() and folder.sources.exists():
         raise ConfigError(
             f"{str(path)!r} was merged, and the journals stayed with its sources; verify those, or give --journal"

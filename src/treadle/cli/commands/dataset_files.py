@@ -16,8 +16,8 @@ from treadle.cli.options import common as o
 from treadle.cli.options.common import DatasetPath, Formats, complete_row_format, read_shares
 from treadle.cli.terminal.output import bar, print_json, print_lines, print_note, spinner, stdout, write_count
 from treadle.core.errors import ConfigError, ExportError
-from treadle.datagen.dataset.folder import Folder
-from treadle.datagen.dataset.merge import merge
+from treadle.datagen.dataset.dataset_folder import DatasetFolder
+from treadle.datagen.dataset.merging import merge
 from treadle.export import FORMATS, Row, encode_row, find_losses, read_row
 from treadle.export.exporter import LINES, find_unread
 from treadle.export.preferences import find_pairs, write_pair
@@ -229,8 +229,8 @@ def convert(
 
 def _find(source: Path, out: Path | None, *, is_json: bool) -> Path:
     """Return the file or folder to read. Raises: `ConfigError` if it does not exist, or is the one to write."""
-    if source.is_dir() and Folder(source).rows.exists():
-        source = Folder(source).rows
+    if source.is_dir() and DatasetFolder(source).rows.exists():
+        source = DatasetFolder(source).rows
     if not source.exists():
         raise ConfigError(f"there is no file {str(source)!r}")
     if out is not None and out.exists() and out.resolve() == source.resolve():
@@ -353,7 +353,7 @@ def pairs(
     is_dataset = folder.is_dir()
     values = _read_values(folder) if is_dataset else {}
     skips: Counter[str] = Counter()
-    with closing(open_existing(str(Folder(folder).journal) if is_dataset else source)) as journal:
+    with closing(open_existing(str(DatasetFolder(folder).journal) if is_dataset else source)) as journal:
         lines = _write_lines(journal, values, is_whole, min_gap, skips)
         if out is None:
             print_lines(lines)

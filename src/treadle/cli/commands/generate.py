@@ -12,7 +12,7 @@ from treadle.cli.terminal.output import print_json, print_note, spinner, stdout,
 from treadle.core.errors import ConfigError
 
 if TYPE_CHECKING:
-    from treadle.datagen.publish.upload import Upload
+    from treadle.datagen.dataset.upload import Upload
 
 
 def generate(
@@ -161,7 +161,7 @@ def publish(
         treadle publish dataset --to huggingface:me/shop-tools --license CC-BY-4.0 --private
         treadle publish dataset --to kaggle:me/shop-tools --license CC-BY-4.0 --dry-run
     """
-    from treadle.datagen.publish.upload import Options, Target, find_targets, prepare, read_or_default
+    from treadle.datagen.dataset.upload import Options, Target, find_targets, prepare, read_or_default
 
     if not folder.is_dir():
         raise ConfigError(
@@ -196,12 +196,12 @@ def publish(
 
 
 def _publish(upload: "Upload", *, is_update: bool) -> str:
-    from treadle.datagen.publish import huggingface, kaggle
-    from treadle.datagen.publish.upload import Service
+    from treadle.datagen.dataset.services import publish_on_hub, publish_on_kaggle
+    from treadle.datagen.dataset.upload import Service
 
     if upload.target.service is Service.HUGGINGFACE:
-        return huggingface.publish(upload, is_update=is_update)
-    return kaggle.publish(upload, is_update=is_update)
+        return publish_on_hub(upload, is_update=is_update)
+    return publish_on_kaggle(upload, is_update=is_update)
 
 
 def _describe(upload: "Upload", folder: Path, *, is_json: bool) -> None:

@@ -60,7 +60,7 @@ Embeddings: TypeAlias = Annotated[
 ]
 
 
-class Place(Struct, frozen=True):
+class MemoryPlace(Struct, frozen=True):
     """Whose memory a command works on, and where it is: `--persona`, `--user` and `--journal`."""
 
     persona: str
@@ -135,7 +135,7 @@ def write_day(at: float) -> str:
 
 
 def list_memories(
-    place: Place,
+    place: MemoryPlace,
     store: Stores = None,
     limit: Annotated[
         int, typer.Option("--limit", metavar="N", min=0, help="How many are listed; 0 lists all.")
@@ -170,7 +170,7 @@ def list_memories(
 
 def show(
     entry_id: Id,
-    place: Place,
+    place: MemoryPlace,
     is_json: o.IsJson = False,
 ) -> int:
     """Show one memory with its reason, its strength, where it comes from, and its earlier versions.
@@ -208,7 +208,7 @@ def show(
 
 def search(
     text: Annotated[str, typer.Argument(metavar="TEXT", help="What to look for.", show_default=False)],
-    place: Place,
+    place: MemoryPlace,
     store: Stores = None,
     limit: Annotated[int, typer.Option("--limit", metavar="N", min=1, help="How many are shown.")] = 8,
     embeddings: Embeddings = None,
@@ -236,7 +236,7 @@ def search(
 
 def add(
     text: Annotated[str, typer.Argument(metavar="TEXT", help="What to remember.", show_default=False)],
-    place: Place,
+    place: MemoryPlace,
     store: Annotated[Store, typer.Option("--store", help="The kind of the memory.")] = Store.SELF_FACTS,
     epistemic: Annotated[
         Epistemic | None, typer.Option("--epistemic", help="How sure it is; only for --store worldview.")
@@ -269,7 +269,7 @@ def forget(
     entry_ids: Annotated[
         list[str], typer.Argument(metavar="ID...", help="The ids of memories.", show_default=False)
     ],
-    place: Place,
+    place: MemoryPlace,
 ) -> int:
     """Delete memories with all their versions.
 
@@ -293,7 +293,7 @@ def rollback(
     version: Annotated[
         int, typer.Argument(metavar="VERSION", help="The version to return to.", show_default=False)
     ],
-    place: Place,
+    place: MemoryPlace,
     reason: Annotated[str | None, typer.Option("--reason", metavar="TEXT", help="Why it is right.")] = None,
 ) -> int:
     """Write the text of an older version as a new version, as the user.

@@ -212,7 +212,7 @@ def report(
     """
     # The modules of the report are not needed for the help.
     from treadle.rollout.report.write import write_report
-    from treadle.rollout.stored import read_groups, read_stored
+    from treadle.rollout.rollout_folder import read_groups, read_stored
 
     stored = read_stored(folder)
     decode = None

@@ -5,7 +5,6 @@ import os
 import sys
 from collections.abc import Callable, Coroutine
 from contextlib import closing
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
@@ -27,13 +26,11 @@ from treadle.cli.terminal.output import (
     write_count,
 )
 from treadle.core.errors import ConfigError
-from treadle.datagen.config.model import Config, Models, Topics
-from treadle.datagen.dataset.folder import Folder
-from treadle.datagen.progress import TopicExpanded
-from treadle.datagen.topics.build import BuildStoppedError, build_topics
-from treadle.datagen.topics.graph import Topic, TopicGraph, clean_topic, topic_id
-from treadle.datagen.topics.prune import SEPARATOR
-from treadle.datagen.topics.store import (
+from treadle.datagen.config.generation_config import GenerationConfig, Models, Topics
+from treadle.datagen.dataset.dataset_folder import DatasetFolder
+from treadle.datagen.generation_progress import TopicExpanded
+from treadle.datagen.topics.building import BuildStoppedError, build_topics
+from treadle.datagen.topics.topic_files import (
     TopicFormat,
     encode_topics,
     load_topics,
@@ -41,6 +38,7 @@ from treadle.datagen.topics.store import (
     read_topics,
     save_topics,
 )
+from treadle.datagen.topics.topic_graph import SEPARATOR, Topic, TopicGraph, clean_topic, topic_id
 from treadle.journal.registry import make_folder
 from treadle.models.config.tables import ModelTable
 
@@ -174,7 +172,7 @@ def build(
     }
     given = _configure(config, {key: value for key, value in topics.items() if value is not None}, seed)
     given = _with_model(given, model, base_url)
-    folder = Folder(given.output.path)
+    folder = DatasetFolder(given.output.path)
     target = out or (folder.topics if config is not None else Path("topics.json"))
     if not _is_own(target, given):
         refuse_existing(target, is_forced=is_forced)
@@ -189,14 +187,14 @@ def build(
     return _report(graph, target, is_json=is_json)
 
 
-def _configure(path: Path | None, topics: dict[str, Any], seed: int | None) -> Config:
+def _configure(path: Path | None, topics: dict[str, Any], seed: int | None) -> GenerationConfig:
     """Return the configuration with the options in place of its values. Raises: `ConfigError`."""
-    from treadle.datagen.config.load import load_config
+    from treadle.datagen.config.loading import load_config
 
     if path is None:
         if "prompt" not in topics:
             raise ConfigError("give the root topic with --prompt, or the configuration of a dataset")
-        return Config(name="topics", seed=seed or 0, topics=Topics(**topics))
+        return GenerationConfig(name="topics", seed=seed or 0, topics=Topics(**topics))
     loaded = load_config(path)
     for note in loaded.notes:
         print_note(note)
@@ -209,7 +207,7 @@ def _configure(path: Path | None, topics: dict[str, Any], seed: int | None) -> C
     return config.model_copy(update={"topics": changed, "seed": config.seed if seed is None else seed})
 
 
-def _with_model(config: Config, model: str | None, base_url: str | None) -> Config:
+def _with_model(config: GenerationConfig, model: str | None, base_url: str | None) -> GenerationConfig:
     """Return the configuration with one model, that of the topics. Raises: `ConfigError`."""
     if base_url is not None and model is None:
         raise ConfigError("--base-url goes with --model NAME")
@@ -220,7 +218,7 @@ def _with_model(config: Config, model: str | None, base_url: str | None) -> Conf
     return config.model_copy(update={"models": Models(default=given), "quality": quality})
 
 
-def _is_own(target: Path, config: Config) -> bool:
+def _is_own(target: Path, config: GenerationConfig) -> bool:
     """Return whether a file has topics that an earlier command built from the same root."""
     if not target.is_file():
         return False
@@ -231,9 +229,9 @@ def _is_own(target: Path, config: Config) -> bool:
     return graph.origin is not None and graph.root_id == topic_id((clean_topic(config.topics.prompt),))
 
 
-def _build(config: Config, address: str, *, is_json: bool) -> TopicGraph | None:
+def _build(config: GenerationConfig, address: str, *, is_json: bool) -> TopicGraph | None:
     """Return the graph; `None` if the build was interrupted."""
-    from treadle.datagen.config.models import make_models
+    from treadle.datagen.config.roles import make_models
 
     try:
         model = make_models(config)["topics"]
@@ -381,10 +379,3 @@ def import_topics(
     refuse_existing(out, is_forced=is_forced)
     write(read(file), out, format)
     return ExitCode.DONE
-
-
-class Picture(StrEnum):
-    """A kind of picture."""
-
-    SVG = "svg"
-    MERMAID = "mermaid"

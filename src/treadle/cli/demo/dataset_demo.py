@@ -21,8 +21,8 @@ from treadle.cli.terminal.output import clean, is_live, stdout, write_command, w
 from treadle.core.errors import ConfigError
 from treadle.core.events import InferenceCompleted
 from treadle.core.types import Json
-from treadle.datagen.dataset.folder import Folder
-from treadle.datagen.dataset.verify import Totals, check_ledger, verify_rows
+from treadle.datagen.dataset.dataset_folder import DatasetFolder
+from treadle.datagen.dataset.verification import Totals, check_ledger, verify_rows
 from treadle.journal.protocol import Journal
 from treadle.journal.registry import open_journal
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 LABEL = 16
 
 
-class Counts(Struct):
+class DemoCounts(Struct):
     """What a worker has reported so far."""
 
     kept: int = 0
@@ -90,7 +90,7 @@ class DemoView:
         self._console.print(f"      {why}", style="dim", soft_wrap=True)
 
     @contextmanager
-    def working(self, counts: Counts) -> Iterator[None]:
+    def working(self, counts: DemoCounts) -> Iterator[None]:
         """Show a progress bar, which begins at the rows that are there."""
         self._told = counts.kept
         if is_live():
@@ -107,7 +107,7 @@ class DemoView:
                 self._progress.stop()
                 self._progress = None
 
-    def update(self, counts: Counts) -> None:
+    def update(self, counts: DemoCounts) -> None:
         """Show the progress of a worker."""
         if self._progress is not None and self._bar is not None:
             self._progress.update(self._bar, completed=counts.kept, description=str(counts))
@@ -119,7 +119,7 @@ class DemoView:
 class DemoOutcome(Struct, frozen=True):
     """What the workers left."""
 
-    folder: Folder
+    folder: DatasetFolder
     wanted: int
     before: list[bytes]
     """The rows that were there after the kill."""
@@ -155,7 +155,7 @@ def _show_rows(view: DemoView, outcome: DemoOutcome) -> bool:
     return kept == outcome.wanted
 
 
-def _show_verification(view: DemoView, folder: Folder) -> bool:
+def _show_verification(view: DemoView, folder: DatasetFolder) -> bool:
     """Make the calls of all rows again, and print how that compares."""
     totals = Totals()
     problems = list(check_ledger(folder.path))
@@ -194,7 +194,7 @@ def count_second_answers(journal: Journal) -> int:
     return again
 
 
-def _show_files(view: DemoView, folder: Folder) -> None:
+def _show_files(view: DemoView, folder: DatasetFolder) -> None:
     counts: Counter[str] = Counter()
     for path in folder.path.glob("*.*.jsonl"):
         _, name, _ = path.name.split(".")
@@ -208,7 +208,7 @@ def _show_files(view: DemoView, folder: Folder) -> None:
     view.result("report", f"{folder.report}, for a browser; the dataset card is {folder.card}")
 
 
-def show_next(view: DemoView, config: Path, folder: Folder) -> None:
+def show_next(view: DemoView, config: Path, folder: DatasetFolder) -> None:
     """Print commands to try, which work in the current folder."""
     view.section("Try next")
     activate = Path(sys.executable).with_name("activate")
@@ -265,7 +265,7 @@ def run_demo(options: DemoOptions) -> int:
     """Run the demonstration, print it, and return the exit code. Raises: `TreadleError`."""
     view = DemoView(options.rows)
     config = options.out / "dataset.yaml"
-    folder = Folder(options.out / "dataset")
+    folder = DatasetFolder(options.out / "dataset")
     _prepare(options.out, folder)
     view.title(
         f"treadle demo · {options.rows} rows of training data from a topic, killed in the middle and continued",
@@ -280,7 +280,7 @@ def run_demo(options: DemoOptions) -> int:
     return ExitCode.DONE if is_good else ExitCode.FAILED
 
 
-def _prepare(out: Path, folder: Folder) -> None:
+def _prepare(out: Path, folder: DatasetFolder) -> None:
     """Remove the dataset that an earlier demo left. Raises: `ConfigError`."""
     try:
         out.mkdir(parents=True, exist_ok=True)
@@ -342,11 +342,11 @@ def _write_config(options: DemoOptions, url: str, path: Path) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _generate(options: DemoOptions, config: Path, folder: Folder, view: DemoView) -> DemoOutcome:
+def _generate(options: DemoOptions, config: Path, folder: DatasetFolder, view: DemoView) -> DemoOutcome:
     """Start a worker, kill it, and start the same command again."""
     kill_after = max(1, options.rows // 3) if options.kill_after is None else options.kill_after
     begin = time.monotonic()
-    counts = Counts()
+    counts = DemoCounts()
     before: list[bytes] = []
     with WorkerProcess("generate", str(config)) as worker:
         view.step("worker", f"process {worker.pid}: {write_command('generate', str(config))}")
@@ -360,7 +360,7 @@ def _generate(options: DemoOptions, config: Path, folder: Folder, view: DemoView
         before = folder.rows.read_bytes().splitlines(keepends=True)
         # A row is counted once its line is whole.
         before = [line for line in before if line.endswith(b"\n")]
-        counts = Counts(kept=len(before))
+        counts = DemoCounts(kept=len(before))
         with WorkerProcess("generate", str(config)) as worker:
             view.step(
                 "new worker",
@@ -373,7 +373,9 @@ def _generate(options: DemoOptions, config: Path, folder: Folder, view: DemoView
     return DemoOutcome(folder, options.rows, before, kill_after > 0 and bool(before), summary or {}, seconds)
 
 
-def _watch(worker: WorkerProcess, view: DemoView, counts: Counts, kill_after: int) -> dict[str, Json] | None:
+def _watch(
+    worker: WorkerProcess, view: DemoView, counts: DemoCounts, kill_after: int
+) -> dict[str, Json] | None:
     """Show the progress of a worker until it ends, and return its summary; `None` after `kill_after` rows."""
     summary: dict[str, Json] = {}
     with view.working(counts):

@@ -18,9 +18,9 @@ from treadle.cli.terminal.output import (
     write_seconds,
 )
 from treadle.core.errors import ConfigError
-from treadle.rollout.load import load_config
 from treadle.rollout.report.write import write_report
-from treadle.rollout.stored import Folder, Stored, read_groups, read_stored
+from treadle.rollout.rollout_config import load_config
+from treadle.rollout.rollout_folder import RolloutFolder, Stored, read_groups, read_stored
 
 GROUPS, SIZE = 24, 8
 """How many groups of how many rollouts the demonstration makes, unless options say otherwise."""
@@ -63,7 +63,7 @@ def run_demo(out: Path, shown: o.ViewOptions, groups: int = GROUPS, size: int = 
         _run_and_kill(config, groups // 3, is_json=shown.is_json)
         _say("3. The same command goes on, without sampling anything twice:")
         code = drive(load_config(config), write_command("rollout", str(config)), shown)
-    folder = Folder(out / "rollouts")
+    folder = RolloutFolder(out / "rollouts")
     stored = read_stored(folder.path)
     report = write_report(
         read_groups(folder.path, stored), out / "report.html", name="demo", dropped=stored.counts.reasons
@@ -115,7 +115,7 @@ def _run_and_kill(config: Path, wanted: int, *, is_json: bool) -> None:
     screen().print(f"killed process {process.pid} with SIGKILL", style="yellow")
 
 
-def _check(folder: Folder, stored: Stored) -> tuple[int, int]:
+def _check(folder: RolloutFolder, stored: Stored) -> tuple[int, int]:
     """Return the number of sampled tokens and of the branches that have them.
 
     Reading a group checks that every token that the engine sampled is there once.

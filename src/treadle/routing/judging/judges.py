@@ -23,9 +23,9 @@ from treadle.core.registry import Registry
 from treadle.core.spec import PartSpec
 from treadle.core.types import Completion, Json, Message, OutputMode, Request, Role, ToolSpec, Usage
 from treadle.models.protocol import Model, Watch, estimate_cost_usd, output_mode_of
-from treadle.routing.judging.patterns import MessageFacts, judge_message
-from treadle.routing.judging.reading import read
-from treadle.routing.judging.work import find_suited
+from treadle.routing.judging.clauses import read
+from treadle.routing.judging.inabilities import find_suited
+from treadle.routing.judging.judgements import MessageFacts, judge_message
 
 _NO_FACTS = MessageFacts()
 MAX_SECONDS = 30.0

@@ -11,7 +11,7 @@ from pydantic import Field
 
 from treadle.core.errors import ConfigError, TreadleError
 from treadle.core.types import Json, Role
-from treadle.datagen.config.model import Config
+from treadle.datagen.config.generation_config import GenerationConfig
 from treadle.datagen.quality.duplicates import DuplicateIndex, DuplicateSettings
 from treadle.datagen.quality.protocol import Candidate, Filter, FilterSettings, FilterVerdict, Resources
 from treadle.datagen.quality.signatures import hash_text
@@ -62,7 +62,7 @@ class ContaminationFilter(Filter[ContaminationSettings]):
         self._runs = {size: array("q", sorted(found)) for size, found in runs.items()}
 
     @classmethod
-    def is_on(cls, config: Config) -> bool:
+    def is_on(cls, config: GenerationConfig) -> bool:
         """See `Filter.is_on`."""
         return bool(config.quality.evaluation_sets)
 

@@ -1,0 +1,484 @@
+"""The dialect `ollama`: Ollama's own API, `/api/chat`.
+
+Ollama also has an endpoint in OpenAI's style, but there a request cannot say how long the context is (`num_ctx`),
+how long the model stays in memory (`keep_alive`) and how much it thinks. Source: Ollama API documentation and
+client 0.6, 2026.
+"""
+
+import re
+from collections.abc import Callable
+from typing import Any, ClassVar, Literal
+from urllib.parse import urlsplit, urlunsplit
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from treadle.core.errors import ProviderError
+from treadle.core.events import Delta, ReasoningDelta, TextDelta, ToolCallDelta
+from treadle.core.parts import base64_of
+from treadle.core.types import (
+    Completion,
+    FinishReason,
+    Json,
+    Message,
+    Request,
+    Role,
+    Settings,
+    ToolCall,
+    Usage,
+)
+from treadle.http.transport import Answer, StreamedAnswer
+from treadle.models.protocol import Watch
+from treadle.models.wire.body_reader import StreamCollector
+from treadle.models.wire.endpoint import join_url
+from treadle.models.wire.fitting import fit_name, object_of, text_of, text_of_value
+from treadle.models.wire.http_model import HttpModel
+from treadle.models.wire.messages import (
+    AcceptedParts,
+    Contents,
+    check_part,
+    join_body,
+    text_of_answer,
+    text_of_part,
+    with_attached,
+)
+from treadle.models.wire.openai_style import encode_tool, read_logprobs
+from treadle.models.wire.plain import PlainReader
+from treadle.models.wire.provider import Preset, Price, cost_of
+from treadle.models.wire.server import Server, UnfinishedError
+
+KEY = "ollama"
+"""The key under which a message keeps data that Treadle has no field for."""
+MESSAGE_FIELDS = frozenset(("role", "content", "thinking", "tool_calls"))
+_KNOWN = frozenset(
+    ("model", "message", "done", "done_reason", "prompt_eval_count", "eval_count", "created_at", "logprobs")
+)
+_CALL_FIELDS = frozenset(("id", "function"))
+_FUNCTION_FIELDS = frozenset(("name", "arguments", "index"))
+
+
+class _ExactFunction(Struct):
+    arguments: msgspec.Raw = msgspec.Raw()
+
+
+class _ExactCall(Struct):
+    function: _ExactFunction
+
+
+class _ExactMessage(Struct):
+    tool_calls: list[_ExactCall] | None = None
+
+
+class _Exact(Struct):
+    message: _ExactMessage
+
+
+_decode_exact = msgspec.json.Decoder(_Exact).decode
+
+
+def keep_arguments(raw: Json, body: bytes) -> Json:
+    """Return `raw`, decoded from `body`, with the arguments of its calls as their exact text."""
+    if b"tool_calls" not in body:
+        return raw
+    try:
+        calls = raw["message"].get("tool_calls") or ()
+        for call, exact in zip(calls, _decode_exact(body).message.tool_calls or (), strict=True):
+            call["function"]["arguments"] = text_of(exact.function.arguments)
+    except (TypeError, LookupError, AttributeError, ValueError):
+        pass  # It makes no sense, as reading it will tell.
+    return raw
+
+
+def read_completion(raw: Json, settings: Settings, price: Price | None) -> Completion:
+    """Return the completion for `raw`, a whole answer or one that was joined from a stream.
+
+    Raises: `TypeError`, `LookupError`, `AttributeError` or `ValueError` if it contains an error or cannot be read.
+    """
+    if not raw.get("done", True):
+        raise UnfinishedError("it is not done")
+    said = raw["message"]
+    rest = {key: value for key, value in said.items() if key not in MESSAGE_FIELDS and value}
+    calls = tuple([read_call(call) for call in said.get("tool_calls") or ()])
+    message = Message(
+        Role.ASSISTANT,
+        said.get("content") or "",
+        calls,
+        reasoning=said.get("thinking") or None,
+        opaque={KEY: rest} if rest else None,
+    )
+    told = raw.get("done_reason")
+    opaque = {key: value for key, value in raw.items() if key not in _KNOWN and value is not None}
+    if told in ("load", "unload") and not message.content and not calls:
+        raise UnfinishedError(f"it is empty, and its done_reason is {told!r}")
+    if told not in ("stop", "length", None):
+        opaque["finish_reason"] = told
+    reason = FinishReason.TOOL_CALLS if calls else FinishReason.STOP
+    if told == "length":
+        reason = FinishReason.LENGTH
+    usage = _read_usage(raw)
+    return Completion(
+        message,
+        reason,
+        usage,
+        cost_of(usage, price),
+        raw.get("model"),
+        None,
+        settings,
+        read_logprobs(raw.get("logprobs")),
+        opaque or None,
+    )
+
+
+def read_call(raw: dict[str, Json]) -> ToolCall:
+    """Return the tool call for an element of an answer's `tool_calls`."""
+    function = raw["function"]
+    arguments = text_of_value(function.get("arguments")) or "{}"
+    rest = {key: value for key, value in raw.items() if key not in _CALL_FIELDS and value is not None}
+    return ToolCall(raw.get("id") or "", function["name"], arguments, {KEY: rest} if rest else None)
+
+
+def _read_usage(raw: dict[str, Json]) -> Usage | None:
+    """Return the token counts; `None` if the server did not count the prompt because it was still in its memory."""
+    before, after = raw.get("prompt_eval_count"), raw.get("eval_count")
+    return Usage(before, after) if type(before) is int and type(after) is int else None
+
+
+# Plain answers
+
+
+class _Function(Struct, forbid_unknown_fields=True):
+    name: str
+    arguments: msgspec.Raw = msgspec.Raw()
+    index: int = 0
+
+
+class _Call(Struct, forbid_unknown_fields=True):
+    function: _Function
+    id: str = ""
+
+
+class _Message(Struct, forbid_unknown_fields=True):
+    role: Literal["assistant"]
+    content: str = ""
+    thinking: str | None = None
+    tool_calls: list[_Call] | None = None
+
+
+class _Answer(Struct, forbid_unknown_fields=True):
+    message: _Message
+    done: Literal[True]
+    model: str | None = None
+    created_at: str | None = None
+    done_reason: Literal["stop"] | None = None
+    prompt_eval_count: int | None = None
+    eval_count: int | None = None
+    total_duration: int | None = None
+    load_duration: int | None = None
+    prompt_eval_duration: int | None = None
+    eval_duration: int | None = None
+
+
+_DURATIONS = ("total_duration", "load_duration", "prompt_eval_duration", "eval_duration")
+
+
+class OllamaReader(PlainReader):
+    """The reader of plain answers."""
+
+    ANSWER = _Answer
+
+    def _read(self, answer: _Answer) -> Completion | None:
+        said = answer.message
+        calls: tuple[ToolCall, ...] = ()
+        if said.tool_calls:
+            calls = tuple(
+                [
+                    ToolCall(call.id, call.function.name, text_of(call.function.arguments) or "{}")
+                    for call in said.tool_calls
+                ]
+            )
+        before, after = answer.prompt_eval_count, answer.eval_count
+        usage = None if before is None or after is None else Usage(before, after)
+        completion = self._complete(said.content, calls, usage, answer.model, None, said.thinking or None)
+        took = {name: value for name in _DURATIONS if (value := getattr(answer, name)) is not None}
+        return msgspec.structs.replace(completion, opaque=took) if took else completion
+
+
+class OllamaCollector(StreamCollector):
+    """A collector for one streamed answer."""
+
+    def __init__(self, on_delta: Callable[[Delta], None], server: Server) -> None:
+        super().__init__(on_delta, server)
+        self._head: dict[str, Json] = {}
+        self._message: dict[str, Json] = {}
+        self._texts: list[str] = []
+        self._thoughts: list[str] = []
+        self._calls: list[Json] = []
+        self._logprobs: list[Json] = []
+
+    @property
+    def is_complete(self) -> bool:
+        return self.is_done
+
+    def add(self, event: Json) -> None:
+        message = event["message"]
+        if text := message.get("thinking"):
+            self._thoughts.append(text)
+            self._on_delta(ReasoningDelta(text))
+        if text := message.get("content"):
+            self._texts.append(text)
+            self._on_delta(TextDelta(text))
+        for raw in message.get("tool_calls") or ():
+            call = read_call(raw)
+            self._on_delta(ToolCallDelta(len(self._calls), call.call_id, call.name, call.arguments))
+            self._calls.append(raw)
+        self._logprobs += event.get("logprobs") or ()
+        self._message |= {key: value for key, value in message.items() if key not in MESSAGE_FIELDS}
+        self._head |= {key: value for key, value in event.items() if key not in ("message", "logprobs")}
+        self.is_done = bool(event.get("done"))
+
+    def raw(self) -> Json:
+        message = {
+            **self._message,
+            "content": "".join(self._texts),
+            "thinking": "".join(self._thoughts),
+            "tool_calls": self._calls,
+        }
+        return {**self._head, "message": message, "logprobs": self._logprobs}
+
+
+_PORT = 11434
+_NUM_CTX = re.compile(r"\bnum_ctx\s+(\d+)")
+
+_encode = msgspec.json.Encoder().encode
+
+
+class OllamaModel(HttpModel):
+    """A model behind an Ollama server.
+
+    If a prompt is longer than the context, Ollama cuts off its beginning without reporting that; set `num_ctx` to
+    the length that the runs need. If it is set and a prompt filled the context, the answer has
+    `prompt_may_be_cut` in `Completion.opaque`. Ollama cannot force a tool call: if a tool is required, no other
+    tool is offered.
+    """
+
+    DIALECT = "ollama"
+    BASE_URL = "http://localhost:11434"
+    PRESET = Preset(
+        dialect="ollama",
+        key_variable="OLLAMA_API_KEY",
+        needs_key=False,
+        base_url_variable="OLLAMA_HOST",
+        # If a format is set, Ollama's models do not call tools.
+        decodes_beside_tools=False,
+        tells_window=True,
+    )
+    PATH = "/api/chat"
+    READER = OllamaReader
+    COLLECTOR = OllamaCollector
+    HAS_LINES = True
+    PARTS: ClassVar[AcceptedParts] = {"image": None}
+    RESERVED = frozenset(("model", "messages", "stream", "tools"))
+    OPTIONS = ("num_ctx", "think", "keep_alive")
+    UNKNOWN_SETTINGS = ("return_token_ids",)
+
+    def __init__(
+        self,
+        model: str,
+        *,
+        num_ctx: int | None = None,
+        think: bool | str | None = None,
+        keep_alive: float | str | None = None,
+        base_url: str | None = None,
+        **options: Any,
+    ) -> None:
+        """Make a model; `options` are those of `HttpModel`. `base_url` may also be `host` or `:port`, as
+        OLLAMA_HOST.
+
+        `num_ctx` is the context in tokens, `think` turns thinking on or off (or says how much), `keep_alive` is how
+        long the server keeps the model in memory, in seconds or as `"10m"`.
+        """
+        super().__init__(model, base_url=None if base_url is None else read_host(base_url), **options)
+        self._num_ctx = num_ctx
+        self.context_tokens = num_ctx or self.context_tokens
+        more = {"think": think, "keep_alive": keep_alive}
+        self._fields = _fields(model, self.settings, num_ctx) | {
+            name: value for name, value in more.items() if value is not None
+        }
+
+    @property
+    def identity(self) -> str:
+        """The server, the model and the settings that answers depend on; see `identity_of`."""
+        return super().identity + _encode(self._fields).decode()
+
+    async def find_context_tokens(self) -> int | None:
+        """Return the context in use: `num_ctx`, that of the loaded model, or that in the model's file; `None` if
+        none of them is known. How much the model supports says nothing about what is in use."""
+        if self.context_tokens is not None:
+            return self.context_tokens
+        running = await self._get(join_url(self._base_url, "/api/ps"))
+        loaded = running.get("models") if isinstance(running, dict) else None
+        names = (self.model, f"{self.model}:latest")
+        for item in loaded if isinstance(loaded, list) else ():
+            if (
+                isinstance(item, dict)
+                and item.get("name") in names
+                and type(item.get("context_length")) is int
+            ):
+                return int(item["context_length"])
+        body = _encode({"model": self.model})
+        answer = await self._transport.post(join_url(self._base_url, "/api/show"), self._headers, body)
+        try:
+            described = msgspec.json.decode(answer.body)
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            return None
+        found = _NUM_CTX.search(str(described.get("parameters"))) if isinstance(described, dict) else None
+        return int(found[1]) if found is not None else None
+
+    async def infer(self, request: Request, watch: Watch) -> Completion:
+        """Return the server's answer; see `Model.infer`."""
+        return self._mark_cut(await super().infer(request, watch))
+
+    def _body(self, request: Request, *, is_stream: bool) -> bytes:
+        return join_body(self._kept_prefix(request, is_stream), request.messages, _STEP, request.contents)
+
+    def _prefix(self, request: Request, *flags: bool) -> bytes:
+        fields = {**self._fields, "stream": flags[0]}
+        required = request.required_tool
+        tools = [tool for tool in request.tools if required is None or tool.name == required]
+        if tools:
+            fields["tools"] = [encode_tool(tool) for tool in tools]
+        if request.output_schema is not None:
+            fields["format"] = request.output_schema
+        return _encode(fields)[:-1] + b',"messages":['
+
+    def _decode_answer(self, body: bytes) -> Json:
+        return keep_arguments(super()._decode_answer(body), body)
+
+    def _decode_event(self, event: bytes) -> Json:
+        return keep_arguments(super()._decode_event(event), event)
+
+    def _read(self, raw: Json) -> Completion:
+        return read_completion(raw, self.settings, self._price)
+
+    def _mark_cut(self, completion: Completion) -> Completion:
+        """Return the completion, marked if the prompt may have been longer than the context."""
+        usage = completion.usage
+        if self._num_ctx is None or usage is None or usage.total_tokens < self._num_ctx:
+            return completion
+        return replace(completion, opaque={**(completion.opaque or {}), "prompt_may_be_cut": True})
+
+    def _error(self, status: int, answer: Answer | StreamedAnswer, body: bytes) -> ProviderError:
+        error = super()._error(status, answer, body)
+        if status != 404:
+            return error
+        return type(error)(
+            f"{error}. To get it: ollama pull {self.model}",
+            status=status,
+            retry_after_seconds=error.retry_after_seconds,
+        )
+
+
+def read_host(host: str) -> str:
+    """Return the base URL for a value of OLLAMA_HOST, by the same rules as Ollama's own client."""
+    host = host.strip()
+    has_scheme = "://" in host
+    parts = urlsplit(host if has_scheme else f"http://{host}")
+    name = parts.hostname or "localhost"
+    if name in ("0.0.0.0", "::"):
+        name = "127.0.0.1"
+    port = parts.port or (None if has_scheme else _PORT)
+    where = f"[{name}]" if ":" in name else name
+    where = where if port is None else f"{where}:{port}"
+    userinfo, at, _ = parts.netloc.rpartition("@")
+    return urlunsplit((parts.scheme, f"{userinfo}{at}{where}", parts.path, parts.query, ""))
+
+
+def _fields(model: str, settings: Settings, num_ctx: int | None) -> dict[str, Json]:
+    """Return the fields of every request body, except messages, tools and the stream flag."""
+    known = {
+        "num_ctx": num_ctx,
+        "num_predict": settings.max_output_tokens,
+        "temperature": settings.temperature,
+        "top_p": settings.top_p,
+        "seed": settings.seed,
+        "stop": settings.stop,
+    }
+    extra = dict(settings.extra or {})
+    given: dict[str, Json] = {name: value for name, value in known.items() if value is not None}
+    given |= extra.pop("options", {})
+    fields: dict[str, Json] = {"model": model}
+    if given:
+        fields["options"] = given
+    if settings.logprobs:
+        fields["logprobs"] = True
+    return fields | extra
+
+
+class _SentFunction(Struct):
+    name: str
+    arguments: msgspec.Raw
+
+
+class _SentCall(Struct):
+    id: str
+    function: _SentFunction
+
+
+class _Said(Struct, tag_field="role", tag="assistant", omit_defaults=True):
+    content: str
+    thinking: str = ""
+    tool_calls: list[Json] | tuple[()] = ()
+
+
+class _Result(Struct, tag_field="role", tag="tool", gc=False):
+    content: str
+    tool_name: str
+    """Ollama before 0.12 joins results to calls by name and order, later versions by id."""
+    tool_call_id: str | None
+
+
+class _Asked(Struct, omit_defaults=True, gc=False):
+    role: Role
+    content: str
+    images: tuple[str, ...] = ()
+
+
+def encode_message(message: Message, contents: Contents) -> bytes:
+    """Return a message as an element of `messages`."""
+    role = message.role
+    encoded: Json
+    if role is Role.TOOL:
+        encoded = _Result(message.content, fit_name(message.name or ""), message.call_id)
+    elif role is not Role.ASSISTANT:
+        encoded = _encode_asked(message, contents) if message.parts else _Asked(role, message.content)
+    elif not message.tool_calls:
+        encoded = _Asked(role, text_of_answer(message.content))
+    else:
+        calls = [_encode_call(call) for call in message.tool_calls]
+        encoded = _Said(message.content, message.reasoning or "", calls)
+    if message.opaque is None or not isinstance(own := message.opaque.get(KEY), dict):
+        return _encode(encoded)
+    return _encode(msgspec.json.decode(_encode(encoded)) | own)
+
+
+def _encode_asked(message: Message, contents: Contents) -> _Asked:
+    """Return a message as an element of `messages`, with its images, and with text files as part of its content."""
+    texts = [message.content] if message.content else []
+    images: list[str] = []
+    for part in message.parts:
+        check_part(part, OllamaModel.DIALECT, OllamaModel.PARTS)
+        if part.kind == "text":
+            texts.append(text_of_part(part, contents))
+        else:
+            images.append(base64_of(part, contents))
+    return _Asked(message.role, "\n\n".join(texts), tuple(images))
+
+
+_STEP = with_attached(encode_message)
+
+
+def _encode_call(call: ToolCall) -> Json:
+    made = _SentCall(call.call_id, _SentFunction(fit_name(call.name), object_of(call.arguments)))
+    own = None if call.opaque is None else call.opaque.get(KEY)
+    return {**own, "id": made.id, "function": made.function} if isinstance(own, dict) else made

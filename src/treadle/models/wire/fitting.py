@@ -1,0 +1,121 @@
+"""Names, ids and arguments of tool calls, and JSON Schemas, in the forms that servers accept.
+
+A model may write any name, id and arguments. The journal keeps them, but a server that checks its requests refuses
+the whole history because of them.
+"""
+
+import hashlib
+import re
+from collections.abc import Iterator
+from functools import lru_cache
+
+import msgspec
+
+from treadle.core.types import Json
+
+INVALID_KEY = "INVALID_JSON"
+"""The key for arguments that are not an object, if the wire format requires an object.
+
+Source: Anthropic's documentation of fine-grained tool streaming.
+"""
+
+_MAX_NAME_CHARS = 64
+_UNSAFE = re.compile(r"[^a-zA-Z0-9_-]")
+_decode_object = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+_decode_any = msgspec.json.Decoder(msgspec.Raw).decode
+
+
+def object_of(arguments: str) -> msgspec.Raw:
+    """Return `arguments` unchanged if they are an object, else an object that contains their text."""
+    encoded = arguments.encode(errors="replace")
+    try:
+        _decode_object(encoded)
+    except (msgspec.DecodeError, RecursionError):
+        encoded = msgspec.json.encode({INVALID_KEY: encoded.decode()}) if encoded.strip() else b"{}"
+    return msgspec.Raw(encoded)
+
+
+def text_of(arguments: msgspec.Raw) -> str:
+    """Return arguments as JSON text, given their raw value. A string already is that text."""
+    encoded = bytes(arguments)
+    if encoded.startswith(b'"'):
+        return str(msgspec.json.decode(encoded))
+    return "" if encoded in (b"", b"null") else encoded.decode()
+
+
+def text_of_value(value: Json) -> str:
+    """Return a decoded value as JSON text. A string is returned unchanged, `None` as an empty text."""
+    if isinstance(value, str):
+        return value
+    return "" if value is None else msgspec.json.encode(value).decode()
+
+
+def fit_arguments(arguments: str) -> str:
+    """Return `arguments` unchanged if they are an object, else the text of an object that contains them.
+
+    Source: vLLM 0.11 and llama.cpp decode the arguments of earlier calls, and fail if they are not JSON.
+    """
+    if arguments.startswith("{"):
+        try:
+            _decode_any(arguments)
+        except (msgspec.DecodeError, UnicodeError, RecursionError):
+            pass
+        else:
+            return arguments
+    return bytes(object_of(arguments)).decode()
+
+
+@lru_cache(maxsize=4096)
+def fit_name(name: str) -> str:
+    """Return the name of a tool if it has at most 64 ASCII letters, digits, `_` and `-`, else one like it.
+
+    All tools that are offered have such names; others are made up, such as `multi_tool_use.parallel`. Source:
+    OpenAI, `^[a-zA-Z0-9_-]{1,64}$`; Anthropic and Gemini also accept longer ones.
+    """
+    return _UNSAFE.sub("_", name)[:_MAX_NAME_CHARS] or "tool"
+
+
+def fit_id(call_id: str, max_chars: int = 64) -> str:
+    """Return the id if it has at most `max_chars` ASCII letters, digits, `_` and `-`, else one derived from it."""
+    plain = call_id.replace("_", "a").replace("-", "a")
+    if len(call_id) <= max_chars and plain.isascii() and plain.isalnum():
+        return call_id
+    return f"call_{hashlib.sha256(call_id.encode(errors='replace')).hexdigest()[:24]}"
+
+
+def is_strict(schema: Json) -> bool:
+    """Return whether OpenAI accepts `schema` with `strict`: objects are closed, and all properties required."""
+    if not isinstance(schema, dict) or schema.get("type") != "object":
+        return False
+    for item in _subschemas(schema):
+        if item.get("type") == "object" or "properties" in item:
+            properties = item.get("properties", {})
+            if item.get("additionalProperties") is not False:
+                return False
+            if set(item.get("required", ())) != set(properties):
+                return False
+    return True
+
+
+def is_closed(schema: Json) -> bool:
+    """Return whether every object in `schema` forbids properties other than those named."""
+    return all(
+        item.get("additionalProperties") is False
+        for item in _subschemas(schema)
+        if item.get("type") == "object" or "properties" in item
+    )
+
+
+def _subschemas(schema: Json) -> Iterator[dict[str, Json]]:
+    """Yield every object in `schema` that may be a schema, itself first."""
+    if isinstance(schema, dict):
+        yield schema
+        for key, value in schema.items():
+            if key in ("properties", "$defs", "definitions") and isinstance(value, dict):
+                for item in value.values():
+                    yield from _subschemas(item)
+            elif key not in ("enum", "const", "default", "examples", "required"):
+                yield from _subschemas(value)
+    elif isinstance(schema, list):
+        for item in schema:
+            yield from _subschemas(item)

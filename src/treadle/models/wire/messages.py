@@ -1,0 +1,225 @@
+"""The encoding of messages: their parts (text files, images, audio), and turns that alternate between user and
+model, which some APIs require."""
+
+import base64
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from typing import TypeAlias
+
+from treadle.core.errors import UnsupportedPartError
+from treadle.core.fence import fence
+from treadle.core.log import Log
+from treadle.core.parts import base64_of, content_of, describe, make_part
+from treadle.core.types import Artifact, Message, Role
+
+Contents: TypeAlias = Mapping[str, bytes]
+"""The type of `Request.contents`."""
+AcceptedParts: TypeAlias = Mapping[str, frozenset[str] | None]
+"""The MIME types that a dialect accepts, by the kind of the part; `None` for all types. Text files are always
+accepted."""
+Encode: TypeAlias = Callable[[Message, Contents], bytes]
+Step: TypeAlias = Callable[[bytes | None, Message, Contents], tuple[bytes | None, bytes]]
+"""The type of the functions that `with_attached` returns."""
+
+AUDIO_FORMATS = {
+    "audio/wav": "wav",
+    "audio/x-wav": "wav",
+    "audio/wave": "wav",
+    "audio/mpeg": "mp3",
+    "audio/mp3": "mp3",
+}
+"""The names of audio formats in OpenAI's APIs, by MIME type."""
+
+NO_TEXT = "(no text)"
+"""What stands for an answer without content: some servers refuse empty messages, and others refuse two messages of
+a user in a row."""
+
+
+def text_of_answer(content: str) -> str:
+    """Return the content of an answer without calls, as servers accept it."""
+    return NO_TEXT if not content or content.isspace() else content
+
+
+def check_part(part: Artifact, dialect: str, accepted: AcceptedParts) -> None:
+    """Check that a dialect can send `part`. Raises: `UnsupportedPartError` if it cannot."""
+    if part.kind == "text":
+        if part.digest is not None or part.data is not None:
+            return
+        raise UnsupportedPartError(f"the dialect {dialect} cannot send {describe(part)}: it has no content")
+    if part.kind not in accepted:
+        kinds = ", ".join(["text", *accepted])
+        raise UnsupportedPartError(
+            f"the dialect {dialect} cannot send {describe(part)}: it accepts only {kinds}; use a model of another "
+            "dialect, or leave the part out"
+        )
+    types = accepted[part.kind]
+    if types is not None and part.mime_type not in types and part.uri is None:
+        raise UnsupportedPartError(
+            f"the dialect {dialect} cannot send {describe(part)}: of {part.kind} parts it accepts only "
+            f"{', '.join(sorted(types))}; convert the part, or leave it out"
+        )
+
+
+def is_link(part: Artifact) -> bool:
+    """Return whether `part` has a URL instead of content, so that the server has to fetch it."""
+    return part.uri is not None and part.digest is None and part.data is None
+
+
+def data_url(part: Artifact, contents: Contents) -> str:
+    """Return the URL of `part`: its own if it is a link, else a `data:` URL with its content."""
+    if part.uri is not None and is_link(part):
+        return part.uri
+    return f"data:{part.mime_type or 'application/octet-stream'};base64,{base64_of(part, contents)}"
+
+
+def text_of_part(part: Artifact, contents: Contents) -> str:
+    """Return the text of a text file between the marks of a document, so that it does not pass for the words of the
+    message that it is attached to."""
+    return fence("document", content_of(part, contents).decode(errors="replace"), name=part.name)
+
+
+def with_files(message: Message, contents: Contents) -> Message:
+    """Return the message with its parts, which must be text files, as a part of its content."""
+    if not message.parts:
+        return message
+    texts = [text_of_part(part, contents) for part in message.parts]
+    return Message(message.role, "\n\n".join([message.content, *texts] if message.content else texts))
+
+
+def file_name(part: Artifact) -> str:
+    """Return a file name for a document. APIs derive its type from the name's ending."""
+    return part.name or f"document.{(part.mime_type or '').rpartition('/')[2] or 'bin'}"
+
+
+def attached(message: Message, parts: tuple[Artifact, ...]) -> Message:
+    """Return a user message with the parts of a tool or assistant message, and a text that says where they come
+    from. The names of the parts are fenced off, because a tool may have chosen them."""
+    kinds = fence("result", "\n".join([describe(part) for part in parts]))
+    place = "your last answer"
+    if message.role is Role.TOOL:
+        place = f"the result of {message.name or 'the tool'}, call {message.call_id}"
+    return Message(Role.USER, f"[attached to {place}]\n{kinds}", parts=parts)
+
+
+def parts_apart(message: Message) -> tuple[Artifact, ...]:
+    """Return the parts that cannot be in the message itself, because the API accepts parts only in user
+    messages."""
+    return () if message.role is Role.USER or message.role is Role.SYSTEM else message.parts
+
+
+@lru_cache
+def with_attached(
+    encode: Encode, find_parts: Callable[[Message], tuple[Artifact, ...]] = parts_apart
+) -> Step:
+    """Return a function for `Log.join` that encodes messages for an API which accepts parts only in user messages.
+
+    Each result begins with the comma that separates it from the one before. The parts that `find_parts` returns are
+    sent in a user message after all results of the step, because the API requires the results to follow their
+    calls. The state is the parts that are still to be sent; `None` before the first message. The function is the
+    same for the same `encode`, so that encoded messages can be reused.
+    """
+
+    def step(waiting: bytes | None, message: Message, contents: Contents) -> tuple[bytes | None, bytes]:
+        encoded = encode(message, contents)
+        if waiting is None:
+            waiting = b""
+        elif waiting and message.role is not Role.TOOL:
+            encoded, waiting = b",%b,%b" % (waiting, encoded), b""
+        else:
+            encoded = b"," + encoded
+        if message.parts and (parts := find_parts(message)):
+            more = encode(attached(message, parts), contents)
+            waiting = waiting + b"," + more if waiting else more
+        return waiting, encoded
+
+    return step
+
+
+def join_body(prefix: bytes, messages: Log[Message], step: Step, contents: Contents) -> bytes:
+    """Return a request body: `prefix`, the messages as `with_attached` encodes them, and the end of both lists."""
+    pieces, waiting = messages.join(step, None, contents)
+    if waiting:
+        pieces += [b",", waiting]
+    return b"".join([prefix, *pieces, b"]}"])
+
+
+def part_of_base64(
+    data: str, mime_type: str, contents: dict[str, bytes], *, name: str | None = None
+) -> Artifact:
+    """Return a part for content in base64. A large content is added to `contents`. Raises: `ValueError` if `data`
+    is not base64."""
+    part, kept = make_part(base64.b64decode(data, validate=True), mime_type, name=name)
+    contents.update(kept)
+    return part
+
+
+Turns: TypeAlias = tuple[Role | None, tuple[str, ...], bytes]
+"""The state between two messages of a transcript.
+
+It consists of the role of the open turn (`None` before the first turn), the system messages so far, which these
+APIs take in a separate field, and the elements that still have to be added to a user's turn after the results of
+the step.
+"""
+NO_TURNS: Turns = (None, (), b"")
+"""The state before the first message."""
+
+
+class TurnWriter:
+    """A writer of messages as turns. An instance is a function for `Log.join`."""
+
+    def __init__(
+        self,
+        openers: dict[Role, bytes],
+        encode: Encode,
+        *,
+        merges: Callable[[Role], bool],
+        attach: Callable[[Message, Contents], bytes],
+    ) -> None:
+        """Make a writer.
+
+        `openers` maps each role to the text that begins its turn; roles with the same object share turns.
+        `encode` returns the elements of a message, joined by commas. `merges` says whether consecutive messages
+        of a role share a turn. `attach` returns the elements of a user's turn for the parts that `encode` leaves
+        out of a message.
+        """
+        self._openers = openers
+        self._next = {role: b"]}," + opener for role, opener in openers.items()}
+        self._encode = encode
+        self._merges = merges
+        self._attach = attach
+
+    def __call__(self, state: Turns, message: Message, contents: Contents) -> tuple[Turns, bytes]:
+        """Return the next state, and what the message adds to the request body."""
+        last, instructions, waiting = state
+        role = message.role
+        if role is Role.SYSTEM:
+            if message.content.strip():
+                instructions = (*instructions, message.content)
+            return (last, instructions, waiting), b""
+        elements = self._encode(message, contents)
+        written = self._join(last, role, elements) if elements else b""
+        if waiting and role is not Role.TOOL:
+            written = self._join(last, Role.USER, waiting)
+            if elements:
+                written += self._join(Role.USER, role, elements)
+            last, waiting = Role.USER, b""
+        if elements:
+            last = role
+        if message.parts and role is not Role.USER and (more := self._attach(message, contents)):
+            waiting = waiting + b"," + more if waiting else more
+        return (last, instructions, waiting), written
+
+    def close(self, state: Turns) -> bytes:
+        """Return the text that ends the list of turns after the last message."""
+        last, _, waiting = state
+        if waiting:
+            return self._join(last, Role.USER, waiting) + b"]}]"
+        return b"]" if last is None else b"]}]"
+
+    def _join(self, last: Role | None, role: Role, elements: bytes) -> bytes:
+        """Return `elements` with the separators that must come before them."""
+        if last is None:
+            return self._openers[role] + elements
+        if self._openers[role] is self._openers[last] and self._merges(role) and self._merges(last):
+            return b"," + elements
+        return self._next[role] + elements

@@ -1,0 +1,88 @@
+"""What is known of a provider: its address, its key, its differences from other servers, and its prices."""
+
+from collections.abc import Mapping
+
+from msgspec import Struct
+
+from treadle.core.errors import ConfigError
+from treadle.core.types import OutputMode, Usage
+
+
+class Quirks(Struct, frozen=True, omit_defaults=True):
+    """The differences between a chat-completions server and OpenAI's."""
+
+    renamed: Mapping[str, str] = {}
+    """Fields of the request body that have another name at this server."""
+    has_reasoning: bool = True
+    """True if the server accepts the reasoning of earlier messages."""
+    reports_cost: bool = False
+    """True if the server's answers say what they cost."""
+    id_fields: tuple[str, ...] = ()
+    """Fields of the request body that are true if token ids are asked for, beside `return_token_ids`."""
+    streams_ids: bool = True
+    """True if the server can stream an answer with token ids."""
+    has_short_ids: bool = False
+    """True if the ids of calls must consist of nine letters and digits."""
+
+
+class Preset(Struct, frozen=True, kw_only=True):
+    """The settings of a provider."""
+
+    dialect: str
+    base_url: str | None = None
+    """The base URL of the provider's server. `None`: the one of the dialect."""
+    key_variable: str | None = None
+    """The environment variable that holds the API key."""
+    needs_key: bool = True
+    """True if the server at `base_url` needs a key. A server at another address may work without one."""
+    base_url_variable: str | None = None
+    """The environment variable that may hold another base URL."""
+    header_variables: Mapping[str, str] = {}
+    """Headers that are read from environment variables, if these are set."""
+    output_mode: OutputMode = OutputMode.NATIVE
+    """How the provider's models are made to give answers that fit a schema."""
+    decodes_beside_tools: bool = True
+    """True if the server accepts a schema for the answer in a request that has tools."""
+    tells_window: bool = False
+    """True if the server is asked for the context window of its model when a run begins."""
+    quirks: Quirks = Quirks()
+    price_provider: str | None = None
+    """The provider's name in genai-prices. `None`: the models are free, or their prices are not known."""
+
+
+class Price(Struct, frozen=True):
+    """A model's price in USD per million tokens."""
+
+    input_usd_per_million: float
+    output_usd_per_million: float
+    cached_input_usd_per_million: float | None = None
+    """`None`: cached input costs the same as other input."""
+    cache_write_usd_per_million: float | None = None
+    """`None`: writing to the cache costs the same as other input."""
+
+    def __post_init__(self) -> None:
+        for name in self.__struct_fields__:
+            value = getattr(self, name)
+            if value is not None and not value >= 0:
+                raise ConfigError(f"Price.{name} is {value!r}; give a number of at least 0")
+
+    def cost_usd(self, usage: Usage) -> float:
+        """Return what `usage` costs."""
+        cached_price = self.cached_input_usd_per_million
+        if cached_price is None:
+            cached_price = self.input_usd_per_million
+        write_price = self.cache_write_usd_per_million
+        if write_price is None:
+            write_price = self.input_usd_per_million
+        fresh_tokens = usage.input_tokens - usage.cached_input_tokens - usage.cache_write_tokens
+        return (
+            fresh_tokens * self.input_usd_per_million
+            + usage.cached_input_tokens * cached_price
+            + usage.cache_write_tokens * write_price
+            + usage.output_tokens * self.output_usd_per_million
+        ) / 1e6
+
+
+def cost_of(usage: Usage | None, price: Price | None) -> float | None:
+    """Return the cost of an answer in USD, or `None` if its tokens or their price are unknown."""
+    return None if usage is None or price is None else price.cost_usd(usage)
