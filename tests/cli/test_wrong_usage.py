@@ -20,8 +20,8 @@ schema                                     | missing argument 'what'. choose fro
 schema persnoa                             | 'persnoa' is not one of 'config', 'generate'       | 2
 models schema                              | was removed; write: treadle schema config          | 2
 persona schema -x                          | was removed; write: treadle schema persona         | 2
-generate --schema                          | was removed; write: treadle schema generate        | 2
-rollout --schema                           | was removed; write: treadle schema rollout         | 2
+generate --schema                          | no such option: --schema; write: treadle schema gen | 2
+rollout --schema                           | no such option: --schema; write: treadle schema rol | 2
 completion bsh                             | 'bsh' is not one of 'bash', 'zsh'                  | 2
 --nothere                                  | no such option: --nothere                          | 2
 # Missing, surplus and conflicting words

@@ -349,6 +349,10 @@ COMMANDS: dict[str, CommandEntry | GroupEntry] = {
 _MEMORY_CALLS = 'see "From Python" in docs/memory.md'
 _TOPIC_CALLS = "see docs/topics.md"
 MOVED = {
+    "generate --engine": "it is called --workers now",
+    "rollout --engine": "it is called --workers now",
+    "generate --schema": "write: treadle schema generate",
+    "rollout --schema": "write: treadle schema rollout",
     "models schema": "write: treadle schema config",
     "persona schema": "write: treadle schema persona",
     "memory history": "`treadle memory show` lists the versions of a memory",
@@ -357,4 +361,4 @@ MOVED = {
     "topics prune": f"call treadle.datagen.topics.topic_graph.prune() in Python; {_TOPIC_CALLS}",
     "topics draw": f"call treadle.datagen.topics.draw.draw_svg() in Python; {_TOPIC_CALLS}",
 }
-"""What to do in place of commands that were removed."""
+"""What to do in place of commands and options that were removed or renamed."""

@@ -31,6 +31,7 @@ from treadle.core.parts import leave_out_refused, parts_among
 from treadle.core.policy import Policy
 from treadle.core.spec import AgentSpec
 from treadle.core.tokens import count_chars, guess_of_chars
+from treadle.core.turns import reopens
 from treadle.core.types import (
     Delivery,
     Effect,
@@ -278,6 +279,11 @@ class State(Struct, gc=False):
     def transcript(self) -> Log[Message]:
         """The whole transcript, system message included, whatever the model still sees of it."""
         return self.messages if self.whole is None else self.whole
+
+    @property
+    def has_failed_turn(self) -> bool:
+        """True if the newest turn ended with an error, so that a resume opens it again."""
+        return reopens(has_failed=self.stop_reason is StopReason.ERROR, is_turn_open=self.is_turn_open)
 
     @property
     def waiting_calls(self) -> tuple[CallState, ...]:
@@ -694,7 +700,7 @@ def _on_run_paused(state: State, body: e.RunPaused, before: float) -> None:
 
 
 def _on_run_resumed(state: State, body: e.RunResumed, before: float) -> None:
-    is_reopened = state.stop_reason is StopReason.ERROR and not state.is_turn_open
+    is_reopened = state.has_failed_turn
     state.status = Status.RUNNING
     state.failure = None
     _charge_reserved(state)

@@ -46,11 +46,11 @@ def generate(
         ),
     ] = None,
     seed: Annotated[int | None, typer.Option("--seed", metavar="N", help="The seed of the plan.")] = None,
-    engine: Annotated[
+    workers: Annotated[
         str | None,
         typer.Option(
-            "--engine",
-            metavar="ENGINE",
+            "--workers",
+            metavar="WHERE",
             help="Where the runs of samples are driven: here, local:N in N worker processes, or ray[:N].",
         ),
     ] = None,
@@ -84,7 +84,6 @@ def generate(
             help="Continue although the configuration was changed: existing rows stay, new rows follow it.",
         ),
     ] = False,
-    is_schema: Annotated[bool, typer.Option("--schema", hidden=True)] = False,
     is_init: Annotated[
         bool, typer.Option("--init", help="Print a commented configuration to start from.")
     ] = False,
@@ -103,11 +102,9 @@ def generate(
     # The modules of the generation are not needed for the help.
     from treadle.cli.jobs import generating
 
-    if is_schema:
-        raise ConfigError("--schema was removed; write: treadle schema generate")
     if is_init:
         return generating.print_starter()
-    options = {"out": out, "num_samples": num_samples, "model": model, "seed": seed, "engine": engine}
+    options = {"out": out, "num_samples": num_samples, "model": model, "seed": seed, "workers": workers}
     given = {name: str(value) for name, value in options.items() if value is not None}
     changes = generating.Changes(given, tuple(settings or ()))
     if is_dry:
@@ -161,16 +158,22 @@ def publish(
         treadle publish dataset --to huggingface:me/shop-tools --license CC-BY-4.0 --private
         treadle publish dataset --to kaggle:me/shop-tools --license CC-BY-4.0 --dry-run
     """
-    from treadle.datagen.dataset.upload import Options, Target, find_targets, prepare, read_or_default
+    from treadle.datagen.dataset.upload import (
+        UploadOptions,
+        UploadTarget,
+        find_targets,
+        prepare,
+        read_or_default,
+    )
 
     if not folder.is_dir():
         raise ConfigError(
             f"{str(folder)!r} is not the folder of a dataset; give a folder that `treadle generate` wrote"
         )
-    targets = [Target.parse(text) for text in to or ()] or find_targets(read_or_default(folder))
+    targets = [UploadTarget.parse(text) for text in to or ()] or find_targets(read_or_default(folder))
     if not targets:
         raise ConfigError("--to: name the place to publish to, such as --to huggingface:OWNER/NAME")
-    options = Options(
+    options = UploadOptions(
         license=license,
         is_private=is_private,
         tags=tuple(tags or ()),

@@ -13,7 +13,6 @@ from treadle.cli.options import common as o
 from treadle.cli.options.agent_options import Model
 from treadle.cli.options.option_groups import make_parameter
 from treadle.cli.terminal.output import bar, print_json, stdout
-from treadle.core.errors import ConfigError
 from treadle.export.groups import Group
 
 _OPTIONS: dict[str, Any] = {
@@ -45,10 +44,10 @@ _OPTIONS: dict[str, Any] = {
         int | None,
         typer.Option("--window", metavar="N", help="How many rollouts are driven at the same time."),
     ],
-    "engine": Annotated[
+    "workers": Annotated[
         str | None,
         typer.Option(
-            "--engine", metavar="WHERE", help="Where runs are driven: here, local:N (processes), or ray."
+            "--workers", metavar="WHERE", help="Where runs are driven: here, local:N (processes), or ray."
         ),
     ],
     "rewards": Annotated[
@@ -138,7 +137,6 @@ def rollout(
             "times.",
         ),
     ] = None,
-    is_schema: Annotated[bool, typer.Option("--schema", hidden=True)] = False,
     is_demo: Annotated[
         bool, typer.Option("--demo", help="Show it all offline: a mock engine, rollouts, and their report.")
     ] = False,
@@ -164,8 +162,6 @@ def rollout(
             given.get("groups", GROUPS),
             given.get("group_size", SIZE),
         )
-    if is_schema:
-        raise ConfigError("--schema was removed; write: treadle schema rollout")
     from treadle.cli.jobs import rolling
 
     changes = rolling.Changes(given, tuple(settings or ()))

@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from treadle.core.fence import neutralise
 from treadle.core.tokens import guess_tokens
-from treadle.knowledge.personas.model import Claim, Fact, Persona
+from treadle.knowledge.personas.persona import Claim, Fact, Persona
 from treadle.knowledge.protocol import PromptReport, SectionReport
 
 BUDGETS: Mapping[str, int] = {

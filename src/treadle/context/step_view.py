@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
-from treadle.context.compaction.summary import is_summary
+from treadle.context.compaction_summary import is_summary
 from treadle.core import events as e
 from treadle.core.context import find_kept, find_room
 from treadle.core.errors import ConfigError
