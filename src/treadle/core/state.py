@@ -196,6 +196,8 @@ class State(Struct, gc=False):
     """Those of the newest step that the model had been told of before, until it is told again."""
     queued: tuple[tuple[int, Message], ...] = ()
     """The messages of the user that wait for the next turns, each with the number of its event."""
+    urgent: int = 0
+    """How many messages at the beginning of `queued` have interrupted a turn; they keep the order of arrival."""
     steering: tuple[tuple[int, Message], ...] = ()
     """The messages of the user that the next inference adds to the transcript, each with the number of its event.
     Those that no inference has taken when the turn ends wait for the next turns."""
@@ -405,6 +407,7 @@ def _on_turn_started(state: State, body: e.TurnStarted, before: float) -> None:
         message = replace(message, content=f"{message.content}\n\n{body.hint}")
     _say(state, message)
     if body.queued_seq is not None:
+        state.urgent -= body.queued_seq in [seq for seq, _ in state.queued[: state.urgent]]
         state.queued = tuple([item for item in state.queued if item[0] != body.queued_seq])
     state.route = state.untold = None
     state.unknown_names, state.misnamed = frozenset(), ()
@@ -643,10 +646,17 @@ def _receive(state: State, item: tuple[int, Message], delivery: Delivery) -> Non
     if delivery is Delivery.STEER and state.is_turn_open:
         state.steering = (*state.steering, item)
     elif delivery is Delivery.INTERRUPT:
-        state.queued = (item, *state.steering, *state.queued)
+        _queue_first(state, item, *state.steering)
         state.steering = ()
+        state.urgent += 1
     else:
         state.queued = (*state.queued, item)
+
+
+def _queue_first(state: State, *items: tuple[int, Message]) -> None:
+    """Put messages before those that wait for turns, but after those that have interrupted one."""
+    count = state.urgent
+    state.queued = (*state.queued[:count], *items, *state.queued[count:])
 
 
 def _on_question_asked(state: State, body: e.QuestionAsked, before: float) -> None:
@@ -685,7 +695,8 @@ def _on_snapshot_taken(state: State, body: e.SnapshotTaken, before: float) -> No
 
 def _on_turn_completed(state: State, body: e.TurnCompleted, before: float) -> None:
     state.is_turn_open = False
-    state.queued, state.steering = (*state.steering, *state.queued), ()
+    _queue_first(state, *state.steering)
+    state.steering = ()
     state.stop_reason = body.stop_reason
     state.output, state.error, state.fault = body.output, body.error, body.fault
     state.answer = None
