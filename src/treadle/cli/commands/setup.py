@@ -162,7 +162,7 @@ def _find_schema(what: SchemaOf) -> Json:
 
         return config_schema()
     if what is SchemaOf.PERSONA:
-        from treadle.knowledge.personas.model import persona_schema
+        from treadle.knowledge.personas.persona import persona_schema
 
         return persona_schema()
     if what is SchemaOf.GENERATE:
