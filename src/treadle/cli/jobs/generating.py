@@ -30,6 +30,7 @@ from treadle.datagen.generation import Continuation, GenerationResult
 from treadle.datagen.generation import generate as generate_dataset
 from treadle.datagen.generation_progress import GenerationNotice, GenerationProgress
 from treadle.datagen.topics.topic_files import load_topics
+from treadle.viewer import write_page
 
 _KEYS = {
     "out": "output.path",
@@ -150,6 +151,7 @@ class _Generation(LongWork[GenerationNotice, GenerationProgress, GenerationResul
     def report(self, result: GenerationResult) -> int:
         """See `LongWork.report`."""
         code, folder = super().report(result), result.folder
+        write_page(result.report, folder.report)
         if not self.shown.is_quiet and not self.shown.is_json and result.progress.kept:
             print_note(f"rows: {folder.rows}   card: {folder.card}   report: {folder.report}")
             print_note(f"look at them: {write_command('dataset', 'show', str(folder.path))}")
