@@ -14,8 +14,8 @@ from treadle.cli.options import shared as o
 from treadle.cli.options.agent import AgentOptions, PolicyOptions
 from treadle.cli.terminal.output import clean, print_json, print_note, stdout
 from treadle.cli.terminal.questions import find_question, print_question
+from treadle.core.asking import Answer, Answerable, Question
 from treadle.core.errors import ConfigError
-from treadle.core.questions import Answer, Answerable, Question
 from treadle.runs.resume import record_answers
 from treadle.runs.run import Run
 
@@ -75,7 +75,7 @@ def answer(
                 shown,
                 run_id,
                 follow_up,
-                calls=[item.call for item in loaded.state.calls.values()],
+                calls=[item.call for item in loaded.state.turn.calls.values()],
             )
         execute(record_answers(opened, run_id, {question_id: said}))
         left = Run.load(run_id, opened)

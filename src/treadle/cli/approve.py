@@ -77,7 +77,7 @@ def approve(
             shown,
             run_id,
             follow_up,
-            calls=[item.call for item in loaded.state.calls.values()],
+            calls=[item.call for item in loaded.state.turn.calls.values()],
         )
 
 

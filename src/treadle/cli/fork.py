@@ -83,7 +83,7 @@ def _check(journal: Journal, run_id: str, at: int | None, text: str | None) -> N
     if at is not None and at > len(events):
         raise ConfigError(f"--at {at}: run {run_id!r} has the events 1 to {len(events)}")
     last = len(events) if at is None else at
-    is_open = fold([event.body for event in events[:last]]).is_turn_open
+    is_open = fold([event.body for event in events[:last]]).turn.is_open
     if is_open and text is not None:
         raise ConfigError(
             f"--text opens a new turn, and the turn is still open at event {last}; leave it out"

@@ -100,7 +100,7 @@ def _resume_one(agents: RunAgents, run_id: str, shown: o.ViewOptions, follow_up:
         shown,
         run_id,
         follow_up,
-        calls=[item.call for item in run.state.calls.values()],
+        calls=[item.call for item in run.state.turn.calls.values()],
     )
 
 
@@ -108,7 +108,7 @@ def _is_between_turns(run: Run) -> bool:
     """Return whether the run is a session that waits for its next message."""
     started = run.state.started
     is_session = started is not None and started.is_session
-    return is_session and not run.state.is_turn_open and run.stop_reason is not StopReason.ERROR
+    return is_session and not run.state.turn.is_open and run.stop_reason is not StopReason.ERROR
 
 
 def _show(run: Run, shown: o.ViewOptions) -> int:

@@ -18,21 +18,20 @@ from msgspec.structs import force_setattr as stamp
 from msgspec.structs import replace
 
 from treadle.core import events as e
-from treadle.core.answers import FindFault
-from treadle.core.decide import (
+from treadle.core.actions import (
     Action,
     Append,
-    Ask,
+    AskApprover,
+    AskUser,
     CheckAnswer,
     Compact,
     Infer,
     RequestApprovals,
     RunCalls,
-    abandon_turn,
-    decide,
-    stop_calls,
 )
-from treadle.core.questions import AskUser
+from treadle.core.asking import FindFault
+from treadle.core.calls import abandon_turn, stop_calls
+from treadle.core.decide import decide
 from treadle.core.state import State, Status, advance
 from treadle.core.types import Fault, StopReason
 from treadle.journal.protocol import Clock, RunWriter
@@ -102,7 +101,7 @@ class Driver:
     async def leave(self) -> None:
         """Close what tools hold for the run, release its lease, and wait until all is durable. Safe to repeat."""
         # A run that ended with an error may be resumed, so its tools keep what they hold outside this process.
-        has_failed = self.state.stop_reason is StopReason.ERROR
+        has_failed = self.state.ending.stop_reason is StopReason.ERROR
         self.bench.scope.is_run_over = self.state.status is Status.FINISHED and not has_failed
         if not self.bench.scope.is_empty:
             await see_through(self.bench.close_scope)
@@ -128,7 +127,7 @@ class Driver:
             deadline_seconds = state.policy.deadline_seconds
             if isinstance(action, Append):
                 self.put(*action.bodies)
-            elif deadline_seconds is None or isinstance(action, Ask | AskUser):
+            elif deadline_seconds is None or isinstance(action, AskApprover | AskUser):
                 # The time that somebody takes to decide does not count against the deadline.
                 await self._performer(action)(state, action, self)
             else:
@@ -167,7 +166,7 @@ class Driver:
 
         A turn that is over or waits for the user is not changed.
         """
-        is_working = self.state.is_turn_open and self.state.status is Status.RUNNING
+        is_working = self.state.turn.is_open and self.state.status is Status.RUNNING
         if not self._throw_away(reason, StopReason.CANCELLED) and is_working:
             self._put_stopped(abandon_turn(self.state))
         await self.drive()
@@ -259,7 +258,7 @@ class Driver:
         """Return whether the hooks are to be told now. Patient ones are told when the turn ends or pauses."""
         hooks, state = self._hooks, self.state
         assert hooks is not None
-        if not hooks.is_patient or not state.is_turn_open or len(self._unhooked) >= MANY:
+        if not hooks.is_patient or not state.turn.is_open or len(self._unhooked) >= MANY:
             return True
         return state.status is not Status.RUNNING
 
@@ -316,7 +315,7 @@ class Driver:
 
     def _throw_away(self, why: str, stop_reason: StopReason) -> bool:
         """Record that the running inference was stopped. Return whether there was one."""
-        is_inferring = self.state.is_inferring
+        is_inferring = self.state.turn.asked is not None
         if is_inferring:
             failure = e.InferenceFailed(
                 step=self.state.step + 1,

@@ -266,4 +266,4 @@ async def _wait_for(tasks: list[asyncio.Task[None]]) -> None:
 def _lacks_grade(run: Run[Any]) -> bool:
     """Return whether the worker of a task's run died before it graded the run."""
     is_over = run.status is Status.FINISHED and run.stop_reason is not StopReason.ERROR
-    return is_over and not run.state.rewards and run.fault not in (Fault.INFRASTRUCTURE, Fault.USER)
+    return is_over and not run.state.turn.rewards and run.fault not in (Fault.INFRASTRUCTURE, Fault.USER)

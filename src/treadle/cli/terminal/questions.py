@@ -10,8 +10,8 @@ import msgspec
 from treadle.cli.terminal.ask import read_line
 from treadle.cli.terminal.output import clean, shorten, stderr
 from treadle.cli.terminal.view import View
+from treadle.core.asking import Answer, Answerable, Question
 from treadle.core.errors import ConfigError
-from treadle.core.questions import Answer, Answerable, Question
 from treadle.core.types import Json
 from treadle.tools.schema.output import find_output_fault
 

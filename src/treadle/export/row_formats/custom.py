@@ -6,7 +6,7 @@ conversation is left out.
 
 import msgspec
 
-from treadle.core.answers import strip_answer
+from treadle.core.answering import strip_answer
 from treadle.core.errors import ExportError
 from treadle.core.types import Json, Message, Role
 from treadle.export.exporter import Column

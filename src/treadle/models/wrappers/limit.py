@@ -1,6 +1,6 @@
 """A model whose requests wait for a limiter."""
 
-from treadle.core.tokens import CHARS_PER_TOKEN
+from treadle.core.estimates import CHARS_PER_TOKEN
 from treadle.core.types import Completion, Message, Request
 from treadle.models.protocol import Model, RateLimits, Watch
 from treadle.models.wrappers.limiter import Limiter
