@@ -29,6 +29,7 @@ from benchmarks import (
     tokens,
     tools,
     turn,
+    walk,
     workers,
 )
 
@@ -52,6 +53,7 @@ BENCHMARKS = {
     "postgres": postgres.measure,
     "recall": recall.measure,
     "turn": turn.measure,
+    "walk": walk.measure,
     "resume": resume.measure,
     "listing": listing.measure,
     "shell": shell.measure,

@@ -24,17 +24,17 @@ from benchmarks.common import Figure, serving
 from benchmarks.generate_server import draw_latencies, latency
 from treadle.core.events import InferenceCompleted
 from treadle.core.types import Completion, Request, Role
-from treadle.datagen.config.model import Config
-from treadle.datagen.config.starter import dump
-from treadle.datagen.dataset.folder import Folder
-from treadle.datagen.dataset.verify import Totals, verify_rows
-from treadle.datagen.generate import generate
-from treadle.datagen.progress import Notice, Progress, SampleEnded
+from treadle.datagen.config.config_schema import dump
+from treadle.datagen.config.generation_config import GenerationConfig
+from treadle.datagen.dataset.dataset_folder import DatasetFolder
+from treadle.datagen.dataset.verification import Totals, verify_rows
+from treadle.datagen.generation import generate
+from treadle.datagen.generation_progress import Notice, Progress, SampleEnded
 from treadle.datagen.quality.duplicates import DuplicateIndex
-from treadle.datagen.samples import REJECTED, ROWS
-from treadle.datagen.topics.graph import Topic, TopicGraph, topic_id
-from treadle.datagen.topics.store import save_topics
-from treadle.export.row_formats.native import FORMAT as NATIVE
+from treadle.datagen.sample_work import REJECTED, ROWS
+from treadle.datagen.topics.topic_files import save_topics
+from treadle.datagen.topics.topic_graph import Topic, TopicGraph, topic_id
+from treadle.export.row_formats.treadle_rows import TREADLE
 from treadle.export.rows import Row
 from treadle.jobs.ledger import Entry, Item, Ledger, Outcome, Status
 from treadle.journal.registry import open_journal
@@ -71,8 +71,8 @@ def _write_topics(path: Path) -> Path:
     return path
 
 
-def _config(folder: Path, samples: int, model: object, **generation: object) -> Config:
-    return Config.model_validate(
+def _config(folder: Path, samples: int, model: object, **generation: object) -> GenerationConfig:
+    return GenerationConfig.model_validate(
         {
             "name": "bench",
             "models": {"default": model},
@@ -101,7 +101,7 @@ async def measure_window() -> list[Figure]:
                     if isinstance(notice, SampleEnded) and notice.status == "kept":
                         counted.append(time.perf_counter())
 
-                result = await generate(config, Folder(folder / "dataset"), listener=note)
+                result = await generate(config, DatasetFolder(folder / "dataset"), listener=note)
                 assert result.progress.kept == SAMPLES, result.end
                 whole, ours = time.perf_counter() - begin, counted[-1] - begin
                 cpu = time.process_time() - cpu
@@ -133,7 +133,7 @@ async def reset(url: str) -> None:
 def _count_calls(path: Path) -> list[int]:
     """Return how many answers of models each sample needed, in order of the samples."""
     found: Counter[str] = Counter()
-    with open_journal(Folder(path).journal, must_exist=True) as journal:
+    with open_journal(DatasetFolder(path).journal, must_exist=True) as journal:
         for info in journal.runs():
             answers = sum(isinstance(event.body, InferenceCompleted) for event in journal.read(info.run_id))
             found[info.run_id.partition("-")[0]] += answers
@@ -200,7 +200,7 @@ async def measure_work() -> list[Figure]:
         with open_folder() as folder:
             config = _config(folder, SAMPLES if number else 50, "mock:teacher", kinds={"chained": 1})
             _Timed.seconds, begin = 0.0, time.process_time()
-            result = await generate(config, Folder(folder / "dataset"))
+            result = await generate(config, DatasetFolder(folder / "dataset"))
             spent = time.process_time() - begin - _Timed.seconds
             progress = result.progress
             calls = await asyncio.to_thread(_count_calls, folder / "dataset")
@@ -228,7 +228,7 @@ async def measure_memory() -> list[Figure]:
             if isinstance(notice, SampleEnded) and progress.kept in (100, rows // 10, rows // 3, rows):
                 marks.append(f"{_resident_mb():.0f} MB at {progress.kept:,}")
 
-        result = await generate(config, Folder(folder / "dataset"), listener=note)
+        result = await generate(config, DatasetFolder(folder / "dataset"), listener=note)
         detail = ", ".join(dict.fromkeys(marks)) + f"; {result.progress.rejected:,} samples rejected"
         assert result.progress.kept == rows, result.end
         found = await _verify(folder / "dataset") if rows <= 10_000 else None
@@ -258,8 +258,8 @@ async def measure_resume() -> list[Figure]:
             if progress.kept >= 20:
                 stop.set()
 
-        await generate(config, Folder(folder / "dataset"), listener=note, stop=stop)
-        await _multiply(Folder(folder / "dataset"), rows)
+        await generate(config, DatasetFolder(folder / "dataset"), listener=note, stop=stop)
+        await _multiply(DatasetFolder(folder / "dataset"), rows)
         seconds = [_start_and_kill(folder) for _ in range(2 * ROUNDS)]
     size = ", ".join([f"{item:.2f}" for item in seconds])
     name = f"seconds to the first new sample after {rows:,} rows"
@@ -268,11 +268,11 @@ async def measure_resume() -> list[Figure]:
     ]
 
 
-async def _multiply(folder: Folder, rows: int) -> None:
+async def _multiply(folder: DatasetFolder, rows: int) -> None:
     """Fill a dataset with copies of its rows until it has `rows`."""
     models = msgspec.json.Decoder()
     given = [models.decode(line) for line in folder.rows.read_bytes().splitlines()]
-    templates = [NATIVE.read(raw) for raw in given]
+    templates = [TREADLE.read(raw) for raw in given]
     with (
         Ledger(folder.ledger, {ROWS: folder.rows, REJECTED: folder.rejected}) as ledger,
         closing(open_journal(folder.journal)) as journal,
@@ -309,7 +309,7 @@ def _copy(row: Row, sample_id: str, run_id: str, number: int) -> Row:
 def _settle(index: DuplicateIndex, sample_id: str, row: Row, entry: Entry, _: sqlite3.Connection) -> Outcome:
     index.find(row)
     index.add(sample_id, row)
-    line = msgspec.json.encode(NATIVE.write(row, with_reasoning=True)) + b"\n"
+    line = msgspec.json.encode(TREADLE.write(row, with_reasoning=True)) + b"\n"
     return Outcome(
         status=Status.KEPT, label=entry.label, details=entry.details, input_tokens=1, output_tokens=1,
         file=ROWS, line=line,
@@ -332,7 +332,7 @@ def _start_and_kill(folder: Path) -> float:
 
 async def _verify(path: Path) -> Totals:
     totals = Totals()
-    with open_journal(Folder(path).journal, must_exist=True) as journal:
+    with open_journal(DatasetFolder(path).journal, must_exist=True) as journal:
         async for checked in verify_rows(path, journal):
             totals.add(checked)
     return totals

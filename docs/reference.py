@@ -15,14 +15,14 @@ from typing import Any
 from treadle.cli.table import COMMANDS, Command, Group
 from treadle.core import events, types
 from treadle.core.events import Event
-from treadle.datagen.config.schema import schema
+from treadle.datagen.config.config_schema import schema
 from treadle.datagen.quality.duplicates import DuplicateSettings
 from treadle.datagen.quality.registry import DUPLICATES, FILTERS
 from treadle.export import FORMATS
-from treadle.export.losses import COMMON_LOSSES
+from treadle.export.exporter import COMMON_LOSSES
 from treadle.export.token_exporter import TOKEN_FORMATS
 from treadle.knowledge.personas.model import persona_schema
-from treadle.rollout.load import schema as rollout_schema
+from treadle.rollout.rollout_config import schema as rollout_schema
 
 DOCS = Path(__file__).parent
 PAGES = tuple(
@@ -165,7 +165,7 @@ def _format_table(_: str) -> str:
     rows = []
     for name in FORMATS.names():
         found = FORMATS.load(name)
-        text = _join(inspect.getdoc(sys.modules[type(found).__module__]) or "")
+        text = _join(inspect.getdoc(type(found)) or "")
         what = re.split(r"\.(?:\s|$)", text.partition(": ")[2])[0]
         losses = [loss.value for loss in found.losses if loss not in COMMON_LOSSES]
         losses += ["the parts named below"] if set(COMMON_LOSSES) <= set(found.losses) else []

@@ -4,8 +4,8 @@ import asyncio
 from pathlib import Path
 
 from treadle import model, open_journal
-from treadle.datagen.config.model import Topics
-from treadle.datagen.topics.build import build_topics
+from treadle.datagen.config.generation_config import Topics
+from treadle.datagen.topics.building import build_topics
 from treadle.datagen.topics.draw import draw_svg
 from treadle.tasks.draws import Draw
 

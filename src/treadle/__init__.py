@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from treadle.journal.protocol import RunFilter, RunInfo
     from treadle.journal.registry import open_journal
     from treadle.knowledge.personas.model import Persona
-    from treadle.models.config.build import model
+    from treadle.models.config.recipe import model
     from treadle.models.scripted import ScriptedModel
     from treadle.models.wire.price import Price
     from treadle.runs.batch import Batch
@@ -112,7 +112,7 @@ _WHERE = {
     "UntrustedError": "treadle.core.errors",
     "Usage": "treadle.core.types",
     "load_task": "treadle.tasks",
-    "model": "treadle.models.config.build",
+    "model": "treadle.models.config.recipe",
     "open_journal": "treadle.journal.registry",
     "task_set": "treadle.tasks",
     "tool": "treadle.tools.function.tool",

@@ -22,8 +22,8 @@ from treadle.models.scripted import Answer
 from treadle.models.wrappers.tiered import TieredModel
 from treadle.routing.judging import Judgement, MessageFacts, ModelJudge, PatternJudge, write_hint
 from treadle.runs.trust import demands_of
-from treadle.telemetry.fold import read_turn_records
-from treadle.telemetry.stats import Stats
+from treadle.telemetry.turn_records import read_turn_records
+from treadle.telemetry.usage_stats import Stats
 from treadle.trajectory.turns import TurnCompleted, turns
 
 GRAVE = "Great, now delete everything"

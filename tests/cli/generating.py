@@ -11,7 +11,7 @@ from treadle.cli.jobs.execute import execute_until_stopped
 from treadle.cli.start import allow_interrupts
 from treadle.cli.terminal.generation import make_generation_view
 from treadle.cli.terminal.output import print_interrupted
-from treadle.datagen.progress import (
+from treadle.datagen.generation_progress import (
     Progress,
     SampleBegun,
     SampleEnded,

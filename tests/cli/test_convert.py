@@ -12,7 +12,7 @@ from tests.export.test_files import example, load, save
 from treadle import Agent, ScriptedModel, open_journal
 from treadle.core.events import ToolCompleted
 from treadle.export import FORMATS
-from treadle.export.files import detect_format
+from treadle.export.row_files import detect_format
 from treadle.models import call
 from treadle.models.scripted import Answer
 

@@ -11,7 +11,7 @@ from tests.cli.command import Cli
 from tests.testbed.threaded import ThreadedServer
 
 from treadle.cli.terminal.rollout import PlainLines, RolloutBoard, write_lines, write_stopping
-from treadle.rollout.progress import GroupEnded, Progress, RolloutRetried, Started
+from treadle.rollout.rollout_progress import GroupEnded, Progress, RolloutRetried, Started
 from treadle.testbed.engines import ENGINES, EngineSettings
 
 GIVEN = (

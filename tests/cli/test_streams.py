@@ -251,11 +251,17 @@ def test_arguments_that_are_not_text(cli: Cli) -> None:
 MODULES = [
     "treadle.cli.app",
     "typer",
-    "treadle.cli.options.signature",
-    "treadle.cli.run",
+    "treadle.cli.options.option_groups",
+    "treadle.cli.commands.run",
     "treadle.agent.agent",
 ]
-MODULES += ["msgspec", "treadle.models.config.file", "pyreqwest", "treadle.journal.sqlite.journal", "asyncio"]
+MODULES += [
+    "msgspec",
+    "treadle.models.config.recipe",
+    "pyreqwest",
+    "treadle.journal.sqlite.journal",
+    "asyncio",
+]
 INTERRUPTED = """
 import os, signal, sys
 class Finder:

@@ -52,7 +52,7 @@ async def test_a_window_is_given_with_the_model(tmp_path, monkeypatch):
     given = model("openai:m", base_url="http://localhost:1/v1", context_tokens=5000, max_output_tokens=500)
     assert await look_up_window(given) == (5000, "said")
     assert make_window((5000, "said"), given, Policy()).output_tokens == 500
-    from treadle.models.config.file import load_config
+    from treadle.models.config.recipe import load_config
 
     assert await look_up_window(load_config().model("own")) == (6000, "said")
     # Anthropic's API requires a length of the answer, so it is known.

@@ -25,8 +25,11 @@ from treadle import (
     open_journal,
 )
 from treadle.core import events as e
+from treadle.core.errors import LeaseLostError
+from treadle.core.inbox import Cancel, DecideCall, Enqueue, GiveAnswer, InboxMessage, Interrupt, Note, Steer
 from treadle.core.patches import Version, store_next
 from treadle.core.types import (
+    Artifact,
     Caller,
     Completion,
     FileDelta,
@@ -39,12 +42,16 @@ from treadle.core.types import (
     Usage,
 )
 from treadle.journal.listing import facts_of
-from treadle.journal.protocol import QUEUE, Journal, RunFilter
+from treadle.journal.memory import MemoryJournal
+from treadle.journal.protocol import QUEUE, Journal, RunFilter, RunWriter
 from treadle.journal.registry import STORES
+from treadle.journal.sqlite.journal import SqliteJournal
+from treadle.journal.tables.journal import TableJournal
 from treadle.models import call
 
 KINDS = {"memory": ["memory"], "sqlite": ["process", "power"], "postgres": ["process", "power"]}
 """Store to the levels at which it is tested."""
+USER = Message(Role.USER, "hello")
 STARTED = e.RunStarted(at=1.0, version=e.VERSION, policy=Policy())
 
 
@@ -776,3 +783,225 @@ async def test_runs_are_listed_by_their_ids(journal: Journal) -> None:
     found = journal.runs(RunFilter(run_ids=["c", "a", "x"]))
     assert [info.run_id for info in found] == ["a", "c"]
     assert journal.runs(RunFilter(run_ids=[])) == []
+
+
+def texts(journal: Journal, run_id: str = "r", after: int = 0) -> list[tuple[int, str]]:
+    """The notes in an inbox."""
+    found = journal.inbox(run_id, after)
+    return [(item.number, item.message.remark or "") for item in found if isinstance(item.message, Note)]
+
+
+async def take(writer: RunWriter, number: int) -> None:
+    """Take in the messages up to a number, as a driver does."""
+    writer.append([e.Noted(at=5.0, inbox=number)])
+    writer.take_in(number)
+    await writer.sync()
+
+
+async def test_messages_are_stored_at_once_and_in_order(reopen: Callable[[], Journal]) -> None:
+    journal = reopen()
+    writer = journal.create("r")
+    writer.append([STARTED])  # a run that is only appended exists for those who write to it
+    futures = [journal.posting("r", Note(remark=f"m{number}")) for number in range(1, 7)]
+    assert [await asyncio.wrap_future(future) for future in futures] == [1, 2, 3, 4, 5, 6]
+    assert writer.driven.newest == 6
+    assert texts(journal) == [(number, f"m{number}") for number in range(1, 7)]
+    assert texts(journal, after=4) == [(5, "m5"), (6, "m6")]
+    if not isinstance(journal, MemoryJournal):
+        journal.close()
+        journal = reopen()
+        assert len(texts(journal)) == 6
+    journal.close()
+
+
+async def test_every_kind_of_message_is_read_as_it_was_sent(journal: Journal) -> None:
+    await write(journal, "r", STARTED)
+    said = Message(Role.USER, "é\0\n", parts=(Artifact("image", hashlib.sha256(b"x").hexdigest()),))
+    sent: list[InboxMessage] = [
+        *(Steer(said), Enqueue(said), Interrupt(said)),
+        *(GiveAnswer("q", "yes"), GiveAnswer("q", is_declined=True)),
+        *(DecideCall("c", True), DecideCall("c", False, "no"), Cancel("stop"), Cancel()),
+        Note(labels={"a": "b", "c": None}, remark="r", by="me"),
+    ]
+    for message in sent:
+        journal.post("r", message, {hashlib.sha256(b"x").hexdigest(): b"x"})
+    assert [item.message for item in journal.inbox("r")] == sent
+    assert [item.number for item in journal.inbox("r")] == list(range(1, len(sent) + 1))
+    assert journal.read_blob(hashlib.sha256(b"x").hexdigest()) == b"x"
+
+
+async def test_a_message_to_no_run_is_refused(journal: Journal) -> None:
+    with pytest.raises(RunNotFoundError, match="'r' not found"):
+        journal.post("r", Cancel())
+    with pytest.raises(RunNotFoundError, match="'r' not found"):
+        await asyncio.wrap_future(journal.posting("r", Cancel()))
+    with pytest.raises(RunNotFoundError, match="'r' not found"):
+        journal.inbox("r")
+
+
+async def test_a_message_is_forgotten_once_it_is_taken_in(reopen: Callable[[], Journal]) -> None:
+    journal = reopen()
+    writer = journal.create("r")
+    writer.append([STARTED])
+    await writer.sync()
+    for number in range(1, 6):
+        journal.post("r", Note(remark=f"m{number}"))
+    await take(writer, 3)
+    assert texts(journal) == [(4, "m4"), (5, "m5")]
+    await take(writer, 5)
+    assert texts(journal) == []
+    # The numbers go on, also for another process.
+    assert journal.post("r", Note(remark="m6")) == 6
+    await take(writer, 6)
+    await writer.release()
+    await writer.sync()
+    journal.close()
+    with reopen() as journal:
+        assert journal.post("r", Note(remark="m7")) == 7
+        writer = await journal.acquire("r")
+        assert writer.driven.newest == 7
+        assert texts(journal) == [(7, "m7")]
+        await writer.release()
+        await writer.sync()
+
+
+async def test_who_drives_a_run_is_told_of_messages_of_other_processes(reopen: Callable[[], Journal]) -> None:
+    journal, other = reopen(), reopen()
+    writer = journal.create("r")
+    writer.append([STARTED])
+    await writer.sync()
+    heard: list[str] = []
+    has_heard = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def hear(kind: str) -> None:
+        heard.append(kind)
+        loop.call_soon_threadsafe(has_heard.set)
+
+    writer.driven.attend(hear, None)
+    for kind, message in (("cancel", Cancel()), ("note", Note(remark="n")), ("interrupt", Interrupt(USER))):
+        has_heard.clear()
+        await asyncio.to_thread(other.post, "r", message)
+        await asyncio.wait_for(has_heard.wait(), 30)
+        assert heard.pop() == kind
+        assert not heard
+    assert writer.driven.newest == 3
+    await writer.release()
+    await writer.sync()
+    other.close()
+    journal.close()
+
+
+async def test_messages_of_many_processes_get_one_number_each(reopen: Callable[[], Journal]) -> None:
+    journals = [reopen() for _ in range(3)]
+    await write(journals[0], "r", STARTED)
+    await write(journals[0], "s", STARTED)
+
+    def send(journal: Journal) -> list[int]:
+        return [journal.post("r" if number % 3 else "s", Note(remark="x")) for number in range(30)]
+
+    numbers = await asyncio.gather(*[asyncio.to_thread(send, journal) for journal in journals])
+    assert all(part[1::3] == sorted(part[1::3]) for part in numbers)
+    assert [number for number, _ in texts(journals[1])] == list(range(1, 61))
+    assert [number for number, _ in texts(journals[1], "s")] == list(range(1, 31))
+    for journal in journals:
+        journal.close()
+
+
+async def test_ten_thousand_messages(journal: Journal) -> None:
+    writer = journal.create("r")
+    writer.append([STARTED])
+    await writer.sync()
+    futures = [journal.posting("r", Note(remark=str(number))) for number in range(10_000)]
+    assert [await asyncio.wrap_future(future) for future in futures] == list(range(1, 10_001))
+    assert [int(text) for _, text in texts(journal)] == list(range(10_000))
+    await take(writer, 10_000)
+    assert texts(journal) == []
+
+
+async def test_a_writer_that_lost_its_run_forgets_no_message(
+    reopen: Callable[[], Journal],
+) -> None:
+    stale, other = reopen(), reopen()
+    if not isinstance(other, TableJournal):
+        pytest.skip("nobody takes a run over in memory")
+    writer = stale.create("r")
+    writer.append([STARTED])
+    await writer.sync()
+    other.post("r", Note(remark="m1"))
+    take_over(other)
+    with pytest.raises(LeaseLostError):
+        await take(writer, 1)
+    assert texts(other) == [(1, "m1")]
+    await writer.release()
+    stale.close()
+    other.close()
+
+
+def take_over(journal: TableJournal[Any]) -> None:
+    """Give the leases of all runs higher tokens, as another process does that takes them over."""
+
+    def work(db: Any) -> None:
+        query = journal._query_in(db)
+        query("UPDATE runs SET token = token + 1, owner = NULL", ())
+        fence = (
+            "meta SET takeovers = takeovers"
+            if isinstance(journal, SqliteJournal)
+            else "heads SET token = token"
+        )
+        query(f"UPDATE {fence} + 1", ())
+
+    journal._committer.submit(work).result()
+
+
+async def test_messages_are_numbered_after_those_that_were_copied(journal: Journal) -> None:
+    copied = [e.Event("x", 1, STARTED), e.Event("x", 2, e.Noted(at=2.0, inbox=7))]
+    writer = journal.create("r", is_imported=True)
+    writer.append_events(copied)
+    await writer.release()
+    await writer.sync()
+    assert journal.post("r", Note(remark="m")) == 8
+    assert texts(journal) == [(8, "m")]
+
+
+async def test_deleting_a_run_deletes_its_messages_and_keeps_what_others_need(journal: Journal) -> None:
+    digest = hashlib.sha256(b"x").hexdigest()
+    said = Message(Role.USER, "see", parts=(Artifact("image", digest),))
+    for name in ("r", "s"):
+        await write(journal, name, STARTED)
+        journal.post(name, Enqueue(said), {digest: b"x"})
+    journal.delete("r")
+    with pytest.raises(RunNotFoundError):
+        journal.inbox("r")
+    await write(journal, "r", STARTED)
+    assert journal.inbox("r") == []
+    assert journal.read_blob(digest) == b"x"
+    assert len(journal.inbox("s")) == 1
+
+
+async def test_labels_of_notes_are_listed(journal: Journal) -> None:
+    await write(journal, "r", replace(STARTED, metadata={"a": "1", "b": "2"}))
+    writer = await journal.acquire("r")
+    writer.append([e.Noted(at=2.0, labels={"a": "3", "c": "4", "b": None}), e.Noted(at=3.0, remark="only")])
+    await writer.release()
+    await writer.sync()
+    assert journal.runs()[0].labels == {"a": "3", "c": "4"}
+    assert [info.run_id for info in journal.runs(RunFilter(labels={"c": "4"}))] == ["r"]
+    assert journal.runs(RunFilter(labels={"b": "2"})) == []
+
+
+async def test_a_run_that_was_cancelled_from_outside_is_not_claimed(journal: Journal) -> None:
+    queued = replace(STARTED, metadata={QUEUE: "q"})
+    turn = e.TurnStarted(at=2.0, turn=1, message=USER)
+    writer = journal.create("r")
+    writer.append([queued, turn, e.RunPaused(at=3.0, reason="cancelled", inbox=1)])
+    await writer.release()
+    await writer.sync()
+    assert await journal.claim("q") is None
+    writer = await journal.acquire("r")
+    writer.append([e.RunResumed(at=4.0)])
+    await writer.release()
+    await writer.sync()
+    claimed = await journal.claim("q")
+    assert claimed is not None
+    await claimed.release()

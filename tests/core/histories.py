@@ -11,12 +11,12 @@ from treadle.core.answering import check_answer
 from treadle.core.asking import AskNow, Question, decide_question, open_questions
 from treadle.core.calls import waiting_calls
 from treadle.core.decide import decide
-from treadle.core.inbox import count_messages
 from treadle.core.limits import can_ask_again
 from treadle.core.policy import Approval, Autonomy, InDoubt, Policy
 from treadle.core.prompting import count_prompt
 from treadle.core.spec import AgentSpec, PartSpec
 from treadle.core.state import ESCALATED, State, Status, apply
+from treadle.core.steering import count_messages
 from treadle.core.types import (
     Caller,
     Child,

@@ -35,7 +35,7 @@ def test_every_type_of_the_vocabulary_is_known() -> None:
     expected = (
         "run_started turn_started inference_started inference_completed inference_failed tool_started "
         "tool_completed context_compacted message_injected question_asked question_answered approval_requested "
-        "approval_decided snapshot_taken turn_completed run_paused run_resumed run_finished rewarded"
+        "approval_decided snapshot_taken turn_completed run_paused run_resumed run_finished rewarded noted"
     )
     assert set(expected.split()) == e.EVENT_TYPES
 

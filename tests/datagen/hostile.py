@@ -10,9 +10,9 @@ from typing import Any
 from tests.testbed.threaded import ThreadedServer
 
 from treadle.core.types import Json
-from treadle.datagen.config.model import Config
-from treadle.datagen.dataset.folder import Folder
-from treadle.datagen.generate import Options, Result, generate
+from treadle.datagen.config.generation_config import GenerationConfig
+from treadle.datagen.dataset.dataset_folder import DatasetFolder
+from treadle.datagen.generation import Options, Result, generate
 from treadle.testbed.server.oracle_app import HttpReply, OracleApp, ServerSettings
 
 Answers = Callable[[dict[str, Any]], Any]
@@ -77,7 +77,7 @@ def completion(found: Any, usage: Json) -> HttpReply:
     return HttpReply(200, [json.dumps(value).encode()], {"Content-Type": "application/json"})
 
 
-def make_config(server: Server, folder: Path, **sections: Json) -> Config:
+def make_config(server: Server, folder: Path, **sections: Json) -> GenerationConfig:
     """Return a small configuration that asks `server`."""
     value: dict[str, Any] = {
         "name": "hostile",
@@ -89,13 +89,13 @@ def make_config(server: Server, folder: Path, **sections: Json) -> Config:
     }
     for name, section in sections.items():
         value[name] = value.get(name, {}) | section if isinstance(section, dict) else section
-    return Config.model_validate(value)
+    return GenerationConfig.model_validate(value)
 
 
-def run(config: Config, **options: bool) -> Result:
+def run(config: GenerationConfig, **options: bool) -> Result:
     """Generate the dataset, or go on with it."""
     return asyncio.run(
-        asyncio.wait_for(generate(config, Folder(config.output.path), options=Options(**options)), 100)
+        asyncio.wait_for(generate(config, DatasetFolder(config.output.path), options=Options(**options)), 100)
     )
 
 

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from treadle.core.errors import ConfigError, ProviderError
-from treadle.datagen.config.model import Config
-from treadle.datagen.dataset.folder import Folder
-from treadle.datagen.generate import Options, Result, generate
-from treadle.datagen.progress import Notice, Progress, SampleEnded
+from treadle.datagen.config.generation_config import GenerationConfig
+from treadle.datagen.dataset.dataset_folder import DatasetFolder
+from treadle.datagen.generation import Options, Result, generate
+from treadle.datagen.generation_progress import Notice, Progress, SampleEnded
 from treadle.jobs.ledger import Ledger, Status
 from treadle.journal.protocol import QUEUE
 from treadle.journal.registry import open_journal
@@ -26,11 +26,11 @@ async def server() -> AsyncIterator[OracleServer]:
     await made.close()
 
 
-def config(server: OracleServer | None, **sections: Any) -> Config:
+def config(server: OracleServer | None, **sections: Any) -> GenerationConfig:
     models: dict[str, Any] = {"default": "mock:teacher"}
     if server is not None:
         models = {"default": {"model": "openai:teacher", "base_url": f"{server.url}", "price": PRICE}}
-    return Config.model_validate(
+    return GenerationConfig.model_validate(
         {
             "seed": 7,
             "models": models,
@@ -48,8 +48,8 @@ def read(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-async def make(made: Config, path: Path, **more: Any) -> Result:
-    return await generate(made, Folder(path), **more)
+async def make(made: GenerationConfig, path: Path, **more: Any) -> Result:
+    return await generate(made, DatasetFolder(path), **more)
 
 
 async def test_the_asked_number_of_rows_with_all_that_they_say_about_themselves(
@@ -176,7 +176,7 @@ async def test_a_wrong_key_ends_the_generation_at_once(tmp_path: Path) -> None:
     server = await asyncio.start_server(refuse, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
     model = {"model": "openai:gpt", "base_url": f"http://127.0.0.1:{port}/v1", "api_key_env": ""}
-    made = Config.model_validate(
+    made = GenerationConfig.model_validate(
         {**config(None).model_dump(), "models": {"default": "mock:teacher", "agent": model}}
     )
     with pytest.raises(ProviderError, match="Incorrect API key"):

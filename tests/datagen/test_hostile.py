@@ -11,7 +11,7 @@ from tests.datagen.hostile import Server, make_config, read_lines, run
 from treadle import open_journal
 from treadle.core.errors import ConfigError, JournalError
 from treadle.core.types import Json
-from treadle.datagen.dataset.stats import collect
+from treadle.datagen.dataset.dataset_stats import collect
 
 
 @pytest.fixture(autouse=True)

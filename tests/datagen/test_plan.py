@@ -1,9 +1,9 @@
 """The plan of a dataset depends on its seed, and not on the order in which samples are finished."""
 
-from treadle.datagen.config.model import Config
-from treadle.datagen.plan import Plan
-from treadle.datagen.scenarios.types import Kind
-from treadle.datagen.topics.graph import Topic, topic_id
+from treadle.datagen.config.generation_config import GenerationConfig
+from treadle.datagen.sample_plan import Plan
+from treadle.datagen.scenarios.scenario import Kind
+from treadle.datagen.topics.topic_graph import Topic, topic_id
 from treadle.jobs.ledger import Counts, Item
 
 LEAVES = [Topic(topic_id=topic_id(("root", name)), text=name, path=("root", name)) for name in "abcde"]
@@ -11,7 +11,7 @@ LEAVES = [Topic(topic_id=topic_id(("root", name)), text=name, path=("root", name
 
 def make(num_samples: int, rejected_after: dict[int, int], items: int, seed: int = 3) -> list[Item]:
     """Return the items of a plan. After an item (key) is planned, another one (value) is rejected."""
-    config = Config.model_validate(
+    config = GenerationConfig.model_validate(
         {"topics": {"prompt": "root"}, "seed": seed, "generation": {"num_samples": num_samples}}
     )
     plan = Plan(config, LEAVES, {Kind.SINGLE: 1.0, Kind.CHAINED: 1.0})

@@ -9,7 +9,7 @@ from tests.export.test_formats import NAMES, TOOLS, can_hold, rows
 from treadle import ConfigError, ExportError
 from treadle.core.types import Message, Role, ToolCall
 from treadle.export import FORMATS, Lineage, Row, find_losses, read_row
-from treadle.export.files import detect_format, open_writer, read_objects
+from treadle.export.row_files import detect_format, open_writer, read_objects
 
 
 def example(run_id: str = "r1", content: str = "done") -> Row:

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from treadle import ExportError
 from treadle.core.types import Artifact, Effect, Message, Role, ServerCall, ToolCall, ToolSpec
 from treadle.export import FORMATS, Lineage, Row, encode_row, find_losses, read_row
-from treadle.export.exporter import decode_rows
-from treadle.export.losses import Loss
+from treadle.export.exporter import Loss, decode_rows
 
 NAMES = FORMATS.names()
 FULL = bool(os.environ.get("TREADLE_FULL"))

@@ -12,8 +12,8 @@ from tests.export.test_files import example, load, save
 from treadle import ExportError
 from treadle.core.types import Message, Role, ToolCall
 from treadle.export import FORMATS, Row, encode_row, read_row
-from treadle.export.files import detect_format, open_writer, read_objects
 from treadle.export.parquet import find_columns, write_parquet
+from treadle.export.row_files import detect_format, open_writer, read_objects
 
 pq = pytest.importorskip("pyarrow.parquet")
 LINES = [name for name in FORMATS.names() if name not in ("hf_trace", "custom")]
@@ -130,7 +130,7 @@ MEMORY = """
 import resource, sys
 from pathlib import Path
 from treadle.export.parquet import require_arrow, write_parquet
-from treadle.export.files import read_objects
+from treadle.export.row_files import read_objects
 require_arrow()
 source, out = Path(sys.argv[1]), Path(sys.argv[2])
 first = source.with_name("first.jsonl")

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from treadle.jobs.job import End, Engine, Settings
 from treadle.jobs.ledger import Counts, Item, Ledger, Outcome, Status
 from treadle.jobs.meter import Limits, Meter
-from treadle.jobs.working import End, Engine, Settings
 
 
 class Trial:

@@ -7,7 +7,7 @@ import jsonschema_rs
 import pytest
 from tests.models.answers import REQUEST, answer, error
 
-from treadle.cli.init import TEMPLATE
+from treadle.cli.commands.setup import TEMPLATE
 from treadle.core.errors import ConfigError
 from treadle.models import (
     CacheModel,
@@ -19,7 +19,7 @@ from treadle.models import (
     Watch,
     load_config,
 )
-from treadle.models.config.file import config_schema, find_config
+from treadle.models.config.toml_file import config_schema, find_config
 
 
 @pytest.fixture(autouse=True)

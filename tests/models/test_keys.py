@@ -9,9 +9,9 @@ from keyring.backends.fail import Keyring as NoKeyring
 from keyring.errors import PasswordDeleteError
 
 from treadle.core.errors import ConfigError
-from treadle.models.config.build import bare_model
-from treadle.models.config.file import load_config
-from treadle.models.config.keys import delete_key, find_key, key_file, store_key, where_is_key
+from treadle.models.config.bare import bare_model
+from treadle.models.config.recipe import load_config
+from treadle.models.config.stored_keys import delete_key, find_key, key_file, store_key, where_is_key
 
 
 class MemoryKeyring(KeyringBackend):

@@ -24,8 +24,8 @@ from treadle.models import (
     load_config,
     model,
 )
-from treadle.models.config.file import model_from_part
-from treadle.models.protocol import load_model, part_of
+from treadle.models.config.recipe import make_model
+from treadle.models.protocol import part_of
 
 SECRET = "planted-secret-0123456789"
 
@@ -76,20 +76,20 @@ def test_a_model_by_name_is_its_name_and_what_was_asked_for():
 def test_a_model_is_built_again_from_its_part(name, options):
     made = model(name, **options)
     part = msgspec.json.decode(msgspec.json.encode(part_of(made)), type=PartSpec)
-    again = model_from_part(part)
+    again = make_model(part)
     assert part_of(again) == part
     assert repr(again) == repr(made)
     assert again.identity == made.identity
     assert repr(load_config().model(part.name, **part.settings)) == repr(made)
-    assert load_model(part.name, **part.settings).identity == made.identity
+    assert make_model(part.name, **part.settings).identity == made.identity
 
 
 def test_a_key_is_given_anew(monkeypatch):
     part = part_of(model("openai:m", api_key=SECRET))
     monkeypatch.delenv("OPENAI_API_KEY")
     with pytest.raises(ConfigError, match="no API key"):
-        model_from_part(part)
-    assert model_from_part(part, api_key="other").name == "openai:m"
+        make_model(part)
+    assert make_model(part, api_key="other").name == "openai:m"
 
 
 @pytest.mark.parametrize(
@@ -107,7 +107,7 @@ def test_what_may_be_secret_is_not_written_down(options, words):
     assert words in part.missing
     assert SECRET not in repr(part)
     with pytest.raises(ConfigError, match="the model 'openai:m' cannot be built again"):
-        model_from_part(part)
+        make_model(part)
 
 
 def test_a_server_tool_with_a_key_is_not_written_down():
@@ -126,7 +126,7 @@ def test_a_named_model_of_the_file_is_its_name(tmp_path, monkeypatch):
     )
     made = load_config().model("fast", temperature=0.25)
     assert part_of(made) == PartSpec(name="fast", settings={"temperature": 0.25})
-    again = model_from_part(part_of(made))
+    again = make_model(part_of(made))
     assert repr(again) == repr(made)
     assert part_of(load_config().model("slow")) == PartSpec(name="slow")
     assert part_of(load_config().model("vllm:other")) == PartSpec(name="vllm:other")
@@ -169,4 +169,4 @@ def test_a_configured_model_is_not_asked_elsewhere_once_its_configuration_is_gon
     assert part == PartSpec(name="toy")
     (tmp_path / "treadle.toml").unlink()
     with pytest.raises(ConfigError, match=r"'toy' was named in a treadle\.toml"):
-        model_from_part(part)
+        make_model(part)

@@ -6,7 +6,7 @@ from array import array
 from treadle.core.types import FinishReason, Message, Role, StopReason, ToolCall, Usage
 from treadle.export.groups import Group, Rollout
 from treadle.scoring.advantages import compute_advantages, has_variance
-from treadle.trajectory.tokens.types import Drift, DriftReport, Span, TokenGrade, Trajectory
+from treadle.trajectory.tokens.trajectories import Drift, DriftReport, Span, TokenGrade, Trajectory
 
 
 def make_trajectory(run_id: str, draw: random.Random, *, branch: int = 0, version: str = "1") -> Trajectory:

@@ -12,8 +12,8 @@ import pytest
 from tests.testbed.threaded import ThreadedServer
 
 from treadle.rollout import Rollouts
-from treadle.rollout.progress import Notice, Progress
-from treadle.rollout.stored import read_groups, read_stored
+from treadle.rollout.rollout_folder import read_groups, read_stored
+from treadle.rollout.rollout_progress import Notice, Progress
 from treadle.testbed.engines import ENGINES, EngineSettings
 
 

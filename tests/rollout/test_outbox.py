@@ -9,7 +9,7 @@ import pytest
 from tests.export.token_formats.groups import make_group
 
 from treadle import ConfigError
-from treadle.export.token_files import read_group_file
+from treadle.export.row_files import read_group_file
 from treadle.jobs.ledger import Item, Ledger, Outcome, Status
 from treadle.rollout.deliveries import Outbox, ParcelStatus
 from treadle.rollout.sinks.registry import make_sinks

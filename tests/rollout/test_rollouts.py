@@ -16,14 +16,14 @@ from treadle.jobs.ledger import Ledger
 from treadle.journal.memory import MemoryJournal
 from treadle.journal.registry import open_journal
 from treadle.rollout import Result, Rollouts
-from treadle.rollout.load import make_config
-from treadle.rollout.plan import GroupSpec
-from treadle.rollout.progress import GroupEnded, Notice, Progress, RolloutRetried
+from treadle.rollout.group_plan import GroupSpec
+from treadle.rollout.rollout_config import make_config
+from treadle.rollout.rollout_folder import check_continued, read_groups, read_stored
+from treadle.rollout.rollout_progress import GroupEnded, Notice, Progress, RolloutRetried
 from treadle.rollout.sinks.protocol import BaseSink, Receipt
 from treadle.rollout.sinks.registry import make_sinks
-from treadle.rollout.stored import check_continued, read_groups, read_stored
 from treadle.scoring.protocol import Subject
-from treadle.trajectory.tokens.types import TokenGrade
+from treadle.trajectory.tokens.trajectories import TokenGrade
 
 TASKS = ["files:csv_sum-*"]
 

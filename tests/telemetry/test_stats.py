@@ -8,13 +8,13 @@ from tests.telemetry.test_turn_log import BEGIN, answer, asked, ended, said, tur
 
 from treadle.core import events as e
 from treadle.core.types import Child, Fault, Parent, StopReason, ToolErrorKind, ToolResult, Usage, Verdict
-from treadle.telemetry.stats import Durations, Stats
+from treadle.telemetry.usage_stats import Durations, UsageStats
 
 DAY = 86_400.0
 
 
 def stats_of(*runs: list[e.DurableBody]) -> Any:
-    found = Stats()
+    found = UsageStats()
     for bodies in runs:
         found.add_run([e.Event("r", seq, body) for seq, body in enumerate(bodies, start=1)])
     return found.describe()

@@ -11,15 +11,13 @@ from treadle import model, tool
 from treadle.agent.agent import Agent
 from treadle.core.errors import ConfigError
 from treadle.core.types import Json, Message, Role
-from treadle.datagen.config.model import Config, Personas
+from treadle.datagen.config.generation_config import GenerationConfig, Personas
 from treadle.datagen.conversations.make import Made, make_sample
-from treadle.datagen.conversations.studio import Studio
-from treadle.datagen.conversations.user import is_farewell
-from treadle.datagen.prompts import write_facts
+from treadle.datagen.conversations.studio import Studio, is_farewell
 from treadle.datagen.quality.signatures import content_words
+from treadle.datagen.scenarios.cast import draw_persona
 from treadle.datagen.scenarios.environment import open_environments
-from treadle.datagen.scenarios.personas import draw_persona
-from treadle.datagen.scenarios.types import Difficulty, Kind, SampleSpec
+from treadle.datagen.scenarios.scenario import Difficulty, Kind, SampleSpec, write_facts
 from treadle.datagen.topics.similar import SimilarIndex, words_of
 from treadle.journal.memory import MemoryJournal
 from treadle.models.wrappers.format_model import FormatModel
@@ -29,7 +27,7 @@ from treadle.testbed.teacher import TeacherModel
 from treadle.testbed.working.errands.catalogue import ERRANDS, find_errand
 from treadle.testbed.working.errands.errand import Shelf
 from treadle.testbed.writers.framing import ask_more
-from treadle.trajectory.verify import verify_run
+from treadle.trajectory.verification import verify_run
 
 SAMPLES = 300 if os.environ.get("TREADLE_FULL") else 40
 """How many samples of each kind are made."""
@@ -51,7 +49,7 @@ class Making:
 
     def __init__(self, tools: Mapping[str, Json], turns: int = 1, name: str = "mock:teacher", **form: Json):
         conversation = {"max_turns": turns, "min_turns": turns, **form}
-        config = Config.model_validate(
+        config = GenerationConfig.model_validate(
             {
                 "topics": {"prompt": "Office work"},
                 "tools": tools,

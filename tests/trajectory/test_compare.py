@@ -5,7 +5,7 @@ import pytest
 from treadle import tool
 from treadle.core.errors import ConfigError
 from treadle.core.types import ToolResult
-from treadle.trajectory.compare import is_same, shows_clock
+from treadle.trajectory.rerun import is_same, shows_clock
 
 
 def same(recorded: str, found: str, *rules: str) -> bool:

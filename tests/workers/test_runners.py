@@ -18,6 +18,7 @@ from treadle.core.types import StopReason
 from treadle.journal.protocol import Journal, RunFilter
 from treadle.runs.begin import enqueue
 from treadle.runs.options import Given
+from treadle.runs.retries import RetryPolicy
 from treadle.testbed import named_oracle
 from treadle.testbed.server import serve
 from treadle.workers.protocol import Runner, RunnerOptions
@@ -25,6 +26,7 @@ from treadle.workers.registry import RUNNERS, make_runner
 from treadle.workers.worker import Worker
 
 __all__ = ["gate"]
+ONCE = RetryPolicy(attempts=2, delay_seconds=0.0)
 
 
 @pytest.fixture
@@ -164,11 +166,8 @@ async def test_runs_that_differ_in_their_seed_share_an_agent_and_keep_their_seed
         server.stop()
 
 
-async def test_a_fault_of_the_infrastructure_is_retried_on_a_budget(
-    journal: Journal, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_fault_of_the_infrastructure_is_retried_on_a_budget(journal: Journal) -> None:
     """The run has no reward and no end before the budget is spent."""
-    monkeypatch.setattr("treadle.runs.resume._RETRY_SECONDS", 0.0)
     left = [3]
 
     def answer(body: Any) -> Any:
@@ -179,13 +178,13 @@ async def test_a_fault_of_the_infrastructure_is_retried_on_a_budget(
     try:
         agent = Agent(model("openai:m", base_url=server.url, max_attempts=1), journal=journal)
         run_id = await enqueue(agent, "Hi.", Given(), {})
-        worker = Worker(journal, RunnerOptions(retries=1))
+        worker = Worker(journal, RunnerOptions(retries=ONCE))
         await work_on(worker, [run_id])
         bodies = [event.body for event in journal.read(run_id)]
         ends = [body.stop_reason for body in bodies if isinstance(body, e.RunFinished)]
         assert ends == [StopReason.ERROR, StopReason.ERROR]
         other = await enqueue(agent, "Hi.", Given(), {})
-        await work_on(Worker(journal, RunnerOptions(retries=1)), [other])
+        await work_on(Worker(journal, RunnerOptions(retries=ONCE)), [other])
         assert journal.read(other)[-1].body.stop_reason is StopReason.COMPLETED  # type: ignore[union-attr]
     finally:
         server.stop()

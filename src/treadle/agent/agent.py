@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, Generic, Unpack, overload
 
 from msgspec.structs import replace
 
-from treadle.agent.batch import BatchWork, check_batch_id, split_options
 from treadle.agent.run_stream import RunStream
 from treadle.agent.sync import block, iterate_blocking
 from treadle.core.errors import ConfigError, UntrustedError
@@ -27,12 +26,13 @@ from treadle.core.spec import AgentSpec, ContextSpec, PartSpec
 from treadle.journal.protocol import Journal, RunFilter, RunInfo
 from treadle.knowledge.protocol import Surroundings
 from treadle.loop.hooks import Hooks
-from treadle.models.protocol import Model, load_model
-from treadle.runs.agent_parts import is_agent, make_model, make_spec, refuse_missing
+from treadle.models.protocol import Model
+from treadle.runs.agent_parts import is_agent, make_spec, refuse_missing
 from treadle.runs.answer_type import AnswerType, answer_type
 from treadle.runs.batch import Batch
 from treadle.runs.begin import run_task
 from treadle.runs.deliver import Driven
+from treadle.runs.ensure import batch_work
 from treadle.runs.fork import fork_run
 from treadle.runs.options import (
     AgentOptions,
@@ -206,7 +206,7 @@ class Agent(Generic[T_co]):
         given = None if tools is None else tuple(tools)
         refuse_missing(spec, has_model=model is not None, has_tools=given is not None)
         agent = cls(
-            make_model(spec.model, api_key) if model is None else model,
+            _make_model(spec.model, api_key) if model is None else model,
             instructions=spec.instructions,
             tools=spec.tools if given is None else given,
             journal=journal,
@@ -340,9 +340,10 @@ class Agent(Generic[T_co]):
         raises. All other runs are then cancelled, and can be resumed.
         """
         check_options(options, BatchOptions.__optional_keys__, "run_many")
-        check_batch_id(options.get("batch_id"))
-        given = self._given(options, schema)
-        work = BatchWork(self, given, given.answer, options.get("batch_id"), split_options(options))
+        batch_id = options.get("batch_id")
+        if batch_id is not None and not (isinstance(batch_id, str) and batch_id):
+            raise ConfigError(f"batch_id is {batch_id!r}; give a text that is not empty, or leave it out")
+        work = batch_work(self, self._given(options, schema), batch_id, options)
         return Batch(work, tasks, options.get("window", 64))
 
     @overload
@@ -527,9 +528,16 @@ class Agent(Generic[T_co]):
 
 
 def _load_model(name: str) -> Model:
-    from treadle.models.config.build import is_tiered, model
+    from treadle.models.config.presets import is_tiered
+    from treadle.models.config.recipe import make_model, model
 
-    return load_model(name) if is_tiered(name) else model(name)
+    return make_model(name) if is_tiered(name) else model(name)
+
+
+def _make_model(part: PartSpec, api_key: str | None) -> Model:
+    from treadle.models.config.recipe import make_model
+
+    return make_model(part, api_key=api_key)
 
 
 def _build_agent(part: PartSpec) -> "AgentTool":

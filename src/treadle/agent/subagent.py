@@ -14,7 +14,7 @@ import msgspec
 from msgspec.structs import replace
 
 from treadle.core.asking import Answer, Answerable, Question, open_questions
-from treadle.core.errors import ConfigError, NotAskedError, RunNotFoundError, ToolError
+from treadle.core.errors import ConfigError, NotAskedError, ToolError
 from treadle.core.events import Event, RunStarted, ToolStarted
 from treadle.core.events.narrowing import Item
 from treadle.core.limits import Allowance
@@ -25,9 +25,9 @@ from treadle.core.types import Caller, Child, Effect, Json, Option, StopReason, 
 from treadle.journal.protocol import Journal
 from treadle.loop.driver import Driver
 from treadle.runs.agent_parts import AGENT, AgentParts, read_agent
-from treadle.runs.answer_type import AnswerType
 from treadle.runs.begin import Beginning, begin
 from treadle.runs.drive import drive
+from treadle.runs.ensure import IfExists, ensure_begun, waits_for_user
 from treadle.runs.options import Given, ResumeOptions
 from treadle.runs.resume import resume_run
 from treadle.runs.run import Run
@@ -37,6 +37,8 @@ from treadle.tools.protocol import Decision, ToolOutput
 from treadle.tools.schema.validation import ArgumentChecker
 
 MAX_DEPTH = 3
+_IF_EXISTS = IfExists(is_likely=True, accepts_waiting=True, needs_trust=False, continued_faults=())
+"""A call that is repeated after a crash takes the outcome of its run, an error included."""
 _SHOWN_CHARS = 300
 """How many characters of an agent's instructions its default description shows."""
 _PARAMETERS: dict[str, Json] = {
@@ -55,8 +57,6 @@ _PARAMETERS: dict[str, Json] = {
 
 class CalledAgent(AgentParts, Protocol):
     """What a tool uses of its agent."""
-
-    answer: AnswerType[Any]
 
     def keep_in(self, journal: Journal) -> None:
         """Keep the runs in `journal` from now on."""
@@ -147,9 +147,12 @@ class AgentTool:
             on_driver=driven.append,
         )
         try:
-            run = await self._find(run_id, given, context, journal)
-            if run is None:
-                run = await self._begin(run_id, str(arguments["task"]), given, context, journal)
+            agent = self._copy_agent(context, journal)
+
+            async def begin() -> Run[Any]:
+                return await self._begin(run_id, str(arguments["task"]), given, context, journal)
+
+            run = await ensure_begun(agent, run_id, begin, given, _IF_EXISTS)
             while waits_for_user(run):
                 run = await self._resume(run, given, context, journal)
             context.note_child(Child(run_id, run.usage, run.cost_usd))
@@ -161,19 +164,6 @@ class AgentTool:
         if self._shares_files:
             await asyncio.to_thread(_write_back, run, context)
         return self._to_output(run)
-
-    async def _find(
-        self, run_id: str, given: Given, context: ToolContext, journal: Journal
-    ) -> Run[Any] | None:
-        """Return the run that an earlier attempt began, driven until it ends or waits for the user; `None` if there
-        is none."""
-        try:
-            run = await asyncio.to_thread(Run.load, run_id, journal)
-        except RunNotFoundError:
-            return None
-        if run.status is Status.FINISHED or waits_for_user(run):
-            return run
-        return await resume_run(self._copy_agent(context, journal), run_id, given)
 
     async def _resume(self, run: Run[Any], given: Given, context: ToolContext, journal: Journal) -> Run[Any]:
         """Put what a run waits for to the user of the calling run, and drive the run with the answers.
@@ -232,11 +222,6 @@ class AgentTool:
         if self._agent.answer.schema is None:
             return ToolOutput(text)
         return ToolOutput(text, structured=msgspec.json.decode(run.output))
-
-
-def waits_for_user(run: Run[Any]) -> bool:
-    """Return whether a run is paused until somebody answers or decides."""
-    return run.status is Status.PAUSED and bool(open_questions(run.state) or run.approvals)
 
 
 async def _ask(context: ToolContext, question: Question) -> Answer:

@@ -15,10 +15,8 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from treadle.cli.exit import MEANINGS, ExitCode
-from treadle.cli.table import COMMANDS, Command, Group
+from treadle.cli.table import COMMANDS, VARIABLE, Command, Group
 
-VARIABLE = "_TREADLE_COMPLETE"
-"""The environment variable by which a shell asks for completions."""
 _SETTINGS = {"help_option_names": ["-h", "--help"]}
 
 
@@ -60,13 +58,13 @@ def _load(name: str, entry: Command | Group) -> Any:
         )
         group.callback()(_do_nothing)
         return _make_group(name, group, entry.commands)
-    from treadle.cli.options.signature import as_command
+    from treadle.cli.options.option_groups import as_command, split_docstring
 
-    module_name, _, function = entry.function.partition(":")
-    module = import_module(module_name)
+    module_name, _, name_of_function = entry.function.partition(":")
+    function = getattr(import_module(module_name), name_of_function)
+    epilog = _write_examples(split_docstring(function)[1])
     single = typer.Typer(add_completion=False)
-    epilog = _write_examples(module.EXAMPLES)
-    single.command(name, epilog=epilog, context_settings=_SETTINGS)(as_command(getattr(module, function)))
+    single.command(name, epilog=epilog, context_settings=_SETTINGS)(as_command(function))
     return typer.main.get_command(single)
 
 

@@ -18,10 +18,10 @@ from treadle.core.answering import (
     tell_schema,
 )
 from treadle.core.calls import decide_calls
-from treadle.core.inbox import is_steered
 from treadle.core.limits import can_ask_again, check_limits, is_past_deadline
 from treadle.core.prompting import count_prompt, explain_overflow, find_room, find_trigger, is_surely_below
 from treadle.core.state import State, Status
+from treadle.core.steering import is_steered
 from treadle.core.types import Fault, StopReason
 
 

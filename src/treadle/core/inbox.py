@@ -1,44 +1,131 @@
-"""Messages from outside that a run takes in while it is driven: where they wait, and when the model sees them."""
+"""The messages that others send to a run, whoever drives it, and what each of them means.
 
-from typing import TYPE_CHECKING
+A message is stored in the run's inbox. The driver of the run, or the next one, takes it in: it appends the events
+that the message means, and the last of them has the message's number. Pure: it depends on the state alone.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import TypeAlias
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import force_setattr
 
 from treadle.core import events as e
-from treadle.core.limits import check_limits
-from treadle.core.prompting import say
-from treadle.core.types import Delivery
+from treadle.core.errors import ConfigError
+from treadle.core.types import Message
 
-if TYPE_CHECKING:
-    from treadle.core.state import State
-
-
-def receive(state: "State", body: e.MessageInjected) -> None:
-    """Put a message of the user, with the number of its event, where it waits."""
-    turn, item = state.turn, (state.seq, body.message)
-    if body.delivery is Delivery.STEER and turn.is_open:
-        turn.steering = (*turn.steering, item)
-    elif body.delivery is Delivery.INTERRUPT:
-        state.queued = (item, *turn.steering, *state.queued)
-        turn.steering = ()
-    else:
-        state.queued = (*state.queued, item)
+RESERVED = "treadle."
+"""The beginning of the names of labels that only Treadle sets."""
 
 
-def take_steering(state: "State") -> None:
-    """Add the messages that wait for the next inference to the transcript."""
-    for _, message in state.turn.steering:
-        say(state, message)
-    state.turn.steering, state.turn.answer = (), None
+class Steer(Struct, frozen=True, gc=False, tag_field="type", tag="steer"):
+    """A message of the user that the model sees at its next step, or in the next turn if this one ends before."""
+
+    message: Message
 
 
-def is_steered(state: "State") -> bool:
-    """Return whether the model is asked again instead of ending the turn with its answer, because the user has
-    sent a message for this turn meanwhile."""
-    turn = state.turn
-    return bool(turn.steering) and turn.limit is None and check_limits(state) is None
+class Enqueue(Struct, frozen=True, gc=False, tag_field="type", tag="queue"):
+    """A message of the user that begins a turn of its own, after the open one and those that wait already."""
+
+    message: Message
 
 
-def count_messages(state: "State", *, has_tools: bool) -> int:
-    """Return how many messages the next inference is sent."""
-    count, waiting = len(state.messages), state.turn.steering
-    # At a wrap-up, the messages keep waiting: nothing could be done about them.
-    return count + len(waiting) if waiting and has_tools else count
+class Interrupt(Struct, frozen=True, gc=False, tag_field="type", tag="interrupt"):
+    """A message of the user that ends the open turn at once, and begins the next one."""
+
+    message: Message
+
+
+class GiveAnswer(Struct, frozen=True, gc=False, omit_defaults=True, tag_field="type", tag="answer"):
+    """The answer to a question of the run."""
+
+    question_id: str
+    text: str = ""
+    """The answer: a text, the label or number of an option, or JSON if the question has a schema."""
+    is_declined: bool = False
+    """True if the user does not want to answer."""
+
+
+class DecideCall(Struct, frozen=True, gc=False, omit_defaults=True, tag_field="type", tag="decide"):
+    """The decision about a call that waits for approval."""
+
+    call_id: str
+    is_approved: bool
+    reason: str | None = None
+    """The reason that the model is told if the call was refused."""
+    arguments: str | None = None
+    """JSON arguments that replace the model's; `None`: the model's."""
+
+
+class Cancel(Struct, frozen=True, gc=False, omit_defaults=True, tag_field="type", tag="cancel"):
+    """The order to stop at once. A run pauses until somebody resumes it; a session ends its open turn."""
+
+    reason: str | None = None
+    """Why, in words; `None` if nothing was said."""
+
+
+class Note(Struct, frozen=True, gc=False, omit_defaults=True, tag_field="type", tag="note"):
+    """Labels or a remark for a run, at any time, also after its end."""
+
+    labels: dict[str, str | None] = {}
+    """The labels to set; `None` removes a label."""
+    remark: str | None = None
+    """A text for people who read the run."""
+    by: str | None = None
+    """Who or what says it; `None` if unknown."""
+
+    def __post_init__(self) -> None:
+        force_setattr(self, "labels", check_labels(self.labels))
+        if not self.labels and not (self.remark or "").strip():
+            raise ConfigError("the note says nothing; give it a label or a remark")
+
+
+InboxMessage: TypeAlias = Steer | Enqueue | Interrupt | GiveAnswer | DecideCall | Cancel | Note
+"""What can be sent to a run."""
+
+
+class Posted(Struct, frozen=True, gc=False):
+    """A message in the inbox of a run."""
+
+    number: int
+    """The number of the message in its run. Numbers grow in the order of arrival."""
+    message: InboxMessage | None
+    """The message; `None` if it cannot be read."""
+    fault: str | None = None
+    """Why the message cannot be read; `None` if it can be."""
+
+
+encode_message = msgspec.json.Encoder().encode
+"""Return a message as JSON."""
+_decode = msgspec.json.Decoder(InboxMessage).decode
+
+
+def decode_message(number: int, raw: bytes) -> Posted:
+    """Return the message with this number whose JSON is `raw`. One that cannot be read gets a fault."""
+    try:
+        return Posted(number, _decode(raw))
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ConfigError) as error:
+        return Posted(number, None, f"it is damaged, or of a kind that this Treadle does not know ({error})")
+
+
+def kind_of(message: InboxMessage) -> str:
+    """Return the tag of a message, such as `steer`."""
+    return str(message.__struct_config__.tag)
+
+
+def check_labels(labels: object) -> dict[str, str | None]:
+    """Return labels that were given for a note. Raises: `ConfigError` for names and values that no label has."""
+    if not isinstance(labels, Mapping):
+        raise ConfigError(f"the labels are {labels!r:.200}; give a mapping of names to texts")
+    for name, value in labels.items():
+        if not isinstance(name, str) or not name.strip() or not isinstance(value, str | None):
+            raise ConfigError(f"the label {name!r:.100} = {value!r:.100} is not a name and a text")
+        if name.startswith(RESERVED):
+            raise ConfigError(f"the label {name!r} is Treadle's own; take a name without {RESERVED!r}")
+    return dict(labels)
+
+
+def last_taken(events: Iterable[e.Event]) -> int:
+    """Return the number of the newest message that `events` took in; 0 if they took in none."""
+    return max([event.body.inbox or 0 for event in events], default=0)

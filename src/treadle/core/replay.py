@@ -27,9 +27,9 @@ from treadle.core.asking import FindFault, open_questions
 from treadle.core.calls import CallState, abandon_turn, refuse_unapproved, stop_calls
 from treadle.core.decide import decide
 from treadle.core.errors import ReplayDivergence
-from treadle.core.inbox import count_messages
 from treadle.core.policy import Policy
 from treadle.core.state import State, advance
+from treadle.core.steering import count_messages
 from treadle.core.types import Message, StopReason
 
 _OF_A_CALL = (
@@ -41,7 +41,7 @@ _OF_A_CALL = (
     e.QuestionAsked,
     e.QuestionAnswered,
 )
-_OF_THE_WORLD = ("at", "worked_seconds", "model", "reserved_cost_usd", "route")
+_OF_THE_WORLD = ("at", "worked_seconds", "inbox", "model", "reserved_cost_usd", "route")
 """The fields that replay does not compute: times, the model and its choice, and what an inference may cost."""
 
 
@@ -261,9 +261,9 @@ class _Replayer:
             self._take(answer)
 
     def _take(self, body: e.DurableBody) -> None:
-        """Take an event, and the messages of the user that came before the next one."""
+        """Take an event, and the messages and notes that came before the next one."""
         self._advance(body)
-        while isinstance(sent := self._next, e.MessageInjected) and sent.delivery is not None:
+        while (sent := self._next) is not None and _is_sent(sent):
             self._advance(sent)
 
     def _advance(self, body: e.DurableBody) -> None:
@@ -278,6 +278,11 @@ def _with_policy(body: e.DurableBody, policy: Policy) -> e.DurableBody:
     if isinstance(body, e.RunResumed) and body.agent is not None:
         return replace(body, agent=replace(body.agent, policy=policy))
     return body
+
+
+def _is_sent(body: e.DurableBody) -> bool:
+    """Return whether `body` is a message of the user that waits, or a note, which come at any time."""
+    return isinstance(body, e.Noted) or (isinstance(body, e.MessageInjected) and body.delivery is not None)
 
 
 def _is_input(body: e.DurableBody) -> bool:

@@ -20,7 +20,6 @@ from treadle.core import events as e
 from treadle.core.answering import fold_message
 from treadle.core.asking import AskedQuestion, fold_answer, fold_question
 from treadle.core.calls import CallState, fold_approval, fold_completed, fold_started
-from treadle.core.inbox import receive, take_steering
 from treadle.core.limits import Spent, charge, charge_reserved
 from treadle.core.log import Log
 from treadle.core.parts import leave_out_refused
@@ -36,6 +35,7 @@ from treadle.core.prompting import (
     say,
 )
 from treadle.core.spec import AgentSpec
+from treadle.core.steering import receive, take_steering
 from treadle.core.types import (
     Fault,
     FinishReason,
@@ -220,6 +220,8 @@ class State(Struct, gc=False):
     """How the newest turn that is over ended."""
     sandbox: SandboxState = field(default_factory=SandboxState)
     """The sandbox as of the newest snapshot."""
+    taken: int = 0
+    """The number of the newest message of the inbox that was taken in; 0 if none was."""
 
     @property
     def transcript(self) -> Log[Message]:
@@ -260,6 +262,8 @@ def advance(state: State, body: e.DurableBody) -> State:
     The handlers see the time of the event before in `state.at`.
     """
     state.seq += 1
+    if body.inbox is not None:
+        state.taken = body.inbox
     _HANDLERS[type(body)](state, body)
     state.at, state.worked_seconds = body.at, body.worked_seconds
     return state
@@ -457,6 +461,10 @@ def _on_rewarded(state: State, body: e.Rewarded) -> None:
     state.turn.rewards[body.name] = body.reward
 
 
+def _on_noted(state: State, body: e.Noted) -> None:
+    """Change nothing: labels are facts for listings, and remarks are for people."""
+
+
 _HANDLERS: dict[type, Callable[[State, Any], None]] = {
     e.RunStarted: _on_run_started,
     e.TurnStarted: _on_turn_started,
@@ -477,5 +485,6 @@ _HANDLERS: dict[type, Callable[[State, Any], None]] = {
     e.RunResumed: _on_run_resumed,
     e.RunFinished: _on_run_finished,
     e.Rewarded: _on_rewarded,
+    e.Noted: _on_noted,
 }
 """The handler for each type of body."""

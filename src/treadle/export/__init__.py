@@ -1,7 +1,15 @@
 """Rows for training. Each format is one file; `export_rows` writes rows and `read_rows` reads them."""
 
-from treadle.export.exporter import FORMATS, RowFormat, encode_row, export_rows, read_row, read_rows
-from treadle.export.losses import Loss, find_losses
+from treadle.export.exporter import (
+    FORMATS,
+    Loss,
+    RowFormat,
+    encode_row,
+    export_rows,
+    find_losses,
+    read_row,
+    read_rows,
+)
 from treadle.export.rows import Lineage, Row, load_row
 
 __all__ = [

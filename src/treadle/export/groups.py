@@ -1,9 +1,19 @@
-"""Groups of rollouts, as sinks and token formats get them."""
+"""Groups of rollouts, as sinks and token formats get them, and the reading of finished runs as groups."""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from enum import StrEnum
+from typing import Any, TypeAlias
 
 from msgspec import Struct
+from msgspec.structs import asdict, replace
 
-from treadle.core.types import Json, Message, StopReason, ToolSpec, Usage
-from treadle.trajectory.tokens.types import Trajectory
+from treadle.core.errors import ExportError
+from treadle.core.types import Fault, Json, Message, StopReason, ToolSpec, Usage
+from treadle.journal.protocol import CALLER, Journal
+from treadle.runs.run import Run
+from treadle.trajectory.tokens.drift import Decoders
+from treadle.trajectory.tokens.token_graph import Conservation, TokenGraph, load_tokens
+from treadle.trajectory.tokens.trajectories import Trajectory
 
 
 class Rollout(Struct, frozen=True, kw_only=True):
@@ -50,3 +60,172 @@ class Group(Struct, frozen=True, kw_only=True):
     def rewards_G(self) -> tuple[float | None, ...]:
         """The rewards of the rollouts."""
         return tuple([rollout.reward for rollout in self.rollouts])
+
+
+Advantages: TypeAlias = Callable[[Sequence[float | None]], Sequence[float | None]]
+"""A function that returns the advantages of a group, aligned with its rewards."""
+
+GROUP_LABEL = "group"
+"""The label of a run that says which group it belongs to."""
+
+WEIGHTS_LABEL = "reward_weights"
+"""The label of a run with the weights of its rewards by name."""
+
+
+class GroupBy(StrEnum):
+    """What makes runs a group."""
+
+    GROUP = "group"
+    """The label `group`, which `treadle rollout` gives to runs. A run without it is a group of its own."""
+    TASK = "task"
+    """The task. A run without one is a group of its own."""
+    RUN = "run"
+    """Each run is a group of its own."""
+
+
+def load_rollout(journal: Journal, run_id: str, reward: str | None = None) -> tuple[Rollout, Conservation]:
+    """Return a finished run as a rollout, and the comparison of what it sampled with what is
+    delivered.
+
+    The reward is the one that is called `reward`; `None` means the sum of all, with the weights that `treadle
+    rollout` has recorded. It blocks.
+
+    Raises: `RunNotFoundError`; `ExportError` if the run is not finished, failed through no fault of its model, or
+    would lose a token.
+    """
+    run = Run.load(run_id, journal)
+    if run.stop_reason is None:
+        raise ExportError(f"run {run_id!r} is not finished; resume it first")
+    if run.fault in (Fault.INFRASTRUCTURE, Fault.USER):
+        raise ExportError(f"run {run_id!r} failed through no fault of its model ({run.error}); resume it")
+    rollout, graph = read_rollout(journal, run)
+    total = _sum_rewards(rollout) if reward is None else rollout.rewards.get(reward)
+    return replace(rollout, reward=total), graph.conservation
+
+
+def _sum_rewards(rollout: Rollout) -> float | None:
+    known, weights = rollout.rewards, rollout.metadata.get(WEIGHTS_LABEL)
+    if isinstance(weights, dict):
+        known = {name: known[name] * weight for name, weight in weights.items() if weight and name in known}
+    return sum(known.values()) if known else None
+
+
+def read_rollout(journal: Journal, run: Run[Any], decode: Decoders = None) -> tuple[Rollout, TokenGraph]:
+    """Return a finished run as a rollout whose reward is not summed up yet, and its token graph. It blocks.
+
+    `decode` is that of `load_tokens`. Raises: `ExportError` if a sampled token would be lost or delivered twice.
+    """
+    assert run.stop_reason is not None
+    graph = load_tokens(journal, run.run_id, decode=decode)
+    if graph.conservation.faults:
+        raise ExportError(f"the tokens of run {run.run_id!r} cannot be delivered: {graph.conservation}")
+    rollout = Rollout(
+        run_id=run.run_id,
+        trajectories=graph.trajectories,
+        reward=None,
+        rewards=dict(run.state.turn.rewards),
+        stop_reason=run.stop_reason,
+        messages=tuple(run.messages),
+        tools=() if run.state.started is None else run.state.started.tools,
+        usage=run.usage,
+        steps=run.steps,
+        metadata=dict(run.metadata),
+    )
+    return rollout, graph
+
+
+class ExportedTokens:
+    """The conservation of an export: the sums over its runs, and whether a token is in it twice."""
+
+    def __init__(self) -> None:
+        self.total = Conservation()
+        self._seen: set[tuple[str, int]] = set()
+        """The inferences that are delivered."""
+
+    def add(self, rollout: Rollout, conservation: Conservation) -> None:
+        """Count one rollout. Raises: `ExportError` if it has tokens that another rollout delivers."""
+        trained = {
+            (span.run_id, span.seq) for item in rollout.trajectories for span in item.spans if span.is_trained
+        }
+        if shared := trained & self._seen:
+            run_id, seq = min(shared)
+            raise ExportError(
+                f"the tokens of event {seq} of run {run_id!r} are in this export already, so run "
+                f"{rollout.run_id!r} cannot deliver them again"
+            )
+        self._seen |= trained
+        one, other = asdict(self.total), asdict(conservation)
+        self.total = Conservation(**{key: one[key] + other[key] for key in one})
+
+
+def find_groups(journal: Journal, run_ids: Iterable[str], by: GroupBy) -> dict[str, list[str]]:
+    """Return the ids of runs by the id of their group, in the order of the first run of each.
+
+    The runs of sub-agents are left out: their tokens are delivered with those of their callers.
+    """
+    groups: dict[str, list[str]] = {}
+    for run_id in run_ids:
+        run = Run.load(run_id, journal)
+        if CALLER in run.metadata:
+            continue
+        key: object = run_id
+        if by is GroupBy.GROUP:
+            key = run.metadata.get(GROUP_LABEL, run_id)
+        elif by is GroupBy.TASK:
+            key = _task_of(run) or run_id
+        groups.setdefault(str(key), []).append(run_id)
+    return groups
+
+
+def load_groups(
+    journal: Journal,
+    groups: dict[str, list[str]],
+    tally: ExportedTokens,
+    *,
+    reward: str | None = None,
+    advantages: Advantages | None = None,
+) -> Iterator[Group | tuple[str, str]]:
+    """Yield the groups that `find_groups` found; for one that cannot be delivered, its id and the reason.
+
+    `advantages` computes those of a group from its rewards; without it, rollouts have none.
+    """
+    for number, (group_id, run_ids) in enumerate(groups.items(), 1):
+        try:
+            loaded = [load_rollout(journal, run_id, reward) for run_id in run_ids]
+            for rollout, conservation in loaded:
+                tally.add(rollout, conservation)
+        except ExportError as error:
+            yield group_id, str(error)
+            continue
+        rollouts = [rollout for rollout, _ in loaded]
+        task = _task_of(Run.load(run_ids[0], journal))
+        yield make_group(rollouts, advantages, group_id=group_id, number=number, task=task)
+
+
+def make_group(
+    rollouts: Sequence[Rollout],
+    advantages: Advantages | None,
+    *,
+    group_id: str,
+    number: int,
+    task: str,
+    weight_version: str | None = None,
+) -> Group:
+    """Return a group of rollouts with their advantages, if `advantages` computes some."""
+    rewards = [rollout.reward for rollout in rollouts]
+    if advantages is not None:
+        pairs = zip(rollouts, advantages(rewards), strict=True)
+        rollouts = [replace(item, advantage=value) for item, value in pairs]
+    return Group(
+        group_id=group_id,
+        number=number,
+        task=task,
+        rollouts=tuple(rollouts),
+        has_variance=len({reward for reward in rewards if reward is not None}) > 1,
+        weight_version=weight_version,
+    )
+
+
+def _task_of(run: Run[Any]) -> str:
+    task = None if run.state.started is None else run.state.started.task
+    return "" if task is None else f"{task.task_set}:{task.task_id}"

@@ -15,7 +15,7 @@ import msgspec
 from treadle.core.errors import ExportError
 from treadle.core.registry import require
 from treadle.core.types import Json
-from treadle.export.exporter import FORMATS, Column
+from treadle.export.exporter import FORMATS, ColumnType
 from treadle.export.whole import whole_file
 
 GROUP_BYTES = 4 * 1024 * 1024
@@ -23,13 +23,13 @@ GROUP_BYTES = 4 * 1024 * 1024
 _BATCH_ROWS = 128
 """How many rows are read at a time."""
 _VALUES = {
-    Column.TEXT: str | None,
-    Column.BOOLEAN: bool | None,
-    Column.INTEGER: int | None,
-    Column.FLOAT: float | None,
-    Column.IDS: list[int] | None,
-    Column.FLAGS: list[int] | None,
-    Column.FLOATS: list[float | None] | None,
+    ColumnType.TEXT: str | None,
+    ColumnType.BOOLEAN: bool | None,
+    ColumnType.INTEGER: int | None,
+    ColumnType.FLOAT: float | None,
+    ColumnType.IDS: list[int] | None,
+    ColumnType.FLAGS: list[int] | None,
+    ColumnType.FLOATS: list[float | None] | None,
 }
 
 
@@ -47,19 +47,19 @@ def write_parquet(source: Path, out: Path, format: str) -> int:
     return write_table(source, out, format, row_format.columns or find_columns(source))
 
 
-def write_table(source: Path, out: Path, format: str, columns: Mapping[str, Column]) -> int:
+def write_table(source: Path, out: Path, format: str, columns: Mapping[str, ColumnType]) -> int:
     """Write JSON lines with these columns to a Parquet file. Otherwise the same as `write_parquet`."""
     arrow, parquet = require_arrow()
     types = {
-        Column.TEXT: arrow.string(),
-        Column.JSON: arrow.json_(),
-        Column.LIST: arrow.list_(arrow.json_()),
-        Column.BOOLEAN: arrow.bool_(),
-        Column.INTEGER: arrow.int64(),
-        Column.FLOAT: arrow.float64(),
-        Column.IDS: arrow.list_(arrow.int32()),
-        Column.FLAGS: arrow.list_(arrow.int8()),
-        Column.FLOATS: arrow.list_(arrow.float32()),
+        ColumnType.TEXT: arrow.string(),
+        ColumnType.JSON: arrow.json_(),
+        ColumnType.LIST: arrow.list_(arrow.json_()),
+        ColumnType.BOOLEAN: arrow.bool_(),
+        ColumnType.INTEGER: arrow.int64(),
+        ColumnType.FLOAT: arrow.float64(),
+        ColumnType.IDS: arrow.list_(arrow.int32()),
+        ColumnType.FLAGS: arrow.list_(arrow.int8()),
+        ColumnType.FLOATS: arrow.list_(arrow.float32()),
     }
     fields = [(key, types[kind]) for key, kind in columns.items()]
     schema = arrow.schema(fields, {"treadle.format": format})
@@ -101,9 +101,9 @@ def read_parquet(path: Path) -> Iterator[dict[str, Json]]:
         raise ExportError(f"{str(path)!r} cannot be read as Parquet: {error}") from error
 
 
-def find_columns(source: Path) -> dict[str, Column]:
+def find_columns(source: Path) -> dict[str, ColumnType]:
     """Return the keys of all JSON lines in a file, each with the type that holds all of its values."""
-    found: dict[str, Column | None] = {}
+    found: dict[str, ColumnType | None] = {}
     with source.open("rb") as file:
         for line in file:
             for key, value in msgspec.json.decode(line).items():
@@ -111,28 +111,28 @@ def find_columns(source: Path) -> dict[str, Column]:
                 if kind is None or known is None:
                     found[key] = kind or known
                 elif known is not kind:
-                    is_number = {known, kind} == {Column.INTEGER, Column.FLOAT}
-                    found[key] = Column.FLOAT if is_number else Column.JSON
-    return {key: kind or Column.JSON for key, kind in found.items()}
+                    is_number = {known, kind} == {ColumnType.INTEGER, ColumnType.FLOAT}
+                    found[key] = ColumnType.FLOAT if is_number else ColumnType.JSON
+    return {key: kind or ColumnType.JSON for key, kind in found.items()}
 
 
-def _kind_of(value: Json) -> Column | None:
+def _kind_of(value: Json) -> ColumnType | None:
     """Return the type of a column with such values; `None` for null."""
     if value is None:
         return None
     if isinstance(value, int) and not isinstance(value, bool) and not -(2**63) <= value < 2**63:
-        return Column.JSON
+        return ColumnType.JSON
     kinds = {
-        str: Column.TEXT,
-        bool: Column.BOOLEAN,
-        int: Column.INTEGER,
-        float: Column.FLOAT,
-        list: Column.LIST,
+        str: ColumnType.TEXT,
+        bool: ColumnType.BOOLEAN,
+        int: ColumnType.INTEGER,
+        float: ColumnType.FLOAT,
+        list: ColumnType.LIST,
     }
-    return kinds.get(type(value), Column.JSON)
+    return kinds.get(type(value), ColumnType.JSON)
 
 
-def _read_groups(source: Path, columns: Mapping[str, Column]) -> Iterator[dict[str, list[Any]]]:
+def _read_groups(source: Path, columns: Mapping[str, ColumnType]) -> Iterator[dict[str, list[Any]]]:
     group: dict[str, list[Any]] = {key: [] for key in columns}
     size = 0
     with source.open("rb") as file:
@@ -155,13 +155,13 @@ def _read_groups(source: Path, columns: Mapping[str, Column]) -> Iterator[dict[s
         yield group
 
 
-def _read_value(raw: msgspec.Raw | None, kind: Column) -> Any:
+def _read_value(raw: msgspec.Raw | None, kind: ColumnType) -> Any:
     """Return the value of a cell. Values of the type `JSON` stay JSON text."""
     if raw is None or bytes(raw) == b"null":
         return None
-    if kind is Column.JSON:
+    if kind is ColumnType.JSON:
         return bytes(raw).decode()
-    if kind is Column.LIST:
+    if kind is ColumnType.LIST:
         return [bytes(item).decode() for item in msgspec.json.decode(raw, type=list[msgspec.Raw])]
     return msgspec.json.decode(raw, type=_VALUES[kind])
 

@@ -18,7 +18,7 @@ from msgspec import Struct
 
 from treadle.core.errors import ExportError, RunNotFoundError
 from treadle.core.types import Json, Message, Role, ToolSpec
-from treadle.export.row_formats.trl import FORMAT
+from treadle.export.row_formats.chat_rows import TRL
 from treadle.export.rows import Row, load_row, write_tools
 from treadle.journal.protocol import Journal
 
@@ -112,9 +112,9 @@ def write_pair(pair: Pair) -> bytes:
     Raises: `ExportError` if the arguments of a call are not an object.
     """
     raw: dict[str, Json] = {
-        "prompt": FORMAT.write_messages(pair.prompt, with_reasoning=True),
-        "chosen": FORMAT.write_messages(pair.chosen.messages, with_reasoning=True),
-        "rejected": FORMAT.write_messages(pair.rejected.messages, with_reasoning=True),
+        "prompt": TRL.write_messages(pair.prompt, with_reasoning=True),
+        "chosen": TRL.write_messages(pair.chosen.messages, with_reasoning=True),
+        "rejected": TRL.write_messages(pair.rejected.messages, with_reasoning=True),
         "tools": write_tools(pair.tools),
         "lineage": {
             "chosen_run_id": pair.chosen.run_id,

@@ -16,9 +16,9 @@ from msgspec import Struct
 from treadle.core.errors import ExportError
 from treadle.core.registry import Registry
 from treadle.core.types import Json
-from treadle.export.exporter import Column
+from treadle.export.exporter import ColumnType
 from treadle.export.groups import Group, Rollout
-from treadle.trajectory.tokens.types import TokenGrade, Trajectory
+from treadle.trajectory.tokens.trajectories import TokenGrade, Trajectory
 
 LossMask: TypeAlias = Callable[[Trajectory], Sequence[float]]
 """Which tokens to train on: a weight for each token of a trajectory, 0 where it is not trained on. It chooses among
@@ -39,7 +39,7 @@ class TokenFormat(Protocol):
         ...
 
     @property
-    def columns(self) -> Mapping[str, Column]:
+    def columns(self) -> Mapping[str, ColumnType]:
         """The keys of a row and their types."""
         ...
 
@@ -52,10 +52,10 @@ TOKEN_FORMATS: Registry[TokenFormat] = Registry(
     "token format",
     "treadle.token_formats",
     {
-        "tokens": "treadle.export.token_formats.native:FORMAT",
-        "atropos": "treadle.export.token_formats.atropos:FORMAT",
-        "trl_grpo": "treadle.export.token_formats.trl:GRPO",
-        "trl_sft": "treadle.export.token_formats.trl:SFT",
+        "tokens": "treadle.export.token_formats.token_groups:FORMAT",
+        "atropos": "treadle.export.token_formats.atropos_groups:FORMAT",
+        "trl_grpo": "treadle.export.token_formats.trl_groups:GRPO",
+        "trl_sft": "treadle.export.token_formats.trl_groups:SFT",
         "verl": "treadle.export.token_formats.verl:FORMAT",
         "skyrl": "treadle.export.token_formats.skyrl:FORMAT",
         "verifiers": "treadle.export.token_formats.verifiers:FORMAT",

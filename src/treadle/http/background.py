@@ -1,18 +1,18 @@
-"""Running coroutines from blocking code: one event loop in a background thread, for the whole process."""
+"""Event loops in background threads: how blocking code runs coroutines, and how work keeps to one loop."""
 
 import asyncio
 import atexit
 import contextlib
 import os
 import threading
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from concurrent.futures import CancelledError, Future
 from typing import Any, TypeVar
+from weakref import WeakSet
 
 T = TypeVar("T")
 
-_lock = threading.Lock()
-_loop: asyncio.AbstractEventLoop | None = None
+_threads: "WeakSet[LoopThread]" = WeakSet()
 
 
 def new_event_loop() -> asyncio.AbstractEventLoop:
@@ -25,6 +25,66 @@ def new_event_loop() -> asyncio.AbstractEventLoop:
     return loop
 
 
+class LoopThread:
+    """An event loop in a thread of its own. Both start with the first call, and anew in a forked child."""
+
+    def __init__(
+        self, name: str, make_loop: Callable[[], asyncio.AbstractEventLoop] = new_event_loop
+    ) -> None:
+        self._name = name
+        self._make_loop = make_loop
+        self._lock = threading.Lock()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        _threads.add(self)
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """The loop, which is running."""
+        with self._lock:
+            if self._loop is None or self._loop.is_closed():
+                self._loop = self._make_loop()
+                threading.Thread(
+                    target=_run_forever, args=(self._loop,), name=self._name, daemon=True
+                ).start()
+                atexit.register(_stop_loop, os.getpid(), self._loop)
+            return self._loop
+
+    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Run the coroutine in the loop, block until it has ended, and return its result.
+
+        Ctrl-C cancels the coroutine and waits until it has ended, even if it comes again meanwhile.
+        """
+        return _run_in(self.loop, coroutine)
+
+    async def hop(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Run the coroutine in the loop, and return its result. A cancellation is passed on without waiting for
+        the end of the coroutine."""
+        here, there = asyncio.get_running_loop(), self.loop
+        if here is there:
+            return await coroutine
+        outcome: asyncio.Future[T] = here.create_future()
+
+        def end(done: "Future[T]") -> None:
+            # The caller may be gone, and its event loop too.
+            with contextlib.suppress(RuntimeError):
+                here.call_soon_threadsafe(_settle, outcome, done)
+
+        cancel = _start(there, coroutine, end)
+        try:
+            return await outcome
+        except asyncio.CancelledError:
+            there.call_soon_threadsafe(cancel)
+            raise
+
+    def forget(self) -> None:
+        """Drop the loop in a forked child, which does not have its thread."""
+        self._lock = threading.Lock()
+        self._loop = None
+
+
+_BLOCKING = LoopThread("treadle-loop")
+
+
 def run_blocking(coroutine: Coroutine[Any, Any, T], loop: asyncio.AbstractEventLoop | None = None) -> T:
     """Run the coroutine in the background loop, or in `loop` if that runs in another thread, and return its
     result.
@@ -33,26 +93,19 @@ def run_blocking(coroutine: Coroutine[Any, Any, T], loop: asyncio.AbstractEventL
     process share one loop, so that connections are reused; the caller's thread may have a running loop of its own,
     as in a notebook.
     """
-    if loop is None or not loop.is_running():
-        loop = _background_loop()
-    tasks: list[asyncio.Task[T]] = []
+    return _run_in(_BLOCKING.loop if loop is None or not loop.is_running() else loop, coroutine)
+
+
+def _run_in(loop: asyncio.AbstractEventLoop, coroutine: Coroutine[Any, Any, T]) -> T:
     done: Future[T] = Future()
-
-    def start() -> None:
-        tasks.append(loop.create_task(coroutine))
-        tasks[0].add_done_callback(lambda task: _settle(done, task))
-
-    def stop() -> None:
-        if tasks:
-            tasks[0].cancel()
-        else:  # the interrupt came before the loop was told to start
-            coroutine.close()
-            done.cancel()
-
+    stop: Callable[[], None] | None = None
     try:
-        loop.call_soon_threadsafe(start)
+        stop = _start(loop, coroutine, lambda ended: _settle(done, ended))
         return done.result()
     except KeyboardInterrupt:
+        if stop is None:  # the interrupt came before the loop was told to start
+            coroutine.close()
+            raise
         loop.call_soon_threadsafe(stop)
         while not done.done():
             with contextlib.suppress(KeyboardInterrupt, Exception, CancelledError):
@@ -60,23 +113,43 @@ def run_blocking(coroutine: Coroutine[Any, Any, T], loop: asyncio.AbstractEventL
         raise
 
 
-def _settle(done: "Future[T]", task: "asyncio.Task[T]") -> None:
-    if task.cancelled():
-        done.cancel()
-    elif (error := task.exception()) is not None:
-        done.set_exception(error)
+def _start(
+    loop: asyncio.AbstractEventLoop, coroutine: Coroutine[Any, Any, T], end: Callable[[Any], object]
+) -> Callable[[], None]:
+    """Start the coroutine in a loop of another thread, and return the function that cancels it there. `end` gets
+    the task when it has ended."""
+    tasks: list[asyncio.Task[T]] = []
+
+    def start() -> None:
+        tasks.append(loop.create_task(coroutine))
+        tasks[0].add_done_callback(end)
+
+    def cancel() -> None:
+        tasks[0].cancel()
+
+    loop.call_soon_threadsafe(start)
+    return cancel
+
+
+def _settle(outcome: Any, ended: Any) -> None:
+    """Give a future the result of a task that has ended. A future that was cancelled stays so."""
+    if outcome.done():
+        return
+    if ended.cancelled():
+        outcome.cancel()
+    elif (error := ended.exception()) is not None:
+        outcome.set_exception(error)
     else:
-        done.set_result(task.result())
+        outcome.set_result(ended.result())
 
 
-def _background_loop() -> asyncio.AbstractEventLoop:
-    global _loop
-    with _lock:
-        if _loop is None or _loop.is_closed():
-            _loop = new_event_loop()
-            threading.Thread(target=_loop.run_forever, name="treadle-loop", daemon=True).start()
-            atexit.register(_stop_loop, os.getpid(), _loop)
-        return _loop
+def _run_forever(loop: asyncio.AbstractEventLoop) -> None:
+    while not loop.is_closed():
+        try:
+            loop.run_forever()
+        except (SystemExit, KeyboardInterrupt):
+            continue  # something in the loop, such as a server in this process, raised it; others share the loop
+        return
 
 
 def _stop_loop(pid: int, loop: asyncio.AbstractEventLoop) -> None:
@@ -84,12 +157,10 @@ def _stop_loop(pid: int, loop: asyncio.AbstractEventLoop) -> None:
         loop.call_soon_threadsafe(loop.stop)
 
 
-def _forget_loop() -> None:
-    """Drop the loop in a forked child, which does not have its thread."""
-    global _lock, _loop
-    _lock = threading.Lock()
-    _loop = None
+def _start_anew() -> None:
+    for thread in _threads:
+        thread.forget()
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget_loop)
+    os.register_at_fork(after_in_child=_start_anew)

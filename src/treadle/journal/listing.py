@@ -11,10 +11,13 @@ from msgspec import Struct
 
 from treadle.core import events as e
 from treadle.core.estimates import CHARS_PER_TOKEN, count_chars, guess_of_chars
+from treadle.core.inbox import RESERVED
 from treadle.core.state import Status, fold
 from treadle.core.types import Delivery, Message, StopReason, Usage
 from treadle.journal.protocol import CALLER, RunInfo
 
+_RESUME = "resume"
+"""The name of a wait until somebody resumes the run."""
 _SHOWN_CHARS = 200
 """How many characters of an input or an error are kept."""
 
@@ -36,7 +39,8 @@ class Facts(Struct, kw_only=True, gc=False):
     is_session: bool = False
     is_turn_open: bool = False
     waiting: dict[str, None] = {}
-    """The questions without an answer (`question:ID`) and the calls without an approval (`call:ID`)."""
+    """The questions without an answer (`question:ID`), the calls without an approval (`call:ID`), and
+    `resume` for a run that somebody cancelled: it waits until somebody resumes it."""
     turns: int = 0
     reward: float | None = None
     has_failed: bool = False
@@ -256,6 +260,8 @@ def _end(facts: Facts, body: e.TurnCompleted | e.RunFinished) -> bool:
 
 def _on_run_paused(facts: Facts, body: e.RunPaused) -> bool:
     facts.status, facts.stop_reason = Status.PAUSED.value, body.reason
+    if body.inbox is not None:
+        facts.waiting[_RESUME] = None
     return True
 
 
@@ -263,8 +269,18 @@ def _on_run_resumed(facts: Facts, body: e.RunResumed) -> bool:
     if body.agent is not None:
         facts.model = body.agent.model.name or None
     facts.is_turn_open = facts.is_turn_open or facts.has_failed
+    facts.waiting.pop(_RESUME, None)
     facts.status, facts.stop_reason = Status.RUNNING.value, None
     return True
+
+
+def _on_noted(facts: Facts, body: e.Noted) -> bool:
+    """Set and remove labels, except those that only Treadle sets."""
+    found = {name: value for name, value in body.labels.items() if not name.startswith(RESERVED)}
+    if found:
+        kept = {**facts.labels, **found}
+        facts.labels = {name: value for name, value in kept.items() if value is not None}
+    return bool(found)
 
 
 def _on_rewarded(facts: Facts, body: e.Rewarded) -> bool:
@@ -289,6 +305,7 @@ _UPDATES: dict[type, Callable[[Facts, Any], bool]] = {
     e.RunResumed: _on_run_resumed,
     e.RunFinished: _on_run_finished,
     e.Rewarded: _on_rewarded,
+    e.Noted: _on_noted,
 }
 """The updates for all other bodies. Bodies that change no fact are left out."""
 

@@ -2,13 +2,17 @@
 
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from itertools import chain
 from pathlib import Path
 from typing import Any, TypeVar
 
 from treadle.core import events as e
 from treadle.core.errors import ConfigError, JournalError, LeaseHeldError, RunExistsError, RunNotFoundError
+from treadle.core.inbox import InboxMessage, Posted, decode_message, encode_message, kind_of, last_taken
 from treadle.core.patches import load
 from treadle.journal.deletion import digests_in, find_unused
+from treadle.journal.driven import DrivenRuns
 from treadle.journal.follow import Changes, Page, PolledNews, follow
 from treadle.journal.listing import Facts, facts_of
 from treadle.journal.protocol import DONE, QUEUE, Attached, RunFilter, RunInfo, StoreOptions, queue_of
@@ -35,7 +39,12 @@ class MemoryJournal:
         self._queues: dict[str, list[str]] = {}
         """The runs of each queue, in order of creation, finished ones included."""
         self._lease_lock = threading.Lock()
-        """Held while a lease is taken."""
+        """Held while a lease is taken, and while a message is stored."""
+        self._inboxes: dict[str, dict[int, bytes]] = {}
+        """The messages of each run that were not taken in, by number."""
+        self._posted: dict[str, int] = {}
+        """The number of the newest message of each run that ever got one."""
+        self.driven = DrivenRuns(self.inbox)
         self._version = 0
         """A number that grows with every change that `news` tells."""
         self._changes = Changes()
@@ -81,6 +90,37 @@ class MemoryJournal:
     def news(self) -> PolledNews:
         """See `Journal.news`."""
         return PolledNews(lambda: self._version)
+
+    def post(self, run_id: str, message: InboxMessage, blobs: Mapping[str, bytes] | None = None) -> int:
+        """See `Journal.post`."""
+        self._check_known(run_id)
+        raw = encode_message(message)
+        with self._lease_lock:
+            for digest, stored in (blobs or {}).items():
+                self._blobs.setdefault(digest, stored)
+            number = self._posted[run_id] = self._posted.get(run_id, 0) + 1
+            self._inboxes.setdefault(run_id, {})[number] = raw
+        self._version += 1
+        self.driven.deliver([(run_id, number, kind_of(message))])
+        return number
+
+    def posting(
+        self, run_id: str, message: InboxMessage, blobs: Mapping[str, bytes] | None = None
+    ) -> "Future[int]":
+        """See `Journal.posting`."""
+        future: Future[int] = Future()
+        try:
+            future.set_result(self.post(run_id, message, blobs))
+        except JournalError as error:
+            future.set_exception(error)
+        return future
+
+    def inbox(self, run_id: str, after: int = 0) -> list[Posted]:
+        """See `Journal.inbox`."""
+        self._check_known(run_id)
+        with self._lease_lock:
+            found = [item for item in self._inboxes.get(run_id, {}).items() if item[0] > after]
+        return [decode_message(*item) for item in found]
 
     def read(self, run_id: str, after_seq: int = 0, until_seq: int | None = None) -> list[e.Event]:
         """See `Journal.read`."""
@@ -158,10 +198,13 @@ class MemoryJournal:
             raise LeaseHeldError(f"run {run_id!r} is being driven by this process")
         mine = digests_in(b"\n".join(self._runs[run_id]))
         others = (raw for name, raws in self._runs.items() if name != run_id for raw in raws)
-        for digest in find_unused(mine, self.read_stored, others, self._blobs.items()):
+        sent = (raw for name, box in self._inboxes.items() if name != run_id for raw in box.values())
+        for digest in find_unused(mine, self.read_stored, chain(others, sent), self._blobs.items()):
             self._blobs.pop(digest, None)
         del self._runs[run_id]
         self._facts.pop(run_id, None)
+        self._inboxes.pop(run_id, None)
+        self._posted.pop(run_id, None)
         self._untrusted.discard(run_id)
         # Followers count the items, so that none may be removed.
         self._appends = [(name, seq, [] if name == run_id else raws) for name, seq, raws in self._appends]
@@ -226,6 +269,7 @@ class MemoryWriter:
         self.run_id = run_id
         self._journal = journal
         self._is_new = is_new
+        self.driven = journal.driven.open(run_id, 0 if is_new else journal._posted.get(run_id, 0))
 
     def append(self, bodies: Sequence[e.DurableBody], blobs: Mapping[str, bytes] | None = None) -> None:
         """See `RunWriter.append`."""
@@ -238,6 +282,15 @@ class MemoryWriter:
     def append_events(self, events: Sequence[e.Event], blobs: Mapping[str, bytes] | None = None) -> None:
         """See `RunWriter.append_events`."""
         self._keep([event.raw or e.encode_body(event.body) for event in events], blobs)
+        if taken := last_taken(events):
+            self._journal._posted[self.run_id] = max(taken, self._journal._posted.get(self.run_id, 0))
+
+    def take_in(self, number: int) -> None:
+        """See `RunWriter.take_in`."""
+        with self._journal._lease_lock:
+            box = self._journal._inboxes.get(self.run_id, {})
+            for key in [key for key in box if key <= number]:
+                del box[key]
 
     def _keep(self, raws: list[bytes], blobs: Mapping[str, bytes] | None) -> None:
         journal, run_id = self._journal, self.run_id

@@ -8,12 +8,15 @@ with an event loop calls them in a thread (`asyncio.to_thread`). What a running 
 import re
 import time
 from collections.abc import AsyncIterator, Awaitable, Collection, Generator, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Protocol, Self, cast
 
 from msgspec import Struct
 
 from treadle.core.events import DurableBody, Event
+from treadle.core.inbox import InboxMessage, Posted
+from treadle.journal.driven import DrivenRun, DrivenRuns
 
 APPLICATION_ID = 0x5452444C
 """The number in SQLite's header that marks a file as a journal of Treadle."""
@@ -78,7 +81,8 @@ class RunInfo(Struct, frozen=True, kw_only=True):
     is_turn_open: bool = False
     """True while a turn has begun and not ended."""
     is_waiting: bool = False
-    """True if a question has no answer, or a tool call waits for approval."""
+    """True if a question has no answer, a tool call waits for approval, or somebody cancelled the run, so that it
+    waits until somebody resumes it."""
     is_driven: bool = False
     """True if a live process holds the run's lease."""
     reward: float | None = None
@@ -218,6 +222,11 @@ class RunWriter(Protocol):
     @property
     def run_id(self) -> str: ...
 
+    @property
+    def driven(self) -> DrivenRun:
+        """The run as others in this process see it; it knows whether messages have arrived."""
+        ...
+
     def append(self, bodies: Sequence[DurableBody], blobs: Mapping[str, bytes] | None = None) -> None:
         """Queue `bodies` as the run's next events, all or none, and the contents that they refer to.
 
@@ -231,8 +240,13 @@ class RunWriter(Protocol):
     def append_events(self, events: Sequence[Event], blobs: Mapping[str, bytes] | None = None) -> None:
         """Queue events that were read elsewhere, and keep the exact bytes that they were read from.
 
-        Their run ids and seqs are ignored; they become the run's next events.
+        Their run ids and seqs are ignored; they become the run's next events. The run's messages are numbered from
+        the largest number that the events took in.
         """
+        ...
+
+    def take_in(self, number: int) -> None:
+        """Forget the messages up to `number`, together with the events that were appended last, which they mean."""
         ...
 
     def sync(self) -> Awaitable[None]:
@@ -282,6 +296,11 @@ class Journal(Protocol):
     """A store of runs. Safe to use from several threads, event loops and processes."""
 
     @property
+    def driven(self) -> DrivenRuns:
+        """The runs that this process drives."""
+        ...
+
+    @property
     def address(self) -> str | None:
         """The address by which `open_journal` opens the store in another process; `None` if only this process can
         use it."""
@@ -328,6 +347,32 @@ class Journal(Protocol):
 
     def news(self) -> News:
         """Return an object that waits for whatever is kept from now on."""
+        ...
+
+    def post(self, run_id: str, message: InboxMessage, blobs: Mapping[str, bytes] | None = None) -> int:
+        """Store a message for a run, whoever drives it, and return its number. Blocks.
+
+        The numbers of a run's messages grow in the order in which they are stored. `blobs` has the contents that
+        the message refers to, as in `RunWriter.append`. The driver of the run is told at once.
+        Raises: `RunNotFoundError`; `JournalError` if the message cannot be stored.
+        """
+        ...
+
+    def posting(
+        self, run_id: str, message: InboxMessage, blobs: Mapping[str, bytes] | None = None
+    ) -> "Future[int]":
+        """Begin to `post` a message, and return the future of its number. This returns at once.
+
+        Messages of one thread are stored in the order of the calls. In an event loop, await
+        `asyncio.wrap_future(...)`.
+        """
+        ...
+
+    def inbox(self, run_id: str, after: int = 0) -> list[Posted]:
+        """Return the messages of a run that were not taken in, in order, from number `after` + 1 on. Blocks.
+
+        Raises: `RunNotFoundError`.
+        """
         ...
 
     def read(self, run_id: str, after_seq: int = 0, until_seq: int | None = None) -> list[Event]:

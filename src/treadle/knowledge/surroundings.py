@@ -23,7 +23,7 @@ from treadle.knowledge.protocol import PromptReport, Source, Surroundings, Turn
 from treadle.knowledge.skills.catalog import Catalog
 from treadle.knowledge.skills.tool import UseSkill
 from treadle.knowledge.trust import Trust, read_trust, record_trust
-from treadle.models.config.demands import demands_of_judge
+from treadle.models.config.model_demands import demands_of_judge
 from treadle.tools.demands import demands_of_tools
 from treadle.tools.protocol import Tool
 from treadle.tools.resolve import resolve_tools

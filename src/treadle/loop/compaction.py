@@ -18,7 +18,7 @@ from treadle.core.state import State
 from treadle.core.types import Completion, Request, Usage
 from treadle.journal.protocol import Clock
 from treadle.loop.outbox import Outbox
-from treadle.models.protocol import Model, Watch, estimate_cost_usd, has_price, load_model
+from treadle.models.protocol import Model, Watch, estimate_cost_usd, has_price
 
 _SUMMARY_SECONDS = 120.0
 """How long a summary may take. Then old messages are dropped."""
@@ -103,7 +103,7 @@ class Compaction:
         if name is None and not tiers:
             return self._model, None
         if self._other is None or self._other[0] != name:
-            model = tiers[-1].model if name is None else await asyncio.to_thread(load_model, name)
+            model = tiers[-1].model if name is None else await asyncio.to_thread(_make_model, name)
             known = await look_up_window(model)
             self._other = name, model, None if known is None else known[0]
         return self._other[1:]
@@ -158,3 +158,9 @@ def _keep_sampled(completion: Completion) -> Completion | None:
 def _guess_usage(request: Request, completion: Completion) -> Usage:
     """Estimate the tokens of a summary whose server did not report them."""
     return Usage(int(_estimate(request)), int(weigh_message(completion.message)))
+
+
+def _make_model(name: str) -> Model:
+    from treadle.models.config.recipe import make_model
+
+    return make_model(name)

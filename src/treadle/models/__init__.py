@@ -12,8 +12,8 @@ if TYPE_CHECKING:
         StreamedAnswer,
         Transport,
     )
-    from treadle.models.config.build import ModelConfig, model
-    from treadle.models.config.file import Config, load_config
+    from treadle.models.config.bare import ModelConfig
+    from treadle.models.config.recipe import Config, load_config, model
     from treadle.models.dialects.anthropic.request import AnthropicModel
     from treadle.models.dialects.completions.request import CompletionsModel
     from treadle.models.dialects.gemini.request import GeminiModel
@@ -77,7 +77,7 @@ _WHERE = {
     "AnthropicModel": "treadle.models.dialects.anthropic.request",
     "CacheModel": "treadle.models.wrappers.cache",
     "CompletionsModel": "treadle.models.dialects.completions.request",
-    "Config": "treadle.models.config.file",
+    "Config": "treadle.models.config.recipe",
     "CostModel": "treadle.models.wrappers.cost",
     "FallbackModel": "treadle.models.wrappers.fallback",
     "FormatModel": "treadle.models.wrappers.format_model",
@@ -89,7 +89,7 @@ _WHERE = {
     "LimitModel": "treadle.models.wrappers.limit",
     "Limiter": "treadle.models.wrappers.limiter",
     "Model": "treadle.models.protocol",
-    "ModelConfig": "treadle.models.config.build",
+    "ModelConfig": "treadle.models.config.bare",
     "ModelLike": "treadle.models.protocol",
     "OllamaModel": "treadle.models.dialects.ollama.request",
     "OpenAIChatModel": "treadle.models.dialects.openai_chat.request",
@@ -106,8 +106,8 @@ _WHERE = {
     "Watch": "treadle.models.protocol",
     "Wrapper": "treadle.models.wrappers.wrapper",
     "call": "treadle.models.scripted",
-    "load_config": "treadle.models.config.file",
-    "model": "treadle.models.config.build",
+    "load_config": "treadle.models.config.recipe",
+    "model": "treadle.models.config.recipe",
 }
 
 

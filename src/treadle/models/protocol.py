@@ -1,4 +1,7 @@
-"""The protocol `Model`, and the functions by which other packages of Treadle use and make models."""
+"""The protocol `Model`, and the functions by which other packages of Treadle use models.
+
+`models.config.recipe.make_model` makes a model from a name or a part.
+"""
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol, TypeAlias
@@ -149,16 +152,6 @@ def check_parts(model: Model, parts: Iterable[Artifact]) -> None:
     if check is not None:
         for part in parts:
             check(part)
-
-
-def load_model(name: str, **options: Json) -> Model:
-    """Return the model called `name` in treadle.toml, or the one by `provider:name`; see `Config.model`.
-
-    It is for packages that do not import `treadle.models.config` themselves. Raises: `ConfigError`.
-    """
-    from treadle.models.config.file import load_config
-
-    return load_config().model(name, **options)
 
 
 ModelLike: TypeAlias = "Model | str"

@@ -1,6 +1,7 @@
 """Rollouts: groups of runs on tasks, for training."""
 
-from treadle.rollout.config import Config
+from treadle.rollout.rollout_config import RolloutConfig
+from treadle.rollout.rollout_config import RolloutConfig as Config
 from treadle.rollout.rollouts import Result, Rollouts
 
-__all__ = ["Config", "Result", "Rollouts"]
+__all__ = ["Config", "Result", "RolloutConfig", "Rollouts"]

@@ -1,5 +1,6 @@
 """Finished runs as rollouts and groups."""
 
+import itertools
 from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any
@@ -7,17 +8,21 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from treadle.core.types import FinishReason, StopReason, Usage
-from treadle.export.groups import Group, Rollout
-from treadle.export.runs import make_group, read_rollout
+from treadle.agent.agent import Agent
+from treadle.core import events as e
+from treadle.core.events.codec import Event
+from treadle.core.types import FinishReason, Parent, StopReason, Usage
+from treadle.export.groups import Group, Rollout, make_group, read_rollout
 from treadle.journal.protocol import Journal
-from treadle.rollout.config import Config
-from treadle.rollout.plan import GroupSpec
+from treadle.rollout.group_plan import GroupSpec
+from treadle.rollout.rollout_config import RolloutConfig
 from treadle.rollout.versions import Sampled, read_sampled
+from treadle.runs.ensure import ensure_run
 from treadle.runs.run import Run
 from treadle.scoring.advantages import compute_advantages
 from treadle.scoring.grade import total_reward
 from treadle.scoring.registry import read_rewards
+from treadle.tasks.draws import fraction
 
 _LIMITS = frozenset(
     (
@@ -48,7 +53,7 @@ class Rolled(Struct, frozen=True):
 class Collector:
     """The rollouts and groups of one configuration, read from the journal. Its methods block."""
 
-    def __init__(self, config: Config, journal: Journal) -> None:
+    def __init__(self, config: RolloutConfig, journal: Journal) -> None:
         self._config = config
         self._journal = journal
         self.rewards = read_rewards(config.rewards)
@@ -110,3 +115,31 @@ class Collector:
 def rewards_of(rolled: Iterable[Rolled]) -> list[float | None]:
     """Return the rewards of rollouts."""
     return [one.rollout.reward for one in rolled]
+
+
+def find_fork_points(events: Sequence[Event]) -> list[int]:
+    """Return the numbers of events after which a run can be forked: those before each inference but the first."""
+    points: list[int] = []
+    for before, event in itertools.pairwise(events):
+        if isinstance(event.body, e.InferenceStarted) and event.body.step > 1:
+            points.append(before.seq)
+    return points
+
+
+async def fork_once(agent: Agent[Any], root: Run[Any], run_id: str, *, seed: int) -> Run[Any]:
+    """Return the run `run_id`, which is forked from `root` at a step that the seed chooses.
+
+    The inferences before that step are neither sampled nor paid for again. A run that exists is continued. A root
+    that has only one step is forked at its beginning.
+    """
+    points = find_fork_points(root.events) or [_first_step(root.events)]
+    at = points[int(fraction(seed, run_id, "fork") * len(points))]
+    return await ensure_run(agent, run_id, Parent(root.run_id, at))
+
+
+def _first_step(events: Sequence[Event]) -> int:
+    return next(
+        before.seq
+        for before, event in itertools.pairwise(events)
+        if isinstance(event.body, e.InferenceStarted)
+    )

@@ -11,16 +11,19 @@ from msgspec import Struct
 
 from treadle.core.errors import ConfigError, JournalError
 from treadle.export.groups import Group
+from treadle.jobs.attempt import find_tasks
+from treadle.jobs.job import End, Engine, Settings
 from treadle.jobs.ledger import Item, Ledger, Outcome, Status
 from treadle.jobs.meter import Limits, Meter
-from treadle.jobs.working import End, Engine, Settings
+from treadle.jobs.seeded import MakeModel, SeededAgents
 from treadle.journal.protocol import Journal, RunFilter
 from treadle.models.protocol import Model, part_of
 from treadle.models.tokens.weights import Weights
-from treadle.rollout.config import Config
 from treadle.rollout.deliveries import Outbox, Parcel, ParcelStatus
-from treadle.rollout.plan import GroupSpec, Plan, find_tasks
-from treadle.rollout.progress import (
+from treadle.rollout.group_plan import GroupSpec, Plan
+from treadle.rollout.rollout_config import RolloutConfig
+from treadle.rollout.rollout_folder import rebuild
+from treadle.rollout.rollout_progress import (
     GroupEnded,
     Listener,
     Notice,
@@ -31,11 +34,10 @@ from treadle.rollout.progress import (
     TokenRate,
     Waiting,
 )
-from treadle.rollout.seeded import Agents, MakeModel
 from treadle.rollout.slots import Slots
-from treadle.rollout.stored import rebuild
 from treadle.rollout.versions import Known, Sampled, Versions
 from treadle.rollout.work import GroupWork, Made
+from treadle.runs.retries import NO_RETRIES
 from treadle.workers.protocol import Runner, RunnerOptions
 from treadle.workers.registry import HereRunner, make_runner
 
@@ -70,7 +72,7 @@ class Making:
 
     def __init__(
         self,
-        config: Config,
+        config: RolloutConfig,
         ledger: Ledger,
         journal: Journal,
         outbox: Outbox | None,
@@ -96,11 +98,12 @@ class Making:
         self._versions = Versions(msgspec.json.decode(self._saved_versions, type=list[Known]))
         self._rate = TokenRate()
         self._meter = self._make_meter()
-        options = RunnerOptions(window=config.window, retries=0)
+        options = RunnerOptions(window=config.window, retries=NO_RETRIES)
         self._runner = given.runner or make_runner(config.engine, journal, options)
         self._is_here = isinstance(self._runner, HereRunner)
         weights = given.weights if self._is_here else None
-        self._agents = Agents(config, journal, given.model, (self._rate,), self._measure, weights)
+        model = config.model if given.model is None else given.model
+        self._agents = SeededAgents(config.agent, model, journal, (self._rate,), self._measure, weights)
         if given.weights.version is not None:
             self._versions.announce(given.weights.version)
         self.work = GroupWork(

@@ -11,23 +11,22 @@ from msgspec import Struct
 from treadle.agent.sync import iterate_blocking
 from treadle.core.errors import ConfigError
 from treadle.export.groups import Group
+from treadle.jobs.job import End
 from treadle.jobs.ledger import Ledger
-from treadle.jobs.working import End
+from treadle.jobs.seeded import MakeModel
 from treadle.journal.registry import open_journal
 from treadle.models.protocol import Model
 from treadle.models.tokens.weights import UpdateMode, Weights
-from treadle.rollout.config import Config
 from treadle.rollout.deliveries import Outbox, Parcel
-from treadle.rollout.load import load_config, make_config
 from treadle.rollout.making import Given, Making
-from treadle.rollout.progress import (
+from treadle.rollout.rollout_config import RolloutConfig, load_config, make_config
+from treadle.rollout.rollout_folder import RolloutFolder, check_continued
+from treadle.rollout.rollout_progress import (
     Listener,
     Progress,
 )
-from treadle.rollout.seeded import MakeModel
 from treadle.rollout.sinks.protocol import Sink
 from treadle.rollout.sinks.registry import make_sinks
-from treadle.rollout.stored import Folder, check_continued
 from treadle.rollout.work import GROUPS
 from treadle.trajectory.tokens.masks import make_mask
 from treadle.workers.protocol import Runner
@@ -38,7 +37,7 @@ class Result(Struct, frozen=True):
 
     end: End
     progress: Progress
-    folder: Folder
+    folder: RolloutFolder
     refusals: tuple[Parcel, ...] = ()
     """The groups that a sink or its receiver has refused, with the reasons."""
 
@@ -52,7 +51,7 @@ class Rollouts:
 
     def __init__(
         self,
-        config: Config | str | Path | None = None,
+        config: RolloutConfig | str | Path | None = None,
         *,
         model: Model | MakeModel | str | Mapping[str, Any] | None = None,
         runner: Runner | None = None,
@@ -78,7 +77,7 @@ class Rollouts:
         elif options:
             raise ConfigError(f"give a configuration or options, not both: {', '.join(options)}")
         self.config = config
-        self.folder = Folder(config.path)
+        self.folder = RolloutFolder(config.path)
         self.progress = Progress()
         self._model = model
         self._runner = runner

@@ -15,10 +15,9 @@ from typing import Any, Literal, TypeAlias
 from treadle.agent.agent import Agent
 from treadle.core.errors import ConfigError, ExportError
 from treadle.core.types import Json
-from treadle.export.groups import Rollout
-from treadle.export.runs import load_rollout
+from treadle.export.groups import Rollout, load_rollout
 from treadle.export.token_exporter import LossMask, read_branch, sampled_mask
-from treadle.export.token_formats.trl import GRPO, write_completion
+from treadle.export.token_formats.trl_groups import GRPO, write_completion
 from treadle.http.background import run_blocking
 from treadle.runs.task import Task
 

@@ -24,16 +24,14 @@ from treadle.core.errors import (
 )
 from treadle.core.state import Status as RunStatus
 from treadle.core.types import Fault, Json, StopReason, Usage
-from treadle.export.groups import Group
-from treadle.export.runs import WEIGHTS_LABEL
+from treadle.export.groups import WEIGHTS_LABEL, Group
 from treadle.jobs.ledger import Item, Outcome, Status
-from treadle.rollout.collect import Collector, Rolled, rewards_of
-from treadle.rollout.config import Config
-from treadle.rollout.plan import GroupSpec
-from treadle.rollout.progress import RolloutEnded, RolloutRetried
-from treadle.rollout.seeded import Agents
+from treadle.jobs.seeded import SeededAgents
+from treadle.rollout.collect import Collector, Rolled, fork_once, rewards_of
+from treadle.rollout.group_plan import GroupSpec
+from treadle.rollout.rollout_config import RolloutConfig
+from treadle.rollout.rollout_progress import RolloutEnded, RolloutRetried
 from treadle.rollout.slots import Expected, Slots
-from treadle.rollout.tree import fork_once
 from treadle.rollout.versions import Sampled, Versions, merge_sampled
 from treadle.runs.run import Run
 from treadle.runs.task import Task, load_task
@@ -72,8 +70,8 @@ class GroupWork:
 
     def __init__(
         self,
-        config: Config,
-        agents: Agents,
+        config: RolloutConfig,
+        agents: SeededAgents,
         slots: Slots,
         versions: Versions,
         runner: Runner,

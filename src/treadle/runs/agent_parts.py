@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, TypeGuard
+from typing import TYPE_CHECKING, Any, Protocol, TypeGuard
 
 import msgspec
 
@@ -15,6 +15,7 @@ from treadle.journal.protocol import Clock, Journal
 from treadle.knowledge.protocol import Surroundings
 from treadle.loop.hooks import Hooks
 from treadle.models.protocol import Model, part_of
+from treadle.runs.answer_type import AnswerType
 from treadle.runs.options import Files, Instructions
 from treadle.runs.toolboxes import Toolboxes
 from treadle.tools.protocol import Approver, Asker, ToolLike
@@ -35,6 +36,7 @@ class AgentParts(Protocol):
     approver: Approver | None
     asker: Asker | None
     deps: object
+    answer: AnswerType[Any]
     clock: Clock
     known: Surroundings | None
     judge: "MessageJudge | None"
@@ -92,13 +94,6 @@ def read_mount(path: str | Path) -> Mapping[str, bytes]:
         names = ", ".join([*mount.left_out, *mount.refused])
         logging.getLogger("treadle").info("left out of the files of %r: %s", str(path), names)
     return mount
-
-
-def make_model(part: PartSpec, api_key: str | None = None) -> Model:
-    """Return the model that `part` names. Raises: `ConfigError` if it cannot be built."""
-    from treadle.models.config.file import model_from_part
-
-    return model_from_part(part, api_key=api_key)
 
 
 def is_agent(item: object) -> TypeGuard[PartSpec]:

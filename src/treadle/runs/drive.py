@@ -1,7 +1,7 @@
 """A drive of a run: its driver, its way to the end or to a pause, and the release of its lease."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable
 from importlib.util import find_spec
 from typing import TypeVar
 
@@ -29,6 +29,7 @@ from treadle.models.protocol import Model, has_price
 from treadle.runs.agent_parts import AgentParts, path_of
 from treadle.runs.answer_type import AnswerType
 from treadle.runs.options import Files, Given
+from treadle.runs.retries import NO_RETRIES, RetryPolicy
 from treadle.runs.run import Run
 from treadle.runs.task import Task
 from treadle.runs.turns import next_queued, open_turn, write_back
@@ -53,18 +54,21 @@ async def drive(
     answer: AnswerType[T],
     *,
     answers_queued: bool = False,
-    retry: Callable[[Driver, int], Awaitable[bool]] | None = None,
+    retries: RetryPolicy = NO_RETRIES,
 ) -> Run[T]:
     """Drive a run until it ends or pauses, grade it, and release its lease. Completed turns are remembered.
 
-    With `answers_queued`, the messages that wait for a session's next turns are answered too. `retry` is called
-    when a turn has ended, with how often it has reopened one; if it returns True, the run is driven on. The tools
-    are closed and the lease is released even after an error, and after any number of cancellations.
+    With `answers_queued`, the messages that wait for a session's next turns are answered too. A turn that ends with
+    a fault of the infrastructure is reopened as `retries` says. The tools are closed and the lease is released even
+    after an error, and after any number of cancellations.
     """
     try:
-        state, retried = await driver.drive(), 0
-        while retry is not None and await retry(driver, retried):
-            retried += 1
+        state, attempt = await driver.drive(), 1
+        while (pause := retries.pause_after(attempt, state)) is not None:
+            await driver.kept()
+            await asyncio.sleep(pause)
+            driver.put(resumed(agent, driver, Terms(task, state.output_spec, state.policy, state.window)))
+            attempt += 1
             await driver.drive()
         while answers_queued and (waiting := next_queued(state)) is not None:
             await write_back(agent, driver.run_id, driver.state)
@@ -80,6 +84,18 @@ async def drive(
     if agent.known is not None:
         await write_back(agent, driver.run_id, driver.state)
     return Run(driver.run_id, driver.state, agent.journal, answer)
+
+
+def resumed(agent: AgentParts, driver: Driver, terms: Terms) -> e.RunResumed:
+    """Return the event with which a process drives a run again."""
+    started = driver.state.started
+    assert started is not None
+    begun = started.spec
+    output = terms.output
+    spec = spec_for(agent, terms.task, None if output is None else output.schema, begun.files)
+    # The system message of a run never changes.
+    spec = replace(spec, instructions=begun.instructions, policy=terms.policy)
+    return e.RunResumed(agent=spec, tools=driver.bench.toolbox.specs, output=output, window=terms.window)
 
 
 async def leave(driver: Driver, reason: str | None) -> None:

@@ -20,6 +20,7 @@ from treadle.runs.drive import (
     drive,
     make_driver,
     restore,
+    resumed,
     spec_for,
     system_message,
     warm_up,
@@ -29,7 +30,7 @@ from treadle.runs.options import (
     ForkOptions,
     Given,
 )
-from treadle.runs.resume import load_task_of, resumed
+from treadle.runs.resume import load_task_of
 from treadle.runs.run import Run
 from treadle.runs.task import Task
 from treadle.runs.trust import require_trust

@@ -1,41 +1,41 @@
 """The continuation of runs, of the turns of sessions, and the answers and approvals that they wait for."""
 
 import asyncio
+import time
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from typing import Any
 
+from msgspec.structs import force_setattr as stamp
 from msgspec.structs import replace
 
 from treadle.core import events as e
 from treadle.core.asking import Answerable, open_questions, read_answer
 from treadle.core.calls import waiting_calls
 from treadle.core.errors import ConfigError
-from treadle.core.state import State, Status
+from treadle.core.state import State, Status, advance
 from treadle.core.types import (
-    Fault,
+    Message,
+    Role,
     StopReason,
     ToolErrorKind,
     ToolResult,
 )
-from treadle.journal.protocol import Journal, RunWriter
+from treadle.journal.protocol import Clock, Journal, RunWriter
 from treadle.loop.calls.orders import read_call, to_decided
-from treadle.loop.calls.workbench import Workbench
 from treadle.loop.driver import Driver
 from treadle.loop.wayout import see_through
-from treadle.models.scripted import ScriptedModel
 from treadle.runs.agent_parts import AgentParts
-from treadle.runs.drive import Terms, drive, make_driver, restore, spec_for, warm_up
+from treadle.runs.drive import Terms, drive, make_driver, restore, resumed, warm_up
 from treadle.runs.options import (
     Given,
     ResumeOptions,
 )
+from treadle.runs.retries import NO_RETRIES, RetryPolicy
 from treadle.runs.run import Run
 from treadle.runs.task import Task, load_task
 from treadle.runs.trust import require_trust
-from treadle.runs.turns import write_back
+from treadle.runs.turns import open_turn, write_back
 from treadle.tools.protocol import Decision, Tool
-from treadle.tools.toolbox import Toolbox
 
 
 async def resume_run(
@@ -53,11 +53,11 @@ async def continue_run(
     given: Given,
     options: ResumeOptions | None = None,
     *,
-    retries: int = 0,
+    retries: RetryPolicy = NO_RETRIES,
 ) -> Run[Any]:
     """Continue a run in `state`, whose lease `writer` holds. The lease is released in any case.
 
-    A turn that ends with a fault of the infrastructure is continued up to `retries` times, after a pause.
+    A turn that ends with a fault of the infrastructure is tried again as `retries` says.
     """
     given_options, run_id = options or {}, writer.run_id
     try:
@@ -73,29 +73,10 @@ async def continue_run(
             return Run(run_id, state, agent.journal, given.answer)
         driver = await go_on(agent, state, writer, given, task)
         driver.put(*decided)
-        retry = partial(_retry, agent, task, retries)
     except BaseException:
         await see_through(writer.release)
         raise
-    return await drive(
-        agent, driver, task, given.answer, answers_queued=True, retry=retry if retries else None
-    )
-
-
-_RETRY_SECONDS = 1.0
-"""The pause before the first time that a turn is continued after a fault; each further one is twice as long."""
-
-
-async def _retry(agent: AgentParts, task: Task | None, retries: int, driver: Driver, count: int) -> bool:
-    """Reopen a turn that ended with a fault of the infrastructure, after a pause. Return whether that was done."""
-    state = driver.state
-    has_failed = not state.turn.is_open and state.ending.stop_reason is StopReason.ERROR
-    if count >= retries or not has_failed or state.ending.fault is not Fault.INFRASTRUCTURE:
-        return False
-    await driver.kept()
-    await asyncio.sleep(_RETRY_SECONDS * 2**count)
-    resume_turn(agent, driver, task, None, None)
-    return True
+    return await drive(agent, driver, task, given.answer, answers_queued=True, retries=retries)
 
 
 async def reopen(agent: AgentParts, run_id: str, *, trust: bool) -> tuple[State, RunWriter]:
@@ -204,36 +185,55 @@ async def record_answers(journal: Journal, run_id: str, answers: Mapping[str, An
     return await record(journal, run_id, read)
 
 
-async def record(journal: Journal, run_id: str, make: Callable[[State], Sequence[e.DurableBody]]) -> State:
-    """Append what `make` returns for a run's state, without driving the run, and return the new state.
+async def record(
+    journal: Journal,
+    run_id: str,
+    make: Callable[[State], Sequence[e.DurableBody]],
+    clock: Clock = time,
+) -> State:
+    """Append the events that `make` returns for a run's state, without driving the run. Return the new state.
 
     Raises: `RunNotFoundError`; `LeaseHeldError` if a process drives the run; what `make` raises.
     """
     writer = await journal.acquire(run_id)
     try:
         state = (await asyncio.to_thread(Run.load, run_id, journal)).state
-        # The driver appends, and asks nothing of its model.
-        driver = Driver(state, writer, ScriptedModel(()), Workbench(Toolbox({}), run_id=run_id))
-        driver.put(*make(state))
-        await driver.kept()
+        bodies = tuple(make(state))
+        for body in bodies:
+            stamp(body, "at", clock.time())
+            if state.policy.deadline_seconds is not None:
+                stamp(body, "worked_seconds", state.work_seconds)  # nobody works on the turn meanwhile
+        if bodies:
+            writer.append(bodies)
+            await writer.sync()
+        for body in bodies:
+            advance(state, body)
+        return state
     finally:
         await see_through(writer.release)
-    return state
+
+
+async def hand_over(
+    agent: AgentParts, run_id: str, given: Given, task: Task | None = None, text: str | None = None
+) -> State:
+    """Leave a run to the workers of its queue, and return its state.
+
+    With `text`, the next turn of the session is opened; without, the turn that failed or was interrupted goes on.
+    Raises: as `reopen` does.
+    """
+    state, writer = await reopen(agent, run_id, trust=given.trust)
+    try:
+        driver = await go_on(agent, state, writer, given, task)
+        if text is not None:
+            driver.put(await open_turn(agent, driver, Message(Role.USER, text)))
+        await driver.leave()
+    except BaseException:
+        await see_through(writer.release)
+        raise
+    return driver.state
 
 
 def load_task_of(started: e.RunStarted | None) -> Task | None:
     """Return the task of a run; `None` if it has none. Raises: `ConfigError` if the task cannot be loaded."""
     ref = started.task if started is not None else None
     return None if ref is None else load_task(f"{ref.task_set}:{ref.task_id}")
-
-
-def resumed(agent: AgentParts, driver: Driver, terms: Terms) -> e.RunResumed:
-    """Return the event with which a process drives a run again."""
-    started = driver.state.started
-    assert started is not None
-    begun = started.spec
-    output = terms.output
-    spec = spec_for(agent, terms.task, None if output is None else output.schema, begun.files)
-    # The system message of a run never changes.
-    spec = replace(spec, instructions=begun.instructions, policy=terms.policy)
-    return e.RunResumed(agent=spec, tools=driver.bench.toolbox.specs, output=output, window=terms.window)

@@ -19,10 +19,10 @@ SCORERS: Registry[MakeScorer] = Registry(
     "scorer",
     "treadle.scoring",
     {
-        "check": "treadle.scoring.check:CheckScorer",
-        "tool_use": "treadle.scoring.tool_use:ToolUseScorer",
-        "length": "treadle.scoring.length:LengthScorer",
-        "judge": "treadle.scoring.judge:JudgeScorer",
+        "check": "treadle.scoring.scorers:CheckScorer",
+        "tool_use": "treadle.scoring.scorers:ToolUseScorer",
+        "length": "treadle.scoring.scorers:LengthScorer",
+        "judge": "treadle.scoring.rubric:JudgeScorer",
     },
 )
 """The scorers. A function of a user is named as `package.module:function` or `file.py:function`."""
@@ -102,7 +102,7 @@ def _make(spec: RewardSpec) -> Scorer:
     if spec.scorer in SCORERS:
         make = SCORERS.load(spec.scorer)
     elif ":" in spec.scorer:
-        from treadle.scoring.function import FunctionScorer
+        from treadle.scoring.scorers import FunctionScorer
 
         make, settings = FunctionScorer, {**settings, FUNCTION: spec.scorer}
     else:

@@ -3,10 +3,9 @@
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from treadle.telemetry.fold import read_turn_records
     from treadle.telemetry.open_telemetry import OpenTelemetry
-    from treadle.telemetry.record import TurnRecord
     from treadle.telemetry.turn_log import JsonlTurnLog, TurnLog
+    from treadle.telemetry.turn_records import TurnRecord, read_turn_records
 
 __all__ = ["JsonlTurnLog", "OpenTelemetry", "TurnLog", "TurnRecord", "read_turn_records"]
 
@@ -14,8 +13,8 @@ _WHERE = {
     "JsonlTurnLog": "treadle.telemetry.turn_log",
     "OpenTelemetry": "treadle.telemetry.open_telemetry",
     "TurnLog": "treadle.telemetry.turn_log",
-    "TurnRecord": "treadle.telemetry.record",
-    "read_turn_records": "treadle.telemetry.fold",
+    "TurnRecord": "treadle.telemetry.turn_records",
+    "read_turn_records": "treadle.telemetry.turn_records",
 }
 
 

@@ -16,15 +16,17 @@ from pathlib import Path
 
 import msgspec
 
+from treadle.core import events as e
+from treadle.core.errors import ConfigError
+from treadle.loop.hooks import Hook
+from treadle.models.config.recipe import load_config
+from treadle.telemetry.turn_records import TurnFold, TurnRecord
+
 try:
     import fcntl
 except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
 
-from treadle.core import events as e
-from treadle.core.errors import ConfigError
-from treadle.telemetry.fold import TurnFold
-from treadle.telemetry.record import TurnRecord
 
 _WINDOW = 10
 """How many turns the warning about fallbacks looks at."""
@@ -237,3 +239,20 @@ def _locked(file: int) -> Iterator[None]:
         yield
     finally:
         fcntl.flock(file, fcntl.LOCK_UN)
+
+
+def configured_hooks() -> list[Hook]:
+    """Return the hooks that treadle.toml asks for. Raises: `ConfigError`."""
+    config = load_config()
+    table = config.file.telemetry
+    found: list[Hook] = []
+    if table.turn_log is not None:
+        from treadle.telemetry.turn_log import JsonlTurnLog
+
+        path = config.resolve(table.turn_log)
+        found.append(JsonlTurnLog(path, max_bytes=table.turn_log_max_bytes, keep=table.turn_log_keep))
+    if table.open_telemetry:
+        from treadle.telemetry.open_telemetry import OpenTelemetry
+
+        found.append(OpenTelemetry(records_content=table.records_content))
+    return found

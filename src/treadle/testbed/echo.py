@@ -26,7 +26,7 @@ from treadle.core.types import (
     ToolCall,
     ToolSpec,
 )
-from treadle.models.config.build import ModelConfig
+from treadle.models.config.bare import ModelConfig
 from treadle.models.protocol import Model
 from treadle.testbed.built_in import BuiltInModel, digest, make_completion
 from treadle.testbed.instance import make_instance
@@ -84,9 +84,16 @@ class EchoModel(BuiltInModel):
 
 
 def make_model(config: ModelConfig) -> Model:
-    """Return the model `echo`, `teacher` or `teacher:RATE`. Raises: `ConfigError` for another name."""
+    """Return the model `echo`, `teacher`, `teacher:RATE`, `oracle` or `oracle:RATE`.
+
+    Raises: `ConfigError` for another name, and for an oracle without a task.
+    """
     if config.name == "echo":
         return EchoModel()
+    if config.name.partition(":")[0] == "oracle":
+        from treadle.testbed.oracle import make_oracle
+
+        return make_oracle(config)
     from treadle.testbed.teacher import make_teacher
 
     return make_teacher(config.name)

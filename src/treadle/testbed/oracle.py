@@ -4,10 +4,12 @@ It keeps no state between requests, so it can continue after a crash, in another
 """
 
 from collections.abc import Callable, Sequence
+from typing import cast
 
 from treadle.core.errors import ConfigError, RequestError
 from treadle.core.spec import PartSpec
 from treadle.core.types import Completion, Message, Request, Role
+from treadle.models.config.bare import ModelConfig
 from treadle.models.protocol import Model, Watch
 from treadle.runs.task import Task
 from treadle.tasks.solver import Solvable, Solver
@@ -45,6 +47,16 @@ def named_oracle(name: str, task: Task, *, seed: int = 0) -> Model:
     if not isinstance(task, Solvable):
         raise ConfigError(f"the task {task.task_set}:{task.task_id} has no oracle; give another model")
     return OracleModel(task.find_solver, mistake_rate=mistake_rate, seed=seed)
+
+
+def make_oracle(config: ModelConfig) -> Model:
+    """Return the model `oracle`, or `oracle:RATE`, for the task in `config`. Raises: `ConfigError`."""
+    if config.task is None:
+        raise ConfigError(
+            f"the model {config.name!r} solves the tasks of a task set, and there is no task; pass --task "
+            "files:csv_sum-0001, or another --model"
+        )
+    return named_oracle(config.name, cast("Task", config.task), seed=config.settings.seed or 0)
 
 
 class OracleModel:

@@ -44,7 +44,14 @@ class Process:
         options = self._options
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-P", "-m", "treadle", "worker", "--json", "--ends-with-stdin"),
-            *("--queue", options.queue, "--window", str(options.window), "--retries", str(options.retries)),
+            *(
+                "--queue",
+                options.queue,
+                "--window",
+                str(options.window),
+                "--retries",
+                str(options.retries.attempts - 1),
+            ),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,

@@ -9,6 +9,7 @@ from treadle.agent.agent import Agent
 from treadle.core.events.narrowing import Event
 from treadle.journal.protocol import DEFAULT_QUEUE, Journal
 from treadle.runs.options import SessionOptions, StreamOptions
+from treadle.runs.retries import RetryPolicy
 from treadle.runs.run import Run
 from treadle.runs.task import Task
 
@@ -20,8 +21,8 @@ class RunnerOptions(Struct, frozen=True, kw_only=True):
     """The queue of the runs, if workers drive them."""
     window: int = 64
     """How many runs the caller drives at the same time; the runner's workers share them."""
-    retries: int = 2
-    """How often a worker continues a turn that ended with a fault of the infrastructure."""
+    retries: RetryPolicy = RetryPolicy()
+    """How often a worker tries a turn again that ended with a fault of the infrastructure."""
 
 
 class RunnerStatus(Struct, frozen=True, kw_only=True):

@@ -13,15 +13,14 @@ from typing import Any, Protocol, Unpack
 from msgspec import Struct
 
 from treadle.agent.agent import Agent
-from treadle.agent.once import given_for
 from treadle.core.errors import ConfigError, RunExistsError, WorkerError
-from treadle.core.state import Status
-from treadle.core.types import Fault, StopReason, Usage
+from treadle.core.types import StopReason, Usage
 from treadle.journal.protocol import Journal, News, RunFilter, RunInfo, queue_of
 from treadle.loop.wayout import see_through
 from treadle.runs.begin import enqueue
+from treadle.runs.ensure import IfExists, ensure_run
 from treadle.runs.options import Given, SessionOptions, StreamOptions
-from treadle.runs.resume import go_on, reopen, resume_run
+from treadle.runs.resume import hand_over
 from treadle.runs.run import Run
 from treadle.runs.task import Task, load_task
 from treadle.workers.protocol import RunnerOptions, RunnerStatus, Turns
@@ -36,6 +35,10 @@ _MAX_DEATHS = 5
 """So many workers may die one after another without a run ending; then their runs are given up."""
 _PROBLEM_CHARS = 4000
 """How much of an error is in a report."""
+
+
+_AFTER_WORK = IfExists(is_likely=True, accepts_waiting=True, continued_faults=())
+"""A run that workers have ended is not driven again here, only graded if its worker died before it was."""
 
 
 class Hand(Protocol):
@@ -103,7 +106,7 @@ class QueueRunner:
             raise ConfigError("the runner is closed; make another one")
         if not isinstance(task, str):
             load_task(f"{task.task_set}:{task.task_id}")  # a worker does the same
-        given = given_for(agent, options)
+        given = Given(agent.answer, options.get("deps", agent.deps))
         before: tuple[Usage, float | None] = (Usage(), 0.0)
         with self._await_end(run_id) as ended:
             try:
@@ -111,15 +114,13 @@ class QueueRunner:
             except RunExistsError:
                 info = await asyncio.to_thread(self._look_up, run_id)
                 if not await self._waits(agent, info, given):
-                    return await resume_run(agent, run_id, given)
+                    return await ensure_run(agent, run_id, task, given, options, IfExists(is_likely=True))
                 before = Usage(info.input_tokens, info.output_tokens), info.cost_usd
             self._start()
             await ended
-        run = await asyncio.to_thread(Run.load, run_id, self._journal)
+        run = await ensure_run(agent, run_id, task, given, options, _AFTER_WORK)
         self.on_used(*used_since(before, run))
-        if not isinstance(task, str) and _lacks_grade(run):
-            return await resume_run(agent, run_id, given)
-        return Run(run_id, run.state, self._journal, agent.answer)
+        return run
 
     def session(self, agent: Agent[Any], run_id: str, /, **options: Unpack[SessionOptions]) -> Turns:
         """See `Runner.session`."""
@@ -157,13 +158,7 @@ class QueueRunner:
             return True
         if info.stop_reason != StopReason.ERROR:
             return False
-        state, writer = await reopen(agent, info.run_id, trust=False)
-        try:
-            driver = await go_on(agent, state, writer, given)
-            await driver.leave()
-        except BaseException:
-            await see_through(writer.release)
-            raise
+        await hand_over(agent, info.run_id, given)
         return True
 
     def status(self) -> RunnerStatus:
@@ -261,9 +256,3 @@ class QueueRunner:
 
 async def _wait_for(tasks: list[asyncio.Task[None]]) -> None:
     await asyncio.wait(tasks)
-
-
-def _lacks_grade(run: Run[Any]) -> bool:
-    """Return whether the worker of a task's run died before it graded the run."""
-    is_over = run.status is Status.FINISHED and run.stop_reason is not StopReason.ERROR
-    return is_over and not run.state.turn.rewards and run.fault not in (Fault.INFRASTRUCTURE, Fault.USER)

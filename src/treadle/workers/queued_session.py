@@ -6,19 +6,16 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, cast
 
 from treadle.agent.agent import Agent
-from treadle.agent.once import given_for
 from treadle.agent.session import Session
 from treadle.core.errors import RunExistsError
 from treadle.core.events.narrowing import Event
-from treadle.core.types import Message, Role, StopReason, Usage
+from treadle.core.types import StopReason, Usage
 from treadle.journal.protocol import QUEUE
-from treadle.loop.wayout import see_through
 from treadle.runs.agent_parts import refuse_missing
 from treadle.runs.begin import Beginning, begin
-from treadle.runs.options import SessionOptions
-from treadle.runs.resume import go_on, reopen
+from treadle.runs.options import Given, SessionOptions
+from treadle.runs.resume import hand_over
 from treadle.runs.run import Run
-from treadle.runs.turns import open_turn
 
 
 def used_since(before: tuple[Usage, float | None], run: Run[Any]) -> tuple[Usage, float | None]:
@@ -52,7 +49,7 @@ class QueuedSession:
         self._queue = queue
         self._ended = ended
         self._on_used = on_used
-        self._given = given_for(agent, {})
+        self._given = Given(agent.answer, agent.deps)
         self._task = options.get("task")
         self._here = contextlib.AsyncExitStack()
         self._local: Session[Any] | None = None
@@ -108,17 +105,8 @@ class QueuedSession:
 
     async def _hand_over(self, text: str | None) -> Run[Any]:
         """Open the next turn, or the one that failed, and leave it to the workers. Return the run at its end."""
-        state, writer = await reopen(self._agent, self._run_id, trust=False)
-        usage, cost_usd = state.usage, state.cost_usd
-        try:
-            driver = await go_on(self._agent, state, writer, self._given, self._task)
-            if text is not None:
-                driver.put(await open_turn(self._agent, driver, Message(Role.USER, text)))
-            await driver.leave()
-        except BaseException:
-            await see_through(writer.release)
-            raise
-        return await self._await(usage, cost_usd)
+        state = await hand_over(self._agent, self._run_id, self._given, self._task, text)
+        return await self._await(state.usage, state.cost_usd)
 
     async def _load(self) -> Run[Any]:
         run = await asyncio.to_thread(Run.load, self._run_id, self._agent.journal)

@@ -2,14 +2,12 @@
 
 from typing import Any, Unpack
 
-from msgspec.structs import replace
-
 from treadle.agent.agent import Agent
-from treadle.agent.once import drive_once, given_for
 from treadle.core.errors import ConfigError
 from treadle.core.registry import Registry
 from treadle.journal.protocol import Journal
-from treadle.runs.options import SessionOptions, StreamOptions
+from treadle.runs.ensure import ensure_run
+from treadle.runs.options import Given, SessionOptions, StreamOptions
 from treadle.runs.run import Run
 from treadle.runs.task import Task
 from treadle.workers.protocol import MakeRunner, Runner, RunnerOptions, RunnerStatus, Turns
@@ -57,9 +55,9 @@ class HereRunner:
         self, agent: Agent[Any], run_id: str, task: str | Task, /, **options: Unpack[StreamOptions]
     ) -> Run[Any]:
         """See `Runner.run`."""
-        given = given_for(agent, options)
         with self._watched.watch() as hold:
-            return await drive_once(agent, run_id, task, replace(given, on_driver=hold), options)
+            given = Given(agent.answer, options.get("deps", agent.deps), on_driver=hold)
+            return await ensure_run(agent, run_id, task, given, options)
 
     def session(self, agent: Agent[Any], run_id: str, /, **options: Unpack[SessionOptions]) -> Turns:
         """See `Runner.session`."""

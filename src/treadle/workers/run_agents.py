@@ -16,10 +16,10 @@ from treadle.core.spec import AgentSpec, PartSpec
 from treadle.core.state import State
 from treadle.journal.protocol import Journal
 from treadle.loop.hooks import Hook, Hooks
+from treadle.models.config.presets import is_oracle
+from treadle.models.config.recipe import make_model
 from treadle.models.protocol import Model
-from treadle.runs.agent_parts import make_model
 from treadle.runs.resume import load_task_of
-from treadle.testbed import named_oracle
 
 _MAX_AGENTS = 64
 _MAX_MODELS = 256
@@ -92,14 +92,9 @@ class RunAgents:
 
 def _make_oracle(part: PartSpec, state: State) -> Model | None:
     """Return the oracle of the run's task, if that is the run's model. Blocks. Raises: `ConfigError`."""
-    settings = part.settings or {}
-    if part.name.partition(":")[0] != "oracle" or "base_url" in settings:
+    if not is_oracle(part.name, part.settings or {}):
         return None
-    task = load_task_of(state.started)
-    if task is None:
-        raise ConfigError(f"the model {part.name!r} solves the tasks of a task set, and the run has none")
-    seed = settings.get("seed")
-    return named_oracle(part.name, task, seed=seed if isinstance(seed, int) else 0)
+    return make_model(part, task=load_task_of(state.started))
 
 
 def _require_key(part: PartSpec) -> None:

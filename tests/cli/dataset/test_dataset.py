@@ -9,10 +9,10 @@ import pytest
 from tests.cli.command import Cli
 from tests.datagen.dataset import made
 
-from treadle.datagen.config.model import Config
+from treadle.datagen.config.generation_config import GenerationConfig
+from treadle.datagen.dataset.dataset_folder import DatasetFolder
 from treadle.datagen.dataset.entries import read_entries
-from treadle.datagen.dataset.folder import Folder
-from treadle.datagen.generate import generate
+from treadle.datagen.generation import generate
 
 BASE = {"models": {"default": "mock:teacher"}, "seed": 5}
 AGENTS = {
@@ -26,7 +26,7 @@ AGENTS = {
 
 
 def generated(path: Path, raw: dict[str, object]) -> Path:
-    asyncio.run(generate(Config.model_validate(raw), Folder(path)))
+    asyncio.run(generate(GenerationConfig.model_validate(raw), DatasetFolder(path)))
     return path
 
 
@@ -74,8 +74,8 @@ def test_every_form_of_conversation_is_confirmed(
     assert found.code == 0, found
     assert len(found.lines) == 4
     # The rows are compared with their runs, whatever they are shown with.
-    rows = Folder(path).rows.read_text("utf-8").replace('"content":"', '"content":"Not ', 1)
-    Folder(path).rows.write_text(rows, "utf-8")
+    rows = DatasetFolder(path).rows.read_text("utf-8").replace('"content":"', '"content":"Not ', 1)
+    DatasetFolder(path).rows.write_text(rows, "utf-8")
     assert cli("dataset", "verify", str(path)).code == 1
 
 
@@ -103,13 +103,13 @@ def test_datasets_finds_the_splits_through_the_card(tmp_path: Path, parquet: boo
 def test_verify_names_the_row_and_what_differs(agents: Path, cli: Cli) -> None:
     path = cli.folder / "damaged"
     copytree(agents, path)
-    lines = Folder(path).rows.read_bytes().splitlines(keepends=True)
+    lines = DatasetFolder(path).rows.read_bytes().splitlines(keepends=True)
     number = next(index for index, line in enumerate(lines) if b'"role":"tool","content":"' in line)
     row_id = json.loads(lines[number])["lineage"]["sample"]["sample_id"]
     lines[number] = lines[number].replace(
         b'"role":"tool","content":"', b'"role":"tool","content":"made up ', 1
     )
-    Folder(path).rows.write_bytes(b"".join([*lines[:number], lines[number], *lines[number + 2 :]]))
+    DatasetFolder(path).rows.write_bytes(b"".join([*lines[:number], lines[number], *lines[number + 2 :]]))
     done = cli("dataset", "verify", str(path))
     assert done.code == 1
     assert f"row {row_id} (run {row_id}-1): 1 problem" in done.err

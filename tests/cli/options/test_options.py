@@ -10,13 +10,11 @@ from msgspec import Struct
 from tests.cli.command import Cli
 from tests.cli.scripted import Script, say
 
-from treadle.cli.approve import approve
-from treadle.cli.chat.command import chat
-from treadle.cli.fork import fork
-from treadle.cli.options.agent import POLICY, SETTINGS, AgentOptions, PolicyOptions
-from treadle.cli.options.signature import FieldOptions, Row, as_command, parameters_of
-from treadle.cli.resume import resume
-from treadle.cli.run import run
+from treadle.cli.chat.conversation import chat
+from treadle.cli.commands.replies import approve
+from treadle.cli.commands.run import fork, resume, run
+from treadle.cli.options.agent_options import POLICY, SETTINGS, AgentOptions, PolicyOptions
+from treadle.cli.options.option_groups import FieldOptions, OptionHelp, as_command, parameters_of
 from treadle.core.errors import ConfigError
 from treadle.core.policy import Approval, InDoubt, Policy, ToolLimits
 from treadle.core.types import Settings
@@ -57,7 +55,7 @@ class _Limits(Struct):
 
 
 def test_a_new_field_is_a_new_option_without_a_line() -> None:
-    options = FieldOptions(_Limits, {"words": Row("Said aloud.")}, "Panel")
+    options = FieldOptions(_Limits, {"words": OptionHelp("Said aloud.")}, "Panel")
     assert flags(options.parameters()) == ["--max-wait", "--is-loud/--no-is-loud", "--words", "--table"]
     infos = [get_args(parameter.annotation)[1] for parameter in options.parameters()]
     assert [info.metavar for info in infos] == ["SECONDS", None, "TEXT", "JSON"]

@@ -15,7 +15,7 @@ from tests.cli.scripted import Script, say
 
 from treadle import open_journal
 from treadle.core.events import InferenceCompleted
-from treadle.datagen.topics.store import load_topics
+from treadle.datagen.topics.topic_files import load_topics
 from treadle.testbed.request_facts import read_facts
 
 IS_FULL = bool(os.environ.get("TREADLE_FULL"))

@@ -10,12 +10,12 @@ from tests.loop.workbench import make_call
 from treadle.core.errors import ConfigError
 from treadle.core.types import Role
 from treadle.datagen.config.estimate import wanted_rows
-from treadle.datagen.config.load import Loaded, check_plan, load_config
-from treadle.datagen.config.models import make_models
+from treadle.datagen.config.loading import Loaded, check_plan, load_config
+from treadle.datagen.config.roles import make_models
 from treadle.datagen.conversations.make import make_sample
 from treadle.datagen.conversations.studio import Studio
 from treadle.datagen.scenarios.environment import open_environments
-from treadle.datagen.scenarios.types import Difficulty, Kind, Persona, SampleSpec
+from treadle.datagen.scenarios.scenario import Difficulty, Kind, Persona, SampleSpec
 from treadle.journal.memory import MemoryJournal
 from treadle.models import call
 from treadle.models.config.tables import ModelTable

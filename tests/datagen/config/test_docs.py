@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from treadle.datagen.config.load import load_config
+from treadle.datagen.config.loading import load_config
 
 PAGE = Path(__file__).parents[3] / "docs" / "generate-config.md"
 EXAMPLES = re.findall(r"```yaml\n(.*?)```", PAGE.read_text(), re.DOTALL)

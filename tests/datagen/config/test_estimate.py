@@ -17,18 +17,18 @@ from treadle.datagen.config.estimate import (
     measure_folder,
     wanted_rows,
 )
-from treadle.datagen.config.model import Config
-from treadle.datagen.config.models import try_models
-from treadle.datagen.dataset.folder import Folder
+from treadle.datagen.config.generation_config import GenerationConfig
+from treadle.datagen.config.roles import try_models
+from treadle.datagen.dataset.dataset_folder import DatasetFolder
 from treadle.journal.memory import MemoryJournal
 from treadle.journal.registry import open_journal
 
 PRICE = {"input_usd_per_million": 1.0, "output_usd_per_million": 10.0}
 
 
-def make(**sections: Any) -> Config:
+def make(**sections: Any) -> GenerationConfig:
     value = {"models": {"default": "mock:teacher"}, "topics": {"prompt": "a"}, "tools": {"use": ["files"]}}
-    return Config.model_validate(value | sections)
+    return GenerationConfig.model_validate(value | sections)
 
 
 def role_of(plan: Estimate, name: str) -> RoleEstimate:
@@ -94,7 +94,7 @@ def test_costs_come_from_prices_and_are_unknown_without_one() -> None:
 
 
 async def test_measured_runs_take_the_place_of_assumptions(tmp_path: Path) -> None:
-    folder = Folder(tmp_path)
+    folder = DatasetFolder(tmp_path)
     assert measure_folder(folder) == (None, 0)
     folder.rows.write_text("{}\n" * 50)
     folder.rejected.write_text("{}\n" * 10)

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from treadle.core.errors import ConfigError
+from treadle.datagen.config.config_schema import KEYS
 from treadle.datagen.config.fingerprint import explain_changes, find_changes, fingerprint
-from treadle.datagen.config.model import Config
-from treadle.datagen.config.schema import KEYS
+from treadle.datagen.config.generation_config import GenerationConfig
 
 BASE: dict[str, Any] = {
     "models": {"default": "mock:teacher"},
@@ -23,11 +23,11 @@ def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
-def make(**changes: Any) -> Config:
+def make(**changes: Any) -> GenerationConfig:
     value = dict(BASE)
     for section, keys in changes.items():
         value[section] = {**value.get(section, {}), **keys} if isinstance(keys, dict) else keys
-    return Config.model_validate(value)
+    return GenerationConfig.model_validate(value)
 
 
 def changed(**changes: Any) -> list[str]:
@@ -82,7 +82,7 @@ def test_files_count_by_their_content(tmp_path: Path) -> None:
         (tmp_path / name / "data" / "a.txt").write_text("a")
         (tmp_path / name / "tools.py").write_text("x = 1")
 
-    def made(name: str) -> Config:
+    def made(name: str) -> GenerationConfig:
         folder = tmp_path / name
         return make(
             tools={"use": ["files", {"name": f"{folder}/tools.py:x"}], "files": str(folder / "data")},

@@ -7,7 +7,7 @@ import pytest
 
 from treadle.core.errors import ConfigError
 from treadle.core.overrides import read_change
-from treadle.datagen.config.load import load_config
+from treadle.datagen.config.loading import load_config
 from treadle.models.config.tables import ModelTable
 
 GOOD = """

@@ -7,9 +7,9 @@ import pytest
 
 from treadle.core.log import Log
 from treadle.core.types import Message, Request, Role, Usage
-from treadle.datagen.config.model import Config
-from treadle.datagen.config.models import make_models, used_roles
-from treadle.models.config.file import model_from_part
+from treadle.datagen.config.generation_config import GenerationConfig
+from treadle.datagen.config.roles import make_models, used_roles
+from treadle.models.config.recipe import make_model
 from treadle.models.protocol import Model, Watch, estimate_cost_usd, part_of
 from treadle.models.wrappers.limit import LimitModel
 from treadle.testbed.server import serve
@@ -35,8 +35,8 @@ def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
 
 
-def make(models: dict[str, Any], **sections: Any) -> Config:
-    return Config.model_validate({"topics": {"prompt": "a"}, "models": models, **sections})
+def make(models: dict[str, Any], **sections: Any) -> GenerationConfig:
+    return GenerationConfig.model_validate({"topics": {"prompt": "a"}, "models": models, **sections})
 
 
 def limiter_of(model: Model) -> object:
@@ -88,7 +88,7 @@ def test_a_model_with_settings_can_be_built_again_from_its_part(
         "temperature": 0.5,
         "seed": 7,
     }
-    assert part_of(model_from_part(part)) == part
+    assert part_of(make_model(part)) == part
 
 
 def test_models_of_one_server_share_a_limiter() -> None:

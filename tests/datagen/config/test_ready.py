@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from treadle.core.errors import ConfigError
-from treadle.datagen.config.load import check_plan, load_config
-from treadle.datagen.config.model import Config
+from treadle.datagen.config.generation_config import GenerationConfig
+from treadle.datagen.config.loading import check_plan, load_config
 
 TASKS = {"prompt": "Files"}
 PRICE = {"input_usd_per_million": 1.0, "output_usd_per_million": 2.0}
@@ -23,9 +23,9 @@ def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name)
 
 
-def make(**sections: Any) -> Config:
+def make(**sections: Any) -> GenerationConfig:
     value = {"models": {"default": "mock:teacher"}, "topics": TASKS, "tools": {"use": ["files"]}}
-    return Config.model_validate(value | sections)
+    return GenerationConfig.model_validate(value | sections)
 
 
 def obstacles_to(leaves: int | None = None, **sections: Any) -> str:

@@ -7,12 +7,11 @@ import jsonschema_rs
 import pytest
 import yaml
 
-from treadle.datagen.config.load import check_plan, load_config
-from treadle.datagen.config.model import Config
-from treadle.datagen.config.schema import KEYS, schema
-from treadle.datagen.config.starter import dump, starter
+from treadle.datagen.config.config_schema import KEYS, dump, schema, starter
+from treadle.datagen.config.generation_config import GenerationConfig
+from treadle.datagen.config.loading import check_plan, load_config
 from treadle.datagen.quality.duplicates import DuplicateSettings
-from treadle.datagen.scenarios.types import Kind
+from treadle.datagen.scenarios.scenario import Kind
 from treadle.export.exporter import FORMATS
 
 
@@ -106,4 +105,4 @@ def test_the_file_of_a_configuration_makes_the_same_one(tmp_path: Path) -> None:
     copy = tmp_path / "below" / "b.yaml"
     copy.write_text(dump(config))
     assert load_config(copy).config == config
-    assert isinstance(config, Config)
+    assert isinstance(config, GenerationConfig)

@@ -4,15 +4,15 @@ import json
 from pathlib import Path
 
 from treadle.datagen.config.fingerprint import explain_changes, find_changes, fingerprint
-from treadle.datagen.config.model import Config
-from treadle.datagen.dataset.settings import read_config, write_config
+from treadle.datagen.config.generation_config import GenerationConfig
+from treadle.datagen.config.loading import read_config, write_config
 
 SECRET = "planted-0123456789"
 PLACE = "Bearer ${TOKEN}"
 
 
-def make(secret: str) -> Config:
-    return Config.model_validate(
+def make(secret: str) -> GenerationConfig:
+    return GenerationConfig.model_validate(
         {
             "topics": {"prompt": "x"},
             "models": {

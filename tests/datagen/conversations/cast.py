@@ -6,11 +6,10 @@ from typing import Any
 
 from treadle import ScriptedModel
 from treadle.core.types import Json, Message, Request, Role
-from treadle.datagen.config.model import Config
-from treadle.datagen.conversations.studio import Studio
-from treadle.datagen.conversations.watch import OnStep
+from treadle.datagen.config.generation_config import GenerationConfig
+from treadle.datagen.conversations.studio import OnStep, Studio
 from treadle.datagen.scenarios.environment import open_environments
-from treadle.datagen.scenarios.types import Difficulty, Kind, Persona, SampleSpec
+from treadle.datagen.scenarios.scenario import Difficulty, Kind, Persona, SampleSpec
 from treadle.journal.memory import MemoryJournal
 from treadle.journal.protocol import Journal
 from treadle.models.protocol import Model
@@ -98,7 +97,7 @@ def make_studio(
     on_step: OnStep | None = None,
 ) -> Studio:
     """Return a studio in which `cast` plays the roles that `models` does not have."""
-    made = Config.model_validate({"topics": {"prompt": "Files"}, **config})
+    made = GenerationConfig.model_validate({"topics": {"prompt": "Files"}, **config})
     cast = cast or Cast()
     given = {"default": cast.model, **(models or {})}
     environments = open_environments(made.tools, made.seed)

@@ -8,13 +8,13 @@ from tests.datagen.conversations.test_resume import RecordingJournal, keep
 from treadle import tool
 from treadle.core import events as e
 from treadle.core.types import Effect, Request, Role
-from treadle.datagen.config.model import Config
+from treadle.datagen.config.generation_config import GenerationConfig
 from treadle.datagen.conversations.make import make_sample
 from treadle.datagen.conversations.studio import Studio
 from treadle.datagen.quality.pipeline import Pipeline, is_good
 from treadle.datagen.quality.protocol import Candidate
 from treadle.datagen.scenarios.environment import Environments
-from treadle.datagen.scenarios.types import Environment
+from treadle.datagen.scenarios.scenario import Environment
 from treadle.journal.protocol import Journal
 from treadle.models.scripted import call
 
@@ -35,7 +35,7 @@ async def test_a_call_whose_outcome_was_lost_is_not_made_again_and_gives_no_row(
             return "I have ordered the flour."
         return think("I order it.", call("order", {"item": "flour"}))
 
-    config = Config.model_validate({"topics": {"prompt": "orders"}})
+    config = GenerationConfig.model_validate({"topics": {"prompt": "orders"}})
 
     def studio(journal: Journal) -> Studio:
         cast = Cast(agent, [{**SCENARIO, "message": "Please order the flour today."}])

@@ -8,15 +8,15 @@ from pathlib import Path
 from tests.datagen.conversations.cast import SCENARIO, Cast, facts_of, spec, texts, think
 
 from treadle.core.types import Request, Role
-from treadle.datagen.config.model import Config
+from treadle.datagen.config.generation_config import GenerationConfig
 from treadle.datagen.conversations.make import make_sample
 from treadle.datagen.conversations.studio import Studio
 from treadle.datagen.scenarios.environment import Environments
-from treadle.datagen.scenarios.types import Environment, Kind
+from treadle.datagen.scenarios.scenario import Environment, Kind
 from treadle.journal.memory import MemoryJournal
 from treadle.models.scripted import call
 from treadle.tools.mcp import MCPServer
-from treadle.trajectory.verify import verify_run
+from treadle.trajectory.verification import verify_run
 
 OLD = "2020-01-02T03:04:05Z"
 
@@ -39,7 +39,7 @@ async def test_the_calls_of_a_sample_reach_a_real_server(tmp_path: Path) -> None
 
     cast = Cast(agent, [{**SCENARIO, "message": "What was committed last, and is the tree clean?"}])
     server = MCPServer(sys.executable, args=["-m", "mcp_server_git", "--repository", str(tmp_path)])
-    config = Config.model_validate({"topics": {"prompt": "git"}})
+    config = GenerationConfig.model_validate({"topics": {"prompt": "git"}})
     studio = Studio(config, {"default": cast.model}, MemoryJournal(), Environments(Environment(), (server,)))
     made = [await make_sample(studio, spec(kind=Kind.PARALLEL, number=number)) for number in (1, 2)]
     facts = facts_of(cast.asked["scenario"][0])

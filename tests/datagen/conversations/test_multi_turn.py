@@ -18,8 +18,8 @@ from treadle.core.errors import ServerError
 from treadle.core.state import fold
 from treadle.core.types import Request, Role
 from treadle.datagen.conversations.make import make_sample
-from treadle.datagen.conversations.user import is_farewell
-from treadle.datagen.scenarios.types import Kind
+from treadle.datagen.conversations.studio import is_farewell
+from treadle.datagen.scenarios.scenario import Kind
 from treadle.models.scripted import call
 
 ASKING = {**SCENARIO, "message": "Read my file.", "withheld": "It is notes.txt."}

@@ -9,7 +9,7 @@ from treadle.core import events as e
 from treadle.core.state import fold
 from treadle.core.types import Role
 from treadle.datagen.conversations.make import make_sample
-from treadle.datagen.scenarios.types import Kind
+from treadle.datagen.scenarios.scenario import Kind
 from treadle.journal.memory import MemoryJournal
 
 SCENARIOS = [{**SCENARIO, "message": "Read {{file}}."}, SCENARIO]

@@ -6,20 +6,20 @@ import pytest
 
 from treadle import model
 from treadle.core.transcript import check_transcript
-from treadle.datagen.config.model import Config
+from treadle.datagen.config.generation_config import GenerationConfig
 from treadle.datagen.conversations.make import make_sample
 from treadle.datagen.conversations.studio import Studio
+from treadle.datagen.scenarios.cast import draw_persona
 from treadle.datagen.scenarios.environment import open_environments
 from treadle.datagen.scenarios.kinds import WEIGHTS, plan_difficulty, plan_kind
-from treadle.datagen.scenarios.personas import draw_persona
-from treadle.datagen.scenarios.types import SampleSpec
+from treadle.datagen.scenarios.scenario import SampleSpec
 from treadle.journal.memory import MemoryJournal
 from treadle.models.wire.price import Price
 from treadle.testbed.server import ServerSettings, serve
-from treadle.trajectory.verify import verify_run
+from treadle.trajectory.verification import verify_run
 
 
-def plan(config: Config, number: int, turns: int) -> SampleSpec:
+def plan(config: GenerationConfig, number: int, turns: int) -> SampleSpec:
     return SampleSpec(
         number=number,
         topic_id="t",
@@ -35,7 +35,7 @@ def plan(config: Config, number: int, turns: int) -> SampleSpec:
 @pytest.mark.parametrize("turns", [1, 4])
 async def test_samples_of_all_kinds_over_http(turns: int) -> None:
     """Each row shows the kind that was planned, and its calls give the same results again."""
-    config = Config.model_validate(
+    config = GenerationConfig.model_validate(
         {
             "topics": {"prompt": "Office work"},
             "tools": {"use": ["files"], "files": "tasks:files", "max_steps": 20},

@@ -20,11 +20,11 @@ from treadle import ScriptedModel, ToolContext, tool
 from treadle.core.errors import ServerError
 from treadle.core.transcript import check_transcript
 from treadle.core.types import Request, Role
-from treadle.datagen.config.model import Config
+from treadle.datagen.config.generation_config import GenerationConfig
 from treadle.datagen.conversations.make import make_sample
 from treadle.datagen.conversations.studio import Studio
 from treadle.datagen.scenarios.environment import Environments
-from treadle.datagen.scenarios.types import Environment, Kind
+from treadle.datagen.scenarios.scenario import Environment, Kind
 from treadle.journal.memory import MemoryJournal
 from treadle.models.scripted import call
 
@@ -32,7 +32,7 @@ from treadle.models.scripted import call
 def studio_with(tools, agent, **config) -> tuple[Studio, Cast]:
     """Return a studio whose agent has these functions as tools, and no files."""
     cast = Cast(agent)
-    made = Config.model_validate({"topics": {"prompt": "Files"}, **config})
+    made = GenerationConfig.model_validate({"topics": {"prompt": "Files"}, **config})
     environments = Environments(Environment(), tuple(tools))
     return Studio(made, {"default": cast.model}, MemoryJournal(), environments), cast
 

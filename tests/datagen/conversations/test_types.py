@@ -8,7 +8,7 @@ from tests.datagen.conversations.cast import NOTES, SCENARIO, Cast, facts_of, ma
 from treadle import ScriptedModel
 from treadle.core.types import OutputMode, Request, Role
 from treadle.datagen.conversations.make import make_sample
-from treadle.datagen.conversations.project import find_missing_thought
+from treadle.datagen.conversations.projection import find_missing_thought
 from treadle.models import FormatModel
 from treadle.models.scripted import call
 

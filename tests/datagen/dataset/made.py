@@ -9,15 +9,17 @@ from msgspec.structs import replace
 
 from treadle import Agent, load_task, open_journal
 from treadle.core.types import Effect, Message, Role, ToolCall, ToolSpec
-from treadle.datagen.config.model import Config
-from treadle.datagen.dataset.folder import Folder
+from treadle.datagen.config.generation_config import GenerationConfig
+from treadle.datagen.dataset.dataset_folder import DatasetFolder
 from treadle.datagen.quality.protocol import FilterVerdict
-from treadle.datagen.topics.graph import topic_id
+from treadle.datagen.topics.topic_graph import topic_id
 from treadle.export import FORMATS
 from treadle.export.rows import Lineage, Row, SampleInfo, load_row
 from treadle.testbed import oracle_for
 
-CONFIG = Config.model_validate({"name": "shop", "topics": {"prompt": "Shop"}, "tools": {"use": ["files"]}})
+CONFIG = GenerationConfig.model_validate(
+    {"name": "shop", "topics": {"prompt": "Shop"}, "tools": {"use": ["files"]}}
+)
 FAMILIES = ("csv_sum", "todo_count", "stock_update", "json_merge", "log_errors", "ledger_diff")
 TOOL = ToolSpec(
     "read_file", "Read a file.", {"type": "object", "properties": {"path": {"type": "string"}}}, Effect.PURE
@@ -91,7 +93,7 @@ def write_rows(path: Path, rows: Iterable[Row]) -> Path:
 def plain_folder(path: Path, count: int, *, leaves: int = 4, rejected: int = 2) -> Path:
     """Write a dataset whose rows have no runs, and return its folder."""
     path.mkdir(parents=True, exist_ok=True)
-    folder = Folder(path)
+    folder = DatasetFolder(path)
     write_rows(folder.rows, (plain_row(number, leaves=leaves) for number in range(1, count + 1)))
     verdict = FilterVerdict("grounding", False, "the answer names 4 EUR, which no result has")
     with folder.rejected.open("wb") as file:
@@ -104,7 +106,7 @@ def plain_folder(path: Path, count: int, *, leaves: int = 4, rejected: int = 2) 
 async def real_folder(path: Path, count: int = 6) -> Path:
     """Write a dataset whose rows are runs of the oracle in its journal, and return its folder."""
     path.mkdir(parents=True, exist_ok=True)
-    folder = Folder(path)
+    folder = DatasetFolder(path)
     random.seed(0)
     with open_journal(folder.journal) as journal, folder.rows.open("wb") as file:
         for number in range(1, count + 1):

@@ -7,21 +7,20 @@ from typing import Any
 import yaml
 from tests.datagen.dataset import made
 
-from treadle.datagen.config.model import Config
-from treadle.datagen.dataset.card import write_card
-from treadle.datagen.dataset.folder import Folder
-from treadle.datagen.dataset.licenses import hub_license, kaggle_license
+from treadle.datagen.config.generation_config import GenerationConfig
+from treadle.datagen.dataset.card import hub_license, kaggle_license, write_card
+from treadle.datagen.dataset.dataset_folder import DatasetFolder
 from treadle.datagen.dataset.splits import write_splits
 from treadle.datagen.quality.protocol import FilterVerdict
 
 SECRET = "sk-0123456789abcdef"
 
 
-def configured(**sections: Any) -> Config:
-    return Config.model_validate({**made.CONFIG.model_dump(exclude_unset=True), **sections})
+def configured(**sections: Any) -> GenerationConfig:
+    return GenerationConfig.model_validate({**made.CONFIG.model_dump(exclude_unset=True), **sections})
 
 
-def write(folder: Path, config: Config) -> tuple[dict[str, Any], str]:
+def write(folder: Path, config: GenerationConfig) -> tuple[dict[str, Any], str]:
     """Write splits and card, and return the card's metadata and its text."""
     write_splits(folder, config)
     found = re.fullmatch(r"---\n(.*?)\n---\n(.*)", write_card(folder, config).read_text("utf-8"), re.DOTALL)
@@ -52,7 +51,7 @@ def test_the_metadata_leads_to_the_files_of_the_splits(tmp_path: Path) -> None:
 
 def test_the_numbers_and_the_author_are_told(tmp_path: Path) -> None:
     folder = made.plain_folder(tmp_path / "d", 20, rejected=3)
-    with Folder(folder).rejected.open("ab") as file:
+    with DatasetFolder(folder).rejected.open("ab") as file:
         file.write(made.encode(made.plain_row(90), FilterVerdict("near_duplicates", False, "like s000001")))
     _, text = write(folder, configured())
     assert "All rows were written by Treadle's built-in teacher, and not by a language model" in text
@@ -70,7 +69,7 @@ def test_simulated_results_are_told(tmp_path: Path) -> None:
     folder = made.plain_folder(tmp_path / "d", 2)
     rows = [made.plain_row(number) for number in (1, 2)]
     rows[0] = replace(rows[0], lineage=replace(rows[0].lineage, simulated=("c1",)))
-    made.write_rows(Folder(folder).rows, rows)
+    made.write_rows(DatasetFolder(folder).rows, rows)
     _, text = write(folder, configured())
     assert "The results of 1 of the 2 tool calls, in 1 rows, were simulated" in text
     assert "is real" not in text
@@ -79,7 +78,7 @@ def test_simulated_results_are_told(tmp_path: Path) -> None:
 def test_nothing_secret_and_no_path_of_the_machine_is_in_the_card(tmp_path: Path) -> None:
     folder = made.plain_folder(tmp_path / "d", 5)
     row = made.plain_row(1, environment=str(tmp_path / "private" / "shop"))
-    made.write_rows(Folder(folder).rows, [row])
+    made.write_rows(DatasetFolder(folder).rows, [row])
     model = {
         "model": "openai:gpt-5",
         "base_url": f"https://user:{SECRET}@models.internal/v1",
@@ -100,7 +99,7 @@ def test_texts_of_the_dataset_cannot_change_the_metadata_or_the_tables(tmp_path:
     folder = made.plain_folder(tmp_path / "d", 1)
     evil = "x\n---\nlicense: mit\n---\n| a | b |\n<script>"
     config = configured(name=evil, topics={"prompt": evil}, publish={"license": evil})
-    made.write_rows(Folder(folder).rows, [made.plain_row(1, models={"agent": evil})])
+    made.write_rows(DatasetFolder(folder).rows, [made.plain_row(1, models={"agent": evil})])
     meta, text = write(folder, config)
     assert meta["license"] == "other"
     assert meta["license_name"] == evil
@@ -113,7 +112,7 @@ def test_a_text_with_a_backtick_brings_no_link_and_no_picture(tmp_path: Path) ->
     """A dataset from elsewhere could put a picture that reports its readers into the card."""
     folder = made.plain_folder(tmp_path / "d", 1)
     evil = "a ` ![x](http://127.0.0.1:9/x)"
-    made.write_rows(Folder(folder).rows, [made.plain_row(1, models={"agent": evil})])
+    made.write_rows(DatasetFolder(folder).rows, [made.plain_row(1, models={"agent": evil})])
     _, text = write(folder, configured())
     assert re.search(r"(?<!\\)\]\(http", text) is None
     assert r"\`" in text

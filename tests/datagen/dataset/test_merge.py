@@ -6,10 +6,10 @@ import pytest
 from tests.datagen.dataset import made
 
 from treadle import ConfigError
+from treadle.datagen.dataset.dataset_stats import collect
 from treadle.datagen.dataset.entries import read_entries
-from treadle.datagen.dataset.merge import merge
+from treadle.datagen.dataset.merging import merge
 from treadle.datagen.dataset.splits import SplitPlan, split_rows
-from treadle.datagen.dataset.stats import collect
 
 
 def test_duplicates_are_counted_and_ids_are_unique(tmp_path: Path) -> None:

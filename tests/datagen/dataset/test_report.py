@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tests.browser.chromium import PROGRAM, Chromium
 from tests.datagen.dataset import made
 
-from treadle.datagen.dataset.folder import Folder
+from treadle.datagen.dataset.dataset_folder import DatasetFolder
 from treadle.datagen.dataset.report.topic_map import MAX_CELLS, draw_map
 from treadle.datagen.dataset.report.treemap import Box, lay_out
 from treadle.datagen.dataset.report.write import write_report
@@ -40,9 +40,9 @@ def evil_folder(path: Path) -> Path:
         )
         for number in range(31, 41)
     ]
-    with Folder(path).rows.open("ab") as file:
+    with DatasetFolder(path).rows.open("ab") as file:
         file.writelines(map(made.encode, rows))
-    with Ledger(Folder(path).ledger) as ledger:
+    with Ledger(DatasetFolder(path).ledger) as ledger:
         for number in range(1, 41):
             ledger.plan(Item(number, "single", "t", {}))
             ledger.count(number, 1, lambda _: Outcome(status=Status.KEPT, input_tokens=9, cost_usd=0.1))

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from treadle.core.types import Json
-from treadle.datagen.config.model import Config
-from treadle.datagen.dataset.settings import read_config, write_config
+from treadle.datagen.config.generation_config import GenerationConfig
+from treadle.datagen.config.loading import read_config, write_config
 
 
 @pytest.mark.parametrize(
@@ -21,7 +21,7 @@ def test_what_is_written_can_be_read(given: Json, tmp_path: Path) -> None:
     (tmp_path / "topics.json").write_text("{}")
     if "load" in given["topics"]:
         given = {**given, "topics": {"load": str(tmp_path / "topics.json")}}
-    config = Config.model_validate(given)
+    config = GenerationConfig.model_validate(given)
     write_config(tmp_path, config)
     found = read_config(tmp_path)
     assert found is not None

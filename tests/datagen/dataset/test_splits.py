@@ -11,21 +11,28 @@ from msgspec.structs import replace
 from tests.datagen.dataset import made
 
 from treadle import ConfigError
-from treadle.datagen.dataset.folder import Folder
-from treadle.datagen.dataset.shares import Unions, apportion, assign
-from treadle.datagen.dataset.splits import SplitPlan, Splits, split_rows, write_splits
-from treadle.datagen.topics.graph import Topic, TopicGraph, topic_id
-from treadle.datagen.topics.store import save_topics
+from treadle.datagen.dataset.dataset_folder import DatasetFolder
+from treadle.datagen.dataset.splits import (
+    SplitPlan,
+    Splits,
+    Unions,
+    apportion,
+    assign,
+    split_rows,
+    write_splits,
+)
+from treadle.datagen.topics.topic_files import save_topics
+from treadle.datagen.topics.topic_graph import Topic, TopicGraph, topic_id
 from treadle.export import FORMATS, Row, read_rows
-from treadle.export.exporter import Column
-from treadle.export.files import read_objects
+from treadle.export.exporter import ColumnType
+from treadle.export.row_files import read_objects
 
 SHARES = {"train": 0.8, "test": 0.2}
 PLAN = SplitPlan(shares=SHARES)
 
 
 def topics_in(out: Path, name: str) -> Counter[str]:
-    with Folder(out).split(name, "trl").open("rb") as file:
+    with DatasetFolder(out).split(name, "trl").open("rb") as file:
         samples = [row.lineage.sample for row in read_rows(file, "trl")]
     return Counter(sample.topic_id for sample in samples if sample is not None)
 
@@ -131,7 +138,7 @@ def test_cross_links_of_the_topics_count_too(tmp_path: Path) -> None:
         topics[key].children = [ids[other] for other in paths if other[:-1] == path]
     topics[ids[leaves[0]]].parents.append(ids[leaves[3]])
     graph = TopicGraph(root_id=ids["Shop",], topics=topics)
-    save_topics(graph, Folder(source).topics)
+    save_topics(graph, DatasetFolder(source).topics)
     assert split_rows(source, tmp_path / "out", PLAN).largest_group == 20
 
 
@@ -174,7 +181,7 @@ class Bad:
     has_reasoning = False
     has_own_files = False
     losses = ()
-    columns: ClassVar = {"messages": Column.INTEGER}
+    columns: ClassVar = {"messages": ColumnType.INTEGER}
     aliases = frozenset[str]()
 
     def write(self, row: Row, *, with_reasoning: bool) -> dict[str, str]:

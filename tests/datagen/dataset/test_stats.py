@@ -2,8 +2,8 @@
 
 from tests.datagen.dataset.made import plain_row
 
+from treadle.datagen.dataset.dataset_stats import Stats
 from treadle.datagen.dataset.entries import Entry
-from treadle.datagen.dataset.stats import Stats
 from treadle.datagen.quality.protocol import FilterVerdict
 
 

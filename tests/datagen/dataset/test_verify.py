@@ -13,9 +13,9 @@ from tests.datagen.dataset import made
 
 from treadle import JournalError, open_journal
 from treadle.core.types import Message, Role
+from treadle.datagen.dataset.dataset_folder import DatasetFolder
 from treadle.datagen.dataset.entries import read_entries
-from treadle.datagen.dataset.folder import Folder
-from treadle.datagen.dataset.verify import Checked, check_ledger, verify_rows
+from treadle.datagen.dataset.verification import Checked, check_ledger, verify_rows
 from treadle.export.rows import Row
 from treadle.jobs.ledger import Item, Ledger, Outcome, Status
 
@@ -31,7 +31,7 @@ async def verify(path: Path, journal: Path) -> dict[str, Checked]:
 
 
 async def test_every_row_that_claims_to_be_verified_is_confirmed(whole: Path) -> None:
-    found = await verify(whole, Folder(whole).journal)
+    found = await verify(whole, DatasetFolder(whole).journal)
     assert len(found) == 6
     assert all(
         item.is_claimed and item.is_confirmed and item.matched == item.calls > 0 for item in found.values()
@@ -96,7 +96,7 @@ async def test_a_row_that_is_not_what_its_run_says_is_found(
     """Results at the wrong call, missing results and changed texts cannot be in a dataset unnoticed."""
     rows = [entry.row for entry in read_entries(whole)]
     path = made.write_rows(tmp_path / "rows.jsonl", [damage(rows[0]), *rows[1:2]])
-    found = await verify(path, Folder(whole).journal)
+    found = await verify(path, DatasetFolder(whole).journal)
     assert any(said in problem for problem in found["s000001"].problems), found["s000001"].problems
     assert found["s000002"].is_confirmed
 
@@ -104,7 +104,7 @@ async def test_a_row_that_is_not_what_its_run_says_is_found(
 async def test_a_tool_that_gives_another_result_now_is_found(tmp_path: Path) -> None:
     """The results of a row come from tools that ran: a journal with a result that no tool gives is refused."""
     path = await made.real_folder(tmp_path / "d", 1)
-    with open_journal(Folder(path).journal) as journal:
+    with open_journal(DatasetFolder(path).journal) as journal:
         events = journal.read("s000001-1")
         digests = set(re.findall(rb"[0-9a-f]{64}", b"".join(map(msgspec.json.encode, events))))
         blobs = {}
@@ -157,11 +157,11 @@ async def test_a_simulated_result_is_never_verified(tmp_path: Path) -> None:
 
 def test_rows_and_ledger_are_compared(tmp_path: Path) -> None:
     path = made.plain_folder(tmp_path / "d", 3)
-    with Ledger(Folder(path).ledger) as ledger:
+    with Ledger(DatasetFolder(path).ledger) as ledger:
         for number in (1, 2, 4):
             ledger.plan(Item(number, "single", "t", {}))
             ledger.count(number, 1, lambda _: Outcome(status=Status.KEPT))
     assert list(check_ledger(path)) == ["the rows lack s000004", "the ledger lacks s000003"]
-    with Folder(path).rows.open("ab") as file:
+    with DatasetFolder(path).rows.open("ab") as file:
         file.write(made.encode(made.plain_row(1)))
     assert next(check_ledger(path)) == "the id 's000001' occurs twice"

@@ -10,7 +10,7 @@ from tests.cli.command import Cli
 from tests.datagen.dataset import made
 from tests.datagen.publish.fake import Hub, Kaggle
 
-from treadle.datagen.dataset.folder import Folder
+from treadle.datagen.dataset.dataset_folder import DatasetFolder
 from treadle.datagen.dataset.splits import SplitPlan, split_rows
 
 pytestmark = pytest.mark.skipif(
@@ -87,7 +87,7 @@ def test_without_a_licence_nothing_is_sent_and_none_is_chosen(cli: Cli, hub: Hub
     refused = cli(*HUB)
     assert (refused.code, "only you can choose it" in refused.err) == (2, True), refused
     assert hub.requests == []
-    Folder(cli.folder / "d").card.write_text("---\nlicense: mit\n---\nMy own card.\n")
+    DatasetFolder(cli.folder / "d").card.write_text("---\nlicense: mit\n---\nMy own card.\n")
     done = cli(*HUB, *NAMED, "--keep-card")
     assert done.code == 2, done
     assert "names the licence 'mit'" in done.err

@@ -7,10 +7,10 @@ from msgspec.structs import replace
 
 from treadle import Agent, ScriptedModel, open_journal, task_set
 from treadle.core.types import Message, Role
-from treadle.datagen.config.model import Config, Topics
+from treadle.datagen.config.generation_config import GenerationConfig, Topics
 from treadle.datagen.quality.pipeline import Pipeline
 from treadle.datagen.quality.protocol import Candidate, FilterVerdict
-from treadle.datagen.scenarios.types import Difficulty, Environment, Kind, Persona, SampleSpec, Scenario
+from treadle.datagen.scenarios.scenario import Difficulty, Environment, Kind, Persona, SampleSpec, Scenario
 from treadle.export.rows import Row, SampleInfo, load_row
 from treadle.journal.protocol import Journal
 from treadle.models.scripted import Answer
@@ -19,8 +19,8 @@ from treadle.testbed import oracle_for
 PERSONA = Persona(name="Ana Lima", role="baker", style="brief", expertise="novice")
 
 
-def config(**quality: Any) -> Config:
-    return Config.model_validate({"topics": Topics(prompt="files"), "quality": quality})
+def config(**quality: Any) -> GenerationConfig:
+    return GenerationConfig.model_validate({"topics": Topics(prompt="files"), "quality": quality})
 
 
 def spec(kind: Kind | None = Kind.CHAINED) -> SampleSpec:

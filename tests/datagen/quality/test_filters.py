@@ -8,7 +8,7 @@ from treadle import tool
 from treadle.core.types import Message, Role, ToolSpec
 from treadle.datagen.quality.filters.graded import VerifiedFilter, VerifiedSettings
 from treadle.datagen.quality.protocol import Resources
-from treadle.datagen.scenarios.types import Kind
+from treadle.datagen.scenarios.scenario import Kind
 from treadle.models import call
 from treadle.models.scripted import Answer
 

@@ -9,7 +9,7 @@ from tests.datagen.quality.candidates import config, play, solve, verdict, with_
 
 from treadle import ScriptedModel
 from treadle.core.errors import ConfigError, ServerError
-from treadle.datagen.config.load import load_config
+from treadle.datagen.config.loading import load_config
 from treadle.datagen.quality.pipeline import Pipeline, is_good, mark_row
 from treadle.datagen.quality.protocol import Candidate, Filter, FilterSettings, FilterVerdict
 from treadle.datagen.quality.registry import FILTERS, find_faults

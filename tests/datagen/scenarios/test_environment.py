@@ -8,13 +8,13 @@ from tests.datagen.conversations.cast import NOTES, SCENARIO, Cast, facts_of, ma
 from treadle.core import events as e
 from treadle.core.errors import ConfigError
 from treadle.core.types import Request, Role
-from treadle.datagen.config.model import Tools
+from treadle.datagen.config.generation_config import Tools
 from treadle.datagen.conversations.make import make_sample
 from treadle.datagen.scenarios.environment import MAX_LISTED_FILES, Environments, open_environments
-from treadle.datagen.scenarios.types import Environment, Kind
+from treadle.datagen.scenarios.scenario import Environment, Kind
 from treadle.models.scripted import call
 from treadle.sandbox.in_memory import MemorySandbox, SharedFiles
-from treadle.trajectory.verify import verify_run
+from treadle.trajectory.verification import verify_run
 
 
 @pytest.fixture

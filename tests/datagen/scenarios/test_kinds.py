@@ -16,7 +16,7 @@ from treadle.datagen.scenarios.kinds import (
     plan_kind,
     possible_kinds,
 )
-from treadle.datagen.scenarios.types import Difficulty, Kind
+from treadle.datagen.scenarios.scenario import Difficulty, Kind
 
 
 @given(st.integers(0, 10**6), st.integers(1, 400))

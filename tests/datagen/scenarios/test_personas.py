@@ -2,13 +2,16 @@
 
 from collections import Counter
 
-from treadle.datagen.config.model import Personas
-from treadle.datagen.scenarios.names import FAMILY_NAMES, GIVEN_NAMES
-from treadle.datagen.scenarios.personas import describe_persona, draw_persona
-from treadle.datagen.scenarios.population import EXPERTISE, ROLES, STYLES
-from treadle.datagen.scenarios.types import Persona
+from treadle.datagen.config.generation_config import Personas
+from treadle.datagen.scenarios.cast import (
+    describe_persona,
+    draw_persona,
+    read_population,
+)
+from treadle.datagen.scenarios.scenario import Persona
 
 BUILT_IN = Personas()
+POPULATION = read_population()
 
 
 def test_the_same_seed_gives_the_same_population():
@@ -24,10 +27,10 @@ def test_ten_thousand_personas_do_not_repeat_noticeably():
     assert len({(item.role, item.style, item.expertise) for item in drawn}) > 9_600
     assert Counter(item.name for item in drawn).most_common(1)[0][1] <= 12
     roles = Counter(item.role for item in drawn)
-    assert set(roles) == set(ROLES)
+    assert set(roles) == set(POPULATION.roles)
     assert max(roles.values()) - min(roles.values()) <= 4
-    assert {item.style for item in drawn} == set(STYLES)
-    assert {item.expertise for item in drawn} == set(EXPERTISE)
+    assert {item.style for item in drawn} == set(POPULATION.styles)
+    assert {item.expertise for item in drawn} == set(POPULATION.expertise)
 
 
 def test_neighbours_have_different_roles():
@@ -43,10 +46,11 @@ def test_the_configuration_may_have_its_own_lists():
 
 
 def test_names_come_from_many_regions():
-    assert GIVEN_NAMES.keys() == FAMILY_NAMES.keys()
-    assert len(GIVEN_NAMES) > 30
+    assert POPULATION.given_names.keys() == POPULATION.family_names.keys()
+    assert len(POPULATION.given_names) > 30
     assert all(
-        len(set(names)) == len(names) >= 10 for names in [*GIVEN_NAMES.values(), *FAMILY_NAMES.values()]
+        len(set(names)) == len(names) >= 10
+        for names in [*POPULATION.given_names.values(), *POPULATION.family_names.values()]
     )
 
 

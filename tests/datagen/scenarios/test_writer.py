@@ -3,9 +3,8 @@
 import pytest
 from tests.datagen.conversations.cast import spec
 
-from treadle.datagen.prompts import write_facts
-from treadle.datagen.scenarios.types import Environment, Kind
-from treadle.datagen.scenarios.writer import WrittenScenario, find_placeholder, find_scenario_faults
+from treadle.datagen.scenarios.scenario import Environment, Kind, write_facts
+from treadle.datagen.scenarios.scenario_writer import WrittenScenario, find_placeholder, find_scenario_faults
 from treadle.sandbox.in_memory import SharedFiles
 from treadle.testbed.request_facts import read_facts
 

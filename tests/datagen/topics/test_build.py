@@ -14,11 +14,11 @@ from tests.datagen.topics.writers import WORDS, Writer, number, sloppy
 
 from treadle import open_journal
 from treadle.core.errors import AuthenticationError, ConfigError, ProviderError, RefusedError, ServerError
-from treadle.datagen.config.model import Topics
-from treadle.datagen.progress import TopicExpanded
-from treadle.datagen.topics.build import BuildStoppedError, build_topics
-from treadle.datagen.topics.graph import TopicGraph, topic_id
+from treadle.datagen.config.generation_config import Topics
+from treadle.datagen.generation_progress import TopicExpanded
+from treadle.datagen.topics.building import BuildStoppedError, build_topics
 from treadle.datagen.topics.similar import similarity, words_of
+from treadle.datagen.topics.topic_graph import TopicGraph, topic_id
 from treadle.journal.protocol import Journal
 from treadle.tasks.draws import Draw
 

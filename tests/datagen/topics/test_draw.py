@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from tests.datagen.topics.test_store import graphs, make
 
 from treadle.datagen.topics.draw import draw_svg
-from treadle.datagen.topics.graph import TopicGraph, topic_id
-from treadle.datagen.topics.mermaid import draw_mermaid
 from treadle.datagen.topics.palette import fit, width
+from treadle.datagen.topics.topic_files import draw_mermaid
+from treadle.datagen.topics.topic_graph import TopicGraph, topic_id
 
 SVG = "{http://www.w3.org/2000/svg}"
 

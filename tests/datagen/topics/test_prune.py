@@ -8,9 +8,8 @@ from hypothesis import strategies as st
 from tests.datagen.topics.test_store import graphs, make
 
 from treadle.core.errors import ConfigError
-from treadle.datagen.topics.graph import Topic, TopicGraph, topic_id
-from treadle.datagen.topics.prune import find_topic, prune
-from treadle.datagen.topics.store import encode_topics, parse_topics
+from treadle.datagen.topics.topic_files import encode_topics, parse_topics
+from treadle.datagen.topics.topic_graph import Topic, TopicGraph, find_topic, prune, topic_id
 
 PATHS = (("r", "a", "a1"), ("r", "a", "a2"), ("r", "b", "b1"), ("r", "b", "b2", "b3"), ("r", "C"))
 

@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from treadle.core.errors import ConfigError
-from treadle.datagen.topics.graph import Origin, Topic, TopicGraph, clean_topic, topic_id
-from treadle.datagen.topics.store import (
+from treadle.datagen.topics.topic_files import (
     TopicFormat,
     encode_topics,
     load_topics,
@@ -19,6 +18,7 @@ from treadle.datagen.topics.store import (
     read_topics,
     save_topics,
 )
+from treadle.datagen.topics.topic_graph import Origin, Topic, TopicGraph, clean_topic, topic_id
 from treadle.tasks.draws import Draw
 
 TEXTS = st.text(min_size=1, max_size=12).map(clean_topic).filter(bool)

@@ -18,7 +18,7 @@ from treadle.core.types import (
     Usage,
 )
 from treadle.export.groups import Group, Rollout
-from treadle.trajectory.tokens.types import Drift, DriftReport, Span, TokenGrade, Trajectory
+from treadle.trajectory.tokens.trajectories import Drift, DriftReport, Span, TokenGrade, Trajectory
 
 NAN = math.nan
 TOOL = ToolSpec(

@@ -13,13 +13,13 @@ from msgspec.structs import replace
 from tests.export.token_formats.groups import NAN, groups, make_group, make_trajectory
 
 from treadle import ExportError
-from treadle.export.exporter import Column
+from treadle.export.exporter import ColumnType
 from treadle.export.groups import Group
+from treadle.export.row_files import open_group_writer, read_group_file
 from treadle.export.token_exporter import TOKEN_FORMATS, encode_group, sampled_mask
-from treadle.export.token_files import open_group_writer, read_group_file
-from treadle.export.token_formats.native import FORMAT as NATIVE
-from treadle.export.token_formats.native import read_groups
-from treadle.trajectory.tokens.types import TokenGrade, Trajectory
+from treadle.export.token_formats.token_groups import FORMAT as NATIVE
+from treadle.export.token_formats.token_groups import read_groups
+from treadle.trajectory.tokens.trajectories import TokenGrade, Trajectory
 
 EXACT = [name for name in TOKEN_FORMATS.names() if TOKEN_FORMATS.load(name).needs is TokenGrade.TOKEN_EXACT]
 
@@ -299,7 +299,7 @@ def test_datasets_loads_the_rows(name: str, tmp_path: Path) -> None:
     assert loaded.column_names == list(columns)
     written = [*write(make_group(1, branches=[1, 2, 1, 1]), name), *write(make_group(2), name)]
     for key, kind in columns.items():
-        if kind in (Column.IDS, Column.FLAGS):
+        if kind in (ColumnType.IDS, ColumnType.FLAGS):
             assert [list(value) for value in loaded[key]] == [row[key] for row in written]
 
 

@@ -19,9 +19,9 @@ from treadle.core.types import Message, Role
 from treadle.journal.memory import MemoryJournal
 from treadle.journal.sqlite.journal import SqliteJournal
 from treadle.models import load_config
-from treadle.models.config.demands import demands_of_model
-from treadle.models.config.file import model_from_part
+from treadle.models.config.model_demands import demands_of_model
 from treadle.models.config.probe import Prober
+from treadle.models.config.recipe import make_model
 from treadle.models.protocol import part_of
 
 CHATML = make("chatml")
@@ -85,7 +85,7 @@ async def test_a_model_with_a_renderer_and_the_same_model_from_its_part():
         assert asked[1]["prompt"][: len(asked[0]["prompt"])] == asked[0]["prompt"]
         assert asked[0]["temperature"] == 0.5
 
-        again = model_from_part(part_of(made))
+        again = make_model(part_of(made))
         assert part_of(again) == part_of(made)
         assert part_of(made).settings["renderer"] == "chatml"
         done = await Agent(again, tools=[list_files], journal=MemoryJournal()).run("Which files are there?")

@@ -1,37 +1,78 @@
-"""A person's conversation with one session: its turns, and what is typed while one runs."""
+"""`treadle chat`: a person's conversation with a session."""
 
 import asyncio
+import re
 import sys
 import time
 from collections.abc import Callable, Coroutine, Iterable
+from contextlib import closing
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+from urllib.parse import unquote
 
+import typer
 from msgspec.structs import replace
 
 from treadle.agent.agent import Agent
 from treadle.agent.session import Session
-from treadle.cli.chat.commands import COMMANDS, is_misspelt
-from treadle.cli.chat.files import as_file, find_files
-from treadle.cli.chat.keyboard import Keyboard
+from treadle.cli.chat.keyboard import Keyboard, Prompt
+from treadle.cli.chat.slash import COMMANDS, is_misspelt
 from treadle.cli.exit import ExitCode, join_codes
-from treadle.cli.jobs.agents import print_knowledge
-from treadle.cli.jobs.drive import FollowUp, print_follow_up
+from treadle.cli.jobs.driving import FollowUp, print_follow_up
 from treadle.cli.jobs.execute import Work
-from treadle.cli.terminal.ask import make_approver
-from treadle.cli.terminal.bar import spinner
+from treadle.cli.jobs.journals import find_run, open_existing, open_or_make
+from treadle.cli.jobs.run_agents import RunAgents, make_agent, print_knowledge
+from treadle.cli.jobs.run_files import read_mount
+from treadle.cli.options import common as o
+from treadle.cli.options.agent_options import AgentOptions, KnowledgeOptions, PolicyOptions
+from treadle.cli.options.common import complete_run
+from treadle.cli.terminal.asking import make_approver, make_asker
 from treadle.cli.terminal.format import exit_code
 from treadle.cli.terminal.meter import Meter, TurnView
-from treadle.cli.terminal.output import clean, is_live, print_error, print_note, stdout, write_count
-from treadle.cli.terminal.prompt import Prompt
-from treadle.cli.terminal.questions import make_asker
+from treadle.cli.terminal.output import clean, is_live, print_error, print_note, spinner, stdout, write_count
 from treadle.cli.terminal.view import JsonView
-from treadle.core.errors import ConfigError, TreadleError
+from treadle.core.errors import ConfigError, RunNotFoundError, TreadleError
 from treadle.core.registry import did_you_mean
 from treadle.core.types import Delivery, StopReason, ToolCall
+from treadle.journal.protocol import Journal, RunFilter
 from treadle.loop.listener import Emit
 from treadle.runs.run import Run
+
+_MAX_PATH_CHARS = 4096
+_ENDS = ".,;:!?)"
+"""The marks that may end a sentence with the name of a file."""
+_NAMED = re.compile(r"""(?<!\S)@(?:'([^'\n]+)'|"([^"\n]+)"|((?:\\ |[^\s@'"])(?:\\ |[^\s@])*))""")
+
+
+def as_file(text: str) -> str | None:
+    """Return the path that a message consists of, as terminals paste it when a file is dropped; else `None`."""
+    name = text
+    if len(text) > 1 and text[0] == text[-1] and text[0] in "'\"":
+        name = text[1:-1]
+    elif text.startswith("file://"):
+        name = unquote(text.removeprefix("file://"))
+    elif "\\ " in text:
+        name = text.replace("\\ ", " ")
+    is_path = "/" in name and "\n" not in name and len(name) < _MAX_PATH_CHARS
+    return name if is_path and Path(name).expanduser().is_file() else None
+
+
+def find_files(text: str) -> tuple[list[Path], list[str]]:
+    """Return the files that a message names as `@path`, `@'a path'` or `@a\\ path`, and the names that look like
+    files and are none."""
+    found: list[Path] = []
+    missing: list[str] = []
+    for quoted, double, plain in _NAMED.findall(text):
+        name = quoted or double or plain.replace("\\ ", " ")
+        paths = [Path(item).expanduser() for item in (name, name.rstrip(_ENDS)) if item]
+        path = next((path for path in paths if len(name) < _MAX_PATH_CHARS and path.is_file()), None)
+        if path is not None:
+            found.append(path)
+        elif "/" in name or Path(name.rstrip(_ENDS)).suffix:
+            missing.append(name.rstrip(_ENDS))
+    return found, missing
+
 
 _MAX_TOOLS = 8
 """How many tools are named when a conversation begins."""
@@ -237,3 +278,78 @@ class Chat:
 
     def _send(self, text: str, attached: list[Path], emit: Emit) -> Coroutine[Any, Any, Run]:
         return self.session.send(text, attach=attached, on_event=emit)
+
+
+def chat(
+    session: Annotated[
+        str | None,
+        typer.Option(
+            "--session",
+            "-s",
+            metavar="RUN",
+            help="Continue a session: its id, or 'last'.",
+            autocompletion=complete_run,
+        ),
+    ] = None,
+    is_continued: Annotated[
+        bool, typer.Option("--continue", "-c", help="Continue the newest session of the journal.")
+    ] = False,
+    *,
+    agent: AgentOptions,
+    knowledge: KnowledgeOptions,
+    is_trusted: o.IsTrusted = False,
+    mount: o.MountOptions,
+    instructions: o.Instructions = None,
+    journal: o.Journal = None,
+    level: o.LevelOption = o.Level.PROCESS,
+    limits: PolicyOptions,
+    is_json: o.IsStreamJson = False,
+) -> int:
+    """Chat with a model that has tools.
+
+    Ctrl-C stops a turn, Ctrl-D leaves. The limits count for each turn. With --json, each line of the input is a
+    message, and each turn ends with its summary.
+
+    Examples:
+        treadle chat --model openai:gpt-5-mini --mount ./notes
+        treadle chat --continue
+    """
+    if is_continued and session is not None:
+        raise ConfigError("give --session or --continue, not both")
+    follow_up = FollowUp(journal, agent.api_key is not None)
+    is_new = session is None and not is_continued
+    with closing(open_or_make(journal, level) if is_new else open_existing(journal, level)) as opened:
+        if is_new:
+            runner = make_agent(
+                agent,
+                opened,
+                limits=limits,
+                instructions=instructions,
+                files=read_mount(mount),
+                knowledge=knowledge.over_file(),
+                is_trusted=is_trusted,
+                judge="patterns",
+            )
+            return Chat(runner, follow_up, None, is_json=is_json).run()
+        if mount.path is not None or instructions is not None:
+            raise ConfigError(
+                "a session keeps its files and instructions; --mount and --instructions are for a new one"
+            )
+        if knowledge.is_given:
+            raise ConfigError(
+                "a session keeps its persona, memory, skills, documents and judge; --persona, --memory, --user, "
+                "--skills, --document and --judge are for a new one"
+            )
+        run_id = _find_newest(opened) if session is None else find_run(opened, session)
+        agents = RunAgents(opened, agent, limits, is_trusted=is_trusted)
+        return Chat(agents.agent_for_run(run_id), follow_up, run_id, is_json=is_json).run()
+
+
+def _find_newest(journal: Journal) -> str:
+    """Return the id of the newest session. Raises: `RunNotFoundError` if there is none."""
+    found = journal.runs(RunFilter(is_session=True), limit=1, newest_first=True)
+    if not found:
+        raise RunNotFoundError(
+            "there is no session in this journal; begin one with: treadle chat --model NAME"
+        )
+    return found[0].run_id

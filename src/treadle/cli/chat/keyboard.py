@@ -1,17 +1,190 @@
-"""What a person types while a turn runs.
+"""What a person types between and during the turns of a conversation.
 
-On a screen, the first key pauses the output and opens a prompt, so that the answer and the typed line are not
-mixed.
+On a screen, the first key during a turn pauses the output and opens a prompt, so that the answer and the typed
+line are not mixed.
 """
 
 import asyncio
+import os
 import select
+import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
+from typing import TYPE_CHECKING, Any
 
 from treadle.cli.terminal.meter import TurnView
-from treadle.cli.terminal.prompt import Prompt
+from treadle.cli.terminal.output import is_live, print_note, stdout
+from treadle.journal.identity import state_folder
+
+if TYPE_CHECKING:
+    from prompt_toolkit import PromptSession
+    from prompt_toolkit.completion import Completer
+    from prompt_toolkit.history import History
+    from prompt_toolkit.key_binding import KeyBindings
+
+_PROMPT = "› "
+
+
+class Prompt:
+    """The source of a person's messages, or of those in a pipe or file."""
+
+    def __init__(
+        self, commands: Mapping[str, bool], words: Callable[[], Iterable[str]], *, is_person: bool
+    ) -> None:
+        """Make a prompt that completes `commands`, which begin with `/`, and `words`, which a message may have.
+
+        A command that maps to True takes the name of a file, which is completed too. `is_person` says that a
+        person types the messages.
+        """
+        self.is_person = is_person
+        self._commands = commands
+        self._words = words
+        self._session: PromptSession[str] | None = None
+        self.draft = ""
+        """The beginning of the next message, which the person typed before."""
+        self._is_put_off = False
+
+    @property
+    def is_screen(self) -> bool:
+        """True if the person has a terminal that can move its cursor."""
+        return self.is_person and is_live()
+
+    def read(self) -> str | None:
+        """Return the next message; `None` at the end of the input."""
+        if not self.is_person:
+            line = sys.stdin.readline()
+            return line.strip() if line else None
+        while True:
+            try:
+                return self._ask().strip()
+            except EOFError:
+                stdout().print()
+                return None
+            except KeyboardInterrupt:
+                stdout().print()
+                print_note("Ctrl-D leaves")
+
+    def _ask(self) -> str:
+        if not self.is_screen:
+            return input("\n" + _PROMPT)
+        stdout().print()
+        draft, self.draft = self.draft, ""
+        return self._get_session().prompt(_PROMPT, default=draft)
+
+    async def read_aside(self) -> str | None:
+        """Return a line that the person types while a turn runs; `None` if nothing is to be sent, or if `put_off`
+        was called meanwhile. The terminal must be a screen."""
+        session = self._get_session()
+        self._is_put_off = False
+
+        def leave_at_once() -> None:
+            if self._is_put_off:
+                self.put_off()
+
+        try:
+            return await session.prompt_async(_PROMPT, pre_run=leave_at_once, handle_sigint=False)
+        except EOFError:
+            return None
+        except KeyboardInterrupt:
+            signal.raise_signal(signal.SIGINT)  # whoever waits for the signal stops the turn
+            return None
+        finally:
+            session.app.erase_when_done = False
+
+    def put_off(self) -> None:
+        """End `read_aside`, and keep what was typed for the next message."""
+        self._is_put_off = True
+        session = self._session
+        if session is not None and session.app.is_running:
+            self.draft = session.default_buffer.text
+            session.app.erase_when_done = True
+            session.app.exit(result="")
+
+    def _get_session(self) -> "PromptSession[str]":
+        if self._session is None:
+            self._session = self._make_session()
+        return self._session
+
+    def _make_session(self) -> "PromptSession[str]":
+        from prompt_toolkit import PromptSession
+
+        return PromptSession(
+            history=_open_history(),
+            completer=_make_completer(self._commands, self._words),
+            complete_while_typing=False,
+            enable_history_search=True,
+            multiline=True,
+            prompt_continuation=" " * len(_PROMPT),
+            key_bindings=_make_bindings(),
+            enable_open_in_editor=True,
+        )
+
+
+def _make_bindings() -> "KeyBindings":
+    """Return the keys: Enter sends, and Alt-Enter, Ctrl-J or Enter after a backslash begin a new line."""
+    from prompt_toolkit.key_binding import KeyBindings
+
+    keys = KeyBindings()
+
+    @keys.add("enter")
+    def send(event: Any) -> None:
+        buffer = event.current_buffer
+        if buffer.document.current_line_before_cursor.endswith("\\"):
+            buffer.delete_before_cursor()
+            buffer.insert_text("\n")
+        else:
+            buffer.validate_and_handle()
+
+    @keys.add("escape", "enter")
+    @keys.add("c-j")
+    def break_line(event: Any) -> None:
+        event.current_buffer.insert_text("\n")
+
+    return keys
+
+
+def _open_history() -> "History":
+    """Return the history of earlier messages: a file that only its owner can read, or memory if none can be
+    written."""
+    from prompt_toolkit.history import FileHistory, InMemoryHistory
+
+    try:
+        path = state_folder() / "chat_history"
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600))
+    except (OSError, RuntimeError):
+        return InMemoryHistory()
+    return FileHistory(str(path))
+
+
+def _make_completer(commands: Mapping[str, bool], words: Callable[[], Iterable[str]]) -> "Completer":
+    from prompt_toolkit.completion import Completer, Completion, PathCompleter
+    from prompt_toolkit.document import Document
+
+    paths = PathCompleter(expanduser=True)
+
+    class ChatCompleter(Completer):
+        """A completer of commands, of files after the commands that take one, and of words."""
+
+        def get_completions(self, document: Document, complete_event: Any) -> Iterator[Completion]:
+            """Yield the completions of the text before the cursor."""
+            text = document.text_before_cursor
+            command, space, rest = text.partition(" ")
+            if commands.get(command) and space:
+                yield from paths.get_completions(Document(rest), complete_event)
+                return
+            start = document.get_word_before_cursor(WORD=True)
+            if start.startswith("@"):
+                yield from paths.get_completions(Document(start[1:]), complete_event)
+                return
+            known = commands if text.startswith("/") and not space else words() if start else ()
+            for word in sorted(known):
+                if word.startswith(start):
+                    yield Completion(word, start_position=-len(start))
+
+    return ChatCompleter()
+
 
 _LOOK_SECONDS = 0.05
 """How often a running turn looks for keys."""

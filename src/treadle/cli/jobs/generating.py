@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from treadle.cli.exit import ExitCode
 from treadle.cli.jobs.long_work import LongWork
-from treadle.cli.options import shared as o
+from treadle.cli.options import common as o
 from treadle.cli.terminal.generation import make_generation_view
 from treadle.cli.terminal.output import (
     print_bytes,
@@ -20,16 +20,16 @@ from treadle.cli.terminal.plan import print_plan
 from treadle.core.errors import ConfigError
 from treadle.core.overrides import read_change
 from treadle.core.types import Json
+from treadle.datagen.config.config_schema import starter
 from treadle.datagen.config.estimate import estimate, measure_folder
-from treadle.datagen.config.load import Loaded, check_plan, load_config
-from treadle.datagen.config.model import Config
-from treadle.datagen.config.models import try_models
-from treadle.datagen.config.starter import starter
-from treadle.datagen.dataset.folder import Folder
-from treadle.datagen.generate import Options, Result
-from treadle.datagen.generate import generate as generate_dataset
-from treadle.datagen.progress import Notice, Progress
-from treadle.datagen.topics.store import load_topics
+from treadle.datagen.config.generation_config import GenerationConfig
+from treadle.datagen.config.loading import Loaded, check_plan, load_config
+from treadle.datagen.config.roles import try_models
+from treadle.datagen.dataset.dataset_folder import DatasetFolder
+from treadle.datagen.generation import Options, Result
+from treadle.datagen.generation import generate as generate_dataset
+from treadle.datagen.generation_progress import Notice, Progress
+from treadle.datagen.topics.topic_files import load_topics
 
 _KEYS = {
     "out": "output.path",
@@ -82,7 +82,7 @@ def print_dry_run(path: Path | None, changes: Changes, *, is_json: bool) -> int:
     """
     loaded = changes.load(path)
     config = loaded.config
-    folder = Folder(config.output.path)
+    folder = DatasetFolder(config.output.path)
     models, _ = try_models(config, needs_keys=False)
     measured, kept = measure_folder(folder)
     leaves = sum(1 for _ in load_topics(folder.topics).leaves()) if folder.topics.exists() else None
@@ -122,7 +122,7 @@ class _Generation(LongWork[Notice, Progress, Result]):
     PARTS = "samples"
     DONE = "kept"
 
-    def __init__(self, config: Config, options: Options, again: str, shown: o.ViewOptions) -> None:
+    def __init__(self, config: GenerationConfig, options: Options, again: str, shown: o.ViewOptions) -> None:
         view = make_generation_view(config.name, is_json=shown.is_json, is_quiet=shown.is_quiet)
         super().__init__(view, Progress(), "row", again, shown)
         self._config = config
@@ -130,7 +130,7 @@ class _Generation(LongWork[Notice, Progress, Result]):
 
     def start(self, stop: asyncio.Event) -> Coroutine[Any, Any, Result]:
         """See `LongWork.start`."""
-        folder = Folder(self._config.output.path)
+        folder = DatasetFolder(self._config.output.path)
         return generate_dataset(self._config, folder, listener=self.listen, stop=stop, options=self._options)
 
     def count(self, progress: Progress) -> tuple[int, int]:

@@ -10,10 +10,10 @@ from msgspec import Struct
 
 from treadle.cli.exit import ExitCode
 from treadle.cli.jobs.execute import execute_until_stopped
-from treadle.cli.options import shared as o
+from treadle.cli.options import common as o
 from treadle.cli.terminal.notices import NoticeView
 from treadle.cli.terminal.output import print_error, print_interrupted, print_note, write_count
-from treadle.jobs.working import End
+from treadle.jobs.job import End
 
 _LIMITS = {
     "max_cost_usd": "limits.max_cost_usd is reached; raise it and run the same command",

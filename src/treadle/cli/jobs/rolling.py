@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from treadle.cli.exit import ExitCode
 from treadle.cli.jobs.long_work import LongWork
-from treadle.cli.options import shared as o
+from treadle.cli.options import common as o
 from treadle.cli.terminal.output import (
     OptionValue,
     print_error,
@@ -23,9 +23,8 @@ from treadle.core.errors import ConfigError
 from treadle.core.masking import hide_password
 from treadle.core.overrides import read_change
 from treadle.core.types import Json
-from treadle.rollout.config import Config
-from treadle.rollout.load import load_config
-from treadle.rollout.progress import Notice, Progress
+from treadle.rollout.rollout_config import RolloutConfig, load_config
+from treadle.rollout.rollout_progress import Notice, Progress
 from treadle.rollout.rollouts import Result, Rollouts
 
 _MODEL_KEYS = ("base_url", "renderer", "temperature")
@@ -42,7 +41,7 @@ class Changes(Struct, frozen=True):
     settings: tuple[str, ...]
     """The values of `--set`, each as `KEY=VALUE`."""
 
-    def load(self, path: Path | None) -> Config:
+    def load(self, path: Path | None) -> RolloutConfig:
         """Return the configuration in the file `path` with these changes. Raises: `ConfigError`."""
         if path is None and not self.options and not self.settings:
             raise ConfigError(
@@ -84,7 +83,7 @@ def run(path: Path | None, changes: Changes, shown: o.ViewOptions) -> int:
     return drive(changes.load(path), changes.command(path), shown)
 
 
-def drive(config: Config, again: str, shown: o.ViewOptions) -> int:
+def drive(config: RolloutConfig, again: str, shown: o.ViewOptions) -> int:
     """Make the rollouts of a configuration, or continue them, and return the exit code. `again` is the command that
     continues them."""
     return _Rollouts(config, again, shown).run()
@@ -96,7 +95,7 @@ class _Rollouts(LongWork[Notice, Progress, Result]):
     PARTS = "groups"
     DONE = "delivered"
 
-    def __init__(self, config: Config, again: str, shown: o.ViewOptions) -> None:
+    def __init__(self, config: RolloutConfig, again: str, shown: o.ViewOptions) -> None:
         # A mistake of the configuration is an error here, which must not be printed into the view.
         self._rollouts = Rollouts(config, listener=self.listen)
         noun = config.deliver

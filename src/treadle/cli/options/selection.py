@@ -7,8 +7,8 @@ from typing import Annotated, Any, Self, TypeAlias
 import typer
 from msgspec import Struct
 
-from treadle.cli.jobs.listing import FAILED, FILTERS
-from treadle.cli.options.signature import make_parameter
+from treadle.cli.jobs.journals import FAILED, FILTERS
+from treadle.cli.options.option_groups import make_parameter
 from treadle.core.errors import ConfigError
 from treadle.core.registry import did_you_mean
 from treadle.core.types import StopReason

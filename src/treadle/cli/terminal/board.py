@@ -20,7 +20,7 @@ from treadle.cli.terminal.generation import (
 )
 from treadle.cli.terminal.output import shorten
 from treadle.core.types import Json
-from treadle.datagen.progress import (
+from treadle.datagen.generation_progress import (
     Notice,
     Progress,
     SampleBegun,

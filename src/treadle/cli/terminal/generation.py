@@ -13,7 +13,7 @@ from treadle.cli.terminal.output import (
     write_seconds,
 )
 from treadle.core.types import Json
-from treadle.datagen.progress import Notice, Progress, SampleEnded, TopicExpanded, TopicsReady
+from treadle.datagen.generation_progress import Notice, Progress, SampleEnded, TopicExpanded, TopicsReady
 
 _PACE_SECONDS = 60.0
 _PACE_ROWS = 20

@@ -1,13 +1,10 @@
-"""The consoles, and how values are written for people.
-
-The consoles pass every text through `clean`, so that text from a model or a journal cannot control the terminal.
-"""
+"""What all commands print with: texts, numbers, tables and progress bars."""
 
 import os
 import re
 import shlex
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
@@ -21,6 +18,7 @@ from treadle.core.types import Json
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.table import Table
 
     from treadle.core.types import Usage
 
@@ -250,3 +248,76 @@ def write_command(command: str, *words: str, **options: OptionValue) -> str:
     if any(word.startswith("-") for word in words):
         return shlex.join(["treadle", command, *more, "--", *words])
     return shlex.join(["treadle", command, *words, *more])
+
+
+def make_table(*columns: str, numbers: Collection[str] = (), wrapped: Collection[str] = ()) -> "Table":
+    """Return an empty table. The columns in `numbers` are aligned right, and the cells of those in `wrapped` may
+    have several lines."""
+    from rich import box
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, header_style="bold")
+    for name in columns:
+        table.add_column(
+            name,
+            justify="right" if name in numbers else "left",
+            no_wrap=name not in wrapped,
+            overflow="fold" if name in wrapped else "ellipsis",
+        )
+    return table
+
+
+def print_table(table: "Table") -> None:
+    """Print a table. In a pipe it is as wide as it needs."""
+    console = stdout()
+    console.print(table, width=None if console.is_terminal else 200)
+
+
+def _can_show() -> bool:
+    return sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
+
+
+@contextmanager
+def spinner(text: str) -> Iterator[None]:
+    """Show `text` with a spinner until the end of the block."""
+    if not _can_show():
+        yield
+        return
+    from rich.live import Live
+    from rich.spinner import Spinner
+    from rich.text import Text
+
+    shown = Spinner("dots", Text(text, style="dim"))
+    with Live(shown, console=screen(), transient=True, redirect_stdout=screen() is stdout()):
+        yield
+
+
+@contextmanager
+def bar(text: str, total: int | None, *, is_json: bool = False) -> Iterator[Callable[[str], None]]:
+    """Show a progress bar until the end of the block. The block calls the function for each of `total` items.
+
+    The function takes a remark, such as the item's name. If `total` is `None`, it is unknown; for one item, a
+    spinner is shown. Lines that the block prints appear above the bar. With `is_json` the block prints lines of
+    JSON, and no bar is shown if they go to a terminal.
+    """
+    if not _can_show() or (is_json and sys.stdout.isatty()):
+        yield lambda remark: None
+        return
+    if total == 1:
+        with spinner(text):
+            yield lambda remark: None
+        return
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=30),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+        TextColumn("{task.fields[remark]}", style="dim", markup=False),
+    )
+    # What goes into a file or a pipe must not be printed above the bar.
+    is_shared = screen() is stdout()
+    with Progress(*columns, console=screen(), transient=True, redirect_stdout=is_shared) as progress:
+        task = progress.add_task(text, total=total, remark="")
+        yield lambda remark: progress.update(task, advance=1, remark=shorten(remark, 40))

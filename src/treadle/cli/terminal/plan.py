@@ -13,14 +13,19 @@ from treadle.cli.terminal.output import (
     write_seconds,
 )
 from treadle.datagen.config.estimate import Estimate, as_json
-from treadle.datagen.config.model import Config
-from treadle.datagen.config.tokens import toolsets_of
+from treadle.datagen.config.generation_config import GenerationConfig
+from treadle.datagen.config.loads import toolsets_of
 
 _NUMBERS = ("calls", "input", "output", "cost", "time")
 
 
 def print_plan(
-    config: Config, plan: Estimate, *, kept: int = 0, notes: Sequence[str] = (), is_json: bool = False
+    config: GenerationConfig,
+    plan: Estimate,
+    *,
+    kept: int = 0,
+    notes: Sequence[str] = (),
+    is_json: bool = False,
 ) -> None:
     """Print the plan of a generation for people, or as one JSON object.
 

@@ -13,7 +13,7 @@ from treadle.cli.terminal.output import (
     write_seconds,
 )
 from treadle.core.types import Json
-from treadle.rollout.progress import GroupEnded, Notice, Progress, RolloutRetried, Started
+from treadle.rollout.rollout_progress import GroupEnded, Notice, Progress, RolloutRetried, Started
 
 if TYPE_CHECKING:
     from rich.text import Text

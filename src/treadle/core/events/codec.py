@@ -13,7 +13,7 @@ from treadle.core.events.asking import ApprovalDecided, ApprovalRequested, Quest
 from treadle.core.events.body import VERSION, Body
 from treadle.core.events.delta import Delta
 from treadle.core.events.inference import InferenceCompleted, InferenceFailed, InferenceStarted
-from treadle.core.events.run import Rewarded, RunFinished, RunPaused, RunResumed, RunStarted
+from treadle.core.events.run import Noted, Rewarded, RunFinished, RunPaused, RunResumed, RunStarted
 from treadle.core.events.summary import summarize
 from treadle.core.events.tool import SnapshotTaken, ToolCompleted, ToolStarted
 from treadle.core.events.turn import ContextCompacted, MessageInjected, TurnCompleted, TurnStarted
@@ -39,6 +39,7 @@ DurableBody: TypeAlias = (
     | RunResumed
     | RunFinished
     | Rewarded
+    | Noted
 )
 
 

@@ -73,6 +73,9 @@ if TYPE_CHECKING:
     class RunFinished(e.RunFinished, _Event[e.RunFinished]):  # type: ignore[misc]
         type: ClassVar[Literal["run_finished"]]
 
+    class Noted(e.Noted, _Event[e.Noted]):  # type: ignore[misc]
+        type: ClassVar[Literal["noted"]]
+
     class Rewarded(e.Rewarded, _Event[e.Rewarded]):  # type: ignore[misc]
         type: ClassVar[Literal["rewarded"]]
 

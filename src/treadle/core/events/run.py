@@ -1,5 +1,7 @@
 """The events of a whole run: its start, its pauses and its end, and the grades that it gets."""
 
+from msgspec import field
+
 from treadle.core.events.body import Body
 from treadle.core.events.older import read_version_1
 from treadle.core.policy import Policy
@@ -65,6 +67,8 @@ class RunPaused(Body, frozen=True, gc=False, tag="run_paused"):
 
     reason: str
     """The reason for the pause: `cancelled`, `question`, `approval` or `closed`."""
+    remark: str | None = None
+    """What was said by somebody who cancelled the run; `None` if nothing was."""
 
 
 class RunResumed(Body, frozen=True, gc=False, tag="run_resumed"):
@@ -89,6 +93,20 @@ class RunFinished(Body, frozen=True, gc=False, tag="run_finished"):
     """What went wrong; `None` if nothing did."""
     fault: Fault | None = None
     """The party responsible for `error`; `None` if nobody is."""
+
+
+class Noted(Body, frozen=True, gc=False, tag="noted"):
+    """Labels and remarks that somebody added to a run, or the reason why a message to the run means nothing."""
+
+    labels: dict[str, str | None] = field(default_factory=dict)
+    """The labels that were set, by name; `None` removed a label."""
+    remark: str | None = None
+    """A text for people who read the run; `None` if there is none."""
+    by: str | None = None
+    """Who or what said it; `None` if unknown."""
+    refused: str | None = None
+    """The tag of the message that means nothing, such as `answer`; `remark` says why. `None`: no message was
+    refused."""
 
 
 class Rewarded(Body, frozen=True, gc=False, tag="rewarded"):

@@ -13,11 +13,11 @@ from msgspec import Struct, structs
 
 from treadle.core.errors import ConfigError
 from treadle.core.types import Usage
-from treadle.datagen.config.model import Config, Role
-from treadle.datagen.config.models import used_roles
-from treadle.datagen.config.tokens import Load, assume_loads
-from treadle.datagen.dataset.folder import Folder
-from treadle.datagen.topics.store import load_topics
+from treadle.datagen.config.generation_config import GenerationConfig, Role
+from treadle.datagen.config.loads import Load, assume_loads
+from treadle.datagen.config.roles import used_roles
+from treadle.datagen.dataset.dataset_folder import DatasetFolder
+from treadle.datagen.topics.topic_files import load_topics
 from treadle.journal.protocol import Journal, RunFilter, RunInfo
 from treadle.journal.registry import open_journal
 from treadle.models.protocol import Model, estimate_cost_usd, part_of
@@ -105,7 +105,7 @@ class Estimate(Struct, frozen=True, kw_only=True):
         return None if None in costs else sum(cost for cost in costs if cost is not None)
 
 
-def expected_leaves(config: Config) -> int:
+def expected_leaves(config: GenerationConfig) -> int:
     """Return the number of leaf topics in the file that is loaded, or the number that building is expected to give.
 
     Topics that building will merge are counted, because their number is not known. Raises: `ConfigError` for a file
@@ -116,7 +116,7 @@ def expected_leaves(config: Config) -> int:
     return int(config.topics.degree**config.topics.depth)
 
 
-def wanted_rows(config: Config, leaves: int) -> int:
+def wanted_rows(config: GenerationConfig, leaves: int) -> int:
     """Return the number of rows that are asked for, if there are `leaves` topics."""
     number = config.generation.num_samples
     if isinstance(number, int):
@@ -127,7 +127,7 @@ def wanted_rows(config: Config, leaves: int) -> int:
 
 
 def estimate(
-    config: Config,
+    config: GenerationConfig,
     leaves: int | None = None,
     *,
     models: Mapping[Role, Model] | None = None,
@@ -195,7 +195,7 @@ def measure(journal: Journal, kept: int = 0, tried: int = 0) -> Measured | None:
     return Measured(loads, tried / kept if kept >= MIN_MEASURED else None)
 
 
-def measure_folder(folder: Folder) -> tuple[Measured | None, int]:
+def measure_folder(folder: DatasetFolder) -> tuple[Measured | None, int]:
     """Return the averages over the runs of the dataset in a folder, and the number of its rows. Blocks."""
     if not folder.journal.exists():
         return None, 0
@@ -257,7 +257,7 @@ def _price(model: Model, usage: Usage) -> float | None:
         return None
 
 
-def _wall_seconds(config: Config, roles: list[RoleEstimate], samples: int) -> float:
+def _wall_seconds(config: GenerationConfig, roles: list[RoleEstimate], samples: int) -> float:
     """Return how long the whole work takes, with as many topics and samples at the same time as the configuration
     allows."""
     total = 0.0

@@ -12,12 +12,14 @@ import msgspec
 from msgspec import Struct
 
 from treadle.core.errors import ConfigError
+from treadle.core.masking import MASK, is_secret_name
 from treadle.core.types import Json
-from treadle.datagen.config.model import Config
-from treadle.datagen.config.models import plan_model, used_roles
-from treadle.datagen.config.secrets import hide_secrets
-from treadle.models.config.file import load_config as load_models
+from treadle.datagen.config.generation_config import GenerationConfig
+from treadle.datagen.config.roles import plan_model, used_roles
+from treadle.models.config.description import is_secret_url
+from treadle.models.config.recipe import load_config as load_models
 from treadle.sandbox.mount import Mount
+from treadle.tools.parts import may_hold_secret
 from treadle.tools.resolve import FILE
 
 HARMLESS = (
@@ -66,7 +68,7 @@ class Change(Struct, frozen=True):
         return f"{self.key} was {_show(self.before)} and is {_show(self.after)}"
 
 
-def fingerprint(config: Config) -> dict[str, Json]:
+def fingerprint(config: GenerationConfig) -> dict[str, Json]:
     """Return the values that have an influence on the rows, by key with dots between sections, without secrets.
 
     Raises: `ConfigError` if a file cannot be read.
@@ -82,7 +84,7 @@ def fingerprint(config: Config) -> dict[str, Json]:
     }
 
 
-def find_changes(before: Mapping[str, Json], config: Config) -> list[Change]:
+def find_changes(before: Mapping[str, Json], config: GenerationConfig) -> list[Change]:
     """Return the keys in which a configuration differs from the fingerprint `before`, in their order.
 
     Raises: `ConfigError` as `fingerprint` does.
@@ -101,7 +103,7 @@ def explain_changes(changes: list[Change], remedy: str) -> str:
     )
 
 
-def _models_of(config: Config) -> dict[str, Json]:
+def _models_of(config: GenerationConfig) -> dict[str, Json]:
     """Return the settings of each role's model that have an influence on its answers.
 
     Names in treadle.toml are resolved.
@@ -125,7 +127,7 @@ def _flatten(prefix: str, value: Json) -> Iterator[tuple[str, Json]]:
         yield prefix, value
 
 
-def _hash_files(config: Config, value: dict[str, Json]) -> None:
+def _hash_files(config: GenerationConfig, value: dict[str, Json]) -> None:
     """Replace the paths of files in the JSON of a configuration by hashes of the files' contents."""
     topics, tools, quality = config.topics, config.tools, config.quality
     sections: Any = value
@@ -163,3 +165,56 @@ def _show(value: Json) -> str:
         return "not set"
     text = msgspec.json.encode(value).decode()
     return text if len(text) <= 80 else f"{text[:79]}…"
+
+
+def hide_secrets(value: dict[str, Json]) -> dict[str, Json]:
+    """Return the JSON of a configuration without the texts that may be secret.
+
+    These are headers and addresses of models, and toolsets whose text or settings may hold a key. A value that only
+    names an environment variable, as `${NAME}`, is kept.
+    """
+    models, tools = value.get("models"), value.get("tools")
+    hidden = dict(value)
+    if isinstance(models, dict):
+        hidden["models"] = {role: _hide_model(table) for role, table in models.items()}
+    if isinstance(tools, dict) and isinstance(tools.get("use"), list):
+        hidden["tools"] = {**tools, "use": [_hide_toolset(item) for item in tools["use"]]}
+    return hidden
+
+
+def _hide_model(table: Json) -> Json:
+    if not isinstance(table, dict):
+        return table
+    found = dict(table)
+    if isinstance(headers := table.get("headers"), dict):
+        found["headers"] = {name: _hide_text(text) for name, text in headers.items()}
+    if isinstance(url := table.get("base_url"), str) and is_secret_url(url):
+        found["base_url"] = MASK
+    return found
+
+
+def _hide_toolset(item: Json) -> Json:
+    if isinstance(item, str):
+        kind, colon, _ = item.partition(":")
+        return f"{kind}{colon}{MASK}" if may_hold_secret(item) else item
+    if not isinstance(item, dict):
+        return item
+    named = {key: _hide_toolset(text) if key == "name" else text for key, text in item.items()}
+    return {**named, "settings": _hide_settings(item.get("settings"))} if "settings" in item else named
+
+
+def _hide_settings(value: Any, *, is_secret: bool = False) -> Json:
+    if isinstance(value, dict):
+        return {
+            key: _hide_settings(item, is_secret=is_secret or key in ("env", "headers") or is_secret_name(key))
+            for key, item in value.items()
+        }
+    if isinstance(value, list):
+        return [_hide_settings(item, is_secret=is_secret) for item in value]
+    if not isinstance(value, str):
+        return value
+    return _hide_text(value) if is_secret or may_hold_secret(f"setting: {value}") else value
+
+
+def _hide_text(text: Json) -> Json:
+    return text if not isinstance(text, str) or "${" in text else MASK

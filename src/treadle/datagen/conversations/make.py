@@ -8,14 +8,11 @@ from msgspec.structs import replace
 
 from treadle.core.events import Event
 from treadle.core.types import Fault, Usage
-from treadle.datagen.conversations.bill import Bill, Failed, failure_of, labels
-from treadle.datagen.conversations.dialogue import Dialogue, hold_dialogue
-from treadle.datagen.conversations.project import make_row
-from treadle.datagen.conversations.studio import Studio
-from treadle.datagen.conversations.watch import sample_id
-from treadle.datagen.prompts import write_facts
-from treadle.datagen.scenarios.types import Environment, SampleSpec, Scenario
-from treadle.datagen.scenarios.writer import (
+from treadle.datagen.conversations.dialogue import Bill, Dialogue, Failed, failure_of, hold_dialogue, labels
+from treadle.datagen.conversations.projection import make_row
+from treadle.datagen.conversations.studio import Studio, sample_id
+from treadle.datagen.scenarios.scenario import Environment, SampleSpec, Scenario, write_facts
+from treadle.datagen.scenarios.scenario_writer import (
     MAX_TRIES,
     find_scenario_faults,
     scenario_facts,

@@ -1,26 +1,149 @@
 """The studio: everything that all samples share. Agents are built once, and samples differ only in their messages
 and instructions."""
 
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextvars import ContextVar
 from copy import copy
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import msgspec
+from msgspec import Struct
 
 from treadle.agent.agent import Agent
 from treadle.core.errors import ConfigError
+from treadle.core.log import Log
 from treadle.core.policy import Policy
-from treadle.core.types import Json, ToolSpec, Usage
-from treadle.datagen.config.model import Config
-from treadle.datagen.conversations.answers import answer_schema
-from treadle.datagen.conversations.user import UserTurn
-from treadle.datagen.conversations.watch import OnStep, ReportingModel
+from treadle.core.types import Completion, Json, Message, Request, Role, ToolSpec, Usage
+from treadle.datagen.config.generation_config import Conversation, GenerationConfig
 from treadle.datagen.scenarios.environment import Environments
-from treadle.datagen.scenarios.writer import WRITER, WrittenScenario
+from treadle.datagen.scenarios.scenario import SampleSpec, Scenario, write_facts
+from treadle.datagen.scenarios.scenario_writer import WRITER, WrittenScenario
 from treadle.export.rows import hash_tools
 from treadle.journal.protocol import Journal
-from treadle.models.protocol import Model, estimate_cost_usd
+from treadle.models.protocol import Model, Watch, estimate_cost_usd
+from treadle.models.wrappers.wrapper import Wrapper
 from treadle.tools.protocol import Tool
 from treadle.workers.protocol import Runner
 from treadle.workers.registry import HereRunner
+
+OnStep: TypeAlias = Callable[[str, str], None]
+"""A function that is called with the id of a sample and one line about its newest message, call or result."""
+
+sample_id: ContextVar[str] = ContextVar("sample_id", default="")
+"""The sample that the current task makes."""
+
+_MAX_CHARS = 240
+
+
+class ReportingModel(Wrapper):
+    """An agent's model that reports each request's new messages and each answer. It is not a listener of the run,
+    because a listener waits until every event is durable, and makes the model stream."""
+
+    CHANGES_ANSWERS = False
+
+    def __init__(self, inner: Model, on_step: OnStep) -> None:
+        super().__init__(inner)
+        self._on_step = on_step
+
+    async def infer(self, request: Request, watch: Watch) -> Completion:
+        """See `Model.infer`."""
+        self._report(_newest(request.messages))
+        completion = await self.inner.infer(request, watch)
+        self._report([completion.message])
+        return completion
+
+    def _report(self, messages: Sequence[Message]) -> None:
+        for message in messages:
+            for line in _lines(message):
+                self._on_step(sample_id.get(), line)
+
+
+def _newest(messages: Log[Message]) -> list[Message]:
+    """Return the messages after the last answer, without the system message."""
+    found: list[Message] = []
+    for index in range(len(messages) - 1, -1, -1):
+        if messages[index].role in (Role.ASSISTANT, Role.SYSTEM):
+            break
+        found.append(messages[index])
+    return found[::-1]
+
+
+def _lines(message: Message) -> Iterator[str]:
+    # Only the beginning is shown, and white space within it becomes shorter.
+    text = " ".join(message.content[: 4 * _MAX_CHARS].split())
+    if message.role is Role.TOOL:
+        yield _cut(f"{message.name}: {'error: ' if message.is_error else ''}{text}")
+    elif text:
+        yield _cut(f"{message.role}: {text}")
+    for call in message.tool_calls:
+        yield _cut(f"{message.role}: {call.name}({call.arguments})")
+
+
+def _cut(line: str) -> str:
+    return line if len(line) <= _MAX_CHARS else f"{line[: _MAX_CHARS - 1]}…"
+
+
+_USER = """\
+You play the user in a conversation with an assistant. The facts say who you are and what you want. Each message
+that you get is what the assistant said last; reply with the user's next message.
+
+- Stay in the persona and its style. You are not the assistant: do not solve the task yourself.
+- Pursue the goal. If the assistant asks something, answer it from the facts, or with a plausible concrete value.
+- Tell what is under `withheld` only if the assistant asks for it.
+- If something in `success` is not true yet, ask for it. Do not ask for more than the goal.
+- When the goal is reached, or the assistant has made clear that it cannot be reached, set `is_done` to true and
+  leave the message empty. Do not go on only to thank or to say goodbye."""
+
+
+@dataclass
+class UserTurn:
+    """What the simulated user says next."""
+
+    message: str
+    is_done: bool = False
+
+
+def user_instructions(spec: SampleSpec, scenario: Scenario) -> str:
+    """Return the system message of the simulated user of one sample."""
+    persona = spec.persona
+    facts: dict[str, Json] = {
+        "write": "user_turn",
+        "persona": {
+            "name": persona.name,
+            "role": persona.role,
+            "style": persona.style,
+            "expertise": persona.expertise,
+        },
+        "first_message": scenario.message,
+        "goal": scenario.goal,
+        "withheld": scenario.withheld,
+        "success": list(scenario.success),
+        "turns_left": spec.turns - 1,
+        "seed": spec.seed,
+    }
+    return f"{_USER}\n\n{write_facts(facts)}"
+
+
+_THANKS = re.compile(r"\b(?:thank(?:s| you)|thx|cheers|bye|goodbye)\b", re.IGNORECASE)
+_COURTESY = """
+a again all and any appreciate bye cheers clear day everything exactly fine for good goodbye great have help
+helpful
+helps i is it just lot many me much my need needed nice no now of ok okay one perfect please really settles so
+sorted
+that that's the then this thank thanks thx to today very was what will wonderful works you your
+"""
+_MAX_OTHER_WORDS = 1
+
+
+def is_farewell(text: str) -> bool:
+    """Return whether a message only thanks or says goodbye. Only English texts are recognised; for others,
+    `is_done` decides."""
+    words = re.findall(r"[\w'\u2019]+", text.casefold().replace("\u2019", "'"))
+    others = [word for word in words if word not in _COURTESY.split()]
+    return "?" not in text and _THANKS.search(text) is not None and len(others) <= _MAX_OTHER_WORDS
+
 
 ROLES = ("scenarios", "agent", "user")
 """The roles of the models that make a sample."""
@@ -34,12 +157,59 @@ REASONING_INSTRUCTIONS = "Before each tool call, write in one or two sentences w
 _MAX_VARIANTS = 64
 
 
+_TEXT: dict[str, Json] = {"type": "string", "minLength": 1}
+
+
+class Spoken(Struct, frozen=True):
+    """One answer as a row shows it."""
+
+    text: str
+    reasoning: str | None = None
+    """The reasoning that was asked for; `None` if none was."""
+
+
+def answer_schema(conversation: Conversation) -> dict[str, Json] | None:
+    """Return the JSON Schema of the answers; `None` if they are plain text.
+
+    With a chain of thought, an answer is an object with the reasoning and the answer, so that neither can be left
+    out.
+    """
+    if conversation.type != "cot":
+        return conversation.output_schema
+    is_list = conversation.reasoning == "agent"
+    reasoning: Json = {"type": "array", "items": _TEXT, "minItems": 1} if is_list else _TEXT
+    return {
+        "type": "object",
+        "properties": {
+            "reasoning": {
+                **reasoning,
+                "description": "The thoughts that lead to the answer, one for each step."
+                if is_list
+                else "The reasoning that leads to the answer, as continuous text.",
+            },
+            "answer": conversation.output_schema or _TEXT,
+        },
+        "required": ["reasoning", "answer"],
+        "additionalProperties": False,
+    }
+
+
+def read_answer(output: str, conversation: Conversation) -> Spoken:
+    """Return an answer that fits the schema of `conversation`."""
+    if conversation.type != "cot":
+        return Spoken(output)
+    value: Mapping[str, Json] = msgspec.json.decode(output)
+    reasoning, answer = value["reasoning"], value["answer"]
+    text = answer if isinstance(answer, str) else msgspec.json.encode(answer).decode()
+    return Spoken(text, reasoning if isinstance(reasoning, str) else "\n".join(reasoning))
+
+
 class Studio:
     """The agents, models, tools and journal by which samples are made."""
 
     def __init__(
         self,
-        config: Config,
+        config: GenerationConfig,
         models: Mapping[str, Model],
         journal: Journal,
         environments: Environments,

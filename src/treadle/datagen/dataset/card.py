@@ -13,11 +13,10 @@ import yaml
 
 import treadle
 from treadle.core.types import Json
-from treadle.datagen.config.model import Config
-from treadle.datagen.dataset.folder import Folder
-from treadle.datagen.dataset.licenses import OTHER, hub_license
+from treadle.datagen.config.generation_config import GenerationConfig
+from treadle.datagen.dataset.dataset_folder import DatasetFolder
+from treadle.datagen.dataset.dataset_stats import Stats, collect
 from treadle.datagen.dataset.splits import Written, read_written
-from treadle.datagen.dataset.stats import Stats, collect
 from treadle.export.whole import write_whole
 from treadle.jobs.ledger import Ledger
 from treadle.models.config.tables import ModelTable
@@ -31,18 +30,18 @@ _SETTINGS = ("temperature", "top_p", "max_output_tokens", "seed", "output_mode",
 """The settings of a model that the card shows."""
 
 
-def write_card(folder: Path, config: Config, stats: Stats | None = None) -> Path:
+def write_card(folder: Path, config: GenerationConfig, stats: Stats | None = None) -> Path:
     """Write the card of a dataset's folder, after its splits, and return its path.
 
     `stats` are the statistics of the dataset, if they have already been collected. Raises: as `read_entries` does;
     `ConfigError` if no file can be made.
     """
     text = make_card(folder, config, collect(folder) if stats is None else stats)
-    write_whole(text.rstrip("\n").encode().split(b"\n"), Folder(folder).card)
-    return Folder(folder).card
+    write_whole(text.rstrip("\n").encode().split(b"\n"), DatasetFolder(folder).card)
+    return DatasetFolder(folder).card
 
 
-def make_card(folder: Path, config: Config, stats: Stats, tags: Sequence[str] = ()) -> str:
+def make_card(folder: Path, config: GenerationConfig, stats: Stats, tags: Sequence[str] = ()) -> str:
     """Return the card as text. `tags` are added to the usual ones."""
     written = read_written(folder)
     meta = yaml.safe_dump(_meta(config, stats, written, tags), sort_keys=False, allow_unicode=True)
@@ -59,7 +58,7 @@ def make_card(folder: Path, config: Config, stats: Stats, tags: Sequence[str] = 
     return f"---\n{meta}---\n\n" + "\n\n".join(filter(None, parts)) + "\n"
 
 
-def _meta(config: Config, stats: Stats, written: Written, tags: Sequence[str]) -> dict[str, Json]:
+def _meta(config: GenerationConfig, stats: Stats, written: Written, tags: Sequence[str]) -> dict[str, Json]:
     meta: dict[str, Json] = {}
     if config.publish.license:
         meta["license"] = hub_license(config.publish.license)
@@ -82,7 +81,7 @@ def _meta(config: Config, stats: Stats, written: Written, tags: Sequence[str]) -
     return {name: value for name, value in meta.items() if value != []}
 
 
-def _languages(config: Config) -> list[str]:
+def _languages(config: GenerationConfig) -> list[str]:
     """Return the languages that the rows are checked for."""
     found = config.quality.filters.get("language")
     if not isinstance(found, dict):
@@ -91,7 +90,7 @@ def _languages(config: Config) -> list[str]:
     return [item for item in ([named] if isinstance(named, str) else named) if isinstance(item, str)]
 
 
-def _intro(config: Config, stats: Stats) -> str:
+def _intro(config: GenerationConfig, stats: Stats) -> str:
     about = f" about {_plain(config.topics.prompt)!r}" if config.topics.prompt else ""
     plural = "" if len(stats.tools) == 1 else "s"
     tools = (
@@ -151,7 +150,7 @@ def _contents(stats: Stats, written: Written) -> str:
     return text + ("\n\n" + _table(("tool", "calls", "with an error"), tools) if tools else "")
 
 
-def _making(config: Config, stats: Stats) -> str:
+def _making(config: GenerationConfig, stats: Stats) -> str:
     models = []
     for role, names in sorted(stats.models.items()):
         table = getattr(config.models, role, None) or config.models.default
@@ -196,7 +195,7 @@ def _names(sources: Iterable[str]) -> list[str]:
     return [name for name in sorted(names) if name][:20]
 
 
-def _quality(folder: Path, config: Config, stats: Stats) -> str:
+def _quality(folder: Path, config: GenerationConfig, stats: Stats) -> str:
     filters = [*stats.filters, *[name for name in stats.rejections if name not in stats.filters]]
     rows = [(name, f"{stats.filters[name]:,}", f"{stats.rejections[name]:,}") for name in filters]
     duplicates = sum(count for name, count in stats.rejections.items() if "duplicate" in name)
@@ -205,8 +204,8 @@ def _quality(folder: Path, config: Config, stats: Stats) -> str:
         "row. "
         f"Rows with the same messages as an earlier row: {stats.duplicates:,}."
     ]
-    if Folder(folder).ledger.exists():
-        with Ledger(Folder(folder).ledger, is_readonly=True) as ledger:
+    if DatasetFolder(folder).ledger.exists():
+        with Ledger(DatasetFolder(folder).ledger, is_readonly=True) as ledger:
             if failed := ledger.counts().failed:
                 lines.append(f"{failed:,} samples failed, for example because a server did not answer.")
     if config.quality.evaluation_sets:
@@ -228,7 +227,7 @@ def _kinds(stats: Stats) -> str:
     )
 
 
-def _licenses(config: Config, stats: Stats) -> str:
+def _licenses(config: GenerationConfig, stats: Stats) -> str:
     name = config.publish.license
     lines = [f"The dataset: {_plain(name)}." if name else "No licence was named for this dataset."]
     sources = [(source, license) for source, license in config.publish.sources.items()]
@@ -237,7 +236,7 @@ def _licenses(config: Config, stats: Stats) -> str:
     return "## Licences\n\n" + "\n\n".join(lines)
 
 
-def _again(config: Config) -> str:
+def _again(config: GenerationConfig) -> str:
     return (
         f"## Making it again\n\n```sh\npip install treadle=={treadle.__version__}\n"
         "treadle generate config.yaml\n```\n\n"
@@ -258,3 +257,39 @@ def _plain(text: str) -> str:
     for mark in "|<>" if _CODE.fullmatch(line) else "|<>[]*_`":
         line = line.replace(mark, f"\\{mark}" if mark not in "<>" else {"<": "&lt;", ">": "&gt;"}[mark])
     return line
+
+
+_HUB = """
+apache-2.0 mit openrail bsd bsd-2-clause bsd-3-clause bsd-3-clause-clear c-uda cc cc0-1.0 cc-by-2.0 cc-by-2.5
+cc-by-3.0 cc-by-4.0 cc-by-sa-3.0 cc-by-sa-4.0 cc-by-nc-2.0 cc-by-nc-3.0 cc-by-nc-4.0 cc-by-nd-4.0
+cc-by-nc-nd-3.0 cc-by-nc-nd-4.0 cc-by-nc-sa-2.0 cc-by-nc-sa-3.0 cc-by-nc-sa-4.0 cdla-sharing-1.0
+cdla-permissive-1.0 cdla-permissive-2.0 ecl-2.0 epl-1.0 epl-2.0 etalab-2.0 eupl-1.1 eupl-1.2 agpl-3.0 gfdl gpl
+gpl-2.0 gpl-3.0 lgpl lgpl-2.1 lgpl-3.0 isc ms-pl mpl-2.0 odc-by odbl osl-3.0 postgresql ofl-1.1 ncsa pddl
+unlicense zlib
+"""
+"""Source: the Hub's documentation, list of licences, 2025."""
+_KAGGLE = """
+CC0-1.0 CC-BY-SA-3.0 CC-BY-SA-4.0 CC-BY-NC-SA-4.0 GPL-2.0 GPL-3.0 ODbL-1.0 DbCL-1.0 CC-BY-4.0 CC-BY-NC-4.0 PDDL
+CC-BY-3.0 CC-BY-3.0-IGO US-Government-Works CC-BY-NC-SA-3.0-IGO CDLA-Permissive-1.0 CDLA-Sharing-1.0 CC-BY-ND-4.0
+CC-BY-NC-ND-4.0 ODC-BY-1.0 LGPL-3.0 AGPL-3.0 FDL-1.3 EU-ODP-Legal-Notice apache-2.0 copyright-authors
+"""
+"""Source: the documentation of Kaggle's API, metadata of datasets, 2025."""
+_ALIASES = {"odc-by-1.0": "odc-by", "odbl-1.0": "odbl", "pddl-1.0": "pddl", "gfdl-1.3": "gfdl"}
+OTHER = "other"
+"""The name that both services have for a licence that is not in their lists. The description then has its name."""
+
+
+def hub_license(name: str) -> str:
+    """Return the Hub's name for a licence, which is `other` if it is not in its list."""
+    return _find(name, _HUB)
+
+
+def kaggle_license(name: str) -> str:
+    """Return Kaggle's name for a licence, which is `other` if it is not in its list."""
+    return _find(name, _KAGGLE)
+
+
+def _find(name: str, names: str) -> str:
+    known = {item.lower(): item for item in names.split()}
+    plain = name.strip().lower().removesuffix("-only").removesuffix("-or-later")
+    return known.get(plain) or known.get(_ALIASES.get(plain, "")) or OTHER

@@ -9,11 +9,11 @@ from msgspec import Struct
 from treadle.core.errors import ConfigError, ExportError
 from treadle.core.registry import did_you_mean
 from treadle.core.types import Message, ToolSpec
-from treadle.datagen.dataset.folder import Folder
+from treadle.datagen.dataset.dataset_folder import DatasetFolder
 from treadle.datagen.quality.protocol import FilterVerdict
 from treadle.export.exporter import FORMATS, read_row
-from treadle.export.files import PARQUET, detect_format, read_objects
-from treadle.export.row_formats.native import VERSION
+from treadle.export.row_files import PARQUET, detect_format, read_objects
+from treadle.export.row_formats.treadle_rows import VERSION
 from treadle.export.rows import Lineage, Row
 
 _NEAR = 2_000
@@ -63,7 +63,7 @@ def find_rows(path: Path) -> Path:
     Raises: `ConfigError` if there is no such file.
     """
     if path.is_dir():
-        path = Folder(path).rows
+        path = DatasetFolder(path).rows
     if not path.is_file():
         raise ConfigError(f"there is no file {str(path)!r}; give the folder of a dataset, or a file of rows")
     return path
@@ -79,8 +79,8 @@ def read_entries(path: Path, *, is_rejected: bool = False) -> Iterator[Entry]:
     file_of_rows = find_rows(path)
     if not is_rejected:
         yield from _read_native(file_of_rows) if _is_native(file_of_rows) else _read_other(file_of_rows)
-    elif Folder(path).rejected.is_file():
-        yield from _read_native(Folder(path).rejected)
+    elif DatasetFolder(path).rejected.is_file():
+        yield from _read_native(DatasetFolder(path).rejected)
 
 
 def _is_native(path: Path) -> bool:

@@ -4,6 +4,7 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import ExitStack
 from hashlib import blake2b
+from itertools import product
 from pathlib import Path
 from shutil import rmtree
 
@@ -12,18 +13,134 @@ from msgspec import Struct, field
 
 from treadle.core.errors import ConfigError, ExportError
 from treadle.core.types import Role
-from treadle.datagen.config.model import Config
+from treadle.datagen.config.generation_config import GenerationConfig
+from treadle.datagen.config.loading import read_config
+from treadle.datagen.dataset.dataset_folder import SPLIT_NAME, DatasetFolder
+from treadle.datagen.dataset.dataset_stats import read_topics
 from treadle.datagen.dataset.entries import read_entries
-from treadle.datagen.dataset.folder import Folder
-from treadle.datagen.dataset.settings import read_config
-from treadle.datagen.dataset.shares import SPLIT_NAME, Unions, apportion, assign
-from treadle.datagen.dataset.topics import read_topics
-from treadle.datagen.topics.graph import topic_id
+from treadle.datagen.topics.topic_graph import topic_id
 from treadle.export.exporter import FORMATS
-from treadle.export.files import open_writer
 from treadle.export.parquet import require_arrow, write_parquet
+from treadle.export.row_files import open_writer
 from treadle.export.rows import Row
 from treadle.export.whole import write_whole
+
+
+class Unions:
+    """Sets of keys that are joined; each set is a group whose rows stay together."""
+
+    def __init__(self) -> None:
+        self._parents: dict[str, str] = {}
+
+    def join(self, first: str, second: str) -> None:
+        """Put two keys, and all that they were joined with before, into one group."""
+        one, two = sorted((self.find(first), self.find(second)))
+        # The smallest key stands for the group, whatever the order of the calls.
+        self._parents[two] = one
+
+    def find(self, key: str) -> str:
+        """Return the key that represents the group of `key`."""
+        root = key
+        while (parent := self._parents.get(root, root)) != root:
+            root = parent
+        while (parent := self._parents.get(key, key)) != root:
+            self._parents[key] = root
+            key = parent
+        return root
+
+
+def apportion(rows: int, shares: Mapping[str, float]) -> dict[str, int]:
+    """Return how many of `rows` each split should have, by the method of the largest remainder.
+
+    Raises: `ConfigError` if a share is not positive.
+    """
+    if not shares or any(share <= 0 for share in shares.values()):
+        raise ConfigError(f"the shares of the splits are {dict(shares)!r}; each must be more than 0")
+    whole = sum(shares.values())
+    exact = {name: rows * share / whole for name, share in shares.items()}
+    found = {name: int(value) for name, value in exact.items()}
+    by_rest = sorted(exact, key=lambda name: exact[name] - found[name], reverse=True)
+    for name in by_rest[: rows - sum(found.values())]:
+        found[name] += 1
+    return found
+
+
+def assign(
+    sizes: Mapping[str, int], shares: Mapping[str, float], seed: int, fixed: Mapping[str, str] | None = None
+) -> dict[str, str]:
+    """Return the split of each group, given the number of rows of each.
+
+    The groups in `fixed` keep the splits given there. The split of every other group follows from a hash of `seed`
+    and its key; then groups are moved and exchanged as long as this brings the sizes of the splits nearer to the
+    shares.
+    """
+    fixed = fixed or {}
+    positions = {key: _position(seed, key) for key in sizes}
+    found = {key: fixed.get(key) or _pick(positions[key], shares) for key in sizes}
+    wanted = apportion(sum(sizes.values()), shares)
+    over = dict.fromkeys(shares, 0)
+    free: dict[str, dict[int, list[str]]] = {name: defaultdict(list) for name in shares}
+    for key in sorted(sizes, key=positions.__getitem__, reverse=True):
+        over[found[key]] += sizes[key]
+        if key not in fixed:
+            free[found[key]][sizes[key]].append(key)
+    over = {name: count - wanted[name] for name, count in over.items()}
+    while (best := min(_exchanges(free, over), default=None)) is not None:
+        moved: list[tuple[str, str, str]] = []
+        for size, source, target in (
+            (best.out, best.source, best.target),
+            (best.back, best.target, best.source),
+        ):
+            if size:
+                moved.append((free[source][size].pop(), source, target))
+        for key, source, target in moved:
+            found[key] = target
+            over[source] -= sizes[key]
+            over[target] += sizes[key]
+            free[target][sizes[key]].insert(0, key)
+    return found
+
+
+class _Exchange(Struct, frozen=True, order=True):
+    """A move of a group to another split, and possibly of a smaller group in return. The best exchange
+    sorts first."""
+
+    gain: int
+    """How much nearer to the shares the sizes come, as a negative number."""
+    back: int
+    """The size of the group that is moved in return; 0 if there is none."""
+    out: int
+    source: str
+    target: str
+
+
+def _exchanges(free: Mapping[str, Mapping[int, list[str]]], over: Mapping[str, int]) -> Iterator[_Exchange]:
+    """Yield the exchanges that bring the sizes of two splits nearer to their shares."""
+    pairs = [(source, target) for source in over for target in over if over[source] > 0 > over[target]]
+    for source, target in pairs:
+        more, less = over[source], over[target]
+        sizes = (*free[target].items(), (0, ["nothing"]))
+        for (out, leaving), (back, returning) in product(free[source].items(), sizes):
+            change = out - back
+            gain = abs(more - change) + abs(less + change) - abs(more) - abs(less)
+            if leaving and returning and gain < 0:
+                yield _Exchange(gain, back, out, source, target)
+
+
+def _position(seed: int, key: str) -> float:
+    """Return the position of a group between 0 and 1, which depends on nothing but the seed and the key."""
+    digest = blake2b(f"{seed}\x1f{key}".encode(), digest_size=8).digest()
+    return int.from_bytes(digest) / 2**64
+
+
+def _pick(position: float, shares: Mapping[str, float]) -> str:
+    passed = 0.0
+    whole = sum(shares.values())
+    for name, share in shares.items():
+        passed += share / whole
+        if position < passed:
+            return name
+    return list(shares)[-1]
 
 
 class Split(Struct, frozen=True):
@@ -74,7 +191,7 @@ class SplitPlan(Struct, frozen=True, kw_only=True):
     parquet: bool = False
 
     @classmethod
-    def of(cls, config: Config) -> "SplitPlan":
+    def of(cls, config: GenerationConfig) -> "SplitPlan":
         """Return the plan that a configuration describes."""
         output = config.output
         return cls(
@@ -148,7 +265,7 @@ def read_written(folder: Path) -> Written:
     return Written(record.rows, topics, tuple(record.files))
 
 
-def write_splits(folder: Path, config: Config) -> Splits:
+def write_splits(folder: Path, config: GenerationConfig) -> Splits:
     """Write the rows of a dataset by split and format, as its configuration says; see `split_rows`."""
     return split_rows(folder, folder, SplitPlan.of(config))
 
@@ -285,7 +402,7 @@ def _write_files(
     if plan.parquet:
         for (split, name), place in places.items():
             if place.is_file():
-                target = Folder(out).split(split, name, "parquet")
+                target = DatasetFolder(out).split(split, name, "parquet")
                 try:
                     write_parquet(place, target, name)
                 except ExportError as error:
@@ -298,14 +415,14 @@ def _write_files(
 
 def find_place(out: Path, split: str, format: str) -> Path:
     """Return the file of a split in a format; a folder if each row of the format is a file of its own."""
-    place = Folder(out).split(split, format)
+    place = DatasetFolder(out).split(split, format)
     return place.with_suffix("") if FORMATS.load(format).has_own_files else place
 
 
 def _load_record(folder: Path) -> _Record | None:
     """Return the record in a folder; `None` if there is none or if it cannot be read."""
     try:
-        return msgspec.json.decode(Folder(folder).splits.read_bytes(), type=_Record)
+        return msgspec.json.decode(DatasetFolder(folder).splits.read_bytes(), type=_Record)
     except (OSError, msgspec.DecodeError):
         return None
 
@@ -320,7 +437,7 @@ def _read_record(out: Path, plan: SplitPlan) -> _Record | None:
 def _replace_record(out: Path, record: _Record) -> None:
     """Write the record of the splits, and remove files of earlier splits that were not written again."""
     before = _load_record(out)
-    write_whole([msgspec.json.encode(record)], Folder(out).splits)
+    write_whole([msgspec.json.encode(record)], DatasetFolder(out).splits)
     old = set() if before is None else {file.name for file in before.files}
     for name in old - {file.name for file in record.files}:
         gone = out / Path(name).name

@@ -7,8 +7,8 @@ from msgspec.structs import replace
 
 from treadle.core.errors import TreadleError
 from treadle.core.types import Usage
-from treadle.datagen.config.model import Config
-from treadle.datagen.conversations.bill import Bill
+from treadle.datagen.config.generation_config import GenerationConfig
+from treadle.datagen.conversations.dialogue import Bill
 from treadle.datagen.quality.protocol import Candidate, Filter, FilterSettings, FilterVerdict, Resources
 from treadle.datagen.quality.registry import DUPLICATES, FILTERS, read_settings
 from treadle.export.rows import Row
@@ -22,7 +22,7 @@ class Pipeline:
     """The filters that a configuration asks for."""
 
     def __init__(
-        self, config: Config, *, judge: Model | None = None, tools: Sequence[ToolLike] | None = None
+        self, config: GenerationConfig, *, judge: Model | None = None, tools: Sequence[ToolLike] | None = None
     ) -> None:
         """Make the filters. `tools` are the agent's tools; without them, the tools that the runs name are used.
 

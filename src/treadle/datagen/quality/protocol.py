@@ -8,8 +8,8 @@ from pydantic import BaseModel, ConfigDict
 
 from treadle.core.events import Event
 from treadle.core.types import Json, Usage
-from treadle.datagen.config.model import Config
-from treadle.datagen.scenarios.types import Environment, SampleSpec, Scenario
+from treadle.datagen.config.generation_config import GenerationConfig
+from treadle.datagen.scenarios.scenario import Environment, SampleSpec, Scenario
 from treadle.export.rows import Row
 from treadle.journal.protocol import Journal
 from treadle.models.protocol import Model
@@ -59,7 +59,7 @@ class FilterSettings(BaseModel):
 class Resources(Struct, frozen=True, kw_only=True):
     """The objects that filters can use, besides their settings."""
 
-    config: Config
+    config: GenerationConfig
     tools: Sequence[ToolLike] | None = None
     """The agent's tools, with which calls are made again; `None`: those that the runs name."""
     judge: Model | None = None
@@ -85,7 +85,7 @@ class Filter(Generic[S]):
         self.resources = resources
 
     @classmethod
-    def is_on(cls, config: Config) -> bool:
+    def is_on(cls, config: GenerationConfig) -> bool:
         """Return whether the filter is used if `quality.filters` does not name it."""
         return False
 
@@ -109,6 +109,6 @@ class BuiltinFilter(Filter[S]):
     """A filter that is used unless `quality.filters` switches it off."""
 
     @classmethod
-    def is_on(cls, config: Config) -> bool:
+    def is_on(cls, config: GenerationConfig) -> bool:
         """See `Filter.is_on`."""
         return True

@@ -8,7 +8,7 @@ from pydantic import ValidationError
 from treadle.core.errors import ConfigError
 from treadle.core.registry import Registry, did_you_mean
 from treadle.core.types import Json
-from treadle.datagen.config.model import Config
+from treadle.datagen.config.generation_config import GenerationConfig
 from treadle.datagen.quality.duplicates import DuplicateSettings
 from treadle.datagen.quality.protocol import Filter, FilterSettings
 
@@ -41,7 +41,7 @@ DUPLICATES = "duplicates"
 """The name of the filter that compares a row with all rows before it. The generation asks it last."""
 
 
-def read_settings(config: Config) -> dict[str, FilterSettings]:
+def read_settings(config: GenerationConfig) -> dict[str, FilterSettings]:
     """Return the settings of the filters that are used, by name. The name `duplicates` is among them.
 
     Raises: `ConfigError` that lists every fault.

@@ -11,9 +11,9 @@ from pathlib import Path
 
 from treadle.core.errors import ConfigError
 from treadle.core.types import Json
-from treadle.datagen.config.model import Tools
+from treadle.datagen.config.generation_config import Tools
 from treadle.datagen.scenarios.kinds import TASK_KINDS
-from treadle.datagen.scenarios.types import Environment, SampleSpec
+from treadle.datagen.scenarios.scenario import Environment, SampleSpec
 from treadle.runs.agent_parts import read_mount
 from treadle.runs.task import TaskSet, load_task, task_set
 from treadle.sandbox.in_memory import SharedFiles

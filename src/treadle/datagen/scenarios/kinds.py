@@ -8,7 +8,8 @@ import msgspec
 from msgspec import Struct
 
 from treadle.core.types import Json, Message, Role, ToolCall
-from treadle.datagen.scenarios.types import Difficulty, Kind
+from treadle.datagen.scenarios.scenario import Difficulty, Kind
+from treadle.routing.judging.inabilities import is_refusal
 from treadle.tasks.draws import fraction
 
 T = TypeVar("T")
@@ -170,21 +171,6 @@ def is_question(text: str, *, at_end: bool = False) -> bool:
     """
     found = [match for match in _SENTENCE.finditer(text) if _COURTESY.search(match[0]) is None]
     return bool(found) and (not at_end or found[-1].end() == len(text.rstrip()))
-
-
-_REFUSAL = re.compile(
-    r"\bi(?: am|['\u2019]m) (?:sorry, (?:but )?i |afraid |not able|unable|not allowed|not permitted)"
-    r"|\bi (?:can(?:not|['\u2019]t| not)|won['\u2019]t|will not|must decline|have to decline)"
-    r"|\bi (?:do not|don['\u2019]t) have (?:a |any )?(?:tool|access|way|permission)"
-    r"|\bnone of (?:my|the) tools|\bno tool (?:that|for|to)\b"
-    r"|\b(?:is|are)(?:n['\u2019]t| not) possible (?:with|for)",
-    re.IGNORECASE,
-)
-
-
-def is_refusal(text: str) -> bool:
-    """Return whether an answer says, near its beginning, that the agent cannot or will not do what was asked."""
-    return _REFUSAL.search(text[:400]) is not None
 
 
 def _turns(messages: Sequence[Message]) -> Iterator[_Turn]:

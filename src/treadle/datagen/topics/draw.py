@@ -10,8 +10,8 @@ from xml.sax.saxutils import quoteattr
 
 from msgspec import Struct
 
-from treadle.datagen.topics.graph import Topic, TopicGraph
 from treadle.datagen.topics.palette import NOTHING, Palette, fit, width, xml
+from treadle.datagen.topics.topic_graph import Topic, TopicGraph
 
 _MIN_COLUMN, _MAX_COLUMN = 200, 460
 """The limits of the width of a column. The longest labels are cut."""

@@ -5,7 +5,7 @@ import unicodedata
 from collections.abc import Mapping
 from xml.sax.saxutils import escape
 
-from treadle.datagen.topics.graph import TopicGraph
+from treadle.datagen.topics.topic_graph import TopicGraph
 
 _NO_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _LOW, _HIGH = (222, 235, 247), (8, 64, 129)

@@ -17,9 +17,8 @@ import msgspec
 from treadle.core.errors import ExportError
 from treadle.core.packed import pack_ids, pack_logprobs, unpack_ids, unpack_logprobs
 from treadle.core.types import Json, Message, Role, ToolCall, Usage
-from treadle.export.exporter import Column
-from treadle.export.losses import COMMON_LOSSES, Loss
-from treadle.export.row_formats.openai import write_compact
+from treadle.export.exporter import COMMON_LOSSES, ColumnType, Loss
+from treadle.export.row_formats.chat_rows import write_compact
 from treadle.export.rows import AnswerTokens, Row, make_row, read_tools, write_object, write_tools
 
 VERSION = "ATIF-v1.8"
@@ -28,20 +27,20 @@ _SOURCES = {Role.SYSTEM: "system", Role.USER: "user", Role.ASSISTANT: "agent"}
 
 
 class AtifRows:
-    """The row format `atif`."""
+    """The row format `atif`: one trajectory of the Agent Trajectory Interchange Format (ATIF) 1.8 in each row."""
 
     has_reasoning = True
     has_own_files = False
     has_tokens = True
     losses: tuple[Loss, ...] = COMMON_LOSSES
-    columns: Mapping[str, Column] = {
-        "schema_version": Column.TEXT,
-        "session_id": Column.TEXT,
-        "trajectory_id": Column.TEXT,
-        "agent": Column.JSON,
-        "steps": Column.LIST,
-        "final_metrics": Column.JSON,
-        "extra": Column.JSON,
+    columns: Mapping[str, ColumnType] = {
+        "schema_version": ColumnType.TEXT,
+        "session_id": ColumnType.TEXT,
+        "trajectory_id": ColumnType.TEXT,
+        "agent": ColumnType.JSON,
+        "steps": ColumnType.LIST,
+        "final_metrics": ColumnType.JSON,
+        "extra": ColumnType.JSON,
     }
     aliases = frozenset[str]()
 

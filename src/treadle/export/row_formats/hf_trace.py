@@ -1,4 +1,4 @@
-"""The row format `hf_trace`: sessions that the trace viewer of the Hugging Face Hub shows, each in its own file.
+"""The row format `hf_trace`: sessions, each in its own file, for the trace viewer of the Hugging Face Hub.
 
 Source: Hugging Face Hub documentation, "Session Traces Format" (Session Trace Simple Format), August 2026: a header
 line with `type`, `harness` and `id`, then a line for each message. The viewer ignores further keys of the header;
@@ -10,8 +10,7 @@ import msgspec
 
 from treadle.core.errors import ExportError
 from treadle.core.types import Json, Message, Role, ToolCall
-from treadle.export.exporter import LINES, Column
-from treadle.export.losses import COMMON_LOSSES, Loss
+from treadle.export.exporter import COMMON_LOSSES, LINES, ColumnType, Loss
 from treadle.export.rows import Row, make_row, read_tools, write_tools
 
 HARNESS = "treadle"
@@ -21,12 +20,12 @@ _MAX_NAME = 80
 
 
 class HfTraceRows:
-    """The row format `hf_trace`."""
+    """The row format `hf_trace`: sessions, each in its own file, for the trace viewer of the Hugging Face Hub."""
 
     has_reasoning = True
     has_own_files = True
     losses: tuple[Loss, ...] = COMMON_LOSSES
-    columns = {LINES: Column.LIST}  # noqa: RUF012
+    columns = {LINES: ColumnType.LIST}  # noqa: RUF012
     aliases = frozenset[str]()
 
     def write(self, row: Row, *, with_reasoning: bool) -> dict[str, Json]:

@@ -16,8 +16,7 @@ from msgspec import Struct
 
 from treadle.core.errors import ExportError
 from treadle.core.types import Json, Message, Role, ToolCall
-from treadle.export.exporter import Column
-from treadle.export.losses import COMMON_LOSSES, Loss
+from treadle.export.exporter import COMMON_LOSSES, ColumnType, Loss
 from treadle.export.rows import (
     Row,
     lineage_with_ids,
@@ -53,12 +52,12 @@ class _Call(Struct, frozen=True):
 
 
 class ShareGptRows:
-    """The row format `sharegpt`."""
+    """The row format `sharegpt`: conversations of `from` and `value`, as LLaMA-Factory and Axolotl read them."""
 
     has_reasoning = True
     has_own_files = False
     losses: tuple[Loss, ...] = (Loss.ARGUMENTS, *COMMON_LOSSES)
-    columns = {"conversations": Column.LIST, "tools": Column.TEXT, "lineage": Column.JSON}  # noqa: RUF012
+    columns = {"conversations": ColumnType.LIST, "tools": ColumnType.TEXT, "lineage": ColumnType.JSON}  # noqa: RUF012
     aliases = frozenset(("system",))
 
     def write(self, row: Row, *, with_reasoning: bool) -> dict[str, Json]:

@@ -10,10 +10,10 @@ Source: SkyRL 0.3.0, `skyrl/train/generators/base.py` and `validate_generator_ou
 from collections.abc import Mapping
 
 from treadle.core.types import FinishReason, Json
-from treadle.export.exporter import Column
+from treadle.export.exporter import ColumnType
 from treadle.export.groups import Group
 from treadle.export.token_exporter import Branch, LossMask, read_branches, reward_of
-from treadle.trajectory.tokens.types import TokenGrade
+from treadle.trajectory.tokens.trajectories import TokenGrade
 
 UNKNOWN_LOGPROB = 0.0
 
@@ -22,16 +22,16 @@ class SkyRlRows:
     """The token format `skyrl`: a `GeneratorOutput` of SkyRL for each group."""
 
     needs = TokenGrade.TOKEN_EXACT
-    columns: Mapping[str, Column] = {
-        "prompt_token_ids": Column.LIST,
-        "response_ids": Column.LIST,
-        "rewards": Column.LIST,
-        "loss_masks": Column.LIST,
-        "stop_reasons": Column.LIST,
-        "rollout_metrics": Column.JSON,
-        "rollout_logprobs": Column.LIST,
-        "trajectory_ids": Column.LIST,
-        "is_last_step": Column.LIST,
+    columns: Mapping[str, ColumnType] = {
+        "prompt_token_ids": ColumnType.LIST,
+        "response_ids": ColumnType.LIST,
+        "rewards": ColumnType.LIST,
+        "loss_masks": ColumnType.LIST,
+        "stop_reasons": ColumnType.LIST,
+        "rollout_metrics": ColumnType.JSON,
+        "rollout_logprobs": ColumnType.LIST,
+        "trajectory_ids": ColumnType.LIST,
+        "is_last_step": ColumnType.LIST,
     }
 
     def write(self, group: Group, mask: LossMask) -> list[dict[str, Json]]:

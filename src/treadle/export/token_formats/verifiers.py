@@ -13,12 +13,12 @@ from itertools import compress
 
 from treadle.core.errors import ExportError
 from treadle.core.types import FinishReason, Json, Message, Role, StopReason
-from treadle.export.exporter import Column
+from treadle.export.exporter import ColumnType
 from treadle.export.groups import Group, Rollout
 from treadle.export.rows import write_functions
 from treadle.export.token_exporter import Branch, LossMask, read_branches
 from treadle.runs.task import split_reference
-from treadle.trajectory.tokens.types import TokenGrade
+from treadle.trajectory.tokens.trajectories import TokenGrade
 
 TRACE_VERSION = 1
 _FINISH = {FinishReason.STOP: "stop", FinishReason.LENGTH: "length", FinishReason.TOOL_CALLS: "tool_calls"}
@@ -30,19 +30,19 @@ class VerifiersTraces:
     """The token format `verifiers`: a trace record of verifiers for each rollout."""
 
     needs = TokenGrade.TOKEN_EXACT
-    columns: Mapping[str, Column] = {
-        "version": Column.INTEGER,
-        "id": Column.TEXT,
-        "task": Column.JSON,
-        "agent": Column.JSON,
-        "tools": Column.LIST,
-        "nodes": Column.LIST,
-        "calls": Column.LIST,
-        "rewards": Column.JSON,
-        "info": Column.JSON,
-        "is_completed": Column.BOOLEAN,
-        "ok": Column.BOOLEAN,
-        "stop_condition": Column.TEXT,
+    columns: Mapping[str, ColumnType] = {
+        "version": ColumnType.INTEGER,
+        "id": ColumnType.TEXT,
+        "task": ColumnType.JSON,
+        "agent": ColumnType.JSON,
+        "tools": ColumnType.LIST,
+        "nodes": ColumnType.LIST,
+        "calls": ColumnType.LIST,
+        "rewards": ColumnType.JSON,
+        "info": ColumnType.JSON,
+        "is_completed": ColumnType.BOOLEAN,
+        "ok": ColumnType.BOOLEAN,
+        "stop_condition": ColumnType.TEXT,
     }
 
     def write(self, group: Group, mask: LossMask) -> list[dict[str, Json]]:

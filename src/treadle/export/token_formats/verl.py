@@ -9,10 +9,10 @@ Source: verl 0.9.1, `experimental/agent_loop/agent_loop.py`.
 from collections.abc import Mapping
 
 from treadle.core.types import Json, Role
-from treadle.export.exporter import Column
+from treadle.export.exporter import ColumnType
 from treadle.export.groups import Group
 from treadle.export.token_exporter import LossMask, read_branches, reward_of
-from treadle.trajectory.tokens.types import TokenGrade
+from treadle.trajectory.tokens.trajectories import TokenGrade
 
 UNKNOWN_LOGPROB = 0.0
 
@@ -21,16 +21,16 @@ class VerlRows:
     """The token format `verl`: the fields of an `AgentLoopOutput` of verl, a row for each branch."""
 
     needs = TokenGrade.TOKEN_EXACT
-    columns: Mapping[str, Column] = {
-        "uid": Column.TEXT,
-        "prompt_ids": Column.IDS,
-        "response_ids": Column.IDS,
-        "response_mask": Column.FLAGS,
-        "response_logprobs": Column.FLOATS,
-        "reward_score": Column.FLOAT,
-        "num_turns": Column.INTEGER,
-        "metrics": Column.JSON,
-        "extra_fields": Column.JSON,
+    columns: Mapping[str, ColumnType] = {
+        "uid": ColumnType.TEXT,
+        "prompt_ids": ColumnType.IDS,
+        "response_ids": ColumnType.IDS,
+        "response_mask": ColumnType.FLAGS,
+        "response_logprobs": ColumnType.FLOATS,
+        "reward_score": ColumnType.FLOAT,
+        "num_turns": ColumnType.INTEGER,
+        "metrics": ColumnType.JSON,
+        "extra_fields": ColumnType.JSON,
     }
 
     def write(self, group: Group, mask: LossMask) -> list[dict[str, Json]]:

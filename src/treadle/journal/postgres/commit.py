@@ -96,6 +96,17 @@ _RELEASE = Statement(
     f"UPDATE runs SET owner = NULL FROM {_rows(('run', 'old_token'), (Ints, Ints))} "
     "WHERE runs.id = v.run AND runs.token = v.old_token"
 )
+_TAKE_IN = Statement(
+    f"WITH v AS MATERIALIZED (SELECT v.run, v.number FROM {_rows(('run', 'old_token', 'number'), (Ints,) * 3)} "
+    "JOIN heads ON heads.run = v.run AND heads.token = v.old_token), "
+    "gone AS (DELETE FROM inbox USING v WHERE inbox.run = v.run AND inbox.number < v.number) "
+    "UPDATE inbox SET body = NULL, checksum = NULL FROM v WHERE inbox.run = v.run AND inbox.number = v.number"
+)
+_COUNT_FROM = Statement(
+    "INSERT INTO inbox(run, number, kind) SELECT runs.id, v.number, '' "
+    f"FROM {_rows(('run_id', 'old_token', 'number'), (Texts, Ints, Ints))} JOIN runs USING(run_id) "
+    "JOIN heads ON heads.run = runs.id AND heads.token = v.old_token ON CONFLICT DO NOTHING"
+)
 _KEEP_BLOBS = Statement(
     "INSERT INTO blobs(digest, content) SELECT digest, content FROM "
     f"{_rows(('digest', 'content'), (Texts, Blobs))} "
@@ -112,7 +123,19 @@ _FIND = (
 class Entry:
     """What one run appended, as one frame, and the release of its lease."""
 
-    __slots__ = ("body", "checksum", "count", "first_seq", "is_release", "row", "size", "writer", "writes")
+    __slots__ = (
+        "body",
+        "checksum",
+        "copied",
+        "count",
+        "first_seq",
+        "is_release",
+        "row",
+        "size",
+        "taken",
+        "writer",
+        "writes",
+    )
 
     def __init__(self, writer: TableWriter, writes: list[Write]) -> None:
         self.writer = writer
@@ -123,6 +146,8 @@ class Entry:
         self.checksum = crc32(self.body, writer.checksum)
         self.row = next((write.row for write in reversed(writes) if write.row is not None), None)
         self.is_release = writes[-1].is_release
+        self.taken = max([write.taken for write in writes])
+        self.copied = max([write.copied for write in writes])
         self.size = sum([write.encode() for write in writes])
         """About how many bytes the store gets."""
 
@@ -188,7 +213,7 @@ def calls_of(entries: Sequence[Entry], orphans: Sequence[Lease], owner_id: int, 
     appended = [entry for entry in known if entry.count]
     changed = [entry for entry in appended if entry.row is not None]
     released = [entry for entry in known if entry.is_release and (entry.row is None or not entry.count)]
-    leases = [*orphans, *[Lease(entry.writer.key, entry.writer.token) for entry in released]]
+    leases = [*orphans, *map(_lease_of, released)]
     blobs: dict[str, bytes] = {}
     for entry in entries:
         for write in entry.writes:
@@ -207,9 +232,19 @@ def calls_of(entries: Sequence[Entry], orphans: Sequence[Lease], owner_id: int, 
     if changed:
         rows = [_changed_row(entry, owner_id) for entry in changed]
         calls.append(Call(_CHANGE, _pack(rows, _CHANGE_TYPES)))
+    if taken := [(*_lease_of(entry), entry.taken) for entry in known if entry.taken]:
+        calls.append(Call(_TAKE_IN, _pack(taken, (Ints, Ints, Ints))))
+    if copied := [
+        (entry.writer.run_id, entry.writer.token, entry.copied) for entry in entries if entry.copied
+    ]:
+        calls.append(Call(_COUNT_FROM, _pack(copied, (Texts, Ints, Ints))))
     if leases:
         calls.append(Call(_RELEASE, _pack(leases, (Ints, Ints))))
     return calls
+
+
+def _lease_of(entry: Entry) -> Lease:
+    return Lease(entry.writer.key, entry.writer.token)
 
 
 Keys: TypeAlias = dict[str | int, int]

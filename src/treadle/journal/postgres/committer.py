@@ -63,6 +63,8 @@ class Transaction:
         self.db: Db
         self.taken: dict[int, int] = {}
         """The tokens that earlier tries have set, by the run's row."""
+        self.is_repeated = False
+        """True if the server may have committed an earlier try."""
         self.deleted: set[str] = set()
         """The runs that earlier tries have deleted."""
 
@@ -130,7 +132,7 @@ class PostgresCommitter(Committer[Transaction]):
         pending: Pending,
         listener: Listener,
     ) -> None:
-        super().__init__(link.address.name, lease_seconds, clock, changes, pending)
+        super().__init__(link.address.name, lease_seconds, clock, changes, pending, listener.driven)
         self._link = link
         self._listener = listener
         self.tenant = Tenant(link.address.name, lease_seconds)
@@ -344,7 +346,10 @@ class PostgresCommitter(Committer[Transaction]):
                 for lease in orphans:
                     db.execute(_RELEASE, lease)
                     db.execute(NOTIFY)
-                return function(transaction)
+                try:
+                    return function(transaction)
+                finally:
+                    transaction.is_repeated = True
 
         result = self._link.run(work)
         for _ in orphans:

@@ -7,29 +7,33 @@ synchronous, so that an event survives the loss of the server's machine.
 
 import logging
 import time
-from collections.abc import AsyncIterator, Collection, Iterator
+from collections.abc import AsyncIterator, Callable, Collection, Iterator
+from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from treadle.core import events as e
 from treadle.core.errors import ConfigError, JournalError
+from treadle.journal.driven import DrivenRuns
 from treadle.journal.follow import Changes, PolledNews, follow
 from treadle.journal.postgres.address import Address
 from treadle.journal.postgres.arrays import Texts
 from treadle.journal.postgres.committer import PostgresCommitter, Transaction
 from treadle.journal.postgres.frames import read_frames
 from treadle.journal.postgres.layout import prepare
-from treadle.journal.postgres.link import LEVELS, WRITING, Link
+from treadle.journal.postgres.link import LEVELS, MAIL_CHANNEL, WRITING, Link
 from treadle.journal.postgres.listener import Listener
 from treadle.journal.postgres.reader import PostgresReader
 from treadle.journal.protocol import Clock
 from treadle.journal.tables.checks import Head, Query
 from treadle.journal.tables.delete import Unused, still_unused
 from treadle.journal.tables.journal import TableJournal
+from treadle.journal.tables.letters import INSERT_MESSAGE, Letter
 from treadle.journal.tables.owner import Lease, Silence
 from treadle.journal.tables.pending import Pending
 from treadle.journal.tables.writer import TableWriter
 
+T = TypeVar("T")
 _log = logging.getLogger("treadle.journal")
 
 _POLL_SECONDS = 2.0
@@ -63,8 +67,8 @@ class PostgresJournal(TableJournal[Transaction]):
         self.level = writing.level
         """The level: the requested one, or that of the journal if it is stronger."""
         pending, changes = Pending(), Changes()
-        self._listener = Listener(self._make_link(), writing, changes)
         reader = PostgresReader(self._make_link())
+        self._listener = Listener(self._make_link(), writing, changes, DrivenRuns(reader.inbox))
         self._tenant_committer = PostgresCommitter(
             writing, lease_seconds, clock, changes, pending, self._listener
         )
@@ -83,12 +87,12 @@ class PostgresJournal(TableJournal[Transaction]):
 
     def follow(self, run_id: str | None, after_seq: int | None = 0) -> AsyncIterator[e.Event]:
         """See `Journal.follow`. The server notifies of what other processes have committed."""
-        self._listener.start()
+        self._listener.start(hears_commits=True)
         return follow(self._reader, self._changes, run_id, after_seq, _POLL_SECONDS)
 
     def news(self) -> PolledNews:
         """See `Journal.news`."""
-        self._listener.start()
+        self._listener.start(hears_commits=True)
         return PolledNews(self._version)
 
     def _version(self) -> int:
@@ -104,6 +108,37 @@ class PostgresJournal(TableJournal[Transaction]):
 
     def _parts(self) -> dict[Any, Any]:
         return {Listener: self._listener}
+
+    def create(self, run_id: str, *, is_imported: bool = False) -> TableWriter:
+        """See `Journal.create`."""
+        self._listener.start(hears_commits=False)
+        return super().create(run_id, is_imported=is_imported)
+
+    async def _lease(self, take: Callable[[Transaction], T]) -> T:
+        self._check_open()
+        self._listener.start(hears_commits=False)
+        return await super()._lease(take)
+
+    def _post(self, letter: Letter, db: Transaction) -> int:
+        if db.is_repeated:
+            found = db.query(
+                "SELECT number FROM inbox JOIN runs ON id = run WHERE run_id=? AND nonce=?",
+                (letter.run_id, letter.nonce),
+            )
+            if found:
+                return int(found[0][0])
+        return super()._post(letter, db)
+
+    def _insert_message(self, query: Query, key: int, letter: Letter) -> int:
+        """Insert a message. Numbers of one run become visible in order, because each waits for the one before."""
+        rows: list[tuple[Any, ...]] = []
+        while not rows:
+            number = query("SELECT coalesce(max(number), 0) + 1 FROM inbox WHERE run=?", (key,))[0][0]
+            insert = f"{INSERT_MESSAGE} ON CONFLICT(run, number) DO NOTHING RETURNING number"
+            rows = query(insert, letter.row(key, number))
+        number = int(rows[0][0])
+        query("SELECT pg_notify(?, ?)", (MAIL_CHANNEL, f"{number} {letter.kind} {letter.run_id}"))
+        return number
 
     def _lease_of(self, run_id: str, last: Silence | None, db: Transaction) -> Lease:
         return self._tenant_committer.tenant.take(db.db, run_id, db.taken)
@@ -137,10 +172,11 @@ class PostgresJournal(TableJournal[Transaction]):
         # No run may begin to need a content in the meantime. Commits take the tables' locks in the same order.
         db.query("LOCK TABLE blobs, frames IN SHARE ROW EXCLUSIVE MODE")
         key = self._lease_of(run_id, None, db).key
+        sent = db.query("SELECT body FROM inbox WHERE run != ? AND body IS NOT NULL", (key,))
         condition, values = unused.position.seen.lacks("xact")
         newer = db.query(f"SELECT body FROM frames WHERE {condition} AND run != ?", (*values, key))
-        digests = still_unused(unused, (body for (body,) in newer))
-        for table in ("frames", "heads", "trust"):
+        digests = still_unused(unused, (body for (body,) in chain(newer, sent)))
+        for table in ("frames", "heads", "trust", "inbox"):
             db.query(f"DELETE FROM {table} WHERE run=?", (key,))
         db.query("DELETE FROM runs WHERE id=?", (key,))
         db.query("DELETE FROM blobs WHERE digest = ANY(?)", (Texts(sorted(digests)),))

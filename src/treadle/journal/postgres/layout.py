@@ -10,6 +10,7 @@
 | `meta` | one row | the version of the layout; the journal's level |
 | `origin` | one row | a random id of the journal, and the seal of the user who made it |
 | `trust` | each run that is not simply the user's own | the seal of the user who trusts it; empty if nobody does |
+| `inbox` | each message that was not taken in, and the newest of each run | its number in the run, its content |
 
 A frame's number is that of its first event. `heads` is updated with every commit, so it has no index over a column
 that changes, and half of each page is free for new versions of its rows. `frames.xact` is the transaction that
@@ -61,6 +62,12 @@ MIGRATIONS = (
         WHERE queue IS NOT NULL AND is_turn_open = 1 AND waiting IS NULL;
     CREATE INDEX heads_without_facts ON heads(run) WHERE is_unknown;
     CREATE INDEX frames_by_xact ON frames(xact);
+    """,
+    """
+    CREATE TABLE inbox(
+        run int8 NOT NULL, number int8 NOT NULL, kind text NOT NULL, body bytea, checksum int8, nonce int8,
+        PRIMARY KEY(run, number)
+    );
     """,
 )
 """The migrations: number n, from 0, changes a journal of version n to version n + 1."""

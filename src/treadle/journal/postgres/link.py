@@ -30,6 +30,8 @@ _TRIES = 5
 
 CHANNEL = "treadle"
 """The channel of NOTIFY that says that something was committed."""
+MAIL_CHANNEL = "treadle_inbox"
+"""The channel of NOTIFY for messages to runs; a notification has a message's number, its tag and the run's id."""
 NOTIFY = b"SELECT pg_notify('treadle', '')"
 LEVELS = {"process": "local", "power": "on"}
 """The values of PostgreSQL's `synchronous_commit`, by the journal's level."""

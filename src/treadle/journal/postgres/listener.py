@@ -6,8 +6,10 @@ import threading
 
 import psycopg
 
+from treadle.journal.driven import DrivenRuns
 from treadle.journal.follow import Changes
-from treadle.journal.postgres.link import CHANNEL, Db, Link
+from treadle.journal.postgres.arrays import unescape
+from treadle.journal.postgres.link import CHANNEL, MAIL_CHANNEL, Db, Link
 
 _PAUSE_SECONDS = 0.5
 """How long to wait before a lost connection is made again."""
@@ -16,8 +18,12 @@ _PAUSE_SECONDS = 0.5
 class Listener:
     """A connection that waits for notifications, and wakes the followers in this process."""
 
-    def __init__(self, link: Link, writing: Link, changes: Changes) -> None:
+    def __init__(self, link: Link, writing: Link, changes: Changes, driven: DrivenRuns) -> None:
         self._link = link
+        self.driven = driven
+        """The runs that this process drives, which are told of messages."""
+        self._hears_commits = False
+        """True once somebody wants to hear of commits, and not only of messages."""
         self._writing = writing
         """The connection whose commits this process knows anyway."""
         self._changes = changes
@@ -28,9 +34,15 @@ class Listener:
         self.version = 0
         """A number that grows when something was committed, and when that may have been missed."""
 
-    def start(self) -> None:
-        """Start the thread, unless that was done before."""
+    def start(self, *, hears_commits: bool) -> None:
+        """Start the thread, unless that was done before. With `hears_commits`, it also hears of commits."""
+        if self._thread is not None and self._hears_commits >= hears_commits:
+            return
         with self._lock:
+            if hears_commits and not self._hears_commits:
+                self._hears_commits = True
+                if self._thread is not None:
+                    os.write(self._wake, b"x")
             if self._thread is None and not self._is_closed:
                 self._woken, self._wake = os.pipe()
                 self._thread = threading.Thread(
@@ -67,14 +79,25 @@ class Listener:
         self._link.close()
 
     def _listen(self, db: Db) -> None:
-        """Wake the followers whenever something was committed, until the journal is closed."""
-        db.execute(f"LISTEN {CHANNEL}".encode())
-        self._tell()
+        """Tell of messages, and wake the followers at each commit, until the journal is closed."""
+        db.execute(f"LISTEN {MAIL_CHANNEL}".encode())
+        # What was stored while nobody listened.
+        rows = db.execute(
+            "SELECT run_id, number, kind FROM inbox JOIN runs ON id = run WHERE body IS NOT NULL"
+        )
+        self.driven.deliver(rows.fetchall())
+        hears_commits = False
         with selectors.DefaultSelector() as waiting:
             waiting.register(self._woken, selectors.EVENT_READ)
             waiting.register(db.fileno(), selectors.EVENT_READ)
             while not self._is_closed:
-                waiting.select()
+                if self._hears_commits and not hears_commits:
+                    db.execute(f"LISTEN {CHANNEL}".encode())
+                    hears_commits = True
+                    self._tell()
+                for key, _ in waiting.select():
+                    if key.fd == self._woken and not self._is_closed:
+                        os.read(self._woken, 64)
                 db.pgconn.consume_input()
                 if self._has_heard(db):
                     self._tell()
@@ -85,7 +108,11 @@ class Listener:
         own_pid = -1 if own is None or own.closed else own.pgconn.backend_pid
         has_heard = False
         while (heard := db.pgconn.notifies()) is not None:
-            has_heard |= heard.be_pid != own_pid
+            if heard.relname == MAIL_CHANNEL.encode():
+                number, kind, run_id = heard.extra.decode().split(" ", 2)
+                self.driven.deliver([(unescape(run_id), int(number), kind)])
+            else:
+                has_heard |= heard.be_pid != own_pid
         return has_heard
 
     def _tell(self) -> None:

@@ -90,6 +90,8 @@ def commit_writes(
             frames += (frame_id, writer.head, writer.key, write.first_seq, count, now, frame, checksum)
             heads[writer.key] = (writer.key, frame_id) + write.head  # noqa: RUF005 (this is the fastest)
             writer.head = frame_id
+        if write.taken or write.copied:
+            _settle_inbox(db, write)
     _execute(db, _INSERT_FRAMES, frames, _FRAME_WIDTH)
     _execute(db, _MOVE_HEADS, list(chain.from_iterable(heads.values())), _HEAD_WIDTH)
     file.frame_id = frame_id
@@ -119,6 +121,16 @@ def _keep_run(db: sqlite3.Connection, write: Write, owner_id: int) -> None:
             db.execute("INSERT INTO trust VALUES(?,?)", (writer.key, writer.seal))
 
 
+def _settle_inbox(db: sqlite3.Connection, write: Write) -> None:
+    """Forget the messages that a write took in, or remember the number from which the run's are counted."""
+    key, taken = write.writer.key, write.taken
+    if taken:
+        db.execute("DELETE FROM inbox WHERE run=? AND number<?", (key, taken))
+        db.execute("UPDATE inbox SET body=NULL, checksum=NULL WHERE run=? AND number=?", (key, taken))
+    if write.copied:
+        db.execute("INSERT OR IGNORE INTO inbox(run, number, kind) VALUES(?,?,'')", (key, write.copied))
+
+
 def _check_lease(db: sqlite3.Connection, writer: TableWriter, owner_id: int) -> None:
     holder = db.execute("SELECT owner, token FROM runs WHERE id=?", (writer.key,)).fetchone()
     if holder != (owner_id, writer.token):
@@ -132,3 +144,17 @@ def _execute(db: sqlite3.Connection, statements: dict[int, str], values: list[ob
         while len(values) - start >= width * size:
             db.execute(statement, values[start : start + width * size])
             start += width * size
+
+
+def newest_message(db: sqlite3.Connection) -> int:
+    """Return the row of the newest message of any run."""
+    return int(db.execute("SELECT coalesce(max(id), 0) FROM inbox").fetchone()[0])
+
+
+def messages_after(db: sqlite3.Connection, row: int) -> list[tuple[int, str, int, str]]:
+    """Return the messages of all runs after a row: their rows, the runs' ids, their numbers and tags."""
+    return db.execute(
+        "SELECT inbox.id, run_id, number, kind FROM inbox JOIN runs ON runs.id = inbox.run "
+        "WHERE inbox.id > ? ORDER BY inbox.id",
+        (row,),
+    ).fetchall()

@@ -16,9 +16,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
+from treadle.journal.driven import DrivenRuns
 from treadle.journal.follow import Changes
 from treadle.journal.protocol import Clock
-from treadle.journal.sqlite.commit import FileState, commit_writes
+from treadle.journal.sqlite.commit import FileState, commit_writes, messages_after, newest_message
 from treadle.journal.sqlite.transactions import BusyError, Transactions
 from treadle.journal.tables.committer import Committer, Group, settle, settle_in
 from treadle.journal.tables.pending import Pending
@@ -45,10 +46,12 @@ class FileCommitter(Committer[sqlite3.Connection]):
         clock: Clock,
         changes: Changes,
         pending: Pending,
+        driven: DrivenRuns,
     ) -> None:
-        super().__init__(str(path), lease_seconds, clock, changes, pending)
+        super().__init__(str(path), lease_seconds, clock, changes, pending, driven)
         self._transactions = Transactions(db, path, lease_seconds, clock, self.orphans)
         self._file = FileState()
+        self._mail_version, self._mail_id = -1, newest_message(db)
         self._log_bytes = 0
         self.start()
 
@@ -102,6 +105,18 @@ class FileCommitter(Committer[sqlite3.Connection]):
         finally:
             # It may have changed values that otherwise only other connections change.
             self._file.forget()
+
+    def _look_for_mail(self) -> None:
+        # If it fails, the next look finds the messages.
+        with contextlib.suppress(Exception), self.db_lock:
+            db = self._transactions.db
+            if (version := db.execute("PRAGMA data_version").fetchone()[0]) == self._mail_version:
+                return
+            rows = messages_after(db, self._mail_id)
+            self._mail_version = version
+            if rows:
+                self._mail_id = rows[-1][0]
+                self.driven.deliver([(run_id, number, kind) for _, run_id, number, kind in rows])
 
     def _checkpoint(self) -> None:
         """Copy the log into the file, so that the next commit starts the log again."""

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from treadle.core.errors import ConfigError, JournalError
+from treadle.journal.driven import DrivenRuns
 from treadle.journal.follow import Changes, PolledNews
 from treadle.journal.identity import is_marked
 from treadle.journal.protocol import Attached, Clock, StoreOptions
@@ -55,7 +56,9 @@ class SqliteJournal(TableJournal[sqlite3.Connection]):
         self._attach_lock = threading.Lock()
         self._file_reader = reader = FileReader(connect(self.path, level), self.path, self._watch)
         pending, changes = Pending(), Changes()
-        committer = FileCommitter(writing, self.path, lease_seconds, clock, changes, pending)
+        committer = FileCommitter(
+            writing, self.path, lease_seconds, clock, changes, pending, DrivenRuns(reader.inbox)
+        )
         super().__init__(str(self.path), reader, committer, pending, changes)
 
     def __repr__(self) -> str:

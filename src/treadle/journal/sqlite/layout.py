@@ -10,6 +10,7 @@
 | `meta` | one row | how often a run was taken over from a process that died or hung; the file's level |
 | `origin` | one row | a random id of the file, and the seal of the user who made it |
 | `trust` | each run that is not simply the user's own | the seal of the user who trusts it; empty if nobody does |
+| `inbox` | each message that was not taken in, and the newest of each run | its number in the run, its content |
 
 A run's frames are a chain: `heads` has the newest, and each names the one before. An index over them would have a
 page for every run or two, and every commit would write as many pages as runs are in flight.
@@ -94,6 +95,12 @@ MIGRATIONS = (
     ALTER TABLE runs ADD COLUMN queue TEXT;
     CREATE INDEX runs_by_queue ON runs(queue, owner, id)
         WHERE queue IS NOT NULL AND is_turn_open = 1 AND waiting IS NULL;
+    """,
+    """
+    CREATE TABLE inbox(
+        id INTEGER PRIMARY KEY AUTOINCREMENT, run INTEGER NOT NULL, number INTEGER NOT NULL, kind TEXT NOT NULL,
+        body BLOB, checksum INTEGER, nonce INTEGER, UNIQUE(run, number)
+    );
     """,
 )
 """The migrations: number n, from 0, changes a file of version n to version n + 1. SQLite's `user_version` is the

@@ -44,7 +44,8 @@ class Transactions:
         clock: Clock,
         orphans: deque[Lease],
     ) -> None:
-        self._db = db
+        self.db = db
+        """The writing connection."""
         self._path = path
         self._lease_seconds = lease_seconds
         self._clock = clock
@@ -68,7 +69,7 @@ class Transactions:
 
         Raises: `BusyError` if another process has the file's lock and `can_wait` is False; `JournalError`.
         """
-        db = self._db
+        db = self.db
         try:
             self._begin(can_wait=can_wait)
             owner_before, beat_before, orphans = self.owner_id, self._beat_at, len(self._orphans)
@@ -100,14 +101,14 @@ class Transactions:
 
     def checkpoint(self) -> None:
         """Copy the log into the file, so that the next commit starts the log again. Raises: `JournalError`."""
-        self._db.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
+        self.db.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
         # The first commit after a restart of the log waits for the disk, so it is made now.
         self._commit_heartbeat()
 
     def strengthen(self) -> None:
         """Change to level `power`, because another process opened the file at it. Sync what was committed
         before."""
-        set_level(self._db, "power")
+        set_level(self.db, "power")
         self.is_patient = True
         with contextlib.suppress(JournalError):  # the next commit fails too
             self._commit_heartbeat()
@@ -123,12 +124,12 @@ class Transactions:
                 self.run(self._give_all_back)
             except Exception:  # other processes miss the heartbeat
                 abandoned.add((self._path.resolve(), self.owner_id))
-        self._db.close()
+        self.db.close()
 
     def disown(self) -> sqlite3.Connection:
         """Give up the leases and the connection in a forked child: they belong to the parent."""
         self.owner_id = 0
-        return self._db
+        return self.db
 
     def _commit_heartbeat(self) -> None:
         self._beat_at = -math.inf
@@ -140,7 +141,7 @@ class Transactions:
         pause_seconds = 0.001
         while True:
             try:
-                self._db.execute("BEGIN IMMEDIATE")
+                self.db.execute("BEGIN IMMEDIATE")
                 return
             except sqlite3.OperationalError as error:
                 if not has_code(error, sqlite3.SQLITE_BUSY):
@@ -157,7 +158,7 @@ class Transactions:
 
     def _register(self, now: float) -> None:
         owner = this_owner()
-        row = self._db.execute(
+        row = self.db.execute(
             "INSERT INTO owners(host, space, pid, started, beat_at, ticks, lease_seconds) VALUES(?,?,?,?,?,?,?)",
             (
                 *(owner.host, owner.space, owner.pid, owner.started),

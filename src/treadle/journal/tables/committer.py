@@ -18,6 +18,7 @@ from enum import Enum
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from treadle.core.errors import JournalError
+from treadle.journal.driven import DrivenRuns
 from treadle.journal.follow import Changes
 from treadle.journal.protocol import Clock
 from treadle.journal.tables.owner import Lease
@@ -30,6 +31,8 @@ D = TypeVar("D")
 
 _LOOK_SECONDS = 0.05
 """How often the thread looks whether an event loop is blocked, while runs append something."""
+_MAIL_SECONDS = 0.1
+"""How often the thread looks for messages of other processes, while this process drives runs."""
 _QUIET_LOOKS = 20
 """After so many looks that found nothing, the thread looks no more until something is appended."""
 
@@ -52,12 +55,20 @@ class Committer(ABC, Generic[D]):
     """The one writing connection of an open journal, its heartbeat, and its thread."""
 
     def __init__(
-        self, name: str, lease_seconds: float, clock: Clock, changes: Changes, pending: Pending
+        self,
+        name: str,
+        lease_seconds: float,
+        clock: Clock,
+        changes: Changes,
+        pending: Pending,
+        driven: DrivenRuns,
     ) -> None:
         self._name = name
         """The journal in messages."""
         self._lease_seconds = lease_seconds
         self._clock = clock
+        self.driven = driven
+        """The runs that this process drives, which are told of messages from other processes."""
         self._changes = changes
         self._pending = pending
         self.db_lock = threading.Lock()
@@ -163,11 +174,17 @@ class Committer(ABC, Generic[D]):
         """Return the next item of the queue. Raises: `queue.Empty` if there is none in time."""
         return self._queue.get(timeout=timeout_seconds)
 
+    def _look_for_mail(self) -> None:
+        """Tell the runs that this process drives of the messages that other processes have stored."""
+
     def _run(self) -> None:
-        quiet_looks, beat_at = 0, 0.0
+        quiet_looks, beat_at, mail_at = 0, 0.0, 0.0
         while True:
+            if self.driven and (now := self._clock.monotonic()) - mail_at > _MAIL_SECONDS / 2:
+                mail_at = now
+                self._look_for_mail()
             try:
-                item = self._next(_LOOK_SECONDS if self.is_watching else self._lease_seconds / 4)
+                item = self._next(self._pause_seconds())
             except queue.Empty:
                 quiet_looks = 0 if self._take_from_blocked() else quiet_looks + 1
                 if quiet_looks > _QUIET_LOOKS:
@@ -201,6 +218,12 @@ class Committer(ABC, Generic[D]):
                     self._count_done(1)
             # These references would keep a journal alive that is not used any more.
             del item, groups
+
+    def _pause_seconds(self) -> float:
+        """Return how long the thread waits for something to do."""
+        if self.is_watching:
+            return _LOOK_SECONDS
+        return min(_MAIL_SECONDS, self._lease_seconds / 4) if self.driven else self._lease_seconds / 4
 
     def _take_from_blocked(self) -> bool:
         """Commit what blocked event loops have not handed over. Return whether anything waits in a loop."""

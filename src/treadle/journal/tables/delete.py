@@ -1,6 +1,7 @@
 """What a run leaves behind that no other run needs, for its deletion."""
 
 from collections.abc import Iterable, Iterator
+from itertools import chain
 from typing import Any, NamedTuple
 
 from treadle.core.errors import LeaseHeldError
@@ -29,7 +30,7 @@ def find_contents(reader: TableReader, run_id: str) -> Unused:
     for body in reader.bodies(key, is_own=True):
         mine |= digests_in(body)
     if mine:
-        others = reader.bodies(key, is_own=False)
+        others = chain(reader.bodies(key, is_own=False), reader.messages(key))
         mine = find_unused(mine, reader.read_stored, others, _contents(reader))
     return Unused(mine, position)
 

@@ -11,16 +11,18 @@ committer. The docstring of each module says what is fast there.
 import asyncio
 import contextlib
 import os
+import secrets
 import threading
 import weakref
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Callable, Collection, Iterator
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping
 from concurrent.futures import Future
 from functools import cached_property, partial
 from typing import Any, Generic, Self, TypeVar
 
 from treadle.core import events as e
 from treadle.core.errors import JournalError, RunNotFoundError
+from treadle.core.inbox import InboxMessage, Posted, encode_message, kind_of
 from treadle.core.patches import load
 from treadle.journal.follow import POLL_SECONDS, Changes, PolledNews, follow
 from treadle.journal.identity import VARIABLE, is_sealed, make_seal
@@ -29,6 +31,7 @@ from treadle.journal.tables.checks import Head, Query, damaged
 from treadle.journal.tables.committer import Committer, explain_closed
 from treadle.journal.tables.delete import Unused, find_contents
 from treadle.journal.tables.filling import UNKNOWN, fill_facts, store_facts
+from treadle.journal.tables.letters import INSERT_MESSAGE, Letter
 from treadle.journal.tables.owner import Lease, Silence
 from treadle.journal.tables.pending import Pending
 from treadle.journal.tables.reader import TableReader
@@ -55,6 +58,8 @@ class TableJournal(ABC, Generic[D]):
         self._committer = committer
         self._pending = pending
         self._changes = changes
+        self.driven = committer.driven
+        """See `Journal.driven`."""
         self._close = weakref.finalize(self, _close, committer, reader, changes, pending, self._parts())
         _opened.add(self)
 
@@ -99,7 +104,8 @@ class TableJournal(ABC, Generic[D]):
 
     def create(self, run_id: str, *, is_imported: bool = False) -> TableWriter:
         """See `Journal.create`."""
-        writer = TableWriter(run_id, self._pending, self._mark_dirty, self._committer.give_back)
+        hooks = (self._pending, self._mark_dirty, self._committer.give_back)
+        writer = TableWriter(run_id, *hooks, self.driven.open(run_id))
         if is_imported or not self._is_own:
             writer.seal = "" if is_imported else make_seal(self._origin[0], run_id)
         return writer
@@ -150,6 +156,31 @@ class TableJournal(ABC, Generic[D]):
     async def claim(self, queue: str, skip: Collection[str] = ()) -> TableWriter | None:
         """See `Journal.claim`."""
         return await self._lease(partial(self._claim, queue, skip))
+
+    def post(self, run_id: str, message: InboxMessage, blobs: Mapping[str, bytes] | None = None) -> int:
+        """See `Journal.post`."""
+        return self.posting(run_id, message, blobs).result()
+
+    def posting(
+        self, run_id: str, message: InboxMessage, blobs: Mapping[str, bytes] | None = None
+    ) -> "Future[int]":
+        """See `Journal.posting`."""
+        self._check_open()
+        with contextlib.suppress(RuntimeError):  # no event loop runs in this thread
+            self._flush(asyncio.get_running_loop())
+        letter = Letter(run_id, kind_of(message), encode_message(message), blobs or {}, secrets.randbits(62))
+        future = self._committer.submit(partial(self._post, letter))
+
+        def deliver(done: "Future[int]") -> None:
+            if not done.cancelled() and done.exception() is None:
+                self.driven.deliver([(run_id, done.result(), letter.kind)])
+
+        future.add_done_callback(deliver)
+        return future
+
+    def inbox(self, run_id: str, after: int = 0) -> list[Posted]:
+        """See `Journal.inbox`."""
+        return self._reader.inbox(run_id, after)
 
     def read(self, run_id: str, after_seq: int = 0, until_seq: int | None = None) -> list[e.Event]:
         """See `Journal.read`."""
@@ -215,6 +246,22 @@ class TableJournal(ABC, Generic[D]):
     def _not_found(self, run_id: str) -> RunNotFoundError:
         return RunNotFoundError(f"run {run_id!r} not found in the journal {self._name!r}")
 
+    def _post(self, letter: Letter, db: D) -> int:
+        """Store a message in a transaction, and return its number."""
+        query = self._query_in(db)
+        rows = query("SELECT id FROM runs WHERE run_id=?", (letter.run_id,))
+        if not rows:
+            raise self._not_found(letter.run_id)
+        for item in sorted(letter.blobs.items()):
+            query("INSERT INTO blobs(digest, content) VALUES(?,?) ON CONFLICT(digest) DO NOTHING", item)
+        return self._insert_message(query, rows[0][0], letter)
+
+    def _insert_message(self, query: Query, key: int, letter: Letter) -> int:
+        """Insert a message for the run with the row `key`, and return its number."""
+        number: int = query("SELECT coalesce(max(number), 0) + 1 FROM inbox WHERE run=?", (key,))[0][0]
+        query(INSERT_MESSAGE, letter.row(key, number))
+        return number
+
     def _fill(self, db: D) -> int:
         return fill_facts(self._query_in(db), self._read_frames, self._unknown_facts())
 
@@ -251,7 +298,9 @@ class TableJournal(ABC, Generic[D]):
         if events != last_seq:
             raise damaged(run_id, f"its newest frame ends with event {last_seq} of {events}")
         hooks = (self._pending, self._mark_dirty, self._committer.give_back)
-        return TableWriter(run_id, *hooks, lease, frame, checksum, facts)
+        newest = query("SELECT coalesce(max(number), 0) FROM inbox WHERE run=?", (lease.key,))[0][0]
+        driven = self.driven.open(run_id, newest)
+        return TableWriter(run_id, *hooks, driven, lease, frame, checksum, facts)
 
     def _read_end(self, query: Query, key: int) -> tuple[Any, ...]:
         """Return a run's newest frame, how many events it has, the frame's last seq and checksum, and its facts."""

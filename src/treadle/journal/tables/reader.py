@@ -10,9 +10,11 @@ from typing import Any
 
 from treadle.core import events as e
 from treadle.core.errors import JournalError, RunNotFoundError
+from treadle.core.inbox import Posted
 from treadle.journal.follow import Page
 from treadle.journal.protocol import DAMAGED, EQUAL_FIELDS, RunFilter, RunInfo
 from treadle.journal.tables.checks import Head, damaged, decode_frame
+from treadle.journal.tables.letters import read_letter
 from treadle.journal.tables.rows import COLUMNS, info_from, read_head
 
 
@@ -117,6 +119,20 @@ class TableReader(ABC):
         if not isinstance(content, bytes):
             raise JournalError(f"the content {digest!r} is damaged: it is not bytes")
         return content
+
+    def inbox(self, run_id: str, after: int) -> list[Posted]:
+        """See `Journal.inbox`."""
+        rows = self.query(
+            "SELECT number, body, checksum FROM inbox WHERE run=? AND number>? AND body IS NOT NULL "
+            "ORDER BY number",
+            (self.key_of(run_id), after),
+        )
+        return [read_letter(run_id, *row) for row in rows]
+
+    def messages(self, key: int) -> Iterator[bytes]:
+        """Yield the messages of all runs but the one with the row `key`, which may refer to contents."""
+        for (body,) in self.query("SELECT body FROM inbox WHERE run!=? AND body IS NOT NULL", (key,)):
+            yield body
 
     def has_unknown_facts(self) -> bool:
         """Return True if there are runs whose facts are unknown, because an older Treadle wrote them, or because

@@ -12,6 +12,8 @@ import msgspec
 
 from treadle.core import events as e
 from treadle.core.errors import JournalError, LeaseLostError, RunExistsError
+from treadle.core.inbox import last_taken
+from treadle.journal.driven import DrivenRun
 from treadle.journal.listing import Facts
 from treadle.journal.protocol import DONE, Settled, queue_of
 from treadle.journal.tables.checks import row_checksum, seed_of
@@ -26,6 +28,7 @@ class Write:
     __slots__ = (
         "blobs",
         "bodies",
+        "copied",
         "error",
         "first_seq",
         "frame",
@@ -34,6 +37,7 @@ class Write:
         "is_release",
         "raws",
         "row",
+        "taken",
         "waiters",
         "writer",
     )
@@ -50,6 +54,10 @@ class Write:
         self.row: tuple[object, ...] | None = None
         """The facts in `runs` after `bodies`, if they changed; set and completed like `head`."""
         self.is_release = False
+        self.taken = 0
+        """The number of the newest message that the bodies took in; 0 if they took in none."""
+        self.copied = 0
+        """The number from which the run's messages are numbered, because the bodies were copied; 0 if not."""
         self.frame: bytes | None = None
         """The bodies as JSON lines; `None` until `encode`."""
         self.waiters: list[asyncio.Future[None]] = []
@@ -89,6 +97,7 @@ class TableWriter:
         "_sent",
         "_write",
         "checksum",
+        "driven",
         "epoch",
         "error",
         "head",
@@ -105,12 +114,15 @@ class TableWriter:
         pending: Pending,
         on_open: Callable[["TableWriter"], None],
         on_orphaned: Callable[[Lease], None],
+        driven: DrivenRun,
         lease: Lease = Lease(0, 0),
         head: int = 0,
         checksum: int | None = None,
         facts: Facts | None = None,
     ) -> None:
         self.run_id = run_id
+        self.driven = driven
+        """See `RunWriter.driven`."""
         self.key, self.token = lease
         """The number of the run's row, 0 until the row is made, and the fencing token."""
         self.head = head
@@ -151,6 +163,12 @@ class TableWriter:
                 if event.raw is not None:
                     write.raws[position] = msgspec.Raw(event.raw)
             self.append([event.body for event in events], blobs)
+            write.copied = last_taken(events)
+
+    def take_in(self, number: int) -> None:
+        """See `RunWriter.take_in`."""
+        with self._pending.lock:
+            (self._write or self._open_write()).taken = number
 
     def sync(self) -> Awaitable[None]:
         """See `RunWriter.sync`."""

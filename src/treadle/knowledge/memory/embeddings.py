@@ -9,7 +9,7 @@ from msgspec import Struct
 from treadle.core.errors import ConfigError, ServerError
 from treadle.http.transport import HttpTransport, Transport
 from treadle.knowledge.memory.vectors import normalize
-from treadle.models.config.file import load_config
+from treadle.models.config.recipe import load_config
 from treadle.models.wire.endpoint import is_success, join_url
 from treadle.models.wire.http_model import HttpModel
 from treadle.models.wire.server import Server, explain_error

@@ -9,7 +9,7 @@ import msgspec
 from treadle.core.errors import ConfigError
 from treadle.core.spec import PartSpec
 from treadle.knowledge.personas.model import Persona
-from treadle.models.config.demands import demands_of_judge, demands_of_model
+from treadle.models.config.model_demands import demands_of_judge, demands_of_model
 from treadle.tools.demands import demands_of_tools
 
 _HARMLESS = ("files", "vfs", "python", "shell", "ask")

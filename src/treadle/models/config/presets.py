@@ -1,11 +1,13 @@
-"""The providers that a model's name may begin with, and the dialects that they speak.
+"""The names of models, the providers that they may begin with, and the dialects that providers speak.
 
 A dialect is one line in `DIALECTS`; its own provider is the `PRESET` of its class. Another provider of a dialect
 is an entry in `_PRESETS`.
 """
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from treadle.core.errors import ConfigError
 from treadle.core.registry import Registry
 from treadle.core.types import OutputMode
 from treadle.models.wire.preset import Preset, Quirks
@@ -29,6 +31,34 @@ DIALECTS: "Registry[type[HttpModel]]" = Registry(
 
 _PROVIDERS = {"openai_chat": "openai"}
 """The names of dialects' own providers, if they differ from the names of the dialects."""
+
+
+AUTO = "auto"
+"""The name of the model whose tier a router chooses; `auto:NAME` names the router too."""
+ORACLE = "oracle"
+"""The name of the model that solves the run's task; `oracle:RATE` names a rate of mistakes too."""
+
+
+def is_tiered(name: str) -> bool:
+    """Return whether `name` is that of a model that consists of the tiers of treadle.toml."""
+    return name.partition(":")[0] in (AUTO, "tier") and name != "tier"
+
+
+def is_oracle(name: str, options: Mapping[str, object]) -> bool:
+    """Return whether `name` is that of the oracle. With a base URL it is a model with that name on a server."""
+    return name.partition(":")[0] == ORACLE and options.get("base_url") is None
+
+
+def split_name(name: str) -> tuple[str, str]:
+    """Return the provider, and the model's name on its server. Raises: `ConfigError` for a name without a model."""
+    if is_tiered(name):
+        raise ConfigError(
+            f"the model {name!r} consists of the tiers of treadle.toml, and one single model is needed here"
+        )
+    provider, _, rest = name.partition(":") if ":" in name else ("openai", "", name)
+    if not rest:
+        raise ConfigError(f"the model name {name!r} names no model; give one such as 'openai:gpt-5-mini'")
+    return provider, rest
 
 
 def _chat(base_url: str, key_variable: str, price_provider: str, **more: Any) -> Preset:

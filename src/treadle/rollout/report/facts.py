@@ -9,7 +9,7 @@ from msgspec import Struct, field
 from treadle.core.types import Message, Role
 from treadle.export.groups import Group, Rollout
 from treadle.export.html.spread import Spread
-from treadle.trajectory.tokens.types import DriftReport, TokenGrade
+from treadle.trajectory.tokens.trajectories import DriftReport, TokenGrade
 
 
 class ToolFacts(Struct):

@@ -10,8 +10,8 @@ import msgspec
 from treadle.core.types import Json, Message, Role
 from treadle.export.groups import Group, Rollout
 from treadle.trajectory.tokens.drift import Decode
-from treadle.trajectory.tokens.pieces import split_text
-from treadle.trajectory.tokens.types import TokenGrade, Trajectory
+from treadle.trajectory.tokens.token_texts import split_text
+from treadle.trajectory.tokens.trajectories import TokenGrade, Trajectory
 
 _MAX_BYTES = 4_000_000
 """How large the data of all runs together may be."""

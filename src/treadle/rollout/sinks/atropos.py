@@ -30,14 +30,14 @@ from msgspec.structs import replace
 from treadle.core.errors import ConfigError, ExportError, TransportError
 from treadle.export.groups import Group
 from treadle.export.token_exporter import LossMask
-from treadle.export.token_formats.atropos import FORMAT, MARK
+from treadle.export.token_formats.atropos_groups import FORMAT, MARK
 from treadle.http.failures import origin_of
 from treadle.http.pinned import PinnedConnection
 from treadle.rollout.sinks.atropos_session import Counts, Env, Session, Settings
 from treadle.rollout.sinks.protocol import Check, Memory, Receipt, Sink
 from treadle.rollout.sinks.registry import check_keys
 from treadle.rollout.sinks.taken import read_taken
-from treadle.trajectory.tokens.types import TokenGrade
+from treadle.trajectory.tokens.trajectories import TokenGrade
 
 _OPTIONS = (
     "name",

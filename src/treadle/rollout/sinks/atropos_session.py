@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Struct
 
 from treadle.core.errors import ConfigError, ExportError, TransportError
-from treadle.export.token_formats.atropos import MARK
+from treadle.export.token_formats.atropos_groups import MARK
 from treadle.http.failures import Timeouts, origin_of
 from treadle.http.pinned import PinnedConnection
 

@@ -10,7 +10,7 @@ from treadle.export.parquet import require_arrow, write_table
 from treadle.export.token_exporter import TOKEN_FORMATS, LossMask, encode_group
 from treadle.rollout.sinks.protocol import BaseSink, Memory, Receipt, Sink
 from treadle.rollout.sinks.registry import check_keys
-from treadle.trajectory.tokens.types import TokenGrade
+from treadle.trajectory.tokens.trajectories import TokenGrade
 
 NATIVE = "tokens"
 _END = "end"

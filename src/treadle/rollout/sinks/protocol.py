@@ -10,7 +10,7 @@ from typing import Protocol
 from msgspec import Struct
 
 from treadle.export.groups import Group
-from treadle.trajectory.tokens.types import TokenGrade
+from treadle.trajectory.tokens.trajectories import TokenGrade
 
 
 class Memory(Protocol):

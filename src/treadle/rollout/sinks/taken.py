@@ -21,7 +21,7 @@ from msgspec import Struct
 
 from treadle.core.errors import ConfigError
 from treadle.core.types import Json
-from treadle.export.token_formats.atropos import MARK
+from treadle.export.token_formats.atropos_groups import MARK
 
 G = TypeVar("G", bound=Mapping[str, Json])
 

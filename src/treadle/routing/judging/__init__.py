@@ -1,19 +1,36 @@
-"""Judgements about messages, made before or after a model is asked. The patterns are pure functions of the text."""
+"""Judgements about messages, made before or after a model is asked.
+
+The judgements by word lists are pure functions of the text (`judgements`, and `inabilities` for answers of a
+model). `clauses` reads a message, and `lists` reads the words: `words/en.toml` and `words/no.toml` have the
+lists of one language each, and `patterns.toml` says what the lists mean together. `judges` has the objects that
+judge: the lists, or a model. `in_sessions` is what a run does with judgements.
+
+A new language is a file in `words/`. A new judgement is a function in `judgements`, a field of `Judgement`, and
+labels in `benchmarks/data/messages.jsonl`; `python -m benchmarks judging` prints precision and recall. Do not
+look at the mistakes in the splits `test` and `fresh`. Judges of other packages are entry points of the group
+`treadle.judges`.
+"""
 
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from treadle.core.judgement import Ambiguity, AmbiguityClass, Judgement, Missing, TaskFound, TaskKind
-    from treadle.routing.judging.ambiguity import judge_ambiguity
-    from treadle.routing.judging.boilerplate import is_boilerplate
-    from treadle.routing.judging.difficulty import rate_difficulty
-    from treadle.routing.judging.identity import is_identity_sensitive
     from treadle.routing.judging.in_sessions import (
         facts_of_message,
         find_refused_tool,
         follows_question,
         judge_safely,
         write_hint,
+    )
+    from treadle.routing.judging.inabilities import Refusal, find_refusal, gives_up
+    from treadle.routing.judging.judgements import (
+        MessageFacts,
+        is_boilerplate,
+        is_identity_sensitive,
+        judge_ambiguity,
+        judge_message,
+        judge_task,
+        rate_difficulty,
     )
     from treadle.routing.judging.judges import (
         MessageJudge,
@@ -23,9 +40,6 @@ if TYPE_CHECKING:
         make_judge,
         part_of_judge,
     )
-    from treadle.routing.judging.patterns import MessageFacts, judge_message
-    from treadle.routing.judging.refusals import Refusal, find_refusal
-    from treadle.routing.judging.work import judge_task
 
 __all__ = [
     "Ambiguity",
@@ -43,6 +57,7 @@ __all__ = [
     "find_refusal",
     "find_refused_tool",
     "follows_question",
+    "gives_up",
     "is_boilerplate",
     "is_identity_sensitive",
     "judge_ambiguity",
@@ -56,33 +71,18 @@ __all__ = [
     "write_hint",
 ]
 
+_PLACES = {
+    "treadle.core.judgement": "Ambiguity AmbiguityClass Judgement Missing TaskFound TaskKind",
+    f"{__name__}.in_sessions": "facts_of_message find_refused_tool follows_question judge_safely write_hint",
+    f"{__name__}.inabilities": "Refusal find_refusal gives_up",
+    f"{__name__}.judgements": "MessageFacts is_boilerplate is_identity_sensitive judge_ambiguity judge_message "
+    "judge_task rate_difficulty",
+    f"{__name__}.judges": "MessageJudge ModelJudge PatternJudge judge_of_part make_judge part_of_judge",
+}
+_WHERE = {name: place for place, names in _PLACES.items() for name in names.split()}
+
 
 def __getattr__(name: str) -> object:
     from treadle.core.registry import load_name
 
     return load_name(__name__, name, _WHERE)
-
-
-_PACKAGE = "treadle.routing.judging"
-_VALUES = ("Ambiguity", "AmbiguityClass", "Judgement", "Missing", "TaskFound", "TaskKind")
-_USES = ("facts_of_message", "find_refused_tool", "follows_question", "judge_safely", "write_hint")
-_JUDGES = (
-    "MessageJudge",
-    "ModelJudge",
-    "PatternJudge",
-    "judge_of_part",
-    "make_judge",
-    "part_of_judge",
-)
-_WHERE = {
-    **dict.fromkeys(_VALUES, "treadle.core.judgement"),
-    **dict.fromkeys(_USES, f"{_PACKAGE}.in_sessions"),
-    **dict.fromkeys(_JUDGES, f"{_PACKAGE}.judges"),
-    **dict.fromkeys(("MessageFacts", "judge_message"), f"{_PACKAGE}.patterns"),
-    **dict.fromkeys(("Refusal", "find_refusal"), f"{_PACKAGE}.refusals"),
-    "is_boilerplate": f"{_PACKAGE}.boilerplate",
-    "is_identity_sensitive": f"{_PACKAGE}.identity",
-    "judge_ambiguity": f"{_PACKAGE}.ambiguity",
-    "judge_task": f"{_PACKAGE}.work",
-    "rate_difficulty": f"{_PACKAGE}.difficulty",
-}

@@ -1,75 +1,61 @@
-"""The clauses of a message, without politeness: what each one asks for or tells, and whether it is a question."""
+"""The reading of a message: its own words without quotes, code and addresses, its language, and its clauses.
+
+Of a long message only the beginning and the end are read, because the middle is usually pasted text; so the time
+for a message does not grow with its length.
+"""
 
 import re
-from functools import lru_cache
+from functools import cache, lru_cache
 
 from msgspec import Struct
 
-from treadle.routing.judging.reading import Reading
+from treadle.routing.judging.lists import ADDRESS, CODE, FILE, QUOTE, languages, pattern, words
 
-_QUESTION_WORDS = (
-    r"(?:what|what's|whats|who|who's|whom|whose|when|where|why|how|which|is|isn't|are|aren't|am|was|were"
-    r"|does|doesn't|do (?=you|i|we|they|the|people|any|all|most|dogs|cats|these|those)|did|didn't|has"
-    r"|have you|should|shall|may|might|hva|hvem|når|hvor|hvorfor|hvordan|hvilke[nt]?|er|var|har du|bør"
-    r"|skal|kva|kven|korleis|kvifor"
-    r"|finnes|gjelder|blir|må)"
-)
-_SPLIT = re.compile(
-    r"[!?\n;]++|\.++(?=\s|$)|(?::|,| -| –)[ ]?(?=(?:but|so|now|just|then|please|and then|what|how|who|why"
-    r"|when|where|is|can you"
-    r"|could you|would you|men|så|nå|bare|vennligst|hva|hvordan|hvem|hvorfor|når|kan du|don't|do not"
-    r"|it should|keep it"
-    r"|but don't)\b)"
-)
-_FILLER = re.compile(
-    r"(?:[\s,:-]|(?:ok|okay|alright|right|great|perfect|thanks|thank you|cool|nice|hi|hello"
-    r"|hey(?: there)?|well|and|so|now|but|then|also"
-    r"|just|please|pls|kindly|go ahead and|quickly|simply|first|let's|lets|actually|ja|jo|hei|flott"
-    r"|supert|fint|takk|greit|og|så|nå|da"
-    r"|men|bare|vennligst|gjerne|først|vær så snill(?: å| og)?)(?![\w'-]))++"
-)
-_ASKED = re.compile(
-    r"(?:can|could|will|would|might) (?:you|we) (?:please |kindly |just |maybe |also |perhaps "
-    r"|quickly )*+(?:help me (?:to )?)?"
-    r"|(?:i|we)(?:'d| would)? (?:like|want|need|love) (?:you )?(?:to )?(?!a\b|an\b|the\b|some\b)"
-    r"|(?:i|we)(?:'d| would)? (?:like|want|need|love) (?:to have )?(?=(?:a|an|the|some)\b)"
-    r"|(?:do|would) you mind |help me (?:to )?(?!with\b)|you (?:should|must|need to|have to) "
-    r"|be so kind (?:and|as to) "
-    r"|(?:kan|kunne|vil|ville) (?:du|vi) (?:vennligst |gjerne |også |bare |kanskje |være så snill (?:å "
-    r"|og )|hjelpe meg (?:med )?å )*+"
-    r"|(?:jeg|vi|eg) (?:vil|ønsker|trenger|må|skulle)(?: gjerne)?(?: ha| at du skal| at du)? "
-    r"|hjelp meg (?:med )?å |du (?:må|skal|bør) "
-)
-_NEGATION = re.compile(
-    r"(?:don't|do not|dont|never|no need|you needn't|not |please don't|ikke|ikkje|aldri|trenger ikke"
-    r"|du trenger ikke|ingen grunn)(?!\w)"
-)
-_ABLE = re.compile(
-    r"(?:are you able to|do you know how to|is it possible|have you got|er du i stand til"
-    r"|har du mulighet)(?!\w)"
-)
-_QUESTION = re.compile(rf"{_QUESTION_WORDS}(?![\w-])")
-_EXCEPT = re.compile(
-    r"[,(]? ?\b(?:without|no(?= \w+ (?:in|on)\b)|uten(?: å)?|but not|men ikke)\b[^.,;]{0,200}+"
-)
-_TELLING = re.compile(
-    r"(?:i|i'm|i've|my|we|he|she|they|it|it's|this is|there|jeg|vi|han|hun|de|min|mitt|mine|eg)(?![\w'-])"
-)
+HEAD_CHARS = 6000
+TAIL_CHARS = 2000
+"""How many characters of the beginning and of the end of a long message are read."""
+_COUNTED_WORDS = 400
+"""How many words are counted to find the language."""
 
-_TOLD = re.compile(
-    r"[\w'-]{1,40}+ (?:is|was|are|were|means|meant|er|var|betyr)(?![\w'-])(?! (?:not )?(?:the|what|how)\b)"
+_CODE = re.compile(r"```[^`]*+(?:`{1,2}+(?!`)[^`]*+)*+(?:```|\Z)|`[^`\n]{1,300}+`")
+_QUOTE = re.compile(
+    r"\"[^\"\n]{1,400}+\"|“[^”\n]{1,400}+”|«[^»\n]{1,400}+»|„[^“”\n]{1,400}+[“”]"
+    r"|(?<!\w)'[^'\n]{2,400}+'(?!\w)|(?<!\w)‘[^’\n]{2,400}+’(?!\w)|^[ \t]{0,3}+>[^\n]*+",
+    re.MULTILINE,
 )
-"""A noun that looks like a verb, as in "schedule is pronounced differently"."""
+_ADDRESS = re.compile(r"(?:https?://|www\.)[^\s<>\"]{1,2000}+", re.IGNORECASE)
+_NAMED_FILE = re.compile(
+    r"(?<![\w/.~-])(?:[~.]{0,2}/)?+[\w-]{1,64}+(?:[/.][\w-]{1,64}+){0,12}+", re.IGNORECASE
+)
+_EXTENSION = re.compile(
+    r"\.(?:txt|md|py|js|ts|json|ya?ml|toml|csv|tsv|xlsx?|docx?|pdf|html?|css|sql|log|sh|ini|cfg|xml|ipynb"
+    r"|rs|go|java|c|h|cpp|rb|php|png|jpe?g|gif|svg|zip|tar|gz|db|parquet|pptx?|rtf|tex|env|lock|mp3|mp4|wav)$",
+    re.IGNORECASE,
+)
+_WORD = re.compile(r"[^\W_]++(?:['’-][^\W_]++)*+")
 _ENDING = re.compile(r"^([^\W\d_]{2,30}?)(?:et|e|t)(?=\s|$)")
-_SUPINE = {
-    "skrevet": "skriv",
-    "skrive": "skriv",
-    "funnet": "finn",
-    "gitt": "gi",
-    "laget": "lag",
-    "gjort": "gjør",
-}
-"""Verbs whose imperative is not what remains without the ending."""
+"""The ending of a Norwegian infinitive or participle."""
+
+
+class Reading(Struct, frozen=True):
+    """The properties of a message that the judgements need."""
+
+    text: str
+    """The message, or its beginning and end if it is long."""
+    prose: str
+    """`text` in lower case, with one private character repeated for each piece of code, quote, address and file
+    name. It is aligned with `text`."""
+    words: tuple[str, ...]
+    """The words of `prose`."""
+    language: str
+    """The code of the language; `en` if it is not recognised."""
+    left_out_chars: int
+    """How many characters in the middle of the message were not read."""
+
+    def span(self, start: int, end: int) -> tuple[int, int]:
+        """Return the position in the whole message of a position in `text`."""
+        shift = 0 if start < HEAD_CHARS else self.left_out_chars
+        return start + shift, end + shift
 
 
 class Clause(Struct, frozen=True):
@@ -83,11 +69,69 @@ class Clause(Struct, frozen=True):
     """The position of `text` in the reading's text."""
     end: int
     is_question: bool
-    """True if it asks for information."""
+    """True if the clause asks for information."""
     is_capability: bool
-    """True if it was introduced with "can you", so that it may ask for an ability."""
+    """True if the clause was introduced with "can you", so that it may ask for an ability."""
     is_request: bool
-    """True if it tells what to do. Otherwise it tells something."""
+    """True if the clause tells what to do. Otherwise it tells something."""
+
+
+def read(message: str) -> Reading:
+    """Return the reading of a message. The time that it takes is bounded for a message of any length."""
+    left_out = max(0, len(message) - HEAD_CHARS - TAIL_CHARS)
+    return _read(message[:HEAD_CHARS] + message[-TAIL_CHARS:] if left_out else message, left_out)
+
+
+@lru_cache(maxsize=64)
+def _read(text: str, left_out: int) -> Reading:
+    prose = to_lower(text)
+    for signed, sign in ((_CODE, CODE), (_ADDRESS, ADDRESS), (_QUOTE, QUOTE)):
+        prose = signed.sub(lambda found, sign=sign: sign * len(found[0]), prose)  # type: ignore[misc]
+    prose = _NAMED_FILE.sub(
+        lambda found: FILE * len(found[0]) if _EXTENSION.search(found[0]) else found[0], prose
+    )
+    found = tuple(_WORD.findall(prose))
+    return Reading(text, prose, found, find_language(found), left_out)
+
+
+def find_language(found: tuple[str, ...]) -> str:
+    """Return the code of the language that has the most of the words; English if there is no such language."""
+    counts = {
+        code: sum([2 if letters.intersection(word) else word in frequent for word in found[:_COUNTED_WORDS]])
+        for code, frequent, letters in _signs()
+    }
+    return max(counts, key=lambda code: counts[code])
+
+
+@cache
+def _signs() -> list[tuple[str, frozenset[str], frozenset[str]]]:
+    """Return the frequent words and the letters of each language."""
+    return [
+        (
+            code,
+            frozenset(lists["reading"]["frequent"].replace(",", " ").split()),
+            frozenset(lists["reading"].get("letters", "")),
+        )
+        for code, lists in languages().items()
+    ]
+
+
+def is_own(prose: str) -> bool:
+    """Return whether all of the prose of a reading is the user's own: no code, quote, address or file name."""
+    return not any(sign in prose for sign in (FILE, ADDRESS, QUOTE, CODE))
+
+
+def to_lower(text: str) -> str:
+    """Return `text` in lower case with the same length, and with typographic apostrophes replaced."""
+    lowered = text.lower()
+    if len(lowered) != len(text):
+        lowered = "".join(char.lower() if len(char.lower()) == 1 else char for char in text)
+    return lowered.replace("’", "'") if "’" in lowered and "‘" not in lowered else lowered
+
+
+@cache
+def _pattern(name: str) -> re.Pattern[str]:
+    return pattern("clauses", name)
 
 
 @lru_cache(maxsize=64)
@@ -95,7 +139,7 @@ def find_clauses(reading: Reading) -> tuple[Clause, ...]:
     """Return the clauses of a message that ask for something or tell something. Negated clauses are left out."""
     found, start = [], 0
     prose = reading.prose
-    for match in _SPLIT.finditer(prose):
+    for match in _pattern("split").finditer(prose):
         found.append(_read_clause(prose, start, match.start(), "?" in match[0]))
         start = match.end()
     found.append(_read_clause(prose, start, len(prose), False))
@@ -106,24 +150,41 @@ def _read_clause(prose: str, start: int, end: int, is_asked: bool) -> Clause | N
     """Return the clause in a part of the prose; `None` if it is empty or says what is not to be done."""
     can = False
     while start < end:
-        if found := _FILLER.match(prose, start, end):
+        if found := _pattern("filler").match(prose, start, end):
             start = found.end()
-        elif found := _ASKED.match(prose, start, end):
-            can = can or found[0].startswith(("can", "could", "will", "would", "kan", "kunne", "vil"))
+        elif found := _pattern("asked").match(prose, start, end):
+            can = can or bool(_pattern("can").match(found[0]))
             start = found.end()
         else:
             break
-    text = _EXCEPT.sub("", prose[start:end]).rstrip()
-    if not text or _NEGATION.match(text):
+    text = _pattern("except").sub("", prose[start:end]).rstrip()
+    if not text or _pattern("negation").match(text):
         return None
-    is_able = bool(_ABLE.match(text))
-    is_question = is_able or bool(_QUESTION.match(text))
-    is_telling = bool(_TELLING.match(text) or _TOLD.match(text))
+    is_question = bool(_pattern("able").match(text) or _pattern("question").match(text))
+    is_telling = bool(_pattern("telling").match(text) or _pattern("told").match(text))
     forms = tuple(dict.fromkeys((text, _to_imperative(text)))) if can else (text,)
     return Clause(text, forms, start, end, is_question, can and is_asked, not is_question and not is_telling)
 
 
 def _to_imperative(text: str) -> str:
-    """Return a clause whose first word, an infinitive or participle in Norwegian, is an imperative."""
+    """Return a clause whose first word, an infinitive or participle, is an imperative."""
     verb, _, rest = text.partition(" ")
-    return f"{_SUPINE[verb]} {rest}" if verb in _SUPINE else _ENDING.sub(r"\1", text)
+    for lists in languages().values():
+        if (imperative := lists["clauses"].get("imperatives", {}).get(verb)) is not None:
+            return f"{imperative} {rest}"
+    return _ENDING.sub(r"\1", text)
+
+
+def find_stems(text: str, common: frozenset[str], endings: re.Pattern[str], shortest: int) -> frozenset[str]:
+    """Return the stems of the words of a text in lower case that are not `common`. Words with fewer than `shortest`
+    letters keep their endings."""
+    found = [word for word in _LETTERS.findall(text) if word not in common]
+    return frozenset([endings.sub("", word) if len(word) >= shortest else word for word in found])
+
+
+_LETTERS = re.compile(r"[^\W\d_]{3,40}+")
+
+
+def endings_of(section: str) -> re.Pattern[str]:
+    """Return the pattern of the endings that are cut off to compare words."""
+    return re.compile(f"(?:{'|'.join(sorted(words(section, 'endings'), key=len, reverse=True))})$")

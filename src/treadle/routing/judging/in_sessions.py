@@ -10,9 +10,9 @@ from treadle.core.judgement import AmbiguityClass, Judgement, Missing
 from treadle.core.policy import Approval, Autonomy, Policy
 from treadle.core.state import State
 from treadle.core.types import Message, Role, ToolSpec
+from treadle.routing.judging.inabilities import find_refusal
+from treadle.routing.judging.judgements import MessageFacts, judge_message
 from treadle.routing.judging.judges import MessageJudge
-from treadle.routing.judging.patterns import MessageFacts, judge_message
-from treadle.routing.judging.refusals import find_refusal
 
 ASK_TOOL = "ask_user"
 """The name of the tool by which the model asks the user."""

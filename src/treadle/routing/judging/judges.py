@@ -22,10 +22,10 @@ from treadle.core.log import Log
 from treadle.core.registry import Registry
 from treadle.core.spec import PartSpec
 from treadle.core.types import Completion, Json, Message, OutputMode, Request, Role, ToolSpec, Usage
-from treadle.models.protocol import Model, Watch, estimate_cost_usd, load_model, output_mode_of
-from treadle.routing.judging.patterns import MessageFacts, judge_message
-from treadle.routing.judging.reading import read
-from treadle.routing.judging.work import find_suited
+from treadle.models.protocol import Model, Watch, estimate_cost_usd, output_mode_of
+from treadle.routing.judging.clauses import read
+from treadle.routing.judging.inabilities import find_suited
+from treadle.routing.judging.judgements import MessageFacts, judge_message
 
 _NO_FACTS = MessageFacts()
 MAX_SECONDS = 30.0
@@ -123,7 +123,11 @@ class ModelJudge:
 
     def __init__(self, model: Model | str) -> None:
         """Make a judge. `model` is a model, or a name for treadle.toml such as `tier:small`."""
-        self.model: Model = load_model(model) if isinstance(model, str) else model
+        if isinstance(model, str):
+            from treadle.models.config.recipe import make_model
+
+            model = make_model(model)
+        self.model: Model = model
 
     async def judge(self, message: str, facts: MessageFacts = _NO_FACTS) -> Judgement:
         """See `MessageJudge.judge`. Only the beginning and the end of a long message are sent."""

@@ -1,6 +1,11 @@
-"""One session with a server: opened, watched and closed on the worker thread."""
+"""One session with a server: opened, watched and closed in the thread `SESSIONS`.
+
+A session's scopes must be left in the task that entered them, and one server may serve runs of several event loops,
+so the loop of that thread runs all sessions, and every call is passed to it.
+"""
 
 import asyncio
+import atexit
 import contextlib
 import functools
 import logging
@@ -12,7 +17,7 @@ from typing import Any, TypeAlias
 from treadle.core.errors import ToolError
 from treadle.core.registry import require
 from treadle.core.types import Json
-from treadle.tools.mcp import worker
+from treadle.http.background import LoopThread
 from treadle.tools.mcp.elicitation import Elicit, open_first
 from treadle.tools.mcp.failure import EndedError, UnreachableError, Verdict, describe, first_leaf, judge
 from treadle.tools.mcp.http_client import Trip, make_client
@@ -28,6 +33,11 @@ MAX_LINE_CHARS = 500
 _HEADER_MISMATCH = -32020
 _URLS_FIRST = -32042
 """The error of a server that wants the user to open addresses before it takes the call."""
+
+SESSIONS = LoopThread("treadle-mcp", asyncio.new_event_loop)
+"""The thread of all sessions. uvloop would notice that a server has closed its output only when the server ends."""
+_open: "set[Connection]" = set()
+"""The sessions to be closed before the process ends."""
 
 Progress: TypeAlias = Callable[[float, float | None, str | None], Awaitable[None]]
 
@@ -79,7 +89,9 @@ class Connection:
     async def open(self) -> None:
         """Connect to the server. Raises: `UnreachableError`."""
         ready: asyncio.Future[None] = self.loop.create_future()
-        worker.remember(self.close)
+        if not _open:
+            atexit.register(_close_all)  # before the thread is stopped, because it was registered after it
+        _open.add(self)
         self._owner = asyncio.ensure_future(self._own(ready))
         try:
             await asyncio.shield(ready)
@@ -265,7 +277,7 @@ class Connection:
         finally:
             self._client = None
             self.is_over = True
-            worker.forget(self.close)
+            _open.discard(self)
 
     @contextlib.asynccontextmanager
     async def _connect(self) -> AsyncIterator[Any]:
@@ -415,3 +427,20 @@ def _keep_quiet() -> None:
     """Give the SDK's loggers a handler, so that its records are not printed."""
     for name in ("mcp", "client"):
         logging.getLogger(name).addHandler(logging.NullHandler())
+
+
+def _close_all() -> None:
+    """End the open sessions and the servers' processes, while the process ends."""
+    atexit.unregister(_close_all)
+    if not _open:
+        return
+
+    async def close() -> None:
+        await asyncio.gather(*[item.close() for item in list(_open)], return_exceptions=True)
+
+    with contextlib.suppress(TimeoutError, RuntimeError):
+        asyncio.run_coroutine_threadsafe(close(), SESSIONS.loop).result(timeout=10)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_open.clear)  # the sessions belong to the parent

@@ -13,7 +13,6 @@ from treadle.core.masking import Mask
 from treadle.core.registry import require
 from treadle.core.types import Option
 from treadle.tools.context import ToolContext
-from treadle.tools.mcp import worker
 
 T = TypeVar("T")
 
@@ -25,8 +24,8 @@ DECLINE = "Decline"
 
 
 class Elicitations:
-    """The questions of a server during one call. They are passed from the worker thread to the event loop of the
-    run, which puts them to the user through `ToolContext.ask`."""
+    """The questions of a server during one call, passed from the thread of sessions to the event loop of the run,
+    which puts them to the user through `ToolContext.ask`."""
 
     def __init__(self, server: str, context: ToolContext, mask: Mask) -> None:
         self._server = server
@@ -36,17 +35,17 @@ class Elicitations:
         self._asked: asyncio.Queue[tuple[Any, asyncio.Future[Any]]] = asyncio.Queue()
 
     async def ask(self, params: Any) -> Any:
-        """Return the SDK's result for the parameters of an elicitation. It is called on the worker thread."""
+        """Return the SDK's result for the parameters of an elicitation. It is called in the thread of sessions."""
         reply: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._here.call_soon_threadsafe(self._asked.put_nowait, (params, reply))
         return await reply
 
     async def run(self, calling: Coroutine[Any, Any, T]) -> T:
-        """Run a call on the worker thread, answer what the server asks meanwhile, and return the call's result.
+        """Run a call, answer what the server asks meanwhile, and return the call's result.
 
         If `ToolContext.ask` ends this call, the server's call is cancelled.
         """
-        task = asyncio.ensure_future(worker.hop(calling))
+        task = asyncio.ensure_future(calling)
         try:
             while True:
                 asked = asyncio.ensure_future(self._asked.get())

@@ -13,7 +13,7 @@ from treadle.core.errors import ConfigError, ToolError
 from treadle.core.spec import PartSpec
 from treadle.core.types import Effect, Json, ToolSpec
 from treadle.tools.context import ToolContext
-from treadle.tools.mcp import worker
+from treadle.tools.mcp.connection import SESSIONS
 from treadle.tools.mcp.elicitation import Elicitations
 from treadle.tools.mcp.failure import UnreachableError
 from treadle.tools.mcp.link import Link
@@ -101,7 +101,7 @@ class MCPServer:
     def tools(self) -> "tuple[MCPTool, ...]":
         """Return the server's tools. The first call connects, which blocks. Raises: `ConfigError`."""
         if self._tools is None:
-            worker.run(self.open())
+            SESSIONS.run(self.open())
         assert self._tools is not None
         return self._tools
 
@@ -109,18 +109,18 @@ class MCPServer:
         """Connect without blocking, so that `tools` does not block. Raises: `ConfigError`."""
         if self._tools is None:
             try:
-                self._tools = await worker.hop(self._list())
+                self._tools = await SESSIONS.hop(self._list())
             except UnreachableError as error:
                 raise ConfigError(str(error)) from error
         return self
 
     def close(self) -> None:
         """End the shared session and its process. A later call starts them again. Idempotent."""
-        worker.run(self._link.close())
+        SESSIONS.run(self._link.close())
 
     async def aclose(self) -> None:
         """End the shared session and its process without blocking."""
-        await worker.hop(self._link.close())
+        await SESSIONS.hop(self._link.close())
 
     def __enter__(self) -> Self:
         self.tools()
@@ -180,12 +180,12 @@ class MCPServer:
             can_repeat=tool.spec.effect is not Effect.ONCE,
         )
         try:
-            result = await elicitations.run(calling)
+            result = await elicitations.run(SESSIONS.hop(calling))
         except ToolError:
             raise
         except BaseException:
             # The call was cancelled, or its question is answered later.
-            worker.soon(link.suspect)
+            SESSIONS.loop.call_soon_threadsafe(link.suspect)
             raise
         return hide_in_output(to_output(result, tool.is_output_valid), self._mask)
 
@@ -219,7 +219,7 @@ class MCPServer:
         try:
             yield link
         finally:
-            await worker.hop(link.close())
+            await SESSIONS.hop(link.close())
 
 
 class MCPTool:
@@ -286,21 +286,21 @@ class MCPServers:
 
     def tools(self) -> tuple[Tool, ...]:
         """Return the tools of all servers, which are connected in parallel. Raises: `ConfigError`."""
-        worker.run(self._open_all())
+        SESSIONS.run(self._open_all())
         return self._join()
 
     async def open(self) -> Self:
         """Connect to all servers without blocking. Raises: `ConfigError`."""
-        await worker.hop(self._open_all())
+        await SESSIONS.hop(self._open_all())
         return self
 
     def close(self) -> None:
         """End all sessions. Idempotent."""
-        worker.run(self._close_all())
+        SESSIONS.run(self._close_all())
 
     async def aclose(self) -> None:
         """End all sessions without blocking."""
-        await worker.hop(self._close_all())
+        await SESSIONS.hop(self._close_all())
 
     async def __aenter__(self) -> Self:
         return await self.open()

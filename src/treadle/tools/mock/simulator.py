@@ -21,7 +21,7 @@ from treadle.core.errors import ConfigError, ProviderError
 from treadle.core.log import Log
 from treadle.core.spec import PartSpec
 from treadle.core.types import Completion, FinishReason, Json, Message, Request, Role, ToolSpec
-from treadle.models.protocol import Watch, load_model, part_of
+from treadle.models.protocol import Watch, part_of
 from treadle.tools.protocol import ToolOutput
 from treadle.tools.schema.output import OutputChecker
 
@@ -59,7 +59,11 @@ class Simulator:
         Raises: `ConfigError` for an unknown model, or a folder that cannot be made.
         """
         self.part = _part_of(model, seed, cache)
-        self._model: Model = load_model(model, seed=seed) if isinstance(model, str) else model
+        if isinstance(model, str):
+            from treadle.models.config.recipe import make_model
+
+            model = make_model(model, seed=seed)
+        self._model: Model = model
         self._seed = seed
         self._kept: dict[str, _Answer] = {}
         self._folder = None if cache is None else Path(cache).expanduser()

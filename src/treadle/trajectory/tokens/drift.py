@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from treadle.core.packed import ID_BYTES, unpack_ids
 from treadle.core.types import FinishReason, Message, Role
-from treadle.trajectory.tokens.types import Drift, DriftReport
+from treadle.trajectory.tokens.trajectories import Drift, DriftReport
 
 if TYPE_CHECKING:
     from treadle.trajectory.tokens.nodes import Node

@@ -15,8 +15,8 @@ from treadle.core.registry import Registry
 from treadle.core.types import Message
 from treadle.tools.references import load_function
 from treadle.trajectory.tokens.drift import Decode, Decoders, find_decode, reasoning_of
-from treadle.trajectory.tokens.pieces import split_text
-from treadle.trajectory.tokens.types import Floats, Span, Trajectory
+from treadle.trajectory.tokens.token_texts import split_text
+from treadle.trajectory.tokens.trajectories import Floats, Span, Trajectory
 
 Part: TypeAlias = Callable[[Trajectory, Span, Decode | None], Sequence[float] | float]
 """A part of a mask: the weights of the tokens of one answer, or one weight for all of them."""
@@ -34,7 +34,7 @@ MASKS: Registry[Part] = Registry(
 )
 
 
-class Mask(Struct, frozen=True):
+class ProductMask(Struct, frozen=True):
     """A loss mask: a function of a trajectory, whose weights are the products of those of its parts."""
 
     parts: tuple[Part, ...]
@@ -61,7 +61,7 @@ class Mask(Struct, frozen=True):
         return loss_T
 
 
-def make_mask(*parts: str | Weigh, decode: Decoders = None) -> Mask:
+def make_mask(*parts: str | Weigh, decode: Decoders = None) -> ProductMask:
     """Return a loss mask.
 
     A part is `all`, `last_turn` (the answers to the newest message of the user), `no_reasoning`, several of these
@@ -72,7 +72,7 @@ def make_mask(*parts: str | Weigh, decode: Decoders = None) -> Mask:
     for part in parts:
         for item in part.split(",") if isinstance(part, str) else [part]:
             found.append(_make_part(item))
-    return Mask(tuple(found), decode)
+    return ProductMask(tuple(found), decode)
 
 
 def _make_part(part: str | Weigh) -> Part:

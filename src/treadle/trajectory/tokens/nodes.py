@@ -19,8 +19,8 @@ from treadle.trajectory.tokens.drift import (
     find_decode,
     make_report,
 )
-from treadle.trajectory.tokens.trie import Match, Trie, Vertex, find_parent
-from treadle.trajectory.tokens.types import Drift, DriftReport
+from treadle.trajectory.tokens.trajectories import Drift, DriftReport
+from treadle.trajectory.tokens.trie import Trie, TrieMatch, Vertex, find_parent
 
 NAN = pack_logprobs([float("nan")])
 """A log probability that is not known, packed."""
@@ -112,7 +112,7 @@ class Node(Struct, frozen=True, kw_only=True):
         return not any(isnan(value) for value, flag in zip(values, sampled, strict=True) if flag)
 
 
-class RunReader:
+class TokenReader:
     """The inferences of one run, in order. It is fed with all events of the run."""
 
     def __init__(self, run_id: str, decoders: Decoders = None) -> None:
@@ -121,7 +121,7 @@ class RunReader:
         self.branches = 0
         self.lost = 0
         """How many answers were thrown away, or lost on the way."""
-        self.origin: RunReader | None = None
+        self.origin: TokenReader | None = None
         """The run that this one was forked from, or that called it, if it was read before."""
         self._decoders = decoders
         self._state = State()
@@ -317,7 +317,7 @@ class RunReader:
             return Drift.FORK
         return None if self.started.caller is None else Drift.SUBAGENT
 
-    def _find_drift(self, node: Node, prompt: bytes, match: Match) -> DriftReport | None:
+    def _find_drift(self, node: Node, prompt: bytes, match: TrieMatch) -> DriftReport | None:
         """Return why a branch begins at `node`; `None` for the first branch."""
         kind, owner, closest = self._find_origin(), self, match.closest
         if kind is None and not self.branches:

@@ -41,7 +41,7 @@ class Vertex:
             waiting += vertex.children.values()
 
 
-class Match:
+class TrieMatch:
     """How far ids agree with those in a tree."""
 
     __slots__ = ("size", "vertex", "within")
@@ -67,7 +67,7 @@ class Trie:
     def __init__(self) -> None:
         self._root = Vertex(None, b"")
 
-    def match(self, ids: bytes, start: Vertex | None = None) -> Match:
+    def match(self, ids: bytes, start: Vertex | None = None) -> TrieMatch:
         """Return how far packed ids agree with the tree. The path of `start` is known to agree."""
         vertex = self._root if start is None else start
         size = vertex.size
@@ -78,9 +78,9 @@ class Trie:
             shared = count_shared(child.label, ids[size : size + len(child.label)]) * ID_BYTES
             size += shared
             if shared < len(child.label):
-                return Match(vertex, child, size)
+                return TrieMatch(vertex, child, size)
             vertex = child
-        return Match(vertex, None, size)
+        return TrieMatch(vertex, None, size)
 
     def add(self, ids: bytes, node: int, start: Vertex) -> Vertex:
         """Add the packed ids of an inference, which begin with the path of `start`, and return where they end."""
@@ -96,7 +96,7 @@ class Trie:
         return vertex
 
 
-def find_parent(match: Match) -> int | None:
+def find_parent(match: TrieMatch) -> int | None:
     """Return the inference with the longest prompt and answer that agree completely; `None` if there is none."""
     vertex: Vertex | None = match.vertex
     while vertex is not None and vertex.node is None:

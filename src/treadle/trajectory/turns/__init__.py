@@ -1,32 +1,37 @@
 """The turns and steps of runs, as a stream for interfaces."""
 
-from treadle.trajectory.turns.logger import EventLogger
-from treadle.trajectory.turns.reader import turns
 from treadle.trajectory.turns.shapes import (
     InferenceStepResult,
     InputReceived,
     InputRequested,
-    ReasoningDelta,
     RetryDelta,
     StepCompleted,
     StepFailed,
     StepProgress,
+    StepReasoningDelta,
     StepStarted,
-    TextDelta,
-    ToolCall,
+    StepTextDelta,
+    StepToolCall,
+    StepToolCallDelta,
     ToolCallCompletedDelta,
-    ToolCallDelta,
     ToolCallIssuedDelta,
     ToolExecutionStepResult,
     ToolProgressDelta,
-    TurnCompleted,
+    TurnCompletedEvent,
     TurnEvent,
     TurnFailed,
     TurnPaused,
     TurnResumed,
-    TurnStarted,
+    TurnStartedEvent,
 )
+from treadle.trajectory.turns.turn_stream import EventLogger, turns
 
+ReasoningDelta = StepReasoningDelta
+TextDelta = StepTextDelta
+ToolCall = StepToolCall
+ToolCallDelta = StepToolCallDelta
+TurnCompleted = TurnCompletedEvent
+TurnStarted = TurnStartedEvent
 AgentEventLogger = EventLogger
 """Another name of `EventLogger`."""
 

@@ -1,7 +1,9 @@
 """The events of the turn and step stream.
 
 The names, fields, order of fields and tags are those of the turn and step events of the Llama Stack client; fields
-that it does not have follow at the end. Source: llama-stack-client 0.7, `lib/agents/turn_events.py`.
+that it does not have follow at the end. Classes whose name in that client is also the name of an event of the
+journal have a longer one here; `treadle.trajectory.turns` exports them under the client's names.
+Source: llama-stack-client 0.7, `lib/agents/turn_events.py`.
 """
 
 from typing import Literal, TypeAlias
@@ -14,7 +16,7 @@ StepType: TypeAlias = Literal["inference", "tool_execution"]
 """The kinds of steps."""
 
 
-class ToolCall(Struct, frozen=True):
+class StepToolCall(Struct, frozen=True):
     """A call of a tool."""
 
     call_id: str
@@ -23,14 +25,14 @@ class ToolCall(Struct, frozen=True):
     """The arguments as JSON, as the model wrote them."""
 
 
-class TextDelta(Struct, frozen=True):
+class StepTextDelta(Struct, frozen=True):
     """A piece of the model's text. A journal that is read afterwards gives the text in one piece."""
 
     text: str
     delta_type: Literal["text"] = "text"
 
 
-class ReasoningDelta(Struct, frozen=True):
+class StepReasoningDelta(Struct, frozen=True):
     """A piece of the model's thinking. A journal that is read afterwards gives it in one piece."""
 
     text: str
@@ -50,7 +52,7 @@ class ToolCallIssuedDelta(Struct, frozen=True):
     """The id of the running call that made this one; `None` for a call of the model."""
 
 
-class ToolCallDelta(Struct, frozen=True):
+class StepToolCallDelta(Struct, frozen=True):
     """A piece of the arguments of a call that the model is writing."""
 
     call_id: str
@@ -101,10 +103,10 @@ class RetryDelta(Struct, frozen=True):
 
 
 Delta: TypeAlias = (
-    TextDelta
-    | ReasoningDelta
+    StepTextDelta
+    | StepReasoningDelta
     | ToolCallIssuedDelta
-    | ToolCallDelta
+    | StepToolCallDelta
     | ToolCallCompletedDelta
     | ToolProgressDelta
     | RetryDelta
@@ -120,7 +122,7 @@ class InferenceStepResult(Struct, frozen=True):
     """The server's id of the response; `None` if it has none."""
     text_content: str
     """The text that the model wrote in this step."""
-    function_calls: list[ToolCall]
+    function_calls: list[StepToolCall]
     """The calls that Treadle runs in the next step."""
     server_tool_executions: list[dict[str, Json]]
     """The calls that the model's server ran after this step, with `call_id`, `tool_type`, `tool_name`, `arguments`,
@@ -133,14 +135,14 @@ class ToolExecutionStepResult(Struct, frozen=True):
     """The result of a step that runs calls."""
 
     step_id: str
-    tool_calls: list[ToolCall]
+    tool_calls: list[StepToolCall]
     tool_responses: list[dict[str, Json]]
     """The result of each call, in the order of the calls: `call_id`, `tool_name`, `content` and `metadata`, which
     has `is_error`, and for calls that Treadle ran `duration_seconds` and, if they are set, `error_kind`,
     `structured` and `child_run_id`."""
 
 
-class TurnStarted(Struct, frozen=True):
+class TurnStartedEvent(Struct, frozen=True):
     """The start of a turn."""
 
     turn_id: str
@@ -153,7 +155,7 @@ class TurnStarted(Struct, frozen=True):
     """True if the turn began before: it failed and is tried again, or its beginning is not in the stream."""
 
 
-class TurnCompleted(Struct, frozen=True):
+class TurnCompletedEvent(Struct, frozen=True):
     """The end of a turn with an answer, which may be one that a limit cut short."""
 
     turn_id: str
@@ -288,7 +290,7 @@ class StepFailed(Struct, frozen=True):
 
 
 TurnEvent: TypeAlias = (
-    TurnStarted
+    TurnStartedEvent
     | StepStarted
     | StepProgress
     | StepCompleted
@@ -297,7 +299,7 @@ TurnEvent: TypeAlias = (
     | InputReceived
     | TurnPaused
     | TurnResumed
-    | TurnCompleted
+    | TurnCompletedEvent
     | TurnFailed
 )
 """An event of the stream."""

@@ -11,12 +11,12 @@ from itertools import groupby
 from typing import Any, Literal
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from treadle.core import events as e
 from treadle.core.tally import UNKNOWN, Charge, Tally, charge_of
-from treadle.core.types import Fault, FinishReason, Json, ServerCall, StopReason
+from treadle.core.types import Fault, FinishReason, Json, ServerCall, StopReason, ToolResult
 from treadle.trajectory.turns import shapes as s
-from treadle.trajectory.turns.results import describe_server_calls, show_result, show_server_call, with_id
 
 _FAILED = frozenset((StopReason.ERROR, StopReason.CANCELLED, StopReason.REFUSED, StopReason.CONTEXT_OVERFLOW))
 """The stop reasons of turns that have no answer."""
@@ -36,11 +36,11 @@ class _Step(Struct, gc=False):
     names: dict[int, str] = {}
     """The names of the calls that are being streamed, by position."""
     ids: dict[int, str] = {}
-    calls: dict[str, s.ToolCall] = {}
+    calls: dict[str, s.StepToolCall] = {}
     results: dict[str, dict[str, Json]] = {}
 
 
-class RunReader:
+class TurnReader:
     """The reader of one run. Its methods add to `out` what follows from an item."""
 
     def __init__(self, run_id: str) -> None:
@@ -91,7 +91,7 @@ class RunReader:
             return
         self._is_open = False
         self.out.append(
-            s.TurnCompleted(
+            s.TurnCompletedEvent(
                 self._turn_id,
                 self._run_id,
                 body.output,
@@ -131,7 +131,7 @@ class RunReader:
             self._turn, self._turn_id = turn, f"turn_{digest[:12]}"
             self._steps, self._tally, self._response_ids = 0, Tally(), {}
         self._is_open, self._failure = True, None
-        self.out.append(s.TurnStarted(self._turn_id, self._run_id, turn=turn, is_resumed=is_resumed))
+        self.out.append(s.TurnStartedEvent(self._turn_id, self._run_id, turn=turn, is_resumed=is_resumed))
 
     def _ensure_turn(self, turn: int | None = None) -> None:
         """Open a turn whose beginning was not read."""
@@ -244,7 +244,7 @@ class RunReader:
             self._response_ids[response_id] = None
         is_told = step.has_text
         if message.reasoning and not step.has_reasoning:
-            self._report(s.ReasoningDelta(message.reasoning))
+            self._report(s.StepReasoningDelta(message.reasoning))
         text = message.content
         if message.server_calls:
             text = self._read_server_calls(message.server_calls, text, response_id, is_told=is_told)
@@ -252,8 +252,8 @@ class RunReader:
                 return
             step = self._need("inference")
         if text and not is_told:
-            self._report(s.TextDelta(text))
-        calls = [s.ToolCall(call.call_id, call.name, call.arguments) for call in message.tool_calls]
+            self._report(s.StepTextDelta(text))
+        calls = [s.StepToolCall(call.call_id, call.name, call.arguments) for call in message.tool_calls]
         for call in calls:
             arguments = call.arguments or "{}"
             self._report(s.ToolCallIssuedDelta(call.call_id, "function", call.tool_name, arguments))
@@ -277,7 +277,7 @@ class RunReader:
             step = self._need("inference")
             before, told = text[told:offset], max(told, offset)
             if before and not is_told:
-                self._report(s.TextDelta(before))
+                self._report(s.StepTextDelta(before))
             shown = [show_server_call(call) for call in calls]
             self._complete(
                 s.InferenceStepResult(step.step_id, response_id, before, [], shown, "server_tool_call")
@@ -293,7 +293,7 @@ class RunReader:
             self._report(s.ToolCallCompletedDelta(*head, item["result"], is_error=item["is_error"]))
         step = self._step
         assert step is not None
-        calls = [s.ToolCall(item["call_id"], item["tool_name"], item["arguments"]) for item in shown]
+        calls = [s.StepToolCall(item["call_id"], item["tool_name"], item["arguments"]) for item in shown]
         responses = [
             {
                 "call_id": item["call_id"],
@@ -310,12 +310,12 @@ class RunReader:
     def on_text(self, delta: e.TextDelta) -> None:
         if self._is_inferring and delta.text:
             self._step.has_text = True  # type: ignore[union-attr]
-            self._report(s.TextDelta(delta.text))
+            self._report(s.StepTextDelta(delta.text))
 
     def on_reasoning(self, delta: e.ReasoningDelta) -> None:
         if self._is_inferring and delta.text:
             self._step.has_reasoning = True  # type: ignore[union-attr]
-            self._report(s.ReasoningDelta(delta.text))
+            self._report(s.StepReasoningDelta(delta.text))
 
     def on_arguments(self, delta: e.ToolCallDelta) -> None:
         step = self._step
@@ -326,7 +326,7 @@ class RunReader:
         if delta.name:
             step.names[delta.index] = delta.name
         call_id, name = step.ids.get(delta.index, ""), step.names.get(delta.index)
-        self._report(s.ToolCallDelta(call_id, delta.arguments, index=delta.index, tool_name=name))
+        self._report(s.StepToolCallDelta(call_id, delta.arguments, index=delta.index, tool_name=name))
 
     def on_progress(self, delta: e.ToolProgress) -> None:
         if self._step is not None and self._step.step_type == "tool_execution":
@@ -348,7 +348,7 @@ class RunReader:
                 )
             )
         elif body.call_id not in step.calls:
-            step.calls[body.call_id] = s.ToolCall(body.call_id, body.name, "")
+            step.calls[body.call_id] = s.StepToolCall(body.call_id, body.name, "")
 
     def on_tool_completed(self, body: e.ToolCompleted) -> None:
         step, result = self._need("tool_execution"), body.result
@@ -367,7 +367,7 @@ class RunReader:
         if body.parent_call_id is not None:
             return
         if result.call_id not in step.calls:
-            step.calls[result.call_id] = s.ToolCall(result.call_id, result.name, "")
+            step.calls[result.call_id] = s.StepToolCall(result.call_id, result.name, "")
         step.results[result.call_id] = show_result(result, body)
         if len(step.results) == len(step.calls):
             self._complete_tools(step)
@@ -427,24 +427,66 @@ _ENDED = {
 }
 """The messages of turns that end without an error's text, by code."""
 
-READ: dict[type, Callable[[RunReader, Any], None]] = {
-    e.TurnStarted: RunReader.on_turn_started,
-    e.TurnCompleted: RunReader.on_turn_completed,
-    e.RunFinished: RunReader.on_run_finished,
-    e.RunPaused: RunReader.on_run_paused,
-    e.RunResumed: RunReader.on_run_resumed,
-    e.InferenceStarted: RunReader.on_inference_started,
-    e.InferenceFailed: RunReader.on_inference_failed,
-    e.InferenceCompleted: RunReader.on_inference_completed,
-    e.TextDelta: RunReader.on_text,
-    e.ReasoningDelta: RunReader.on_reasoning,
-    e.ToolCallDelta: RunReader.on_arguments,
-    e.ToolProgress: RunReader.on_progress,
-    e.ToolStarted: RunReader.on_tool_started,
-    e.ToolCompleted: RunReader.on_tool_completed,
-    e.ContextCompacted: RunReader.on_context_compacted,
-    e.QuestionAsked: RunReader.on_question_asked,
-    e.QuestionAnswered: RunReader.on_question_answered,
-    e.ApprovalRequested: RunReader.on_approval_requested,
-    e.ApprovalDecided: RunReader.on_approval_decided,
+READ: dict[type, Callable[[TurnReader, Any], None]] = {
+    e.TurnStarted: TurnReader.on_turn_started,
+    e.TurnCompleted: TurnReader.on_turn_completed,
+    e.RunFinished: TurnReader.on_run_finished,
+    e.RunPaused: TurnReader.on_run_paused,
+    e.RunResumed: TurnReader.on_run_resumed,
+    e.InferenceStarted: TurnReader.on_inference_started,
+    e.InferenceFailed: TurnReader.on_inference_failed,
+    e.InferenceCompleted: TurnReader.on_inference_completed,
+    e.TextDelta: TurnReader.on_text,
+    e.ReasoningDelta: TurnReader.on_reasoning,
+    e.ToolCallDelta: TurnReader.on_arguments,
+    e.ToolProgress: TurnReader.on_progress,
+    e.ToolStarted: TurnReader.on_tool_started,
+    e.ToolCompleted: TurnReader.on_tool_completed,
+    e.ContextCompacted: TurnReader.on_context_compacted,
+    e.QuestionAsked: TurnReader.on_question_asked,
+    e.QuestionAnswered: TurnReader.on_question_answered,
+    e.ApprovalRequested: TurnReader.on_approval_requested,
+    e.ApprovalDecided: TurnReader.on_approval_decided,
 }
+
+
+def show_result(result: ToolResult, body: e.ToolCompleted) -> dict[str, Json]:
+    """Return the result of a call that Treadle ran."""
+    metadata: dict[str, Json] = {"is_error": result.is_error, "duration_seconds": body.duration_seconds}
+    if result.error_kind is not None:
+        metadata["error_kind"] = result.error_kind.value
+    if result.structured is not None:
+        metadata["structured"] = result.structured
+    if body.child is not None:
+        metadata["child_run_id"] = body.child.run_id
+    return {
+        "call_id": result.call_id,
+        "tool_name": result.name,
+        "content": result.content,
+        "metadata": metadata,
+    }
+
+
+def with_id(call: ServerCall, number: int) -> ServerCall:
+    """Return a server's call that has no id with one that counts the calls of the answer."""
+    return replace(call, call_id=f"server_{number}")
+
+
+def show_server_call(call: ServerCall) -> dict[str, Json]:
+    """Return a call that the model's server ran, with its result."""
+    return {
+        "call_id": call.call_id,
+        "tool_type": call.name,
+        "tool_name": call.name,
+        "arguments": call.arguments or "{}",
+        "result": call.result,
+        "is_error": call.is_error,
+    }
+
+
+def describe_server_calls(shown: Sequence[dict[str, Json]]) -> dict[str, Json]:
+    """Return the metadata of the step in which the model's server ran these calls."""
+    kinds, names = (
+        ", ".join(dict.fromkeys([item[key] for item in shown])) for key in ("tool_type", "tool_name")
+    )
+    return {"server_side": True, "tool_type": kinds, "tool_name": names}

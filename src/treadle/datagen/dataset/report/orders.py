@@ -3,7 +3,7 @@
 from collections import Counter
 from html import escape
 
-from treadle.datagen.dataset.stats import END, START, Stats
+from treadle.datagen.dataset.dataset_stats import END, START, Stats
 from treadle.export.html.blocks import tone
 
 _MAX_TOOLS = 14

@@ -5,16 +5,15 @@ from pathlib import Path
 
 from msgspec import Struct, structs
 
-from treadle.datagen.config.model import Config
+from treadle.datagen.config.generation_config import GenerationConfig
+from treadle.datagen.config.loading import read_config
+from treadle.datagen.dataset.dataset_folder import DatasetFolder
+from treadle.datagen.dataset.dataset_stats import Stats, read_leaves
 from treadle.datagen.dataset.entries import find_rows, read_entries
-from treadle.datagen.dataset.folder import Folder
 from treadle.datagen.dataset.report.orders import draw_orders, list_sequences
 from treadle.datagen.dataset.report.samples import Drawn
 from treadle.datagen.dataset.report.timeline import draw_time
 from treadle.datagen.dataset.report.topic_map import draw_map
-from treadle.datagen.dataset.settings import read_config
-from treadle.datagen.dataset.stats import Stats
-from treadle.datagen.dataset.topics import read_leaves
 from treadle.export.html.blocks import bars, columns, dollars, section, spread, table, tile
 from treadle.export.html.page import Page, write_page
 from treadle.export.whole import write_whole
@@ -63,12 +62,12 @@ def write_report(folder: Path, out: Path | None = None, *, contents: Contents | 
     """
     find_rows(folder)
     if out is None:
-        out = Folder(folder).report if folder.is_dir() else folder.with_suffix(".report.html")
+        out = DatasetFolder(folder).report if folder.is_dir() else folder.with_suffix(".report.html")
     stats, kept, rejected = structs.astuple(contents or read_contents(folder))
     rows, samples = kept.rows(), rejected.rows()
     config = read_config(folder)
     name = ", ".join(sorted(stats.datasets)) or (config.name if config is not None else folder.name)
-    time = draw_time(Folder(folder).ledger) if folder.is_dir() else ""
+    time = draw_time(DatasetFolder(folder).ledger) if folder.is_dir() else ""
     sections = {
         "topics": _topics(folder, stats),
         "tools": _tools(stats),
@@ -91,7 +90,7 @@ def write_report(folder: Path, out: Path | None = None, *, contents: Contents | 
     return out
 
 
-def _head(name: str, stats: Stats, config: Config | None) -> str:
+def _head(name: str, stats: Stats, config: GenerationConfig | None) -> str:
     agents = ", ".join(model for model, _ in stats.models.get("agent", {}).items())
     about = f"Conversations about {config.topics.prompt!r}" if config is not None else "Conversations"
     tokens = stats.input_tokens + stats.output_tokens

@@ -11,12 +11,12 @@ from pydantic import Field
 
 from treadle.core.errors import ConfigError, TreadleError
 from treadle.core.types import Json, Role
-from treadle.datagen.config.model import Config
+from treadle.datagen.config.generation_config import GenerationConfig
 from treadle.datagen.quality.duplicates import DuplicateIndex, DuplicateSettings
 from treadle.datagen.quality.protocol import Candidate, Filter, FilterSettings, FilterVerdict, Resources
 from treadle.datagen.quality.signatures import hash_text
 from treadle.datagen.quality.transcripts import WORD, quote, user_words
-from treadle.export.files import read_objects
+from treadle.export.row_files import read_objects
 
 _COLUMNS = ("messages", "conversations", "prompt", "question", "input", "instruction", "query", "text")
 """The columns that can hold the question of a row; the first one that the row has is used."""
@@ -62,7 +62,7 @@ class ContaminationFilter(Filter[ContaminationSettings]):
         self._runs = {size: array("q", sorted(found)) for size, found in runs.items()}
 
     @classmethod
-    def is_on(cls, config: Config) -> bool:
+    def is_on(cls, config: GenerationConfig) -> bool:
         """See `Filter.is_on`."""
         return bool(config.quality.evaluation_sets)
 

@@ -9,9 +9,8 @@ from pydantic import Field
 from treadle.core.errors import ConfigError
 from treadle.core.events import SnapshotTaken
 from treadle.core.types import Json
-from treadle.datagen.config.model import Config
-from treadle.datagen.conversations.bill import labels
-from treadle.datagen.prompts import write_facts
+from treadle.datagen.config.generation_config import GenerationConfig
+from treadle.datagen.conversations.dialogue import labels
 from treadle.datagen.quality.protocol import (
     BuiltinFilter,
     Candidate,
@@ -21,13 +20,12 @@ from treadle.datagen.quality.protocol import (
     Resources,
 )
 from treadle.datagen.quality.transcripts import answers
-from treadle.datagen.scenarios.types import Kind
+from treadle.datagen.scenarios.scenario import Kind, write_facts
 from treadle.models.protocol import Model
 from treadle.runs.task import load_task
 from treadle.sandbox.in_memory import SharedFiles
-from treadle.scoring.judge import make_judge, read_judgement, write_messages
-from treadle.trajectory.implementations import Implementations
-from treadle.trajectory.verify import verify_events
+from treadle.scoring.rubric import make_judge, read_judgement, write_messages
+from treadle.trajectory.verification import Implementations, verify_events
 from treadle.workers.registry import HereRunner
 
 _OFF_TASK = (Kind.NO_TOOL, Kind.REFUSAL)
@@ -166,7 +164,7 @@ class JudgeFilter(Filter[FilterSettings]):
         self._model: Model = resources.judge
 
     @classmethod
-    def is_on(cls, config: Config) -> bool:
+    def is_on(cls, config: GenerationConfig) -> bool:
         """See `Filter.is_on`."""
         return config.quality.judge is not None
 

@@ -1,0 +1,377 @@
+"""`treadle dataset show`, `stats`, `verify` and `report`: what a dataset contains."""
+
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import msgspec
+import typer
+
+from treadle.cli.exit import ExitCode
+from treadle.cli.jobs.execute import execute
+from treadle.cli.jobs.journals import open_existing
+from treadle.cli.options import common as o
+from treadle.cli.options.common import DatasetPath
+from treadle.cli.terminal.format import format_call
+from treadle.cli.terminal.output import (
+    bar,
+    clean,
+    print_error,
+    print_json,
+    print_note,
+    shorten,
+    spinner,
+    stdout,
+    write_cost,
+    write_count,
+)
+from treadle.core.errors import ConfigError
+from treadle.core.types import Message, Role, ToolCall
+from treadle.datagen.dataset.dataset_folder import DatasetFolder
+from treadle.datagen.dataset.dataset_stats import Stats, Summary, collect, describe
+from treadle.datagen.dataset.entries import Entry, find_entry
+
+if TYPE_CHECKING:
+    from treadle.datagen.dataset.verification import Checked
+
+RESULT_LINES = 12
+"""How many lines of a result are shown without --full."""
+
+
+def show(
+    path: DatasetPath,
+    which: Annotated[
+        str, typer.Argument(metavar="N|ID", help="The number of the row, its id, its run, or 'last'.")
+    ] = "1",
+    is_rejected: Annotated[bool, typer.Option("--rejected", help="Show a rejected sample.")] = False,
+    is_full: Annotated[bool, typer.Option("--full", help="Shorten nothing.")] = False,
+    is_json: o.IsJson = False,
+) -> int:
+    """Show one row of a dataset: its messages, calls, results and verdicts.
+
+    Examples:
+        treadle dataset show dataset 3
+        treadle dataset show dataset s000042 --rejected --full
+    """
+    entry = find_entry(path, which, is_rejected=is_rejected)
+    if is_json:
+        raw = msgspec.to_builtins(entry.row)
+        print_json({**raw, "verdicts": entry.verdicts} if entry.verdicts else raw)
+    else:
+        _Printer(entry, is_full=is_full).print()
+    return ExitCode.DONE
+
+
+class _Printer:
+    """A printer of one row."""
+
+    def __init__(self, entry: Entry, *, is_full: bool) -> None:
+        self._entry = entry
+        self._row = entry.row
+        self._console = stdout()
+        self._width = 1_000_000 if is_full else max(40, min(self._console.width, 160) - 4)
+        self._result_lines = None if is_full else RESULT_LINES
+        self._calls: dict[str, ToolCall] = {}
+        self._simulated = set(entry.row.lineage.simulated)
+
+    def say(self, text: str, style: str = "", end: str = "\n") -> None:
+        """Print a piece of text."""
+        self._console.print(text, style=style, end=end, soft_wrap=True)
+
+    def print(self) -> None:
+        """Print the row."""
+        self._print_head()
+        for message in self._row.messages:
+            self._print_message(message)
+        self._print_verdicts()
+
+    def _print_head(self) -> None:
+        lineage, sample = self._row.lineage, self._row.lineage.sample
+        self.say(
+            " · ".join([f"row {self._entry.row_id}", f"run {lineage.run_id}", lineage.model or "no model"]),
+            "bold",
+        )
+        if sample is not None:
+            facts = [
+                " › ".join(sample.topic),
+                f"planned {sample.kind}, shows {', '.join(sample.kinds) or 'none'}" if sample.kind else "",
+                sample.difficulty,
+                sample.persona,
+            ]
+            self.say(" · ".join(filter(None, facts)), "cyan")
+            if sample.goal:
+                self.say(f"goal: {shorten(sample.goal, self._width)}", "dim")
+            if sample.is_from_teacher:
+                self.say("written by the built-in teacher, not by a language model", "yellow")
+        if self._row.tools:
+            self.say("tools: " + ", ".join([tool.name for tool in self._row.tools]), "dim")
+
+    def _print_message(self, message: Message) -> None:
+        text = clean(message.content).rstrip("\n")
+        if message.role is Role.SYSTEM:
+            self.say(
+                "instructions: " + (text if self._result_lines is None else shorten(text, self._width)), "dim"
+            )
+        elif message.role is Role.USER:
+            self.say("\n› " + text.replace("\n", "\n  "), "cyan")
+        elif message.role is Role.TOOL:
+            self._print_result(message)
+        else:
+            self._calls.update({call.call_id: call for call in message.tool_calls})
+            self.say("")
+            if message.reasoning:
+                self.say(clean(message.reasoning.strip()), "dim italic")
+            if text.strip():
+                self.say(text)
+
+    def _print_result(self, message: Message) -> None:
+        call = self._calls.get(message.call_id or "")
+        self.say("● ", "red" if message.is_error else "green", end="")
+        self.say(format_call(call, self._width - 10) if call else clean(message.name or ""), "bold", end="")
+        self.say("  simulated" if message.call_id in self._simulated else "", "magenta")
+        lines = clean(message.content).rstrip("\n").split("\n")
+        limit = self._result_lines
+        shown = lines if limit is None or len(lines) <= limit + 1 else lines[:limit]
+        for line in shown:
+            cut = line if len(line) <= self._width else line[: self._width - 1] + "…"
+            self.say(f"  {cut}", "red" if message.is_error else "dim")
+        if len(shown) < len(lines):
+            self.say(f"  … {len(lines) - len(shown):,} more lines", "dim italic")
+
+    def _print_verdicts(self) -> None:
+        sample = self._row.lineage.sample
+        self.say("")
+        for verdict in self._entry.verdicts:
+            mark, style = ("✓", "green") if verdict.is_passed else ("✗", "red")
+            self.say(f"{mark} {verdict.filter}{': ' + verdict.reason if verdict.reason else ''}", style)
+        if sample is None:
+            return
+        if not self._entry.verdicts:
+            for name, note in sample.filters.items():
+                self.say(f"✓ {name}{': ' + note if note else ''}", "green")
+        parts = [
+            "verified" if sample.is_verified else "not verified",
+            f"ended with {self._row.lineage.stop_reason}",
+            f"{sample.input_tokens + sample.output_tokens:,} tokens",
+            write_cost(sample.cost_usd),
+            f"seed {sample.seed}",
+        ]
+        if self._simulated:
+            parts.insert(1, f"{write_count(len(self._simulated), 'simulated result')}")
+        self.say(" · ".join(parts), "bold")
+
+
+_BAR_CHARS = 24
+_MOST = 20
+"""How many lines of a table are shown."""
+
+
+def stats(path: DatasetPath, is_json: o.IsJson = False) -> int:
+    """Count the contents of a dataset: rows, tools, kinds, topics, tokens, cost, duplicates and rejections.
+
+    Examples:
+        treadle dataset stats dataset
+        treadle dataset stats rows.jsonl --json | jq .tools
+    """
+    with spinner("counting"):
+        found = collect(path)
+    if is_json:
+        print_json(describe(found))
+    else:
+        _print_stats(found)
+    return ExitCode.DONE
+
+
+def _print_stats(found: Stats) -> None:
+    console = stdout()
+    tokens = found.input_tokens + found.output_tokens
+    cost = None if found.rows_without_cost and not found.cost_usd else found.cost_usd
+    lacking = (
+        f" (without {write_count(found.rows_without_cost, 'row')} of unknown cost)"
+        if (cost is not None and found.rows_without_cost)
+        else ""
+    )
+    console.print(
+        f"{write_count(found.rows, 'row')} · {write_count(len(found.topics), 'topic')} · {tokens:,} tokens · "
+        f"{write_cost(cost)}{lacking}",
+        style="bold",
+    )
+    facts = {
+        "verified": f"{found.verified:,} of {write_count(found.with_calls, 'row')} with calls",
+        "duplicates": f"{found.duplicates:,}",
+        "repeated ids": f"{found.repeated_ids:,}" if found.repeated_ids else "",
+        "simulated": f"{write_count(found.simulated, 'row')}, {write_count(found.simulated_calls, 'result')}"
+        if found.simulated
+        else "",
+        "from the built-in teacher": write_count(found.from_teacher, "row") if found.from_teacher else "",
+        "rejected": f"{found.rejected:,}" if found.rejected else "",
+        "spent on rejected samples": f"{found.rejected_input_tokens + found.rejected_output_tokens:,} tokens, "
+        f"{write_cost(found.rejected_cost_usd)}"
+        if found.rejected
+        else "",
+    }
+    for name, value in facts.items():
+        if value:
+            console.print(f"  {name}: ", style="dim", end="")
+            console.print(value)
+    _print_spreads(found)
+    _print_counts(
+        "calls by tool",
+        found.tools,
+        {name: f"{count:,} failed" for name, count in found.tool_errors.items() if count},
+    )
+    shown = {
+        name: f"planned {found.kinds_planned[name]:,}, shown in {found.kinds_met[name]:,}"
+        for name in found.kinds_planned
+    }
+    kinds = {**dict.fromkeys(found.kinds_planned, 0), **found.kinds_shown}
+    _print_counts("rows that show a kind of tool use", kinds, shown)
+    _print_counts("difficulty", found.difficulties)
+    _print_counts("conversation", found.conversations)
+    for role, names in found.models.items():
+        _print_counts(f"model: {role}", names)
+    _print_counts("dataset", found.datasets if len(found.datasets) > 1 else {})
+    _print_counts("ended with", found.stop_reasons)
+    _print_counts(
+        "rejected by",
+        found.rejections,
+        {
+            name: shorten(reasons.most_common(1)[0][0], 70)
+            for name, reasons in found.reasons.items()
+            if reasons
+        },
+    )
+
+
+def _print_spreads(found: Stats) -> None:
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 2), header_style="dim")
+    for name in ("a row", "mean", "least", "median", "95 %", "most", "total"):
+        table.add_column(name, justify="left" if name == "a row" else "right")
+    for name, spread in (
+        ("turns", found.turns),
+        ("steps", found.steps),
+        ("calls", found.calls),
+        ("messages", found.messages),
+        ("characters", found.chars),
+    ):
+        item = Summary.of(spread)
+        values: Sequence[float] = (item.least, item.median, item.p95, item.most, item.total)
+        table.add_row(name, f"{item.mean:,.1f}", *[f"{value:,}" for value in values])
+    stdout().print()
+    stdout().print(table)
+
+
+def _print_counts(title: str, counts: Mapping[str, int], notes: Mapping[str, str] | None = None) -> None:
+    """Print a table of counts with bars, the largest first."""
+    listed = sorted(((count, name) for name, count in counts.items()), key=lambda item: (-item[0], item[1]))
+    if not any(count for count, _ in listed) and not notes:
+        return
+    console = stdout()
+    console.print(f"\n{title}", style="bold")
+    most = max((count for count, _ in listed), default=1) or 1
+    width = min(40, max((len(name) for _, name in listed), default=0))
+    for count, name in listed[:_MOST]:
+        full = count * _BAR_CHARS * 8 // most
+        bar = "█" * (full // 8) + (" ▏▎▍▌▋▊▉"[full % 8] if full % 8 else "")
+        console.print(f"  {shorten(clean(name), width):<{width}} {count:>8,} ", end="")
+        note = (notes or {}).get(name, "")
+        console.print(f"{bar:<{_BAR_CHARS}}" if note else bar, style="cyan", end="")
+        console.print(f"  {note}" if note else "", style="dim", soft_wrap=True)
+    if len(listed) > _MOST:
+        console.print(f"  and {len(listed) - _MOST:,} more", style="dim italic")
+
+
+def verify(
+    path: DatasetPath,
+    journal: Annotated[
+        str | None,
+        typer.Option("--journal", "-j", metavar="PATH", help="The journal. Default: the one in FOLDER."),
+    ] = None,
+    is_trusted: o.IsTrusted = False,
+    window: Annotated[
+        int, typer.Option("--window", metavar="N", min=1, help="How many rows are verified at a time.")
+    ] = 16,
+    is_json: o.IsJson = False,
+) -> int:
+    """Make the tool calls of all rows again in fresh sandboxes, and compare the rows with the journal.
+
+    Each row must agree with its run, and its transcript must be complete. The calls are made again with the tools
+    of the run; a row that claims to be verified must have all of its calls confirmed. The rows must be those that
+    the ledger counts. The exit code is 1 if anything differs.
+
+    Examples:
+        treadle dataset verify dataset
+        treadle dataset verify rows.jsonl --journal dataset/journal.db
+    """
+    from treadle.datagen.dataset.verification import Totals, check_ledger, verify_rows
+
+    if journal is None:
+        journal = _find_journal(path)
+    totals = Totals()
+    problems = list(check_ledger(path))
+
+    async def verify_all() -> None:
+        with closing(open_existing(journal)) as opened, bar("verifying", None, is_json=is_json) as advance:
+            async for checked in verify_rows(path, opened, window=window, trust=is_trusted):
+                totals.add(checked)
+                if is_json:
+                    print_json(checked)
+                elif checked.problems:
+                    _print_row(checked)
+                advance(checked.row_id)
+
+    execute(verify_all())
+    for problem in problems:
+        print_error(problem)
+    if not is_json:
+        stdout().print(str(totals), style="bold", soft_wrap=True)
+    return ExitCode.FAILED if problems or totals.faulty else ExitCode.DONE
+
+
+def _find_journal(path: Path) -> str:
+    """Return the journal of a dataset's folder. Raises: `ConfigError` if there is none."""
+    if not path.is_dir():
+        raise ConfigError(
+            "--journal: give the journal with the runs of the rows, because FILE has none beside it"
+        )
+    folder = DatasetFolder(path)
+    if not folder.journal.exists() and folder.sources.exists():
+        raise ConfigError(
+            f"{str(path)!r} was merged, and the journals stayed with its sources; verify those, or give --journal"
+        )
+    return str(folder.journal)
+
+
+def _print_row(checked: "Checked") -> None:
+    print_error(
+        f"row {checked.row_id} (run {checked.run_id}): {write_count(len(checked.problems), 'problem')}"
+    )
+    for problem in checked.problems:
+        stdout().print(f"  {problem}", style="red", soft_wrap=True)
+
+
+def report(
+    path: DatasetPath,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", metavar="FILE", help="Default: report.html in FOLDER.")
+    ] = None,
+) -> int:
+    """Write a report with pictures, as one HTML file that needs no network.
+
+    It shows the topics, the tools and their order, lengths, kinds, rejections, tokens and cost over time, and rows
+    to read and to search. All rows of a small dataset are in it, and a random sample of a large one.
+
+    Examples:
+        treadle dataset report dataset
+        treadle dataset report rows.jsonl --out report.html
+    """
+    from treadle.datagen.dataset.report.write import write_report
+
+    with spinner("writing the report"):
+        written = write_report(path, out)
+    stdout().print(str(written), soft_wrap=True)
+    print_note("open it in a browser")
+    return ExitCode.DONE

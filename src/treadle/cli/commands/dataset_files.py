@@ -1,0 +1,391 @@
+"""`treadle dataset split`, `merge`, `convert` and `pairs`: new files of rows."""
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import msgspec
+import typer
+from msgspec.structs import replace
+
+from treadle.cli.exit import ExitCode
+from treadle.cli.jobs.journals import open_existing
+from treadle.cli.options import common as o
+from treadle.cli.options.common import DatasetPath, Formats, complete_row_format, read_shares
+from treadle.cli.terminal.output import bar, print_json, print_lines, print_note, spinner, stdout, write_count
+from treadle.core.errors import ConfigError, ExportError
+from treadle.datagen.dataset.dataset_folder import DatasetFolder
+from treadle.datagen.dataset.merging import merge
+from treadle.export import FORMATS, Row, encode_row, find_losses, read_row
+from treadle.export.exporter import LINES, find_unread
+from treadle.export.preferences import find_pairs, write_pair
+from treadle.export.row_files import detect_format, open_writer, read_objects
+from treadle.export.whole import write_whole
+from treadle.journal.protocol import Journal
+
+if TYPE_CHECKING:
+    from treadle.datagen.dataset.splits import SplitPlan, Splits
+
+
+def split(
+    path: DatasetPath,
+    splits: Annotated[
+        str | None,
+        typer.Option("--splits", metavar="SHARES", help="The splits with their shares: train=0.9,test=0.1."),
+    ] = None,
+    formats: Formats = None,
+    seed: Annotated[
+        int | None,
+        typer.Option("--seed", metavar="N", help="The seed of the splits. Another seed gives other splits."),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", "-o", metavar="DIR", help="The folder to write to. Default: FOLDER."),
+    ] = None,
+    is_fresh: Annotated[
+        bool, typer.Option("--fresh", help="Assign all topics again, without regard to their earlier splits.")
+    ] = False,
+    is_json: o.IsJson = False,
+) -> int:
+    """Write the rows by split and format, so that no topic is in two splits.
+
+    The shares are met as exactly as the topics allow. A topic keeps its split when rows are added later. Without
+    --splits, --format and --seed, those of the dataset's configuration apply.
+
+    Examples:
+        treadle dataset split dataset --splits train=0.9,test=0.1
+        treadle dataset split rows.jsonl --splits train=8,valid=1,test=1 --format trl --out splits
+    """
+    from treadle.datagen.dataset.splits import split_rows
+
+    plan = _make_plan(path, splits, formats, seed)
+    if out is None and not path.is_dir():
+        raise ConfigError(
+            "--out: give the folder to write the splits to, because the rows are in a single file"
+        )
+    with spinner("splitting"):
+        found = split_rows(path, out or path, plan, is_fresh=is_fresh)
+    if is_json:
+        print_json(found)
+    else:
+        _print_split(found)
+    return ExitCode.DONE
+
+
+def _make_plan(path: Path, splits: str | None, formats: list[str] | None, seed: int | None) -> "SplitPlan":
+    from treadle.datagen.dataset.splits import SplitPlan
+
+    plan = SplitPlan.find(path)
+    if splits is not None:
+        plan = replace(plan, shares=read_shares(splits))
+    if formats:
+        plan = replace(plan, formats=tuple(formats))
+    return plan if seed is None else replace(plan, seed=seed)
+
+
+def _print_split(found: "Splits") -> None:
+    console = stdout()
+    width = max(len(item.name) for item in found.splits)
+    rows = sum(item.rows for item in found.splits)
+    for item in found.splits:
+        console.print(f"{item.name:<{width}}  ", style="bold", end="")
+        share = f"{item.rows / rows:.1%}" if rows else "0 %"
+        difference = "" if item.rows == item.wanted else f", {item.wanted:,} wanted"
+        console.print(
+            f"{write_count(item.rows, 'row')} ({share} of {item.share:.1%}{difference}), "
+            f"{write_count(item.topics, 'topic')}"
+        )
+    if not found.is_exact:
+        print_note(
+            f"the shares are not exact, because topics stay whole; the largest group of topics has "
+            f"{write_count(found.largest_group, 'row')}"
+        )
+    if found.kept:
+        print_note(
+            f"{write_count(found.kept, 'topic')} kept their earlier splits; --fresh assigns them again"
+        )
+    for name, text in found.left_out.items():
+        print_note(f"{name} lacks {text}")
+    print_note("written: " + ", ".join(found.files))
+
+
+def merge_datasets(
+    paths: Annotated[
+        list[Path],
+        typer.Argument(metavar="FOLDER|FILE...", help="The datasets: folders, or files of rows."),
+    ],
+    out: Annotated[Path | None, typer.Option("--out", "-o", metavar="DIR", help="The new folder.")] = None,
+    is_forced: Annotated[
+        bool, typer.Option("--force", help="Replace a dataset that was merged in the folder before.")
+    ] = False,
+    is_json: o.IsJson = False,
+) -> int:
+    """Merge datasets into one, without duplicate rows.
+
+    Of several rows of the same sample, or with the same messages, the first is kept. Every row keeps its origin; an
+    id that is taken is changed. Rejected samples and journals stay where they are.
+
+    Examples:
+        treadle dataset merge invoices returns --out shop
+        treadle dataset merge dataset more.jsonl --out all
+    """
+    if out is None:
+        raise ConfigError("--out: give the new folder for the merged dataset")
+    with spinner("merging"):
+        merged = merge(paths, out, is_forced=is_forced)
+    if is_json:
+        print_json({"rows": merged.rows, "sources": merged.sources})
+        return ExitCode.DONE
+    console = stdout()
+    for source in merged.sources:
+        parts = [f"{source.kept:,} of {write_count(source.rows, 'row')}"]
+        if source.same_sample:
+            parts.append(f"{source.same_sample:,} left out as the same sample")
+        if source.same_content:
+            parts.append(f"{source.same_content:,} left out with the same messages")
+        if source.renamed:
+            parts.append(f"{write_count(source.renamed, 'id')} changed")
+        console.print(f"{source.path}: {', '.join(parts)}", soft_wrap=True)
+    console.print(f"{write_count(merged.rows, 'row')} in {str(out)!r}", style="bold", soft_wrap=True)
+    return ExitCode.DONE
+
+
+_MAX_LISTED = 3
+"""How many of the rows that are left out are listed with the reason."""
+
+
+def convert(
+    source: Annotated[
+        Path,
+        typer.Argument(
+            metavar="IN",
+            help="A file of rows, as JSON lines or Parquet, a folder with a file for each row, or a dataset.",
+            show_default=False,
+        ),
+    ],
+    to: Annotated[
+        str,
+        typer.Option(
+            "--to",
+            metavar="FORMAT",
+            help=f"{', '.join(FORMATS.names())}.",
+            autocompletion=complete_row_format,
+        ),
+    ],
+    from_: Annotated[
+        str | None,
+        typer.Option(
+            "--from",
+            metavar="FORMAT",
+            help="The format of the rows. Default: recognised from the first rows.",
+            autocompletion=complete_row_format,
+        ),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "--out",
+            "-o",
+            metavar="FILE",
+            help="The file to write: JSON lines, or Parquet if the name ends in .parquet. For hf_trace a folder. "
+            "Default: standard output.",
+        ),
+    ] = None,
+    has_reasoning: Annotated[
+        bool | None,
+        typer.Option(
+            "--reasoning/--no-reasoning", help="Whether to write reasoning. Default: that of the format."
+        ),
+    ] = None,
+    is_json: o.IsJson = False,
+) -> int:
+    """Convert rows from one format to another, and say what they lose.
+
+    A row that cannot be read or written is left out and counted, with the reason.
+
+    Examples:
+        treadle dataset convert dataset --to sharegpt -o train.jsonl
+        treadle dataset convert deepfabric.jsonl --to trl -o train.parquet
+    """
+    source = _find(source, out, is_json=is_json)
+    found = from_ if from_ is not None else detect_format(source, advice="give --from with one of")
+    conversion = _Conversion(found, to, has_reasoning)
+    with ExitStack() as stack:
+        advance = stack.enter_context(bar("converting", None, is_json=out is None))
+        if out is None:
+            print_lines(conversion.lines(source, advance))
+        else:
+            writer = stack.enter_context(open_writer(to, out, with_reasoning=has_reasoning))
+            for row in conversion.rows(source, advance):
+                writer.write(row)
+    if is_json:
+        print_json(conversion.report())
+    else:
+        conversion.print_notes(to, out)
+    return ExitCode.FAILED if conversion.refused else ExitCode.DONE
+
+
+def _find(source: Path, out: Path | None, *, is_json: bool) -> Path:
+    """Return the file or folder to read. Raises: `ConfigError` if it does not exist, or is the one to write."""
+    if source.is_dir() and DatasetFolder(source).rows.exists():
+        source = DatasetFolder(source).rows
+    if not source.exists():
+        raise ConfigError(f"there is no file {str(source)!r}")
+    if out is not None and out.exists() and out.resolve() == source.resolve():
+        raise ConfigError(f"--out {str(out)!r} is the file to read; name another file")
+    if is_json and out is None:
+        raise ConfigError("--json prints the counts on standard output; give --out for the rows")
+    return source
+
+
+class _Conversion:
+    """The conversion of a file: what its rows lost, and which were left out."""
+
+    def __init__(self, from_: str, to: str, has_reasoning: bool | None) -> None:
+        self.from_ = FORMATS.load(from_)
+        self.to = FORMATS.load(to)
+        self.name = from_
+        self.refused: dict[str, str] = {}
+        self._has_reasoning = has_reasoning
+        self._written = 0
+        self._unread: Counter[str] = Counter()
+        self._losses: Counter[str] = Counter()
+
+    def lines(self, source: Path, on_done: Callable[[str], None]) -> Iterator[bytes]:
+        """Yield the rows that can be written, as lines of the other format."""
+        for row in self.rows(source, on_done):
+            yield encode_row(row, self.to, with_reasoning=self._has_reasoning)
+
+    def rows(self, source: Path, on_done: Callable[[str], None]) -> Iterator[Row]:
+        """Yield the rows that can be written, and count what they lose. `on_done` is called after each."""
+        for place, raw in read_objects(source, self.name):
+            try:
+                row = read_row(raw, self.from_)
+                again = self._rewrite(row)
+                unread = () if again is None else find_unread(raw, again, self.from_.aliases)
+                back = read_row(self._write(row), self.to)
+            except ExportError as error:
+                self.refused[place] = str(error)
+                continue
+            self._unread.update(unread)
+            self._losses.update([loss.value for loss in find_losses(row, back)])
+            self._written += 1
+            yield row
+            on_done(place)
+
+    def _rewrite(self, row: Row) -> dict[str, object] | None:
+        try:
+            return _decode(encode_row(row, self.from_, with_reasoning=True), self.from_.has_own_files)
+        except ExportError:
+            return None  # such a row can be read in this format, but not written
+
+    def _write(self, row: Row) -> dict[str, object]:
+        return _decode(encode_row(row, self.to, with_reasoning=self._has_reasoning), self.to.has_own_files)
+
+    def report(self) -> dict[str, object]:
+        """Return the counts."""
+        return {
+            "from": self.name,
+            "rows": self._written,
+            "not_read": dict(self._unread),
+            "lost": dict(self._losses),
+            "left_out": self.refused,
+        }
+
+    def print_notes(self, to: str, out: Path | None) -> None:
+        """Print what was lost and left out."""
+        for what, count in self._unread.most_common():
+            print_note(f"{write_count(count, 'row')} lost {what}, which is not read from {self.name}")
+        for what, count in self._losses.most_common():
+            print_note(f"{write_count(count, 'row')} lost {what}")
+        for place, why in list(self.refused.items())[:_MAX_LISTED]:
+            print_note(f"{place} left out: {why}")
+        if len(self.refused) > _MAX_LISTED:
+            print_note(
+                f"and {write_count(len(self.refused) - _MAX_LISTED, 'more row')} left out for such reasons"
+            )
+        where = "" if out is None else f" to {str(out)!r}"
+        print_note(f"{write_count(self._written, 'row')} converted from {self.name} to {to}{where}")
+
+
+def _decode(data: bytes, has_own_files: bool) -> dict[str, object]:
+    if has_own_files:
+        return {LINES: [msgspec.json.decode(line) for line in data.split(b"\n")]}
+    decoded: dict[str, object] = msgspec.json.decode(data)
+    return decoded
+
+
+def pairs(
+    source: Annotated[
+        str,
+        typer.Argument(
+            metavar="FOLDER|JOURNAL",
+            help="The folder of a dataset, or a journal: a file, or the address of a store.",
+            show_default=False,
+        ),
+    ],
+    out: o.Out = None,
+    is_whole: Annotated[
+        bool,
+        typer.Option(
+            "--whole", help="Make pairs of everything up to the end of the runs, and not of single steps."
+        ),
+    ] = False,
+    min_gap: Annotated[
+        float,
+        typer.Option(
+            "--min-gap", metavar="VALUE", min=0, help="The values of a pair differ by more than this."
+        ),
+    ] = 0.0,
+) -> int:
+    """Write preference pairs from runs that were forked from each other.
+
+    Runs are compared up to the step where they differ. The better step is the one whose runs have the higher mean
+    reward; in a dataset, a kept sample without a reward counts as 1 and a rejected one as 0.
+
+    Examples:
+        treadle dataset pairs dataset -o pairs.jsonl
+        treadle dataset pairs .treadle/runs.db --whole --min-gap 0.2
+    """
+    folder = Path(source)
+    is_dataset = folder.is_dir()
+    values = _read_values(folder) if is_dataset else {}
+    skips: Counter[str] = Counter()
+    with closing(open_existing(str(DatasetFolder(folder).journal) if is_dataset else source)) as journal:
+        lines = _write_lines(journal, values, is_whole, min_gap, skips)
+        if out is None:
+            print_lines(lines)
+        else:
+            with spinner("pairing"):
+                count = write_whole(lines, out)
+            print_note(f"{write_count(count, 'pair')} written to {str(out)!r}")
+    for why, count in skips.most_common():
+        print_note(f"{write_count(count, 'run')} left out: {why}")
+    return ExitCode.DONE
+
+
+def _write_lines(
+    journal: Journal, values: dict[str, float], is_whole: bool, min_gap: float, skips: Counter[str]
+) -> Iterator[bytes]:
+    def on_skip(run_id: str, why: str) -> None:
+        skips[why.replace(repr(run_id), "RUN")] += 1
+
+    for pair in find_pairs(journal, values=values, is_whole=is_whole, min_gap=min_gap, on_skip=on_skip):
+        try:
+            yield write_pair(pair)
+        except ExportError as error:
+            on_skip(pair.rejected.run_id, str(error))
+
+
+def _read_values(folder: Path) -> dict[str, float]:
+    """Return 1 for each kept sample of a dataset that has no reward, and 0 for each rejected one, by run."""
+    from treadle.datagen.dataset.entries import read_entries
+
+    return {
+        entry.row.lineage.run_id: float(not is_rejected)
+        for is_rejected in (True, False)
+        for entry in read_entries(folder, is_rejected=is_rejected)
+        if entry.row.lineage.reward is None
+    }

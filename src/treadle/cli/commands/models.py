@@ -1,0 +1,475 @@
+"""`treadle models`: the models of treadle.toml and of providers."""
+
+import sys
+from collections.abc import Iterator
+from contextlib import closing
+from typing import TYPE_CHECKING, Annotated, Any
+
+import msgspec
+import typer
+from msgspec import Struct
+from msgspec.structs import replace
+
+from treadle.cli.exit import ExitCode
+from treadle.cli.jobs.execute import execute
+from treadle.cli.options import common as o
+from treadle.cli.options.common import complete_provider
+from treadle.cli.terminal.output import (
+    clean,
+    make_table,
+    print_json,
+    print_note,
+    print_schema,
+    print_table,
+    stdout,
+)
+from treadle.core.errors import ConfigError, JournalError
+from treadle.core.masking import hide_in_url
+from treadle.core.registry import did_you_mean
+from treadle.core.types import Usage
+from treadle.journal.registry import DEFAULT_PATH, open_journal
+from treadle.models.config.presets import find_preset, provider_names
+from treadle.models.config.recipe import Config, load_config
+from treadle.models.config.stored_keys import delete_key, store_key, where_is_key
+from treadle.models.protocol import Model, estimate_cost_usd
+from treadle.models.wrappers.tiered import QUALITY, TieredModel, find_nearest, window_of
+from treadle.routing import LATENCIES, choose, facts_of, make_router
+
+if TYPE_CHECKING:
+    from treadle.models.config.probe import Finding, Probed, Prober
+    from treadle.models.config.recipe import Config
+    from treadle.models.config.tables import ModelTable
+
+
+class Listed(Struct, frozen=True, omit_defaults=True):
+    """One model or provider."""
+
+    name: str
+    model: str
+    """The model that a name stands for, or the dialect that a provider speaks."""
+    where: str | None = None
+    """The address of the server, if it is known."""
+    key: str | None = None
+    """The environment variable with the API key."""
+    has_key: bool = True
+    """True if the key is set in the environment or stored, or none is needed."""
+    notes: tuple[str, ...] = ()
+    is_default: bool = False
+
+
+def list_models(is_json: o.IsJson = False) -> int:
+    """List the models of treadle.toml, and the providers for names such as provider:name.
+
+    Examples:
+        treadle models list
+        treadle models list --json
+    """
+    from treadle.models.config.recipe import load_config
+
+    config = load_config()
+    models, known = list(_list_models(config)), list(_list_providers())
+    if is_json:
+        print_json(*models)
+        print_json(*[{"provider": item.name, **msgspec.to_builtins(item)} for item in known])
+        return ExitCode.DONE
+    console = stdout()
+    if models:
+        console.print(f"models of {config.path}", style="bold", soft_wrap=True)
+        _print_groups(models)
+        console.print()
+    else:
+        text = "there is no treadle.toml in this folder or above it; `treadle init` writes one\n"
+        console.print(text, style="dim", soft_wrap=True)
+    console.print("providers, for names such as openai:gpt-5-mini", style="bold", soft_wrap=True)
+    _print_groups(known)
+    return ExitCode.DONE
+
+
+def _print_groups(items: list[Listed]) -> None:
+    width = max(len(item.name) for item in items)
+    model_width = min(44, max(len(item.model) for item in items))
+    for item in items:
+        parts = [part for part in (item.where, *item.notes) if part]
+        if item.key is not None:
+            parts.append(f"{item.key} is {'set' if item.has_key else 'not set'}")
+        mark = "*" if item.is_default else " "
+        text = f"{mark} {item.name:<{width}}  {item.model:<{model_width}}  {' · '.join(parts)}"
+        stdout().print(clean(text.rstrip()), soft_wrap=True, style=None if item.has_key else "dim")
+
+
+def _list_models(config: "Config") -> Iterator[Listed]:
+    from treadle.models.config.presets import split_name
+
+    for name, table in config.file.models.items():
+        provider, _ = split_name(table.model)
+        preset = find_preset(provider)
+        key = table.api_key_env or (preset.key_variable if preset is not None and preset.needs_key else None)
+        is_own = table.base_url is not None and table.api_key_env is None
+        yield Listed(
+            name,
+            table.model,
+            where=None if table.base_url is None else hide_in_url(table.base_url),
+            key=None if is_own else key,
+            has_key=is_own or key is None or where_is_key(key) is not None,
+            notes=tuple(_notes(table)),
+            is_default=config.default_model == name,
+        )
+
+
+def _notes(table: "ModelTable") -> Iterator[str]:
+    if table.limit is not None:
+        yield f"limit {table.limit}"
+    if table.fallback:
+        yield f"else {', '.join(table.fallback)}"
+    if table.cache is not None:
+        yield f"cache {table.cache}"
+    yield _describe_price(table)
+
+
+def _describe_price(table: "ModelTable") -> str:
+    """Return the price of a million tokens, or `price unknown`."""
+    from treadle.models.config.presets import split_name
+
+    if table.price is not None:
+        return f"${table.price.input_usd_per_million:g} in, ${table.price.output_usd_per_million:g} out"
+    provider, rest = split_name(table.model)
+    preset = find_preset(provider)
+    if preset is None or preset.price_provider is None or table.base_url is not None:
+        return "price unknown"
+    try:
+        from genai_prices import Usage, calc_price
+
+        # The price of a short request: some models cost more for a long prompt.
+        prices = [
+            1000 * calc_price(counted, model_ref=rest, provider_id=preset.price_provider).total_price
+            for counted in (Usage(input_tokens=1000), Usage(output_tokens=1000))
+        ]
+    except (ImportError, LookupError):
+        return "price unknown"
+    return f"${float(prices[0]):g} in, ${float(prices[1]):g} out"
+
+
+def _list_providers() -> Iterator[Listed]:
+    from treadle.models.config.bare import providers
+
+    for name, kind in providers().items():
+        preset = find_preset(name)
+        if preset is None:
+            yield Listed(name, kind, notes=() if kind.startswith("treadle.") else ("from another package",))
+            continue
+        variable = preset.key_variable if preset.needs_key else None
+        has_key = variable is None or where_is_key(variable) is not None
+        yield Listed(name, preset.dialect, where=preset.base_url, key=variable, has_key=has_key)
+
+
+_GRADES = {
+    "token_exact": "token ids and logprobs of the engine: runs are good for RL and for fine-tuning",
+    "token_ids": "token ids of the engine without logprobs: runs are good for RL that computes logprobs itself",
+    "text": "texts alone: runs are good for fine-tuning, and not for RL",
+}
+
+
+def check(
+    name: Annotated[
+        str,
+        typer.Argument(metavar="NAME", help="A model of treadle.toml, or provider:name.", show_default=False),
+    ],
+    base_url: o.BaseUrl = None,
+    api_key: o.ApiKey = None,
+    renderer: o.Renderer = None,
+    is_json: o.IsJson = False,
+) -> int:
+    """Ask a live endpoint a dozen short questions to find out what it supports.
+
+    They try tools, parallel calls, streaming, JSON Schema, logprobs and token ids, and find out which engine
+    answers. The command prints what works, what to write into treadle.toml, and the grade of the data that runs
+    will have: token_exact, token_ids or text. The exit code is 1 if the endpoint does not answer.
+
+    Examples:
+        treadle models check openai:gpt-5-mini
+        treadle models check my-model --base-url http://localhost:8000/v1
+    """
+    from treadle.models.config.probe import Prober
+    from treadle.models.config.recipe import load_config
+
+    config = load_config()
+
+    def make(**settings: Any) -> Model:
+        given = {"base_url": base_url, "api_key": api_key, "renderer": renderer, **settings}
+        return config.bare(name, timeout_seconds=120.0, **given)
+
+    probed = execute(_probe(Prober(make), is_json=is_json))
+    if not probed.is_usable:
+        return ExitCode.FAILED
+    if is_json:
+        print_json({"grade": probed.grade, "output_mode": probed.output_mode})
+        return ExitCode.DONE
+    console = stdout()
+    console.print(f"\ngrade   {probed.grade}", style="bold")
+    console.print(f"        {_GRADES[probed.grade]}", style="dim", soft_wrap=True)
+    console.print(f'answers that must fit a schema: output_mode = "{probed.output_mode}"', soft_wrap=True)
+    return ExitCode.DONE
+
+
+async def _probe(prober: "Prober", *, is_json: bool) -> "Probed":
+    async for finding in prober.findings():
+        if is_json:
+            print_json(finding)
+        else:
+            _print_findings(finding)
+    return prober.result()
+
+
+def _print_findings(finding: "Finding") -> None:
+    marks = {True: ("yes    ", "green"), False: ("no     ", "yellow"), None: ("unknown", "dim")}
+    mark, style = marks[finding.is_there]
+    console = stdout()
+    console.print(mark, style=style, end="  ")
+    console.print(f"{finding.name:<16} {clean(finding.seen)}", soft_wrap=True)
+    if finding.advice is not None:
+        console.print(f"{'':<26}{clean(finding.advice)}", style="dim", soft_wrap=True)
+
+
+class ListedTier(Struct, frozen=True, omit_defaults=True):
+    """One tier. `None` means that something is not known."""
+
+    tier: str
+    models: tuple[str, ...] = ()
+    """The model, and its fallbacks."""
+    context_tokens: int | None = None
+    input_usd_per_million: float | None = None
+    output_usd_per_million: float | None = None
+    sees_images: bool | None = None
+    tool_strength: str | None = None
+    first_token_seconds: float | None = None
+    """The measured time until an answer begins."""
+    total_seconds: float | None = None
+    """The measured time until an answer is complete."""
+    samples: int = 0
+    """How many answers were measured."""
+    missing: str | None = None
+    """Why the tier cannot be used."""
+
+
+def tiers(journal: o.Journal = None, is_json: o.IsJson = False) -> int:
+    """List the tiers with their models, what is known about these, and what is missing.
+
+    Latencies are measured: they come from the newest runs of the journal.
+
+    Examples:
+        treadle models tiers
+        treadle models tiers --json
+    """
+    config = load_config()
+    if not config.file.tiers:
+        prefix = config.file.tiers_prefix
+        raise ConfigError(f"there are no tiers; add [tiers] to treadle.toml, or set {prefix}_SMALL_MODELS")
+    for notice in config.notices:
+        print_note(notice)
+    address = journal or DEFAULT_PATH
+    try:
+        with closing(open_journal(address, must_exist=True)) as opened:
+            LATENCIES.warm(opened)
+    except JournalError:
+        pass  # there are no runs yet
+    found = list(_list(config))
+    if is_json:
+        print_json(*found)
+        return ExitCode.DONE
+    _print_tiers(found)
+    router = config.file.router
+    stdout().print(f"\nthe router of the model 'auto' is {router.name!r}", style="dim", soft_wrap=True)
+    return ExitCode.DONE
+
+
+def _list(config: Config) -> Iterator[ListedTier]:
+    for name in QUALITY:
+        table = config.file.tiers.get(name)  # type: ignore[call-overload]
+        if table is None:
+            try:
+                instead, _ = find_nearest(
+                    name, config.file.tiers, allows_weaker=config.file.router.allows_weaker
+                )
+                missing = f"not configured; {instead} takes its place"
+            except ConfigError:
+                missing = "not configured, and there is no better tier"
+            yield ListedTier(name, missing=missing)
+            continue
+        models = (table.model, *table.fallback)
+        try:
+            tier = config.tier(name)
+        except ConfigError as error:
+            yield ListedTier(name, models, missing=str(error))
+            continue
+        measured = LATENCIES.get(tier.model.name)
+        prices = [
+            None if (cost := estimate_cost_usd(tier.model, usage)) is None else round(1000 * cost, 6)
+            for usage in (Usage(1000, 0), Usage(0, 1000))
+        ]
+        yield ListedTier(
+            name,
+            models,
+            window_of(tier),
+            prices[0],
+            prices[1],
+            tier.sees_images,
+            tier.tool_strength,
+            measured.first_token_seconds,
+            measured.total_seconds,
+            measured.samples,
+        )
+
+
+def _print_tiers(found: list[ListedTier]) -> None:
+    columns = ("tier", "models", "window", "$ per 1M in, out", "images", "tools", "latency")
+    table = make_table(*columns, wrapped=columns)
+    for item in found:
+        if item.missing is not None:
+            table.add_row(item.tier, clean("\n".join([*item.models, item.missing])), style="dim")
+            continue
+        price = [
+            "?" if value is None else f"{value:g}"
+            for value in (item.input_usd_per_million, item.output_usd_per_million)
+        ]
+        table.add_row(
+            item.tier,
+            clean("\n".join(item.models)),
+            "?" if item.context_tokens is None else f"{item.context_tokens:,}",
+            ", ".join(price),
+            {True: "yes", False: "no", None: "?"}[item.sees_images],
+            item.tool_strength or "?",
+            "not measured" if item.total_seconds is None else f"{item.total_seconds:.2f} s of {item.samples}",
+        )
+    print_table(table)
+
+
+def route(
+    text: Annotated[str, typer.Argument(metavar="TEXT", help="The user's message.", show_default=False)],
+    router: Annotated[
+        str | None,
+        typer.Option("--router", metavar="NAME", help="A router, by default that of treadle.toml."),
+    ] = None,
+    images: Annotated[
+        int, typer.Option("--images", metavar="N", min=0, help="How many images the request has.")
+    ] = 0,
+    tools: Annotated[
+        int, typer.Option("--tool-count", metavar="N", min=0, help="How many tools the model is offered.")
+    ] = 0,
+    tokens: Annotated[
+        int,
+        typer.Option("--prompt-tokens", metavar="N", min=0, help="The tokens of the conversation so far."),
+    ] = 0,
+    is_first_turn: Annotated[
+        bool, typer.Option("--first-turn/--later-turn", help="Whether the message begins a session.")
+    ] = True,
+    is_json: o.IsJson = False,
+) -> int:
+    """Say which tier a router would choose for a message, and why.
+
+    No model is asked. The message is taken as one of a session.
+
+    Examples:
+        treadle models route 'Prove that there are infinitely many primes.'
+        treadle models route 'What is in this picture?' --images 1 --router scored
+    """
+    model = load_config().model("auto" if router is None else f"auto:{router}")
+    assert isinstance(model, TieredModel)
+    facts = facts_of(model, text)
+    facts = replace(
+        facts,
+        images=images,
+        tools=tools,
+        prompt_tokens=facts.prompt_tokens + tokens,
+        is_first_turn=is_first_turn,
+        is_session=True,
+        is_boilerplate=facts.is_boilerplate and not images,
+    )
+    chosen = choose(make_router(model), facts)
+    if is_json:
+        print_json(chosen)
+        return ExitCode.DONE
+    console = stdout()
+    console.print(clean(f"{chosen.tier}  {chosen.model}"), style="bold", soft_wrap=True)
+    for reason in chosen.reasons:
+        console.print(clean(f"  because {reason}"), soft_wrap=True)
+    for tier in model.tiers:
+        if tier in chosen.rejected:
+            console.print(
+                clean(f"  {tier:<8}  not possible: {chosen.rejected[tier]}"), soft_wrap=True, style="dim"
+            )
+        else:
+            score = chosen.scores.get(tier)
+            text = "no score" if score is None else f"score {score:.3f}"
+            console.print(f"  {tier:<8}  {text}", soft_wrap=True, style="dim")
+    return ExitCode.DONE
+
+
+def set_key(
+    provider: Annotated[
+        str,
+        typer.Argument(
+            metavar="PROVIDER",
+            help="A provider, or the name of an environment variable.",
+            show_default=False,
+            autocompletion=complete_provider,
+        ),
+    ],
+    in_file: Annotated[
+        bool, typer.Option("--file", help="Store it in a file of mode 0600, not in the system's keyring.")
+    ] = False,
+    is_deleted: Annotated[bool, typer.Option("--delete", help="Delete the stored key.")] = False,
+) -> int:
+    """Store the API key of a provider, in the system's keyring or in a file that only you can read.
+
+    The key is typed at a prompt, or piped in. A key in the environment takes precedence over it.
+
+    Examples:
+        treadle models set-key openai
+        pass show openai | treadle models set-key openai --file
+    """
+    variable = _find_variable(provider)
+    if is_deleted:
+        print_note(f"deleted {variable}" if delete_key(variable) else f"no key is stored for {variable}")
+        return ExitCode.DONE
+    key = _read_key(variable)
+    if not key or not key.isprintable() or " " in key:
+        raise ConfigError("the key is empty" if not key else "the key has blanks or control characters")
+    print_note(f"stored {variable} in {store_key(variable, key, in_file=in_file)}")
+    if where_is_key(variable) == "the environment":
+        print_note(f"{variable} is also set in the environment, which takes precedence")
+    return ExitCode.DONE
+
+
+def _find_variable(provider: str) -> str:
+    """Return the environment variable of a provider's key. Raises: `ConfigError` for an unknown provider."""
+    if provider.isupper() and provider.replace("_", "").isalnum():
+        return provider
+    preset = find_preset(provider)
+    if preset is None:
+        known = provider_names()
+        hint = did_you_mean(provider, known) or ";"
+        raise ConfigError(f"unknown provider {provider!r}{hint} known are {', '.join(known)}")
+    if preset.key_variable is None:
+        raise ConfigError(f"the provider {provider!r} needs no key")
+    return preset.key_variable
+
+
+def _read_key(variable: str) -> str:
+    if not sys.stdin.isatty():
+        return sys.stdin.readline().strip()
+    from getpass import getpass
+
+    return getpass(f"{variable} (not shown): ").strip()
+
+
+def schema() -> int:
+    """Print the JSON Schema of treadle.toml, which editors use to complete and check it.
+
+    Examples:
+        treadle models schema
+        treadle models schema > treadle.schema.json
+    """
+    from treadle.models.config.toml_file import config_schema
+
+    print_schema(config_schema())
+    return ExitCode.DONE

@@ -1,0 +1,322 @@
+"""`treadle replay`, `verify` and `rescore`: go through recorded runs again."""
+
+import time
+from collections import defaultdict
+from collections.abc import Sequence
+from contextlib import closing
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from treadle.cli.exit import ExitCode
+from treadle.cli.jobs.execute import execute
+from treadle.cli.jobs.journals import Apart, find_runs, import_file, open_existing, read_started
+from treadle.cli.options import common as o
+from treadle.cli.options.agent_options import PolicyOptions
+from treadle.cli.terminal.output import (
+    bar,
+    clean,
+    print_json,
+    print_labelled,
+    print_note,
+    spinner,
+    stdout,
+    write_count,
+    write_seconds,
+)
+from treadle.core.errors import ConfigError, TreadleError
+from treadle.core.replay import Replay
+from treadle.core.replay import replay as replay_events
+from treadle.journal.memory import MemoryJournal
+from treadle.journal.protocol import Journal
+from treadle.runs.run import Run
+from treadle.scoring.grade import Graded, NotGradableError, grade, total_reward
+from treadle.scoring.registry import make_scorers, read_rewards
+
+if TYPE_CHECKING:
+    from treadle.trajectory.verification import Verification
+
+
+def replay(
+    runs: o.RunIds = None,
+    is_all: Annotated[bool, typer.Option("--all", help="Replay all runs of the journal.")] = False,
+    *,
+    journal: o.Journal = None,
+    limits: PolicyOptions,
+    is_json: o.IsJson = False,
+) -> int:
+    """Replay runs from their journal, without a model or a tool, and report differences.
+
+    A limit that is given replaces the recorded one: the first decision that it would have changed is reported.
+    The exit code is 0 if all runs are exact, 1 otherwise.
+
+    Examples:
+        treadle replay --all
+        treadle replay last --max-steps 3
+    """
+    begin = time.monotonic()
+    with closing(open_existing(journal)) as opened:
+        run_ids = find_runs(opened, runs, is_all=is_all)
+        found = replay_runs(opened, run_ids, limits, is_json=is_json)
+    exact = sum(item.is_exact for item in found)
+    if not is_json and len(found) > 1:
+        events = write_count(sum(item.events for item in found), "event")
+        seconds = write_seconds(time.monotonic() - begin)
+        runs_text = write_count(len(run_ids), "run")
+        stdout().print(f"{exact:,} of {runs_text} exact, {events} in {seconds}", style="bold")
+    return ExitCode.DONE if exact == len(run_ids) else ExitCode.FAILED
+
+
+def replay_runs(
+    journal: Journal,
+    run_ids: Sequence[str],
+    limits: PolicyOptions = PolicyOptions(),
+    *,
+    is_json: bool = False,
+    is_quiet: bool = False,
+) -> list[Replay]:
+    """Replay runs with `limits` in place of the recorded ones, and print each unless `is_quiet`.
+
+    A run that is damaged is named on standard error and left out.
+    """
+    from treadle.tools.schema.output import find_output_fault
+
+    found: list[Replay] = []
+    apart = Apart()
+    with bar("replaying", len(run_ids), is_json=is_json) as advance:
+        for run_id in run_ids:
+            with apart.guard(run_id):
+                recorded = read_started(journal, run_id).spec.policy
+                policy = limits.over(recorded)
+                given = policy if policy != recorded else None
+                found.append(replay_events(journal.read(run_id), find_output_fault, given))
+                if not is_quiet:
+                    _print_replay(found[-1], is_json=is_json)
+            advance(run_id)
+    return found
+
+
+def _print_replay(replay: Replay, *, is_json: bool) -> None:
+    divergence = replay.divergence
+    if is_json:
+        line = {
+            "run_id": replay.run_id,
+            "is_exact": replay.is_exact,
+            "events": replay.events,
+            "divergence": divergence
+            and {"seq": divergence.seq, "expected": divergence.expected, "actual": divergence.actual},
+        }
+        print_json(line)
+        return
+    console = stdout()
+    found = "exact   " if divergence is None else "differs "
+    print_labelled(console, found, "", f"{replay.run_id}  {write_count(replay.events, 'event')}", "dim")
+    if divergence is not None:
+        console.print(f"  {clean(str(divergence))}", style="red", soft_wrap=True)
+
+
+def verify(
+    runs: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="RUN...|FILE.jsonl", help="Run ids, or one exported journal.", show_default=False
+        ),
+    ] = None,
+    is_all: Annotated[bool, typer.Option("--all", help="Verify all runs of the journal.")] = False,
+    tools: o.Tools = None,
+    is_trusted: o.IsTrusted = False,
+    journal: o.Journal = None,
+    is_json: o.IsJson = False,
+) -> int:
+    """Make the tool calls of runs again in a fresh sandbox and compare the results.
+
+    The tools are those of --tools, then those that the journal names, then Treadle's own. A call with the effect
+    'once' is never made again. The exit code is 0 if all compared results are the same. It is 1 if a result
+    differs, if the tool of a call is missing, or if no call of a run could be compared.
+
+    Examples:
+        treadle verify --all
+        treadle verify runs.jsonl
+    """
+    if runs and len(runs) == 1 and runs[0].endswith(".jsonl"):
+        memory = MemoryJournal()
+        return _verify(
+            memory, import_file(memory, runs[0]).added, tools, is_trusted=is_trusted, is_json=is_json
+        )
+    with closing(open_existing(journal)) as opened:
+        run_ids = find_runs(opened, runs, is_all=is_all)
+        return _verify(opened, run_ids, tools, is_trusted=is_trusted, is_json=is_json)
+
+
+def _verify(
+    journal: Journal,
+    run_ids: Sequence[str],
+    tools: Sequence[str] | None,
+    *,
+    is_trusted: bool,
+    is_json: bool,
+) -> int:
+    """Verify runs, print each, and return the exit code."""
+    from treadle.trajectory.verification import verify_run
+
+    _refuse_strange_tools(journal, run_ids, tools or ())
+    found: list[Verification] = []
+    apart = Apart()
+
+    async def verify_all() -> None:
+        with bar("verifying", len(run_ids), is_json=is_json) as advance:
+            for run_id in run_ids:
+                with apart.guard(run_id):
+                    found.append(await verify_run(journal, run_id, tools or None, trust=is_trusted))
+                    _print_verification(found[-1], is_json=is_json)
+                advance(run_id)
+
+    execute(verify_all())
+    if not is_json and len(found) > 1:
+        calls, matched = sum(item.calls for item in found), sum(item.matched for item in found)
+        stdout().print(
+            f"{write_count(len(found), 'run')}: {matched:,} of {write_count(calls, 'call')} gave the same result, "
+            f"{sum(item.skipped for item in found):,} skipped",
+            style="bold",
+        )
+    missing = sum(len(item.unavailable) for item in found)
+    if missing and not is_json:
+        print_note(
+            f"{write_count(missing, 'call')} not made again, because the tool is missing; name it with --tools"
+        )
+    is_good = not apart.count and all(_is_good(item) for item in found)
+    return ExitCode.DONE if is_good else ExitCode.FAILED
+
+
+def _is_good(found: "Verification") -> bool:
+    is_checked = found.matched > 0 or found.calls == 0
+    return is_checked and not found.differences and not found.unavailable
+
+
+def _refuse_strange_tools(journal: Journal, run_ids: Sequence[str], tools: Sequence[str]) -> None:
+    """Raise an error if no run has any of the given tools. Raises: `ConfigError`."""
+    from treadle.tools.resolve import resolve_tools
+
+    with spinner("starting the tools"):
+        given = {tool.spec.name for tool in resolve_tools(tools)}
+    known = (
+        {spec.name for run_id in run_ids for spec in Run.load(run_id, journal).state.tools}
+        if given
+        else given
+    )
+    if given and not given & known:
+        raise ConfigError(
+            f"--tools: no run has a tool {' or '.join(map(repr, sorted(given)))}; the tools are: "
+            f"{', '.join(sorted(known)) or 'none'}"
+        )
+
+
+def _print_verification(verification: "Verification", *, is_json: bool) -> None:
+    if is_json:
+        print_json(verification)
+        return
+    console = stdout()
+    found, style = "same    ", "green"
+    if verification.differences:
+        found, style = "differs ", "bold red"
+    elif not verification.matched:
+        found, style = "nothing ", "yellow"
+    elif verification.skipped:
+        found, style = "partly  ", "yellow"
+    skipped = f", {verification.skipped:,} skipped" if verification.skipped else ""
+    counts = f"{verification.matched:,} of {write_count(verification.calls, 'call')}{skipped}"
+    print_labelled(console, found, style, f"{verification.run_id}  {counts}", "dim")
+    for skip in verification.skips:
+        console.print(f"  skipped: {clean(skip)}", style="yellow", soft_wrap=True)
+    for difference in verification.differences:
+        console.print(f"  {clean(str(difference))}", style="red", soft_wrap=True)
+
+
+def rescore(
+    runs: Annotated[
+        list[str] | None, typer.Argument(metavar="RUN...", help="Run ids.", show_default=False)
+    ] = None,
+    is_all: Annotated[
+        bool, typer.Option("--all", help="Grade all finished runs of the journal that have a task.")
+    ] = False,
+    rewards: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--reward",
+            metavar="NAME[=WEIGHT]",
+            help="check, tool_use, or a function as module:function or file.py:function; may be repeated. "
+            "Default: check.",
+        ),
+    ] = None,
+    is_trusted: o.IsTrusted = False,
+    journal: o.Journal = None,
+    is_json: o.IsJson = False,
+) -> int:
+    """Grade finished runs again, and record the grades that are new or have changed.
+
+    No model is asked. A run that is not finished, or failed through no fault of its model, has no grade and is left
+    out. The exit code is 1 if a scorer fails.
+
+    Examples:
+        treadle rescore --all
+        treadle rescore last --reward check --reward tool_use=0.2 --reward rewards.py:brevity=0.1
+    """
+    specs = read_rewards(rewards or ["check"])
+    scorers = make_scorers(specs)
+    found: list[Graded] = []
+    skipped: list[str] = []
+    apart = Apart(TreadleError)
+    with closing(open_existing(journal)) as opened:
+        run_ids = find_runs(opened, runs, is_all=is_all)
+
+        async def work() -> None:
+            with bar("grading", len(run_ids), is_json=is_json) as advance:
+                for run_id in run_ids:
+                    with apart.guard(run_id):
+                        try:
+                            graded = await grade(opened, run_id, scorers, trust=is_trusted)
+                        except NotGradableError as error:
+                            if not is_all:
+                                raise
+                            skipped.append(str(error))
+                        else:
+                            found.append(graded)
+                            _print_grades(graded, total_reward(graded.rewards, specs), is_json=is_json)
+                    advance(run_id)
+
+        execute(work())
+    if not is_json and is_all:
+        _print_summary(found, len(skipped))
+    return ExitCode.FAILED if apart.count else ExitCode.DONE
+
+
+def _print_grades(graded: Graded, total: float | None, *, is_json: bool) -> None:
+    if is_json:
+        print_json(
+            {"run_id": graded.run_id, "reward": total, "rewards": graded.rewards, "changed": graded.changed}
+        )
+        return
+    console = stdout()
+    text = "no grade" if total is None else f"{total:.3g}"
+    style = "dim" if total is None else "green" if total > 0 else "red"
+    print_labelled(console, f"{text:9}", style, graded.run_id, "bold" if graded.changed else "dim")
+    for name in graded.changed:
+        detail = graded.details.get(name)
+        console.print(f"  {name} {graded.rewards[name]:.3g}: {clean(detail or 'no detail')}", soft_wrap=True)
+
+
+def _print_summary(found: list[Graded], skipped: int) -> None:
+    means: dict[str, list[float]] = defaultdict(list)
+    for graded in found:
+        for name, reward in graded.rewards.items():
+            means[name].append(reward)
+    changed = sum(bool(graded.changed) for graded in found)
+    written = ", ".join([f"{name} {sum(values) / len(values):.3f}" for name, values in means.items()])
+    stdout().print(
+        f"{write_count(len(found), 'run')} graded, {changed:,} changed{'; means: ' if means else ''}{written}",
+        style="bold",
+    )
+    if skipped:
+        print_note(
+            f"{write_count(skipped, 'run')} left out: not finished, or failed through no fault of the model"
+        )

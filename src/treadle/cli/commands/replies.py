@@ -1,0 +1,240 @@
+"""`treadle answer` and `treadle approve`: tell a run what it waits for."""
+
+from contextlib import closing
+from typing import Annotated
+
+import typer
+
+from treadle.cli.exit import ExitCode
+from treadle.cli.jobs.driving import FollowUp, drive, write_answer
+from treadle.cli.jobs.execute import execute
+from treadle.cli.jobs.journals import find_run, open_existing
+from treadle.cli.jobs.run_agents import RunAgents
+from treadle.cli.options import common as o
+from treadle.cli.options.agent_options import AgentOptions, PolicyOptions
+from treadle.cli.terminal.asking import find_question, print_question
+from treadle.cli.terminal.format import format_call
+from treadle.cli.terminal.output import clean, print_json, print_note, stdout
+from treadle.core.asking import Answer, Answerable, Question
+from treadle.core.errors import ConfigError
+from treadle.core.registry import did_you_mean
+from treadle.core.types import ToolCall
+from treadle.runs.resume import record_answers
+from treadle.runs.run import Run
+from treadle.tools.protocol import Decision
+
+
+def answer(
+    run: o.RunId,
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[QUESTION] TEXT",
+            help="The id of the question, or its beginning, if several are open; and the answer: a text, the label "
+            "of an option, or JSON for a form.",
+            show_default=False,
+        ),
+    ] = None,
+    option: Annotated[
+        int | None, typer.Option("--option", "-n", metavar="N", min=1, help="The number of an option.")
+    ] = None,
+    is_declined: Annotated[bool, typer.Option("--decline", help="Decline to answer.")] = False,
+    is_resumed: Annotated[bool, typer.Option("--resume", help="Continue the run after the answer.")] = False,
+    *,
+    agent: AgentOptions,
+    is_trusted: o.IsTrusted = False,
+    journal: o.Journal = None,
+    limits: PolicyOptions,
+    shown: o.ViewOptions,
+) -> int:
+    """Answer a question that a run waits for.
+
+    The answer is recorded, and used when the run is resumed; --resume does that at once. Without an answer, the
+    open questions are listed.
+
+    Examples:
+        treadle answer last "the second one"
+        treadle answer last call_1 --option 2 --resume
+    """
+    follow_up = FollowUp(journal, agent.api_key is not None)
+    with closing(open_existing(journal)) as opened:
+        run_id = find_run(opened, run)
+        loaded = Run.load(run_id, opened)
+        questions = loaded.open_questions
+        if not words and option is None and not is_declined:
+            code = _list_questions(run_id, questions, is_json=shown.is_json)
+            if questions and not shown.is_json:
+                print_note("answer with: " + write_answer(loaded, follow_up))
+            return code
+        if not questions:
+            command = follow_up.write("show", run_id)
+            raise ConfigError(f"no question of run {run_id!r} is open; `{command}` shows the run")
+        question_id, said = _read_answer(questions, words or [], option, is_declined=is_declined)
+        if is_resumed:
+            runner = RunAgents(opened, agent, limits, is_trusted=is_trusted).agent_for_run(run_id)
+            return drive(
+                runner,
+                lambda emit: runner.resume(run_id, answers={question_id: said}, on_event=emit),
+                shown,
+                run_id,
+                follow_up,
+                calls=[item.call for item in loaded.state.turn.calls.values()],
+            )
+        execute(record_answers(opened, run_id, {question_id: said}))
+        left = Run.load(run_id, opened)
+    if left.questions:
+        print_note(
+            "answered; more questions are open, answer the next with: " + write_answer(left, follow_up)
+        )
+    else:
+        print_note("answered; continue with: " + follow_up.write("resume", run_id))
+    return ExitCode.DONE
+
+
+def _list_questions(run_id: str, questions: dict[str, Question], *, is_json: bool) -> int:
+    """Print the open questions, and return 0 if there are any."""
+    if is_json:
+        print_json(*questions.values())
+    elif not questions:
+        print_note(f"no question of run {run_id} is open")
+    for question in () if is_json else questions.values():
+        stdout().print(clean(question.question_id), style="dim", soft_wrap=True)
+        print_question(question, stdout())
+    return ExitCode.DONE if questions else ExitCode.FAILED
+
+
+def _read_answer(
+    questions: dict[str, Question], words: list[str], option: int | None, *, is_declined: bool
+) -> tuple[str, Answerable]:
+    """Return the id of the question and the answer that the arguments give. Raises: `ConfigError`."""
+    has_answer = option is not None or is_declined
+    if option is not None and is_declined:
+        raise ConfigError("give --option or --decline, not both")
+    most = 1 if has_answer else 2
+    if len(words) > most:
+        what = "a text" if has_answer else "more than one text"
+        raise ConfigError(f"{words[-1]!r} is too much: {what} cannot be given too; put an answer in quotes")
+    names = words if has_answer else words[:-1]
+    if names:
+        question_id = find_question(questions, names[0])
+    elif len(questions) > 1:
+        raise ConfigError(f"several questions are open; say which: {', '.join(questions)}")
+    else:
+        question_id = next(iter(questions))
+        if words and words[-1] == question_id:
+            raise ConfigError(f"say what the answer to {question_id!r} is: a TEXT, --option N or --decline")
+    if is_declined:
+        return question_id, Answer(is_declined=True)
+    return question_id, words[-1] if option is None else option
+
+
+_DECISIONS = ("yes", "no", "edit")
+
+
+def approve(
+    run: o.RunId,
+    call: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="CALL", help="A call's id, the beginning of it, or 'all'.", show_default=False
+        ),
+    ] = None,
+    decision: Annotated[
+        str | None, typer.Argument(metavar="yes|no|edit", help="The decision.", show_default=False)
+    ] = None,
+    arguments: Annotated[
+        str | None,
+        typer.Argument(metavar="JSON", help="With edit: the new arguments of the call.", show_default=False),
+    ] = None,
+    reason: Annotated[
+        str | None, typer.Option("--reason", metavar="TEXT", help="With no: the reason, for the model.")
+    ] = None,
+    *,
+    agent: AgentOptions,
+    is_trusted: o.IsTrusted = False,
+    journal: o.Journal = None,
+    limits: PolicyOptions,
+    shown: o.ViewOptions,
+) -> int:
+    """Decide about a tool call that waits for approval.
+
+    The run then continues. Without a CALL, the calls that wait are listed. A run waits if --approve says to ask
+    and there is no terminal to ask on. An edit runs the call with other arguments, and the model is told so.
+
+    Examples:
+        treadle approve last call_1 yes
+        treadle approve last call_1 edit '{"to": "b@example.org"}'
+    """
+    follow_up = FollowUp(journal, agent.api_key is not None)
+    with closing(open_existing(journal)) as opened:
+        run_id = find_run(opened, run)
+        loaded = Run.load(run_id, opened)
+        waiting = loaded.approvals
+        if call is None:
+            return _list_calls(run_id, waiting, is_json=shown.is_json)
+        if decision is None:
+            raise ConfigError(_explain_missing(run, call, waiting, follow_up))
+        said = _read_decision(decision, arguments, reason)
+        calls = _find_calls(run_id, waiting, call, follow_up)
+        if said.arguments is not None and len(calls) > 1:
+            raise ConfigError("edit is for one call; give its id instead of 'all'")
+        runner = RunAgents(opened, agent, limits, is_trusted=is_trusted).agent_for_run(run_id)
+        approvals = dict.fromkeys(calls, said)
+        return drive(
+            runner,
+            lambda emit: runner.resume(run_id, approvals=approvals, on_event=emit),
+            shown,
+            run_id,
+            follow_up,
+            calls=[item.call for item in loaded.state.turn.calls.values()],
+        )
+
+
+def _explain_missing(run: str, call: str, waiting: dict[str, ToolCall], follow_up: FollowUp) -> str:
+    """Return what to write instead of a command line with the words `run` and `call` alone."""
+    if call.lower() not in _DECISIONS:
+        return f"say yes, no or edit: {follow_up.write('approve', run, call, 'yes')}"
+    command = follow_up.write("approve", run, next(iter(waiting)) if len(waiting) == 1 else "all", call)
+    return f"say which call: {command}"
+
+
+def _read_decision(text: str, arguments: str | None, reason: str | None) -> Decision:
+    """Return the decision that the arguments describe. Raises: `ConfigError`."""
+    word = text.lower()
+    if word not in _DECISIONS:
+        raise ConfigError(f"{text!r} is not a decision; say yes, no or edit")
+    if (word == "edit") is (arguments is None):
+        raise ConfigError(
+            "edit needs the arguments to run the call with, as JSON"
+            if arguments is None
+            else f"arguments come with edit, not with {word}"
+        )
+    if reason is not None and word != "no":
+        raise ConfigError(f"--reason comes with no, not with {word}")
+    return Decision(word != "no", reason, arguments)
+
+
+def _list_calls(run_id: str, waiting: dict[str, ToolCall], *, is_json: bool) -> int:
+    """Print the calls that wait for a decision, and return 0 if there are any."""
+    if is_json:
+        print_json(*waiting.values())
+    elif not waiting:
+        print_note(f"no call of run {run_id} waits for approval")
+    for call in () if is_json else waiting.values():
+        stdout().print(f"{clean(call.call_id)}  {format_call(call, 2000)}", soft_wrap=True)
+    return ExitCode.DONE if waiting else ExitCode.FAILED
+
+
+def _find_calls(run_id: str, waiting: dict[str, ToolCall], text: str, follow_up: FollowUp) -> list[str]:
+    """Return the ids of the waiting calls that `text` names. Raises: `ConfigError`."""
+    if not waiting:
+        command = follow_up.write("show", run_id)
+        raise ConfigError(f"no call of run {run_id!r} waits for approval; `{command}` shows the run")
+    if text == "all":
+        return list(waiting)
+    found = [text] if text in waiting else [call_id for call_id in waiting if call_id.startswith(text)]
+    if len(found) == 1:
+        return found
+    hint = "" if found else did_you_mean(text, waiting, cutoff=0.4)
+    how_many = "several calls begin" if found else "no call begins"
+    raise ConfigError(f"{how_many} with {text!r}{hint or ';'} waiting are: {', '.join(waiting)}")

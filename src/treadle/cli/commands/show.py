@@ -1,0 +1,148 @@
+"""`treadle show` and `treadle files`: one run."""
+
+from contextlib import closing
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from treadle.cli.exit import ExitCode
+from treadle.cli.jobs.journals import find_run, open_existing
+from treadle.cli.jobs.run_files import find_changes, write_files
+from treadle.cli.options import common as o
+from treadle.cli.terminal.output import clean, print_json, print_lines, print_note, stdout, write_count
+from treadle.cli.terminal.transcripts import print_events, print_transcript, write_artifact
+from treadle.core.errors import ConfigError
+from treadle.core.state import fold
+from treadle.runs.run import Run
+from treadle.trajectory.markdown import RESULT_CHARS, write_markdown
+
+
+def show(
+    run: o.RunId = "last",
+    journal: o.Journal = None,
+    is_events: Annotated[
+        bool, typer.Option("--events", help="List the events with their seq, for treadle fork RUN --at SEQ.")
+    ] = False,
+    is_markdown: Annotated[
+        bool, typer.Option("--markdown", help="Write the messages as a Markdown document, with folded calls.")
+    ] = False,
+    is_full: Annotated[bool, typer.Option("--full", help="Shorten nothing.")] = False,
+    artifact: Annotated[
+        str | None,
+        typer.Option(
+            "--artifact",
+            metavar="HASH",
+            help="Write one artifact to standard output: its hash, or the beginning of it.",
+        ),
+    ] = None,
+    step: Annotated[
+        int | None,
+        typer.Option(
+            "--context",
+            metavar="STEP",
+            min=1,
+            help="Show what the model saw at this step, with sizes, and what was left out and why.",
+        ),
+    ] = None,
+    is_tokens: Annotated[
+        bool,
+        typer.Option(
+            "--tokens",
+            help="Show the token ids as branches: what was sampled, where it is trained on, and how probable each "
+            "token was.",
+        ),
+    ] = False,
+    renderer: Annotated[
+        str | None,
+        typer.Option(
+            "--renderer",
+            metavar="NAME",
+            help="With --tokens: the renderer that converts token ids to text, such as chatml, hf:FOLDER or "
+            "family:NAME. Default: "
+            "the renderer of the run's model.",
+        ),
+    ] = None,
+    is_json: o.IsJson = False,
+) -> int:
+    """Show a run's transcript, its events or its tokens.
+
+    The transcript has the messages, the calls with their results, the usage, the cost and why the run ended.
+
+    Examples:
+        treadle show last
+        treadle show last --context 12
+    """
+    with closing(open_existing(journal)) as opened:
+        run_id = find_run(opened, run)
+        if artifact is not None:
+            write_artifact(opened, run_id, artifact)
+        elif step is not None:
+            from treadle.cli.terminal.prompts import print_context
+
+            print_context(opened, run_id, step, is_full=is_full, is_json=is_json)
+        elif is_tokens:
+            from treadle.cli.terminal.prompts import print_tokens
+
+            is_whole = print_tokens(opened, run_id, renderer, is_full=is_full, is_json=is_json)
+            return ExitCode.DONE if is_whole else ExitCode.FAILED
+        elif is_json:
+            print_lines([event.to_json() for event in opened.read(run_id)])
+        elif is_markdown:
+            bodies = (event.body for event in opened.scan(run_id))
+            limit = None if is_full else RESULT_CHARS
+            print_lines("".join(write_markdown(run_id, bodies, limit)).rstrip().encode().split(b"\n"))
+        elif is_events:
+            print_events(opened, run_id, is_full=is_full)
+        else:
+            print_transcript(opened, run_id, is_full=is_full)
+    return ExitCode.DONE
+
+
+def files(
+    run: o.RunId = "last",
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "--out", "-o", metavar="DIR", help="Write the files to this folder. Default: list them."
+        ),
+    ] = None,
+    at: Annotated[
+        int | None,
+        typer.Option("--at", metavar="SEQ", min=1, help="The files after this event. Default: the last one."),
+    ] = None,
+    is_changed: Annotated[
+        bool, typer.Option("--changed", help="Only the files that the run added or changed.")
+    ] = False,
+    is_forced: Annotated[bool, typer.Option("--force", help="Replace files that exist in DIR.")] = False,
+    journal: o.Journal = None,
+    is_json: o.IsJson = False,
+) -> ExitCode:
+    """List the files of a run, or write them to a folder.
+
+    These are the files in the run's sandbox: those that it began with, and those that its tools wrote.
+
+    Examples:
+        treadle files last
+        treadle files 1a1fb3a3 --changed --out ./result
+    """
+    with closing(open_existing(journal)) as opened:
+        run_id = find_run(opened, run)
+        events = opened.read(run_id)
+        if at is not None and at > len(events):
+            raise ConfigError(f"--at {at}: run {run_id!r} has the events 1 to {len(events)}")
+        found = Run(run_id, fold([event.body for event in events[:at]]), opened)
+        paths = find_changes(found).written if is_changed else sorted(found.state.sandbox.files)
+        if out is not None:
+            write_files(found, paths, out, is_forced=is_forced)
+            print_note(f"{write_count(len(paths), 'file')} written to {str(out)!r}")
+            return ExitCode.DONE
+        for path in paths:
+            size = len(found.read_artifact(found.state.sandbox.files[path]))
+            if is_json:
+                print_json({"path": path, "bytes": size, "sha256": found.state.sandbox.files[path]})
+            else:
+                stdout().print(f"{clean(path)}  {write_count(size, 'byte')}", soft_wrap=True)
+    if not paths:
+        print_note("no files")
+    return ExitCode.DONE

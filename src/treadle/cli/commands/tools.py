@@ -1,0 +1,431 @@
+"""`treadle tools`: lists, calls, converts and serves tools."""
+
+import asyncio
+import contextlib
+import os
+import socket
+import sys
+from collections.abc import AsyncIterator, Iterable, Sequence
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+import typer
+
+from treadle.cli.exit import ExitCode
+from treadle.cli.jobs.execute import execute
+from treadle.cli.jobs.run_files import read_mount
+from treadle.cli.options import common as o
+from treadle.cli.terminal.output import (
+    clean,
+    flush,
+    print_error,
+    print_json,
+    print_lines,
+    print_note,
+    spinner,
+    stdout,
+    write_count,
+)
+from treadle.core.documents import decode_document, is_yaml_name
+from treadle.core.errors import ConfigError
+from treadle.core.events import SnapshotTaken
+from treadle.core.registry import did_you_mean, require
+from treadle.core.types import FileDelta, ToolCall, ToolErrorKind, ToolResult, ToolSpec
+from treadle.export.whole import write_whole
+from treadle.loop.calls.orders import Order
+from treadle.loop.calls.workbench import Workbench
+from treadle.loop.outbox import Collected
+from treadle.runs.begin import make_run_id
+from treadle.sandbox.in_memory import MemorySandbox
+from treadle.server.tools.tool_sessions import ToolSessions
+from treadle.tools.protocol import Tool
+from treadle.tools.schema.definitions import (
+    Loss,
+    Shape,
+    parse_definitions,
+    read_definitions,
+    write_definitions,
+)
+from treadle.tools.toolbox import Toolbox
+
+_ABOUT = {
+    "ask": "ask the user questions, with options or free text",
+    "files": "read, write, edit and search the files of the run",
+    "vfs": "read, write, list and delete the files of the run, as DeepFabric's tools do",
+    "python": "Python code in a sandbox",
+    "shell": "shell commands in a sandbox",
+    "shell-unprotected": "shell commands on this machine, without a sandbox",
+    "mcp": "an MCP server: mcp:'npx -y server', mcp:https://host/mcp, mcp:servers.json",
+    "mock": "mocked tools from a file of definitions: mock:tools.json",
+    "openapi": "the operations of an OpenAPI document: openapi:document.json",
+    "memory": "remember and recall things across sessions, with --memory or a persona",
+    "spin": "a service that speaks DeepFabric's Spin protocol: spin:http://host:port",
+}
+
+
+def list_tools(
+    tools: o.Tools = None,
+    shape: Annotated[
+        Shape | None,
+        typer.Option(
+            "--format",
+            metavar="SHAPE",
+            help="Print whole definitions as JSON: treadle, openai, mcp or deepfabric.",
+        ),
+    ] = None,
+    is_json: o.IsJson = False,
+) -> int:
+    """List tools with their effect and description, or the available toolsets without --tools.
+
+    Examples:
+        treadle tools list --tools files --tools python
+        treadle tools list --tools 'mcp:npx -y some-server' --format openai
+    """
+    from treadle.tools.resolve import resolve_tools
+
+    if tools:
+        with spinner("starting the tools"):
+            specs = [tool.spec for tool in resolve_tools(tools)]
+        _print_tools(specs, shape, is_json=is_json)
+    elif shape is not None:
+        raise ConfigError(
+            "--format prints the definitions of tools; name the tools with --tools, such as --tools files"
+        )
+    else:
+        _print_toolsets(is_json=is_json)
+    return ExitCode.DONE
+
+
+def _print_toolsets(*, is_json: bool) -> None:
+    """Print the names that `--tools` takes."""
+    from treadle.tools.resolve import TOOLSETS
+
+    names = TOOLSETS.names()
+    if is_json:
+        print_json(*[{"name": name} for name in names])
+        return
+    width = max(map(len, names))
+    for name in names:
+        about = _ABOUT.get(name.rstrip(":"), "")
+        stdout().print(f"{name:<{width}}  {about}", soft_wrap=True)
+    print_note("your own tools: file.py, file.py:name or package.module:name")
+
+
+def _print_tools(specs: Sequence[ToolSpec], shape: Shape | None, *, is_json: bool) -> None:
+    if shape is not None:
+        print_lines([encode(specs, shape)])
+        return
+    if is_json:
+        print_json(*specs)
+        return
+    width = max((len(spec.name) for spec in specs), default=0)
+    for spec in specs:
+        about = spec.description.strip().partition("\n")[0]
+        stdout().print(f"{clean(spec.name):<{width}}  ", style="bold", end="")
+        stdout().print(f"{spec.effect:<10}  ", style="dim", end="")
+        stdout().print(clean(about), soft_wrap=True)
+
+
+def call(
+    tool: Annotated[str, typer.Argument(metavar="TOOL", help="The tool's name.", show_default=False)],
+    arguments: Annotated[
+        str, typer.Argument(metavar="JSON", help="The arguments, as an object; - reads standard input.")
+    ] = "{}",
+    tools: o.Tools = None,
+    *,
+    mount: o.MountOptions,
+    is_json: o.IsJson = False,
+) -> int:
+    """Call one tool in a fresh sandbox and print its result.
+
+    The exit code is 1 if the result is an error.
+
+    Examples:
+        treadle tools call read_file '{"file_path": "notes.md"}' --tools files --mount .
+        treadle tools call python '{"code": "2 ** 64"}' --tools python
+    """
+    from treadle.tools.resolve import resolve_tools
+
+    with spinner("starting the tools"):
+        found = {item.spec.name: item for item in resolve_tools(tools or ["files"])}
+    if tool not in found:
+        hint = did_you_mean(tool, found) or ";"
+        raise ConfigError(f"there is no tool {tool!r}{hint} the tools are: {', '.join(found) or 'none'}")
+    text = _read_stdin() if arguments == "-" else arguments
+    sandbox = MemorySandbox(read_mount(mount))
+    result, delta = execute(_make_call(ToolCall("call_1", tool, text), found, sandbox))
+    if result.error_kind in (ToolErrorKind.INVALID_JSON, ToolErrorKind.INVALID_ARGUMENTS):
+        raise ConfigError(result.content)
+    if is_json:
+        print_json(result)
+    elif result.is_error:
+        print_error(result.content)
+    else:
+        text = clean(result.content)
+        stdout().print(text, soft_wrap=True, end="" if text.endswith("\n") else "\n")
+    if not is_json and (delta.changed or delta.deleted):
+        changes = [*delta.changed, *[f"-{path}" for path in delta.deleted]]
+        print_note(f"{write_count(len(changes), 'file')} changed in the sandbox: {', '.join(changes)[:500]}")
+    return ExitCode.FAILED if result.is_error else ExitCode.DONE
+
+
+def _read_stdin() -> str:
+    try:
+        return sys.stdin.buffer.read().decode()
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"the arguments on standard input are not UTF-8: {error}") from error
+
+
+async def _make_call(
+    call: ToolCall, tools: dict[str, Tool], sandbox: MemorySandbox
+) -> tuple[ToolResult, FileDelta]:
+    """Make the call and its inner calls. Return its result and the changed files."""
+    sandbox.take_delta()
+    bench, outbox = Workbench(Toolbox(tools), run_id=make_run_id(), sandbox=sandbox), Collected()
+    bench.report = lambda _, text: print_note(text)
+    try:
+        result = await bench.make(Order(call), outbox)
+    finally:
+        bench.scope.is_run_over = True
+        await bench.scope.close()
+    snapshots = [body.delta for body in outbox.bodies if isinstance(body, SnapshotTaken)]
+    return result, snapshots[0] if snapshots else FileDelta()
+
+
+def import_tools(
+    source: Annotated[
+        str,
+        typer.Argument(
+            metavar="FROM",
+            help="A file of definitions in any shape, - for standard input, or a value of --tools such as "
+            "mcp:https://host/mcp.",
+            show_default=False,
+        ),
+    ],
+    out: o.Out = None,
+    shape: Annotated[
+        Shape, typer.Option("--format", metavar="SHAPE", help="treadle, openai, mcp or deepfabric.")
+    ] = Shape.TREADLE,
+    is_forced: o.IsForced = False,
+) -> int:
+    """Read tool definitions and write them in another shape.
+
+    The result is for a mock, a data set, or another program.
+
+    Examples:
+        treadle tools import 'mcp:npx -y some-server' -o tools.json
+        treadle tools import tools.yaml --format openai
+    """
+    if out is not None and not is_forced and os.path.lexists(out):
+        raise ConfigError(f"{str(out)!r} exists; --force replaces it")
+    if out is not None and out.is_dir():
+        raise ConfigError(f"{str(out)!r} is a folder; name a file in it")
+    specs = _read(source)
+    data = encode(specs, shape, is_yaml=out is not None and is_yaml_name(out.name))
+    if out is None:
+        print_lines([data])
+        return ExitCode.DONE
+    write_whole([data], out)
+    print_note(f"{write_count(len(specs), 'tool')} written to {out}")
+    return ExitCode.DONE
+
+
+def _read(source: str) -> tuple[ToolSpec, ...]:
+    file = Path(source).expanduser()
+    is_missing = (file.suffix.lower() == ".json" or is_yaml_name(file.name)) and ":" not in source
+    if source == "-":
+        read = parse_definitions(
+            decode_document(sys.stdin.buffer.read(), "standard input", is_yaml=False), "standard input"
+        )
+    elif is_missing or (file.suffix != ".py" and file.is_file()):
+        read = read_definitions(source)
+    else:
+        from treadle.tools.resolve import resolve_tools
+
+        with spinner("starting the tools"):
+            return tuple([tool.spec for tool in resolve_tools([source])])
+    print_losses(read.lost, "a definition has no place for")
+    return read.tools
+
+
+MAX_NAMED = 5
+"""The most tools that one remark names."""
+
+
+def encode(specs: Sequence[ToolSpec], shape: Shape, *, is_yaml: bool = False) -> bytes:
+    """Return definitions as indented JSON or as YAML, and print what the shape cannot hold."""
+    written, lost = write_definitions(specs, shape)
+    print_losses(lost, f"the shape {shape} cannot hold")
+    data = msgspec.json.encode(written)
+    if not is_yaml:
+        return msgspec.json.format(data, indent=2)
+    import yaml
+
+    text: str = yaml.safe_dump(msgspec.json.decode(data), sort_keys=False, allow_unicode=True, width=100)
+    return text.rstrip("\n").encode()
+
+
+def print_losses(lost: Iterable[Loss], begin: str) -> None:
+    """Print one remark for each thing that was lost, with the tools that lost it."""
+    tools_by_what: dict[str, list[str]] = {}
+    for item in lost:
+        tools_by_what.setdefault(item.what, []).append(item.tool)
+    for what, tools in tools_by_what.items():
+        more = f" and {len(tools) - MAX_NAMED} more" if len(tools) > MAX_NAMED else ""
+        names = ", ".join(tools[:MAX_NAMED]) + more
+        print_note(f"{begin} {what}: {names}" if names else f"{begin} {what}")
+
+
+class Mcp(StrEnum):
+    """A transport of MCP."""
+
+    STDIO = "stdio"
+    HTTP = "http"
+
+
+def serve(
+    tools: o.Tools = None,
+    mcp: Annotated[
+        Mcp | None,
+        typer.Option(
+            "--mcp",
+            help="Serve MCP alone: on standard input and output, or over HTTP. Without --mcp and --spin, both "
+            "protocols are served over HTTP.",
+        ),
+    ] = None,
+    has_spin: Annotated[
+        bool, typer.Option("--spin", help="Serve the Spin protocol alone, as DeepFabric uses it.")
+    ] = False,
+    host: o.Host = "127.0.0.1",
+    port: o.Port = 3000,
+    *,
+    mount: o.MountOptions,
+    idle: Annotated[
+        float,
+        typer.Option(
+            "--idle", metavar="SECONDS", min=0.01, help="The time after which an unused session is freed."
+        ),
+    ] = 3600.0,
+    max_sessions: Annotated[
+        int,
+        typer.Option(
+            "--max-sessions", metavar="N", min=1, help="The most sessions; the longest unused one is freed."
+        ),
+    ] = 1000,
+    is_json: o.IsJson = False,
+) -> int:
+    """Serve tools over MCP and over the Spin protocol.
+
+    Each session has its own files, which begin as those of --mount.
+
+    Examples:
+        treadle tools serve --tools files --tools python --port 3000
+        treadle tools serve --tools python --mcp stdio
+    """
+    from treadle.tools.resolve import resolve_tools
+
+    if has_spin and mcp is not None:
+        raise ConfigError("--spin and --mcp each serve one protocol alone; leave out both to serve both")
+    with spinner("starting the tools"):
+        served = resolve_tools(tools or ["files"])
+    sessions = ToolSessions(
+        served,
+        files=MemorySandbox(read_mount(mount)),
+        idle_seconds=idle,
+        max_sessions=max_sessions,
+    )
+    if mcp is Mcp.STDIO:
+        _serve_stdio(sessions)
+        return ExitCode.DONE
+    listener = _listen(host, port)
+    url = f"http://{host if ':' not in host else f'[{host}]'}:{listener.getsockname()[1]}"
+    app = _make_app(sessions, host, has_mcp=not has_spin, has_spin=mcp is None)
+    paths = {**({"mcp": f"{url}/mcp"} if not has_spin else {}), **({"spin": url} if mcp is None else {})}
+    _serve_http(app, listener, sessions, paths, is_json=is_json)
+    return ExitCode.DONE
+
+
+def _serve_stdio(sessions: ToolSessions) -> None:
+    """Serve MCP to the process that started this one, until it closes standard input."""
+    from treadle.server.tools.mcp import serve_stdio
+
+    async def work() -> None:
+        try:
+            await serve_stdio(sessions)
+        finally:
+            await sessions.close()
+
+    execute(work())
+
+
+def _serve_http(
+    app: Any, listener: socket.socket, sessions: ToolSessions, paths: dict[str, str], *, is_json: bool
+) -> None:
+    """Serve the application at `listener` until Ctrl-C."""
+    uvicorn = require("uvicorn", "serve")
+
+    async def work() -> None:
+        config = uvicorn.Config(app, log_level="error", lifespan="on", timeout_graceful_shutdown=2)
+        server = uvicorn.Server(config)
+        # Ctrl-C is handled by `execute`, as in all commands.
+        server.capture_signals = contextlib.nullcontext
+        task = asyncio.ensure_future(server.serve(sockets=[listener]))
+        try:
+            # A client that connects now waits in the listener's queue.
+            _print_addresses(paths, sessions, is_json=is_json)
+            await asyncio.shield(task)
+        finally:
+            server.should_exit = True
+            await asyncio.wait([task], timeout=5)
+            await sessions.close()
+
+    execute(work())
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((host, port))
+        listener.listen(128)
+    except OSError as error:
+        listener.close()
+        raise ConfigError(
+            f"cannot serve at {host}:{port}: {error.strerror}; try another --port, or 0"
+        ) from error
+    return listener
+
+
+def _make_app(sessions: ToolSessions, host: str, *, has_mcp: bool, has_spin: bool) -> Any:
+    """Return the ASGI application for the protocols."""
+    from treadle.server.tools.mcp import mcp_app, needs_session
+    from treadle.server.tools.spin import SpinService, spin_routes
+
+    starlette, routing = require("starlette.applications", "serve"), require("starlette.routing", "serve")
+    routes = spin_routes(SpinService(sessions)) if has_spin else []
+    inner = mcp_app(sessions, host) if has_mcp else None
+
+    @contextlib.asynccontextmanager
+    async def lifespan(app: Any) -> AsyncIterator[None]:
+        if inner is None:
+            yield
+        else:
+            async with inner.router.lifespan_context(inner):
+                yield
+
+    if inner is not None:
+        routes = [*routes, routing.Mount("/", needs_session(inner))]
+    return starlette.Starlette(routes=routes, lifespan=lifespan)
+
+
+def _print_addresses(paths: dict[str, str], sessions: ToolSessions, *, is_json: bool) -> None:
+    if is_json:
+        print_json({**paths, "tools": list(sessions.tools)})
+        return
+    for name, address in paths.items():
+        stdout().print(f"{name:<5} {address}", style="bold")
+    flush()
+    print_note(f"tools: {', '.join(sessions.tools)}; Ctrl-C stops the server")

@@ -1,0 +1,507 @@
+"""`treadle topics`: the topics of a dataset."""
+
+import asyncio
+import os
+import sys
+from collections import Counter
+from collections.abc import Callable, Coroutine
+from contextlib import closing
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
+
+import typer
+
+from treadle.cli.exit import ExitCode
+from treadle.cli.jobs.execute import execute_until_stopped
+from treadle.cli.jobs.journals import open_or_make
+from treadle.cli.options import common as o
+from treadle.cli.options.agent_options import Model
+from treadle.cli.terminal.output import (
+    bar,
+    clean,
+    print_bytes,
+    print_error,
+    print_json,
+    print_note,
+    stdout,
+    write_count,
+)
+from treadle.core.errors import ConfigError
+from treadle.datagen.config.generation_config import GenerationConfig, Models, Topics
+from treadle.datagen.dataset.dataset_folder import DatasetFolder
+from treadle.datagen.generation_progress import TopicExpanded
+from treadle.datagen.topics.building import BuildStoppedError, build_topics
+from treadle.datagen.topics.draw import draw_svg
+from treadle.datagen.topics.topic_files import (
+    MAX_EDGES,
+    TopicFormat,
+    draw_mermaid,
+    encode_topics,
+    load_topics,
+    parse_topics,
+    read_topics,
+    save_topics,
+)
+from treadle.datagen.topics.topic_graph import SEPARATOR, Topic, TopicGraph, clean_topic, find_topic, topic_id
+from treadle.datagen.topics.topic_graph import prune as prune_graph
+from treadle.export.whole import whole_file
+from treadle.journal.registry import make_folder
+from treadle.models.config.tables import ModelTable
+
+if TYPE_CHECKING:
+    from rich.text import Text
+
+File: TypeAlias = Annotated[
+    str,
+    typer.Argument(
+        metavar="FILE",
+        help="A file of topics: Treadle's, or a tree or graph of DeepFabric; - is standard input.",
+        show_default=False,
+    ),
+]
+Format: TypeAlias = Annotated[
+    TopicFormat,
+    typer.Option("--format", metavar="FORMAT", help="treadle, deepfabric-tree or deepfabric-graph."),
+]
+
+
+def read(file: str) -> TopicGraph:
+    """Return the topics of a file, and print what was changed when it was read. Raises: `ConfigError`."""
+    found = parse_topics(sys.stdin.buffer.read(), "standard input") if file == "-" else read_topics(file)
+    for note in found.notes:
+        print_note(note)
+    return found.graph
+
+
+def refuse_existing(out: Path | None, *, is_forced: bool) -> None:
+    """Raise an error if `out` cannot be written. Raises: `ConfigError`."""
+    if out is None:
+        return
+    if not is_forced and os.path.lexists(out):
+        raise ConfigError(f"{str(out)!r} exists; --force replaces it")
+    if out.is_dir():
+        raise ConfigError(f"{str(out)!r} is a folder; name a file in it")
+
+
+def write(graph: TopicGraph, out: Path | None, format: TopicFormat = TopicFormat.TREADLE) -> None:
+    """Write topics to a file or to standard output, and print what the format cannot hold."""
+    if out is None:
+        data, losses = encode_topics(graph, format)
+        print_bytes(data)
+    else:
+        losses = save_topics(graph, out, format)
+        print_note(f"{describe(graph)} written to {out}")
+    if losses:
+        print_note(f"the format {format} cannot hold: {', '.join(losses)}")
+
+
+def describe(graph: TopicGraph) -> str:
+    """Return the counts of a graph in words."""
+    failed, links = len(list(graph.failed())), graph.count_links()
+    parts = [
+        write_count(len(graph.topics), "topic"),
+        f"{len(list(graph.leaves())):,} of them leaves",
+        *([write_count(links, "cross-link")] if links else []),
+        *([f"{failed:,} failed"] if failed else []),
+    ]
+    return ", ".join(parts)
+
+
+def build(
+    config: Annotated[
+        Path | None,
+        typer.Argument(
+            metavar="[CONFIG]",
+            help="The configuration of a dataset. Options replace its values.",
+            show_default=False,
+        ),
+    ] = None,
+    prompt: Annotated[str | None, typer.Option("--prompt", metavar="TEXT", help="The root topic.")] = None,
+    model: Model = None,
+    base_url: o.BaseUrl = None,
+    mode: Annotated[
+        Literal["tree", "graph"] | None, typer.Option("--mode", help="A tree, or a graph with cross-links.")
+    ] = None,
+    degree: Annotated[
+        int | None, typer.Option("--degree", metavar="N", min=1, max=50, help="The subtopics of each topic.")
+    ] = None,
+    depth: Annotated[
+        int | None, typer.Option("--depth", metavar="N", min=1, max=10, help="The levels below the root.")
+    ] = None,
+    instructions: Annotated[
+        str | None, typer.Option("--instructions", metavar="TEXT", help="More instructions for the writer.")
+    ] = None,
+    window: Annotated[
+        int | None,
+        typer.Option("--window", metavar="N", min=1, help="How many topics are expanded at a time."),
+    ] = None,
+    seed: Annotated[
+        int | None, typer.Option("--seed", metavar="N", help="The seed. Another one gives other topics.")
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "--out",
+            "-o",
+            metavar="FILE",
+            help="The file to write. Default: topics.json, or that of the dataset.",
+        ),
+    ] = None,
+    journal: Annotated[
+        str | None,
+        typer.Option(
+            "--journal",
+            "-j",
+            metavar="PATH",
+            help="The journal. Default: that of the dataset, or FILE with .db.",
+        ),
+    ] = None,
+    is_forced: o.IsForced = False,
+    is_json: o.IsJson = False,
+) -> int:
+    """Build a tree or a graph of topics with a model.
+
+    Each answer is stored in the journal. If the command is interrupted, the same command continues and pays for
+    nothing twice. The exit code is 1 if topics failed; the same command tries these again.
+
+    Examples:
+        treadle topics build config.yaml
+        treadle topics build --prompt 'Office work' --mode graph --degree 8 --depth 3 --model mock:teacher
+    """
+    topics = {
+        "prompt": prompt,
+        "mode": mode,
+        "degree": degree,
+        "depth": depth,
+        "instructions": instructions,
+        "window": window,
+    }
+    given = _configure(config, {key: value for key, value in topics.items() if value is not None}, seed)
+    given = _with_model(given, model, base_url)
+    folder = DatasetFolder(given.output.path)
+    target = out or (folder.topics if config is not None else Path("topics.json"))
+    if not _is_own(target, given):
+        refuse_existing(target, is_forced=is_forced)
+    make_folder(target.parent)
+    address = journal or str(
+        folder.journal if config is not None and out is None else target.with_suffix(".db")
+    )
+    graph = _build(given, address, is_json=is_json)
+    if graph is None:
+        return ExitCode.INTERRUPTED
+    save_topics(graph, target)
+    return _report(graph, target, is_json=is_json)
+
+
+def _configure(path: Path | None, topics: dict[str, Any], seed: int | None) -> GenerationConfig:
+    """Return the configuration with the options in place of its values. Raises: `ConfigError`."""
+    from treadle.datagen.config.loading import load_config
+
+    if path is None:
+        if "prompt" not in topics:
+            raise ConfigError("give the root topic with --prompt, or the configuration of a dataset")
+        return GenerationConfig(name="topics", seed=seed or 0, topics=Topics(**topics))
+    loaded = load_config(path)
+    for note in loaded.notes:
+        print_note(note)
+    config = loaded.config
+    if config.topics.load is not None and "prompt" not in topics:
+        raise ConfigError(
+            f"{path} loads its topics from {str(config.topics.load)!r}; there is nothing to build"
+        )
+    changed = config.topics.model_copy(update={"load": None, **topics})
+    return config.model_copy(update={"topics": changed, "seed": config.seed if seed is None else seed})
+
+
+def _with_model(config: GenerationConfig, model: str | None, base_url: str | None) -> GenerationConfig:
+    """Return the configuration with one model, that of the topics. Raises: `ConfigError`."""
+    if base_url is not None and model is None:
+        raise ConfigError("--base-url goes with --model NAME")
+    given: str | ModelTable | None = config.models.topics or config.models.default
+    if model is not None:
+        given = model if base_url is None else ModelTable(model=model, base_url=base_url)
+    quality = config.quality.model_copy(update={"judge": None})
+    return config.model_copy(update={"models": Models(default=given), "quality": quality})
+
+
+def _is_own(target: Path, config: GenerationConfig) -> bool:
+    """Return whether a file has topics that an earlier command built from the same root."""
+    if not target.is_file():
+        return False
+    try:
+        graph = load_topics(target)
+    except ConfigError:
+        return False
+    return graph.origin is not None and graph.root_id == topic_id((clean_topic(config.topics.prompt),))
+
+
+def _build(config: GenerationConfig, address: str, *, is_json: bool) -> TopicGraph | None:
+    """Return the graph; `None` if the build was interrupted."""
+    from treadle.datagen.config.roles import make_models
+
+    try:
+        model = make_models(config)["topics"]
+    except ConfigError as error:
+        raise ConfigError(str(error).replace("models.default:", "--model:")) from error
+    topics = config.topics
+    total = sum(topics.degree**level for level in range(topics.depth))
+    with (
+        closing(open_or_make(address, "process")) as journal,
+        bar("topics", total, is_json=is_json) as advance,
+    ):
+
+        def start(stop: asyncio.Event) -> Coroutine[Any, Any, TopicGraph]:
+            return build_topics(
+                topics,
+                model=model,
+                journal=journal,
+                seed=config.seed,
+                dataset=config.name,
+                on_notice=_listen(advance, is_json=is_json),
+                stop=stop,
+            )
+
+        try:
+            return execute_until_stopped(
+                start, lambda: print_note("finishing what has begun; Ctrl-C stops now")
+            )
+        except BuildStoppedError as error:
+            print_note(str(error))
+            return None
+
+
+def _listen(advance: Callable[[str], None], *, is_json: bool) -> Callable[[TopicExpanded], None]:
+    def listen(notice: TopicExpanded) -> None:
+        advance(notice.path[-1])
+        if is_json:
+            print_json(notice)
+        elif notice.error is not None:
+            print_error(f"topic {notice.path[-1]!r:.80}: {notice.error}")
+
+    return listen
+
+
+def _report(graph: TopicGraph, target: Path, *, is_json: bool) -> ExitCode:
+    failed, origin = list(graph.failed()), graph.origin
+    missing = sum(topic.missing for topic in graph.topics.values())
+    if is_json:
+        print_json(
+            {
+                "event": "topics_written",
+                "file": str(target),
+                "topics": len(graph.topics),
+                "leaves": len(list(graph.leaves())),
+                "failed": len(failed),
+                "missing": missing,
+                "origin": origin,
+            }
+        )
+    else:
+        print_note(f"{describe(graph)}: written to {target}")
+        if origin is not None and origin.merged:
+            print_note(f"{write_count(origin.merged, 'near-duplicate')} merged")
+        if missing:
+            print_note(f"{write_count(missing, 'subtopic')} missing, although the model was asked again")
+    if failed:
+        print_note("the same command tries the failed topics again")
+    return ExitCode.FAILED if failed else ExitCode.DONE
+
+
+def show(
+    file: File,
+    depth: Annotated[
+        int | None, typer.Option("--depth", metavar="N", min=0, help="The levels below the root to show.")
+    ] = None,
+    is_leaves: Annotated[
+        bool, typer.Option("--leaves", help="Print the path of each leaf on a line.")
+    ] = False,
+    is_failed: Annotated[
+        bool, typer.Option("--failed", help="Print the path of each failed topic with its error.")
+    ] = False,
+    is_json: o.IsJson = False,
+) -> int:
+    """Show the topics of a file as a tree.
+
+    A cross-link is shown at the topic that it leads to.
+
+    Examples:
+        treadle topics show topics.json --depth 1
+        treadle topics show topics.json --leaves
+    """
+    graph = read(file)
+    chosen = [
+        topic
+        for topic in (graph.leaves() if is_leaves else graph.failed() if is_failed else graph.walk())
+        if depth is None or len(topic.path) - 1 <= depth
+    ]
+    if is_json:
+        print_json(*chosen)
+    elif is_leaves or is_failed:
+        for topic in chosen:
+            error = f": {topic.error}" if is_failed else ""
+            stdout().print(clean(SEPARATOR.join(topic.path) + error), soft_wrap=True)
+    else:
+        _print_tree(graph, chosen)
+    print_note(describe(graph))
+    return ExitCode.DONE
+
+
+def _print_tree(graph: TopicGraph, chosen: list[Topic]) -> None:
+    from rich.tree import Tree
+
+    made: dict[str, Tree] = {}
+    for topic in chosen:
+        label = _label(graph, topic, len(topic.children))
+        parent = made[topic.parents[0]] if topic.parents else None
+        made[topic.topic_id] = Tree(label) if parent is None else parent.add(label)
+    stdout().print(made[graph.root_id])
+
+
+def _label(graph: TopicGraph, topic: Topic, count: int) -> "Text":
+    from rich.text import Text
+
+    label = Text(clean(topic.text), style="bold" if count else "")
+    if topic.error is not None:
+        label.append(f"  failed: {clean(topic.error)[:100]}", style="red")
+    elif topic.missing:
+        label.append(f"  {topic.missing} missing", style="yellow")
+    if len(topic.parents) > 1:
+        others = ", ".join(clean(graph.topics[key].text) for key in topic.parents[1:])
+        label.append(f"  also below {others}", style="dim")
+    return label
+
+
+_TOPIC = "An id, a text, or a path such as 'Sports > Cricket'. May be given several times."
+
+
+def prune(
+    file: File,
+    drop: Annotated[
+        list[str] | None,
+        typer.Option("--drop", metavar="TOPIC", help=f"Leave out a topic with all below it. {_TOPIC}"),
+    ] = None,
+    below: Annotated[
+        list[str] | None,
+        typer.Option("--below", metavar="TOPIC", help="Leave out all below a topic, which becomes a leaf."),
+    ] = None,
+    keep: Annotated[
+        list[str] | None,
+        typer.Option("--keep", metavar="TOPIC", help="Keep only a topic, and what is above and below it."),
+    ] = None,
+    max_depth: Annotated[
+        int | None, typer.Option("--max-depth", metavar="N", min=1, help="Keep only N levels below the root.")
+    ] = None,
+    is_failed: Annotated[
+        bool, typer.Option("--failed", help="Leave out topics that could not be expanded.")
+    ] = False,
+    out: o.Out = None,
+    is_forced: o.IsForced = False,
+) -> int:
+    """Write a new file of topics without some of them.
+
+    A branch that loses all its topics is left out too, and does not become a leaf.
+
+    Examples:
+        treadle topics prune topics.json --drop 'Sports > Cricket' -o fewer.json
+        treadle topics prune topics.json --failed --max-depth 2 -o fewer.json
+    """
+    if not (drop or below or keep or max_depth or is_failed):
+        raise ConfigError("say what to leave out, with --drop, --below, --keep, --max-depth or --failed")
+    refuse_existing(out, is_forced=is_forced)
+    graph = read(file)
+
+    def ids(names: list[str] | None) -> list[str]:
+        return [find_topic(graph, name).topic_id for name in names or ()]
+
+    made = prune_graph(
+        graph,
+        drop=ids(drop),
+        below=ids(below),
+        keep=ids(keep),
+        max_depth=max_depth,
+        is_without_failed=is_failed,
+    )
+    print_note(f"{write_count(len(graph.topics) - len(made.topics), 'topic')} left out")
+    write(made, out)
+    return ExitCode.DONE
+
+
+def import_topics(
+    file: File, out: o.Out = None, format: Format = TopicFormat.TREADLE, is_forced: o.IsForced = False
+) -> int:
+    """Read topics and write them in another format.
+
+    The format of FILE is recognised. Data that the new format cannot hold is listed.
+
+    Examples:
+        treadle topics import topic_tree.jsonl -o topics.json
+        treadle topics import topics.json --format deepfabric-graph -o graph.json
+    """
+    refuse_existing(out, is_forced=is_forced)
+    write(read(file), out, format)
+    return ExitCode.DONE
+
+
+class Picture(StrEnum):
+    """A kind of picture."""
+
+    SVG = "svg"
+    MERMAID = "mermaid"
+
+
+def draw(
+    file: File,
+    out: o.Out = None,
+    rows: Annotated[
+        Path | None,
+        typer.Option("--rows", metavar="PATH", help="A dataset or its rows, which colour its topics."),
+    ] = None,
+    kind: Annotated[
+        Picture | None,
+        typer.Option("--as", help="The kind of picture. Default: by the name of --out, else svg."),
+    ] = None,
+    is_forced: o.IsForced = False,
+) -> int:
+    """Draw topics as an SVG picture or a Mermaid diagram.
+
+    The SVG needs nothing from the network, and shows more about the topic under the pointer.
+
+    Examples:
+        treadle topics draw dataset/topics.json --rows dataset -o topics.svg
+        treadle topics draw topics.json -o topics.mmd
+    """
+    if kind is None:
+        is_mermaid = out is not None and out.suffix.lower() in (".mmd", ".mermaid", ".md")
+        kind = Picture.MERMAID if is_mermaid else Picture.SVG
+    if kind is Picture.MERMAID and rows is not None:
+        raise ConfigError("--rows colours an SVG; a Mermaid diagram has no colours")
+    refuse_existing(out, is_forced=is_forced)
+    graph = read(file)
+    counts = None if rows is None else _count(rows, graph)
+    text = draw_mermaid(graph) if kind is Picture.MERMAID else draw_svg(graph, counts)
+    if out is not None and out.suffix.lower() == ".md":
+        text = f"```mermaid\n{text}```\n"
+    if kind is Picture.MERMAID and len(graph.topics) > MAX_EDGES:
+        print_note(
+            f"Mermaid draws only {MAX_EDGES} edges unless `maxEdges` is configured; an SVG has no limit"
+        )
+    if out is None:
+        print_bytes(text.encode())
+        return ExitCode.DONE
+    with whole_file(out) as written:
+        written.write(text.encode())
+    print_note(f"{write_count(len(graph.topics), 'topic')} drawn to {out}")
+    return ExitCode.DONE
+
+
+def _count(path: Path, graph: TopicGraph) -> Counter[str]:
+    """Return the number of rows of each topic. Raises: `ConfigError`, `ExportError`."""
+    from treadle.datagen.dataset.entries import read_entries
+
+    samples = [entry.row.lineage.sample for entry in read_entries(path)]
+    counts = Counter([sample.topic_id for sample in samples if sample is not None])
+    unknown = len(samples) - sum(count for key, count in counts.items() if key in graph.topics)
+    if unknown:
+        print_note(f"{write_count(unknown, 'row')} of {path} belong to none of the topics")
+    return counts

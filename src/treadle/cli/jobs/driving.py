@@ -1,0 +1,109 @@
+"""One run driven for a command: what is shown, and which command comes next."""
+
+import time
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from treadle.agent.agent import Agent
+from treadle.cli.exit import ExitCode
+from treadle.cli.jobs.execute import execute
+from treadle.cli.options.common import ViewOptions
+from treadle.cli.terminal.asking import make_approver, make_asker, print_question
+from treadle.cli.terminal.format import exit_code, format_call
+from treadle.cli.terminal.output import (
+    OptionValue,
+    print_interrupted,
+    print_note,
+    stderr,
+    write_command,
+)
+from treadle.cli.terminal.view import make_view
+from treadle.core.spec import PartSpec
+from treadle.core.types import Json, StopReason, ToolCall
+from treadle.loop.listener import Emit
+from treadle.runs.run import Run
+
+_DRIVING = ("resume", "approve", "answer", "fork", "chat")
+"""The commands that build a run's agent again."""
+
+
+class FollowUp(Struct, frozen=True):
+    """A writer of commands that continue a run, with the options that must be given again."""
+
+    journal: str | None
+    has_key: bool = False
+    """True if the API key was given as an option."""
+    tools: tuple[PartSpec, ...] = ()
+    """The tools of the agent, which must be given again if the journal does not have all of them."""
+
+    def write(self, command: str, *words: str, **options: OptionValue) -> str:
+        """Return a command line, with placeholders for what is not in the journal: keys, and tools with secrets."""
+        options["journal"] = self.journal
+        if command in _DRIVING and self.has_key:
+            options["api_key"] = "KEY"
+        if command in _DRIVING and any(part.missing for part in self.tools):
+            options["tools"] = tuple(
+                [f"{part.name}..." if part.missing else part.name for part in self.tools]
+            )
+        return write_command(command, *words, **options)
+
+
+def drive(
+    agent: Agent,
+    start: Callable[[Emit], Coroutine[Any, Any, Run]],
+    shown: ViewOptions,
+    run_id: str,
+    follow_up: FollowUp,
+    describe: Callable[[Run], Mapping[str, Json]] | None = None,
+    calls: Iterable[ToolCall] = (),
+) -> int:
+    """Run `start` to its end and return the exit code.
+
+    `describe` adds fields to the summary of `--json`. `calls` are the calls that the model made before.
+    """
+    follow_up = replace(follow_up, tools=agent.spec.tools)
+    view = make_view(is_json=shown.is_json, is_quiet=shown.is_quiet, calls=calls)
+    agent.approver = None if shown.is_json else make_approver(view)
+    agent.asker = None if shown.is_json else make_asker(view)
+    begin = time.monotonic()
+    try:
+        run = execute(start(view.on_event))
+    except KeyboardInterrupt:
+        view.close()
+        print_interrupted("; continue with: " + follow_up.write("resume", run_id))
+        return ExitCode.INTERRUPTED
+    except BaseException:
+        view.close()
+        raise
+    view.finish(run, time.monotonic() - begin, describe(run) if describe else None)
+    print_follow_up(run, follow_up)
+    return exit_code(run)
+
+
+def print_follow_up(run: Run, follow_up: FollowUp) -> None:
+    """Print what a run waits for, and the command that continues it."""
+    for question in run.open_questions.values():
+        print_question(question)
+    for call in run.approvals.values():
+        stderr().print(f"waits for approval: {format_call(call, 500)}", style="yellow", soft_wrap=True)
+    if run.approvals:
+        for call_id in run.approvals:
+            command = follow_up.write("approve", run.run_id, call_id, "yes")
+            print_note(f"decide with: {command}   (or no, or edit JSON)")
+    elif run.questions:
+        print_note("answer with: " + write_answer(run, follow_up))
+    elif run.stop_reason is StopReason.ERROR:
+        print_note("try again with: " + follow_up.write("resume", run.run_id))
+
+
+def write_answer(run: Run, follow_up: FollowUp) -> str:
+    """Return the command that answers the first open question of a run and continues it."""
+    question_id, question = next(iter(run.open_questions.items()))
+    which = (question_id,) if len(run.questions) > 1 else ()
+    if question.options and not question.allows_text:
+        return follow_up.write("answer", run.run_id, *which, option="N", resume=True)
+    text = "TEXT" if question.schema is None else "JSON"
+    return follow_up.write("answer", run.run_id, *which, text, resume=True)

@@ -1,1 +1,0 @@
-"""The group `treadle memory`: one file for each command."""

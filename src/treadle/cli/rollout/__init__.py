@@ -1,1 +1,0 @@
-"""The command `treadle rollout`, and the commands of its own."""

@@ -1,0 +1,284 @@
+"""The transcript of a run, and its events, as `treadle show` prints them."""
+
+import time
+
+from treadle.cli.terminal.format import format_artifact, format_call, format_replacement, format_route
+from treadle.cli.terminal.output import (
+    clean,
+    print_bytes,
+    shorten,
+    stdout,
+    write_cost,
+    write_count,
+    write_seconds,
+)
+from treadle.cli.terminal.view import print_outcome
+from treadle.core import events as e
+from treadle.core.errors import ConfigError
+from treadle.core.state import fold
+from treadle.core.types import Delivery, Message, ToolCall
+from treadle.journal.protocol import Journal, RunFilter
+from treadle.runs.run import Run
+
+RESULT_LINES = 12
+"""How many lines of a result are shown by default."""
+
+
+def write_artifact(journal: Journal, run_id: str, text: str) -> None:
+    """Write the artifact whose hash begins with `text` to standard output.
+
+    Raises: `ConfigError` if no artifact or more than one has such a hash.
+    """
+    run = Run.load(run_id, journal)
+    known = {item.digest for result in run.results for item in result.artifacts if item.digest is not None}
+    found = [digest for digest in known if digest.startswith(text)]
+    if len(found) != 1:
+        raise ConfigError(
+            f"{len(found) or 'no'} artifacts of run {run_id!r} have a hash that begins with {text!r}; it has: "
+            f"{', '.join(sorted(digest[:12] for digest in known)) or 'none'}"
+        )
+    print_bytes(run.read_artifact(found[0]))
+
+
+def print_transcript(
+    journal: Journal, run_id: str, *, is_full: bool = False, result_lines: int = RESULT_LINES
+) -> None:
+    """Print the messages with calls, results and times, and the outcome.
+
+    At most `result_lines` lines of each result are shown; with `is_full`, nothing is shortened.
+    """
+    events = journal.read(run_id)
+    run = Run(run_id, fold([event.body for event in events]), journal)
+    printer = _Printer(None if is_full else result_lines)
+    printer.print_head(run)
+    for event in events:
+        printer.print_event(event.body)
+    same = journal.runs(RunFilter(id_prefix=run_id)) if run.stop_reason is None else ()
+    printer.print_foot(run, is_driven=any(info.is_driven for info in same if info.run_id == run_id))
+
+
+class _Printer:
+    """A printer of the events of a run, in their order."""
+
+    def __init__(self, result_lines: int | None) -> None:
+        self._console = stdout()
+        self._width = max(40, min(self._console.width, 160) - 4)
+        self._result_lines = result_lines
+        self._is_full = result_lines is None
+        self._calls: dict[str, ToolCall] = {}
+        self._asking: set[str] = set()
+        """The ids of the calls that have asked the user, and begin again with the answer."""
+        self._asked = ""
+        """The name of the model that was asked last."""
+        self._shown = ""
+        """The name of the model that the first line shows."""
+        self._is_paused = False
+        """True if the run was paused or finished by the last event that was printed."""
+
+    def say(self, text: str, style: str = "", end: str = "\n") -> None:
+        """Print a piece of text."""
+        self._console.print(text, style=style, end=end)
+
+    def print_head(self, run: Run) -> None:
+        """Print what the run was started with."""
+        started = run.state.started
+        if started is None:
+            return
+        self._shown = started.spec.model.name
+        at = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(started.at))
+        parts = [f"run {clean(run.run_id)}", clean(started.spec.model.name or "no model"), at]
+        if started.task is not None:
+            parts.insert(1, f"task {started.task.task_set}:{started.task.task_id}")
+        if started.parent is not None:
+            parts.append(f"forked from {clean(started.parent.run_id)} at {started.parent.seq}")
+        self.say(" · ".join(parts), "bold")
+        if started.caller is not None:
+            caller = started.caller
+            self.say(f"called by run {clean(caller.run_id)}, call {clean(caller.call_id)}", "dim")
+        if run.spec.is_foreign:
+            self.say("from elsewhere, and not trusted", "yellow")
+        if started.tools:
+            self.say("tools: " + ", ".join(clean(spec.name) for spec in started.tools), "dim")
+        if started.system_message:
+            text = started.system_message
+            self.say(
+                "instructions: " + (clean(text) if self._is_full else shorten(text, self._width - 14)), "dim"
+            )
+
+    def print_event(self, body: e.DurableBody) -> None:
+        """Print an event, if the transcript shows its type."""
+        self._print_event(body)
+        self._is_paused = isinstance(body, e.RunPaused | e.RunFinished)
+
+    def _print_event(self, body: e.DurableBody) -> None:
+        if isinstance(body, e.TurnStarted):
+            self.say("")
+            self._print_message("› ", body.message, "cyan")
+        elif isinstance(body, e.InferenceStarted):
+            self._asked = body.model or self._asked
+            if body.route is not None:
+                self.say(format_route(body.route), "dim")
+        elif isinstance(body, e.InferenceCompleted):
+            self._print_inference(body)
+        elif isinstance(body, e.InferenceFailed) and body.next_tier is not None:
+            self.say(format_replacement(body), "yellow")
+        elif isinstance(body, e.InferenceFailed):
+            self.say(f"attempt failed: {shorten(body.error, 400)}", "yellow")
+        elif isinstance(body, e.ToolStarted) and body.parent_call_id is not None:
+            self._calls[body.call_id] = ToolCall(body.call_id, body.name, body.arguments or "")
+        elif isinstance(body, e.ToolStarted) and body.attempt > 1:
+            name, has_asked = clean(body.name), body.call_id in self._asking
+            why = f"the outcome of {name} was lost; its effect is {body.effect}, so it runs again"
+            self.say(f"-- {name} begins again, with the answer" if has_asked else f"-- {why}", "magenta")
+        elif isinstance(body, e.ToolCompleted):
+            self._print_result(body)
+        elif isinstance(body, e.MessageInjected) and body.delivery is not None:
+            # Other messages of the user are shown when their turns begin.
+            if body.delivery is Delivery.STEER:
+                self._print_message("› ", body.message, "cyan")
+        elif isinstance(body, e.MessageInjected):
+            self._print_message("! ", body.message, "yellow")
+        elif isinstance(body, e.ContextCompacted):
+            self.say(f"-- {write_compaction(body)}", "magenta")
+        elif isinstance(body, e.QuestionAsked):
+            if body.call_id is not None:
+                self._asking.add(body.call_id)
+            self.say(f"? {clean(body.text)}", "yellow")
+            for number, option in enumerate(body.options, 1):
+                self.say(f"  {number}. {clean(option.label)}", "yellow")
+        elif isinstance(body, e.QuestionAnswered):
+            said = "(withdrawn)" if body.is_withdrawn else clean(body.text) or "(declined)"
+            self.say(f"› {said}", "cyan")
+        elif isinstance(body, e.ApprovalRequested):
+            call = self._calls.get(body.call_id)
+            self.say(
+                "? waits for approval: " + (format_call(call, self._width) if call else clean(body.call_id)),
+                "yellow",
+            )
+        elif isinstance(body, e.ApprovalDecided):
+            said = "yes" if body.is_approved else f"no{': ' + clean(body.reason) if body.reason else ''}"
+            edited = f", with {clean(body.arguments)}" if body.arguments is not None else ""
+            self.say(f"› {said}{edited}", "cyan")
+        elif isinstance(body, e.RunPaused):
+            self.say(f"-- paused: {body.reason}", "magenta")
+        elif isinstance(body, e.RunResumed):
+            self.say("-- resumed" if self._is_paused else "-- interrupted here, and resumed", "magenta")
+        elif isinstance(body, e.Rewarded):
+            detail = f" · {clean(body.detail)}" if body.detail else ""
+            self.say(f"\nreward {body.reward:g} ({clean(body.name)}){detail}", "bold")
+
+    def print_foot(self, run: Run, *, is_driven: bool) -> None:
+        """Print the calls without a result, and the outcome."""
+        waiting = run.approvals
+        for item in run.state.turn.calls.values():
+            if item.attempt and item.result is None and item.call.call_id not in waiting:
+                self.say("○ ", "yellow", end="")
+                self.say(format_call(item.call, self._width - 18), "bold", end="")
+                self.say("  no result yet", "dim")
+        self.say("")
+        if run.error:
+            self.say(f"{clean(run.error)} (fault: {run.fault})", "red")
+        print_outcome(run, is_driven=is_driven)
+
+    def _print_message(self, mark: str, message: Message, style: str) -> None:
+        self.say(mark + clean(message.content).replace("\n", "\n  "), style)
+        for part in message.parts:
+            self.say(f"  {format_artifact(part)}", "dim italic")
+
+    def _print_inference(self, body: e.InferenceCompleted) -> None:
+        completion = body.completion
+        message, usage = completion.message, completion.usage
+        self._calls.update({call.call_id: call for call in message.tool_calls})
+        tokens = f"{usage.input_tokens:,} + {usage.output_tokens:,} tokens" if usage else "tokens unknown"
+        facts = [f"step {body.step}", tokens, write_seconds(body.duration_seconds)]
+        if self._asked not in ("", self._shown):
+            facts.insert(1, clean(self._asked))
+        if completion.cost_usd:
+            facts.append(write_cost(completion.cost_usd))
+        self.say("\n" + " · ".join(facts), "dim")
+        if message.reasoning:
+            self.say(clean(message.reasoning.strip()), "dim italic")
+        if message.content.strip():
+            self.say(clean(message.content.strip()))
+
+    def _print_result(self, body: e.ToolCompleted) -> None:
+        result, seconds = body.result, body.duration_seconds
+        call = self._calls.get(result.call_id)
+        width = 1_000_000 if self._is_full else self._width
+        # A call made by another call is printed before it, because it ended first.
+        indent = "  ↳ " if body.parent_call_id is not None else ""
+        self.say(f"{indent}● ", "red" if result.is_error else "green", end="")
+        self.say(format_call(call, width - 10) if call else clean(result.name), "bold", end="")
+        self.say("  simulated" if result.is_simulated else "", "magenta", end="")
+        self.say(f"  {write_seconds(seconds)}" if seconds >= 0.01 else "", "dim")
+        lines = clean(result.content).rstrip("\n").split("\n")
+        # One more line needs no more space than the remark that it is left out.
+        limit = self._result_lines
+        shown = lines if limit is None or len(lines) <= limit + 1 else lines[:limit]
+        for line in shown:
+            text = line if self._is_full or len(line) <= width else line[: width - 1] + "…"
+            self.say(f"{' ' * len(indent)}  {text}", "red" if result.is_error else "dim")
+        if len(shown) < len(lines):
+            self.say(f"  … {len(lines) - len(shown):,} more lines", "dim italic")
+        for item in result.artifacts:
+            self.say(f"  {format_artifact(item)}", "dim italic")
+        if (child := body.child) is not None:
+            cost = f", {write_cost(child.cost_usd)}" if child.cost_usd else ""
+            self.say(f"  run {clean(child.run_id)} · {child.usage.total_tokens:,} tokens{cost}", "dim italic")
+
+
+def write_compaction(body: e.ContextCompacted) -> str:
+    """Return what a compaction did, in one line."""
+    done = [f"context compacted from about {body.tokens_before:,} to {body.tokens_after:,} tokens"]
+    if body.shortened:
+        done.append(f"{write_count(len(body.shortened), 'result')} cut")
+    summarised = body.messages - body.dropped
+    if body.messages and summarised > 0 and body.model is not None and not body.error:
+        done.append(f"old messages summarised by {clean(body.model)}")
+    if body.dropped:
+        done.append(f"{write_count(body.dropped, 'message')} dropped")
+    if body.error:
+        done.append(f"no new summary, because {shorten(body.error, 200)}")
+    return "; ".join(done)
+
+
+def print_events(journal: Journal, run_id: str, *, is_full: bool) -> None:
+    """Print each event with its seq, its time since the earliest event, and its content."""
+    console = stdout()
+    events = journal.read(run_id)
+    # A fork's first event is newer than the copied events.
+    begin = min(event.at for event in events)
+    for event in events:
+        console.print(f"{event.seq:>5} ", end="", soft_wrap=True)
+        console.print(f"{event.at - begin:>9.3f} s  ", style="dim", end="")
+        console.print(f"{event.type:<20} ", style="bold", end="")
+        text = _describe(event)
+        width = 1_000_000 if is_full else max(40, min(console.width, 200) - 41)
+        console.print(shorten(text, width), style="dim", soft_wrap=True)
+
+
+def _describe(event: e.Event) -> str:
+    """Return a short description of an event's content."""
+    body = event.body
+    if isinstance(body, e.RunStarted):
+        return body.spec.model.name
+    if isinstance(body, e.RunResumed):
+        return body.agent.model.name if body.agent is not None else ""
+    if isinstance(body, e.TurnStarted | e.MessageInjected):
+        return body.message.content
+    if isinstance(body, e.InferenceCompleted):
+        message = body.completion.message
+        calls = ", ".join(format_call(call, 200) for call in message.tool_calls)
+        return f"step {body.step}: {calls or message.content}"
+    if isinstance(body, e.ToolCompleted):
+        mark = f"{body.result.error_kind}: " if body.result.error_kind else ""
+        return f"{body.result.call_id}: {mark}{body.result.content}"
+    if isinstance(body, e.ContextCompacted):
+        return write_compaction(body)
+    if isinstance(body, e.SnapshotTaken):
+        changed = ", ".join(body.delta.changed)
+        deleted = "".join(f", -{path}" for path in body.delta.deleted)
+        return f"{changed}{deleted}"
+    skipped = ("at", "raw")
+    fields = {name: getattr(body, name) for name in body.__struct_fields__ if name not in skipped}
+    return ", ".join(f"{name}={value}" for name, value in fields.items() if value not in (None, ""))

@@ -1,0 +1,44 @@
+"""The messages that the user sends during a turn: where they wait, and when the model sees them."""
+
+from typing import TYPE_CHECKING
+
+from treadle.core import events as e
+from treadle.core.limits import check_limits
+from treadle.core.prompting import say
+from treadle.core.types import Delivery
+
+if TYPE_CHECKING:
+    from treadle.core.state import State
+
+
+def receive(state: "State", body: e.MessageInjected) -> None:
+    """Put a message of the user, with the number of its event, where it waits."""
+    turn, item = state.turn, (state.seq, body.message)
+    if body.delivery is Delivery.STEER and turn.is_open:
+        turn.steering = (*turn.steering, item)
+    elif body.delivery is Delivery.INTERRUPT:
+        state.queued = (item, *turn.steering, *state.queued)
+        turn.steering = ()
+    else:
+        state.queued = (*state.queued, item)
+
+
+def take_steering(state: "State") -> None:
+    """Add the messages that wait for the next inference to the transcript."""
+    for _, message in state.turn.steering:
+        say(state, message)
+    state.turn.steering, state.turn.answer = (), None
+
+
+def is_steered(state: "State") -> bool:
+    """Return whether the model is asked again instead of ending the turn with its answer, because the user has
+    sent a message for this turn meanwhile."""
+    turn = state.turn
+    return bool(turn.steering) and turn.limit is None and check_limits(state) is None
+
+
+def count_messages(state: "State", *, has_tools: bool) -> int:
+    """Return how many messages the next inference is sent."""
+    count, waiting = len(state.messages), state.turn.steering
+    # At a wrap-up, the messages keep waiting: nothing could be done about them.
+    return count + len(waiting) if waiting and has_tools else count

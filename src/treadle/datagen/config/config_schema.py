@@ -1,0 +1,169 @@
+"""The JSON Schema of the configuration, for editors, and its keys."""
+
+import ast
+import inspect
+from collections.abc import Mapping
+from enum import StrEnum
+from functools import cache
+from itertools import pairwise
+from typing import Any
+
+from treadle.core.mistakes import Keys
+from treadle.core.registry import Registry
+from treadle.core.types import Json
+from treadle.datagen.config.fingerprint import hide_secrets
+from treadle.datagen.config.generation_config import GenerationConfig
+from treadle.datagen.quality.duplicates import DuplicateSettings
+from treadle.datagen.quality.registry import DUPLICATES, FILTERS
+from treadle.datagen.scenarios import scenario as types
+from treadle.export.exporter import FORMATS
+from treadle.tools.resolve import TOOLSETS
+
+_ENUMS = ("Kind", "Difficulty")
+
+
+def schema() -> dict[str, Json]:
+    """Return the JSON Schema of a configuration file, with the descriptions and names that an editor offers."""
+    made: dict[str, Any] = GenerationConfig.model_json_schema()
+    found = made["$defs"]
+    for name in _ENUMS:
+        enum: type[StrEnum] = getattr(types, name)
+        texts = _texts_of(name)
+        found[name] = {
+            "description": found[name].get("description", ""),
+            "oneOf": [{"const": item.value, "description": texts[item.name]} for item in enum],
+        }
+    weights = found["Generation"]["properties"]
+    for key, name in (("kinds", "Kind"), ("difficulties", "Difficulty")):
+        weights[key] |= _as_properties(weights[key], found[name])
+    found["Quality"]["properties"]["filters"] |= _filters(found)
+    found["Output"]["properties"]["formats"]["items"] = _names_of(FORMATS, "^[\\w.-]+$")
+    toolsets = found["Tools"]["properties"]["use"]["items"]["anyOf"]
+    toolsets[:] = [_names_of(TOOLSETS, "."), *[item for item in toolsets if "$ref" in item]]
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **made, "title": "treadle generate"}
+
+
+KEYS = Keys(
+    schema,
+    {
+        ("models", "*"): "'provider:name', a name of treadle.toml, or a mapping with 'model' and settings",
+        ("generation", "num_samples"): "a number from 1, 'auto', or a percentage such as '50%'",
+        ("tools", "use", "*"): "the name of a toolset, or a mapping with 'name' and 'settings'",
+        ("tools", "files"): "a folder, a mapping of path to content, or 'tasks:SET'",
+        ("quality", "filters", "*"): "true, false, or a mapping with settings",
+    },
+)
+"""The keys of the configuration."""
+
+
+def _as_properties(node: dict[str, Any], enum: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the schema of an object whose keys are names of `enum`.
+
+    The names are properties, because editors do not complete `propertyNames`.
+    """
+    del node["propertyNames"]
+    value = node["additionalProperties"]
+    return {
+        "properties": {item["const"]: value | {"description": item["description"]} for item in enum["oneOf"]},
+        "additionalProperties": False,
+    }
+
+
+def _filters(definitions: dict[str, Any]) -> dict[str, Any]:
+    """Return the properties of `quality.filters`: a description and the settings of each filter."""
+    properties = {}
+    for name in (*FILTERS.names(), DUPLICATES):
+        kind = DuplicateSettings if name == DUPLICATES else FILTERS.load(name).settings_type
+        about = kind if name == DUPLICATES else FILTERS.load(name)
+        settings = kind.model_json_schema()
+        definitions |= settings.pop("$defs", {})
+        text = inspect.cleandoc(about.__doc__ or "")
+        properties[name] = {"description": text, "anyOf": [{"type": "boolean"}, settings]}
+    return {"properties": properties, "additionalProperties": False}
+
+
+def _names_of(registry: Registry[Any], pattern: str) -> dict[str, Any]:
+    """Return the schema of a name in `registry`, or of another name that fits `pattern`, because packages can add
+    names."""
+    return {"anyOf": [{"enum": registry.names()}, {"type": "string", "pattern": pattern}]}
+
+
+@cache
+def _texts_of(name: str) -> dict[str, str]:
+    """Return the docstring below each member of an enumeration."""
+    tree = ast.parse(inspect.getsource(types))
+    body = next(node.body for node in tree.body if isinstance(node, ast.ClassDef) and node.name == name)
+    texts = dict.fromkeys(getattr(types, name).__members__, "")
+    for node, after in pairwise(body):
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+            told = after.value if isinstance(after, ast.Expr) else None
+            texts[node.targets[0].id] = str(told.value) if isinstance(told, ast.Constant) else ""
+    return texts
+
+
+_STARTER = """\
+# A dataset of conversations in which an agent works with files. All keys: docs/generate-config.md
+# treadle generate THIS_FILE --dry-run   shows the plan, and what it costs
+# treadle generate THIS_FILE             makes the dataset; the same command continues it
+
+name: files
+seed: 1
+
+models:
+  # A built-in teacher that needs no key. For a real model write its name, such as anthropic:claude-sonnet-4-5
+  default: mock:teacher
+  # A role may have its own model, such as a small one for topics:
+  # topics: {model: "openai:gpt-5-mini", temperature: 0.9}
+
+topics:
+  prompt: Office work with reports, tables and notes
+  mode: tree              # or graph, with links between topics
+  degree: 3               # subtopics of each topic
+  depth: 2                # levels below the root: 3 x 3 leaf topics
+  # load: topics.json     # topics to use in place of building them
+
+generation:
+  num_samples: auto       # one row for each leaf topic; or a number, or a percentage such as 50%
+  instructions: You are a careful assistant that works with the user's files.
+  conversation:
+    type: agent           # or basic, or cot
+    min_turns: 1
+    max_turns: 2
+  # kinds: {single: 2, chained: 3, recovery: 1}    # how often each kind of tool use is wanted
+
+tools:
+  use: [files]            # toolsets, as for `treadle run --tools`: files, python, mcp:..., tools.py
+  files: tasks:files      # the files of each sample: a folder, or those of built-in tasks
+  max_steps: 12
+
+# quality:                # all filters have defaults
+#   filters: {duplicates: false}
+#   evaluation_sets: [test.jsonl]
+
+limits:
+  max_seconds: 3600
+  # max_cost_usd: 5
+
+output:
+  path: dataset-files     # relative to the current folder
+  formats: [trl]
+  splits: {train: 0.9, test: 0.1}
+
+# publish:
+#   license: CC-BY-4.0
+#   huggingface: {repository: me/files}
+"""
+
+
+def starter() -> str:
+    """Return a commented configuration that works without a key."""
+    return _STARTER
+
+
+def dump(config: GenerationConfig) -> str:
+    """Return the YAML file of a configuration, with all paths as they were resolved, and without secrets."""
+    value = hide_secrets(config.model_dump(mode="json", exclude_defaults=True))
+    import yaml
+
+    text: str = yaml.safe_dump(value, sort_keys=False, allow_unicode=True)
+    return text

@@ -1,1 +1,0 @@
-"""Configuration files of DeepFabric, read as configurations of Treadle."""

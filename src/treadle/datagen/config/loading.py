@@ -1,0 +1,173 @@
+"""The reading of a configuration file. All mistakes in it are reported together, each with its line.
+
+Paths in the file are relative to its folder, and `output.path` to the current one.
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from msgspec import Struct
+from pydantic import ValidationError
+
+from treadle.core.errors import ConfigError, MistakesError
+from treadle.core.overrides import apply_changes, list_problems
+from treadle.core.places import Document, KeyPath, Problem, parse_document
+from treadle.core.types import Json
+from treadle.datagen.config.config_schema import KEYS, dump
+from treadle.datagen.config.conflicts import find_conflicts, find_obstacles, find_unknown_names
+from treadle.datagen.config.deepfabric_config import dedent_sections, map_deepfabric
+from treadle.datagen.config.deepfabric_keys import is_deepfabric
+from treadle.datagen.config.generation_config import GenerationConfig
+from treadle.datagen.dataset.dataset_folder import DatasetFolder
+from treadle.export.whole import write_whole
+from treadle.tools.resolve import place_in
+
+
+class Loaded(Struct, frozen=True):
+    """A configuration that was read from a file."""
+
+    config: GenerationConfig
+    notes: tuple[str, ...]
+    """What was mapped from DeepFabric's keys, one line for each."""
+    path: Path
+    document: Document
+    origins: Mapping[KeyPath, KeyPath] = {}
+    """The place in the file of each key that was mapped from another one."""
+    changes: Mapping[str, Json] = {}
+    """The values that override the file, by key with dots between sections."""
+    flags: Mapping[str, str] = {}
+    """The options of the command line that override keys, by key. The other changes were given with `--set`."""
+
+    def error(self, problems: Sequence[Problem]) -> ConfigError:
+        """Return the error that lists `problems`, each with the line of its key."""
+        return list_problems(self.document, problems, self.changes, self.flags, self.origins)
+
+
+def load_config(
+    path: str | Path, changes: Mapping[str, Json] | None = None, flags: Mapping[str, str] | None = None
+) -> Loaded:
+    """Return the configuration in a YAML or JSON file. A file of DeepFabric 4 is accepted too.
+
+    `changes` override the file, by key such as `generation.num_samples`; paths in them are relative to the current
+    folder. `flags` are the options that error messages name in place of such keys. Only the file itself is checked.
+    `check_plan` checks the models, tools and output that it names. Raises: `ConfigError` that lists all mistakes,
+    each with `file:line`, the key and the nearest known key.
+    """
+    file = Path(path).expanduser()
+    document, notes = _read(file)
+    value, origins = document.value, dict[KeyPath, KeyPath]()
+    problems = list(document.duplicates())
+    if is_deepfabric(value):
+        mapped = map_deepfabric(document)
+        value, origins = mapped.value, mapped.origins
+        notes += mapped.notes
+        problems += mapped.problems
+    changes, flags = changes or {}, flags or {}
+    value = apply_changes(_resolve_paths(value, file.parent.absolute()), changes)
+    try:
+        config = GenerationConfig.model_validate(value)
+    except ValidationError as error:
+        faults = KEYS.explain(error.errors(include_url=False), value)
+        problems += [*faults, *_find_more(value, faults)]
+        raise list_problems(document, problems, changes, flags, origins) from None
+    loaded = Loaded(config, notes, file, document, origins, changes, flags)
+    problems += find_conflicts(config)
+    if problems:
+        raise loaded.error(problems)
+    return loaded
+
+
+def check_plan(config: GenerationConfig | Loaded, leaves: int | None = None) -> None:
+    """Check what a configuration names: models with their keys and prices, files, tools, the output, and limits
+    that the estimate exceeds. No request is sent, and no server is started. `leaves` is the number of leaf topics,
+    if it is known. For a `Loaded`, the message has the line of each mistake. Raises: `ConfigError` that lists all
+    mistakes."""
+    problems = find_obstacles(config.config if isinstance(config, Loaded) else config, leaves)
+    if problems and isinstance(config, Loaded):
+        raise config.error(problems)
+    if problems:
+        raise MistakesError("\n".join(f"{'.'.join(map(str, item.path))}: {item.text}" for item in problems))
+
+
+def _read(file: Path) -> tuple[Document, tuple[str, ...]]:
+    """Return the document in a file, and a note if the last sections of a DeepFabric file had to be dedented."""
+    try:
+        data = file.read_bytes()
+    except OSError as error:
+        raise ConfigError(f"cannot read the configuration {str(file)!r}: {error.strerror}") from error
+    try:
+        return parse_document(data, str(file)), ()
+    except ConfigError as error:
+        mark = getattr(error.__cause__, "problem_mark", None)
+        text = None if mark is None else dedent_sections(data.decode(errors="replace"), mark.line + 1)
+        if mark is None or text is None:
+            raise
+        try:
+            document = parse_document(text.encode(), str(file))
+        except ConfigError:
+            raise error from None
+        if not is_deepfabric(document.value):
+            raise
+        note = "the indentation from here on is not valid YAML; the sections were read as if they had none"
+        return document, (f"{file}:{mark.line + 1}: {note}",)
+
+
+def _resolve_paths(value: dict[str, Json], folder: Path) -> dict[str, Json]:
+    """Return `value` with its paths relative to `folder`."""
+
+    def resolve(text: Json) -> Json:
+        return str(folder / Path(text).expanduser()) if isinstance(text, str) else text
+
+    def section(name: str) -> dict[str, Json]:
+        found = value.get(name)
+        return dict(found) if isinstance(found, dict) else {}
+
+    topics, quality, tools, models = map(section, ("topics", "quality", "tools", "models"))
+    topics |= {"load": resolve(topics["load"])} if "load" in topics else {}
+    if isinstance(sets := quality.get("evaluation_sets"), list):
+        quality["evaluation_sets"] = [resolve(item) for item in sets]
+    if isinstance(files := tools.get("files"), str) and not files.startswith("tasks:"):
+        tools["files"] = resolve(files)
+    if isinstance(use := tools.get("use"), list):
+        tools["use"] = [place_in(item, folder) for item in use]
+    for role, table in models.items():
+        if isinstance(table, dict) and "cache" in table:
+            models[role] = table | {"cache": resolve(table["cache"])}
+    changed = {"topics": topics, "quality": quality, "tools": tools, "models": models}
+    return value | {name: part for name, part in changed.items() if isinstance(value.get(name), dict)}
+
+
+def _find_more(value: dict[str, Json], faults: Sequence[Problem]) -> list[Problem]:
+    """Return unknown names in the part of `value` that has no faults, so that all mistakes are told together."""
+    for fault in faults:
+        value = _without(value, fault.path)
+    try:
+        return find_unknown_names(GenerationConfig.model_validate(value))
+    except ValidationError:
+        return []
+
+
+def _without(value: dict[str, Json], path: KeyPath) -> dict[str, Json]:
+    """Return `value` without the key at `path`, or without the list that has it."""
+    key = str(path[0]) if path else ""
+    inner = value.get(key)
+    if len(path) > 1 and isinstance(path[1], str) and isinstance(inner, dict):
+        return value | {key: _without(inner, path[1:])}
+    return {name: item for name, item in value.items() if name != key}
+
+
+def write_config(folder: Path, config: GenerationConfig) -> None:
+    """Write the configuration, without defaults. Texts that may be secret are not in it.
+
+    Raises: `ConfigError` if no file can be made.
+    """
+    write_whole(dump(config).rstrip("\n").encode().split(b"\n"), DatasetFolder(folder).config)
+
+
+def read_config(folder: Path) -> GenerationConfig | None:
+    """Return the configuration in the folder of a dataset; `None` if there is none, or if it is a file of rows.
+
+    Raises: `ConfigError` if it cannot be read.
+    """
+    place = DatasetFolder(folder).config
+    return load_config(place).config if folder.is_dir() and place.exists() else None

@@ -1,0 +1,190 @@
+"""The assumed load of one piece of work, which is used until runs of the dataset have been measured."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+from msgspec import Struct
+
+from treadle.core.errors import TreadleError
+from treadle.core.estimates import CHARS_PER_TOKEN
+from treadle.core.spec import PartSpec
+from treadle.datagen.config.generation_config import GenerationConfig, Role
+from treadle.datagen.scenarios.environment import MAX_LISTED_FILES
+from treadle.datagen.scenarios.kinds import possible_kinds
+from treadle.datagen.scenarios.scenario import Kind
+from treadle.runs.task import task_set
+from treadle.tools.resolve import resolve_tools
+
+TOOL_TOKENS = 120
+"""The assumed tokens of the definition of a tool that is not known before its server has started."""
+SERVER_TOOLS = 8
+"""How many tools a server is expected to have."""
+HEAD_TOKENS = 100
+"""The assumed tokens of the description of a file for a scenario writer."""
+RESULT_TOKENS = 250
+CALL_TOKENS = 80
+ANSWER_TOKENS = 220
+COT_TOKENS = 500
+"""The assumed tokens of an answer with a chain of thought."""
+BASE_SECONDS = 1.0
+TOKENS_PER_SECOND = 60.0
+_STEPS = {
+    Kind.SINGLE: 1.0,
+    Kind.CHAINED: 2.5,
+    Kind.PARALLEL: 1.0,
+    Kind.RECOVERY: 2.5,
+    Kind.NO_TOOL: 0.0,
+    Kind.MISSING_PARAMETER: 1.0,
+    Kind.REFUSAL: 0.3,
+}
+"""The steps with calls in a conversation of each kind."""
+_WORKS_ON_SERVERS = ("mcp:", "openapi:", "spin:", "spin", "mcp", "openapi")
+
+
+class Load(Struct, frozen=True, kw_only=True):
+    """The calls, tokens and time of one piece of work: the expansion of a topic, a scenario, or a conversation."""
+
+    calls: float
+    input_tokens: float
+    """The tokens of the prompts of all calls."""
+    output_tokens: float
+    seconds: float
+    """The time of all calls, one after another."""
+    cost_usd: float | None = None
+    """The cost; `None` to compute it from the tokens."""
+
+
+def assume_loads(config: GenerationConfig) -> tuple[dict[Role, Load], dict[Role, str]]:
+    """Return the load of one piece of work by role, and the assumptions in words."""
+    conversation, topics = config.generation.conversation, config.topics
+    tools, files = tool_tokens(config), file_tokens(config)
+    turns = (conversation.min_turns + conversation.max_turns) / 2
+    steps = _steps(config)
+    is_agent = conversation.type == "agent"
+    answer = COT_TOKENS if conversation.type == "cot" else ANSWER_TOKENS
+    system = _count(config.generation.instructions) + 60
+    known_topics = min(topics.degree**topics.depth, 200) / 2
+    agent = _conversation(turns, steps if is_agent else 0.0, system + (tools if is_agent else 0), answer)
+    seen = turns * (answer + 60)
+    loads: dict[Role, Load] = {
+        "topics": _load(1, 450 + _count(topics.instructions) + 10 * known_topics, 14 * topics.degree + 20),
+        "scenarios": _load(1, 700 + _count(config.generation.guidance) + tools + files, 180),
+        "agent": agent,
+        "user": _load(max(0.0, turns - 1), (450 + seen / 2) * max(0.0, turns - 1), 60 * max(0.0, turns - 1)),
+        "judge": _load(
+            1, 400 + seen + (steps * turns * (RESULT_TOKENS + CALL_TOKENS) if is_agent else 0), 80
+        ),
+    }
+    texts: dict[Role, str] = {
+        "topics": f"an answer with {topics.degree} topics has {14 * topics.degree + 20} tokens",
+        "scenarios": f"a scenario has 180 tokens, its prompt {tools:,} for the tools and {files:,} for the files",
+        "agent": f"a conversation has {turns:g} turns with {steps:.1f} steps with calls and an answer each; a call "
+        f"has {CALL_TOKENS} tokens, a result {RESULT_TOKENS}, an answer {answer}"
+        if is_agent
+        else f"a conversation has {turns:g} turns, and an answer {answer} tokens",
+        "user": "the simulated user is asked for each turn but the first, and writes 60 tokens",
+        "judge": "the judge is asked once for each row",
+    }
+    texts["agent"] += f"; an answer takes {BASE_SECONDS:g} s, and 1 s more for {TOKENS_PER_SECOND:g} tokens"
+    return loads, texts
+
+
+def tool_tokens(config: GenerationConfig) -> int:
+    """Return the number of tokens of the tools' definitions.
+
+    For tools of servers it is a guess, because no server is started or asked.
+    """
+    total = _count(msgspec.json.encode(config.tools.definitions).decode()) if config.tools.definitions else 0
+    for part in toolsets_of(config):
+        if is_server(part.name):
+            total += SERVER_TOOLS * TOOL_TOKENS
+            continue
+        try:
+            specs = [item.spec for item in resolve_tools(part)]
+        except TreadleError:
+            continue
+        total += _count(msgspec.json.encode(specs).decode())
+    return total
+
+
+def toolsets_of(config: GenerationConfig) -> tuple[PartSpec, ...]:
+    """Return the toolsets of the agent: the configured ones, or else those of the task set."""
+    tools = config.tools
+    if (
+        tools.use
+        or tools.definitions
+        or not (isinstance(tools.files, str) and tools.files.startswith("tasks:"))
+    ):
+        return tools.parts()
+    try:
+        task = next(iter(task_set(tools.files.removeprefix("tasks:"))), None)
+    except TreadleError:
+        return ()
+    return () if task is None else tuple([PartSpec(name=name) for name in task.tools])
+
+
+def is_server(name: str) -> bool:
+    """Return whether a toolset starts or asks a server to learn its tools."""
+    kind = f"{name.partition(':')[0]}:" if ":" in name else name
+    return kind in _WORKS_ON_SERVERS
+
+
+def largest_prompts(config: GenerationConfig) -> dict[Role, int]:
+    """Return the number of tokens of the longest prompt that each role is expected to get."""
+    loads, _ = assume_loads(config)
+    found: dict[Role, int] = {
+        role: round(load.input_tokens / max(1.0, load.calls)) for role, load in loads.items()
+    }
+    # The last prompt of a conversation contains everything before it; the longest conversation has the most turns.
+    turns = config.generation.conversation.max_turns
+    found["agent"] += round(turns * ANSWER_TOKENS + turns * _steps(config) * (CALL_TOKENS + RESULT_TOKENS))
+    return found
+
+
+def file_tokens(config: GenerationConfig) -> int:
+    """Return the number of tokens of the description of the files in a scenario writer's prompt."""
+    files = config.tools.files
+    if files is None:
+        return 0
+    if isinstance(files, Mapping):
+        return sum(min(HEAD_TOKENS, 20 + _count(text)) for text in list(files.values())[:MAX_LISTED_FILES])
+    if files.startswith("tasks:"):
+        return 4 * HEAD_TOKENS
+    folder = Path(files)
+    names = (
+        [item for item, _ in zip(folder.rglob("*"), range(MAX_LISTED_FILES), strict=False)]
+        if folder.is_dir()
+        else []
+    )
+    return max(1, len(names)) * HEAD_TOKENS
+
+
+def _steps(config: GenerationConfig) -> float:
+    """Return the mean number of steps with calls in a turn."""
+    weights = possible_kinds(
+        config.generation.kinds,
+        has_tools=True,
+        max_calls=config.tools.max_calls,
+        max_steps=config.tools.max_steps,
+    )
+    mean = sum(_STEPS[kind] * weight for kind, weight in weights.items()) / (sum(weights.values()) or 1)
+    return min(mean, config.tools.max_steps - 1)
+
+
+def _conversation(turns: float, steps: float, base: float, answer: float) -> Load:
+    """Return the agent's load for a conversation. The prompt of each call contains everything before it."""
+    calls = turns * (steps + 1)
+    turn_tokens = 60 + steps * (CALL_TOKENS + RESULT_TOKENS) + answer
+    before = turn_tokens * (turns - 1) / 2
+    within = 60 + steps * (CALL_TOKENS + RESULT_TOKENS) / 2
+    return _load(calls, calls * (base + before + within), turns * (steps * CALL_TOKENS + answer))
+
+
+def _load(calls: float, input_tokens: float, output_tokens: float) -> Load:
+    seconds = calls * BASE_SECONDS + output_tokens / TOKENS_PER_SECOND
+    return Load(calls=calls, input_tokens=input_tokens, output_tokens=output_tokens, seconds=seconds)
+
+
+def _count(text: str) -> int:
+    return len(text) // CHARS_PER_TOKEN

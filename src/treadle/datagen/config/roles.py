@@ -1,0 +1,73 @@
+"""The models of a configuration, which are built in the same way as the models of treadle.toml."""
+
+from typing import get_args
+
+from treadle.core.errors import ConfigError, MistakesError
+from treadle.core.places import Problem
+from treadle.datagen.config.generation_config import GenerationConfig, Role
+from treadle.jobs.seeded import ModelPlan, make_model
+from treadle.jobs.seeded import plan_model as plan_given
+from treadle.models.config.recipe import Config as ModelFile
+from treadle.models.config.recipe import load_config as load_models
+from treadle.models.config.tables import ModelTable
+from treadle.models.protocol import Model
+
+ROLES: tuple[Role, ...] = get_args(Role)
+
+
+def used_roles(config: GenerationConfig) -> tuple[Role, ...]:
+    """Return the roles that a configuration has work for."""
+    unused = {"topics"} if config.topics.load is not None else set()
+    if config.quality.judge is None:
+        unused.add("judge")
+    return tuple(role for role in ROLES if role not in unused)
+
+
+def make_models(config: GenerationConfig) -> dict[Role, Model]:
+    """Return the model of each role that is used. Roles with the same settings share one.
+
+    Requests to one server share a limiter, so that all of them wait if the server asks for it.
+    Raises: `ConfigError` that lists the roles whose models cannot be made, each with the reason.
+    """
+    models, problems = try_models(config)
+    if problems:
+        raise MistakesError("\n".join(f"{'.'.join(map(str, item.path))}: {item.text}" for item in problems))
+    return models
+
+
+def try_models(
+    config: GenerationConfig, *, needs_keys: bool = True
+) -> tuple[dict[Role, Model], list[Problem]]:
+    """Return the models that can be made, and why the others cannot. Without `needs_keys`, the models are only for
+    their prices: they have no keys."""
+    try:
+        file = load_models()
+    except ConfigError as error:
+        return {}, [Problem(("models",), str(error))]
+    made: list[tuple[ModelTable, Model]] = []
+    models: dict[Role, Model] = {}
+    problems: dict[tuple[str, str], Problem] = {}
+    for role in used_roles(config):
+        try:
+            plan = plan_model(config, role, file)
+            known = [model for table, model in made if table == plan.table]
+            models[role] = (
+                known[0] if known else make_model(plan, file, seed=config.seed, needs_keys=needs_keys)
+            )
+            made.append((plan.table, models[role]))
+        except ConfigError as error:
+            path = _path_of(config, role)
+            problems[(".".join(path), str(error))] = Problem(path, str(error))
+    return models, list(problems.values())
+
+
+def plan_model(config: GenerationConfig, role: Role, file: ModelFile) -> ModelPlan:
+    """Return the settings of the model of `role`: its own, those of the default model, or those of treadle.toml.
+
+    Raises: `ConfigError` if there is none.
+    """
+    return plan_given(getattr(config.models, role) or config.models.default, file)
+
+
+def _path_of(config: GenerationConfig, role: Role) -> tuple[str, str]:
+    return ("models", "default" if getattr(config.models, role) is None else role)

@@ -1,0 +1,171 @@
+"""The projection of a conversation's run to a row."""
+
+from collections.abc import Sequence
+
+from msgspec.structs import replace
+
+from treadle.core import events as e
+from treadle.core.errors import ExportError
+from treadle.core.types import Message, Role, Usage
+from treadle.datagen.config.generation_config import Conversation
+from treadle.datagen.conversations.dialogue import Bill, Dialogue, Failed
+from treadle.datagen.conversations.studio import Spoken, Studio, answer_schema, read_answer
+from treadle.datagen.scenarios.cast import describe_persona
+from treadle.datagen.scenarios.kinds import kinds_of
+from treadle.datagen.scenarios.scenario import SampleSpec, Scenario
+from treadle.export.rows import Lineage, Row, SampleInfo, row_of
+from treadle.journal.protocol import RunFilter
+
+TEACHERS = ("teacher", "oracle")
+"""The names of Treadle's built-in models, without their provider and their rate of mistakes."""
+
+
+def make_row(
+    studio: Studio, dialogue: Dialogue, events: Sequence[e.Event], shown: str, bill: Bill
+) -> Row | Failed:
+    """Return the row of a finished dialogue, or the reason why there is none.
+
+    `events` are those of its run; `shown` is the system message of the row, unless the configuration has another
+    one.
+    """
+    conversation = studio.config.generation.conversation
+    try:
+        row = project(dialogue.run_id, events, conversation)
+    except ExportError as error:
+        return Failed(str(error))
+    ran_with = row.messages[0].content if row.messages[0].role is Role.SYSTEM else None
+    messages = row.messages
+    output = studio.config.output
+    system = (output.system_message or shown) if output.include_system_message else None
+    if system != ran_with:
+        said = [message for message in messages if message.role is not Role.SYSTEM]
+        messages = (*([Message(Role.SYSTEM, system)] if system else []), *said)
+    if conversation.reasoning is not None and (fault := find_missing_thought(messages)) is not None:
+        return Failed(fault)
+    info = _describe(studio, dialogue, row.lineage, messages, bill)
+    info = replace(info, instructions=None if system == ran_with else ran_with)
+    return Row(messages, row.tools, replace(row.lineage, sample=info))
+
+
+def project(run_id: str, events: Sequence[e.Event], conversation: Conversation) -> Row:
+    """Return the events of a conversation's run as a row, with the system message that the agent had.
+
+    Raises: as `load_row` does.
+    """
+    bodies = [event.body for event in events]
+    row = row_of(run_id, bodies)
+    return row if answer_schema(conversation) is None else _show_answers(bodies, row, conversation)
+
+
+def find_missing_thought(messages: Sequence[Message]) -> str | None:
+    """Return a sentence about the first step that has calls and no thought before them; `None` if there is no such
+    step. A thought is a text or reasoning."""
+    steps = [message for message in messages if message.role is Role.ASSISTANT]
+    for number, message in enumerate(steps, 1):
+        if message.tool_calls and not (message.content.strip() or (message.reasoning or "").strip()):
+            names = ", ".join(call.name for call in message.tool_calls)
+            return f"step {number} calls {names} without the reasoning that was asked for"
+    return None
+
+
+def _describe(
+    studio: Studio, dialogue: Dialogue, lineage: Lineage, messages: Sequence[Message], bill: Bill
+) -> SampleInfo:
+    """Return the origin of a row."""
+    planned = describe_plan(studio, dialogue.spec, dialogue.scenario, lineage.model or "")
+    models = planned.models
+    if dialogue.spec.turns > 1:
+        models = models | {"user": studio.models["user"].name}
+    bill = _add_earlier(studio, dialogue, bill)
+    return replace(
+        planned,
+        kinds=tuple([kind.value for kind in kinds_of(messages)]) if studio.has_tools else (),
+        reasoning=studio.config.generation.conversation.reasoning,
+        turns=sum(
+            message.role is Role.USER and (index == 0 or messages[index - 1].role is not Role.TOOL)
+            for index, message in enumerate(messages)
+        ),
+        models=models,
+        input_tokens=bill.usage.input_tokens,
+        output_tokens=bill.usage.output_tokens,
+        cost_usd=bill.cost_usd,
+        prices={role: text for role, text in studio.prices().items() if role in models},
+        tool_hashes=studio.tool_hashes,
+        environment=dialogue.environment.task or dialogue.environment.source,
+    )
+
+
+def describe_plan(studio: Studio, spec: SampleSpec, scenario: Scenario | None, agent: str) -> SampleInfo:
+    """Return what is known about a sample before its conversation. `agent` is the name of the agent's model."""
+    return SampleInfo(
+        sample_id=spec.sample_id,
+        dataset=studio.config.name,
+        topic=spec.topic,
+        topic_id=spec.topic_id,
+        seed=spec.seed,
+        kind=spec.kind,
+        difficulty=spec.difficulty,
+        persona=describe_persona(spec.persona),
+        goal="" if scenario is None else scenario.goal,
+        conversation=studio.config.generation.conversation.type,
+        models={"agent": agent, "scenarios": studio.models["scenarios"].name},
+        is_from_teacher=not set(agent.split(":")).isdisjoint(TEACHERS),
+    )
+
+
+def _add_earlier(studio: Studio, dialogue: Dialogue, bill: Bill) -> Bill:
+    """Return `bill` with what earlier attempts at the sample have used."""
+    sample_id, run_id = dialogue.spec.sample_id, dialogue.run_id
+    if run_id == f"{sample_id}-1":
+        return bill
+    total = Bill(bill.usage, bill.cost_usd)
+    for info in studio.journal.runs(RunFilter(id_prefix=f"{sample_id}-")):
+        if info.run_id != run_id and not info.run_id.startswith(f"{run_id}-"):
+            total.add(Usage(info.input_tokens, info.output_tokens), info.cost_usd)
+    return total
+
+
+def _show_answers(bodies: Sequence[e.DurableBody], row: Row, conversation: Conversation) -> Row:
+    """Return a row with its answers in the form that the configuration asks for.
+
+    Answers that did not fit the schema are left out together with the messages that said so. An answer that was
+    given through a tool becomes a message, and the tool is left out.
+    """
+    tool = next((body.output.tool for body in bodies if isinstance(body, e.RunStarted) and body.output), None)
+    told = [
+        body.message
+        for body in bodies
+        if isinstance(body, e.MessageInjected) and body.output_fault is not None
+    ]
+    outputs = iter([body.output for body in bodies if isinstance(body, e.TurnCompleted)])
+    shown: list[Message] = []
+    for index, message in enumerate(row.messages):
+        if message.role is Role.USER and message in told:
+            told.remove(message)
+            continue
+        if message.role is Role.TOOL and message.name == tool:
+            continue
+        if message.role is Role.ASSISTANT:
+            calls = tuple([call for call in message.tool_calls if call.name != tool])
+            if not calls:
+                following = row.messages[index + 1 :]
+                if not _ends_turn(following, told, tool):
+                    continue
+                spoken = read_answer(next(outputs), conversation)
+                message = _say(message, spoken)
+            elif calls != message.tool_calls:
+                message = replace(message, tool_calls=calls)
+        shown.append(message)
+    tools = tuple([item for item in row.tools if item.name != tool])
+    return Row(tuple(shown), tools, row.lineage)
+
+
+def _ends_turn(following: Sequence[Message], told: Sequence[Message], tool: str | None) -> bool:
+    """Return whether an answer is the final answer of its turn, which the messages after it show."""
+    rest = [message for message in following if not (message.role is Role.TOOL and message.name == tool)]
+    return not rest or (rest[0].role is Role.USER and rest[0] not in told)
+
+
+def _say(message: Message, spoken: Spoken) -> Message:
+    reasoning = spoken.reasoning if spoken.reasoning is not None else message.reasoning
+    return Message(Role.ASSISTANT, spoken.text, reasoning=reasoning)

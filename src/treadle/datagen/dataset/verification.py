@@ -1,0 +1,200 @@
+"""The verification of a dataset: its rows are compared with its journal, and their calls are made again."""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator, Sequence
+from itertools import zip_longest
+from pathlib import Path
+
+from msgspec import Struct
+
+from treadle.core.errors import ConfigError, ExportError, JournalError, RunNotFoundError
+from treadle.core.transcript import check_transcript
+from treadle.core.types import Message, Role
+from treadle.datagen.config.generation_config import Conversation, GenerationConfig, Output
+from treadle.datagen.config.loading import read_config
+from treadle.datagen.conversations.projection import project
+from treadle.datagen.dataset.dataset_folder import DatasetFolder
+from treadle.datagen.dataset.entries import Entry, read_entries
+from treadle.datagen.scenarios.scenario import sample_id_of
+from treadle.export.rows import Row, SampleInfo
+from treadle.jobs.ledger import Ledger, Status
+from treadle.journal.protocol import Journal
+from treadle.runs.batch import Batch
+from treadle.trajectory.verification import Verification, verify_run
+
+_MAX_LISTED = 3
+"""How many differences of one row, or ids, are named."""
+
+
+class Checked(Struct, frozen=True, kw_only=True):
+    """The outcome for one row."""
+
+    row_id: str
+    run_id: str
+    calls: int = 0
+    matched: int = 0
+    """How many calls gave the recorded result again."""
+    skipped: int = 0
+    """How many calls were not made again."""
+    is_claimed: bool = False
+    """True if the row says that it is verified."""
+    problems: tuple[str, ...] = ()
+
+    @property
+    def is_confirmed(self) -> bool:
+        """True if every call was made again and gave the same result, and nothing else differs."""
+        return not self.problems and not self.skipped
+
+
+class Totals(Struct):
+    """The sums over the rows that were verified."""
+
+    rows: int = 0
+    claimed: int = 0
+    """How many rows say that they are verified."""
+    confirmed: int = 0
+    """How many of these rows are confirmed."""
+    faulty: int = 0
+    """How many rows have a problem."""
+    calls: int = 0
+    matched: int = 0
+    skipped: int = 0
+
+    def add(self, checked: Checked) -> None:
+        """Add the outcome for one row."""
+        self.rows += 1
+        self.claimed += checked.is_claimed
+        self.confirmed += checked.is_claimed and checked.is_confirmed
+        self.faulty += bool(checked.problems)
+        self.calls += checked.calls
+        self.matched += checked.matched
+        self.skipped += checked.skipped
+
+    def __str__(self) -> str:
+        """Return the sums in one sentence."""
+        skipped = f", {self.skipped:,} not made again" if self.skipped else ""
+        faulty = f"; {self.faulty:,} rows have a problem" if self.faulty else ""
+        return (
+            f"{self.rows:,} rows: {self.confirmed:,} of {self.claimed:,} that claim to be verified are confirmed; "
+            f"{self.matched:,} of {self.calls:,} calls gave the same result{skipped}{faulty}"
+        )
+
+
+async def verify_rows(
+    path: Path, journal: Journal, *, window: int = 16, trust: bool = False
+) -> AsyncIterator[Checked]:
+    """Yield the outcome for each row of a dataset, in the order in which they are ready.
+
+    A row has a problem if its transcript is faulty, if it differs from its run, if a call gives another result than
+    the recorded one, or if it claims to be verified and a call cannot be made again. `trust` is for journals from
+    elsewhere; see `verify_run`.
+
+    Raises: `UntrustedError`; as `read_entries` does.
+    """
+    config = read_config(path)
+    batch: Batch[Checked] = Batch(
+        lambda number, entry: _check(entry, journal, config, trust=trust), read_entries(path), window
+    )
+    try:
+        async for checked in batch:
+            yield checked
+    finally:
+        await batch.aclose()
+
+
+def _find_conversation(sample: SampleInfo | None) -> Conversation:
+    """Return the form of a conversation, as far as its row shows it."""
+    facts = {} if sample is None else {"type": sample.conversation, "reasoning": sample.reasoning}
+    return Conversation.model_validate(facts)
+
+
+async def _check(entry: Entry, journal: Journal, config: GenerationConfig | None, *, trust: bool) -> Checked:
+    row, sample = entry.row, entry.row.lineage.sample
+    conversation = _find_conversation(sample) if config is None else config.generation.conversation
+    run_id, is_claimed = row.lineage.run_id, sample is not None and sample.is_verified
+    problems = [f"its transcript is faulty: {fault}" for fault in check_transcript(row.messages)]
+    verification: Verification | None = None
+    try:
+        events = await asyncio.to_thread(journal.read, run_id)
+        projected = project(run_id, events, conversation)
+        problems += compare(row, projected, None if config is None else config.output)
+        verification = await verify_run(journal, run_id, trust=trust)
+    except RunNotFoundError:
+        problems.append(f"its run {run_id!r} is not in the journal")
+    except (ExportError, JournalError, ConfigError) as error:
+        problems.append(f"its run cannot be used: {error}")
+    if verification is None:
+        return Checked(row_id=entry.row_id, run_id=run_id, is_claimed=is_claimed, problems=tuple(problems))
+    problems += [f"a result differs: {item}" for item in verification.differences[:_MAX_LISTED]]
+    if is_claimed and verification.skipped:
+        problems.append(f"it claims to be verified, but a call is not made again: {verification.skips[0]}")
+    return Checked(
+        row_id=entry.row_id,
+        run_id=run_id,
+        calls=verification.calls,
+        matched=verification.matched,
+        skipped=verification.skipped,
+        is_claimed=is_claimed,
+        problems=tuple(problems),
+    )
+
+
+def compare(row: Row, projected: Row, output: Output | None = None) -> list[str]:
+    """Return how a row differs from what its run says, one clause each."""
+    found = []
+    system, said = _split_system(row.messages)
+    true_system, true_said = _split_system(projected.messages)
+    if not _fits(system, true_system, row.lineage.sample, output):
+        found.append("its system message is not that of its run")
+    pairs = enumerate(zip_longest(said, true_said), len(row.messages) - len(said))
+    found += [f"message {index} is not that of its run" for index, (one, two) in pairs if one != two][:1]
+    if row.tools != projected.tools:
+        found.append("its tools are not those of its run")
+    for name in row.lineage.__struct_fields__:
+        said, true = getattr(row.lineage, name), getattr(projected.lineage, name)
+        # The version of Treadle that wrote the row may differ from the one that reads it.
+        if name not in ("sample", "treadle_version", "event_version") and said != true:
+            found.append(f"its {name} is {said!r:.80}, but that of its run is {true!r:.80}")
+    return found
+
+
+def _fits(system: str | None, of_run: str | None, sample: SampleInfo | None, output: Output | None) -> bool:
+    """Return whether the system message of a row agrees with the system message of its run."""
+    if sample is None or sample.instructions is None:
+        return system == of_run
+    if sample.instructions != of_run:
+        return False
+    if output is None:
+        return True
+    if not output.include_system_message:
+        return system is None
+    # The agent can also be told why an earlier attempt was rejected, which is not part of the row.
+    return system == output.system_message if output.system_message else of_run.startswith(system or " ")
+
+
+def _split_system(messages: Sequence[Message]) -> tuple[str | None, Sequence[Message]]:
+    """Return the system message, or `None`, and the other messages."""
+    if messages and messages[0].role is Role.SYSTEM:
+        return messages[0].content, messages[1:]
+    return None, messages
+
+
+def check_ledger(path: Path) -> Iterator[str]:
+    """Yield the differences between the rows of a dataset's folder and its ledger, and ids that occur twice.
+
+    Raises: as `read_entries` does.
+    """
+    ids: set[str] = set()
+    for entry in read_entries(path):
+        if entry.row_id in ids:
+            yield f"the id {entry.row_id!r} occurs twice"
+        ids.add(entry.row_id)
+    if not path.is_dir() or not DatasetFolder(path).ledger.exists():
+        return
+    with Ledger(DatasetFolder(path).ledger, is_readonly=True) as ledger:
+        kept = {sample_id_of(entry.number) for entry in ledger.entries(Status.KEPT)}
+    for name, lacking in (("the rows lack", kept - ids), ("the ledger lacks", ids - kept)):
+        if lacking:
+            listed = ", ".join(sorted(lacking)[:_MAX_LISTED])
+            more = f" and {len(lacking) - _MAX_LISTED:,} more" if len(lacking) > _MAX_LISTED else ""
+            yield f"{name} {listed}{more}"

@@ -1,1 +1,0 @@
-"""The publication of datasets on the Hugging Face Hub and on Kaggle."""

@@ -1,0 +1,176 @@
+"""The scenario writer: a model that writes the user's first message of a sample, given the tools and files.
+
+Its answer is checked. If the answer has a fault, the writer is told the fault and asked again, in the same session.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from treadle.core.types import Json, ToolSpec
+from treadle.datagen.scenarios.scenario import Environment, Kind, SampleSpec, Scenario
+
+MAX_TRIES = 3
+"""How often the writer is asked before the sample fails."""
+
+WRITER = """\
+You write scenarios for conversations between a user and an assistant. Each scenario becomes one training example.
+The message has the facts: the topic, the user's persona, the assistant's tools with their limits, and the files
+that exist at the beginning. Write what this user would send.
+
+- The message is in the user's own words and style, and asks for something that fits the topic.
+- Use only what is there: name files, values and places only if the facts show them, unless the user is meant to be
+  wrong. Files that the assistant shall create are listed under `new_files`.
+- Use concrete values. Never write a placeholder such as {{name}}, <file> or [your city].
+- The tools and their limits must be enough to do what is asked.
+- `goal` says what the user wants to reach, and `success` lists what must be true in the end.
+- `withheld` is a fact that the user tells only when asked. Leave it empty unless the kind needs it.
+- If the facts contain a task, ask for exactly that task; keep every name, number and path of it. If it does not fit
+  the kind, ask for something else about the files, and set `is_task` to false.
+- If there is feedback, an earlier scenario was rejected for these reasons. Write another one that avoids them."""
+
+KIND_TEXTS: Mapping[Kind, str] = {
+    Kind.SINGLE: "One tool call is enough to answer.",
+    Kind.CHAINED: "A later tool call needs the result of an earlier one.",
+    Kind.PARALLEL: "Several independent tool calls can be made at the same time.",
+    Kind.RECOVERY: "The obvious first tool call fails, for example because a file or value is slightly wrong; the "
+    "assistant can find out what is right.",
+    Kind.NO_TOOL: "No tool is needed: the assistant can answer from general knowledge.",
+    Kind.MISSING_PARAMETER: "The message lacks a fact without which no tool can be called sensibly, so that the "
+    "assistant has to ask for it. That fact goes to `withheld`.",
+    Kind.REFUSAL: "The tools cannot do what is asked, or it should not be done, and the assistant has to say so.",
+}
+
+
+@dataclass
+class WrittenScenario:
+    """The answer of a scenario writer."""
+
+    message: str
+    goal: str = ""
+    withheld: str = ""
+    success: list[str] = field(default_factory=list)
+    new_files: list[str] = field(default_factory=list)
+    is_task: bool = True
+    """False if the facts contain a task and the message asks for something else."""
+
+
+def scenario_facts(
+    spec: SampleSpec,
+    environment: Environment,
+    files: Mapping[str, Json],
+    tools: Sequence[ToolSpec],
+    limits: Mapping[str, Json],
+    *,
+    conversation: str,
+    guidance: str,
+    feedback: Sequence[str],
+) -> dict[str, Json]:
+    """Return the facts that a scenario is written from."""
+    persona = spec.persona
+    return {
+        "write": "scenario",
+        "topic": list(spec.topic),
+        "kind": spec.kind,
+        "kind_means": "" if spec.kind is None else KIND_TEXTS[spec.kind],
+        "difficulty": spec.difficulty,
+        "persona": {
+            "name": persona.name,
+            "role": persona.role,
+            "style": persona.style,
+            "expertise": persona.expertise,
+        },
+        "turns": spec.turns,
+        "tools": [
+            {"name": tool.name, "description": tool.description, "parameters": tool.parameters}
+            for tool in tools
+        ],
+        "limits": dict(limits),
+        **files,
+        "task": None
+        if environment.task is None
+        else {"reference": environment.task, "input": environment.task_input},
+        "conversation": conversation,
+        "guidance": guidance,
+        "seed": spec.seed,
+        "feedback": list(feedback),
+    }
+
+
+def to_scenario(written: WrittenScenario) -> Scenario:
+    """Return an answer that has no fault as a scenario."""
+    return Scenario(
+        message=written.message.strip(),
+        goal=written.goal.strip(),
+        withheld=written.withheld.strip(),
+        success=tuple(written.success),
+        is_task=written.is_task,
+    )
+
+
+def find_scenario_faults(
+    written: WrittenScenario, spec: SampleSpec, environment: Environment
+) -> tuple[str, ...]:
+    """Return the faults of a scenario, one sentence each; empty if it can be used."""
+    message = written.message.strip()
+    if not message:
+        return ("The message is empty.",)
+    faults = []
+    known = f"{environment.task_input}"
+    for text in dict.fromkeys((message, written.withheld)):
+        if (place := find_placeholder(text)) is not None and place not in known:
+            faults.append(f"{place!r} is a placeholder; write a concrete value.")
+    if spec.kind is Kind.MISSING_PARAMETER:
+        withheld = written.withheld.strip()
+        if not withheld:
+            faults.append("`withheld` is empty; it must contain the fact that the message lacks.")
+        elif withheld.casefold() in message.casefold():
+            faults.append(f"The message already tells {withheld!r}, which has to be withheld.")
+    if spec.kind not in (Kind.RECOVERY, Kind.MISSING_PARAMETER, Kind.REFUSAL):
+        faults += [
+            f"There is no file {path!r}; the files are in the facts."
+            for path in missing_files(message, environment, [*written.new_files, known])
+        ]
+    return tuple(faults)
+
+
+_PLACEHOLDER = re.compile(
+    r"\{\{[^{}]*\}\}|\$\{\w+\}"
+    r"|<(?:your|the|insert|file|path|name|user|date|number|value|id|email|city|amount)\b[\w -]*>"
+    r"|<\w+[_ ]\w+>|\[(?:your|insert|enter|name|date|city|company|amount|number)\b[\w ,'/-]*\]|\bpath/to/\w+",
+    re.IGNORECASE,
+)
+
+
+def find_placeholder(text: str) -> str | None:
+    """Return the first placeholder in a text, such as `{{name}}` or `<your file>`; `None` if there is none."""
+    found = _PLACEHOLDER.search(text)
+    return None if found is None else found[0]
+
+
+_FILE = re.compile(r"(?<![\w/.@-])(?:[\w-]+/)*[\w.-]*\w\.[A-Za-z][A-Za-z0-9]{0,4}(?![\w/])")
+_EXTENSION = re.compile(
+    r"\.(?:csv|tsv|txt|md|jsonl?|ya?ml|toml|ini|cfg|conf|log|xml|html|py|sql|sh|env|pdf)", re.IGNORECASE
+)
+_PRODUCT = re.compile(r"(?:node|next|nuxt|vue|react|express|d3|three|chart|asp)\.(?:js|net)", re.IGNORECASE)
+
+
+def missing_files(message: str, environment: Environment, allowed: Sequence[str]) -> list[str]:
+    """Return the files that a message names and that do not exist. `allowed` are texts that may name further ones.
+
+    A name without its folder counts as a file of any folder. Without initial files nothing is missing.
+    """
+    paths = environment.files
+    if not paths:
+        return []
+    missing = []
+    for name in dict.fromkeys(_FILE.findall(message)):
+        if name in paths or any(name in text for text in allowed) or _PRODUCT.fullmatch(name):
+            continue
+        extension = f".{name.rpartition('.')[2]}"
+        is_file = _EXTENSION.fullmatch(extension) or any(path.endswith(extension) for path in paths)
+        # The name of a file may have spaces, so that only its end looks like a name.
+        is_known = any(path.endswith(name) and path.rpartition("/")[2] in message for path in paths)
+        if is_file and not is_known:
+            missing.append(name)
+    return missing

@@ -1,0 +1,178 @@
+"""The writer of topics: one durable run for each request, whose answer is a list of subtopics."""
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from msgspec import Struct
+from pydantic import BaseModel, Field
+
+from treadle.agent.agent import Agent
+from treadle.core.errors import ConfigError, LeaseHeldError, ProviderError
+from treadle.core.types import Fault, Json
+from treadle.datagen.config.generation_config import Topics
+from treadle.datagen.scenarios.scenario import write_facts
+from treadle.datagen.topics.topic_graph import Topic, clean_topic
+from treadle.journal.protocol import Journal
+from treadle.models.protocol import Model
+from treadle.runs.ensure import ensure_run
+from treadle.runs.options import StreamOptions
+from treadle.runs.run import Run
+
+RUN_PREFIX = "topic-"
+"""The beginning of the ids of all runs for topics."""
+MAX_CHARS = 300
+"""The longest text that is a topic."""
+_BULLET = re.compile(r"^(?:[-*•]|\(?\d{1,3}[.)])\s+")
+
+INSTRUCTIONS = """\
+You plan the topics of a training dataset. A request names a topic by its `path` from the root. Write exactly \
+`count` subtopics of its last element.
+
+- Each subtopic is a noun phrase of 2 to 10 words that is specific and can be understood without its path.
+- Subtopics stay within the domain of the path, and each is narrower than the topic above it.
+- Subtopics differ from each other, from the `siblings` of the topic and from all `existing` topics. Cover \
+different parts of the topic; do not rephrase what exists.
+- Follow the `instructions` of the request, if there are any.
+- Write in the language of the path, without numbering."""
+_LINKS = """
+- `connections` lists the ids of those `existing` topics to which a subtopic belongs as well. Use only ids from \
+the request, and leave the list empty if there are none."""
+
+
+class _Subtopic(BaseModel):
+    topic: str
+
+
+class _LinkedSubtopic(_Subtopic):
+    connections: list[str] = Field(default_factory=list)
+
+
+class TreeAnswer(BaseModel):
+    """Subtopics of a tree."""
+
+    subtopics: list[_Subtopic]
+
+
+class GraphAnswer(BaseModel):
+    """Subtopics of a graph, with the ids of other topics to which they belong."""
+
+    subtopics: list[_LinkedSubtopic]
+
+
+class Request(Struct, frozen=True, kw_only=True):
+    """A request for the subtopics of one topic."""
+
+    topic: Topic
+    attempt: int
+    count: int
+    siblings: Sequence[Topic]
+    existing: Sequence[Topic]
+
+
+class Answer(Struct, frozen=True, kw_only=True):
+    """What a model answered."""
+
+    subtopics: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    """The subtopics: each text, which may be empty or too long, with the ids of its other parents."""
+    error: str | None = None
+    """Why there is no answer; `None` if there is one."""
+    is_down: bool = False
+    """True if the reason is not the model's but that of its server or the network."""
+
+
+class TopicWriter:
+    """A model that writes subtopics."""
+
+    def __init__(self, config: Topics, model: Model, journal: Journal, seed: int, dataset: str) -> None:
+        self.model = model
+        self._config = config
+        self._seed = seed
+        self._dataset = dataset
+        is_graph = config.mode == "graph"
+        self._agent: Agent[Any] = Agent(
+            model,
+            instructions=INSTRUCTIONS + (_LINKS if is_graph else ""),
+            schema=GraphAnswer if is_graph else TreeAnswer,
+            journal=journal,
+        )
+        self._settings: dict[str, Json] = {
+            "mode": config.mode,
+            "degree": config.degree,
+            "seed": seed,
+            "instructions": config.instructions,
+        }
+
+    async def ask(self, request: Request) -> Answer:
+        """Return the model's answer to `request`; the recorded one if the journal has it.
+
+        If the server fails, the run is continued, up to `max_attempts` times in all.
+
+        Raises: `ConfigError` if the journal has the run with other settings; `ProviderError` if no request of this
+        model can succeed, such as with a wrong API key.
+        """
+        run_id = f"{RUN_PREFIX}{request.topic.topic_id}-{request.attempt}"
+        for _ in range(self._config.max_attempts):
+            run = await self._run(run_id, request)
+            if run.fault is not Fault.INFRASTRUCTURE:
+                break
+        if run.fault is Fault.USER:
+            raise ProviderError(f"the model {self.model.name!r} refuses requests for topics: {run.error}")
+        if run.fault is Fault.INFRASTRUCTURE:
+            return Answer(error=run.error, is_down=True)
+        try:
+            found = run.value.subtopics
+        except ValueError as error:
+            return Answer(error=run.error or str(error))
+        return Answer(
+            subtopics=tuple(
+                [
+                    (_BULLET.sub("", clean_topic(item.topic)), tuple(getattr(item, "connections", ())))
+                    for item in found
+                ]
+            )
+        )
+
+    async def _run(self, run_id: str, request: Request) -> Run[Any]:
+        options: StreamOptions = {
+            "metadata": {"dataset": self._dataset, "part": "topic", "settings": self._settings}
+        }
+        try:
+            run = await ensure_run(self._agent, run_id, self._write(request), options=options)
+        except LeaseHeldError as error:
+            raise LeaseHeldError(
+                f"another process builds the same topics in this journal ({error})"
+            ) from error
+        self._check_settings(run, request)
+        return run
+
+    def _check_settings(self, run: Run[Any], request: Request) -> None:
+        """Check that a run was made with these settings. Raises: `ConfigError`."""
+        recorded: Json = run.metadata.get("settings") or {}
+        changes = [
+            f"{name} was {recorded.get(name)!r:.80} and is {value!r:.80}"
+            for name, value in self._settings.items()
+            if recorded.get(name) != value
+        ]
+        if changes:
+            raise ConfigError(
+                f"the journal has the topics of {request.topic.path[0]!r:.80} with other settings: "
+                f"{'; '.join(changes)}. Use those settings, or another journal"
+            )
+
+    def _write(self, request: Request) -> str:
+        """Return the message of a request."""
+        config, topic = self._config, request.topic
+        facts: dict[str, Json] = {
+            "write": "subtopics",
+            "path": topic.path,
+            "count": request.count,
+            "mode": config.mode,
+            "siblings": [item.text for item in request.siblings],
+            "existing": [{"id": item.topic_id, "topic": item.text} for item in request.existing],
+            "instructions": config.instructions,
+            "seed": self._seed,
+            "attempt": request.attempt,
+        }
+        noun = "subtopic" if request.count == 1 else "subtopics"
+        return f"Write {request.count} {noun} of {topic.text!r}.\n\n{write_facts(facts)}"

@@ -1,0 +1,176 @@
+"""Files of rows and of groups of rollouts: JSON lines, Parquet, or a folder with a file for each row.
+
+Rows and groups are read and written one at a time.
+"""
+
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import islice
+from pathlib import Path
+
+import msgspec
+
+from treadle.core.errors import ConfigError, ExportError
+from treadle.core.types import Json
+from treadle.export.exporter import FORMATS, RowFormat, decode_rows, encode_row
+from treadle.export.groups import Group
+from treadle.export.parquet import read_parquet, require_arrow, write_parquet, write_table
+from treadle.export.rows import Row
+from treadle.export.token_exporter import TOKEN_FORMATS, LossMask, encode_group, sampled_mask
+from treadle.export.token_formats.token_groups import FORMAT, read_groups
+from treadle.export.whole import whole_file
+
+PARQUET = ".parquet"
+_MAX_SAMPLED = 100
+"""How many rows are read to recognise a file's format."""
+
+
+def read_objects(path: Path, format: str) -> Iterator[tuple[str, dict[str, Json]]]:
+    """Yield each row of a file or folder as a JSON object, with its place in words.
+
+    Raises: `ConfigError` if the format is unknown or there is no such file; `ExportError` if it is damaged.
+    """
+    row_format = FORMATS.load(format)
+    if path.suffix == PARQUET:
+        for number, raw in enumerate(read_parquet(path), 1):
+            yield f"row {number}", raw
+        return
+    try:
+        files = sorted(path.glob("*.jsonl")) if path.is_dir() else [path]
+        for file in files:
+            with file.open("rb") as lines:
+                for number, raw in decode_rows(lines, row_format):
+                    yield f"{file.name}, line {number}" if path.is_dir() else f"line {number}", raw
+    except OSError as error:
+        raise ConfigError(f"{str(path)!r} cannot be read: {error.strerror}") from error
+
+
+def detect_format(path: Path, *, advice: str = "its format must be one of") -> str:
+    """Return the name of the format of a file or folder of rows, by its first rows.
+
+    Raises: `ConfigError` if there is no such file, if it has no rows, or if they fit no format; then the message
+    has `advice` before the names. `ExportError` if the file is damaged.
+    """
+    # A row in a file of its own is found by its first line, so a format with one line for each row serves here.
+    sample = [raw for _, raw in islice(read_objects(path, "treadle"), _MAX_SAMPLED)]
+    if not sample:
+        raise ConfigError(f"{str(path)!r} has no rows")
+    loaded = {name: FORMATS.load(name) for name in FORMATS.names()}
+    if loaded["hf_trace"].fits(sample[0]):
+        return "hf_trace"
+    fits = {name: sum(found.fits(raw) for raw in sample) for name, found in loaded.items()}
+    for least in (len(sample), 1):
+        for name, count in fits.items():
+            if count >= least:
+                return name
+    raise ConfigError(f"{str(path)!r} is in no known format; {advice} {', '.join(FORMATS.names())}")
+
+
+class RowWriter:
+    """A file or folder that rows are written to; made by `open_writer`."""
+
+    def __init__(
+        self, row_format: RowFormat, put: Callable[[Row, bytes], object], with_reasoning: bool | None
+    ) -> None:
+        self.count = 0
+        """The number of rows written so far."""
+        self._format = row_format
+        self._put = put
+        self._with_reasoning = with_reasoning
+
+    def write(self, row: Row) -> None:
+        """Write one row. Raises: `ExportError` if the format cannot express it; nothing of it is written then."""
+        self._put(row, encode_row(row, self._format, with_reasoning=self._with_reasoning) + b"\n")
+        self.count += 1
+
+
+@contextmanager
+def open_writer(format: str, out: Path, *, with_reasoning: bool | None = None) -> Iterator[RowWriter]:
+    """Open a file or folder for rows of a format.
+
+    `out` becomes a file of JSON lines, or a Parquet file if its name ends in `.parquet`; for a format whose rows
+    are files of their own it becomes a folder. A file appears at the end of the block, or not at all if the block
+    fails.
+
+    Raises: `ConfigError` if `out` cannot be made or a package is missing; `ExportError` if it cannot be written.
+    """
+    row_format = FORMATS.load(format)
+    if row_format.has_own_files:
+        yield RowWriter(row_format, _folder_writer(out), with_reasoning)
+        return
+    if out.suffix != PARQUET:
+        with whole_file(out) as file:
+            yield RowWriter(row_format, lambda _, line: file.write(line), with_reasoning)
+        return
+    require_arrow()
+    lines = out.with_name(f"{out.name}.jsonl")
+    with whole_file(lines) as file:
+        yield RowWriter(row_format, lambda _, line: file.write(line), with_reasoning)
+    # If this fails, the rows stay in the file of JSON lines, which the error names.
+    write_parquet(lines, out, format)
+    lines.unlink()
+
+
+def _folder_writer(out: Path) -> Callable[[Row, bytes], object]:
+    names: set[str] = set()
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"cannot make the folder {str(out)!r}: {error.strerror}") from error
+
+    def put(row: Row, lines: bytes) -> None:
+        sample = row.lineage.sample
+        # Rows of merged datasets can have the same run id; their own ids differ.
+        ids = [row.lineage.run_id] if sample is None else [row.lineage.run_id, sample.sample_id]
+        found = [re.sub(r"[^\w.-]", "_", item)[:200] or "row" for item in ids]
+        name = next((item for item in found if item not in names), None)
+        if name is None:
+            raise ExportError(f"two rows have the run id {row.lineage.run_id!r}, which names their file")
+        with whole_file(out / f"{name}.jsonl") as file:
+            file.write(lines)
+        names.add(name)
+
+    return put
+
+
+@contextmanager
+def open_group_writer(
+    format: str, out: Path, mask: LossMask = sampled_mask
+) -> Iterator[Callable[[Group], None]]:
+    """Open a file for groups in a token format, and return the function that writes one.
+
+    The file is a Parquet file if its name ends in `.parquet`, and one of JSON lines otherwise. It appears at the
+    end of the block, or not at all if the block fails. The function writes nothing of a group that it refuses.
+
+    Raises: `ConfigError` if `out` cannot be made or a package is missing; `ExportError` if it cannot be written.
+    """
+    token_format = TOKEN_FORMATS.load(format)
+    is_parquet = out.suffix == PARQUET
+    if is_parquet:
+        require_arrow()
+    lines = out.with_name(f"{out.name}.jsonl") if is_parquet else out
+    with whole_file(lines) as file:
+
+        def put(group: Group) -> None:
+            file.write(encode_group(group, token_format, mask))
+
+        yield put
+    if is_parquet:
+        write_table(lines, out, format, token_format.columns)
+        lines.unlink()
+
+
+def read_group_file(path: str | Path) -> Iterator[Group]:
+    """Yield the groups in a file of the format `tokens`. Raises: `ConfigError`; `ExportError` if it is damaged."""
+    path = Path(path)
+    if path.suffix == PARQUET:
+        yield from read_groups({**dict.fromkeys(FORMAT.columns), **row} for row in read_parquet(path))
+        return
+    try:
+        with path.open("rb") as file:
+            yield from read_groups(msgspec.json.decode(line) for line in file if line.strip())
+    except OSError as error:
+        raise ConfigError(f"{str(path)!r} cannot be read: {error.strerror}") from error
+    except msgspec.DecodeError as error:
+        raise ExportError(f"{str(path)!r} has a line that is not JSON: {error}") from error

@@ -1,0 +1,153 @@
+"""The row formats `openai` and `trl`: messages and tools as chat endpoints have them."""
+
+import json
+from collections.abc import Sequence
+
+import msgspec
+
+from treadle.core.types import Json, Message, Role, ToolCall
+from treadle.export.exporter import COMMON_LOSSES, ColumnType, Loss
+from treadle.export.rows import Row, make_row, read_tools, write_object, write_tools
+
+
+class OpenAIRows:
+    """The row format `openai`: messages and tools for OpenAI's fine-tuning, with arguments as JSON text.
+
+    The column `lineage` is Treadle's own; drop it for a service that refuses unknown keys
+    (`jq -c 'del(.lineage)'`). Reasoning is left out by default for the same reason.
+    Source: OpenAI fine-tuning guide, 2025.
+    """
+
+    has_reasoning = False
+    has_own_files = False
+    losses: tuple[Loss, ...] = (Loss.REASONING, *COMMON_LOSSES)
+    columns = {"messages": ColumnType.LIST, "tools": ColumnType.LIST, "lineage": ColumnType.JSON}  # noqa: RUF012
+    aliases = frozenset[str]()
+
+    def write(self, row: Row, *, with_reasoning: bool) -> dict[str, Json]:
+        """Return the row in this format."""
+        return {
+            "messages": self.write_messages(row.messages, with_reasoning=with_reasoning),
+            "tools": write_tools(row.tools),
+            "lineage": row.lineage,
+        }
+
+    def read(self, raw: dict[str, Json]) -> Row:
+        """Return a row from this format."""
+        messages = [self.read_message(item) for item in raw["messages"]]
+        return make_row(messages, read_tools(raw.get("tools")), raw.get("lineage"))
+
+    def fits(self, raw: dict[str, Json]) -> bool:
+        """Return whether an object looks like a row of this format."""
+        return has_chat(raw) and all(isinstance(item, str) for item in arguments_in(raw["messages"]))
+
+    def write_messages(self, messages: Sequence[Message], *, with_reasoning: bool) -> list[dict[str, Json]]:
+        """Return the column `messages`."""
+        return [self.write_message(message, with_reasoning) for message in messages]
+
+    def write_message(self, message: Message, with_reasoning: bool) -> dict[str, Json]:
+        """Return one message."""
+        if message.role is Role.TOOL:
+            return {"role": "tool", "tool_call_id": message.call_id, "content": message.content}
+        raw: dict[str, Json] = {"role": message.role.value, "content": message.content}
+        if message.reasoning and with_reasoning:
+            raw["reasoning_content"] = message.reasoning
+        if message.tool_calls:
+            raw["content"] = message.content or None
+            raw["tool_calls"] = [write_call(call, call.arguments) for call in message.tool_calls]
+        return raw
+
+    def read_message(self, item: dict[str, Json]) -> Message:
+        """Return one message from the column `messages`."""
+        return Message(
+            Role(item["role"]),
+            read_content(item.get("content")),
+            tuple([read_call(call) for call in item.get("tool_calls") or ()]),
+            item.get("tool_call_id"),
+            item.get("name") if item["role"] == "tool" else None,
+            reasoning=item.get("reasoning_content"),
+        )
+
+
+OPENAI = OpenAIRows()
+
+
+def write_call(call: ToolCall, arguments: Json) -> dict[str, Json]:
+    """Return a call in OpenAI's form."""
+    return {
+        "id": call.call_id,
+        "type": "function",
+        "function": {"name": call.name, "arguments": arguments},
+    }
+
+
+def read_call(raw: dict[str, Json]) -> ToolCall:
+    """Return the call in an object of OpenAI's form. Arguments that are not text become compact JSON."""
+    arguments = raw["function"].get("arguments")
+    text = arguments if isinstance(arguments, str) else write_compact(arguments or {})
+    return ToolCall(raw["id"], raw["function"]["name"], text)
+
+
+def read_content(content: Json) -> str:
+    """Return the text of a message's content, which is a text or a list of text parts.
+
+    Raises: `ValueError` if there is a part without a text.
+    """
+    if isinstance(content, list):
+        return "".join([item["text"] for item in content])
+    return content or ""
+
+
+def has_chat(raw: dict[str, Json]) -> bool:
+    """Return whether an object has a list of messages with roles."""
+    messages = raw.get("messages")
+    return isinstance(messages, list) and all(isinstance(item, dict) and "role" in item for item in messages)
+
+
+def arguments_in(messages: Sequence[dict[str, Json]]) -> list[Json]:
+    """Return the arguments of all calls in messages of OpenAI's form."""
+    calls = [call for message in messages for call in message.get("tool_calls") or ()]
+    return [call.get("function", {}).get("arguments") for call in calls]
+
+
+def write_compact(value: Json) -> str:
+    """Return a value as JSON text without white space."""
+    # msgspec refuses integers of more than 64 bits.
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
+class TrlRows(OpenAIRows):
+    """The row format `trl`: the columns `messages` and `tools` of TRL's SFT trainer, with arguments as objects.
+
+    Chat templates render the argument objects, so a run with a call whose arguments are not a JSON object is
+    refused. Arrow gives all rows of a column one type: a loader that infers the type may add the arguments of
+    other tools as nulls, and templates print them. `datasets` 5 keeps such columns as JSON; with an older version,
+    read the Parquet file that `treadle dataset convert` writes, or keep the rows of each tool set in their own
+    file.
+    Source: TRL 1.16, dataset formats, tool calling.
+    """
+
+    has_reasoning = True
+    losses = (Loss.ARGUMENTS, *COMMON_LOSSES)
+
+    def fits(self, raw: dict[str, Json]) -> bool:
+        """Return whether an object looks like a row of this format."""
+        return has_chat(raw) and all(isinstance(item, dict) for item in arguments_in(raw["messages"]))
+
+    def write_message(self, message: Message, with_reasoning: bool) -> dict[str, Json]:
+        """Return one message. Raises: `ExportError` if the arguments of a call are not a JSON object."""
+        raw: dict[str, Json] = {"role": message.role.value, "content": message.content}
+        if message.role is Role.TOOL:
+            return {**raw, "name": message.name, "tool_call_id": message.call_id}
+        if message.reasoning and with_reasoning:
+            raw["reasoning_content"] = message.reasoning
+        if message.tool_calls:
+            # The numbers stay exactly as the model wrote them; only white space is removed.
+            raw["tool_calls"] = [
+                write_call(call, msgspec.Raw(msgspec.json.format(write_object(call, "openai"), indent=-1)))
+                for call in message.tool_calls
+            ]
+        return raw
+
+
+TRL = TrlRows()

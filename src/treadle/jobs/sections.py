@@ -1,0 +1,86 @@
+"""What the configurations of jobs share: the reading of a file, and sections about the agent, retries and limits.
+
+Field docstrings are the descriptions in the published JSON Schemas.
+"""
+
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from treadle.core.errors import ConfigError
+from treadle.core.places import Document, parse_document
+from treadle.core.policy import Policy
+
+Count = Annotated[int, Field(ge=1)]
+Number = Annotated[int, Field(ge=0)]
+Share = Annotated[float, Field(ge=0, le=1)]
+
+
+class ConfigSection(BaseModel):
+    """A part of a configuration. Unknown keys are errors."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True, allow_inf_nan=False)
+
+
+class AgentSection(ConfigSection):
+    """The agent. A task brings its own instructions and tools."""
+
+    instructions: str | None = None
+    """The system message, in place of that of the task."""
+    tools: list[str] = []
+    """Toolsets, in place of those of the task, as for `treadle run --tools`."""
+    max_steps: Count = 50
+    """The most inferences of a rollout that may call tools."""
+    max_tokens: Count | None = None
+    """The most input and output tokens of a rollout."""
+    max_tool_calls: Number | None = None
+    """The most tool calls of a rollout."""
+    deadline_seconds: Annotated[float, Field(gt=0)] | None = None
+    """The longest time of work on a rollout."""
+    parallel_tool_calls: Count = 8
+    """The most tool calls of one step that run at the same time."""
+    max_result_chars: Count | None = None
+    """The longest tool result in characters."""
+    context_tokens: Count | None = None
+    """The context window of the model, if it is not known or should be smaller."""
+    compact_at: Share | None = 0.8
+    """The share of the room for the prompt at which the context is compacted; `null`: never."""
+
+    def policy(self) -> Policy:
+        """Return the policy of the agent."""
+        given = self.model_dump(exclude={"instructions", "tools"})
+        return Policy(**given)
+
+
+class RetrySection(ConfigSection):
+    """What happens after a fault of the infrastructure: a server that fails, a lost connection, a failing grader.
+    Such a fault is never a reward of 0."""
+
+    attempts: Count = 4
+    """How often each rollout is tried, the first time included."""
+    delay_seconds: Annotated[float, Field(ge=0)] = 1.0
+    """The delay before the second attempt. It doubles from one attempt to the next, up to 30 seconds."""
+
+
+class LimitSection(ConfigSection):
+    """The limits of the whole job. At a limit, the work stops."""
+
+    max_cost_usd: Annotated[float, Field(ge=0)] | None = None
+    """The most that all requests together may cost. Each model then needs a price."""
+    max_tokens: Number | None = None
+    """The most tokens of all requests together, input and output."""
+    max_seconds: Annotated[float, Field(gt=0)] | None = None
+    """The longest time of work, the sum over all processes."""
+
+
+def read_document(path: str | Path | None) -> Document:
+    """Return the YAML or JSON document in a file; an empty one if `path` is `None`. Raises: `ConfigError`."""
+    if path is None:
+        return Document("the options", {}, None)
+    file = Path(path).expanduser()
+    try:
+        data = file.read_bytes()
+    except OSError as error:
+        raise ConfigError(f"cannot read the configuration {str(file)!r}: {error.strerror}") from error
+    return parse_document(data, str(file))

@@ -1,0 +1,98 @@
+"""The runs that this process drives, as others in the process see them: who has sent them messages, and who listens
+to what they say while they work.
+
+A driver compares one number per action, so that any number of runs can be in flight. Other processes are watched
+once for each journal, and never for each run.
+"""
+
+import threading
+from collections.abc import Callable, Iterable
+from typing import TypeAlias
+from weakref import WeakValueDictionary
+
+from treadle.core.events import Delta
+from treadle.core.inbox import Posted
+
+OnMail: TypeAlias = Callable[[str], None]
+"""A function that is called with the tag of a message that has arrived. Any thread may call it."""
+OnDelta: TypeAlias = Callable[[int, Delta], None]
+"""A function that is called with the seq of the newest event of a run, and a piece of output after it."""
+
+
+class DrivenRun:
+    """A run that this process drives."""
+
+    __slots__ = ("__weakref__", "_on_change", "_on_mail", "_read", "listeners", "newest", "run_id")
+
+    def __init__(self, run_id: str, read: Callable[[str, int], list[Posted]], newest: int = 0) -> None:
+        self.run_id = run_id
+        self._read = read
+        self.newest = newest
+        """The number of the newest message in the run's inbox, as far as this process knows."""
+        self.listeners: tuple[OnDelta, ...] = ()
+        """The functions that get what the run says while it works."""
+        self._on_mail: OnMail | None = None
+        self._on_change: Callable[[], None] | None = None
+
+    def read(self, after: int) -> list[Posted]:
+        """Return the messages that came after number `after`. Blocks. Raises: `JournalError`."""
+        return self._read(self.run_id, after)
+
+    def attend(self, on_mail: OnMail | None, on_change: Callable[[], None] | None) -> None:
+        """Call `on_mail` when a message arrives, and `on_change` when `listeners` changes, in any thread."""
+        self._on_mail, self._on_change = on_mail, on_change
+
+    def deliver(self, number: int, kind: str) -> None:
+        """Note that a message has arrived. Any thread may call this, more than once for the same message."""
+        if number > self.newest:
+            self.newest = number
+            if (on_mail := self._on_mail) is not None:
+                on_mail(kind)
+
+    def listen(self, listener: OnDelta) -> Callable[[], None]:
+        """Call `listener` with each delta from now on. Return the function that ends this. Any thread may call
+        both."""
+        with _lock:
+            self.listeners += (listener,)
+        self._changed()
+
+        def end() -> None:
+            with _lock:
+                self.listeners = tuple([item for item in self.listeners if item is not listener])
+            self._changed()
+
+        return end
+
+    def _changed(self) -> None:
+        if (on_change := self._on_change) is not None:
+            on_change()
+
+
+_lock = threading.Lock()
+
+
+class DrivenRuns:
+    """The runs of one journal that this process drives, by id. A run is in it until its writer is released."""
+
+    def __init__(self, read: Callable[[str, int], list[Posted]]) -> None:
+        """Make an empty collection. `read` is `Journal.inbox`."""
+        self._read = read
+        self._runs: WeakValueDictionary[str, DrivenRun] = WeakValueDictionary()
+
+    def __bool__(self) -> bool:
+        return bool(self._runs)
+
+    def open(self, run_id: str, newest: int = 0) -> DrivenRun:
+        """Return a run whose writer was made. `newest` is the number of the newest message in its inbox."""
+        run = self._runs[run_id] = DrivenRun(run_id, self._read, newest)
+        return run
+
+    def find(self, run_id: str) -> DrivenRun | None:
+        """Return the run with this id; `None` if this process does not drive it."""
+        return self._runs.get(run_id)
+
+    def deliver(self, messages: Iterable[tuple[str, int, str]]) -> None:
+        """Tell runs that messages have arrived: for each the run's id, its number and its tag."""
+        for run_id, number, kind in messages:
+            if (run := self._runs.get(run_id)) is not None:
+                run.deliver(number, kind)

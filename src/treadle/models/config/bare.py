@@ -1,0 +1,333 @@
+"""The model of one server, without wrappers: which dialect it speaks, where it is, and which key it is sent.
+
+In `provider:name`, the provider is a preset, which is data, or a function from an entry point of the group
+`treadle.models`. Such a function takes a `ModelConfig` and returns a model.
+"""
+
+import os
+from collections.abc import Callable, Iterable, Mapping
+from difflib import get_close_matches
+from importlib.metadata import entry_points
+from typing import TYPE_CHECKING, Any, TypeAlias
+from urllib.parse import urlsplit
+
+from msgspec import Struct
+
+from treadle.core.errors import ConfigError
+from treadle.core.registry import Registry, did_you_mean
+from treadle.core.types import Json, OutputMode, Settings
+from treadle.http.transport import Transport, address_of
+from treadle.models.config.presets import DIALECTS, find_preset, provider_names, split_name
+from treadle.models.config.stored_keys import find_key
+from treadle.models.protocol import Model
+from treadle.models.wire.preset import Preset, Quirks
+from treadle.models.wire.price import Price
+
+
+class ModelConfig(Struct, frozen=True, kw_only=True):
+    """The settings from which a provider makes a model."""
+
+    name: str
+    """The name of the model on its server, without the provider."""
+    base_url: str | None = None
+    api_key: str | None = None
+    api_key_env: str | None = None
+    """The environment variable that holds the key, "" for none; `None`: the provider's usual one."""
+    settings: Settings = Settings()
+    price: Price | None = None
+    context_tokens: int | None = None
+    """The model's context window."""
+    headers: Mapping[str, str] | None = None
+    timeout_seconds: float = 600.0
+    """The longest time in which the server sends nothing."""
+    connect_timeout_seconds: float = 10.0
+    total_timeout_seconds: float = 1800.0
+    """The longest time for all attempts."""
+    transport: Transport | None = None
+    """The transport of requests. `None`: HTTP."""
+    output_mode: OutputMode | None = None
+    """How the model is made to give answers that fit a schema; `None` leaves it to the provider."""
+    options: Mapping[str, Json] = {}
+    """Options that only this provider's dialect has, such as `cache` of `anthropic`."""
+    task: object = None
+    """The task that the run is about, for models that solve tasks; `None` if there is none."""
+
+    def __repr__(self) -> str:
+        # Neither the key nor headers, which may hold one.
+        url = None if self.base_url is None else address_of(self.base_url)
+        return f"ModelConfig(name={self.name!r}, base_url={url!r}, settings={self.settings!r})"
+
+
+if TYPE_CHECKING:
+    from treadle.renderers.protocol import Renderer
+
+Maker: TypeAlias = Callable[[ModelConfig], Model]
+"""A function of another package that makes the models of a provider."""
+MAKERS: Registry[Maker] = Registry("provider", "treadle.models", {})
+"""The functions of other packages that make models, by the name of the provider."""
+
+
+def bare_model(
+    name: str,
+    *,
+    stop: str | tuple[str, ...] | list[str] | None = None,
+    extra: Mapping[str, Json] | None = None,
+    timeout_seconds: float = 600.0,
+    total_timeout_seconds: float = 1800.0,
+    max_attempts: int = 6,
+    output_mode: OutputMode | str | None = None,
+    format: str | None = None,
+    renderer: "str | Renderer | None" = None,
+    **options: Any,
+) -> Model:
+    """Return the model that answers requests itself, without cost, limit and retries. The options are those of
+    `treadle.model`.
+
+    Raises: `ConfigError`.
+    """
+    provider, rest = split_name(name)
+    if format is not None and stop is None:
+        # A model that continues after its calls would invent their results.
+        stop = ("<tool_response>",)
+    settings = Settings(
+        stop=(stop,) if isinstance(stop, str) else tuple(stop) if stop is not None else None,
+        extra=dict(extra) if extra else None,
+        **{key: options.pop(key) for key in _SETTINGS & options.keys()},
+    )
+    _check(settings)
+    tokens = options.get("context_tokens")
+    if tokens is not None and not (isinstance(tokens, int) and tokens > 0):
+        raise ConfigError(f"context_tokens is {tokens!r}; give a number of at least 1")
+    if not total_timeout_seconds > 0:
+        raise ConfigError(f"total_timeout_seconds is {total_timeout_seconds!r}; give a positive number")
+    config = ModelConfig(
+        name=rest,
+        settings=settings,
+        timeout_seconds=timeout_seconds,
+        total_timeout_seconds=total_timeout_seconds,
+        output_mode=None if output_mode is None else _read_mode(output_mode),
+        **{key: options.pop(key) for key in _CONFIGURED & options.keys()},
+        options=options,
+    )
+    preset = find_preset(provider)
+    if renderer:
+        return _make_token_model(preset, provider, config, renderer, format)
+    made = _find_maker(provider, name)(config) if preset is None else _make(preset, provider, config)
+    if format is None:
+        return made
+    from treadle.models.wrappers.format_model import FormatModel
+
+    return FormatModel(made, format)
+
+
+GENERAL_OPTIONS = (
+    "base_url",
+    "api_key",
+    "api_key_env",
+    "temperature",
+    "top_p",
+    "max_output_tokens",
+    "seed",
+    "stop",
+    "logprobs",
+    "return_token_ids",
+    "extra",
+    "price",
+    "context_tokens",
+    "timeout_seconds",
+    "connect_timeout_seconds",
+    "total_timeout_seconds",
+    "max_attempts",
+    "headers",
+    "transport",
+    "output_mode",
+    "format",
+    "renderer",
+    "limiter",
+)
+"""The options of every model, in the order of the parameters of `treadle.model`."""
+_SETTINGS = frozenset(("temperature", "top_p", "max_output_tokens", "seed", "logprobs", "return_token_ids"))
+_CONFIGURED = frozenset(
+    (
+        "base_url",
+        "api_key",
+        "api_key_env",
+        "price",
+        "context_tokens",
+        "headers",
+        "transport",
+        "connect_timeout_seconds",
+    )
+)
+
+
+def providers() -> dict[str, str]:
+    """Return the name of every provider, with its dialect or the entry point of its package."""
+    found = {point.name: point.value for point in entry_points(group=MAKERS.group)}
+    presets = {name: find_preset(name) for name in provider_names()}
+    return found | {name: preset.dialect for name, preset in presets.items() if preset is not None}
+
+
+def _read_mode(mode: OutputMode | str) -> OutputMode:
+    try:
+        return OutputMode(mode)
+    except ValueError:
+        raise ConfigError(f"output_mode is {mode!r}; use 'native', 'tool' or 'text'") from None
+
+
+def _check(settings: Settings) -> None:
+    for name, value, low, high in (
+        ("temperature", settings.temperature, 0, float("inf")),
+        ("top_p", settings.top_p, 0, 1),
+        ("max_output_tokens", settings.max_output_tokens, 1, float("inf")),
+    ):
+        if value is not None and not low <= value <= high:
+            raise ConfigError(f"{name} is {value!r}; give a number from {low} to {high}")
+
+
+def _find_maker(provider: str, name: str) -> Maker:
+    """Return the function of another package that makes the models of `provider`."""
+    if provider in MAKERS:
+        return MAKERS.load(provider)
+    known = providers()
+    near = get_close_matches(provider, known, n=1)
+    hint = f"did you mean {near[0] + ':' + name.partition(':')[2]!r}? " if near else ""
+    raise ConfigError(
+        f"unknown provider {provider!r} in the model name {name!r}; {hint}known are {', '.join(sorted(known))}. "
+        f"A model whose own name has a colon is written {'openai:' + name!r}"
+    )
+
+
+def _make(preset: Preset, provider: str, config: ModelConfig) -> Model:
+    """Return the model of a preset, without wrappers. Settings that are not given are read from the environment.
+
+    Raises: `ConfigError`.
+    """
+    kind = DIALECTS.load(preset.dialect)
+    options: dict[str, Any] = dict(config.options)
+    _check_options(provider, options, kind.OPTIONS)
+    if preset.quirks != Quirks():
+        options["quirks"] = preset.quirks
+    made = kind(
+        config.name,
+        **_connect(preset, provider, config),
+        settings=config.settings,
+        price=config.price,
+        context_tokens=config.context_tokens,
+        output_mode=config.output_mode or preset.output_mode,
+        # A mode that the user chose overrides what is known of the provider.
+        decodes_beside_tools=preset.decodes_beside_tools or config.output_mode is not None,
+        **options,
+    )
+    made.tells_window = preset.tells_window
+    return made
+
+
+def _make_token_model(
+    preset: Preset | None,
+    provider: str,
+    config: ModelConfig,
+    renderer: "str | Renderer",
+    format: str | None,
+) -> Model:
+    """Return a model that is sent token ids and returns token ids. Raises: `ConfigError`."""
+    if preset is None or preset.dialect not in ("openai_chat", "completions"):
+        raise ConfigError(
+            f"a model of {provider!r} takes no token ids, so it can have no renderer; servers of vLLM and SGLang "
+            "take them"
+        )
+    if format is not None:
+        raise ConfigError(
+            f"give the format {format!r} as an option of the renderer, such as 'hf:FOLDER?format={format}'"
+        )
+    from treadle.models.tokens.engines.registry import make_engine
+    from treadle.models.tokens.model import TokenModel
+    from treadle.renderers.registry import load_renderer
+
+    _check_options(provider, config.options, ("engine",))
+    engine = make_engine(
+        config.name,
+        kind=config.options.get("engine"),
+        context_tokens=config.context_tokens,
+        **_connect(preset, provider, config),
+    )
+    return TokenModel(
+        engine,
+        load_renderer(renderer) if isinstance(renderer, str) else renderer,
+        settings=config.settings,
+        price=config.price,
+        context_tokens=config.context_tokens,
+        output_mode=config.output_mode,
+    )
+
+
+def _check_options(provider: str, options: Iterable[str], known: Iterable[str]) -> None:
+    """Check the options of a dialect. Raises: `ConfigError` for one that neither `model` nor the dialect has."""
+    taken = [*GENERAL_OPTIONS, *known]
+    for name in options:
+        if name not in known:
+            hint = did_you_mean(name, taken, f"it takes {', '.join(taken)}")
+            raise ConfigError(f"a model of {provider!r} has no option {name!r}{hint}")
+
+
+def _connect(preset: Preset, provider: str, config: ModelConfig) -> dict[str, Any]:
+    """Return the options of an `HttpEndpoint`: the name, the address, the key, the headers and the transport.
+
+    Raises: `ConfigError` if a key is missing.
+    """
+    from treadle.http.transport import HttpTransport
+
+    home = home_of(preset)
+    base_url = given_url(preset, config.base_url) or home
+    is_home = urlsplit(base_url).hostname == urlsplit(home).hostname
+    variable = preset.key_variable if config.api_key_env is None else config.api_key_env
+    api_key = config.api_key
+    if api_key is None and variable:
+        # A stored key is the provider's, and goes to no other server.
+        api_key = find_key(variable) if is_home else os.environ.get(variable) or None
+    headers = {
+        header: value
+        for header, variable in preset.header_variables.items()
+        if (value := os.environ.get(variable))
+    }
+    headers |= {name.lower(): value for name, value in (config.headers or {}).items()}
+    stem, slash, rest = config.name.partition("/")
+    if is_home and provider == "openai" and slash and find_preset(stem) is not None:
+        raise ConfigError(
+            f"{home} has no model {config.name!r}; did you mean {f'{stem}:{rest}'!r}? A model with this name on "
+            "another server needs its address: --base-url, or base_url= in Python"
+        )
+    if api_key is None and preset.needs_key and is_home and not _has_key(headers):
+        raise ConfigError(
+            f"no API key for {config.name!r} at {home}: set the environment variable "
+            f"{variable or preset.key_variable}, or store the key with `treadle models set-key {provider}`. If the "
+            "model is on another server, give its address: --base-url, or base_url= in Python"
+        )
+    return {
+        "name": f"{provider}:{config.name}",
+        "base_url": base_url,
+        "api_key": api_key,
+        "headers": headers,
+        "key_variable": variable or preset.key_variable,
+        "transport": config.transport
+        or HttpTransport(
+            timeout_seconds=config.timeout_seconds,
+            connect_timeout_seconds=config.connect_timeout_seconds,
+            total_timeout_seconds=config.total_timeout_seconds,
+        ),
+    }
+
+
+def home_of(preset: Preset) -> str:
+    """Return the URL of the provider's own server."""
+    return preset.base_url or DIALECTS.load(preset.dialect).BASE_URL
+
+
+def given_url(preset: Preset, base_url: str | None) -> str | None:
+    """Return the base URL that the caller or the environment gives; `None` if neither does."""
+    variable = preset.base_url_variable
+    return base_url or (os.environ.get(variable) if variable else None) or None
+
+
+def _has_key(headers: Iterable[str]) -> bool:
+    return any(name in ("authorization", "x-api-key", "api-key", "x-goog-api-key") for name in headers)

@@ -1,0 +1,212 @@
+"""The tiers that environment variables define.
+
+With a prefix of the user's choice and a tier such as SMALL, a tier is a list,
+`<PREFIX>_SMALL_MODELS=provider/model,provider/model`, whose models have the keys `<PREFIX>_<PROVIDER>_API_KEY`, or
+single settings, `<PREFIX>_SMALL_PROVIDER`, `_MODEL` and `_API_KEY`. A tier of the environment replaces one of the
+file.
+"""
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import ValidationError
+
+from treadle.core.errors import ConfigError
+from treadle.core.registry import did_you_mean
+from treadle.core.types import Json
+from treadle.models.config.bare import providers
+from treadle.models.config.presets import find_preset
+from treadle.models.config.tables import TierTable
+from treadle.models.wrappers.tiered import QUALITY
+
+_SERVER = ("PROVIDER", "MODEL", "API_KEY")
+
+
+def read_tiers(
+    prefix: str, environment: Mapping[str, str]
+) -> tuple[dict[str, TierTable], dict[str, dict[str, Json]], tuple[str, ...]]:
+    """Return the tiers of the environment, the tables of their models by name, and notices about what was left out.
+
+    Raises: `ConfigError` that names the variable, for an entry that is malformed or incomplete.
+    """
+    return _Environment(prefix, environment).read()
+
+
+class _Environment:
+    """The tiers of an environment while they are read."""
+
+    def __init__(self, prefix: str, environment: Mapping[str, str]) -> None:
+        self._prefix = prefix.rstrip("_")
+        self._all = environment
+        self._models: dict[str, dict[str, Json]] = {}
+        self._notices: list[str] = []
+
+    def read(self) -> tuple[dict[str, TierTable], dict[str, dict[str, Json]], tuple[str, ...]]:
+        """Return the tiers, the models and the notices."""
+        tiers = {name: table for name in QUALITY if (table := self._read_tier(name)) is not None}
+        if not tiers and self._all.get(f"{self._prefix}_PROVIDER") is not None:
+            # One model for everything: every tier that is missing falls to a better one.
+            names = self._single(self._prefix, "default")
+            if names:
+                tiers["frontier"] = self._table(f"{self._prefix}_", names)
+        return tiers, self._models, tuple(self._notices)
+
+    def _read_tier(self, tier: str) -> TierTable | None:
+        stem = f"{self._prefix}_{tier.upper()}"
+        names = self._list(tier, f"{stem}_MODELS") or self._single(stem, tier)
+        return self._table(f"{stem}_", names) if names else None
+
+    def _list(self, tier: str, variable: str) -> list[str]:
+        """Return the names of the models in a list; nothing if the variable is not set."""
+        text = self._all.get(variable)
+        if text is None:
+            return []
+        if not text.strip():
+            raise ConfigError(f"{variable} is empty; give models as provider/model, or unset it")
+        entries = [entry.strip() for entry in text.split(",")]
+        if "" in entries:
+            raise ConfigError(f"{variable} is {text!r}, which has an empty entry; remove the extra comma")
+        names = []
+        for number, entry in enumerate(entries, 1):
+            provider, slash, model = entry.partition("/")
+            if not slash:
+                raise ConfigError(f"{variable}: {entry!r} has no slash; write it as provider/model")
+            self._check_provider(variable, provider)
+            if not model:
+                raise ConfigError(f"{variable}: {entry!r} names no model after the slash")
+            key = f"{self._prefix}_{_as_variable(provider)}_API_KEY"
+            if self._needs_key(provider) and self._key(key) is None:
+                self._notices.append(f"{variable}: {entry!r} is left out, because {key} is not set")
+                continue
+            names.append(self._add(f"{variable.lower()}-{number}", provider, model, key))
+        if not names:
+            raise ConfigError(f"{variable}: no model is left; {'; '.join(self._notices)}")
+        if any(f"{variable.removesuffix('_MODELS')}_{item}" in self._all for item in _SERVER):
+            self._notices.append(f"{variable} is used, and the tier's single settings are not")
+        return names
+
+    def _single(self, stem: str, tier: str) -> list[str]:
+        """Return the name of the model of single settings; nothing if none of them is set."""
+        given = {
+            item: self._all[f"{stem}_{item}"].strip() for item in _SERVER if f"{stem}_{item}" in self._all
+        }
+        if not given:
+            return []
+        provider = given.get("PROVIDER", "")
+        needed = _SERVER if not provider or self._needs_key(provider) else _SERVER[:2]
+        missing = [f"{stem}_{item}" for item in needed if not given.get(item)]
+        if missing:
+            set_now = ", ".join(f"{stem}_{item}" for item in given)
+            raise ConfigError(
+                f"the tier {tier!r} is incomplete: {set_now} is set; set also {', '.join(missing)}"
+            )
+        self._check_provider(f"{stem}_PROVIDER", provider)
+        return [
+            self._add(f"{stem.lower()}-1", provider, given["MODEL"], f"{stem}_API_KEY", f"{stem}_BASE_URL")
+        ]
+
+    def _add(self, name: str, provider: str, model: str, key: str, url: str | None = None) -> str:
+        """Add the table of a model, and return its name."""
+        table: dict[str, Json] = {"model": f"{provider}:{model}"}
+        if self._all.get(key):
+            table["api_key_env"] = key
+        for variable in (url, f"{self._prefix}_{_as_variable(provider)}_BASE_URL"):
+            if variable is not None and (address := self._all.get(variable)):
+                table["base_url"] = address
+                break
+        self._models[name] = table
+        return name
+
+    def _table(self, stem: str, names: list[str]) -> TierTable:
+        """Return the tier of the models `names`, with the settings whose variables begin with `stem`."""
+        values: dict[str, Any] = {"model": names[0], "fallback": names[1:]}
+        for suffix, (field, read) in _SETTINGS.items():
+            text = self._all.get(stem + suffix)
+            if text is None:
+                continue
+            try:
+                values[field] = read(text.strip())
+                TierTable.model_validate({"model": "m", field: values[field]})
+            except (ValueError, ValidationError):
+                raise ConfigError(f"{stem}{suffix} is {text!r}, which is no {_KINDS[read]}") from None
+        prices = [self._all.get(f"{stem}COST_{side}_PER_1K") for side in ("INPUT", "OUTPUT")]
+        if any(prices):
+            values["price"] = self._price(stem, prices)
+        return TierTable(**values)
+
+    def _price(self, stem: str, cents: list[str | None]) -> dict[str, float]:
+        """Return a price per million tokens from one in cents per thousand."""
+        names = [f"{stem}COST_{side}_PER_1K" for side in ("INPUT", "OUTPUT")]
+        found = []
+        for name, text in zip(names, cents, strict=True):
+            if not text:
+                raise ConfigError(f"the price is incomplete; set also {name}, in US cents")
+            try:
+                found.append(10 * float(text))
+            except ValueError:
+                raise ConfigError(f"{name} is {text!r}, which is no number") from None
+        return {"input_usd_per_million": found[0], "output_usd_per_million": found[1]}
+
+    def _key(self, variable: str) -> str | None:
+        """Return a key; `None` if the variable is not set. Raises: `ConfigError` if it is blank."""
+        key = self._all.get(variable)
+        if key is not None and not key.strip():
+            raise ConfigError(f"{variable} is set and blank; give a key, or unset it to leave its models out")
+        return key
+
+    def _check_provider(self, variable: str, provider: str) -> None:
+        known = providers()
+        if provider not in known:
+            hint = did_you_mean(provider, known) or ";"
+            raise ConfigError(
+                f"{variable}: unknown provider {provider!r}{hint} known are {', '.join(sorted(known))}"
+            )
+
+    def _needs_key(self, provider: str) -> bool:
+        preset = find_preset(provider)
+        return preset is not None and preset.needs_key
+
+
+def _as_variable(name: str) -> str:
+    return re.sub(r"[^A-Za-z0-9]", "_", name).upper()
+
+
+def _read_flag(text: str) -> bool:
+    flags = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
+    if text.lower() not in flags:
+        raise ValueError(text)
+    return flags[text.lower()]
+
+
+def _read_milliseconds(text: str) -> float:
+    return float(text) / 1000
+
+
+def _read_object(text: str) -> dict[str, Json]:
+    value = json.loads(text)
+    if not isinstance(value, dict):
+        raise ValueError(text)
+    return value
+
+
+_KINDS: dict[object, str] = {
+    int: "valid whole number",
+    float: "valid number",
+    _read_milliseconds: "valid number of milliseconds",
+    _read_flag: "yes or no",
+    _read_object: "JSON object",
+    str: "valid value",
+}
+_SETTINGS: dict[str, tuple[str, Any]] = {
+    "MAX_TOKENS": ("max_output_tokens", int),
+    "TEMPERATURE": ("temperature", float),
+    "EXTRA_BODY": ("extra", _read_object),
+    "FIRST_TOKEN_LATENCY_MS": ("first_token_seconds", _read_milliseconds),
+    "CONTEXT_WINDOW": ("context_tokens", int),
+    "TOOL_STRENGTH": ("tool_strength", str),
+    "SEES_IMAGES": ("sees_images", _read_flag),
+    "QUALITY": ("quality", float),
+}
+"""The settings of a tier by the end of their variables: the field of `TierTable`, and the type."""

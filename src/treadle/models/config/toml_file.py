@@ -1,0 +1,210 @@
+"""The file `treadle.toml`: where it is found, and its content together with what the environment overrides.
+
+The file never contains keys, only names of environment variables. Source of the format: TOML 1.0, or YAML.
+"""
+
+import difflib
+import os
+import re
+import tomllib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import get_args
+
+from pydantic import ValidationError
+
+from treadle.core.documents import decode_document, is_yaml_name
+from treadle.core.errors import ConfigError
+from treadle.core.types import Json
+from treadle.models.config.presets import is_tiered
+from treadle.models.config.tables import (
+    ChatTable,
+    ConfigFile,
+    LimitTable,
+    ModelTable,
+    PriceTable,
+    RouterTable,
+    Table,
+    TelemetryTable,
+    TierName,
+    TierTable,
+)
+from treadle.models.config.tier_variables import read_tiers
+
+FILE_NAMES = ("treadle.toml", "treadle.yaml", "treadle.yml")
+VARIABLE = "TREADLE_CONFIG"
+PREFIX_VARIABLE = "TREADLE_TIERS_PREFIX"
+_PREFIXES = ("TREADLE_MODELS__", "TREADLE_LIMITS__")
+
+
+def find_config(folder: Path | None = None) -> Path | None:
+    """Return the configuration file of `folder`: TREADLE_CONFIG, or the nearest one in it or above it.
+
+    Raises: `ConfigError` if TREADLE_CONFIG does not name a file.
+    """
+    if given := os.environ.get(VARIABLE):
+        path = Path(given).expanduser()
+        if not path.is_file():
+            raise ConfigError(f"{VARIABLE} is {given!r}, which is not a file")
+        return path
+    folder = (folder or Path.cwd()).resolve()
+    for place in (folder, *folder.parents):
+        for name in FILE_NAMES:
+            if (place / name).is_file():
+                return place / name
+    return None
+
+
+def read_file(path: Path | None) -> tuple[ConfigFile, tuple[str, ...]]:
+    """Return the content of a configuration file with the values of the environment, and notices about the tiers
+    that were left out. `None`: only the environment.
+
+    Raises: `ConfigError` that names the file, the place in it and the names that are known there.
+    """
+    values: Json = {} if path is None else _read(path)
+    origin = "the environment" if path is None else repr(str(path))
+    if not isinstance(values, dict):
+        raise ConfigError(f"{origin} must hold a table, not {values!r:.40}")
+    _override(values, os.environ)
+    try:
+        file = ConfigFile.model_validate(values)
+    except ValidationError as error:
+        raise ConfigError(f"{origin}: {_explain(error)}") from None
+    prefix = os.environ.get(PREFIX_VARIABLE) or file.tiers_prefix
+    tiers, models, notices = read_tiers(prefix, os.environ)
+    if tiers:
+        known = file.models | {name: ModelTable.model_validate(table) for name, table in models.items()}
+        file = file.model_copy(update={"tiers": {**file.tiers, **tiers}, "models": known})
+    return file, notices
+
+
+def _read(path: Path) -> Json:
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise ConfigError(f"cannot read the configuration {str(path)!r}: {error.strerror}") from error
+    if is_yaml_name(path.name):
+        return decode_document(data, repr(str(path)), is_yaml=True) or {}
+    try:
+        return tomllib.loads(data.decode())
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise ConfigError(f"{str(path)!r} is not valid TOML: {error}") from error
+
+
+def _override(values: dict[str, Json], environment: Mapping[str, str]) -> None:
+    """Put values from the environment into the tables. Raises: `ConfigError` for a table that does not exist."""
+    for variable, text in environment.items():
+        prefix = next((item for item in _PREFIXES if variable.startswith(item)), None)
+        if prefix is None:
+            continue
+        kind = prefix.removeprefix("TREADLE_").removesuffix("__").lower()
+        name, _, field = variable.removeprefix(prefix).partition("__")
+        tables = values.get(kind) or {}
+        known = {_as_variable(key): key for key in tables} if isinstance(tables, dict) else {}
+        if name not in known or not field:
+            hint = suggest(name.lower(), known.values(), kind)
+            raise ConfigError(f"the environment variable {variable} names {name.lower()!r}, {hint}")
+        table = tables[known[name]]
+        *path, last = field.lower().split("__")
+        for part in path:
+            table = table.setdefault(part, {}) if isinstance(table, dict) else {}
+        if isinstance(table, dict):
+            table[last] = _read_value(text)
+
+
+def _as_variable(name: str) -> str:
+    return re.sub(r"[^A-Za-z0-9]", "_", name).upper()
+
+
+def _read_value(text: str) -> Json:
+    """Return the value of `text` if it is one in TOML, such as `0.5`, `true` or `["a"]`, else the text."""
+    try:
+        return tomllib.loads(f"v = {text}")["v"]
+    except tomllib.TOMLDecodeError:
+        return text
+
+
+def _explain(error: ValidationError) -> str:
+    """Return a text with the first fault and its place, and with the known keys if a key is unknown."""
+    faults = error.errors(include_url=False, include_input=False)
+    # An unknown key may be the misspelling of a missing one, so it goes first.
+    first = next((fault for fault in faults if fault["type"] == "extra_forbidden"), faults[0])
+    where = ".".join(str(part) for part in first["loc"])
+    if where == "model":
+        return "model: give the name of a model; the table of one is [models.NAME]"
+    if first["loc"][-1] == "[key]":
+        name = str(first["loc"][-2])
+        return f"{first['loc'][0]}.{name}: unknown key {name!r}, {suggest(name, get_args(TierName), 'keys')}"
+    if first["type"] != "extra_forbidden":
+        return f"{where}: {first['msg'][0].lower()}{first['msg'][1:]}"
+    key = str(first["loc"][-1])
+    if key in ("api_key", "key", "token"):
+        return f'{where}: keys do not belong in a file; name the environment variable: api_key_env = "MY_KEY"'
+    fields = ConfigFile.model_fields
+    if len(first["loc"]) > 1:
+        inner = _INNER.get(str(first["loc"][0]), ModelTable)
+        fields = (PriceTable if "price" in first["loc"][:-1] else inner).model_fields
+    return f"{where}: unknown key {key!r}, {suggest(key, fields, 'keys')}"
+
+
+_INNER: dict[str, type[Table]] = {
+    "limits": LimitTable,
+    "tiers": TierTable,
+    "router": RouterTable,
+    "chat": ChatTable,
+    "telemetry": TelemetryTable,
+}
+"""The tables within the file, except those of models."""
+
+
+def suggest(name: str, known: Iterable[str], what: str) -> str:
+    """Return the end of an error message about an unknown name: the nearest of the `known` ones, or all of them."""
+    names = list(known)
+    near = difflib.get_close_matches(name, names, n=1) or [item for item in names if item.startswith(name)]
+    if near:
+        return f"did you mean {near[0]!r}?"
+    return f"the {what} are {', '.join(names)}" if names else f"and there are no {what}"
+
+
+def config_schema() -> dict[str, Json]:
+    """Return the JSON Schema of the file, for editors."""
+    schema = ConfigFile.model_json_schema()
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema, "title": "treadle.toml"}
+
+
+def check_names(file: ConfigFile, origin: str) -> None:
+    """Check that every name which a file uses is defined in it. `origin` names the file in errors.
+
+    Raises: `ConfigError` for a name that is not defined, and for a fallback that names itself.
+    """
+    for name, table in file.models.items():
+        if is_tiered(name):
+            raise ConfigError(f"{origin}: {name!r} stands for the tiers; give the model another name")
+        if ":" in name:
+            raise ConfigError(
+                f"{origin}: the model {name!r} has a colon in its name; only 'provider:name' has one"
+            )
+        check_table(file, origin, f"models.{name}", table)
+        if name in table.fallback:
+            raise ConfigError(f"{origin}: models.{name}.fallback names {name!r} itself")
+    for tier, item in file.tiers.items():
+        for other in (item.model, *item.fallback):
+            if is_tiered(other) or (":" not in other and other not in file.models):
+                said = f"tiers.{tier} names the model {other!r}"
+                raise ConfigError(f"{origin}: {said}, {suggest(other, file.models, 'models')}")
+    default = file.model
+    if default is not None and ":" not in default and not is_tiered(default):
+        _check_known(origin, default, file.models, "model", "models")
+
+
+def check_table(file: ConfigFile, origin: str, label: str, table: ModelTable) -> None:
+    """Check the names that the table `label` uses. Raises: `ConfigError` for one that `file` does not define."""
+    if table.limit is not None:
+        _check_known(origin, table.limit, file.limits, f"{label}.limit", "limits")
+    for other in table.fallback:
+        _check_known(origin, other, file.models, f"{label}.fallback", "models")
+
+
+def _check_known(origin: str, name: str, known: Iterable[str], place: str, what: str) -> None:
+    if name not in known:
+        raise ConfigError(f"{origin}: {place} is {name!r}, {suggest(name, known, what)}")

@@ -1,0 +1,153 @@
+"""The folder of rollouts: its files, the configuration that it belongs to, and the groups that were delivered."""
+
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import msgspec
+from msgspec import Struct
+
+from treadle.core.errors import ConfigError
+from treadle.core.masking import MASK, hide_password
+from treadle.export.groups import Group
+from treadle.jobs.ledger import Counts, Entry, Ledger, Status
+from treadle.journal.identity import is_sealed, make_seal
+from treadle.journal.protocol import Journal, RunFilter
+from treadle.journal.registry import open_journal
+from treadle.models.config.description import is_secret_url
+from treadle.models.config.tables import ModelTable
+from treadle.rollout.collect import Collector
+from treadle.rollout.group_plan import GroupSpec
+from treadle.rollout.rollout_config import RolloutConfig
+
+_SEAL = "rollouts"
+"""The fact of the ledger that proves who wrote its settings."""
+_FIXED = ("name", "seed", "tasks", "order", "group_size", "deliver", "tree", "journal")
+"""The keys that cannot change when rollouts are continued: the ids of runs, and what they are about, follow from
+them."""
+
+
+class RolloutFolder(Struct, frozen=True):
+    """The files of the rollouts of one configuration."""
+
+    path: Path
+
+    @property
+    def ledger(self) -> Path:
+        """The plan, and the outcome of each group."""
+        return self.path / "ledger.db"
+
+    @property
+    def groups(self) -> Path:
+        """The delivered groups, one line of JSON for each: the ids, rewards and advantages of their rollouts."""
+        return self.path / "groups.jsonl"
+
+    @property
+    def journal(self) -> Path:
+        """The journal of the runs, unless the configuration names another one."""
+        return self.path / "runs.db"
+
+
+class Stored(Struct, frozen=True):
+    """What the folder of rollouts has."""
+
+    config: RolloutConfig
+    """The configuration, without what may be secret."""
+    is_trusted: bool
+    """Whether the user made the folder. What another one names is not opened or loaded."""
+    counts: Counts
+    entries: tuple[Entry, ...]
+    """The delivered groups in the order in which they were counted."""
+
+
+def read_stored(path: Path) -> Stored:
+    """Return what is stored in the folder `path`. Raises: `ConfigError` if it is no folder of rollouts."""
+    folder = RolloutFolder(path)
+    if not folder.ledger.exists():
+        raise ConfigError(
+            f"{str(path)!r} has no rollouts; give the folder that `treadle rollout --out` wrote to"
+        )
+    with Ledger(folder.ledger, is_readonly=True) as ledger:
+        settings = ledger.get("settings")
+        if settings is None:
+            raise ConfigError(f"the ledger in {str(path)!r} is not that of rollouts; give another folder")
+        entries = sorted(ledger.entries(Status.KEPT), key=lambda entry: entry.at)
+        config = RolloutConfig.model_validate_json(settings)
+        is_trusted = is_sealed(ledger.get(_SEAL) or "", _SEAL, settings)
+        if not is_trusted:
+            config = config.model_copy(update={"model": None})
+        return Stored(config, is_trusted, ledger.counts(), tuple(entries))
+
+
+def read_groups(path: Path, stored: Stored, journal: str | None = None) -> Iterator[Group]:
+    """Yield the delivered groups of a folder, in the order in which they were counted, from its journal.
+
+    `journal` may be the address of that journal with its password, which the folder does not have. Raises:
+    `ConfigError` if the folder comes from elsewhere and names another journal; `JournalError`.
+    """
+    config = stored.config
+    address = config.journal or RolloutFolder(path).journal
+    if journal is not None and hide_password(journal) == config.journal:
+        address = journal
+    elif config.journal is not None and not stored.is_trusted:
+        raise ConfigError(
+            f"the rollouts in {str(path)!r} come from elsewhere, and their runs are in the journal "
+            f"{config.journal!r}: name it with --journal if you trust it"
+        )
+    with closing(open_journal(address, must_exist=True)) as opened:
+        for entry in stored.entries:
+            yield rebuild(config, opened, entry)
+
+
+def rebuild(config: RolloutConfig, journal: Journal, entry: Entry) -> Group:
+    """Return a delivered group again, from the journal. Blocks. Raises: `RunNotFoundError`."""
+    collector = Collector(config, journal)
+    spec = msgspec.convert(entry.spec, GroupSpec)
+    return collector.load(spec, entry.details["weight_version"])
+
+
+def _without_secrets(config: RolloutConfig) -> RolloutConfig:
+    """Return the configuration without what may be secret: it is kept to read the groups again, which needs none of
+    it."""
+    changes: dict[str, object] = {"sinks": [hide_password(sink) for sink in config.sinks]}
+    if config.journal is not None:
+        changes["journal"] = hide_password(config.journal)
+    if isinstance(config.model, ModelTable):
+        url = config.model.base_url
+        hidden = {"base_url": MASK} if url is not None and is_secret_url(url) else {}
+        changes["model"] = config.model.model_copy(update={"headers": None, "extra": None, **hidden})
+    return config.model_copy(update=changes)
+
+
+def check_continued(config: RolloutConfig, ledger: Ledger, journal: Journal) -> None:
+    """Check that the folder and the journal belong to the rollouts of `config`, and record the configuration.
+
+    Raises: `ConfigError` that names the keys that have changed.
+    """
+    config = _without_secrets(config)
+    now = {key: getattr(config, key) for key in _FIXED}
+    described = msgspec.json.decode(config.model_dump_json(include=set(_FIXED)))
+    known = ledger.get("config")
+    if known is not None:
+        before = msgspec.json.decode(known)
+        before["journal"] = before["journal"] and hide_password(before["journal"])
+        changed = [key for key in now if before.get(key) != described[key]]
+        if changed:
+            told = "; ".join(
+                [f"{key} was {before.get(key)!r} and is now {described[key]!r}" for key in changed]
+            )
+            raise ConfigError(
+                f"the rollouts in {str(config.path)!r} were begun with another configuration: {told}. Give the "
+                "same values, or another --out"
+            )
+    elif journal.runs(RunFilter(id_prefix=f"{config.name}-"), limit=1):
+        raise ConfigError(
+            f"the journal has runs of other rollouts with the name {config.name!r}; give another --name, or "
+            "continue those in their folder"
+        )
+    ledger.set("config", msgspec.json.encode(described).decode())
+    settings = config.model_dump_json()
+    ledger.set("settings", settings)
+    ledger.set(_SEAL, make_seal(_SEAL, settings))
+    # Groups that failed because of the infrastructure are always tried again.
+    ledger.reopen(Status.FAILED)

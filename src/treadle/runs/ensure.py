@@ -1,0 +1,188 @@
+"""The one way to a run with a given id: `ensure_run` returns it, whatever the journal has of it already.
+
+Work that is repeated after a crash with the same ids is continued, and nothing is paid for twice.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from treadle.core.asking import open_questions
+from treadle.core.errors import ConfigError, LeaseHeldError, RunExistsError, RunNotFoundError
+from treadle.core.state import Status
+from treadle.core.types import Fault, Json, Parent, Role, StopReason
+from treadle.journal.protocol import RunFilter
+from treadle.runs.agent_parts import AgentParts
+from treadle.runs.begin import run_task
+from treadle.runs.fork import fork_run
+from treadle.runs.options import Given, StreamOptions
+from treadle.runs.resume import resume_run
+from treadle.runs.run import Run
+from treadle.runs.task import Task
+from treadle.runs.trust import require_trust
+from treadle.runs.turns import write_back
+
+
+class IfExists(Struct, frozen=True, kw_only=True):
+    """What `ensure_run` does with a run that the journal has already."""
+
+    is_likely: bool = False
+    """True if the journal probably has the run. Then it is looked for before it is begun."""
+    checks_text: bool = False
+    """True if it is an error that the run was begun with another message of the user than the task has."""
+    accepts_driven: bool = False
+    """True if a run that another process drives is returned in its present state, and is no error."""
+    accepts_waiting: bool = False
+    """True if a run that waits for an answer or an approval is returned; otherwise the agent's asker and approver
+    are asked again."""
+    needs_trust: bool = True
+    """True if a finished run from elsewhere is returned only if the user trusts it. A run that is continued needs
+    trust in any case."""
+    continued_faults: Collection[Fault] = tuple(Fault)
+    """The faults after which a run that ended with an error is continued. After others it counts as finished."""
+
+
+async def ensure_run(
+    agent: AgentParts,
+    run_id: str,
+    task: str | Task | Parent,
+    given: Given | None = None,
+    options: StreamOptions | None = None,
+    if_exists: IfExists = IfExists(),
+) -> Run[Any]:
+    """Return the run `run_id` of a task, driven until it ends or waits for the user.
+
+    A run that is not in the journal is begun; with a `Parent` as its task, it is forked from another run. A run
+    that is not finished is continued, as is one that ended with an error. A finished run is read from the journal;
+    if its process died before the task's check was run, it is graded now. `given` is by default what the agent
+    and the options give.
+
+    Raises: as `Agent.run`, `Agent.resume` and `Agent.fork` do; `LeaseHeldError` if another process drives the run;
+    `ConfigError` if the run has another task. `if_exists` can change the last two.
+    """
+    options = options or {}
+    given = given or Given(agent.answer, options.get("deps", agent.deps))
+
+    async def begin() -> Run[Any]:
+        if isinstance(task, Parent):
+            return await fork_run(agent, task.run_id, task.seq, given, {"new_run_id": run_id})
+        return await run_task(agent, task, given, {**options, "run_id": run_id})
+
+    text = None if isinstance(task, Parent) else task if isinstance(task, str) else task.input
+    return await ensure_begun(agent, run_id, begin, given, if_exists, text)
+
+
+async def ensure_begun(
+    agent: AgentParts,
+    run_id: str,
+    begin: Callable[[], Awaitable[Run[Any]]],
+    given: Given,
+    if_exists: IfExists,
+    text: str | None = None,
+) -> Run[Any]:
+    """Return a run as `ensure_run` does. If the journal does not have it, `begin` begins and drives it.
+
+    `text` is the message that the run should begin with; `None` if it is not checked.
+    """
+    if if_exists.is_likely and (found := await _take_up(agent, run_id, given, if_exists, text)) is not None:
+        return found
+    try:
+        return await begin()
+    except RunExistsError:
+        found = await _take_up(agent, run_id, given, if_exists, text)
+        if found is None:  # it was deleted meanwhile
+            raise
+        return found
+
+
+async def _take_up(
+    agent: AgentParts, run_id: str, given: Given, if_exists: IfExists, text: str | None
+) -> Run[Any] | None:
+    """Return a run that exists, continued if it is not finished; `None` if the journal does not have it."""
+    try:
+        run = await asyncio.to_thread(_load, agent, run_id, given, needs_trust=if_exists.needs_trust)
+    except RunNotFoundError:
+        return None
+    if if_exists.checks_text:
+        _check_text(run, text)
+    if _is_done(run, if_exists.continued_faults):
+        await write_back(agent, run_id, run.state)  # its process may have died before it did
+        return run
+    if if_exists.accepts_waiting and waits_for_user(run):
+        return run
+    try:
+        return await resume_run(agent, run_id, given)
+    except LeaseHeldError:
+        if if_exists.accepts_driven:
+            return run
+        raise
+
+
+def _load(agent: AgentParts, run_id: str, given: Given, *, needs_trust: bool) -> Run[Any]:
+    if needs_trust:
+        require_trust(agent.journal, run_id, agent.spec, trust=given.trust)
+    return Run(run_id, Run.load(run_id, agent.journal).state, agent.journal, given.answer)
+
+
+def _check_text(run: Run[Any], text: str | None) -> None:
+    asked = next((item.content for item in run.messages if item.role is Role.USER), text)
+    if text is not None and asked != text:
+        raise ConfigError(
+            f"run {run.run_id!r} has another task ({asked!r:.80}, and not {text!r:.80}); give the same task or "
+            "another id: in a batch, the same tasks in the same order, or another batch_id"
+        )
+
+
+def _is_done(run: Run[Any], continued_faults: Collection[Fault]) -> bool:
+    """Return whether nothing is left to do for a run."""
+    if run.status is not Status.FINISHED:
+        return False
+    if run.stop_reason is StopReason.ERROR:
+        return run.fault is not None and run.fault not in continued_faults
+    return not _lacks_grade(run)
+
+
+def _lacks_grade(run: Run[Any]) -> bool:
+    """Return whether the process of a finished run of a task died before it graded the run."""
+    started = run.state.started
+    has_task = started is not None and started.task is not None
+    return has_task and not run.state.turn.rewards and run.fault not in (Fault.INFRASTRUCTURE, Fault.USER)
+
+
+def waits_for_user(run: Run[Any]) -> bool:
+    """Return whether a run is paused until somebody answers or decides."""
+    return run.status is Status.PAUSED and bool(open_questions(run.state) or run.approvals)
+
+
+_IN_BATCH = IfExists(
+    checks_text=True, accepts_driven=True, needs_trust=False, continued_faults=(Fault.INFRASTRUCTURE,)
+)
+
+
+def batch_work(
+    agent: AgentParts, given: Given, batch_id: str | None, options: Mapping[str, Any]
+) -> Callable[[int, str | Task], Awaitable[Run[Any]]]:
+    """Return the function that makes the run of a task with a number, from 1; see `Agent.run_many`.
+
+    With a `batch_id`, the run has the id `BATCH_ID-NUMBER`, and is continued if the journal has it.
+    """
+    kept: StreamOptions = {name: options[name] for name in ("files", "metadata") if name in options}  # type: ignore[assignment]
+    looking: asyncio.Future[bool] | None = None
+
+    def has_runs() -> bool:
+        return bool(agent.journal.runs(RunFilter(id_prefix=f"{batch_id}-"), limit=1))
+
+    async def work(number: int, task: str | Task) -> Run[Any]:
+        nonlocal looking
+        metadata: dict[str, Json] = {**(kept.get("metadata") or {}), "number": number}
+        if batch_id is None:
+            return await run_task(agent, task, given, {**kept, "metadata": metadata})
+        looking = looking or asyncio.ensure_future(asyncio.to_thread(has_runs))
+        if_exists = replace(_IN_BATCH, is_likely=await asyncio.shield(looking))
+        made: StreamOptions = {**kept, "metadata": {**metadata, "batch": batch_id}}
+        return await ensure_run(agent, f"{batch_id}-{number}", task, given, made, if_exists)
+
+    return work

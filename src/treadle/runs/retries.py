@@ -1,0 +1,78 @@
+"""The one place that decides whether work is tried again after a fault of the infrastructure, and when.
+
+It decides about whole turns and runs. The retries of single requests to a model are `models.wrappers.retry`.
+"""
+
+from typing import TypeAlias
+
+from msgspec import Struct
+
+from treadle.core.errors import (
+    ConfigError,
+    JournalError,
+    LeaseHeldError,
+    LeaseLostError,
+    ProviderError,
+    RunExistsError,
+)
+from treadle.core.state import State
+from treadle.core.types import Fault, StopReason
+from treadle.runs.run import Run
+
+Outcome: TypeAlias = Run | State | Exception
+"""The outcome of an attempt: a run or its state, or the exception that ended the attempt."""
+
+
+class RetryPolicy(Struct, frozen=True, kw_only=True):
+    """How often work is attempted if the infrastructure fails, and the pauses between the attempts."""
+
+    attempts: int = 3
+    """How many attempts are made in all, the first one included."""
+    delay_seconds: float = 1.0
+    """The pause after the first attempt. Each further pause is twice as long as the one before."""
+    max_delay_seconds: float = 30.0
+    """The longest pause."""
+
+    def pause_after(self, attempt: int, outcome: Outcome) -> float | None:
+        """Return how many seconds to wait before the next attempt; `None` if there is no next attempt.
+
+        `attempt` is the number of the attempt that ended with `outcome`, from 1.
+        """
+        if attempt >= self.attempts or find_infrastructure_fault(outcome) is None:
+            return None
+        return min(self.max_delay_seconds, self.delay_seconds * 2.0 ** (attempt - 1))
+
+
+NO_RETRIES = RetryPolicy(attempts=1)
+
+
+def find_infrastructure_fault(outcome: Outcome) -> str | None:
+    """Return the fault of the infrastructure with which an attempt ended; `None` if another attempt would not help.
+
+    An exception is such a fault unless it says that the configuration is wrong, that a request cannot succeed, or
+    that the store has failed. A run that another process drives may be free later.
+    """
+    if isinstance(outcome, Exception):
+        return _describe(outcome) if _may_pass(outcome) else None
+    state = outcome.state if isinstance(outcome, Run) else outcome
+    has_failed = not state.turn.is_open and state.ending.stop_reason is StopReason.ERROR
+    return (
+        (state.ending.error or "unknown")
+        if has_failed and state.ending.fault is Fault.INFRASTRUCTURE
+        else None
+    )
+
+
+def _may_pass(error: Exception) -> bool:
+    if isinstance(error, ProviderError):
+        return error.is_retryable
+    if isinstance(error, LeaseHeldError | LeaseLostError | RunExistsError):
+        return True
+    return not isinstance(error, ConfigError | JournalError)
+
+
+def _describe(error: Exception) -> str:
+    if isinstance(error, JournalError):
+        return str(error)
+    # Graders, tools and other code of users raise anything.
+    return f"{type(error).__name__}: {error}"

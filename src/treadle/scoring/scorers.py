@@ -1,0 +1,171 @@
+"""The scorers without a model: the task's check, the shape of tool use, the length, and a user's function."""
+
+import asyncio
+import inspect
+import math
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from treadle.core.errors import ConfigError
+from treadle.core.events import DurableBody, InferenceCompleted, ToolCompleted
+from treadle.core.types import Effect, ToolCall, ToolErrorKind
+from treadle.scoring.protocol import Score, Subject
+from treadle.tools.references import load_function
+
+
+class CheckScorer:
+    """The verdict of `Task.check` on the final answer and the final files. It says nothing about runs without a
+    task."""
+
+    def __init__(self, name: str = "check") -> None:
+        self.name = name
+
+    async def score(self, subject: Subject) -> Score | None:
+        """See `Scorer.score`."""
+        task, run = subject.task, subject.run
+        if task is None:
+            return None
+        files = await asyncio.to_thread(lambda: dict(run.files))
+        grade = task.check(run.output, files)
+        return Score(grade.reward, grade.detail)
+
+
+_MALFORMED = frozenset(
+    (
+        ToolErrorKind.INVALID_JSON,
+        ToolErrorKind.TRUNCATED,
+        ToolErrorKind.INVALID_ARGUMENTS,
+        ToolErrorKind.UNKNOWN_TOOL,
+        ToolErrorKind.OVER_LIMIT,
+        ToolErrorKind.REFUSED,
+    )
+)
+"""Errors of a call that are the model's mistake. A tool that failed is not."""
+
+
+class ToolUseScorer:
+    """The share of the model's calls that are well-formed and not repeated; 1 if there are no calls.
+
+    A call is repeated if an earlier one has the same name and arguments, and no call in between had an effect. The
+    reward is 0 if a tool of `forbidden` was called, or one of `required` was not, and with
+    `max_calls` no more than that many calls count as good.
+    """
+
+    def __init__(
+        self,
+        name: str = "tool_use",
+        *,
+        required: Sequence[str] = (),
+        forbidden: Sequence[str] = (),
+        max_calls: int | None = None,
+    ) -> None:
+        for setting, value in (("required", required), ("forbidden", forbidden)):
+            if isinstance(value, str) or not all(isinstance(item, str) for item in value):
+                raise ConfigError(
+                    f"{setting} of the reward {name!r} is {value!r}; give a list of names of tools"
+                )
+        if max_calls is not None and (not isinstance(max_calls, int) or max_calls < 1):
+            raise ConfigError(f"max_calls of the reward {name!r} is {max_calls!r}; give a number from 1")
+        self.name = name
+        self._required = frozenset(required)
+        self._forbidden = frozenset(forbidden)
+        self._max_calls = max_calls
+
+    async def score(self, subject: Subject) -> Score | None:
+        """See `Scorer.score`."""
+        calls = _calls_of(subject.bodies)
+        called = {call.name for call in calls}
+        if wrong := sorted(called & self._forbidden):
+            return Score(0.0, f"the tool {wrong[0]!r} was called, which is forbidden")
+        if missing := sorted(self._required - called):
+            return Score(0.0, f"the tool {missing[0]!r} was not called")
+        if not calls:
+            return Score(1.0, "no tool was called")
+        kinds = {
+            body.call_id: body.result.error_kind
+            for body in subject.bodies
+            if isinstance(body, ToolCompleted) and body.parent_call_id is None
+        }
+        effects = {spec.name: spec.effect for spec in subject.run.state.tools}
+        malformed = [call for call in calls if kinds.get(call.call_id) in _MALFORMED]
+        repeated = [call for call in _repeats(calls, effects) if kinds.get(call.call_id) not in _MALFORMED]
+        good = len(calls) - len(malformed) - len(repeated)
+        counted = len(calls)
+        detail = f"{good} of {counted} calls are well-formed and not repeated"
+        if self._max_calls is not None and len(calls) > self._max_calls:
+            detail += f", and {len(calls) - self._max_calls} are over the limit of {self._max_calls}"
+            good, counted = min(good, self._max_calls), len(calls)
+        return Score(good / counted, detail)
+
+
+def _calls_of(bodies: Iterable[DurableBody]) -> list[ToolCall]:
+    return [
+        call
+        for body in bodies
+        if isinstance(body, InferenceCompleted)
+        for call in body.completion.message.tool_calls
+    ]
+
+
+def _repeats(calls: Iterable[ToolCall], effects: dict[str, Effect]) -> list[ToolCall]:
+    seen: set[tuple[str, str]] = set()
+    found = []
+    for call in calls:
+        key = call.name, call.arguments
+        if key in seen:
+            found.append(call)
+        if effects.get(call.name, Effect.ONCE) is not Effect.PURE:
+            # What was read before may have changed.
+            seen.clear()
+        seen.add(key)
+    return found
+
+
+class LengthScorer:
+    """A reward of 1 up to `max_tokens` output tokens, falling evenly to 0 at `zero_tokens`.
+
+    Source: the soft penalty for overlong answers of DAPO (arXiv 2503.14476, section 3.4), shifted to 0..1.
+    """
+
+    def __init__(self, name: str = "length", *, max_tokens: int, zero_tokens: int | None = None) -> None:
+        """Make a scorer. `zero_tokens` is twice `max_tokens` unless it is given. Raises: `ConfigError`."""
+        zero_tokens = 2 * max_tokens if zero_tokens is None else zero_tokens
+        if not 0 < max_tokens < zero_tokens:
+            raise ConfigError(
+                f"the reward {name!r} has max_tokens {max_tokens!r} and zero_tokens {zero_tokens!r}; give positive "
+                "numbers, the second one larger"
+            )
+        self.name = name
+        self._max_tokens = max_tokens
+        self._zero_tokens = zero_tokens
+
+    async def score(self, subject: Subject) -> Score | None:
+        """See `Scorer.score`."""
+        tokens = subject.run.usage.output_tokens
+        over = (tokens - self._max_tokens) / (self._zero_tokens - self._max_tokens)
+        return Score(min(1.0, max(0.0, 1.0 - over)), f"{tokens:,} output tokens")
+
+
+class FunctionScorer:
+    """The number that a function returns for a `Subject`: a float, a bool, a `Score`, or `None`. A coroutine
+    function is awaited; any other function is called in a thread."""
+
+    def __init__(self, name: str, *, function: str | Callable[[Subject], Any]) -> None:
+        """Make a scorer. `function` is a function, `package.module:function` or `file.py:function`.
+
+        Raises: `ConfigError` if it cannot be loaded.
+        """
+        self.name = name
+        self._function = load_function(function, "a Subject") if isinstance(function, str) else function
+
+    async def score(self, subject: Subject) -> Score | None:
+        """See `Scorer.score`."""
+        if inspect.iscoroutinefunction(self._function):
+            found = await self._function(subject)
+        else:
+            found = await asyncio.to_thread(self._function, subject)
+        if found is None or isinstance(found, Score):
+            return found
+        if not isinstance(found, int | float) or not math.isfinite(found):
+            raise ValueError(f"the function of the reward {self.name!r} returned {found!r}; return a number")
+        return Score(float(found))

@@ -1,0 +1,186 @@
+"""Statistics over the events of many runs: cost, tokens, cache hits, latency and errors by model, tool and day.
+
+The memory that they need does not depend on the number of events. What a fork copied is not counted, and a run that
+a tool call drove counts as a run of its own.
+"""
+
+import math
+import time
+from collections.abc import Iterable
+
+from msgspec import Struct, field
+
+from treadle.core import events as e
+from treadle.core.tally import UNKNOWN, Tally, charge_of
+from treadle.core.types import Json, StopReason
+
+_GROWTH = math.log(1.02)
+"""The logarithm of the ratio between two neighbouring buckets: a quantile is right to 1 %."""
+_FAILED = frozenset((StopReason.ERROR, StopReason.REFUSED, StopReason.CONTEXT_OVERFLOW))
+
+
+class Durations(Struct, gc=False):
+    """A distribution of durations in buckets."""
+
+    count: int = 0
+    buckets: dict[int, int] = {}
+
+    def add(self, seconds: float) -> None:
+        """Add a duration."""
+        self.count += 1
+        bucket = round(math.log(max(seconds, 1e-6)) / _GROWTH)
+        self.buckets[bucket] = self.buckets.get(bucket, 0) + 1
+
+    def quantile(self, share: float) -> float | None:
+        """Return the duration that `share` of all do not exceed, right to 1 %; `None` if there is none."""
+        left = math.ceil(share * self.count)
+        for bucket in sorted(self.buckets):
+            left -= self.buckets[bucket]
+            if left <= 0:
+                return math.exp(bucket * _GROWTH)
+        return None
+
+
+class Use(Struct, gc=False):
+    """The inferences of a model, of a day, or of all."""
+
+    inferences: int = 0
+    tally: Tally = field(default_factory=Tally)
+    durations: Durations = field(default_factory=Durations)
+    errors: dict[str, int] = {}
+    """The attempts that failed, by the names of the errors' classes."""
+
+    def describe(self) -> dict[str, Json]:
+        """Return the figures as JSON."""
+        usage = self.tally.usage
+        return {
+            "inferences": self.inferences,
+            "input_tokens": usage.input_tokens,
+            "cached_input_tokens": usage.cached_input_tokens,
+            "cached_share": usage.cached_input_tokens / usage.input_tokens if usage.input_tokens else None,
+            "output_tokens": usage.output_tokens,
+            "uncounted_inferences": self.tally.unknown_usages,
+            "cost_usd": self.tally.cost_usd,
+            "known_cost_usd": self.tally.known_cost_usd,
+            "unknown_costs": self.tally.unknown_costs,
+            "median_seconds": self.durations.quantile(0.5),
+            "p95_seconds": self.durations.quantile(0.95),
+            "errors": self.errors,
+        }
+
+
+class ToolUse(Struct, gc=False):
+    """The calls of a tool."""
+
+    calls: int = 0
+    durations: Durations = field(default_factory=Durations)
+    errors: dict[str, int] = {}
+    """The calls that failed or were not run, by the kind of error."""
+
+    def describe(self) -> dict[str, Json]:
+        """Return the figures as JSON."""
+        return {
+            "calls": self.calls,
+            "median_seconds": self.durations.quantile(0.5),
+            "p95_seconds": self.durations.quantile(0.95),
+            "errors": self.errors,
+        }
+
+
+class UsageStats:
+    """The statistics of the runs that were added."""
+
+    def __init__(self) -> None:
+        self.runs = 0
+        self.turns: dict[str, int] = {}
+        """The turns that ended, by stop reason."""
+        self.all = Use()
+        self.models: dict[str, Use] = {}
+        self.days: dict[str, Use] = {}
+        """The inferences of each day, by date in local time."""
+        self.tools: dict[str, ToolUse] = {}
+        self._model = ""
+        self._is_asking = False
+
+    @property
+    def failed_turns(self) -> int:
+        """How many turns ended without an answer, except those that were cancelled."""
+        return sum([self.turns.get(reason.value, 0) for reason in _FAILED])
+
+    def add_run(self, events: Iterable[e.Event]) -> None:
+        """Add the events of one run."""
+        self.runs += 1
+        self._model, self._is_asking = "", False
+        copied_until = 0
+        for event in events:
+            body = event.body
+            if isinstance(body, e.RunStarted):
+                copied_until = 0 if body.parent is None else body.parent.seq
+                self._model = body.spec.model.name
+            elif event.seq > copied_until:
+                self._add(body)
+
+    def _add(self, body: e.DurableBody) -> None:
+        if isinstance(body, e.InferenceStarted):
+            self._model, self._is_asking = body.model or self._model, True
+        elif isinstance(body, e.InferenceCompleted):
+            self._is_asking = False
+            for use in self._uses(body, body.answered_by or self._model):
+                use.inferences += 1
+                use.tally.add(charge_of(body) or UNKNOWN)
+                use.durations.add(body.duration_seconds)
+        elif isinstance(body, e.InferenceFailed):
+            self._fail(body, body.model or self._model, body.error_type)
+        elif isinstance(body, e.ToolCompleted):
+            self._add_call(body)
+        elif isinstance(body, e.ContextCompacted) and (charge := charge_of(body)) is not None:
+            for use in self._uses(body, body.model or self._model):
+                use.tally.add(charge)
+        elif isinstance(body, e.TurnStarted) and (charge := charge_of(body)) is not None:
+            assert body.judgement is not None
+            for use in self._uses(body, body.judgement.model or self._model):
+                use.tally.add(charge)
+        elif isinstance(body, e.TurnCompleted):
+            reason = body.stop_reason.value
+            self.turns[reason] = self.turns.get(reason, 0) + 1
+        elif isinstance(body, e.RunResumed) and self._is_asking:
+            self._fail(body, self._model, "Lost")
+
+    def _fail(self, body: e.InferenceFailed | e.RunResumed, model: str, error: str) -> None:
+        charge = charge_of(body) if isinstance(body, e.InferenceFailed) else UNKNOWN
+        self._is_asking = isinstance(body, e.InferenceFailed) and body.retry_in_seconds is not None
+        for use in self._uses(body, model):
+            use.errors[error] = use.errors.get(error, 0) + 1
+            if charge is not None:
+                use.tally.add(charge)
+
+    def _add_call(self, body: e.ToolCompleted) -> None:
+        result = body.result
+        use = self.tools.get(result.name)
+        if use is None:
+            use = self.tools[result.name] = ToolUse()
+        use.calls += 1
+        use.durations.add(body.duration_seconds)
+        if result.is_error:
+            kind = "failed" if result.error_kind is None else result.error_kind.value
+            use.errors[kind] = use.errors.get(kind, 0) + 1
+
+    def _uses(self, body: e.DurableBody, model: str) -> tuple[Use, Use, Use]:
+        day = time.strftime("%Y-%m-%d", time.localtime(body.at))
+        if model not in self.models:
+            self.models[model] = Use()
+        if day not in self.days:
+            self.days[day] = Use()
+        return self.all, self.models[model], self.days[day]
+
+    def describe(self) -> dict[str, Json]:
+        """Return all figures as JSON."""
+        return {
+            "runs": self.runs,
+            "turns": sum(self.turns.values()),
+            "stop_reasons": self.turns,
+            **self.all.describe(),
+            "models": {name: use.describe() for name, use in sorted(self.models.items())},
+            "tools": {name: use.describe() for name, use in sorted(self.tools.items())},
+            "days": {day: use.describe() for day, use in sorted(self.days.items())},
+        }
