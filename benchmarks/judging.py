@@ -77,7 +77,7 @@ class Counts(Struct):
     """How often a judgement was right."""
 
     right: int = 0
-    """Found and right."""
+    """FoundMarker and right."""
     found: int = 0
     wanted: int = 0
     agreed: int = 0

@@ -10,7 +10,7 @@ from treadle import Agent, Policy, open_journal
 from treadle.core.types import Settings
 from treadle.journal.protocol import Journal
 from treadle.models.tokens.engines.registry import make_engine
-from treadle.models.tokens.model import TokenModel
+from treadle.models.tokens.token_model import TokenModel
 
 STEPS = 5
 IN_FLIGHT = 64

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from treadle.knowledge.personas.model import Persona
     from treadle.models.config.recipe import model
     from treadle.models.scripted import ScriptedModel
-    from treadle.models.wire.price import Price
+    from treadle.models.wire.provider import Price
     from treadle.runs.batch import Batch
     from treadle.runs.options import RunContext
     from treadle.runs.run import Run
@@ -82,7 +82,7 @@ _WHERE = {
     "Persona": "treadle.knowledge.personas.model",
     "Policy": "treadle.core.policy",
     "Option": "treadle.core.types",
-    "Price": "treadle.models.wire.price",
+    "Price": "treadle.models.wire.provider",
     "ProviderError": "treadle.core.errors",
     "Question": "treadle.core.asking",
     "Replay": "treadle.core.replay",

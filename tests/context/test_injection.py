@@ -29,9 +29,9 @@ from treadle.journal.memory import MemoryJournal
 from treadle.knowledge.memory import Author, Draft, Epistemic, MemoryToolset, Recaller, Store, open_memory
 from treadle.knowledge.skills.catalog import Catalog
 from treadle.knowledge.trust import Trust, record_trust
+from treadle.models.dialects.completions import TEMPLATES
 from treadle.models.protocol import Watch
 from treadle.models.scripted import Answer, ScriptedModel, call
-from treadle.models.wire.prompt import TEMPLATES
 from treadle.models.wrappers.format_model import FormatModel
 
 LINES = (Path(__file__).parents[1] / "data" / "injections.ndjson").read_text(encoding="utf-8").splitlines()

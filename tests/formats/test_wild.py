@@ -929,7 +929,7 @@ def test_only_the_format_that_is_used_is_loaded():
     script = (
         "import sys\nfrom treadle.formats import detect, parse\n"
         "parse('<tool_call>{}</tool_call>', detect('Qwen3-8B'))\n"
-        "print(*[name for name in sys.modules if name.startswith('treadle.formats.') and 'engine' not in name])"
+        "print(*[name for name in sys.modules if name.startswith('treadle.formats.') and 'scanner' not in name])"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert sorted(done.stdout.split()) == [

@@ -8,8 +8,8 @@ from contextlib import asynccontextmanager
 import pytest
 
 from treadle.core.errors import ConfigError, TransportError
-from treadle.http.failures import Timeouts
 from treadle.http.pinned import PinnedConnection
+from treadle.http.transport_errors import Timeouts
 
 
 @asynccontextmanager

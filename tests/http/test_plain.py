@@ -18,11 +18,11 @@ from tests.http.ways import TRANSPORTS, WAYS, collect, whole
 from tests.models.server import STALL, End, Reply, serve, stream
 
 from treadle.core.errors import RequestError, TransportError
-from treadle.http.failures import Timeouts
+from treadle.http.plain.body import Inflater
+from treadle.http.plain.client import find_pool
 from treadle.http.plain.dial import connect_first, dial
-from treadle.http.plain.inflate import Inflater
-from treadle.http.plain.pool import find_pool
 from treadle.http.transport import HttpTransport
+from treadle.http.transport_errors import Timeouts
 
 OK = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"
 

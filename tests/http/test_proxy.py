@@ -4,7 +4,7 @@ import pytest
 from tests.http.ways import TRANSPORTS, WAYS
 from tests.models.server import Reply, serve
 
-from treadle.http.proxy import is_proxied
+from treadle.http.plain.dial import is_proxied
 from treadle.http.transport import HttpTransport
 
 VARIABLES = ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy", "NO_PROXY", "no_proxy", "REQUEST_METHOD")

@@ -4,10 +4,10 @@ from collections.abc import Callable
 
 import pytest
 
-from treadle.http.failures import Timeouts
 from treadle.http.protocol import Transport
 from treadle.http.reqwest import ReqwestTransport
 from treadle.http.transport import HttpTransport
+from treadle.http.transport_errors import Timeouts
 
 HEADERS = {"authorization": "Bearer sk-very-secret", "x-mine": "yes"}
 

@@ -14,7 +14,7 @@ from treadle.core import events as e
 from treadle.core.errors import ProviderError, RateLimitError, ServerError, TransportError
 from treadle.core.transcript import check_transcript
 from treadle.core.types import Completion, Request, Role, StopReason, Usage
-from treadle.http.failures import cannot_connect
+from treadle.http.transport_errors import cannot_connect
 from treadle.journal.memory import MemoryJournal
 from treadle.models import CacheModel, RetryModel, call
 from treadle.models.protocol import Watch

@@ -12,11 +12,11 @@ from treadle.core.log import Log
 from treadle.core.types import Json, Message, Request, Role, StopReason, ToolCall, ToolErrorKind
 from treadle.models.dialects.anthropic.request import AnthropicModel
 from treadle.models.dialects.gemini.request import GeminiModel
-from treadle.models.dialects.ollama.request import OllamaModel
+from treadle.models.dialects.ollama import OllamaModel
 from treadle.models.dialects.openai_chat.request import OpenAIChatModel
 from treadle.models.dialects.openai_responses.request import OpenAIResponsesModel
 from treadle.models.wire.http_model import HttpModel
-from treadle.models.wire.preset import Quirks
+from treadle.models.wire.provider import Quirks
 
 
 @tool(effect="pure")

@@ -20,7 +20,7 @@ from treadle.core.types import (
     Usage,
 )
 from treadle.models import CompletionsModel, HttpResponse, InProcessTransport, Watch, model
-from treadle.models.wire.prompt import TEMPLATES
+from treadle.models.dialects.completions import TEMPLATES
 
 TRANSCRIPT = Log(
     [

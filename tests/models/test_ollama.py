@@ -14,7 +14,7 @@ from treadle.core.log import Log
 from treadle.core.packed import unpack_logprobs
 from treadle.core.types import FinishReason, Message, Request, Role, Settings, ToolCall, ToolSpec, Usage
 from treadle.models import HttpResponse, HttpTransport, InProcessTransport, OllamaModel, Watch, model
-from treadle.models.dialects.ollama.request import read_host
+from treadle.models.dialects.ollama import read_host
 
 SPEC = ToolSpec("look_up", "Looks a word up.", {"type": "object"})
 USER = Message(Role.USER, "Hello?")

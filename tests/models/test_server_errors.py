@@ -11,7 +11,7 @@ from treadle.core.errors import ContextOverflowError, ProviderError, RateLimitEr
 from treadle.models import HttpResponse, InProcessTransport, OpenAIChatModel, Watch
 from treadle.models.dialects.anthropic.request import AnthropicModel
 from treadle.models.dialects.gemini.request import GeminiModel
-from treadle.models.dialects.ollama.request import OllamaModel
+from treadle.models.dialects.ollama import OllamaModel
 from treadle.models.dialects.openai_responses.request import OpenAIResponsesModel
 from treadle.models.wire.http_model import HttpModel
 

@@ -16,7 +16,7 @@ from tests.renderers.test_renderers import ASKED, CALL, MORE, RESULT, STEERED, T
 from treadle.core.errors import ConfigError
 from treadle.core.types import FinishReason, Message, Role
 from treadle.formats import detect
-from treadle.renderers.answers import to_wire
+from treadle.renderers.answer_reading import to_wire
 from treadle.renderers.registry import load_renderer
 
 _FOUND = importlib.util.find_spec("trl")

@@ -5,8 +5,8 @@ from tests.renderers.folders import TEMPLATES, make_folder
 from tests.renderers.test_renderers import ASKED, CALL, MORE, RESULT, SYSTEM, TOOLS
 
 from treadle.core.types import Message, Role
-from treadle.formats.scanner.types import to_openai
-from treadle.renderers.answers import to_wire
+from treadle.formats.scanner.parsed import to_openai
+from treadle.renderers.answer_reading import to_wire
 from treadle.renderers.registry import load_renderer
 
 SAID = Message(Role.ASSISTANT, "I look.", (CALL,), reasoning="Hm.")

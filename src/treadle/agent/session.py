@@ -15,7 +15,7 @@ from treadle.core.events import ContextCompacted, TurnStarted
 from treadle.core.events.narrowing import Event
 from treadle.core.registry import check_options
 from treadle.core.state import Status, clone
-from treadle.core.types import Artifact, Delivery, Message, Role, StopReason
+from treadle.core.types import Artifact, Delivery, Message, Role
 from treadle.loop.driver import Driver
 from treadle.loop.listener import Emit
 from treadle.loop.wayout import see_through
@@ -193,7 +193,7 @@ class Session(Generic[T_co]):
         """
         async with self._alone():
             driver = self._open_driver()
-            if driver.state.turn.is_open or driver.state.ending.stop_reason is not StopReason.ERROR:
+            if not driver.state.has_failed_turn:
                 raise ConfigError(f"the last turn of session {self.run_id!r} did not end with an error")
             driver.listen(on_event)
             resume_turn(self._agent, driver, self._task, None, None)

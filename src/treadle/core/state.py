@@ -36,6 +36,7 @@ from treadle.core.prompting import (
 )
 from treadle.core.spec import AgentSpec
 from treadle.core.steering import receive, take_steering
+from treadle.core.turns import reopens
 from treadle.core.types import (
     Fault,
     FinishReason,
@@ -227,6 +228,12 @@ class State(Struct, gc=False):
     def transcript(self) -> Log[Message]:
         """The whole transcript, system message included, whatever the model still sees of it."""
         return self.messages if self.shown.whole is None else self.shown.whole
+
+    @property
+    def has_failed_turn(self) -> bool:
+        """True if the newest turn ended with an error, so that a resume opens it again."""
+        has_failed = self.ending.stop_reason is StopReason.ERROR
+        return reopens(has_failed=has_failed, is_turn_open=self.turn.is_open)
 
     @property
     def output_tool(self) -> str | None:
@@ -428,7 +435,7 @@ def _on_run_resumed(state: State, body: e.RunResumed) -> None:
     turn.asked = None
     # The time in which no process drove the run is not working time.
     turn.began_at += max(0.0, body.at - state.at)
-    if state.ending.stop_reason is StopReason.ERROR and not turn.is_open:
+    if state.has_failed_turn:
         turn.is_open = turn.spent.is_cost_known = True
         turn.spent.rejected_answers = 0
         if state.output_spec is not None:

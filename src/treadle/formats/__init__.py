@@ -9,7 +9,7 @@ from treadle.formats.parsing import (
     render_tools,
 )
 from treadle.formats.registry import AUTO, FORMATS, detect, find_format
-from treadle.formats.scanner.types import ContentPiece, Parsed, ParsedCall, ParseError, Piece, ReasoningPiece
+from treadle.formats.scanner.parsed import ContentPiece, Parsed, ParsedCall, ParseError, Piece, ReasoningPiece
 
 __all__ = [
     "AUTO",

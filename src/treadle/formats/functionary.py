@@ -4,11 +4,10 @@ import re
 
 from treadle.core.types import Message
 from treadle.formats.scanner.base import TaggedFormat
-from treadle.formats.scanner.calls import Wanted
 from treadle.formats.scanner.headed import read_headed
-from treadle.formats.scanner.json_body import after_space
-from treadle.formats.scanner.reader import Found, Reader, Scanner, Steps, wait_for_all
-from treadle.formats.scanner.rendering import encode, write_arguments
+from treadle.formats.scanner.json_body import Wanted, after_space
+from treadle.formats.scanner.markers import FoundMarker, Reader, Scanner, Steps, wait_for_all
+from treadle.formats.scanner.values import encode, write_arguments
 
 MARK = ">>>"
 _RECIPIENT = re.compile(r"\s*+(?:>>>\s*+)?+([A-Za-z_][\w.\-]*+)[ \t]*+\n")
@@ -104,7 +103,7 @@ class Functionary(TaggedFormat):
         arguments = {next(iter(properties)): code}
         reader.add_call(Wanted(name, arguments, encode(arguments).decode()), start, end)
 
-    def take(self, reader: Reader, found: Found) -> int:
+    def take(self, reader: Reader, found: FoundMarker) -> int:
         """Read the call at `found` and return the position after it."""
         text, start = reader.text, found.position
         if found.marker == "<|python_tag|>":

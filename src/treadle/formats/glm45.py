@@ -4,11 +4,9 @@ import re
 
 from treadle.core.types import Json, Message
 from treadle.formats.scanner.base import TaggedFormat, resync
-from treadle.formats.scanner.calls import NoCall, Wanted
-from treadle.formats.scanner.json_body import after_space
-from treadle.formats.scanner.reader import Found, Reader
-from treadle.formats.scanner.rendering import arguments_of, encode, join_parts, write_value
-from treadle.formats.scanner.values import read_value, types_of
+from treadle.formats.scanner.json_body import NoCall, Wanted, after_space
+from treadle.formats.scanner.markers import FoundMarker, Reader
+from treadle.formats.scanner.values import arguments_of, encode, join_parts, read_value, types_of, write_value
 
 OPEN, CLOSE = "<tool_call>", "</tool_call>"
 KEY, KEY_CLOSE = "<arg_key>", "</arg_key>"
@@ -34,7 +32,7 @@ class Glm45(TaggedFormat):
         "...\n</tool_call>"
     )
 
-    def take(self, reader: Reader, found: Found) -> int:
+    def take(self, reader: Reader, found: FoundMarker) -> int:
         """Read the call at `found` and return the position after it."""
         text, start = reader.text, found.position
         position = after_space(text, start + len(OPEN))

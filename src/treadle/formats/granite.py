@@ -5,10 +5,18 @@ import json
 
 from treadle.core.types import Message
 from treadle.formats.scanner.base import TaggedFormat, resync
-from treadle.formats.scanner.calls import read_call, to_call
-from treadle.formats.scanner.json_body import UNREAD, BadJson, after_space, decode, name_of, raw_items
-from treadle.formats.scanner.reader import Found, Reader
-from treadle.formats.scanner.rendering import think, write_arguments
+from treadle.formats.scanner.json_body import (
+    UNREAD,
+    BadJson,
+    after_space,
+    decode,
+    name_of,
+    raw_items,
+    read_call,
+    to_call,
+)
+from treadle.formats.scanner.markers import FoundMarker, Reader
+from treadle.formats.scanner.values import think, write_arguments
 
 MARK = "<|tool_call|>"
 TAG, TAG_CLOSE = "<tool_call>", "</tool_call>"
@@ -29,7 +37,7 @@ class Granite(TaggedFormat):
     noise = (TAG_CLOSE, "</function_call>")
     ends = ("<|end_of_text|>", "<|endoftext|>")
 
-    def take(self, reader: Reader, found: Found) -> int:
+    def take(self, reader: Reader, found: FoundMarker) -> int:
         """Read the call at `found` and return the position after it."""
         text, start = reader.text, found.position
         position = after_space(text, start + len(found.marker))

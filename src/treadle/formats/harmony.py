@@ -4,10 +4,9 @@ import re
 
 from treadle.core.types import Message
 from treadle.formats.scanner.base import Format
-from treadle.formats.scanner.calls import NoCall, Wanted, read_arguments
-from treadle.formats.scanner.json_body import UNREAD, BadJson, after_space
-from treadle.formats.scanner.reader import Reader, Scanner, Steps, wait_for_all
-from treadle.formats.scanner.rendering import write_arguments
+from treadle.formats.scanner.json_body import UNREAD, BadJson, NoCall, Wanted, after_space, read_arguments
+from treadle.formats.scanner.markers import Reader, Scanner, Steps, wait_for_all
+from treadle.formats.scanner.values import write_arguments
 
 START, CHANNEL, MESSAGE = "<|start|>", "<|channel|>", "<|message|>"
 _ENDS = ("<|end|>", "<|call|>", "<|return|>")

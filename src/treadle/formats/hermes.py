@@ -4,11 +4,20 @@ import json
 
 from treadle.core.types import Json, Message
 from treadle.formats.scanner.base import TaggedFormat, resync
-from treadle.formats.scanner.calls import NoCall, read_call, to_call
 from treadle.formats.scanner.elements import CODER, read_function
-from treadle.formats.scanner.json_body import UNREAD, BadJson, after_space, decode, name_of, raw_items
-from treadle.formats.scanner.reader import Found, Reader
-from treadle.formats.scanner.rendering import join_parts, write_arguments
+from treadle.formats.scanner.json_body import (
+    UNREAD,
+    BadJson,
+    NoCall,
+    after_space,
+    decode,
+    name_of,
+    raw_items,
+    read_call,
+    to_call,
+)
+from treadle.formats.scanner.markers import FoundMarker, Reader
+from treadle.formats.scanner.values import join_parts, write_arguments
 
 OPEN, CLOSE = "<tool_call>", "</tool_call>"
 _BARE = ('{"name"', '{ "name"', '{\n"name"', '{\n  "name"', '{\n    "name"', "{'name'")
@@ -28,7 +37,7 @@ class Hermes(TaggedFormat):
         '{"name": <function-name>, "arguments": <args-json-object>}\n</tool_call>'
     )
 
-    def take(self, reader: Reader, found: Found) -> int:
+    def take(self, reader: Reader, found: FoundMarker) -> int:
         """Read the call at `found` and return the position after it."""
         text, start = reader.text, found.position
         position = after_space(text, start + len(OPEN))
@@ -84,7 +93,7 @@ class Hermes(TaggedFormat):
         """Read a call in the format of Qwen3-Coder, and return the position after it."""
         return read_function(CODER, reader, start, position, (CLOSE,), (OPEN,))
 
-    def take_noise(self, reader: Reader, found: Found) -> int:
+    def take_noise(self, reader: Reader, found: FoundMarker) -> int:
         """Read a closing tag without an opening tag, which is ignored, or JSON that may be a call without its
         tags."""
         text, start = reader.text, found.position

@@ -5,11 +5,19 @@ import re
 from treadle.core.types import Message
 from treadle.formats.scanner import literals
 from treadle.formats.scanner.base import TaggedFormat, resync, skip_space
-from treadle.formats.scanner.calls import NoCall, Wanted, to_call
 from treadle.formats.scanner.headed import read_headed
-from treadle.formats.scanner.json_body import UNREAD, BadJson, after_space, decode, name_of
-from treadle.formats.scanner.reader import Found, Reader, Steps, wait_for_all
-from treadle.formats.scanner.rendering import arguments_of, encode, think, write_arguments
+from treadle.formats.scanner.json_body import (
+    UNREAD,
+    BadJson,
+    NoCall,
+    Wanted,
+    after_space,
+    decode,
+    name_of,
+    to_call,
+)
+from treadle.formats.scanner.markers import FoundMarker, Reader, Steps, wait_for_all
+from treadle.formats.scanner.values import arguments_of, encode, think, write_arguments
 
 TAG = "<|python_tag|>"
 ENDS = ("<|eom_id|>", "<|eot_id|>", "<|end_of_text|>", "<|eot|>", "<|eom|>")
@@ -33,7 +41,7 @@ class Llama3Json(TaggedFormat):
             position = self._take_chain(reader, start, start, is_bare=True) or position
         yield from self._read_content(reader, position)
 
-    def take(self, reader: Reader, found: Found) -> int:
+    def take(self, reader: Reader, found: FoundMarker) -> int:
         """Read the call at `found` and return the position after it."""
         text, start = reader.text, found.position
         if found.marker != TAG:
@@ -172,7 +180,7 @@ class Llama3Pythonic(TaggedFormat):
                 start = after_space(reader.text, position)
         yield from self._read_content(reader, position)
 
-    def take(self, reader: Reader, found: Found) -> int:
+    def take(self, reader: Reader, found: FoundMarker) -> int:
         """Read the call at `found` and return the position after it."""
         text, start = reader.text, found.position
         position = after_space(text, start + len(found.marker))

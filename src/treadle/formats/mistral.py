@@ -6,12 +6,20 @@ import re
 
 from treadle.core.types import Message
 from treadle.formats.scanner.base import TaggedFormat, resync
-from treadle.formats.scanner.calls import NoCall, to_call
 from treadle.formats.scanner.headed import read_headed
-from treadle.formats.scanner.json_body import UNREAD, BadJson, after_space, decode, name_of, raw_items
-from treadle.formats.scanner.reader import Found, Reader
-from treadle.formats.scanner.rendering import write_arguments
-from treadle.formats.scanner.types import to_openai
+from treadle.formats.scanner.json_body import (
+    UNREAD,
+    BadJson,
+    NoCall,
+    after_space,
+    decode,
+    name_of,
+    raw_items,
+    to_call,
+)
+from treadle.formats.scanner.markers import FoundMarker, Reader
+from treadle.formats.scanner.parsed import to_openai
+from treadle.formats.scanner.values import write_arguments
 
 MARK, ARGS, ID = "[TOOL_CALLS]", "[ARGS]", "[CALL_ID]"
 _HEAD = re.compile(
@@ -28,7 +36,7 @@ class Mistral(TaggedFormat):
     openers = (MARK, "[TOOL_CALLS")
     ends = ("</s>",)
 
-    def take(self, reader: Reader, found: Found) -> int:
+    def take(self, reader: Reader, found: FoundMarker) -> int:
         """Read the call at `found` and return the position after it."""
         text, start = reader.text, found.position
         position = after_space(text, start + len(found.marker))

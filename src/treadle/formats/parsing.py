@@ -10,9 +10,9 @@ from treadle.core.errors import ConfigError, FormatError
 from treadle.core.types import Message, Role, ToolCall
 from treadle.formats.registry import AUTO, detect, find_format
 from treadle.formats.scanner.base import Format
-from treadle.formats.scanner.reader import Reader
-from treadle.formats.scanner.rendering import arguments_of
-from treadle.formats.scanner.types import Parsed, Piece, Schemas, ToolLike, schemas_of, to_json
+from treadle.formats.scanner.markers import Reader
+from treadle.formats.scanner.parsed import Parsed, Piece, ToolLike, ToolSchemas, schemas_of, to_json
+from treadle.formats.scanner.values import arguments_of
 
 _PLACE = "\x00"
 """A content that is looked for in its frame."""
@@ -162,7 +162,7 @@ def _read_message(raw: Mapping[str, Any]) -> Message:
         raise FormatError(f"the mapping is not an assistant message: {error!r}") from None
 
 
-def _check(found: Format, message: Message, text: str, schemas: Schemas) -> None:
+def _check(found: Format, message: Message, text: str, schemas: ToolSchemas) -> None:
     """Raise an error if parsing `text` does not give `message`. Raises: `FormatError`."""
     reader = Reader(schemas)
     reader.text, reader.is_whole = text, True

@@ -6,18 +6,19 @@ import re
 
 from treadle.core.types import Json, Message
 from treadle.formats.scanner.base import THINK, Format
-from treadle.formats.scanner.calls import NoCall, to_call
 from treadle.formats.scanner.json_body import (
     UNREAD,
     BadJson,
+    NoCall,
     after_space,
     decode,
     name_of,
     raw_fields,
     raw_items,
+    to_call,
 )
-from treadle.formats.scanner.reader import Reader, Steps, wait_for_all
-from treadle.formats.scanner.rendering import join_parts, think, write_arguments
+from treadle.formats.scanner.markers import Reader, Steps, wait_for_all
+from treadle.formats.scanner.values import join_parts, think, write_arguments
 
 _MARK = re.compile(r"```[ \t]*+(?:json|JSON)?+[ \t]*+\n|<tool_calls?>|\[TOOL_CALLS\]")
 _CLOSE = re.compile(r"[ \t\r\n]*+(?:```|</tool_calls?>)")

@@ -17,7 +17,7 @@ from msgspec import Struct
 
 from treadle.core.errors import ConfigError, ToolError
 from treadle.core.masking import hide_in_url
-from treadle.http import redirects
+from treadle.http import transport_errors
 from treadle.http.plain.dial import look_up
 from treadle.http.reqwest import (
     CancellationCheck,
@@ -110,15 +110,15 @@ class GuardedHttp:
     async def _follow(
         self, method: str, url: "Url", headers: dict[str, str], body: bytes | None
     ) -> HttpAnswer:
-        for _ in range(redirects.MAX_REDIRECTS + 1):
+        for _ in range(transport_errors.MAX_REDIRECTS + 1):
             answer = await self._send(method, url, headers, body)
-            if answer.status not in redirects.STATUSES:
+            if answer.status not in transport_errors.STATUSES:
                 return answer
             fault = f"{url.origin_ascii} answered {answer.status}, a redirect"
             location = answer.headers.get("location")
             if location is None:
                 raise ToolError(f"{fault} that does not say where to (it has no Location)")
-            following = redirects.join(str(url), location)
+            following = transport_errors.join(str(url), location)
             if following is None:
                 raise ToolError(f"{fault} to an invalid URL: {location[:200]!r}")
             if method != "HEAD" and (
@@ -136,7 +136,7 @@ class GuardedHttp:
                         "URL instead"
                     ) from None
             url = following
-        raise ToolError(f"{url.origin_ascii} redirects more than {redirects.MAX_REDIRECTS} times")
+        raise ToolError(f"{url.origin_ascii} redirects more than {transport_errors.MAX_REDIRECTS} times")
 
     async def _send(
         self, method: str, url: "Url", headers: Mapping[str, str], body: bytes | None

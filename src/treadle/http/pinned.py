@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 from httptools import HttpParserError, HttpResponseParser
 from msgspec import Struct
 
-from treadle.http import failures
+from treadle.http import transport_errors
 from treadle.http.protocol import MAX_ANSWER_BYTES
 
 _READ_BYTES = 256 * 1024
@@ -37,7 +37,7 @@ class PinnedConnection:
         prefix: str,
         host: str,
         streams: tuple[asyncio.StreamReader, asyncio.StreamWriter],
-        timeouts: failures.Timeouts,
+        timeouts: transport_errors.Timeouts,
     ) -> None:
         self._origin = origin
         self._prefix = prefix
@@ -46,16 +46,16 @@ class PinnedConnection:
         self._timeouts = timeouts
 
     @classmethod
-    async def open(cls, url: str, timeouts: failures.Timeouts | None = None) -> "PinnedConnection":
+    async def open(cls, url: str, timeouts: transport_errors.Timeouts | None = None) -> "PinnedConnection":
         """Connect to the server at `url`, whose path comes before the paths of all requests.
 
         Raises: `ConfigError` for an invalid URL; `TransportError` if there is no connection.
         """
-        limits = timeouts or failures.Timeouts()
-        origin = failures.origin_of(url)
+        limits = timeouts or transport_errors.Timeouts()
+        origin = transport_errors.origin_of(url)
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise failures.invalid_url(url, "it needs http:// or https:// and a host")
+            raise transport_errors.invalid_url(url, "it needs http:// or https:// and a host")
         is_secure = parts.scheme == "https"
         try:
             async with asyncio.timeout(limits.connect):
@@ -63,9 +63,9 @@ class PinnedConnection:
                     parts.hostname, parts.port or (443 if is_secure else 80), ssl=is_secure or None
                 )
         except TimeoutError:
-            raise failures.connect_timeout(origin, limits) from None
+            raise transport_errors.connect_timeout(origin, limits) from None
         except OSError as error:
-            raise failures.cannot_connect(origin, str(error), failures.SERVER_DOWN) from error
+            raise transport_errors.cannot_connect(origin, str(error), transport_errors.SERVER_DOWN) from error
         host = parts.netloc.rpartition("@")[2]
         return cls(origin, parts.path.rstrip("/"), host, streams, limits)
 
@@ -89,13 +89,13 @@ class PinnedConnection:
                 return await self._read()
         except TimeoutError:
             self.close()
-            raise failures.answer_timeout(self._origin, self._timeouts, is_total=False) from None
+            raise transport_errors.answer_timeout(self._origin, self._timeouts, is_total=False) from None
         except HttpParserError as error:
             self.close()
-            raise failures.not_http(self._origin, str(error)) from error
+            raise transport_errors.not_http(self._origin, str(error)) from error
         except OSError as error:
             self.close()
-            raise failures.broken(self._origin, str(error) or type(error).__name__) from error
+            raise transport_errors.broken(self._origin, str(error) or type(error).__name__) from error
         except asyncio.CancelledError:
             # The answer may still come, and would be taken for that of the next request.
             self.close()
@@ -112,7 +112,7 @@ class PinnedConnection:
             size += len(data)
             if size > MAX_ANSWER_BYTES:
                 self.close()
-                raise failures.too_long(self._origin)
+                raise transport_errors.too_long(self._origin)
             parser.feed_data(data)
         if not collector.is_kept:
             self.close()

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from treadle.core.errors import ConfigError, ProviderError, RequestError
-from treadle.http import failures, redirects
+from treadle.http import transport_errors
 from treadle.http.protocol import MAX_ANSWER_BYTES, Answer, StreamedAnswer
 
 if TYPE_CHECKING:
@@ -158,8 +158,8 @@ class ReqwestTransport:
     pyreqwest cannot close the connection, so it stays open until the server answers or the time-out.
     """
 
-    def __init__(self, timeouts: failures.Timeouts | None = None) -> None:
-        self._timeouts = timeouts = timeouts or failures.Timeouts()
+    def __init__(self, timeouts: transport_errors.Timeouts | None = None) -> None:
+        self._timeouts = timeouts = timeouts or transport_errors.Timeouts()
         self._settings = ClientSettings(timeouts.connect, timeouts.total, timeouts.silence)
 
     async def post(self, url: str, headers: Mapping[str, str], body: bytes) -> Answer:
@@ -186,12 +186,12 @@ class ReqwestTransport:
                 response = await request.__aenter__()
             except Exception as error:
                 raise self._explain(url, error, started) from None
-            if response.status not in redirects.STATUSES:
+            if response.status not in transport_errors.STATUSES:
                 break
             await request.__aexit__(None, None, None)
             cancelled.check()
             asked = (*asked, url)
-            url = redirects.follow("POST", asked, Answer(response.status, b"", response.get_header))
+            url = transport_errors.follow("POST", asked, Answer(response.status, b"", response.get_header))
 
         async def chunks() -> AsyncIterator[bytes]:
             read_chunk = response.body_reader.read_chunk
@@ -228,10 +228,10 @@ class ReqwestTransport:
             if content is None:
                 raise _too_long(url)
             answer = Answer(status, content, header)
-            if status not in redirects.STATUSES:
+            if status not in transport_errors.STATUSES:
                 return answer
             asked = (*asked, url)
-            url = redirects.follow(method, asked, answer)
+            url = transport_errors.follow(method, asked, answer)
 
     def _request(
         self, method: str, url: str, headers: Mapping[str, str], body: bytes | None
@@ -240,12 +240,12 @@ class ReqwestTransport:
         try:
             builder = client.request(method, url)
         except ValueError as error:
-            raise failures.invalid_url(url, str(error)) from None
+            raise transport_errors.invalid_url(url, str(error)) from None
         try:
             builder = builder.headers(headers)
         except ValueError:
             # The text of the error quotes the header's value.
-            raise failures.invalid_header(failures.origin_of(url)) from None
+            raise transport_errors.invalid_header(transport_errors.origin_of(url)) from None
         return builder if body is None else builder.body_bytes(body)
 
     def _explain(self, url: str, error: Exception, started: float) -> Exception:
@@ -258,17 +258,17 @@ class ReqwestTransport:
         if not isinstance(error, exceptions.PyreqwestError):
             return error
         if isinstance(error, exceptions.BuilderError):
-            return failures.invalid_url(url, describe(error))
+            return transport_errors.invalid_url(url, describe(error))
         stage = stage_of(error, is_https=url.startswith("https:"))
-        origin = failures.origin_of(url)
+        origin = transport_errors.origin_of(url)
         if isinstance(error, exceptions.RequestTimeoutError):
             if stage is not Stage.ASKING and self._timeouts.connect <= min(
                 self._timeouts.silence, self._timeouts.total
             ):
-                return failures.connect_timeout(origin, self._timeouts)
+                return transport_errors.connect_timeout(origin, self._timeouts)
             # Nothing in the error says which of the two it was.
             is_total = time.monotonic() - started >= self._timeouts.total
-            return failures.answer_timeout(origin, self._timeouts, is_total=is_total)
+            return transport_errors.answer_timeout(origin, self._timeouts, is_total=is_total)
         return _explain_failure(origin, stage, error)
 
     def __repr__(self) -> str:
@@ -276,9 +276,9 @@ class ReqwestTransport:
 
 
 _HINTS = {
-    Stage.LOOKING_UP: failures.UNKNOWN_HOST,
-    Stage.CONNECTING: failures.SERVER_DOWN,
-    Stage.SECURING: failures.NO_TLS,
+    Stage.LOOKING_UP: transport_errors.UNKNOWN_HOST,
+    Stage.CONNECTING: transport_errors.SERVER_DOWN,
+    Stage.SECURING: transport_errors.NO_TLS,
 }
 
 
@@ -286,13 +286,13 @@ def _explain_failure(origin: str, stage: Stage, error: "PyreqwestError") -> Prov
     from pyreqwest import exceptions
 
     if stage in _HINTS:
-        return failures.cannot_connect(origin, describe(error), _HINTS[stage])
+        return transport_errors.cannot_connect(origin, describe(error), _HINTS[stage])
     if isinstance(error, exceptions.BodyDecodeError):
-        return failures.bad_body(origin, describe(error))
+        return transport_errors.bad_body(origin, describe(error))
     if isinstance(error, exceptions.DecodeError):
-        return failures.not_http(origin, describe(error))
-    return failures.broken(origin, describe(error))
+        return transport_errors.not_http(origin, describe(error))
+    return transport_errors.broken(origin, describe(error))
 
 
 def _too_long(url: str) -> RequestError:
-    return failures.too_long(failures.origin_of(url))
+    return transport_errors.too_long(transport_errors.origin_of(url))

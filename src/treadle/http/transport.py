@@ -8,12 +8,12 @@ import msgspec
 from msgspec import Struct, field
 
 from treadle.core.types import Json
-from treadle.http import failures
-from treadle.http.failures import address_of, origin_of
-from treadle.http.plain.client import PlainClient, Route
+from treadle.http import transport_errors
+from treadle.http.plain.client import HttpRoute, PlainClient
+from treadle.http.plain.dial import is_proxied
 from treadle.http.protocol import MAX_ANSWER_BYTES, Answer, StreamedAnswer, Transport
-from treadle.http.proxy import is_proxied
 from treadle.http.reqwest import ReqwestTransport
+from treadle.http.transport_errors import address_of, origin_of
 
 __all__ = [
     "MAX_ANSWER_BYTES",
@@ -53,10 +53,12 @@ class HttpTransport:
         of a request to the end of the answer's body. Raises: `ConfigError` for a time-out that is not a positive
         number.
         """
-        self._timeouts = failures.Timeouts(timeout_seconds, connect_timeout_seconds, total_timeout_seconds)
+        self._timeouts = transport_errors.Timeouts(
+            timeout_seconds, connect_timeout_seconds, total_timeout_seconds
+        )
         self._reqwest = ReqwestTransport(self._timeouts)
         self._plain = PlainClient(self._timeouts)
-        self._routes: dict[str, Route | None] = {}
+        self._routes: dict[str, HttpRoute | None] = {}
         """The route of each URL that was used; `None` if pyreqwest is needed."""
 
     def post(self, url: str, headers: Mapping[str, str], body: bytes) -> Awaitable[Answer]:
@@ -76,7 +78,7 @@ class HttpTransport:
         route = self._route(url, headers)
         return self._reqwest.stream(url, headers, body) if route is None else self._plain.stream(route, body)
 
-    def _route(self, url: str, headers: Mapping[str, str]) -> Route | None:
+    def _route(self, url: str, headers: Mapping[str, str]) -> HttpRoute | None:
         routes = self._routes
         if url in routes:
             route = routes[url]
@@ -91,17 +93,17 @@ class HttpTransport:
         return f"HttpTransport(timeout_seconds={self._timeouts.silence!r})"
 
 
-def _find_route(method: str, url: str, headers: Mapping[str, str]) -> Route | None:
+def _find_route(method: str, url: str, headers: Mapping[str, str]) -> HttpRoute | None:
     """Return how to reach `url` on the event loop; `None` if pyreqwest is needed. Raises: `ConfigError`."""
     from pyreqwest.http import Url
 
     try:
         parsed = Url(url)
     except ValueError as error:
-        raise failures.invalid_url(url, str(error)) from None
+        raise transport_errors.invalid_url(url, str(error)) from None
     if parsed.scheme != "http" or is_proxied((parsed.host_str or "").strip("[]")):
         return None
-    return Route(method, url, parsed, headers)
+    return HttpRoute(method, url, parsed, headers)
 
 
 class HttpRequest(Struct, frozen=True):

@@ -7,22 +7,21 @@ A store that keeps `Facts` with a run's events can list runs without reading eve
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from msgspec import Struct
-
 from treadle.core import events as e
 from treadle.core.estimates import CHARS_PER_TOKEN, count_chars, guess_of_chars
 from treadle.core.inbox import RESERVED
 from treadle.core.state import Status, fold
-from treadle.core.types import Delivery, Message, StopReason, Usage
+from treadle.core.tally import Charge, charge_of
+from treadle.core.turns import TurnFold
+from treadle.core.types import Delivery, Message, Usage
 from treadle.journal.protocol import CALLER, RunInfo
 
-_RESUME = "resume"
-"""The name of a wait until somebody resumes the run."""
+_NOTHING = Usage()
 _SHOWN_CHARS = 200
 """How many characters of an input or an error are kept."""
 
 
-class Facts(Struct, kw_only=True, gc=False):
+class Facts(TurnFold, kw_only=True, gc=False):
     """The facts about one run, changed in place. `RunInfo` describes the fields that have the same names."""
 
     status: str = Status.RUNNING.value
@@ -34,17 +33,10 @@ class Facts(Struct, kw_only=True, gc=False):
     task_set: str | None = None
     task_id: str | None = None
     parent_run_id: str | None = None
-    labels: dict[str, str] = {}
+    labels: dict[str, str] = {}  # noqa: RUF012
     input: str | None = None
     is_session: bool = False
-    is_turn_open: bool = False
-    waiting: dict[str, None] = {}
-    """The questions without an answer (`question:ID`), the calls without an approval (`call:ID`), and
-    `resume` for a run that somebody cancelled: it waits until somebody resumes it."""
-    turns: int = 0
     reward: float | None = None
-    has_failed: bool = False
-    """True if the last turn ended with an error; resuming the run opens the turn again."""
 
     events: int = 0
     updated_at: float = 0.0
@@ -85,9 +77,9 @@ class Facts(Struct, kw_only=True, gc=False):
                 if body.parent_call_id is None and self.context_chars is not None:
                     self.context_chars += len(body.result.content)
                 if self.waiting:
-                    is_changed |= _end_wait(self, f"call:{body.result.call_id}")
+                    is_changed |= self.end_wait(f"call:{body.result.call_id}")
                 if body.child is not None:
-                    _charge(self, body.child.usage, body.child.cost_usd)
+                    _charge(self, Charge(body.child.usage, body.child.cost_usd))
             elif type(body) is e.InferenceCompleted:
                 completion = body.completion
                 usage = completion.usage or _guess_usage(self, completion.message)
@@ -102,7 +94,7 @@ class Facts(Struct, kw_only=True, gc=False):
                 elif self.cost_usd is not None:
                     self.cost_usd += completion.cost_usd
                 if body.verdict is not None:
-                    _charge(self, body.verdict.usage, body.verdict.cost_usd)
+                    _charge(self, Charge(body.verdict.usage, body.verdict.cost_usd))
             elif (update := _UPDATES.get(type(body))) is not None:
                 is_changed |= update(self, body)
         return is_changed
@@ -169,15 +161,15 @@ def _on_run_started(facts: Facts, body: e.RunStarted) -> bool:
 
 def _on_turn_started(facts: Facts, body: e.TurnStarted) -> bool:
     facts.status, facts.stop_reason = Status.RUNNING.value, None
-    facts.turns, facts.is_turn_open, facts.reward = body.turn, True, None
+    facts.take(body)
+    facts.reward = None
     if facts.input is None:
         facts.input = body.message.content[:_SHOWN_CHARS]
     if body.recalled is not None:
         _say(facts, f"{body.recalled.text}\n\n")
     if body.hint is not None:
         _say(facts, f"\n\n{body.hint}")
-    if (judged := body.judgement) is not None and judged.model is not None:
-        _charge(facts, judged.usage or Usage(), judged.cost_usd)
+    _charge(facts, charge_of(body))
     return _say(facts, body.message.content) or True
 
 
@@ -195,8 +187,11 @@ def _say(facts: Facts, text: str) -> bool:
     return False
 
 
-def _charge(facts: Facts, usage: Usage, cost_usd: float | None) -> None:
+def _charge(facts: Facts, charge: Charge | None) -> None:
     """Count tokens and cost that are not those of an answer in the transcript."""
+    if charge is None:
+        return
+    usage, cost_usd = charge.usage or _NOTHING, charge.cost_usd
     facts.input_tokens += usage.input_tokens
     facts.cached_input_tokens += usage.cached_input_tokens
     facts.output_tokens += usage.output_tokens
@@ -205,13 +200,12 @@ def _charge(facts: Facts, usage: Usage, cost_usd: float | None) -> None:
 
 def _on_inference_failed(facts: Facts, body: e.InferenceFailed) -> bool:
     if body.usage is not None:
-        _charge(facts, body.usage, body.cost_usd)
+        _charge(facts, charge_of(body))
     return False
 
 
 def _on_context_compacted(facts: Facts, body: e.ContextCompacted) -> bool:
-    if body.usage is not None or body.model is not None:
-        _charge(facts, body.usage or Usage(), body.cost_usd)
+    _charge(facts, charge_of(body))
     facts.context_chars = None
     return False
 
@@ -228,21 +222,8 @@ def _on_message_injected(facts: Facts, body: e.MessageInjected) -> bool:
     return _say(facts, body.message.content)
 
 
-def _begin_wait(facts: Facts, name: str) -> bool:
-    facts.waiting[name] = None
-    return True
-
-
-def _end_wait(facts: Facts, name: str) -> bool:
-    if name not in facts.waiting:
-        return False
-    del facts.waiting[name]
-    return True
-
-
 def _on_turn_completed(facts: Facts, body: e.TurnCompleted) -> bool:
-    facts.is_turn_open, facts.steering_chars = False, 0
-    facts.waiting.clear()
+    facts.steering_chars = 0
     return _end(facts, body)
 
 
@@ -252,7 +233,7 @@ def _on_run_finished(facts: Facts, body: e.RunFinished) -> bool:
 
 
 def _end(facts: Facts, body: e.TurnCompleted | e.RunFinished) -> bool:
-    facts.has_failed = body.stop_reason is StopReason.ERROR
+    facts.take(body)
     facts.error = None if body.error is None else body.error[:_SHOWN_CHARS]
     facts.fault = None if body.fault is None else body.fault.value
     return True
@@ -260,16 +241,14 @@ def _end(facts: Facts, body: e.TurnCompleted | e.RunFinished) -> bool:
 
 def _on_run_paused(facts: Facts, body: e.RunPaused) -> bool:
     facts.status, facts.stop_reason = Status.PAUSED.value, body.reason
-    if body.inbox is not None:
-        facts.waiting[_RESUME] = None
+    facts.take(body)
     return True
 
 
 def _on_run_resumed(facts: Facts, body: e.RunResumed) -> bool:
     if body.agent is not None:
         facts.model = body.agent.model.name or None
-    facts.is_turn_open = facts.is_turn_open or facts.has_failed
-    facts.waiting.pop(_RESUME, None)
+    facts.take(body)
     facts.status, facts.stop_reason = Status.RUNNING.value, None
     return True
 
@@ -296,10 +275,10 @@ _UPDATES: dict[type, Callable[[Facts, Any], bool]] = {
     e.InferenceFailed: _on_inference_failed,
     e.ContextCompacted: _on_context_compacted,
     e.MessageInjected: _on_message_injected,
-    e.QuestionAsked: lambda facts, body: _begin_wait(facts, f"question:{body.question_id}"),
-    e.QuestionAnswered: lambda facts, body: _end_wait(facts, f"question:{body.question_id}"),
-    e.ApprovalRequested: lambda facts, body: _begin_wait(facts, f"call:{body.call_id}"),
-    e.ApprovalDecided: lambda facts, body: _end_wait(facts, f"call:{body.call_id}"),
+    e.QuestionAsked: Facts.take,
+    e.QuestionAnswered: Facts.take,
+    e.ApprovalRequested: Facts.take,
+    e.ApprovalDecided: Facts.take,
     e.TurnCompleted: _on_turn_completed,
     e.RunPaused: _on_run_paused,
     e.RunResumed: _on_run_resumed,

@@ -15,21 +15,20 @@ if TYPE_CHECKING:
     from treadle.models.config.bare import ModelConfig
     from treadle.models.config.recipe import Config, load_config, model
     from treadle.models.dialects.anthropic.request import AnthropicModel
-    from treadle.models.dialects.completions.request import CompletionsModel
+    from treadle.models.dialects.completions import CompletionsModel
     from treadle.models.dialects.gemini.request import GeminiModel
-    from treadle.models.dialects.ollama.request import OllamaModel
+    from treadle.models.dialects.ollama import OllamaModel
     from treadle.models.dialects.openai_chat.request import OpenAIChatModel
     from treadle.models.dialects.openai_responses.request import OpenAIResponsesModel
     from treadle.models.protocol import Model, ModelLike, RateLimits, Watch
     from treadle.models.scripted import ScriptedModel, call
-    from treadle.models.tokens.model import TokenModel
-    from treadle.models.wire.price import Price
+    from treadle.models.tokens.token_model import TokenModel
+    from treadle.models.wire.provider import Price
     from treadle.models.wrappers.cache import CacheModel
     from treadle.models.wrappers.cost import CostModel
     from treadle.models.wrappers.fallback import FallbackModel
     from treadle.models.wrappers.format_model import FormatModel
-    from treadle.models.wrappers.limit import LimitModel
-    from treadle.models.wrappers.limiter import Limiter
+    from treadle.models.wrappers.limiter import Limiter, LimitModel
     from treadle.models.wrappers.retry import RetryModel
     from treadle.models.wrappers.tiered import Tier, TieredModel
     from treadle.models.wrappers.wrapper import Wrapper
@@ -76,7 +75,7 @@ _WHERE = {
     "Answer": "treadle.http.transport",
     "AnthropicModel": "treadle.models.dialects.anthropic.request",
     "CacheModel": "treadle.models.wrappers.cache",
-    "CompletionsModel": "treadle.models.dialects.completions.request",
+    "CompletionsModel": "treadle.models.dialects.completions",
     "Config": "treadle.models.config.recipe",
     "CostModel": "treadle.models.wrappers.cost",
     "FallbackModel": "treadle.models.wrappers.fallback",
@@ -86,22 +85,22 @@ _WHERE = {
     "HttpResponse": "treadle.http.transport",
     "HttpTransport": "treadle.http.transport",
     "InProcessTransport": "treadle.http.transport",
-    "LimitModel": "treadle.models.wrappers.limit",
+    "LimitModel": "treadle.models.wrappers.limiter",
     "Limiter": "treadle.models.wrappers.limiter",
     "Model": "treadle.models.protocol",
     "ModelConfig": "treadle.models.config.bare",
     "ModelLike": "treadle.models.protocol",
-    "OllamaModel": "treadle.models.dialects.ollama.request",
+    "OllamaModel": "treadle.models.dialects.ollama",
     "OpenAIChatModel": "treadle.models.dialects.openai_chat.request",
     "OpenAIResponsesModel": "treadle.models.dialects.openai_responses.request",
-    "Price": "treadle.models.wire.price",
+    "Price": "treadle.models.wire.provider",
     "RateLimits": "treadle.models.protocol",
     "RetryModel": "treadle.models.wrappers.retry",
     "ScriptedModel": "treadle.models.scripted",
     "StreamedAnswer": "treadle.http.transport",
     "Tier": "treadle.models.wrappers.tiered",
     "TieredModel": "treadle.models.wrappers.tiered",
-    "TokenModel": "treadle.models.tokens.model",
+    "TokenModel": "treadle.models.tokens.token_model",
     "Transport": "treadle.http.transport",
     "Watch": "treadle.models.protocol",
     "Wrapper": "treadle.models.wrappers.wrapper",

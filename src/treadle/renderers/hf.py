@@ -15,11 +15,11 @@ from msgspec.structs import replace
 from treadle.core.errors import ConfigError, FormatError
 from treadle.core.types import Json, Message, Role, ToolCall, ToolSpec
 from treadle.formats import AUTO, detect
-from treadle.formats.scanner.types import to_openai
-from treadle.formats.transcript import TranscriptWriter
-from treadle.renderers.answers import AnswerReader, check_parts, keep_text, to_wire
-from treadle.renderers.file_tokenizer import FileTokenizer
-from treadle.renderers.template import ChatTemplate
+from treadle.formats.scanner.parsed import to_openai
+from treadle.formats.text_transcript import TranscriptWriter
+from treadle.renderers.answer_reading import AnswerReader, check_parts, keep_text, to_wire
+from treadle.renderers.chat_template import ChatTemplate
+from treadle.renderers.tokenizer import FileTokenizer
 
 _KNOWN = "KnownAnswer41"
 """The content of the known answer."""

@@ -25,7 +25,7 @@ RENDERERS: Registry[Maker] = Registry(
     {
         "chatml": "treadle.renderers.chatml:make_chatml",
         "hf": "treadle.renderers.hf:make_hf",
-        "family": "treadle.renderers.family:make_family",
+        "family": "treadle.renderers.family_renderer:make_family",
     },
 )
 _MAX_KEPT = 32

@@ -16,7 +16,7 @@ from treadle.core.errors import (
     RunExistsError,
 )
 from treadle.core.state import State
-from treadle.core.types import Fault, StopReason
+from treadle.core.types import Fault
 from treadle.runs.run import Run
 
 Outcome: TypeAlias = Run | State | Exception
@@ -55,10 +55,9 @@ def find_infrastructure_fault(outcome: Outcome) -> str | None:
     if isinstance(outcome, Exception):
         return _describe(outcome) if _may_pass(outcome) else None
     state = outcome.state if isinstance(outcome, Run) else outcome
-    has_failed = not state.turn.is_open and state.ending.stop_reason is StopReason.ERROR
     return (
         (state.ending.error or "unknown")
-        if has_failed and state.ending.fault is Fault.INFRASTRUCTURE
+        if state.has_failed_turn and state.ending.fault is Fault.INFRASTRUCTURE
         else None
     )
 

@@ -14,6 +14,7 @@ import msgspec
 from treadle.core import events as e
 from treadle.core.errors import ConfigError
 from treadle.core.state import State, advance
+from treadle.core.turns import StepFold
 from treadle.core.types import Message, Role, StopReason, Usage
 from treadle.telemetry.conventions import (
     OTHER,
@@ -87,7 +88,7 @@ class OpenTelemetry:
         """End the spans of a run that this process no longer drives."""
         run = self._runs.pop(run_id, None)
         if run is not None:
-            run.end_turn(run.at, "left")
+            run.end_turn(run.fold.at, "left")
 
     def remember(self, run_id: str, span: Any) -> None:
         """Remember the span of a turn, so that later spans can be linked to it."""
@@ -119,47 +120,29 @@ class _RunSpans:
         self.turn_span: Any = None
         self.calls: dict[str, Any] = {}
         """The spans of the running calls, by id."""
-        self.at = 0.0
-        """The time of the newest event."""
+        self.fold = StepFold()
         self._hook = hook
         self._run_id = run_id
-        self._started: e.RunStarted | None = None
-        self._copied_until = 0
         self._state = State() if hook.records_content else None
         """The state of the run, for the messages of requests; `None` if contents are left out."""
-        self._turn = 0
-        self._is_open = False
-        self._has_failed = False
-        self._model = ""
         self._chat: Any = None
         self._chat_at = 0.0
+        self._chat_model = ""
         self._step = 0
         self._call_at: dict[str, float] = {}
         self._usage = Usage()
 
     def note(self, body: e.DurableBody) -> None:
         """Take an event that gets no span."""
-        self.at = body.at
+        self.fold.take(body)
         if self._state is not None:
             advance(self._state, body)
-        if isinstance(body, e.RunStarted):
-            self._started = body
-            self._copied_until = 0 if body.parent is None else body.parent.seq
-            self._model = body.spec.model.name
-        elif isinstance(body, e.TurnStarted):
-            self._turn, self._is_open, self._has_failed = body.turn, True, False
-        elif isinstance(body, e.TurnCompleted):
-            self._is_open, self._has_failed = False, body.stop_reason is StopReason.ERROR
-        elif isinstance(body, e.RunResumed):
-            self._is_open, self._has_failed = self._is_open or self._has_failed, False
-            if body.agent is not None:
-                self._model = body.agent.model.name
 
     def take(self, seq: int, body: e.DurableBody) -> None:
         """Take the next event."""
         messages = self._messages_for(body)
         self.note(body)
-        if seq > self._copied_until:
+        if seq > self.fold.copied_until:
             make = _MAKE.get(type(body))
             if make is not None:
                 make(self, seq, body, messages)
@@ -173,12 +156,12 @@ class _RunSpans:
     # Turns
 
     def begin_turn(self, seq: int, body: e.DurableBody, messages: Sequence[Message]) -> None:
-        if not self._is_open:
+        if not self.fold.is_turn_open:
             return
         is_resumed = isinstance(body, e.RunResumed)
         if is_resumed and self.turn_span is not None:
             return
-        hook, started = self._hook, self._started
+        hook, started = self._hook, self.fold.started
         links, context = (hook.links_to(self._run_id) if is_resumed else []), None
         attributes = self._attributes(seq, "invoke_agent")
         attributes["treadle.turn.is_resumed"] = is_resumed
@@ -237,7 +220,7 @@ class _RunSpans:
 
     def begin_chat(self, seq: int, body: e.InferenceStarted, messages: Sequence[Message]) -> None:
         self._end_chat(body.at, {}, error="the outcome is not known", code="lost")
-        self._model, self._step = body.model or self._model, body.step
+        self._step = body.step
         self._open_chat(seq, body.at, messages, body)
 
     def _open_chat(
@@ -250,8 +233,8 @@ class _RunSpans:
         if body is not None and body.route is not None:
             attributes["treadle.route.tier"] = body.route.tier
             attributes["treadle.route.reasons"] = list(body.route.reasons)
-        self._chat_at = at
-        self._chat = self._start(f"chat {bare_name(self._model)}", at, attributes, is_client=True)
+        self._chat_at, self._chat_model = at, self.fold.model
+        self._chat = self._start(f"chat {bare_name(self.fold.model)}", at, attributes, is_client=True)
 
     def fail_chat(self, seq: int, body: e.InferenceFailed, messages: Sequence[Message]) -> None:
         attributes = usage_attributes(body.usage) if body.usage is not None else {}
@@ -275,7 +258,7 @@ class _RunSpans:
 
     def _add_cost(self, cost_usd: float | None) -> None:
         if cost_usd:
-            self._hook.cost.add(cost_usd, self._metric("chat"))
+            self._hook.cost.add(cost_usd, _metric(self.fold.model))
 
     def _end_chat(
         self,
@@ -290,7 +273,7 @@ class _RunSpans:
         span, self._chat = self._chat, None
         if span is None:
             return
-        measured = self._metric("chat")
+        measured = _metric(self._chat_model)
         if model is not None:
             measured["gen_ai.response.model"] = model
         if usage is not None:
@@ -374,7 +357,7 @@ class _RunSpans:
     ) -> Any:
         from opentelemetry.trace import SpanKind, set_span_in_context
 
-        if self.turn_span is None and self._is_open:
+        if self.turn_span is None and self.fold.is_turn_open:
             self.begin_turn(attributes["treadle.seq"], e.RunResumed(at=at), ())
         span = parent or self.turn_span
         return self._hook.tracer.start_span(
@@ -390,20 +373,13 @@ class _RunSpans:
             "gen_ai.operation.name": operation,
             "gen_ai.conversation.id": self._run_id,
             "treadle.run.id": self._run_id,
-            "treadle.turn": self._turn,
+            "treadle.turn": self.fold.turns,
             "treadle.seq": seq,
         }
         if operation != "execute_tool":
-            found["gen_ai.provider.name"] = provider_of(self._model)
-            found["gen_ai.request.model"] = bare_name(self._model)
+            found["gen_ai.provider.name"] = provider_of(self.fold.model)
+            found["gen_ai.request.model"] = bare_name(self.fold.model)
         return found
-
-    def _metric(self, operation: str) -> Attributes:
-        return {
-            "gen_ai.operation.name": operation,
-            "gen_ai.provider.name": provider_of(self._model),
-            "gen_ai.request.model": bare_name(self._model),
-        }
 
 
 _MAKE: dict[type, Callable[[_RunSpans, int, Any, Sequence[Message]], None]] = {
@@ -420,6 +396,14 @@ _MAKE: dict[type, Callable[[_RunSpans, int, Any, Sequence[Message]], None]] = {
     e.QuestionAsked: _RunSpans.ask,
     e.ApprovalRequested: _RunSpans.ask,
 }
+
+
+def _metric(model: str) -> Attributes:
+    return {
+        "gen_ai.operation.name": "chat",
+        "gen_ai.provider.name": provider_of(model),
+        "gen_ai.request.model": bare_name(model),
+    }
 
 
 def _ns(at: float) -> int:

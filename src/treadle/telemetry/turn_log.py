@@ -20,7 +20,7 @@ from treadle.core import events as e
 from treadle.core.errors import ConfigError
 from treadle.loop.hooks import Hook
 from treadle.models.config.recipe import load_config
-from treadle.telemetry.turn_records import TurnFold, TurnRecord
+from treadle.telemetry.turn_records import RecordFold, TurnRecord
 
 try:
     import fcntl
@@ -46,7 +46,7 @@ class TurnLog:
 
     def __init__(self, write: Callable[[TurnRecord], None]) -> None:
         self._write = write
-        self._folds: dict[str, TurnFold] = {}
+        self._folds: dict[str, RecordFold] = {}
         self._fell_back: deque[bool] = deque(maxlen=_WINDOW)
         self.has_warned = False
         """True from the warning about fallbacks until at most 20 % of the last ten turns needed one."""
@@ -59,14 +59,14 @@ class TurnLog:
         """Take the next events of a run."""
         fold = self._folds.get(run_id)
         if fold is None:
-            fold = self._folds[run_id] = TurnFold(run_id)
+            fold = self._folds[run_id] = RecordFold(run_id)
         for record in fold.add(first_seq, bodies):
             self._write(record)
             self._watch(record)
 
     def catch_up(self, run_id: str, events: Iterable[e.Event]) -> None:
         """Read the events so far of a run that goes on, and write its last record if that was not written."""
-        fold, last = TurnFold(run_id), None
+        fold, last = RecordFold(run_id), None
         for event in events:
             for record in fold.add(event.seq, (event.body,)):
                 last = record

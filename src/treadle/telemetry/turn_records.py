@@ -14,6 +14,7 @@ from msgspec import Struct
 from treadle.core import events as e
 from treadle.core.judgement import Judgement
 from treadle.core.tally import UNKNOWN, charge_of
+from treadle.core.turns import StepFold
 from treadle.core.types import Caller, Child, Json, Parent, RecalledItem, Route, StopReason, ToolSpec, Usage
 from treadle.routing.judging import find_refusal
 from treadle.telemetry.conventions import agent_name
@@ -172,52 +173,36 @@ def read_turn_records(events: Iterable[e.Event]) -> Iterator[TurnRecord]:
 
     `events` are those of a journal from their beginning; those of several runs may be mixed.
     """
-    folds: dict[str, TurnFold] = {}
+    folds: dict[str, RecordFold] = {}
     for event in events:
         fold = folds.get(event.run_id)
         if fold is None:
-            fold = folds[event.run_id] = TurnFold(event.run_id)
+            fold = folds[event.run_id] = RecordFold(event.run_id)
         yield from fold.add(event.seq, (event.body,))
         if isinstance(event.body, e.RunFinished) and event.body.stop_reason is not StopReason.ERROR:
             del folds[event.run_id]
 
 
-class TurnFold:
+class RecordFold:
     """The fold of one run's events into the records of its turns."""
 
     __slots__ = (
-        "_asked",
-        "_at",
-        "_copied_until",
-        "_has_failed",
-        "_model",
+        "_fold",
         "_part",
         "_part_number",
         "_reasoning",
         "_route",
         "_run_id",
-        "_started",
         "_tools",
-        "_turn",
     )
 
     def __init__(self, run_id: str) -> None:
         self._run_id = run_id
-        self._started: e.RunStarted | None = None
-        self._copied_until = 0
-        """The number of the last event that was copied from another run."""
-        self._turn = 0
+        self._fold = StepFold()
         self._part_number = 1
         self._part: TurnRecord | None = None
-        self._has_failed = False
-        """True if the last turn ended with an error, so that a resume opens it again."""
-        self._asked = False
-        """True if an inference was started whose outcome is not known."""
         self._reasoning: hashlib._Hash | None = None
         """The hash of the model's thinking so far; `None` if there is none."""
-        self._at = 0.0
-        """The time of the newest event."""
-        self._model: str | None = None
         self._route: Route | None = None
         self._tools: tuple[ToolSpec, ...] = ()
 
@@ -225,14 +210,14 @@ class TurnFold:
         """Add the run's next events, and return the records of the turns, or parts of turns, that they end."""
         found: list[TurnRecord] = []
         for seq, body in enumerate(bodies, first_seq):
+            self._fold.take(body)
             take = _TAKE.get(type(body))
             if take is None:
                 continue
             record = take(self, body)
-            self._at = body.at
-            if seq <= self._copied_until:
+            if seq <= self._fold.copied_until:
                 # What a fork copied was used by the run that it was copied from.
-                self._asked = False
+                self._fold.is_asking = False
                 if self._part is not None:
                     self._part = self._begin(body.at)
             elif record is not None:
@@ -240,26 +225,22 @@ class TurnFold:
         return found
 
     def _on_run_started(self, body: e.RunStarted) -> None:
-        self._started = body
-        if body.parent is not None:
-            self._copied_until = body.parent.seq
         self._tools = body.tools
 
     def _on_run_resumed(self, body: e.RunResumed) -> None:
         if body.agent is not None:
             self._tools = body.tools
-        if self._part is None and self._has_failed:
-            self._has_failed = False
+        if self._part is not None:
+            self._part.paused_seconds += self._fold.idle_seconds
+        elif self._fold.is_turn_open:
             self._part_number += 1
             self._part = self._begin(body.at)
-        elif self._part is not None:
-            self._part.paused_seconds += max(0.0, body.at - self._at)
         self._lose(body)
 
     def _begin(self, at: float) -> TurnRecord:
         """Return the record of a turn, or part of a turn, that begins."""
         self._reasoning = None
-        started = self._started
+        started = self._fold.started
         if started is None:
             return TurnRecord(run_id=self._run_id, started_at=at)
         return TurnRecord(
@@ -274,14 +255,13 @@ class TurnFold:
 
     def _lose(self, body: e.DurableBody) -> None:
         """Count the inference whose outcome was lost, if there is one."""
-        if self._asked:
-            self._asked = False
+        if self._fold.has_lost:
             part = self._open(body)
             part.failed_attempts += 1
             part.charge(*UNKNOWN)
 
     def _on_turn_started(self, body: e.TurnStarted) -> None:
-        self._turn, self._part_number, self._has_failed = body.turn, 1, False
+        self._part_number = 1
         part = self._open(body)
         part.started_at = body.at
         self._route = None
@@ -300,36 +280,27 @@ class TurnFold:
     def _on_run_paused(self, body: e.RunPaused) -> TurnRecord | None:
         if self._part is None or body.reason != _CANCELLED:
             return None
-        record = self._end(body.at, _CANCELLED)
-        # The turn goes on if the run is resumed, as another part.
-        self._has_failed = True
-        return record
+        # If the run is resumed, the turn goes on as another part.
+        return self._end(body.at, _CANCELLED)
 
     def _on_turn_completed(self, body: e.TurnCompleted) -> TurnRecord | None:
-        self._turn = body.turn
         if body.stop_reason is StopReason.REFUSED:
             self._open(body).refusals.append("content")
         if self._tools and len(body.output) > _SHORT:
             refusal = find_refusal(body.output[:_REFUSAL_CHARS], tools=self._tools)
             if refusal is not None and refusal.tool not in self._open(body).refusals:
                 self._open(body).refusals.append(refusal.tool)
-        self._has_failed = body.stop_reason is StopReason.ERROR
         fault = None if body.fault is None else body.fault.value
         return self._end(body.at, body.stop_reason.value, body.error, fault)
 
     def _on_inference_started(self, body: e.InferenceStarted) -> None:
-        if self._asked:
-            self._lose(body)
-        self._asked = True
-        if body.model is not None:
-            self._model = body.model
+        self._lose(body)
         if body.route is not None:
             self._route = body.route
 
     def _on_inference_completed(self, body: e.InferenceCompleted) -> None:
         part, completion = self._part or self._open(body), body.completion
         message = completion.message
-        self._asked = False
         part.steps += 1
         part.inference_seconds += body.duration_seconds
         if part.first_token_seconds is None:
@@ -338,7 +309,7 @@ class TurnFold:
             part.charge(completion.usage, completion.cost_usd)
         else:
             part.charge(*(charge_of(body) or UNKNOWN))
-        name = completion.model or body.answered_by or self._model
+        name = completion.model or body.answered_by or self._fold.asked_model
         if name is not None and name not in part.models:
             part.models.append(name)
         if message.reasoning:
@@ -360,7 +331,6 @@ class TurnFold:
         if charge is not None:
             part.charge(*charge)
         if body.retry_in_seconds is None:
-            self._asked = False
             part.error_type = body.error_type
         elif body.model is not None:
             part.fallbacks.append(Fallback(body.model, body.error_type))
@@ -414,11 +384,11 @@ class TurnFold:
         if part is None:
             return None
         suffix = f".{self._part_number}" if self._part_number > 1 else ""
-        part.key = f"{self._run_id}/{self._turn}{suffix}"
-        part.turn, part.part = self._turn, self._part_number
+        part.key = f"{self._run_id}/{self._fold.turns}{suffix}"
+        part.turn, part.part = self._fold.turns, self._part_number
         part.ended_at, part.duration_seconds = at, max(0.0, at - part.started_at)
         part.stop_reason, part.error, part.fault = stop_reason, error, fault
-        part.model, part.route = self._model, self._route
+        part.model, part.route = self._fold.asked_model, self._route
         part.is_compacted = bool(part.compactions)
         if part.input_tokens:
             part.cached_share = part.cached_input_tokens / part.input_tokens
@@ -429,21 +399,21 @@ class TurnFold:
         return part
 
 
-_TAKE: dict[type, Callable[[TurnFold, Any], TurnRecord | None]] = {
-    e.RunStarted: TurnFold._on_run_started,
-    e.RunResumed: TurnFold._on_run_resumed,
-    e.RunPaused: TurnFold._on_run_paused,
-    e.TurnStarted: TurnFold._on_turn_started,
-    e.TurnCompleted: TurnFold._on_turn_completed,
-    e.InferenceStarted: TurnFold._on_inference_started,
-    e.InferenceCompleted: TurnFold._on_inference_completed,
-    e.InferenceFailed: TurnFold._on_inference_failed,
-    e.ToolCompleted: TurnFold._on_tool_completed,
-    e.ContextCompacted: TurnFold._on_context_compacted,
-    e.MessageInjected: TurnFold._on_message_injected,
-    e.QuestionAsked: TurnFold._on_question_asked,
-    e.QuestionAnswered: TurnFold._on_question_answered,
-    e.ApprovalDecided: TurnFold._on_approval_decided,
+_TAKE: dict[type, Callable[[RecordFold, Any], TurnRecord | None]] = {
+    e.RunStarted: RecordFold._on_run_started,
+    e.RunResumed: RecordFold._on_run_resumed,
+    e.RunPaused: RecordFold._on_run_paused,
+    e.TurnStarted: RecordFold._on_turn_started,
+    e.TurnCompleted: RecordFold._on_turn_completed,
+    e.InferenceStarted: RecordFold._on_inference_started,
+    e.InferenceCompleted: RecordFold._on_inference_completed,
+    e.InferenceFailed: RecordFold._on_inference_failed,
+    e.ToolCompleted: RecordFold._on_tool_completed,
+    e.ContextCompacted: RecordFold._on_context_compacted,
+    e.MessageInjected: RecordFold._on_message_injected,
+    e.QuestionAsked: RecordFold._on_question_asked,
+    e.QuestionAnswered: RecordFold._on_question_answered,
+    e.ApprovalDecided: RecordFold._on_approval_decided,
 }
 
 

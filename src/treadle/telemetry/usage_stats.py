@@ -11,7 +11,8 @@ from collections.abc import Iterable
 from msgspec import Struct, field
 
 from treadle.core import events as e
-from treadle.core.tally import UNKNOWN, Tally, charge_of
+from treadle.core.tally import UNKNOWN, Charge, Tally, charge_of
+from treadle.core.turns import StepFold
 from treadle.core.types import Json, StopReason
 
 _GROWTH = math.log(1.02)
@@ -99,8 +100,6 @@ class UsageStats:
         self.days: dict[str, Use] = {}
         """The inferences of each day, by date in local time."""
         self.tools: dict[str, ToolUse] = {}
-        self._model = ""
-        self._is_asking = False
 
     @property
     def failed_turns(self) -> int:
@@ -110,45 +109,37 @@ class UsageStats:
     def add_run(self, events: Iterable[e.Event]) -> None:
         """Add the events of one run."""
         self.runs += 1
-        self._model, self._is_asking = "", False
-        copied_until = 0
+        fold = StepFold()
         for event in events:
-            body = event.body
-            if isinstance(body, e.RunStarted):
-                copied_until = 0 if body.parent is None else body.parent.seq
-                self._model = body.spec.model.name
-            elif event.seq > copied_until:
-                self._add(body)
+            asked = fold.model
+            fold.take(event.body)
+            if event.seq > fold.copied_until:
+                if fold.has_lost:
+                    self._fail(event.body, asked, "Lost", UNKNOWN)
+                self._add(event.body, fold.model)
 
-    def _add(self, body: e.DurableBody) -> None:
-        if isinstance(body, e.InferenceStarted):
-            self._model, self._is_asking = body.model or self._model, True
-        elif isinstance(body, e.InferenceCompleted):
-            self._is_asking = False
-            for use in self._uses(body, body.answered_by or self._model):
+    def _add(self, body: e.DurableBody, model: str) -> None:
+        if isinstance(body, e.InferenceCompleted):
+            for use in self._uses(body, body.answered_by or model):
                 use.inferences += 1
                 use.tally.add(charge_of(body) or UNKNOWN)
                 use.durations.add(body.duration_seconds)
         elif isinstance(body, e.InferenceFailed):
-            self._fail(body, body.model or self._model, body.error_type)
+            self._fail(body, body.model or model, body.error_type, charge_of(body))
         elif isinstance(body, e.ToolCompleted):
             self._add_call(body)
         elif isinstance(body, e.ContextCompacted) and (charge := charge_of(body)) is not None:
-            for use in self._uses(body, body.model or self._model):
+            for use in self._uses(body, body.model or model):
                 use.tally.add(charge)
         elif isinstance(body, e.TurnStarted) and (charge := charge_of(body)) is not None:
             assert body.judgement is not None
-            for use in self._uses(body, body.judgement.model or self._model):
+            for use in self._uses(body, body.judgement.model or model):
                 use.tally.add(charge)
         elif isinstance(body, e.TurnCompleted):
             reason = body.stop_reason.value
             self.turns[reason] = self.turns.get(reason, 0) + 1
-        elif isinstance(body, e.RunResumed) and self._is_asking:
-            self._fail(body, self._model, "Lost")
 
-    def _fail(self, body: e.InferenceFailed | e.RunResumed, model: str, error: str) -> None:
-        charge = charge_of(body) if isinstance(body, e.InferenceFailed) else UNKNOWN
-        self._is_asking = isinstance(body, e.InferenceFailed) and body.retry_in_seconds is not None
+    def _fail(self, body: e.DurableBody, model: str, error: str, charge: Charge | None) -> None:
         for use in self._uses(body, model):
             use.errors[error] = use.errors.get(error, 0) + 1
             if charge is not None:

@@ -11,7 +11,7 @@ from treadle.datagen.config.generation_config import GenerationConfig
 from treadle.datagen.config.roles import make_models, used_roles
 from treadle.models.config.recipe import make_model
 from treadle.models.protocol import Model, Watch, estimate_cost_usd, part_of
-from treadle.models.wrappers.limit import LimitModel
+from treadle.models.wrappers.limiter import LimitModel
 from treadle.testbed.server import serve
 
 TOML = """

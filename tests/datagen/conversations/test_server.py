@@ -14,7 +14,7 @@ from treadle.datagen.scenarios.environment import open_environments
 from treadle.datagen.scenarios.kinds import WEIGHTS, plan_difficulty, plan_kind
 from treadle.datagen.scenarios.scenario import SampleSpec
 from treadle.journal.memory import MemoryJournal
-from treadle.models.wire.price import Price
+from treadle.models.wire.provider import Price
 from treadle.testbed.server import ServerSettings, serve
 from treadle.trajectory.verification import verify_run
 

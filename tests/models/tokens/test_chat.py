@@ -23,7 +23,7 @@ from treadle.core.events import TextDelta
 from treadle.core.packed import unpack_logprobs
 from treadle.core.types import FinishReason, Settings, TokenRecord
 from treadle.models import OpenAIChatModel, Watch, model
-from treadle.models.wire.tokens import make_record
+from treadle.models.wire.token_records import make_record
 
 RECORD = TokenRecord.of(prompt=PROMPT, output=IDS, logprobs=LOGPROBS)
 PLACES = {

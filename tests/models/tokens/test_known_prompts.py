@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from treadle.core.packed import pack_ids
-from treadle.models.tokens.prompt import PromptIds
-from treadle.models.wire import tokens
-from treadle.models.wire.tokens import KnownTexts, PromptCutter, encode_ids
+from treadle.models.tokens.token_prompt import PromptIds
+from treadle.models.wire import token_records as tokens
+from treadle.models.wire.token_records import KnownTexts, PromptCutter, encode_ids
 
 IDS = st.lists(st.sampled_from([1, 12, 123, 1234, 2, 23]), max_size=4)
 

@@ -32,8 +32,8 @@ from treadle.core.types import (
 )
 from treadle.journal.memory import MemoryJournal
 from treadle.models.protocol import Watch
-from treadle.models.tokens.model import TokenModel
 from treadle.models.tokens.protocol import Generated
+from treadle.models.tokens.token_model import TokenModel
 
 NAMES = ("chatml", "chatml?thinking=open", "chatml:PATH", "hf:qwen", "hf:prefilled", "family:qwen3")
 
@@ -233,7 +233,7 @@ async def test_a_limit_ends_an_aborted_answer():
 
 
 async def test_an_engine_that_only_aborts_fails(monkeypatch):
-    monkeypatch.setattr("treadle.models.tokens.model._IDLE_SECONDS", 0)
+    monkeypatch.setattr("treadle.models.tokens.token_model._IDLE_SECONDS", 0)
     renderer = make("chatml")
     engine = ScriptedEngine(renderer, [Generated(token_ids=b"", finish=None)] * 30)
     with pytest.raises(ServerError, match="aborted an answer 20 times in a row"):

@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 from treadle.core.types import Message, Role, ToolSpec
-from treadle.formats.scanner.types import to_openai
+from treadle.formats.scanner.parsed import to_openai
 from treadle.tasks.files import TASK_SET
 from treadle.testbed.engines import EngineApp
 

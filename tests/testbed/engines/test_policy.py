@@ -8,7 +8,7 @@ import transformers
 from tests.testbed.engines.asking import MESSAGES, TOOLS
 
 from treadle.core.types import Message, Role, ToolCall
-from treadle.formats.scanner.types import to_openai
+from treadle.formats.scanner.parsed import to_openai
 from treadle.testbed.engines import Template, Variant, export_tokenizer, logprobs_of, tokenizer
 from treadle.testbed.engines.bpe import train
 from treadle.testbed.engines.token_policy import make_policy

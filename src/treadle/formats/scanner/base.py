@@ -5,10 +5,17 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from treadle.core.types import Message
-from treadle.formats.scanner.calls import Wanted
-from treadle.formats.scanner.json_body import SPACE, after_space
-from treadle.formats.scanner.reader import Found, Reader, Scanner, Steps, StepsTo, TooManyErrors, wait_for_all
-from treadle.formats.scanner.types import ParsedCall, ToolLike, to_json, to_openai
+from treadle.formats.scanner.json_body import SPACE, Wanted, after_space
+from treadle.formats.scanner.markers import (
+    FoundMarker,
+    Reader,
+    Scanner,
+    Steps,
+    StepsTo,
+    TooManyErrors,
+    wait_for_all,
+)
+from treadle.formats.scanner.parsed import ParsedCall, ToolLike, to_json, to_openai
 
 MAX_DEPTH = 4
 """The depth of nested reasoning without an end up to which calls are found in it."""
@@ -94,7 +101,7 @@ class TaggedFormat(Format):
             return
         if reader.begins_in_reasoning:
             opener = next(iter(self._opens))
-            position = yield from self._read_reasoning(reader, Found(opener, -len(opener)))
+            position = yield from self._read_reasoning(reader, FoundMarker(opener, -len(opener)))
             yield from self._read_content(reader, position)
             return
         # The prompt may have opened the reasoning, so nothing is certain before the end of the text.
@@ -115,10 +122,10 @@ class TaggedFormat(Format):
         start = yield from skip_space(reader, 0)
         for opener in self._opens:
             if (yield from starts_with(reader, opener, start)):
-                return (yield from self._read_reasoning(reader, Found(opener, start)))
+                return (yield from self._read_reasoning(reader, FoundMarker(opener, start)))
         return 0
 
-    def _orphan_closer(self, reader: Reader) -> Found | None:
+    def _orphan_closer(self, reader: Reader) -> FoundMarker | None:
         """Return the first closing tag without an opening tag before it that is not quoted in code or in a call."""
         text = reader.text
         first = self._first_opener(reader, 0)
@@ -139,14 +146,14 @@ class TaggedFormat(Format):
                 position = text.find(closer, position + 1)
             begin = text.find(opener)
             if position != -1 and (begin == -1 or begin > position):
-                return Found(closer, position)
+                return FoundMarker(closer, position)
         return None
 
-    def take(self, reader: Reader, found: Found) -> int:
+    def take(self, reader: Reader, found: FoundMarker) -> int:
         """Read the call at `found` in a complete text, and return the position after it."""
         raise NotImplementedError
 
-    def take_noise(self, reader: Reader, found: Found) -> int:
+    def take_noise(self, reader: Reader, found: FoundMarker) -> int:
         """Read a string in `noise`, and return the position after it. By default the string is ignored."""
         return found.position + len(found.marker)
 
@@ -171,7 +178,7 @@ class TaggedFormat(Format):
                 if position < limit:
                     content.add(reader.text[position:limit])
                     position = limit
-                found = Found(marker, position)
+                found = FoundMarker(marker, position)
             if not marker:
                 return
             after = position + len(marker)
@@ -198,7 +205,7 @@ class TaggedFormat(Format):
             else:
                 position = yield from self._read_end(reader, found)
 
-    def _read_end(self, reader: Reader, found: Found) -> StepsTo:
+    def _read_end(self, reader: Reader, found: FoundMarker) -> StepsTo:
         """Skip the end token at `found` if only end tokens follow; otherwise add it to the content."""
         end = found.position + len(found.marker)
         at = end
@@ -215,7 +222,7 @@ class TaggedFormat(Format):
                 reader.content.add(reader.text[found.position : at])
                 return at
 
-    def _read_reasoning(self, reader: Reader, found: Found) -> StepsTo:
+    def _read_reasoning(self, reader: Reader, found: FoundMarker) -> StepsTo:
         """Read reasoning up to its closing tag, and return the position after it.
 
         Calls within reasoning are not made, except calls at the end of reasoning that is never closed.

@@ -12,12 +12,10 @@ from msgspec import Struct
 
 from treadle.core.types import Json
 from treadle.formats.scanner.base import resync
-from treadle.formats.scanner.calls import NoCall, Wanted
-from treadle.formats.scanner.json_body import after_space
-from treadle.formats.scanner.reader import Reader
-from treadle.formats.scanner.rendering import encode
-from treadle.formats.scanner.types import Schemas
-from treadle.formats.scanner.values import read_value, types_of
+from treadle.formats.scanner.json_body import NoCall, Wanted, after_space
+from treadle.formats.scanner.markers import Reader
+from treadle.formats.scanner.parsed import ToolSchemas
+from treadle.formats.scanner.values import encode, read_value, types_of
 
 
 class Elements(Struct, frozen=True):
@@ -184,7 +182,7 @@ def _unquote(word: str) -> str:
 
 
 def _convert(
-    elements: Elements, schemas: Schemas, parameter: re.Match[str], value: str, name: str, key: str
+    elements: Elements, schemas: ToolSchemas, parameter: re.Match[str], value: str, name: str, key: str
 ) -> Json:
     if not elements.is_typed:
         return read_value(value, types_of(schemas, name, key), name, key)

@@ -6,9 +6,8 @@ DeepSeek, Kimi, Mistral and Functionary write calls in this way.
 from collections.abc import Sequence
 
 from treadle.formats.scanner.base import resync
-from treadle.formats.scanner.calls import NoCall, Wanted, read_arguments
-from treadle.formats.scanner.json_body import BadJson, after_space
-from treadle.formats.scanner.reader import Reader
+from treadle.formats.scanner.json_body import BadJson, NoCall, Wanted, after_space, read_arguments
+from treadle.formats.scanner.markers import Reader
 
 
 def read_headed(

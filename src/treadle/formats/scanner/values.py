@@ -1,11 +1,14 @@
-"""Convert values that are written as plain text to the types in the tool's schema."""
+"""Arguments as text: values are read as the types in the tool's schema, and written."""
 
+import json
 from collections.abc import Iterator, Mapping
 
-from treadle.core.types import Json
-from treadle.formats.scanner.calls import NoCall
-from treadle.formats.scanner.json_body import decode
-from treadle.formats.scanner.types import Schemas
+import msgspec
+
+from treadle.core.errors import FormatError
+from treadle.core.types import Json, Message, ToolCall
+from treadle.formats.scanner.json_body import NoCall, decode
+from treadle.formats.scanner.parsed import ToolSchemas
 
 _MAX_REFS = 8
 
@@ -13,7 +16,7 @@ _MAX_REFS = 8
 TEXT = frozenset(("string",))
 
 
-def types_of(schemas: Schemas, name: str, key: str) -> frozenset[str]:
+def types_of(schemas: ToolSchemas, name: str, key: str) -> frozenset[str]:
     """Return the types that a parameter's values may have.
 
     The set is empty if the parameter's schema does not say. A parameter without a schema is a string.
@@ -91,3 +94,40 @@ def _is_of(value: Json, types: frozenset[str]) -> bool:
     if kind == "number" and "integer" in types and float(value).is_integer():
         return True
     return kind in types or (kind == "integer" and "number" in types)
+
+
+def arguments_of(call: ToolCall) -> dict[str, Json]:
+    """Return the arguments as a value. Raises: `FormatError` if they are not a JSON object."""
+    try:
+        value = decode(call.arguments) if call.arguments.strip() else {}
+    except ValueError as error:
+        raise FormatError(f"the arguments of {call.name!r} are not valid JSON: {error}") from None
+    if not isinstance(value, dict):
+        raise FormatError(f"the arguments of {call.name!r} are not a JSON object: {call.arguments[:80]!r}")
+    return value
+
+
+def write_arguments(call: ToolCall) -> str:
+    """Return the arguments as the JSON text that the model wrote. Raises: `FormatError` if they are not a
+    JSON object."""
+    arguments_of(call)
+    return call.arguments.strip() or "{}"
+
+
+def write_value(value: Json) -> str:
+    """Return a string unchanged, and any other value as JSON."""
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def think(message: Message, opener: str = "<think>", closer: str = "</think>") -> str:
+    """Return the reasoning within its tags, or an empty string if there is none."""
+    return f"{opener}\n{message.reasoning}\n{closer}\n\n" if message.reasoning else ""
+
+
+def join_parts(message: Message, calls: str, between: str = "\n") -> str:
+    """Return the reasoning, the content and the calls as one text."""
+    said = f"{message.content}{between}" if message.content and calls else message.content
+    return f"{think(message)}{said}{calls}"
+
+
+encode = msgspec.json.Encoder().encode

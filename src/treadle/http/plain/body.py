@@ -1,6 +1,8 @@
-"""The parts of an answer that a caller gets: its headers, and the body of a streamed answer."""
+"""What a caller gets of an answer: its headers, and the body of a streamed answer, decompressed as it arrives."""
 
 import asyncio
+import zlib
+from collections.abc import Iterator
 from typing import Protocol
 
 from msgspec import Struct
@@ -26,7 +28,7 @@ class Headers(Struct, gc=False):
         return self.by_name.get(name.lower())
 
 
-class Source(Protocol):
+class BodySource(Protocol):
     """The connection that a body arrives on."""
 
     def resume(self) -> None:
@@ -38,13 +40,13 @@ class Source(Protocol):
         ...
 
 
-class Body:
+class AnswerBody:
     """The body of a streamed answer: an iterator over its pieces as they arrive."""
 
     __slots__ = ("_connection", "_failure", "_is_ended", "_loop", "_unread", "_unread_bytes", "_waiter")
 
-    def __init__(self, connection: Source, loop: asyncio.AbstractEventLoop) -> None:
-        self._connection: Source | None = connection
+    def __init__(self, connection: BodySource, loop: asyncio.AbstractEventLoop) -> None:
+        self._connection: BodySource | None = connection
         self._loop = loop
         self._unread: list[bytes] = []
         self._unread_bytes = 0
@@ -52,7 +54,7 @@ class Body:
         self._failure: Exception | None = None
         self._is_ended = False
 
-    def __aiter__(self) -> "Body":
+    def __aiter__(self) -> "AnswerBody":
         return self
 
     async def __anext__(self) -> bytes:
@@ -96,3 +98,45 @@ class Body:
         """Give up the rest of the body, if any, and close its connection."""
         if self._connection is not None:
             self._connection.leave()
+
+
+ENCODINGS = frozenset((b"gzip", b"x-gzip", b"deflate"))
+UNREADABLE = frozenset((b"br", b"zstd", b"compress"))
+"""Encodings that are not asked for, and cannot be decompressed here."""
+_PIECE_BYTES = 1024 * 1024
+
+
+class Inflater:
+    """A decompressor for one body."""
+
+    __slots__ = ("_engine", "_has_data", "_is_gzip")
+
+    def __init__(self, encoding: bytes) -> None:
+        self._is_gzip = encoding != b"deflate"
+        self._engine = zlib.decompressobj(zlib.MAX_WBITS | 32)
+        """A decompressor that recognises the headers of gzip and zlib."""
+        self._has_data = False
+
+    def feed(self, data: bytes) -> Iterator[bytes]:
+        """Decompress `data`, and yield the result in pieces of limited size. Raises: `zlib.error`."""
+        if not self._has_data:
+            # In HTTP, deflate means data with a zlib header, but some servers leave the header out.
+            if not self._is_gzip and data[0] & 0x0F != 8:
+                self._engine = zlib.decompressobj(-zlib.MAX_WBITS)
+            self._has_data = True
+        while True:
+            if self._engine.eof:
+                # Gzip data may have several members; anything else after its end is ignored.
+                if not self._is_gzip or not data.startswith(b"\x1f"):
+                    return
+                self._engine = zlib.decompressobj(zlib.MAX_WBITS | 16)
+            piece = self._engine.decompress(data, _PIECE_BYTES)
+            yield piece
+            data = self._engine.unconsumed_tail or self._engine.unused_data
+            if not data and len(piece) < _PIECE_BYTES:
+                return
+
+    def close(self) -> None:
+        """Check that the data was complete. Raises: `zlib.error`."""
+        if self._has_data and not self._engine.eof:
+            raise zlib.error("the compressed data ended early")

@@ -20,8 +20,7 @@ from treadle.http.transport import Transport, address_of
 from treadle.models.config.presets import DIALECTS, find_preset, provider_names, split_name
 from treadle.models.config.stored_keys import find_key
 from treadle.models.protocol import Model
-from treadle.models.wire.preset import Preset, Quirks
-from treadle.models.wire.price import Price
+from treadle.models.wire.provider import Preset, Price, Quirks
 
 
 class ModelConfig(Struct, frozen=True, kw_only=True):
@@ -241,7 +240,7 @@ def _make_token_model(
             f"give the format {format!r} as an option of the renderer, such as 'hf:FOLDER?format={format}'"
         )
     from treadle.models.tokens.engines.registry import make_engine
-    from treadle.models.tokens.model import TokenModel
+    from treadle.models.tokens.token_model import TokenModel
     from treadle.renderers.registry import load_renderer
 
     _check_options(provider, config.options, ("engine",))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from treadle.core.errors import ConfigError
 from treadle.core.registry import Registry
 from treadle.core.types import OutputMode
-from treadle.models.wire.preset import Preset, Quirks
+from treadle.models.wire.provider import Preset, Quirks
 
 if TYPE_CHECKING:
     from treadle.models.wire.http_model import HttpModel
@@ -23,8 +23,8 @@ DIALECTS: "Registry[type[HttpModel]]" = Registry(
         "openai_responses": "treadle.models.dialects.openai_responses.request:OpenAIResponsesModel",
         "anthropic": "treadle.models.dialects.anthropic.request:AnthropicModel",
         "gemini": "treadle.models.dialects.gemini.request:GeminiModel",
-        "ollama": "treadle.models.dialects.ollama.request:OllamaModel",
-        "completions": "treadle.models.dialects.completions.request:CompletionsModel",
+        "ollama": "treadle.models.dialects.ollama:OllamaModel",
+        "completions": "treadle.models.dialects.completions:CompletionsModel",
     },
 )
 """The classes of models, by dialect."""

@@ -11,8 +11,7 @@ from treadle.core.log import Log
 from treadle.core.packed import unpack_ids
 from treadle.core.types import Completion, Json, Message, Request, Role, TokenGrade, ToolSpec
 from treadle.models.protocol import Model, Watch
-from treadle.models.wire.endpoint import HttpEndpoint
-from treadle.models.wire.engine import PAUSE_PATHS, TOKEN_PATHS
+from treadle.models.wire.endpoint import PAUSE_PATHS, TOKEN_PATHS, HttpEndpoint
 from treadle.renderers.protocol import Renderer
 
 MakeModel = Callable[..., Model]

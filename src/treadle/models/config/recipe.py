@@ -34,7 +34,7 @@ from treadle.models.config.stored_keys import find_key
 from treadle.models.config.tables import ConfigFile, ModelTable, RouterTable, TierTable
 from treadle.models.config.toml_file import check_names, check_table, find_config, read_file
 from treadle.models.protocol import Model
-from treadle.models.wire.price import Price
+from treadle.models.wire.provider import Price
 from treadle.models.wrappers.tiered import Tier, TieredModel, ToolStrength
 from treadle.renderers.registry import locate
 
@@ -208,7 +208,7 @@ class Config:
         if table is not None and table.limit is not None:
             limiter = self._limiter(table.limit)
         if limiter is not None:
-            from treadle.models.wrappers.limit import LimitModel
+            from treadle.models.wrappers.limiter import LimitModel
 
             made = LimitModel(made, limiter=limiter)
         given = {key: settled[key] for key in ("max_attempts", "total_timeout_seconds") if key in settled}

@@ -32,7 +32,7 @@ class Meaning(Struct, frozen=True):
     the request."""
 
 
-class Rule(Struct, frozen=True):
+class FaultRule(Struct, frozen=True):
     """The texts and codes of servers that have one meaning."""
 
     meaning: Meaning
@@ -71,7 +71,7 @@ _MAX_TOKENS = r"(?<!`)\bmax_(?:completion_|new_|output_)?tokens\b"
 _LIMITED = re.compile(r"limit:? (\d+),?.{0,40}?requested:? (\d+)", re.IGNORECASE)
 
 RULES = (
-    Rule(
+    FaultRule(
         _REFUSED,
         _any_of(
             r"content[_ ](?:policy|filter|management)|contentfilter|moderation|responsible ?ai|safety system",
@@ -82,7 +82,7 @@ RULES = (
         ),
         frozenset((400, 403, 422, 451, 500)),
     ),
-    Rule(
+    FaultRule(
         _QUOTA,
         _any_of(
             r"insufficient[_ .]?(?:quota|balance|funds|credits?)|exceeded[ _](?:your )?current[ _]quota",
@@ -91,7 +91,7 @@ RULES = (
         ),
         _CLIENT,
     ),
-    Rule(
+    FaultRule(
         _BUSY,
         _any_of(
             r"tokens?[- ]per[- ](?:min|hour|day|second)|\b(?:TPM|TPD|RPM|RPD)\b|rate[ _-]?limit|throttl",
@@ -100,7 +100,7 @@ RULES = (
         ),
         frozenset((400, 413, 422, 429, 500, 503)),
     ),
-    Rule(
+    FaultRule(
         _OUTPUT,
         _any_of(
             rf"{_MAX_TOKENS}['`\"]?(?: value)?,? (?:must|should|cannot|can't|may not)",
@@ -110,7 +110,7 @@ RULES = (
         ),
         frozenset((400, 413, 422)),
     ),
-    Rule(
+    FaultRule(
         _OVERFLOW,
         _any_of(
             # Codes of OpenAI, llama.cpp, Zhipu, GitHub Copilot.
@@ -137,7 +137,7 @@ RULES = (
         ),
         _TOO_LONG,
     ),
-    Rule(
+    FaultRule(
         _KEY,
         _any_of(
             r"api[ _]key (?:not valid|is invalid|expired)|(?:invalid|incorrect|wrong|missing)[ _](?:api[ _]?)key",
@@ -145,7 +145,7 @@ RULES = (
         ),
         frozenset((400, 403)),
     ),
-    Rule(
+    FaultRule(
         _MODEL,
         _any_of(
             r"model[ _]?not[ _](?:exist|found)|(?:no such|unknown|invalid|unsupported) model\b|模型不存在",

@@ -30,13 +30,12 @@ from treadle.core.types import (
 )
 from treadle.http.transport import Transport
 from treadle.models.protocol import Watch
+from treadle.models.wire.body_reader import read_stream
 from treadle.models.wire.endpoint import HttpEndpoint, OnDelta, is_success, read_rest, tell_rate_limits
-from treadle.models.wire.parts import AcceptedParts, check_part
+from treadle.models.wire.messages import AcceptedParts, check_part
 from treadle.models.wire.plain import PlainReader
-from treadle.models.wire.preset import Preset
-from treadle.models.wire.price import Price, cost_of
+from treadle.models.wire.provider import Preset, Price, cost_of
 from treadle.models.wire.server import BadCallError, UnfinishedError
-from treadle.models.wire.stream import read_stream
 
 _MAX_PREFIXES = 1024
 _MAX_BAD_CALLS = 4

@@ -12,8 +12,8 @@ import msgspec
 
 from treadle.core.packed import count_packed
 from treadle.core.types import Completion, FinishReason, Json, Message, Prior, Role, Settings, ToolCall, Usage
-from treadle.models.wire.price import Price, cost_of
-from treadle.models.wire.tokens import PromptCutter, make_record, read_versions
+from treadle.models.wire.provider import Price, cost_of
+from treadle.models.wire.token_records import PromptCutter, make_record, read_versions
 
 # An attribute of an enum takes longer to look up than a global name.
 _ASSISTANT = Role.ASSISTANT

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from treadle.core.types import Completion, FinishReason, OutputMode, Request, ToolSpec
 from treadle.formats import AUTO, IncrementalParser, Parsed, detect, find_format, parse
-from treadle.formats.transcript import DeltaReader, TranscriptWriter, calls_of, with_text
+from treadle.formats.text_transcript import DeltaReader, TranscriptWriter, calls_of, with_text
 from treadle.models.protocol import Model, Watch, identity_of
 from treadle.models.wrappers.wrapper import Wrapper
 

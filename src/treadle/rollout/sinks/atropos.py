@@ -31,8 +31,8 @@ from treadle.core.errors import ConfigError, ExportError, TransportError
 from treadle.export.groups import Group
 from treadle.export.token_exporter import LossMask
 from treadle.export.token_formats.atropos_groups import FORMAT, MARK
-from treadle.http.failures import origin_of
 from treadle.http.pinned import PinnedConnection
+from treadle.http.transport_errors import origin_of
 from treadle.rollout.sinks.atropos_session import Counts, Env, Session, Settings
 from treadle.rollout.sinks.protocol import Check, Memory, Receipt, Sink
 from treadle.rollout.sinks.registry import check_keys

@@ -10,8 +10,8 @@ from msgspec import Struct
 
 from treadle.core.errors import ConfigError, ExportError, TransportError
 from treadle.export.token_formats.atropos_groups import MARK
-from treadle.http.failures import Timeouts, origin_of
 from treadle.http.pinned import PinnedConnection
+from treadle.http.transport_errors import Timeouts, origin_of
 
 
 class Settings(Struct, frozen=True, kw_only=True):

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from treadle.core.errors import ConfigError, RequestError
 from treadle.core.types import Json, Message, Role, ToolCall, ToolSpec
 from treadle.formats import parse, quote_result, render_tools
-from treadle.formats.transcript import TranscriptWriter
+from treadle.formats.text_transcript import TranscriptWriter
 from treadle.testbed.engines.bpe import END, START, Bpe
 from treadle.testbed.textual import read_text_request
 

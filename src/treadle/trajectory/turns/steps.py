@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from treadle.core import events as e
 from treadle.core.tally import UNKNOWN, Charge, Tally, charge_of
+from treadle.core.turns import StepFold
 from treadle.core.types import Fault, FinishReason, Json, ServerCall, StopReason, ToolResult
 from treadle.trajectory.turns import shapes as s
 
@@ -49,18 +50,28 @@ class TurnReader:
         self.paused: str | None = None
         """The reason of the pause; `None` if the run is not paused."""
         self._run_id = run_id
+        self._fold = StepFold()
         self._turn = 0
         self._turn_id = ""
         self._is_open = False
-        self._has_failed = False
-        """True if the last turn ended with an error, so that a resume opens it again."""
+        """True if the stream has a turn that began and did not end."""
         self._steps = 0
         self._step: _Step | None = None
         self._tally = Tally()
         self._response_ids: dict[str, None] = {}
         self._failure: e.InferenceFailed | None = None
-        self._is_asking = False
-        """True if an inference was started whose outcome is not known."""
+
+    def read(self, body: e.DurableBody | e.Delta) -> list[s.TurnEvent]:
+        """Return what follows from the next event or delta of the run."""
+        self.out = []
+        read = _READ.get(type(body))
+        if not isinstance(body, e.TextDelta | e.ReasoningDelta | e.ToolCallDelta | e.ToolProgress):
+            self._fold.take(body)
+            if self._fold.has_lost:
+                self._charge(UNKNOWN)
+        if read is not None:
+            read(self, body)
+        return self.out
 
     def abandon(self, code: str, message: str | None = None) -> None:
         """Fail the open turn, if there is one, because the stream ends."""
@@ -85,7 +96,6 @@ class TurnReader:
         is_retryable = body.fault is Fault.INFRASTRUCTURE or body.stop_reason is StopReason.CANCELLED
         message = body.error or _ENDED.get(code, code)
         self._end_step(message, code, is_retryable=is_retryable)
-        self._has_failed = body.stop_reason is StopReason.ERROR
         if body.error is not None or body.stop_reason in _FAILED:
             self._fail(message, code, is_retryable=is_retryable)
             return
@@ -105,7 +115,6 @@ class TurnReader:
 
     def on_run_finished(self, body: e.RunFinished) -> None:
         self.abandon(_INTERRUPTED, body.error)
-        self._has_failed = body.stop_reason is StopReason.ERROR
 
     def on_run_paused(self, body: e.RunPaused) -> None:
         self.paused = body.reason
@@ -114,14 +123,10 @@ class TurnReader:
 
     def on_run_resumed(self, body: e.RunResumed) -> None:
         self.paused = None
-        if self._has_failed and not self._is_open:
-            self._has_failed = False
-            self._open_turn(self._turn, is_resumed=True)
-        elif self._is_open:
+        if self._is_open:
             self.out.append(s.TurnResumed(self._turn_id, self._run_id))
-        if self._is_asking:
-            self._is_asking = False
-            self._charge(UNKNOWN)
+        elif self._fold.is_turn_open:
+            self._open_turn(self._turn, is_resumed=True)
         if self._step is not None and self._step.step_type == "inference":
             self._end_step(_ENDED[_INTERRUPTED], _INTERRUPTED, is_retryable=True)
 
@@ -220,7 +225,6 @@ class TurnReader:
     # Inferences
 
     def on_inference_started(self, body: e.InferenceStarted) -> None:
-        self._is_asking = True
         self._need("inference")
 
     def on_inference_failed(self, body: e.InferenceFailed) -> None:
@@ -231,14 +235,14 @@ class TurnReader:
             step.names, step.ids = {}, {}
             self._report(s.RetryDelta(body.error, body.error_type, body.attempt, body.retry_in_seconds))
             return
-        self._failure, self._is_asking = body, False
+        self._failure = body
         is_retryable = body.fault is Fault.INFRASTRUCTURE or body.stop_reason is StopReason.CANCELLED
         self._end_step(body.error, body.error_type, is_retryable=is_retryable)
 
     def on_inference_completed(self, body: e.InferenceCompleted) -> None:
         step, completion = self._need("inference"), body.completion
         message, response_id = completion.message, completion.response_id
-        self._failure, self._is_asking = None, False
+        self._failure = None
         self._charge(charge_of(body))
         if response_id is not None:
             self._response_ids[response_id] = None
@@ -427,7 +431,7 @@ _ENDED = {
 }
 """The messages of turns that end without an error's text, by code."""
 
-READ: dict[type, Callable[[TurnReader, Any], None]] = {
+_READ: dict[type, Callable[[TurnReader, Any], None]] = {
     e.TurnStarted: TurnReader.on_turn_started,
     e.TurnCompleted: TurnReader.on_turn_completed,
     e.RunFinished: TurnReader.on_run_finished,

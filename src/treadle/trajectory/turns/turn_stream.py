@@ -9,7 +9,7 @@ from treadle.core.errors import ConfigError
 from treadle.core.events.narrowing import Event, Item
 from treadle.core.types import StopReason
 from treadle.trajectory.turns import shapes as s
-from treadle.trajectory.turns.steps import READ, TurnReader
+from treadle.trajectory.turns.steps import TurnReader
 
 
 @overload
@@ -78,13 +78,10 @@ class _Reader:
         run = self._runs.get(item.run_id)
         if run is None:
             run = self._runs[item.run_id] = TurnReader(item.run_id)
-        run.out = []
-        read = READ.get(type(item.body))
-        if read is not None:
-            read(run, item.body)
+        found = run.read(item.body)
         if isinstance(item.body, e.RunFinished) and item.body.stop_reason is not StopReason.ERROR:
             del self._runs[item.run_id]
-        return run.out
+        return found
 
     def end(self, error: Exception | None = None) -> Iterator[s.TurnEvent]:
         """Return what ends the turns that are open."""

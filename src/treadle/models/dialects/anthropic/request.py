@@ -27,20 +27,26 @@ from treadle.core.types import (
 )
 from treadle.models.dialects.anthropic.answer import (
     KEY,
+    MessageCollector,
     MessageReader,
     keep_inputs,
     message_of,
     read_completion,
 )
-from treadle.models.dialects.anthropic.stream import MessageCollector
 from treadle.models.protocol import Watch
-from treadle.models.wire.arguments import fit_id, fit_name, object_of
 from treadle.models.wire.endpoint import join_url
+from treadle.models.wire.fitting import fit_id, fit_name, is_closed, object_of
 from treadle.models.wire.http_model import HttpModel
-from treadle.models.wire.parts import AcceptedParts, Contents, attached, check_part, is_link
-from treadle.models.wire.preset import Preset
-from treadle.models.wire.schema import is_closed
-from treadle.models.wire.turns import NO_TURNS, TurnWriter
+from treadle.models.wire.messages import (
+    NO_TURNS,
+    AcceptedParts,
+    Contents,
+    TurnWriter,
+    attached,
+    check_part,
+    is_link,
+)
+from treadle.models.wire.provider import Preset
 
 VERSION = "2023-06-01"
 _PAUSED = "pause_turn"

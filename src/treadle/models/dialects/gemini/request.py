@@ -24,14 +24,27 @@ from treadle.core.types import (
     ToolCall,
     ToolSpec,
 )
-from treadle.models.dialects.gemini.answer import KEY, GeminiReader, keep_arguments, read_completion
-from treadle.models.dialects.gemini.stream import GeminiCollector
-from treadle.models.wire.arguments import fit_name, object_of
+from treadle.models.dialects.gemini.answer import (
+    KEY,
+    GeminiCollector,
+    GeminiReader,
+    keep_arguments,
+    read_completion,
+)
 from treadle.models.wire.endpoint import join_url
+from treadle.models.wire.fitting import fit_name, object_of
 from treadle.models.wire.http_model import HttpModel
-from treadle.models.wire.parts import AcceptedParts, Contents, attached, check_part, is_link, text_of_part
-from treadle.models.wire.preset import Preset
-from treadle.models.wire.turns import NO_TURNS, TurnWriter
+from treadle.models.wire.messages import (
+    NO_TURNS,
+    AcceptedParts,
+    Contents,
+    TurnWriter,
+    attached,
+    check_part,
+    is_link,
+    text_of_part,
+)
+from treadle.models.wire.provider import Preset
 
 _NO_SIGNATURE = "skip_thought_signature_validator"
 """The value to send instead of a signature for calls that another model made. Source: Gemini API documentation of

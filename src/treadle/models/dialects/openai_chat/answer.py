@@ -20,12 +20,12 @@ from treadle.core.types import (
     ToolCall,
     Usage,
 )
-from treadle.models.wire.arguments import text_of_value
-from treadle.models.wire.openai import PlainAnswer, read_reason, read_usage
-from treadle.models.wire.parts import part_of_base64
+from treadle.models.wire.fitting import text_of_value
+from treadle.models.wire.messages import part_of_base64
+from treadle.models.wire.openai_style import PlainAnswer, read_reason, read_usage
 from treadle.models.wire.plain import TokenReader
-from treadle.models.wire.price import Price, cost_of
-from treadle.models.wire.tokens import make_record, read_versions
+from treadle.models.wire.provider import Price, cost_of
+from treadle.models.wire.token_records import make_record, read_versions
 
 _RESPONSE_FIELDS = frozenset(
     ("id", "object", "created", "model", "choices", "usage", "error", "prompt_token_ids", "metadata")

@@ -28,10 +28,9 @@ from treadle.core.types import (
 from treadle.models.dialects.openai_chat.answer import ChatReader, read_completion
 from treadle.models.dialects.openai_chat.stream import ChatCollector
 from treadle.models.protocol import Watch
-from treadle.models.wire.arguments import fit_arguments, fit_id, fit_name
+from treadle.models.wire.fitting import fit_arguments, fit_id, fit_name, is_strict
 from treadle.models.wire.http_model import HttpModel
-from treadle.models.wire.openai import OPENAI, encode_tool
-from treadle.models.wire.parts import (
+from treadle.models.wire.messages import (
     AUDIO_FORMATS,
     AcceptedParts,
     Contents,
@@ -45,8 +44,8 @@ from treadle.models.wire.parts import (
     text_of_part,
     with_attached,
 )
-from treadle.models.wire.preset import Quirks
-from treadle.models.wire.schema import is_strict
+from treadle.models.wire.openai_style import OPENAI, encode_tool
+from treadle.models.wire.provider import Quirks
 
 _FOREIGN_KEYS = frozenset(
     ("anthropic", "completions", "gemini", "ollama", "openai_responses", UNREADABLE_CALL)

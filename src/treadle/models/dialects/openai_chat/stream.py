@@ -7,15 +7,15 @@ from typing import Any
 from treadle.core.events import Delta, ReasoningDelta, TextDelta, ToolCallDelta
 from treadle.core.types import Json
 from treadle.models.dialects.openai_chat.answer import read_parts
-from treadle.models.wire.arguments import text_of_value
+from treadle.models.wire.body_reader import StreamCollector
+from treadle.models.wire.fitting import text_of_value
 from treadle.models.wire.server import Server, explain_error, find_error
-from treadle.models.wire.stream import Collector
 
 _GROWING_PARTS = frozenset(("text", "summary", "data", "thinking"))
 """Fields of reasoning parts whose pieces are joined; of the other fields the newest value counts."""
 
 
-class ChatCollector(Collector):
+class ChatCollector(StreamCollector):
     """A collector for one streamed chat completion."""
 
     def __init__(self, on_delta: Callable[[Delta], None], server: Server) -> None:

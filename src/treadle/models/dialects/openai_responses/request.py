@@ -28,13 +28,16 @@ from treadle.core.types import (
     ToolSpec,
 )
 from treadle.http.transport import Answer, StreamedAnswer
-from treadle.models.dialects.openai_responses.answer import KEY, ResponseReader, read_completion
-from treadle.models.dialects.openai_responses.stream import ResponseCollector
+from treadle.models.dialects.openai_responses.answer import (
+    KEY,
+    ResponseCollector,
+    ResponseReader,
+    read_completion,
+)
 from treadle.models.protocol import Watch
-from treadle.models.wire.arguments import fit_arguments, fit_id, fit_name
+from treadle.models.wire.fitting import fit_arguments, fit_id, fit_name, is_strict
 from treadle.models.wire.http_model import HttpModel
-from treadle.models.wire.openai import OPENAI
-from treadle.models.wire.parts import (
+from treadle.models.wire.messages import (
     AcceptedParts,
     Contents,
     check_part,
@@ -45,7 +48,7 @@ from treadle.models.wire.parts import (
     text_of_part,
     with_attached,
 )
-from treadle.models.wire.schema import is_strict
+from treadle.models.wire.openai_style import OPENAI
 
 STATES = ("none", "previous_response_id", "conversation")
 _MAX_GONE = 1024

@@ -8,11 +8,10 @@ from treadle.core.registry import Registry
 from treadle.core.types import Settings
 from treadle.models.protocol import Watch
 from treadle.models.tokens.protocol import Generated, TokenEngine
-from treadle.models.wire.endpoint import HttpEndpoint
-from treadle.models.wire.engine import TOKEN_PATHS, EngineInfo
+from treadle.models.wire.endpoint import TOKEN_PATHS, EngineInfo, HttpEndpoint
 
 if TYPE_CHECKING:
-    from treadle.models.tokens.engines.engine import HttpTokenEngine
+    from treadle.models.tokens.engines.http_engine import HttpTokenEngine
 
 ENGINES: "Registry[type[HttpTokenEngine]]" = Registry(
     "token engine",

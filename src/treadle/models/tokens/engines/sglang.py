@@ -6,7 +6,7 @@ from msgspec import Struct
 
 from treadle.core.events import Delta
 from treadle.core.types import Json, Settings
-from treadle.models.tokens.engines.engine import (
+from treadle.models.tokens.engines.http_engine import (
     HttpTokenEngine,
     TokenCollector,
     make_generated,
@@ -20,7 +20,7 @@ class _Finish(Struct, gc=False):
     type: str
 
 
-class Sampled(Struct, array_like=True, gc=False):
+class SampledToken(Struct, array_like=True, gc=False):
     """One sampled token: its log probability and its id, and its text, which is not read."""
 
     logprob: float | None
@@ -35,7 +35,7 @@ class _Meta(Struct, gc=False):
     cached_tokens: int | None = None
     weight_version: str | None = None
     weight_versions: list[dict[str, Json]] | None = None
-    output_token_logprobs: list[Sampled] | None = None
+    output_token_logprobs: list[SampledToken] | None = None
 
 
 class _Answer(Struct, gc=False):

@@ -10,14 +10,14 @@ from msgspec import Struct
 
 from treadle.core.events import Delta
 from treadle.core.types import Json, Settings
-from treadle.models.tokens.engines.engine import (
+from treadle.models.tokens.engines.http_engine import (
     HttpTokenEngine,
     TokenCollector,
     make_generated,
     write_sampling,
 )
 from treadle.models.tokens.protocol import Generated
-from treadle.models.wire.openai import PlainUsage
+from treadle.models.wire.openai_style import PlainUsage
 from treadle.models.wire.server import Server
 
 _HEAD = ("request_id", "id", "model", "usage")

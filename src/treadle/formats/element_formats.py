@@ -1,14 +1,15 @@
-"""The formats of MiniMax: M1 (JSON, one call on each line) and M2 (elements, with values as plain text)."""
+"""The formats whose calls are elements with values as plain text: MiniMax M2, and Qwen3-Coder with its relatives
+Qwen3.5, Nemotron 3 and Step 3.5. MiniMax M1 writes JSON, one call on each line."""
 
 import re
 
 from treadle.core.types import Message
+from treadle.formats.hermes import Hermes
 from treadle.formats.scanner.base import TaggedFormat, resync
-from treadle.formats.scanner.calls import read_call
-from treadle.formats.scanner.elements import make_elements, read_function
-from treadle.formats.scanner.json_body import BadJson, after_space, name_of
-from treadle.formats.scanner.reader import Found, Reader
-from treadle.formats.scanner.rendering import arguments_of, join_parts, write_value
+from treadle.formats.scanner.elements import CODER, make_elements, read_function
+from treadle.formats.scanner.json_body import BadJson, after_space, name_of, read_call
+from treadle.formats.scanner.markers import FoundMarker, Reader
+from treadle.formats.scanner.values import arguments_of, join_parts, write_value
 
 M1, M1_CLOSE = "<tool_calls>", "</tool_calls>"
 M2, M2_CLOSE = "<minimax:tool_call>", "</minimax:tool_call>"
@@ -33,7 +34,7 @@ class MiniMax(TaggedFormat):
     sections = (M2,)
     ends = ("<end_of_sentence>", "[e~[")
 
-    def take(self, reader: Reader, found: Found) -> int:
+    def take(self, reader: Reader, found: FoundMarker) -> int:
         """Read the call at `found` and return the position after it."""
         if found.marker == M1:
             return self._take_lines(reader, found.position)
@@ -86,3 +87,47 @@ class MiniMax(TaggedFormat):
             )
             calls.append(f'<invoke name="{call.name}">\n{parameters}</invoke>\n')
         return join_parts(message, f"{M2}\n{''.join(calls)}{M2_CLOSE}" if calls else "")
+
+
+OPEN, CLOSE = "<tool_call>", "</tool_call>"
+FUNCTION = "<function="
+
+
+class Qwen3Coder(TaggedFormat):
+    """The format `qwen3_coder`."""
+
+    name = "qwen3_coder"
+    openers = (OPEN, FUNCTION)
+    noise = (CLOSE,)
+    ends = ("<|im_end|>", "<|endoftext|>")
+    manual = (
+        "If you choose to call a function ONLY reply in the following format with NO suffix:\n\n<tool_call>\n"
+        "<function=example_function_name>\n<parameter=example_parameter_1>\nvalue_1\n</parameter>\n"
+        "</function>\n</tool_call>"
+    )
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._json = Hermes()
+
+    def take(self, reader: Reader, found: FoundMarker) -> int:
+        """Read the call at `found` and return the position after it."""
+        text, start = reader.text, found.position
+        position = start
+        while text.startswith(OPEN, position):
+            position = after_space(text, position + len(OPEN))
+        if text[position : position + 1] in ("{", "["):
+            # The model wrote JSON, as in the format `hermes`.
+            return self._json.take(reader, found)
+        return read_function(CODER, reader, start, position, (CLOSE,), (OPEN, FUNCTION))
+
+    def render(self, message: Message) -> str:
+        """Return `message` as text in this format."""
+        calls = []
+        for call in message.tool_calls:
+            parameters = "".join(
+                f"<parameter={key}>\n{write_value(value)}\n</parameter>\n"
+                for key, value in arguments_of(call).items()
+            )
+            calls.append(f"{OPEN}\n{FUNCTION}{call.name}>\n{parameters}</function>\n{CLOSE}")
+        return join_parts(message, "\n".join(calls))

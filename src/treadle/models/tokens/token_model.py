@@ -29,13 +29,13 @@ from treadle.core.types import (
     ToolSpec,
     Usage,
 )
-from treadle.formats.transcript import DeltaReader
+from treadle.formats.text_transcript import DeltaReader
 from treadle.models.protocol import Watch
-from treadle.models.tokens.prompt import PromptIds
 from treadle.models.tokens.protocol import Generated, TokenEngine
-from treadle.models.wire.parts import with_files
-from treadle.models.wire.price import Price, cost_of
-from treadle.models.wire.tokens import KnownTexts, encode_ids
+from treadle.models.tokens.token_prompt import PromptIds
+from treadle.models.wire.messages import with_files
+from treadle.models.wire.provider import Price, cost_of
+from treadle.models.wire.token_records import KnownTexts, encode_ids
 from treadle.renderers.protocol import Renderer
 
 _MAX_IDLE = 20

@@ -70,7 +70,7 @@ ToolLike: TypeAlias = ToolSpec | Mapping[str, Json]
 """A tool: a `ToolSpec`, or a mapping in OpenAI's form, with or without the outer `function`."""
 
 
-class Schemas(dict[str, Mapping[str, Json]]):
+class ToolSchemas(dict[str, Mapping[str, Json]]):
     """A mapping from a tool's name to the JSON Schema of its arguments."""
 
     def __init__(self) -> None:
@@ -80,10 +80,10 @@ class Schemas(dict[str, Mapping[str, Json]]):
 
 
 _MAX_KNOWN = 64
-_known: dict[int, tuple[Iterable[ToolLike], Schemas]] = {}
+_known: dict[int, tuple[Iterable[ToolLike], ToolSchemas]] = {}
 
 
-def schemas_of(tools: Iterable[ToolLike] | None) -> Schemas:
+def schemas_of(tools: Iterable[ToolLike] | None) -> ToolSchemas:
     """Return the schemas of `tools`, by tool name. The result is cached if `tools` is a tuple."""
     if not isinstance(tools, tuple):
         return _read_schemas(tools or ())
@@ -96,8 +96,8 @@ def schemas_of(tools: Iterable[ToolLike] | None) -> Schemas:
     return entry[1]
 
 
-def _read_schemas(tools: Iterable[ToolLike]) -> Schemas:
-    found = Schemas()
+def _read_schemas(tools: Iterable[ToolLike]) -> ToolSchemas:
+    found = ToolSchemas()
     for tool in tools:
         if isinstance(tool, ToolSpec):
             found[tool.name] = tool.parameters

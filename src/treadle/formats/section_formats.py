@@ -1,5 +1,5 @@
-"""The formats of DeepSeek: V3 and R1 (a name and fenced JSON), V3.1 (a name and JSON), V3.2 (elements with
-typed values)."""
+"""The formats with a section of calls: DeepSeek V3 and R1 (a name and fenced JSON), V3.1 (a name and JSON), V3.2
+(elements with typed values), and Kimi K2 (an id, which contains the name, and JSON)."""
 
 import re
 
@@ -8,8 +8,8 @@ from treadle.formats.scanner.base import TaggedFormat
 from treadle.formats.scanner.elements import make_elements, read_function
 from treadle.formats.scanner.headed import read_headed
 from treadle.formats.scanner.json_body import after_space
-from treadle.formats.scanner.reader import Found, Reader
-from treadle.formats.scanner.rendering import arguments_of, think, write_arguments, write_value
+from treadle.formats.scanner.markers import FoundMarker, Reader
+from treadle.formats.scanner.values import arguments_of, think, write_arguments, write_value
 
 BEGIN, END = "<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"
 CALL, CALL_END = "<｜tool▁call▁begin｜>", "<｜tool▁call▁end｜>"
@@ -33,7 +33,7 @@ class DeepSeekV3(TaggedFormat):
     gap = 0
     ends = (FINISH, _ASCII[FINISH])
 
-    def take(self, reader: Reader, found: Found) -> int:
+    def take(self, reader: Reader, found: FoundMarker) -> int:
         """Read the call at `found` and return the position after it."""
         text, start = reader.text, found.position
         position = after_space(text, start + len(found.marker))
@@ -98,7 +98,7 @@ class DeepSeekV32(TaggedFormat):
     gap = 2
     ends = (FINISH,)
 
-    def take(self, reader: Reader, found: Found) -> int:
+    def take(self, reader: Reader, found: FoundMarker) -> int:
         """Read the call at `found` and return the position after it."""
         start = found.position
         return read_function(DSML, reader, start, start, (), (*self.openers, f"</{_TAG}function_calls>"))
@@ -116,3 +116,62 @@ class DeepSeekV32(TaggedFormat):
         wrapped = f"<{_TAG}function_calls>\n{''.join(calls)}</{_TAG}function_calls>" if calls else ""
         between = "\n\n" if message.content and calls else ""
         return f"{think(message)}{message.content}{between}{wrapped}"
+
+
+_KIMI_BEGIN, _KIMI_END = "<|tool_calls_section_begin|>", "<|tool_calls_section_end|>"
+_KIMI_CALL, _KIMI_CALL_END, _KIMI_ARGUMENTS = (
+    "<|tool_call_begin|>",
+    "<|tool_call_end|>",
+    "<|tool_call_argument_begin|>",
+)
+_KIMI_SINGULAR = ("<|tool_call_section_begin|>", "<|tool_call_section_end|>")
+
+
+class KimiK2(TaggedFormat):
+    """The format `kimi_k2`."""
+
+    name = "kimi_k2"
+    openers = (_KIMI_CALL,)
+    noise = (_KIMI_BEGIN, _KIMI_END, _KIMI_CALL_END, *_KIMI_SINGULAR)
+    sections = (_KIMI_BEGIN, _KIMI_SINGULAR[0])
+    gap = 0
+    ends = ("<|im_end|>",)
+
+    def take(self, reader: Reader, found: FoundMarker) -> int:
+        """Read the call at `found` and return the position after it."""
+        text, start = reader.text, found.position
+        position = after_space(text, start + len(_KIMI_CALL))
+        while text.startswith(_KIMI_CALL, position):
+            position = after_space(text, position + len(_KIMI_CALL))
+        at = reader.find(_KIMI_ARGUMENTS, position)
+        head = text[position : min(at, position + 256) if at != -1 else position + 256]
+        if at == -1 or at - position > 256 or "<|" in head or "{" in head:
+            return read_headed(reader, start, position, "", (_KIMI_CALL_END,), (_KIMI_CALL, _KIMI_END))
+        call_id = head.strip()
+        name = _name_in(call_id)
+        after = at + len(_KIMI_ARGUMENTS)
+        return read_headed(
+            reader, start, after, name, (_KIMI_CALL_END,), (_KIMI_CALL, _KIMI_END), call_id=call_id or None
+        )
+
+    def render(self, message: Message) -> str:
+        """Return `message` as text in this format."""
+        calls = []
+        for index, call in enumerate(message.tool_calls):
+            is_ours = call.call_id.startswith("functions.") and _name_in(call.call_id) == call.name
+            call_id = call.call_id if is_ours else f"functions.{call.name}:{index}"
+            calls.append(f"{_KIMI_CALL}{call_id}{_KIMI_ARGUMENTS}{write_arguments(call)}{_KIMI_CALL_END}")
+        section = f"{_KIMI_BEGIN}{''.join(calls)}{_KIMI_END}" if calls else ""
+        return f"{think(message)}{message.content}{section}"
+
+    def render_result(self, content: str, name: str, call_id: str | None) -> str:
+        """Return the text that gives a tool's result to the model."""
+        return f"## Return of {call_id or f'functions.{name}:0'}\n{content}"
+
+
+def _name_in(call_id: str) -> str:
+    """Return the tool's name in an id such as `functions.name:0`, or an empty string if the id has no name."""
+    name, colon, number = call_id.removeprefix("functions.").rpartition(":")
+    if not colon or not number.isdecimal():
+        name = call_id.removeprefix("functions.")
+    return "" if call_id.isdigit() or name == "functions" or "\n" in name else name

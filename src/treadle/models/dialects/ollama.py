@@ -1,11 +1,13 @@
 """The dialect `ollama`: Ollama's own API, `/api/chat`.
 
-This module writes requests: each message is encoded once, and a body is joined from the pieces. Source: Ollama
-API documentation and client 0.6, 2026.
+Ollama also has an endpoint in OpenAI's style, but there a request cannot say how long the context is (`num_ctx`),
+how long the model stays in memory (`keep_alive`) and how much it thinks. Source: Ollama API documentation and
+client 0.6, 2026.
 """
 
 import re
-from typing import Any, ClassVar
+from collections.abc import Callable
+from typing import Any, ClassVar, Literal
 from urllib.parse import urlsplit, urlunsplit
 
 import msgspec
@@ -13,17 +15,26 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from treadle.core.errors import ProviderError
+from treadle.core.events import Delta, ReasoningDelta, TextDelta, ToolCallDelta
 from treadle.core.parts import base64_of
-from treadle.core.types import Completion, Json, Message, Request, Role, Settings, ToolCall
+from treadle.core.types import (
+    Completion,
+    FinishReason,
+    Json,
+    Message,
+    Request,
+    Role,
+    Settings,
+    ToolCall,
+    Usage,
+)
 from treadle.http.transport import Answer, StreamedAnswer
-from treadle.models.dialects.ollama.answer import KEY, OllamaReader, keep_arguments, read_completion
-from treadle.models.dialects.ollama.stream import OllamaCollector
 from treadle.models.protocol import Watch
-from treadle.models.wire.arguments import fit_name, object_of
+from treadle.models.wire.body_reader import StreamCollector
 from treadle.models.wire.endpoint import join_url
+from treadle.models.wire.fitting import fit_name, object_of, text_of, text_of_value
 from treadle.models.wire.http_model import HttpModel
-from treadle.models.wire.openai import encode_tool
-from treadle.models.wire.parts import (
+from treadle.models.wire.messages import (
     AcceptedParts,
     Contents,
     check_part,
@@ -32,7 +43,209 @@ from treadle.models.wire.parts import (
     text_of_part,
     with_attached,
 )
-from treadle.models.wire.preset import Preset
+from treadle.models.wire.openai_style import encode_tool, read_logprobs
+from treadle.models.wire.plain import PlainReader
+from treadle.models.wire.provider import Preset, Price, cost_of
+from treadle.models.wire.server import Server, UnfinishedError
+
+KEY = "ollama"
+"""The key under which a message keeps data that Treadle has no field for."""
+MESSAGE_FIELDS = frozenset(("role", "content", "thinking", "tool_calls"))
+_KNOWN = frozenset(
+    ("model", "message", "done", "done_reason", "prompt_eval_count", "eval_count", "created_at", "logprobs")
+)
+_CALL_FIELDS = frozenset(("id", "function"))
+_FUNCTION_FIELDS = frozenset(("name", "arguments", "index"))
+
+
+class _ExactFunction(Struct):
+    arguments: msgspec.Raw = msgspec.Raw()
+
+
+class _ExactCall(Struct):
+    function: _ExactFunction
+
+
+class _ExactMessage(Struct):
+    tool_calls: list[_ExactCall] | None = None
+
+
+class _Exact(Struct):
+    message: _ExactMessage
+
+
+_decode_exact = msgspec.json.Decoder(_Exact).decode
+
+
+def keep_arguments(raw: Json, body: bytes) -> Json:
+    """Return `raw`, decoded from `body`, with the arguments of its calls as their exact text."""
+    if b"tool_calls" not in body:
+        return raw
+    try:
+        calls = raw["message"].get("tool_calls") or ()
+        for call, exact in zip(calls, _decode_exact(body).message.tool_calls or (), strict=True):
+            call["function"]["arguments"] = text_of(exact.function.arguments)
+    except (TypeError, LookupError, AttributeError, ValueError):
+        pass  # It makes no sense, as reading it will tell.
+    return raw
+
+
+def read_completion(raw: Json, settings: Settings, price: Price | None) -> Completion:
+    """Return the completion for `raw`, a whole answer or one that was joined from a stream.
+
+    Raises: `TypeError`, `LookupError`, `AttributeError` or `ValueError` if it contains an error or cannot be read.
+    """
+    if not raw.get("done", True):
+        raise UnfinishedError("it is not done")
+    said = raw["message"]
+    rest = {key: value for key, value in said.items() if key not in MESSAGE_FIELDS and value}
+    calls = tuple([read_call(call) for call in said.get("tool_calls") or ()])
+    message = Message(
+        Role.ASSISTANT,
+        said.get("content") or "",
+        calls,
+        reasoning=said.get("thinking") or None,
+        opaque={KEY: rest} if rest else None,
+    )
+    told = raw.get("done_reason")
+    opaque = {key: value for key, value in raw.items() if key not in _KNOWN and value is not None}
+    if told in ("load", "unload") and not message.content and not calls:
+        raise UnfinishedError(f"it is empty, and its done_reason is {told!r}")
+    if told not in ("stop", "length", None):
+        opaque["finish_reason"] = told
+    reason = FinishReason.TOOL_CALLS if calls else FinishReason.STOP
+    if told == "length":
+        reason = FinishReason.LENGTH
+    usage = _read_usage(raw)
+    return Completion(
+        message,
+        reason,
+        usage,
+        cost_of(usage, price),
+        raw.get("model"),
+        None,
+        settings,
+        read_logprobs(raw.get("logprobs")),
+        opaque or None,
+    )
+
+
+def read_call(raw: dict[str, Json]) -> ToolCall:
+    """Return the tool call for an element of an answer's `tool_calls`."""
+    function = raw["function"]
+    arguments = text_of_value(function.get("arguments")) or "{}"
+    rest = {key: value for key, value in raw.items() if key not in _CALL_FIELDS and value is not None}
+    return ToolCall(raw.get("id") or "", function["name"], arguments, {KEY: rest} if rest else None)
+
+
+def _read_usage(raw: dict[str, Json]) -> Usage | None:
+    """Return the token counts; `None` if the server did not count the prompt because it was still in its memory."""
+    before, after = raw.get("prompt_eval_count"), raw.get("eval_count")
+    return Usage(before, after) if type(before) is int and type(after) is int else None
+
+
+# Plain answers
+
+
+class _Function(Struct, forbid_unknown_fields=True):
+    name: str
+    arguments: msgspec.Raw = msgspec.Raw()
+    index: int = 0
+
+
+class _Call(Struct, forbid_unknown_fields=True):
+    function: _Function
+    id: str = ""
+
+
+class _Message(Struct, forbid_unknown_fields=True):
+    role: Literal["assistant"]
+    content: str = ""
+    thinking: str | None = None
+    tool_calls: list[_Call] | None = None
+
+
+class _Answer(Struct, forbid_unknown_fields=True):
+    message: _Message
+    done: Literal[True]
+    model: str | None = None
+    created_at: str | None = None
+    done_reason: Literal["stop"] | None = None
+    prompt_eval_count: int | None = None
+    eval_count: int | None = None
+    total_duration: int | None = None
+    load_duration: int | None = None
+    prompt_eval_duration: int | None = None
+    eval_duration: int | None = None
+
+
+_DURATIONS = ("total_duration", "load_duration", "prompt_eval_duration", "eval_duration")
+
+
+class OllamaReader(PlainReader):
+    """The reader of plain answers."""
+
+    ANSWER = _Answer
+
+    def _read(self, answer: _Answer) -> Completion | None:
+        said = answer.message
+        calls: tuple[ToolCall, ...] = ()
+        if said.tool_calls:
+            calls = tuple(
+                [
+                    ToolCall(call.id, call.function.name, text_of(call.function.arguments) or "{}")
+                    for call in said.tool_calls
+                ]
+            )
+        before, after = answer.prompt_eval_count, answer.eval_count
+        usage = None if before is None or after is None else Usage(before, after)
+        completion = self._complete(said.content, calls, usage, answer.model, None, said.thinking or None)
+        took = {name: value for name in _DURATIONS if (value := getattr(answer, name)) is not None}
+        return msgspec.structs.replace(completion, opaque=took) if took else completion
+
+
+class OllamaCollector(StreamCollector):
+    """A collector for one streamed answer."""
+
+    def __init__(self, on_delta: Callable[[Delta], None], server: Server) -> None:
+        super().__init__(on_delta, server)
+        self._head: dict[str, Json] = {}
+        self._message: dict[str, Json] = {}
+        self._texts: list[str] = []
+        self._thoughts: list[str] = []
+        self._calls: list[Json] = []
+        self._logprobs: list[Json] = []
+
+    @property
+    def is_complete(self) -> bool:
+        return self.is_done
+
+    def add(self, event: Json) -> None:
+        message = event["message"]
+        if text := message.get("thinking"):
+            self._thoughts.append(text)
+            self._on_delta(ReasoningDelta(text))
+        if text := message.get("content"):
+            self._texts.append(text)
+            self._on_delta(TextDelta(text))
+        for raw in message.get("tool_calls") or ():
+            call = read_call(raw)
+            self._on_delta(ToolCallDelta(len(self._calls), call.call_id, call.name, call.arguments))
+            self._calls.append(raw)
+        self._logprobs += event.get("logprobs") or ()
+        self._message |= {key: value for key, value in message.items() if key not in MESSAGE_FIELDS}
+        self._head |= {key: value for key, value in event.items() if key not in ("message", "logprobs")}
+        self.is_done = bool(event.get("done"))
+
+    def raw(self) -> Json:
+        message = {
+            **self._message,
+            "content": "".join(self._texts),
+            "thinking": "".join(self._thoughts),
+            "tool_calls": self._calls,
+        }
+        return {**self._head, "message": message, "logprobs": self._logprobs}
+
 
 _PORT = 11434
 _NUM_CTX = re.compile(r"\bnum_ctx\s+(\d+)")
@@ -202,14 +415,14 @@ def _fields(model: str, settings: Settings, num_ctx: int | None) -> dict[str, Js
     return fields | extra
 
 
-class _Function(Struct):
+class _SentFunction(Struct):
     name: str
     arguments: msgspec.Raw
 
 
-class _Call(Struct):
+class _SentCall(Struct):
     id: str
-    function: _Function
+    function: _SentFunction
 
 
 class _Said(Struct, tag_field="role", tag="assistant", omit_defaults=True):
@@ -266,6 +479,6 @@ _STEP = with_attached(encode_message)
 
 
 def _encode_call(call: ToolCall) -> Json:
-    made = _Call(call.call_id, _Function(fit_name(call.name), object_of(call.arguments)))
+    made = _SentCall(call.call_id, _SentFunction(fit_name(call.name), object_of(call.arguments)))
     own = None if call.opaque is None else call.opaque.get(KEY)
     return {**own, "id": made.id, "function": made.function} if isinstance(own, dict) else made

@@ -15,9 +15,9 @@ from treadle.core.errors import ConfigError
 from treadle.core.registry import did_you_mean, require
 from treadle.core.types import FinishReason, Json, Message, Role, ToolCall, ToolSpec
 from treadle.formats import IncrementalParser, detect
-from treadle.formats.scanner.types import to_json, to_openai
-from treadle.renderers.answers import AnswerReader, check_parts, cut_at, to_wire
-from treadle.renderers.file_tokenizer import FileTokenizer
+from treadle.formats.scanner.parsed import to_json, to_openai
+from treadle.renderers.answer_reading import AnswerReader, check_parts, cut_at, to_wire
+from treadle.renderers.tokenizer import FileTokenizer
 
 _EXTRA = "train"
 _ASKED: dict[str, Json] = {"role": "user", "content": "Go on."}

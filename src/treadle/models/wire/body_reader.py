@@ -6,6 +6,8 @@ it is read, and not its content type, which is wrong for many servers and gatewa
 """
 
 import asyncio
+import json
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import NoReturn
@@ -13,11 +15,10 @@ from typing import NoReturn
 import msgspec
 
 from treadle.core.errors import ProviderError, ServerError, TransportError
-from treadle.core.events import Delta
+from treadle.core.events import Delta, ReasoningDelta, TextDelta, ToolCallDelta
 from treadle.core.types import Json
 from treadle.http.sse import BOM, LineReader, SseReader
 from treadle.http.transport import StreamedAnswer
-from treadle.models.wire.decoding import WholeDeltas, decode_damaged, mend
 from treadle.models.wire.server import Server, explain_error, find_error
 
 _DRAIN_SECONDS = 0.25
@@ -27,7 +28,7 @@ _FIELDS = (b"data:", b"event:", b"id:", b"retry:", b":")
 """The beginnings of lines of server-sent events."""
 
 
-class Collector(ABC):
+class StreamCollector(ABC):
     """A builder of a whole answer's raw object from a dialect's events."""
 
     def __init__(self, on_delta: Callable[[Delta], None], server: Server) -> None:
@@ -72,7 +73,7 @@ class BodyReader:
 
     def __init__(
         self,
-        collector_type: type[Collector],
+        collector_type: type[StreamCollector],
         on_delta: Callable[[Delta], None],
         server: Server,
         decode: Callable[[bytes], Json],
@@ -316,3 +317,80 @@ def _is_error(raw: dict[str, Json]) -> bool:
 
 def _is_end(event: bytes) -> bool:
     return len(event) < 64 and event.strip() == b"[DONE]"
+
+
+_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
+
+_decode = msgspec.json.Decoder().decode
+
+
+def decode_damaged(body: bytes) -> Json:
+    """Return the value of JSON that the strict decoder refused. Its strings may contain surrogates.
+
+    Raises: `msgspec.DecodeError` if it is not JSON.
+    """
+    # Bytes that are not UTF-8 become replacement characters, as in a browser.
+    body = body.removeprefix(BOM).decode(errors="replace").encode()
+    try:
+        return _decode(body)
+    except msgspec.DecodeError:
+        if _SURROGATE.search(body) is None:
+            raise
+        try:
+            return json.loads(body, parse_constant=_refuse)
+        except (ValueError, RecursionError):
+            pass
+        raise
+
+
+def _refuse(text: str) -> NoReturn:
+    raise ValueError(text)
+
+
+def mend(value: Json) -> Json:
+    """Return `value` with the surrogates in its strings mended as by `mend_text`.
+
+    Raises: `ValueError` or `RecursionError` for a value that is not JSON.
+    """
+    return _decode(mend_text(json.dumps(value, ensure_ascii=False)))
+
+
+def mend_text(text: str) -> str:
+    """Return `text` with surrogates joined to characters, or replaced if their other half is missing."""
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
+class WholeDeltas:
+    """A function that passes deltas on, and keeps the first half of a character until the second one arrives."""
+
+    def __init__(self, on_delta: Callable[[Delta], None]) -> None:
+        self._on_delta = on_delta
+        self._halves: dict[tuple[type[Delta], int], Delta] = {}
+
+    def __call__(self, delta: Delta) -> None:
+        """Pass `delta` on, without surrogates."""
+        key = (type(delta), delta.index if isinstance(delta, ToolCallDelta) else 0)
+        before = self._halves.pop(key, None)
+        text = ("" if before is None else _text_of(before)) + _text_of(delta)
+        if "\ud800" <= text[-1:] <= "\udbff":
+            self._halves[key] = _with_text(delta, text[-1])
+            text = text[:-1]
+        if text or not _text_of(delta):
+            self._on_delta(_with_text(delta, mend_text(text)))
+
+    def end(self) -> None:
+        """Pass on a replacement for each half whose other half never arrived."""
+        for delta in self._halves.values():
+            self._on_delta(_with_text(delta, mend_text(_text_of(delta))))
+        self._halves.clear()
+
+
+def _text_of(delta: Delta) -> str:
+    if isinstance(delta, TextDelta | ReasoningDelta):
+        return delta.text
+    return delta.arguments if isinstance(delta, ToolCallDelta) else ""
+
+
+def _with_text(delta: Delta, text: str) -> Delta:
+    field = "arguments" if isinstance(delta, ToolCallDelta) else "text"
+    return msgspec.structs.replace(delta, **{field: text}) if hasattr(delta, field) else delta

@@ -17,9 +17,8 @@ from typing import Any, Protocol, TypeAlias
 
 from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
 
-from treadle.http import failures
-from treadle.http.plain.body import Body, Headers
-from treadle.http.plain.inflate import ENCODINGS, UNREADABLE, Inflater
+from treadle.http import transport_errors
+from treadle.http.plain.body import ENCODINGS, UNREADABLE, AnswerBody, Headers, Inflater
 from treadle.http.protocol import MAX_ANSWER_BYTES, Answer, StreamedAnswer
 
 MAX_HEAD_BYTES = 256 * 1024
@@ -35,30 +34,30 @@ class StaleConnectionError(Exception):
     came."""
 
 
-class Owner(Protocol):
+class ConnectionOwner(Protocol):
     """The pool that a connection belongs to."""
 
     loop: asyncio.AbstractEventLoop
     origin: str
 
-    def watch(self, connection: "Connection") -> None:
+    def watch(self, connection: "HttpConnection") -> None:
         """Make the request of a connection fail at its deadline."""
         ...
 
-    def send(self, connection: "Connection", payload: bytes) -> None:
+    def send(self, connection: "HttpConnection", payload: bytes) -> None:
         """Call `write` of a connection soon."""
         ...
 
-    def release(self, connection: "Connection") -> None:
+    def release(self, connection: "HttpConnection") -> None:
         """Take back a connection that can be used again."""
         ...
 
-    def forget(self, connection: "Connection") -> None:
+    def forget(self, connection: "HttpConnection") -> None:
         """Remove a connection that is closed."""
         ...
 
 
-class Connection(asyncio.Protocol):
+class HttpConnection(asyncio.Protocol):
     """A connection of a pool. It carries one request at a time."""
 
     __slots__ = (
@@ -88,7 +87,7 @@ class Connection(asyncio.Protocol):
         "on_header",
     )
 
-    def __init__(self, pool: Owner) -> None:
+    def __init__(self, pool: ConnectionOwner) -> None:
         self._pool = pool
         self._transport: Any = None
         self._headers: dict[bytes, bytes] = {}
@@ -108,7 +107,7 @@ class Connection(asyncio.Protocol):
 
     def _reset(self) -> None:
         self._head: Head | None = None
-        self._body: Body | None = None
+        self._body: AnswerBody | None = None
         self._pieces.clear()
         self._size = self._received_bytes = self._status = 0
         self._inflater: Inflater | None = None
@@ -122,7 +121,7 @@ class Connection(asyncio.Protocol):
 
         `payload` is sent at once, and `unsent`, the rest of a large request, as fast as the server reads it. `end`
         is the time at which the request must be answered. The future fails with an error of
-        `treadle.http.failures`, or with `StaleConnectionError`.
+        `treadle.http.transport_errors`, or with `StaleConnectionError`.
         """
         self.active_at, self.end = now, end
         self.is_resting = False
@@ -130,7 +129,7 @@ class Connection(asyncio.Protocol):
         head = self._pool.loop.create_future()
         if self._parser is None:
             # The server closed the connection immediately after it was opened.
-            head.set_exception(failures.broken(self._pool.origin, _CLOSED))
+            head.set_exception(transport_errors.broken(self._pool.origin, _CLOSED))
             return head
         self._head = head
         self._pool.watch(self)
@@ -168,7 +167,7 @@ class Connection(asyncio.Protocol):
 
     def leave(self) -> None:
         """Close the connection because the caller does not read the rest of the body."""
-        self.fail(failures.broken(self._pool.origin, "the stream was left"))
+        self.fail(transport_errors.broken(self._pool.origin, "the stream was left"))
 
     def resume(self) -> None:
         """Read the socket again, if that was paused."""
@@ -202,7 +201,7 @@ class Connection(asyncio.Protocol):
             if not self._is_complete:
                 is_upgrade = isinstance(error, HttpParserUpgrade)
                 detail = "it changes to another protocol" if is_upgrade else str(error).lower()
-                self.fail(failures.not_http(self._pool.origin, detail))
+                self.fail(transport_errors.not_http(self._pool.origin, detail))
                 return
             self._is_keepable = False
         if self._fault is not None:
@@ -210,7 +209,9 @@ class Connection(asyncio.Protocol):
         elif self._is_complete:
             self._finish()
         elif self._received_bytes - _FRAMING_RATE * self._size > MAX_HEAD_BYTES:
-            self.fail(failures.not_http(self._pool.origin, f"headers of more than {MAX_HEAD_BYTES} bytes"))
+            self.fail(
+                transport_errors.not_http(self._pool.origin, f"headers of more than {MAX_HEAD_BYTES} bytes")
+            )
         else:
             # Whatever arrives shows that the server is alive.
             self.active_at = self._pool.loop.time()
@@ -232,7 +233,7 @@ class Connection(asyncio.Protocol):
             self._head.set_exception(StaleConnectionError())
             self._head = None
         else:
-            self.fail(failures.broken(self._pool.origin, self._describe(error)))
+            self.fail(transport_errors.broken(self._pool.origin, self._describe(error)))
 
     def pause_writing(self) -> None:
         """See `asyncio.BaseProtocol`."""
@@ -267,9 +268,9 @@ class Connection(asyncio.Protocol):
                     self._inflater = Inflater(encoding)
                 elif encoding in UNREADABLE:
                     said = f"it is encoded as {encoding.decode('latin-1')!r}, which was not asked for"
-                    self._fault = failures.bad_body(self._pool.origin, said)
+                    self._fault = transport_errors.bad_body(self._pool.origin, said)
         if self._is_streamed and self._head is not None and not self._head.done():
-            self._body = Body(self, self._pool.loop)
+            self._body = AnswerBody(self, self._pool.loop)
             self._head.set_result(StreamedAnswer(status, Headers(headers), self._body))  # type: ignore[arg-type]
 
     def on_body(self, data: bytes) -> None:
@@ -285,7 +286,7 @@ class Connection(asyncio.Protocol):
                 if self._fault is not None:
                     return
         except zlib.error as error:
-            self._fault = failures.bad_body(self._pool.origin, str(error).lower())
+            self._fault = transport_errors.bad_body(self._pool.origin, str(error).lower())
 
     def on_message_complete(self) -> None:
         """Record the end of an answer."""
@@ -298,7 +299,7 @@ class Connection(asyncio.Protocol):
     def _keep(self, piece: bytes) -> None:
         self._size += len(piece)
         if self._size > MAX_ANSWER_BYTES:
-            self._fault = failures.too_long(self._pool.origin)
+            self._fault = transport_errors.too_long(self._pool.origin)
         elif self._body is not None:
             self._body.add(piece)
         else:
@@ -310,7 +311,7 @@ class Connection(asyncio.Protocol):
             try:
                 self._inflater.close()
             except zlib.error as error:
-                self.fail(failures.bad_body(self._pool.origin, str(error)))
+                self.fail(transport_errors.bad_body(self._pool.origin, str(error)))
                 return
         head, body, pieces = self._head, self._body, self._pieces
         answer: Answer | None = None

@@ -11,16 +11,15 @@ from typing import TypeAlias
 from msgspec import Struct
 
 from treadle.core.types import Json
-from treadle.formats.scanner.calls import NoCall, Wanted
-from treadle.formats.scanner.json_body import UNREAD, after_space, end_of_json, scan
-from treadle.formats.scanner.types import (
+from treadle.formats.scanner.json_body import UNREAD, NoCall, Wanted, after_space, end_of_json, scan
+from treadle.formats.scanner.parsed import (
     ContentPiece,
     Parsed,
     ParsedCall,
     ParseError,
     Piece,
     ReasoningPiece,
-    Schemas,
+    ToolSchemas,
 )
 
 MAX_ERRORS = 1000
@@ -43,7 +42,7 @@ class Reader:
     """The text so far, and the calls, errors and other pieces found in it. Positions count from the start of
     the text."""
 
-    def __init__(self, schemas: Schemas, *, begins_in_reasoning: bool | None = None) -> None:
+    def __init__(self, schemas: ToolSchemas, *, begins_in_reasoning: bool | None = None) -> None:
         self.begins_in_reasoning = begins_in_reasoning
         """True if the prompt ended with the tag that opens reasoning; `None` if this is unknown."""
         self.text = ""
@@ -255,7 +254,7 @@ class Scanner:
 
     def next(
         self, reader: Reader, start: int, on_text: Callable[[str], None]
-    ) -> Generator[None, None, "Found"]:
+    ) -> Generator[None, None, "FoundMarker"]:
         """Find the next marker. `on_text` is called with the text before it, code included, as soon as that
         text is certain."""
         at = start
@@ -264,7 +263,7 @@ class Scanner:
             if is_whole and (found := self.find_plain(reader, at)) is not None:
                 if start < found[1]:
                     on_text(text[start : found[1]])
-                return Found(*found)
+                return FoundMarker(*found)
             match = self._pattern.search(text, at)
             if match is None or (not is_whole and match.end() == len(text) and self._may_grow(match)):
                 if match is not None and match.end() - match.start() > 2 * _LONGEST_RUN:
@@ -276,7 +275,7 @@ class Scanner:
                     on_text(text[start:end])
                 start = at = end
                 if is_whole:
-                    return Found("", start)
+                    return FoundMarker("", start)
                 # A reference held by a waiting generator would force a copy when the text grows.
                 text, match = "", None
                 yield
@@ -284,7 +283,7 @@ class Scanner:
             if match.lastgroup is None:
                 if match.start() > start:
                     on_text(text[start : match.start()])
-                return Found(match[0], match.start())
+                return FoundMarker(match[0], match.start())
             begin, kind, run = match.start(), match.lastgroup, match[match.lastgroup]
             if len(run) > _LONGEST_RUN:
                 at = match.end()
@@ -298,16 +297,16 @@ class Scanner:
             else:
                 at = yield from self._skip_span(reader, begin, len(run))
 
-    def find(self, reader: Reader, at: int) -> "Found":
+    def find(self, reader: Reader, at: int) -> "FoundMarker":
         """Return the next marker in a complete text."""
         plain = self.find_plain(reader, at)
         if plain is not None:
-            return Found(*plain)
+            return FoundMarker(*plain)
         steps = self.next(reader, at, lambda _: None)
         try:
             next(steps)
         except StopIteration as stop:
-            found: Found = stop.value
+            found: FoundMarker = stop.value
             return found
         raise AssertionError("a text that is whole needs no more")
 
@@ -435,7 +434,7 @@ _LONGEST_RUN = 256
 """The longest run of backticks or tildes that begins code. A longer one is text."""
 
 
-class Found(Struct, frozen=True):
+class FoundMarker(Struct, frozen=True):
     """A marker and its position. An empty marker stands for the end of the text."""
 
     marker: str

@@ -19,13 +19,13 @@ from treadle.core.errors import (
 from treadle.core.events import Delta
 from treadle.core.types import FinishReason, Json, Settings
 from treadle.models.protocol import Watch
-from treadle.models.tokens.prompt import PromptIds
 from treadle.models.tokens.protocol import Generated
+from treadle.models.tokens.token_prompt import PromptIds
 from treadle.models.tokens.weights import AbortedError, Sampling
+from treadle.models.wire.body_reader import StreamCollector, read_stream
 from treadle.models.wire.endpoint import HttpEndpoint, is_success, join_url, read_rest, tell_rate_limits
 from treadle.models.wire.server import Server, find_error
-from treadle.models.wire.stream import Collector, read_stream
-from treadle.models.wire.tokens import find_prompt, make_record, read_versions
+from treadle.models.wire.token_records import find_prompt, make_record, read_versions
 
 _FINISHES = {
     "stop": FinishReason.STOP,
@@ -277,7 +277,7 @@ def make_generated(
     return Generated(token_ids=record.token_ids, logprobs=record.logprobs, finish=reason, **more)
 
 
-class TokenCollector(Collector):
+class TokenCollector(StreamCollector):
     """A collector of a streamed answer whose events have token ids."""
 
     def __init__(self, on_delta: Any, server: Server) -> None:

@@ -8,8 +8,8 @@ from treadle.core.errors import FormatError, UnsupportedPartError
 from treadle.core.parts import describe
 from treadle.core.types import FinishReason, Json, Message, Role, ToolCall, ToolSpec
 from treadle.formats import IncrementalParser, find_format, parse
-from treadle.formats.scanner.rendering import arguments_of
-from treadle.formats.transcript import TranscriptWriter, calls_of, with_text
+from treadle.formats.scanner.values import arguments_of
+from treadle.formats.text_transcript import TranscriptWriter, calls_of, with_text
 
 
 class AnswerReader:

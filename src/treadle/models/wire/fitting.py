@@ -1,4 +1,4 @@
-"""Tool calls of the history in the forms that servers accept: names, ids and arguments.
+"""Names, ids and arguments of tool calls, and JSON Schemas, in the forms that servers accept.
 
 A model may write any name, id and arguments. The journal keeps them, but a server that checks its requests refuses
 the whole history because of them.
@@ -6,6 +6,7 @@ the whole history because of them.
 
 import hashlib
 import re
+from collections.abc import Iterator
 from functools import lru_cache
 
 import msgspec
@@ -80,3 +81,41 @@ def fit_id(call_id: str, max_chars: int = 64) -> str:
     if len(call_id) <= max_chars and plain.isascii() and plain.isalnum():
         return call_id
     return f"call_{hashlib.sha256(call_id.encode(errors='replace')).hexdigest()[:24]}"
+
+
+def is_strict(schema: Json) -> bool:
+    """Return whether OpenAI accepts `schema` with `strict`: objects are closed, and all properties required."""
+    if not isinstance(schema, dict) or schema.get("type") != "object":
+        return False
+    for item in _subschemas(schema):
+        if item.get("type") == "object" or "properties" in item:
+            properties = item.get("properties", {})
+            if item.get("additionalProperties") is not False:
+                return False
+            if set(item.get("required", ())) != set(properties):
+                return False
+    return True
+
+
+def is_closed(schema: Json) -> bool:
+    """Return whether every object in `schema` forbids properties other than those named."""
+    return all(
+        item.get("additionalProperties") is False
+        for item in _subschemas(schema)
+        if item.get("type") == "object" or "properties" in item
+    )
+
+
+def _subschemas(schema: Json) -> Iterator[dict[str, Json]]:
+    """Yield every object in `schema` that may be a schema, itself first."""
+    if isinstance(schema, dict):
+        yield schema
+        for key, value in schema.items():
+            if key in ("properties", "$defs", "definitions") and isinstance(value, dict):
+                for item in value.values():
+                    yield from _subschemas(item)
+            elif key not in ("enum", "const", "default", "examples", "required"):
+                yield from _subschemas(value)
+    elif isinstance(schema, list):
+        for item in schema:
+            yield from _subschemas(item)

@@ -1,14 +1,20 @@
-"""The errors of the transports, with the same texts for every transport.
+"""The errors of the transports, with the same texts for every transport, and the redirects that they refuse.
 
-They name the server's origin, which contains no secrets, and nothing else of the request.
+Errors name the server's origin, which contains no secrets, and nothing else of the request. A request carries
+credentials (headers, or a key in the query) and a prompt, which no other origin may see. After a redirect it is
+therefore only sent again to the same origin, with the same method and body.
 """
 
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from msgspec import Struct
 
 from treadle.core.errors import ConfigError, ProviderTimeoutError, RequestError, TransportError
-from treadle.http.protocol import MAX_ANSWER_BYTES
+from treadle.http.protocol import MAX_ANSWER_BYTES, Answer, StreamedAnswer
+
+if TYPE_CHECKING:
+    from pyreqwest.http import Url
 
 SERVER_DOWN = "is the server running? check the base URL"
 UNKNOWN_HOST = "the host name is not known; check the base URL and the network"
@@ -113,3 +119,60 @@ def broken(origin: str, detail: str) -> TransportError:
 def too_long(origin: str) -> RequestError:
     """Return the error for an answer larger than `MAX_ANSWER_BYTES`."""
     return RequestError(f"the answer of {origin} is longer than {MAX_ANSWER_BYTES} bytes")
+
+
+STATUSES = frozenset((301, 302, 303, 307, 308))
+MAX_REDIRECTS = 5
+_ADVICE = "check the base URL (--base-url)"
+
+
+def follow(method: str, urls: tuple[str, ...], answer: Answer | StreamedAnswer) -> str:
+    """Return the URL to which a redirected request is to be sent again; it has the same origin.
+
+    `urls` are the URLs that were asked so far. Raises: `RequestError` for every redirect that must not be followed.
+    """
+    status, origin = answer.status, origin_of(urls[-1])
+    fault = f"{origin} answered {status}, a redirect"
+    location = answer.header("location")
+    if location is None:
+        raise RequestError(
+            f"{fault} that does not say where to (it has no Location): {_ADVICE}", status=status
+        )
+    found = join(urls[-1], location)
+    if found is None:
+        raise RequestError(f"{fault} to what is not a URL: {_ADVICE}", status=status)
+    if found.origin_ascii != _parse(urls[-1]).origin_ascii:
+        raise RequestError(refuse(origin, found.origin_ascii, status), status=status)
+    if method == "POST" and status in (301, 302, 303):
+        raise RequestError(
+            f"{fault} to its path {found.path!r}, which would turn the POST into a GET, so it was not followed: "
+            "give the URL that answers itself as the base URL (--base-url)",
+            status=status,
+        )
+    if str(found) in urls:
+        raise RequestError(f"{fault} that leads in a loop back to {found.path!r}: {_ADVICE}", status=status)
+    if len(urls) > MAX_REDIRECTS:
+        raise RequestError(f"{origin} redirects more than {MAX_REDIRECTS} times: {_ADVICE}", status=status)
+    return str(found)
+
+
+def refuse(origin: str, other: str, status: int) -> str:
+    """Return the message for a redirect to another origin."""
+    return (
+        f"{origin} answered {status}, a redirect to {other}, another origin: the request was not sent there, "
+        f"because it may hold credentials; if you trust {other}, give it in the base URL (--base-url)"
+    )
+
+
+def join(url: str, location: str) -> "Url | None":
+    """Return the URL of a `location` header in an answer of `url`; `None` if it is not a valid URL."""
+    try:
+        return _parse(url).join(location)
+    except ValueError:
+        return None
+
+
+def _parse(url: str) -> "Url":
+    from pyreqwest.http import Url
+
+    return Url(url)

@@ -7,7 +7,7 @@ from treadle.core.events import Delta, ReasoningDelta, TextDelta, ToolCallDelta
 from treadle.core.types import UNREADABLE_CALL, Json, Message, Role, ToolCall
 from treadle.formats.parsing import IncrementalParser, quote_result, render, render_tools
 from treadle.formats.registry import find_format
-from treadle.formats.scanner.types import (
+from treadle.formats.scanner.parsed import (
     ContentPiece,
     Parsed,
     ParsedCall,

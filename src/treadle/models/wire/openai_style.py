@@ -6,7 +6,7 @@ import re
 from msgspec import Struct
 
 from treadle.core.types import FinishReason, Json, TokenRecord, ToolSpec, Usage
-from treadle.models.wire.preset import Preset
+from treadle.models.wire.provider import Preset
 from treadle.models.wire.server import UnfinishedError
 
 OPENAI = Preset(

@@ -1,0 +1,147 @@
+"""The turns of a run, folded from its events: which turn is open, what it waits for, and what was lost in it.
+
+This is the one place outside `core.state` that knows when a turn is open. Listings keep a `TurnFold` for each run;
+what reads a run as turns, records or spans keeps a `StepFold`, which also follows the inferences. Both are changed
+in place, in a time that does not depend on the length of the run, and a fold of some events and then of the rest
+equals the fold of all.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from msgspec import Struct
+
+from treadle.core import events as e
+from treadle.core.types import StopReason
+
+_RESUME = "resume"
+"""The name of a wait until somebody resumes the run."""
+
+
+def reopens(*, has_failed: bool, is_turn_open: bool) -> bool:
+    """Return whether `run_resumed` opens the newest turn again: it has ended, and its end was an error."""
+    return has_failed and not is_turn_open
+
+
+class TurnFold(Struct, kw_only=True, gc=False):
+    """The turns of one run, and what the open one waits for."""
+
+    is_turn_open: bool = False
+    """True if the newest turn has not ended."""
+    waiting: dict[str, None] = {}
+    """The questions without an answer (`question:ID`), the calls without an approval (`call:ID`), and `resume` for
+    a run that somebody cancelled: it waits until somebody resumes it."""
+    turns: int = 0
+    """How many turns have begun, which is also the number of the newest one."""
+    has_failed: bool = False
+    """True if the last end of a turn, or of the run, was an error; resuming the run opens the turn again."""
+
+    def take(self, body: e.DurableBody) -> bool:
+        """Take an event, and return whether it changed something. Events of inferences change nothing."""
+        change = _CHANGES.get(type(body))
+        return change is not None and change(self, body)
+
+    def end_wait(self, name: str) -> bool:
+        """Take a question or a call from `waiting`, and return whether it was there."""
+        if name not in self.waiting:
+            return False
+        del self.waiting[name]
+        return True
+
+
+class StepFold(TurnFold, kw_only=True, gc=False):
+    """The turns of one run, and the inferences in them."""
+
+    started: e.RunStarted | None = None
+    """The run's first event; `None` if it was not read."""
+    at: float = 0.0
+    """The time of the newest event, in seconds since the epoch."""
+    asked_model: str | None = None
+    """The model that the newest inference asked; `None` if no event has named one."""
+    model: str = ""
+    """The model that was asked last, or is asked next after a start or resume; empty if it is not known."""
+    is_asking: bool = False
+    """True if an inference was started whose outcome is not recorded."""
+    has_lost: bool = False
+    """True if the newest event tells that the outcome of an inference was lost. It may have been paid for."""
+    idle_seconds: float = 0.0
+    """For `run_resumed`: how long nobody drove the run. 0 for other events."""
+
+    @property
+    def copied_until(self) -> int:
+        """The number of the last event that was copied from another run; 0 if the run is not a fork."""
+        return 0 if self.started is None or self.started.parent is None else self.started.parent.seq
+
+    def take(self, body: e.DurableBody) -> bool:
+        """Take the next event, and return whether it changed the turns or what they wait for."""
+        self.has_lost, self.idle_seconds = False, 0.0
+        if isinstance(body, e.InferenceStarted):
+            self.has_lost, self.is_asking = self.is_asking, True
+            if body.model is not None:
+                self.model = self.asked_model = body.model
+        elif isinstance(body, e.InferenceCompleted):
+            self.is_asking = False
+        elif isinstance(body, e.InferenceFailed):
+            self.is_asking = body.retry_in_seconds is not None
+        elif isinstance(body, e.RunStarted):
+            self.started, self.model = body, body.spec.model.name
+        elif isinstance(body, e.RunResumed):
+            self.has_lost, self.is_asking = self.is_asking, False
+            self.idle_seconds = max(0.0, body.at - self.at)
+            if body.agent is not None:
+                self.model = body.agent.model.name
+        self.at = body.at
+        change = _CHANGES.get(type(body))
+        return change is not None and change(self, body)
+
+
+def _on_turn_started(fold: TurnFold, body: e.TurnStarted) -> bool:
+    fold.turns, fold.is_turn_open = body.turn, True
+    return True
+
+
+def _on_turn_completed(fold: TurnFold, body: e.TurnCompleted) -> bool:
+    fold.is_turn_open = False
+    fold.waiting.clear()
+    return _on_end(fold, body)
+
+
+def _on_end(fold: TurnFold, body: e.TurnCompleted | e.RunFinished) -> bool:
+    fold.has_failed = body.stop_reason is StopReason.ERROR
+    return True
+
+
+def _on_run_paused(fold: TurnFold, body: e.RunPaused) -> bool:
+    if body.inbox is not None:
+        fold.waiting[_RESUME] = None
+    return True
+
+
+def _on_run_resumed(fold: TurnFold, body: e.RunResumed) -> bool:
+    fold.is_turn_open |= reopens(has_failed=fold.has_failed, is_turn_open=fold.is_turn_open)
+    fold.waiting.pop(_RESUME, None)
+    return True
+
+
+def _begin_wait(fold: TurnFold, name: str) -> bool:
+    fold.waiting[name] = None
+    return True
+
+
+def _on_tool_completed(fold: TurnFold, body: e.ToolCompleted) -> bool:
+    return bool(fold.waiting) and fold.end_wait(f"call:{body.result.call_id}")
+
+
+_CHANGES: dict[type, Callable[[Any, Any], bool]] = {
+    e.TurnStarted: _on_turn_started,
+    e.TurnCompleted: _on_turn_completed,
+    e.RunFinished: _on_end,
+    e.RunPaused: _on_run_paused,
+    e.RunResumed: _on_run_resumed,
+    e.ToolCompleted: _on_tool_completed,
+    e.QuestionAsked: lambda fold, body: _begin_wait(fold, f"question:{body.question_id}"),
+    e.QuestionAnswered: lambda fold, body: fold.end_wait(f"question:{body.question_id}"),
+    e.ApprovalRequested: lambda fold, body: _begin_wait(fold, f"call:{body.call_id}"),
+    e.ApprovalDecided: lambda fold, body: fold.end_wait(f"call:{body.call_id}"),
+}
+"""What the events change that change turns or waits. Events of other types are left out."""

@@ -1,1 +1,0 @@
-"""Plain text completions, for models whose tool calls are text."""
