@@ -29,14 +29,14 @@ from treadle.datagen.config.generation_config import GenerationConfig
 from treadle.datagen.dataset.dataset_folder import DatasetFolder
 from treadle.datagen.dataset.verification import Totals, verify_rows
 from treadle.datagen.generation import generate
-from treadle.datagen.generation_progress import Notice, Progress, SampleEnded
+from treadle.datagen.generation_progress import GenerationNotice, GenerationProgress, SampleEnded
 from treadle.datagen.quality.duplicates import DuplicateIndex
 from treadle.datagen.sample_work import REJECTED, ROWS
 from treadle.datagen.topics.topic_files import save_topics
 from treadle.datagen.topics.topic_graph import Topic, TopicGraph, topic_id
 from treadle.export.row_formats.treadle_rows import TREADLE
 from treadle.export.rows import Row
-from treadle.jobs.ledger import Entry, Item, Ledger, Outcome, Status
+from treadle.jobs.ledger import ItemOutcome, ItemStatus, Ledger, LedgerEntry, PlannedItem
 from treadle.journal.registry import open_journal
 from treadle.models.protocol import Watch
 from treadle.testbed.teacher import TeacherModel
@@ -97,7 +97,9 @@ async def measure_window() -> list[Figure]:
                 counted: list[float] = []
                 begin, cpu = time.perf_counter(), time.process_time()
 
-                def note(notice: Notice, progress: Progress, counted: list[float] = counted) -> None:
+                def note(
+                    notice: GenerationNotice, progress: GenerationProgress, counted: list[float] = counted
+                ) -> None:
                     if isinstance(notice, SampleEnded) and notice.status == "kept":
                         counted.append(time.perf_counter())
 
@@ -224,7 +226,7 @@ async def measure_memory() -> list[Figure]:
         config = _config(folder, rows, "mock:teacher")
         marks: list[str] = []
 
-        def note(notice: Notice, progress: Progress) -> None:
+        def note(notice: GenerationNotice, progress: GenerationProgress) -> None:
             if isinstance(notice, SampleEnded) and progress.kept in (100, rows // 10, rows // 3, rows):
                 marks.append(f"{_resident_mb():.0f} MB at {progress.kept:,}")
 
@@ -254,7 +256,7 @@ async def measure_resume() -> list[Figure]:
         (folder / "config.yaml").write_text(dump(config))
         stop = asyncio.Event()
 
-        def note(notice: Notice, progress: Progress) -> None:
+        def note(notice: GenerationNotice, progress: GenerationProgress) -> None:
             if progress.kept >= 20:
                 stop.set()
 
@@ -278,7 +280,7 @@ async def _multiply(folder: DatasetFolder, rows: int) -> None:
         closing(open_journal(folder.journal)) as journal,
     ):
         index = DuplicateIndex(ledger.connection)
-        specs = {item.number: item for item in ledger.entries(Status.KEPT)}
+        specs = {item.number: item for item in ledger.entries(ItemStatus.KEPT)}
         runs = {row.lineage.run_id: journal.read(row.lineage.run_id) for row in templates}
         first = ledger.last_number + 1
         for number in range(first, first + rows - len(templates)):
@@ -286,7 +288,7 @@ async def _multiply(folder: DatasetFolder, rows: int) -> None:
             entry = list(specs.values())[number % len(specs)]
             sample_id, run_id = f"s{number:06d}", f"s{number:06d}-1"
             copy = _copy(row, sample_id, run_id, number)
-            ledger.plan(Item(number, entry.label, entry.spec["topic_id"], entry.spec))
+            ledger.plan(PlannedItem(number, entry.label, entry.spec["topic_id"], entry.spec))
             ledger.count(number, 1, partial(_settle, index, sample_id, copy, entry))
             writer = journal.create(run_id)
             writer.append([event.body for event in runs[row.lineage.run_id]])
@@ -306,12 +308,14 @@ def _copy(row: Row, sample_id: str, run_id: str, number: int) -> Row:
     return Row(tuple(messages), row.tools, lineage)
 
 
-def _settle(index: DuplicateIndex, sample_id: str, row: Row, entry: Entry, _: sqlite3.Connection) -> Outcome:
+def _settle(
+    index: DuplicateIndex, sample_id: str, row: Row, entry: LedgerEntry, _: sqlite3.Connection
+) -> ItemOutcome:
     index.find(row)
     index.add(sample_id, row)
     line = msgspec.json.encode(TREADLE.write(row, with_reasoning=True)) + b"\n"
-    return Outcome(
-        status=Status.KEPT, label=entry.label, details=entry.details, input_tokens=1, output_tokens=1,
+    return ItemOutcome(
+        status=ItemStatus.KEPT, label=entry.label, details=entry.details, input_tokens=1, output_tokens=1,
         file=ROWS, line=line,
     )  # fmt: skip
 

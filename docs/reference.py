@@ -21,7 +21,7 @@ from treadle.datagen.quality.registry import DUPLICATES, FILTERS
 from treadle.export import FORMATS
 from treadle.export.exporter import COMMON_LOSSES
 from treadle.export.token_exporter import TOKEN_FORMATS
-from treadle.knowledge.personas.model import persona_schema
+from treadle.knowledge.personas.persona import persona_schema
 from treadle.rollout.rollout_config import schema as rollout_schema
 
 DOCS = Path(__file__).parent

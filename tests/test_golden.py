@@ -17,7 +17,7 @@ from treadle.core.spec import MemorySpec
 from treadle.core.types import StopReason
 from treadle.journal.jsonl import import_lines
 from treadle.models import TieredModel
-from treadle.tools.schema.output import find_output_fault
+from treadle.tools.schema.answer_schema import find_output_fault
 
 GOLDEN = sorted((Path(__file__).parent / "data").glob("**/*.jsonl"))
 

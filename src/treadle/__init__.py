@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     )
     from treadle.journal.protocol import RunFilter, RunInfo
     from treadle.journal.registry import open_journal
-    from treadle.knowledge.personas.model import Persona
+    from treadle.knowledge.personas.persona import Persona
     from treadle.models.config.recipe import model
     from treadle.models.scripted import ScriptedModel
     from treadle.models.wire.provider import Price
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from treadle.runs.task import Grade, Task
     from treadle.tasks import load_task, task_set
     from treadle.tools.context import ToolContext
-    from treadle.tools.function.tool import tool
+    from treadle.tools.function.decorator import tool
     from treadle.tools.protocol import ApprovalRequest, Attachment, Decision, ToolOutput
     from treadle.trajectory.turns import EventLogger, turns
 
@@ -79,7 +79,7 @@ _WHERE = {
     "LeaseHeldError": "treadle.core.errors",
     "LeaseLostError": "treadle.core.errors",
     "Message": "treadle.core.types",
-    "Persona": "treadle.knowledge.personas.model",
+    "Persona": "treadle.knowledge.personas.persona",
     "Policy": "treadle.core.policy",
     "Option": "treadle.core.types",
     "Price": "treadle.models.wire.provider",
@@ -115,7 +115,7 @@ _WHERE = {
     "model": "treadle.models.config.recipe",
     "open_journal": "treadle.journal.registry",
     "task_set": "treadle.tasks",
-    "tool": "treadle.tools.function.tool",
+    "tool": "treadle.tools.function.decorator",
     "turns": "treadle.trajectory.turns",
 }
 

@@ -16,7 +16,7 @@ from treadle.core.spec import ContextSpec, MemorySpec
 from treadle.core.types import OutputMode, Recalled, RecalledItem
 from treadle.journal.memory import MemoryJournal
 from treadle.knowledge.memory import Draft, Store, open_memory
-from treadle.knowledge.personas.model import Persona
+from treadle.knowledge.personas.persona import Persona
 from treadle.models import call
 from treadle.runs.trust import demands_of
 

@@ -7,7 +7,7 @@ from typing import ClassVar
 import pytest
 
 from treadle import Agent, Policy, ScriptedModel, load_task, open_journal, tool
-from treadle.context.view import view_step
+from treadle.context.step_view import view_step
 from treadle.core.errors import ConfigError, LeaseHeldError, RequestError, ServerError
 from treadle.core.events import Rewarded
 from treadle.core.state import fold

@@ -12,7 +12,7 @@ from treadle.cli.start import allow_interrupts
 from treadle.cli.terminal.generation import make_generation_view
 from treadle.cli.terminal.output import print_interrupted
 from treadle.datagen.generation_progress import (
-    Progress,
+    GenerationProgress,
     SampleBegun,
     SampleEnded,
     SampleStep,
@@ -26,7 +26,7 @@ IN_FLIGHT = 4
 
 def main(samples: int, seconds: float, *options: str) -> int:
     """Show the view, and return the exit code."""
-    progress, begin = Progress(), time.monotonic()
+    progress, begin = GenerationProgress(), time.monotonic()
     view = make_generation_view("parcels", is_json="--json" in options, is_quiet="--quiet" in options)
 
     async def make(number: int) -> None:

@@ -11,7 +11,7 @@ from tests.cli.command import Cli
 from tests.testbed.threaded import ThreadedServer
 
 from treadle.cli.terminal.rollout import PlainLines, RolloutBoard, write_lines, write_stopping
-from treadle.rollout.rollout_progress import GroupEnded, Progress, RolloutRetried, Started
+from treadle.rollout.rollout_progress import GroupEnded, RolloutProgress, RolloutRetried, Started
 from treadle.testbed.engines import ENGINES, EngineSettings
 
 GIVEN = (
@@ -122,7 +122,7 @@ def test_the_report_shows_the_groups(cli: Cli) -> None:
     assert "has no rollouts" in cli("rollout", "report", "nothing").err
 
 
-def draw(width: int, height: int, progress: Progress, *, is_over: bool = False) -> list[str]:
+def draw(width: int, height: int, progress: RolloutProgress, *, is_over: bool = False) -> list[str]:
     board = RolloutBoard("parcels", "group")
     try:
         board.on_notice(Started(groups=4, done=0, tasks=9), progress)
@@ -141,7 +141,7 @@ def draw(width: int, height: int, progress: Progress, *, is_over: bool = False) 
 
 
 def test_the_board_fits_any_terminal(capsys: pytest.CaptureFixture[str]) -> None:
-    progress = Progress(
+    progress = RolloutProgress(
         wanted=4, delivered=2, in_flight=7, on_model=5, on_tools=2, graded_groups=2, solved_once=1
     )
     progress.rewards.add(1.0)
@@ -162,7 +162,9 @@ def test_the_board_fits_any_terminal(capsys: pytest.CaptureFixture[str]) -> None
 
 def test_lines_in_a_pipe_have_all_counts() -> None:
     parts = [
-        part for line in write_lines(Progress(wanted=2, delivered=2), "group", is_over=True) for part in line
+        part
+        for line in write_lines(RolloutProgress(wanted=2, delivered=2), "group", is_over=True)
+        for part in line
     ]
     assert parts[0] == "2 of 2 groups"
 
@@ -196,16 +198,16 @@ def test_a_stop_says_which_groups_no_sink_has_taken(cli: Cli) -> None:
 
 
 def test_what_a_stop_does_is_said() -> None:
-    assert "the groups of 3 rollouts in flight" in write_stopping(Progress(in_flight=3, undelivered=1))
-    assert "1 group that no sink has taken stays" in write_stopping(Progress(undelivered=1))
-    assert "2 groups that no sink has taken stay" in write_stopping(Progress(undelivered=2))
+    assert "the groups of 3 rollouts in flight" in write_stopping(RolloutProgress(in_flight=3, undelivered=1))
+    assert "1 group that no sink has taken stays" in write_stopping(RolloutProgress(undelivered=1))
+    assert "2 groups that no sink has taken stay" in write_stopping(RolloutProgress(undelivered=2))
 
 
 def test_an_error_of_many_rollouts_is_printed_once(capsys: pytest.CaptureFixture[str]) -> None:
     lines = PlainLines("name", "group")
     for number in range(3):
-        lines.on_notice(RolloutRetried(run_id=f"run-{number}", attempt=1, error="refused"), Progress())
-    lines.on_notice(RolloutRetried(run_id="run-3", attempt=1, error="slow"), Progress())
+        lines.on_notice(RolloutRetried(run_id=f"run-{number}", attempt=1, error="refused"), RolloutProgress())
+    lines.on_notice(RolloutRetried(run_id="run-3", attempt=1, error="slow"), RolloutProgress())
     out, _ = capsys.readouterr()
     assert out.splitlines() == ["name: run-0 is tried again: refused", "name: run-3 is tried again: slow"]
 

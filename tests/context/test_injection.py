@@ -18,7 +18,7 @@ from tests.contract.test_parts import WIRES, elements, send, strings
 from tests.knowledge.documents.test_documents import make_pdf
 
 from treadle import Agent, ToolContext, tool
-from treadle.context.compaction.summary import write_summary
+from treadle.context.compaction_summary import write_summary
 from treadle.core.asking import Question
 from treadle.core.errors import ConfigError, UntrustedError
 from treadle.core.fence import fence
@@ -28,7 +28,7 @@ from treadle.formats import FORMATS
 from treadle.journal.memory import MemoryJournal
 from treadle.knowledge.memory import Author, Draft, Epistemic, MemoryToolset, Recaller, Store, open_memory
 from treadle.knowledge.skills.catalog import Catalog
-from treadle.knowledge.trust import Trust, record_trust
+from treadle.knowledge.trusted_files import Trust, record_trust
 from treadle.models.dialects.completions import TEMPLATES
 from treadle.models.protocol import Watch
 from treadle.models.scripted import Answer, ScriptedModel, call

@@ -6,9 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.context.contexts import TEXT, transcripts
 
-from treadle.context.compaction.measure import Measured, Summarised, make_event
-from treadle.context.compaction.plan import Seen, Sizes, make_plan
-from treadle.context.compaction.summary import is_summary, read_summary, request_summary, write_summary
+from treadle.context.compaction_plan import Seen, Sizes, make_plan
+from treadle.context.compaction_size import Measured, Summarised, make_event
+from treadle.context.compaction_summary import is_summary, read_summary, request_summary, write_summary
 from treadle.core.estimates import weigh, weigh_message
 from treadle.core.prompting import compact
 from treadle.core.transcript import check_transcript

@@ -34,7 +34,7 @@ from treadle.journal.memory import MemoryJournal
 from treadle.loop.calls.workbench import Workbench
 from treadle.models import call
 from treadle.sandbox.in_memory import MemorySandbox
-from treadle.tools.function.tool import check_tool_name
+from treadle.tools.function.decorator import check_tool_name
 from treadle.tools.protocol import Tool
 from treadle.tools.resolve import TOOLSETS, resolve_tools
 from treadle.tools.schema.validation import ArgumentChecker

@@ -3,8 +3,8 @@
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from treadle.context.compaction.measure import Summarised, make_event, measure
-from treadle.context.compaction.plan import make_plan
+from treadle.context.compaction_plan import make_plan
+from treadle.context.compaction_size import Summarised, make_event, measure
 from treadle.core import events as e
 from treadle.core.actions import Append, AskApprover, AskUser, CheckAnswer, Compact, Infer, RequestApprovals
 from treadle.core.answering import check_answer

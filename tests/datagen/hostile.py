@@ -12,7 +12,7 @@ from tests.testbed.threaded import ThreadedServer
 from treadle.core.types import Json
 from treadle.datagen.config.generation_config import GenerationConfig
 from treadle.datagen.dataset.dataset_folder import DatasetFolder
-from treadle.datagen.generation import Options, Result, generate
+from treadle.datagen.generation import Continuation, GenerationResult, generate
 from treadle.testbed.server.oracle_app import HttpReply, OracleApp, ServerSettings
 
 Answers = Callable[[dict[str, Any]], Any]
@@ -92,10 +92,12 @@ def make_config(server: Server, folder: Path, **sections: Json) -> GenerationCon
     return GenerationConfig.model_validate(value)
 
 
-def run(config: GenerationConfig, **options: bool) -> Result:
+def run(config: GenerationConfig, **options: bool) -> GenerationResult:
     """Generate the dataset, or go on with it."""
     return asyncio.run(
-        asyncio.wait_for(generate(config, DatasetFolder(config.output.path), options=Options(**options)), 100)
+        asyncio.wait_for(
+            generate(config, DatasetFolder(config.output.path), options=Continuation(**options)), 100
+        )
     )
 
 

@@ -11,9 +11,9 @@ import pytest
 from treadle.core.errors import ConfigError, ProviderError
 from treadle.datagen.config.generation_config import GenerationConfig
 from treadle.datagen.dataset.dataset_folder import DatasetFolder
-from treadle.datagen.generation import Options, Result, generate
-from treadle.datagen.generation_progress import Notice, Progress, SampleEnded
-from treadle.jobs.ledger import Ledger, Status
+from treadle.datagen.generation import Continuation, GenerationResult, generate
+from treadle.datagen.generation_progress import GenerationNotice, GenerationProgress, SampleEnded
+from treadle.jobs.ledger import ItemStatus, Ledger
 from treadle.journal.protocol import QUEUE
 from treadle.journal.registry import open_journal
 from treadle.testbed.server import OracleServer, ServerSettings, serve
@@ -48,7 +48,7 @@ def read(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-async def make(made: GenerationConfig, path: Path, **more: Any) -> Result:
+async def make(made: GenerationConfig, path: Path, **more: Any) -> GenerationResult:
     return await generate(made, DatasetFolder(path), **more)
 
 
@@ -109,7 +109,7 @@ async def test_a_changed_configuration_is_refused_unless_it_is_accepted(tmp_path
     other = config(None, generation={"num_samples": 5, "instructions": "Be brief."})
     with pytest.raises(ConfigError, match=r'generation.instructions was not set and is "Be brief\."'):
         await make(other, tmp_path)
-    result = await make(other, tmp_path, options=Options(accept_changes=True))
+    result = await make(other, tmp_path, options=Continuation(accept_changes=True))
     assert result.progress.kept == 5
 
 
@@ -127,10 +127,10 @@ async def test_rejected_samples_are_kept_with_their_reasons_and_tried_again(tmp_
         assert "length" in {item["filter"] for item in failed}
         assert all(item["reason"] for item in failed)
     relaxed = config(None, generation={"num_samples": 4, "max_attempts": 1, "sample_attempts": 1})
-    options = Options(retry_failed=True, accept_changes=True)
+    options = Continuation(retry_failed=True, accept_changes=True)
     assert (await make(relaxed, tmp_path, options=options)).progress.kept == 4
     with Ledger(tmp_path / "ledger.db", is_readonly=True) as ledger:
-        assert {entry.attempt for entry in ledger.entries(Status.KEPT)} == {2}
+        assert {entry.attempt for entry in ledger.entries(ItemStatus.KEPT)} == {2}
     with open_journal(tmp_path / "journal.db") as journal:
         asked = journal.read("s000001-2-scenario")
     assert any("length" in str(event.body) for event in asked), "the reasons are feedback"
@@ -188,7 +188,7 @@ async def test_a_wrong_key_ends_the_generation_at_once(tmp_path: Path) -> None:
 async def test_a_stop_finishes_what_is_in_flight(server: OracleServer, tmp_path: Path) -> None:
     stop = asyncio.Event()
 
-    def listen(notice: Notice, progress: Progress) -> None:
+    def listen(notice: GenerationNotice, progress: GenerationProgress) -> None:
         if isinstance(notice, SampleEnded) and progress.kept == 3:
             stop.set()
 

@@ -1,22 +1,22 @@
 """The plan of a dataset depends on its seed, and not on the order in which samples are finished."""
 
 from treadle.datagen.config.generation_config import GenerationConfig
-from treadle.datagen.sample_plan import Plan
+from treadle.datagen.sample_plan import SamplePlan
 from treadle.datagen.scenarios.scenario import Kind
 from treadle.datagen.topics.topic_graph import Topic, topic_id
-from treadle.jobs.ledger import Counts, Item
+from treadle.jobs.ledger import JobCounts, PlannedItem
 
 LEAVES = [Topic(topic_id=topic_id(("root", name)), text=name, path=("root", name)) for name in "abcde"]
 
 
-def make(num_samples: int, rejected_after: dict[int, int], items: int, seed: int = 3) -> list[Item]:
+def make(num_samples: int, rejected_after: dict[int, int], items: int, seed: int = 3) -> list[PlannedItem]:
     """Return the items of a plan. After an item (key) is planned, another one (value) is rejected."""
     config = GenerationConfig.model_validate(
         {"topics": {"prompt": "root"}, "seed": seed, "generation": {"num_samples": num_samples}}
     )
-    plan = Plan(config, LEAVES, {Kind.SINGLE: 1.0, Kind.CHAINED: 1.0})
-    counts = Counts(shares={}, labels={})
-    made: list[Item] = []
+    plan = SamplePlan(config, LEAVES, {Kind.SINGLE: 1.0, Kind.CHAINED: 1.0})
+    counts = JobCounts(shares={}, labels={})
+    made: list[PlannedItem] = []
     for number in range(1, items + 1):
         item = plan.make_item(number, counts)
         made.append(item)

@@ -8,20 +8,20 @@ from pathlib import Path
 
 import pytest
 
-from treadle.jobs.job import End, Engine, Settings
-from treadle.jobs.ledger import Counts, Item, Ledger, Outcome, Status
-from treadle.jobs.meter import Limits, Meter
+from treadle.jobs.job import End, Job, JobSettings
+from treadle.jobs.ledger import ItemOutcome, ItemStatus, JobCounts, Ledger, PlannedItem
+from treadle.jobs.meter import JobLimits, JobMeter
 
 
 class Trial:
     """Work that ends as `judge` says, after a time that the number gives."""
 
-    def __init__(self, judge: Callable[[int, int], Status]) -> None:
+    def __init__(self, judge: Callable[[int, int], ItemStatus]) -> None:
         self.judge = judge
         self.most = self.now = 0
         self.feedback: list[tuple[str, ...]] = []
 
-    async def attempt(self, item: Item, attempt: int) -> Status:
+    async def attempt(self, item: PlannedItem, attempt: int) -> ItemStatus:
         self.now += 1
         self.most = max(self.most, self.now)
         self.feedback.append(item.feedback)
@@ -31,29 +31,31 @@ class Trial:
             self.now -= 1
         return self.judge(item.number, attempt)
 
-    def settle(self, item: Item, attempt: int, result: Status, connection: sqlite3.Connection) -> Outcome:
-        return Outcome(
+    def settle(
+        self, item: PlannedItem, attempt: int, result: ItemStatus, connection: sqlite3.Connection
+    ) -> ItemOutcome:
+        return ItemOutcome(
             status=result,
             label=item.label,
-            reasons=("why: so",) if result is not Status.KEPT else (),
-            is_final=attempt >= 2 or result is not Status.REJECTED,
-            file="rows" if result is Status.KEPT else None,
+            reasons=("why: so",) if result is not ItemStatus.KEPT else (),
+            is_final=attempt >= 2 or result is not ItemStatus.REJECTED,
+            file="rows" if result is ItemStatus.KEPT else None,
             line=b"%d\n" % item.number,
             input_tokens=10,
         )
 
 
-def plan(number: int, counts: Counts) -> Item:
-    return Item(number, "any", f"topic {number % 3}", {})
+def plan(number: int, counts: JobCounts) -> PlannedItem:
+    return PlannedItem(number, "any", f"topic {number % 3}", {})
 
 
-def engine(path: Path, trial: Trial, *, meter: Meter | None = None, **settings: int) -> Engine[Status]:
+def engine(path: Path, trial: Trial, *, meter: JobMeter | None = None, **settings: int) -> Job[ItemStatus]:
     ledger = Ledger(path / "ledger.db", {"rows": path / "rows.jsonl"})
     chosen = {"wanted": 50, "window": 8, "max_items": 200, **settings}
-    return Engine(ledger, trial, plan, Settings(**chosen), meter or Meter(Limits()))
+    return Job(ledger, trial, plan, JobSettings(**chosen), meter or JobMeter(JobLimits()))
 
 
-async def finish(made: Engine[Status]) -> End:
+async def finish(made: Job[ItemStatus]) -> End:
     try:
         return await made.run()
     finally:
@@ -66,8 +68,8 @@ def rows(path: Path) -> list[int]:
 
 async def test_the_wanted_number_is_delivered_although_items_fail(tmp_path: Path) -> None:
     """A batch with failures is topped up to exactly the number that was asked for."""
-    judge = {0: Status.REJECTED, 1: Status.FAILED}
-    trial = Trial(lambda number, attempt: judge.get(number % 4, Status.KEPT))
+    judge = {0: ItemStatus.REJECTED, 1: ItemStatus.FAILED}
+    trial = Trial(lambda number, attempt: judge.get(number % 4, ItemStatus.KEPT))
     made = engine(tmp_path, trial)
     assert (await finish(made)).reason == "done"
     found = rows(tmp_path)
@@ -78,7 +80,7 @@ async def test_the_wanted_number_is_delivered_although_items_fail(tmp_path: Path
 
 
 async def test_a_second_run_goes_on_and_a_third_has_nothing_to_do(tmp_path: Path) -> None:
-    trial = Trial(lambda number, attempt: Status.KEPT)
+    trial = Trial(lambda number, attempt: ItemStatus.KEPT)
     made = engine(tmp_path, trial)
     asyncio.get_running_loop().call_later(0.005, made.stop)
     assert (await finish(made)).reason == "stopped"
@@ -93,7 +95,7 @@ async def test_a_second_run_goes_on_and_a_third_has_nothing_to_do(tmp_path: Path
 
 
 async def test_a_cancellation_loses_nothing_that_was_counted(tmp_path: Path) -> None:
-    trial = Trial(lambda number, attempt: Status.KEPT)
+    trial = Trial(lambda number, attempt: ItemStatus.KEPT)
     task = asyncio.create_task(finish(engine(tmp_path, trial)))
     await asyncio.sleep(0.006)
     task.cancel()
@@ -105,53 +107,53 @@ async def test_a_cancellation_loses_nothing_that_was_counted(tmp_path: Path) -> 
 
 
 async def test_a_plan_ends_at_its_limits(tmp_path: Path) -> None:
-    never = Trial(lambda number, attempt: Status.REJECTED)
+    never = Trial(lambda number, attempt: ItemStatus.REJECTED)
     assert (await finish(engine(tmp_path / "a", never, max_items=20))).reason == "max_items"
     assert len(never.feedback) == 40
-    down = Trial(lambda number, attempt: Status.FAILED)
+    down = Trial(lambda number, attempt: ItemStatus.FAILED)
     end = await finish(engine(tmp_path / "b", down, max_failures=5))
     assert (end.reason, end.error) == ("failures", "why: so")
     assert len(down.feedback) < 5 + 8
-    half = Trial(lambda number, attempt: Status.FAILED if number % 2 else Status.REJECTED)
+    half = Trial(lambda number, attempt: ItemStatus.FAILED if number % 2 else ItemStatus.REJECTED)
     end = await finish(engine(tmp_path / "c", half, max_items=20))
     assert (end.reason, end.error) == ("failures", "why: so"), "the samples were not all to blame"
 
 
 async def test_a_time_limit_stops_work_in_flight(tmp_path: Path) -> None:
     class Slow(Trial):
-        async def attempt(self, item: Item, attempt: int) -> Status:
+        async def attempt(self, item: PlannedItem, attempt: int) -> ItemStatus:
             await asyncio.sleep(60)
-            return Status.KEPT
+            return ItemStatus.KEPT
 
-    meter = Meter(Limits(max_seconds=0.05))
-    end = await finish(engine(tmp_path, Slow(lambda number, attempt: Status.KEPT), meter=meter))
+    meter = JobMeter(JobLimits(max_seconds=0.05))
+    end = await finish(engine(tmp_path, Slow(lambda number, attempt: ItemStatus.KEPT), meter=meter))
     assert end.reason == "max_seconds"
 
 
 async def test_an_exception_of_the_work_ends_the_plan_and_is_raised(tmp_path: Path) -> None:
-    def judge(number: int, attempt: int) -> Status:
+    def judge(number: int, attempt: int) -> ItemStatus:
         if number == 7:
             raise LookupError("broken")
-        return Status.KEPT
+        return ItemStatus.KEPT
 
     with pytest.raises(LookupError, match="broken"):
         await finish(engine(tmp_path, Trial(judge)))
-    assert (await finish(engine(tmp_path, Trial(lambda number, attempt: Status.KEPT)))).reason == "done"
+    assert (await finish(engine(tmp_path, Trial(lambda number, attempt: ItemStatus.KEPT)))).reason == "done"
     assert sorted(rows(tmp_path)) == list(range(1, 51))
 
 
 async def test_a_larger_number_continues_a_finished_plan(tmp_path: Path) -> None:
-    trial = Trial(lambda number, attempt: Status.KEPT)
+    trial = Trial(lambda number, attempt: ItemStatus.KEPT)
     await finish(engine(tmp_path, trial, wanted=10))
     await finish(engine(tmp_path, trial, wanted=15))
     assert sorted(rows(tmp_path)) == list(range(1, 16))
 
 
 async def test_rejected_items_are_tried_again_on_request(tmp_path: Path) -> None:
-    await finish(engine(tmp_path, Trial(lambda number, attempt: Status.REJECTED), max_items=5))
+    await finish(engine(tmp_path, Trial(lambda number, attempt: ItemStatus.REJECTED), max_items=5))
     with Ledger(tmp_path / "ledger.db", {"rows": tmp_path / "rows.jsonl"}) as ledger:
-        assert ledger.reopen(Status.REJECTED) == 5
-    trial = Trial(lambda number, attempt: Status.KEPT)
+        assert ledger.reopen(ItemStatus.REJECTED) == 5
+    trial = Trial(lambda number, attempt: ItemStatus.KEPT)
     await finish(engine(tmp_path, trial, wanted=5, max_items=5))
     assert sorted(rows(tmp_path)) == [1, 2, 3, 4, 5]
     assert trial.feedback == [("why: so",)] * 5
@@ -162,7 +164,7 @@ async def test_one_slow_item_does_not_hold_up_the_others(tmp_path: Path) -> None
     others = asyncio.Event()
 
     class Slow(Trial):
-        async def attempt(self, item: Item, attempt: int) -> Status:
+        async def attempt(self, item: PlannedItem, attempt: int) -> ItemStatus:
             if item.number == 1:
                 await others.wait()
             result = await super().attempt(item, attempt)
@@ -170,6 +172,6 @@ async def test_one_slow_item_does_not_hold_up_the_others(tmp_path: Path) -> None
                 others.set()
             return result
 
-    made = engine(tmp_path, Slow(lambda number, attempt: Status.KEPT), wanted=30, window=3)
+    made = engine(tmp_path, Slow(lambda number, attempt: ItemStatus.KEPT), wanted=30, window=3)
     assert (await asyncio.wait_for(finish(made), 60)).reason == "done"
     assert rows(tmp_path)[-1] == 1

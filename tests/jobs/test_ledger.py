@@ -9,19 +9,19 @@ from pathlib import Path
 import pytest
 
 from treadle.core.errors import ConfigError, JournalError
-from treadle.jobs.ledger import Item, Ledger, Outcome, Status
+from treadle.jobs.ledger import ItemOutcome, ItemStatus, Ledger, PlannedItem
 
 
 def make(path: Path) -> Ledger:
     return Ledger(path / "ledger.db", {"rows": path / "rows.jsonl"})
 
 
-def kept(line: bytes, **fields: object) -> Outcome:
-    return Outcome(status=Status.KEPT, label="single", file="rows", line=line, cost_usd=0.5, **fields)  # type: ignore[arg-type]
+def kept(line: bytes, **fields: object) -> ItemOutcome:
+    return ItemOutcome(status=ItemStatus.KEPT, label="single", file="rows", line=line, cost_usd=0.5, **fields)  # type: ignore[arg-type]
 
 
-def item(number: int) -> Item:
-    return Item(number, "single", "topic", {"number": number})
+def item(number: int) -> PlannedItem:
+    return PlannedItem(number, "single", "topic", {"number": number})
 
 
 def test_a_counted_line_is_in_its_file_and_in_the_sums(tmp_path: Path) -> None:
@@ -51,7 +51,7 @@ def test_a_line_that_was_written_and_not_counted_is_removed(tmp_path: Path) -> N
 
 
 def test_an_outcome_that_cannot_be_settled_leaves_nothing(tmp_path: Path) -> None:
-    def fail(connection: sqlite3.Connection) -> Outcome:
+    def fail(connection: sqlite3.Connection) -> ItemOutcome:
         connection.execute("INSERT INTO meta VALUES ('half', 'done')")
         raise ValueError("no")
 
@@ -79,7 +79,7 @@ def test_a_line_of_a_transaction_that_fails_is_not_followed_by_its_rest(tmp_path
 
 
 def test_a_rejected_item_is_attempted_again_with_the_reasons(tmp_path: Path) -> None:
-    rejected = Outcome(status=Status.REJECTED, reasons=("length: too long", "x: y"), is_final=False)
+    rejected = ItemOutcome(status=ItemStatus.REJECTED, reasons=("length: too long", "x: y"), is_final=False)
     with make(tmp_path) as ledger:
         ledger.plan(item(1))
         ledger.count(1, 1, lambda _: rejected)
@@ -93,9 +93,9 @@ def test_a_rejected_item_is_attempted_again_with_the_reasons(tmp_path: Path) -> 
 def test_a_failure_of_the_infrastructure_is_no_attempt(tmp_path: Path) -> None:
     with make(tmp_path) as ledger:
         ledger.plan(item(1))
-        ledger.count(1, 1, lambda _: Outcome(status=Status.FAILED, reasons=("infrastructure: down",)))
+        ledger.count(1, 1, lambda _: ItemOutcome(status=ItemStatus.FAILED, reasons=("infrastructure: down",)))
         assert ledger.counts().failed == 1
-        assert ledger.reopen(Status.FAILED) == 1
+        assert ledger.reopen(ItemStatus.FAILED) == 1
         (found,) = ledger.open_items()
         assert (found.attempts, found.feedback) == (0, ())
 
@@ -128,6 +128,6 @@ def test_entries_have_the_spec_and_the_reasons(tmp_path: Path) -> None:
         ledger.plan(item(1))
         ledger.count(1, 1, lambda _: kept(b"one\n", details={"run_id": "r"}))
     with Ledger(tmp_path / "ledger.db", is_readonly=True) as reader:
-        (entry,) = reader.entries(Status.KEPT)
+        (entry,) = reader.entries(ItemStatus.KEPT)
         assert (entry.number, entry.spec, entry.details) == (1, {"number": 1}, {"run_id": "r"})
-        assert list(reader.entries(Status.REJECTED)) == []
+        assert list(reader.entries(ItemStatus.REJECTED)) == []

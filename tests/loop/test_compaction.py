@@ -9,8 +9,8 @@ from msgspec.structs import replace
 from tests.context.contexts import TEXT, Counting, answer, is_summary_request, look_up
 
 from treadle import Agent, Policy, ScriptedModel, tool
-from treadle.context.compaction.summary import is_summary, read_summary
-from treadle.context.view import view_step
+from treadle.context.compaction_summary import is_summary, read_summary
+from treadle.context.step_view import view_step
 from treadle.core import events as e
 from treadle.core.errors import ConfigError, ContextOverflowError, ServerError
 from treadle.core.state import fold

@@ -14,7 +14,7 @@ from treadle.core.policy import Autonomy
 from treadle.core.state import Status
 from treadle.core.types import Completion, FinishReason, Message, Option, Role, StopReason
 from treadle.models import call
-from treadle.tools.schema.output import find_output_fault
+from treadle.tools.schema.answer_schema import find_output_fault
 from treadle.trajectory.verification import verify_run
 
 __all__ = ["lab"]

@@ -10,21 +10,21 @@ from tests.export.token_formats.groups import make_group
 
 from treadle import ConfigError
 from treadle.export.row_files import read_group_file
-from treadle.jobs.ledger import Item, Ledger, Outcome, Status
-from treadle.rollout.deliveries import Outbox, ParcelStatus
+from treadle.jobs.ledger import ItemOutcome, ItemStatus, Ledger, PlannedItem
+from treadle.rollout.deliveries import DeliveryQueue, ParcelStatus
 from treadle.rollout.sinks.registry import make_sinks
 
 
-def count(ledger: Ledger, outbox: Outbox, number: int, *, fails: bool = False, **options: Any) -> None:
+def count(ledger: Ledger, outbox: DeliveryQueue, number: int, *, fails: bool = False, **options: Any) -> None:
     """Count a group, and put it into the queue in the same transaction."""
-    ledger.plan(Item(number, "files", "", {}))
+    ledger.plan(PlannedItem(number, "files", "", {}))
     parcels = outbox.encode(make_group(number, **options))
 
-    def settle(connection: sqlite3.Connection) -> Outcome:
+    def settle(connection: sqlite3.Connection) -> ItemOutcome:
         outbox.put(connection, parcels)
         if fails:
             raise RuntimeError
-        return Outcome(status=Status.KEPT)
+        return ItemOutcome(status=ItemStatus.KEPT)
 
     ledger.count(number, 1, settle)
     outbox.wake()
@@ -40,7 +40,7 @@ async def test_every_sink_gets_every_group(tmp_path: Path) -> None:
     pytest.importorskip("pyarrow")
     path = tmp_path / "ledger.db"
     with Ledger(path) as ledger:
-        async with Outbox(path, sinks(tmp_path)) as outbox:
+        async with DeliveryQueue(path, sinks(tmp_path)) as outbox:
             count(ledger, outbox, 1)
             count(ledger, outbox, 2, branches=[1, 2, 1, 1])
             count(ledger, outbox, 3, rewards=[None, 1.0, 0.0, 0.0])
@@ -58,7 +58,7 @@ async def test_every_sink_gets_every_group(tmp_path: Path) -> None:
 async def test_a_group_that_is_not_counted_is_not_delivered(tmp_path: Path) -> None:
     path = tmp_path / "ledger.db"
     with Ledger(path) as ledger:
-        async with Outbox(path, make_sinks([f"jsonl:{tmp_path / 'a.jsonl'}"], group_size=4)) as outbox:
+        async with DeliveryQueue(path, make_sinks([f"jsonl:{tmp_path / 'a.jsonl'}"], group_size=4)) as outbox:
             with pytest.raises(RuntimeError):
                 count(ledger, outbox, 1, fails=True)
             assert outbox.backlog == 0
@@ -72,7 +72,7 @@ async def test_a_line_that_was_written_and_not_acknowledged_is_written_once(
     path, out = tmp_path / "ledger.db", tmp_path / "a.jsonl"
     specs = [f"jsonl:{out}"]
     with Ledger(path) as ledger:
-        async with Outbox(path, make_sinks(specs, group_size=4)) as outbox:
+        async with DeliveryQueue(path, make_sinks(specs, group_size=4)) as outbox:
             count(ledger, outbox, 1)
             await outbox.drain()
             size = out.stat().st_size
@@ -86,7 +86,7 @@ async def test_a_line_that_was_written_and_not_acknowledged_is_written_once(
         ledger.connection.execute("UPDATE sink_notes SET value = ? WHERE name = 'end'", (str(size),))
         kept = {"nothing": size, "a part": size + 100, "all": len(whole)}[left]
         out.write_bytes(whole[:kept])
-        async with Outbox(path, make_sinks(specs, group_size=4)) as outbox:
+        async with DeliveryQueue(path, make_sinks(specs, group_size=4)) as outbox:
             await outbox.drain()
     assert out.read_bytes() == whole
 
@@ -97,21 +97,21 @@ async def test_a_foreign_or_shortened_file_is_refused(tmp_path: Path) -> None:
     with Ledger(path) as ledger:
         out.write_text("mine\n")
         with pytest.raises(ConfigError, match="exists already"):
-            Outbox(path, make_sinks(specs, group_size=4))
+            DeliveryQueue(path, make_sinks(specs, group_size=4))
         out.unlink()
-        async with Outbox(path, make_sinks(specs, group_size=4)) as outbox:
+        async with DeliveryQueue(path, make_sinks(specs, group_size=4)) as outbox:
             count(ledger, outbox, 1)
             await outbox.drain()
         out.write_bytes(out.read_bytes()[:-10])
         with pytest.raises(ConfigError, match="lines are missing"):
-            Outbox(path, make_sinks(specs, group_size=4))
+            DeliveryQueue(path, make_sinks(specs, group_size=4))
 
 
 async def test_a_file_that_is_shortened_in_the_middle_gets_no_hole(tmp_path: Path) -> None:
     """Rules out that the next group is written behind a row of zero bytes."""
     path, out = tmp_path / "ledger.db", tmp_path / "a.jsonl"
     with Ledger(path) as ledger:
-        async with Outbox(path, make_sinks([f"jsonl:{out}"], group_size=4)) as outbox:
+        async with DeliveryQueue(path, make_sinks([f"jsonl:{out}"], group_size=4)) as outbox:
             count(ledger, outbox, 1)
             await outbox.drain()
             out.write_bytes(b"")
@@ -126,9 +126,9 @@ async def test_groups_for_a_sink_that_is_not_used_any_more_do_not_hold_up_the_ot
     are delivered when the sink is used again."""
     path, away = tmp_path / "ledger.db", tmp_path / "away" / "a.jsonl"
     with Ledger(path) as ledger:
-        outbox = Outbox(path, make_sinks([f"jsonl:{away}"], group_size=4))
+        outbox = DeliveryQueue(path, make_sinks([f"jsonl:{away}"], group_size=4))
         count(ledger, outbox, 1)
-        async with Outbox(path, make_sinks([f"jsonl:{tmp_path / 'b.jsonl'}"], group_size=4)) as other:
+        async with DeliveryQueue(path, make_sinks([f"jsonl:{tmp_path / 'b.jsonl'}"], group_size=4)) as other:
             count(ledger, other, 2)
             async with asyncio.timeout(20):
                 await other.drain()

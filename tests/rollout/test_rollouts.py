@@ -19,7 +19,7 @@ from treadle.rollout import Result, Rollouts
 from treadle.rollout.group_plan import GroupSpec
 from treadle.rollout.rollout_config import make_config
 from treadle.rollout.rollout_folder import check_continued, read_groups, read_stored
-from treadle.rollout.rollout_progress import GroupEnded, Notice, Progress, RolloutRetried
+from treadle.rollout.rollout_progress import GroupEnded, RolloutNotice, RolloutProgress, RolloutRetried
 from treadle.rollout.sinks.protocol import BaseSink, Receipt
 from treadle.rollout.sinks.registry import make_sinks
 from treadle.scoring.protocol import Subject
@@ -32,9 +32,9 @@ class Told:
     """A listener that keeps the notices."""
 
     def __init__(self) -> None:
-        self.notices: list[Notice] = []
+        self.notices: list[RolloutNotice] = []
 
-    def __call__(self, notice: Notice, progress: Progress) -> None:
+    def __call__(self, notice: RolloutNotice, progress: RolloutProgress) -> None:
         self.notices.append(notice)
 
     def reasons(self) -> list[str]:
@@ -192,7 +192,7 @@ def test_the_window_is_over_rollouts_and_there_is_no_barrier(tmp_path: Path) -> 
     school.pause = pause
     rollouts = make(tmp_path, school, groups=9, group_size=3, window=4)
 
-    def listen(notice: Notice, progress: Progress) -> None:
+    def listen(notice: RolloutNotice, progress: RolloutProgress) -> None:
         told(notice, progress)
         assert progress.in_flight <= 4
         if progress.delivered == 8:
@@ -399,7 +399,7 @@ def test_a_full_queue_stops_new_groups_until_the_sink_goes_on(tmp_path: Path) ->
     async def work() -> Result:
         rollouts = make(tmp_path, school, groups=12, group_size=2, window=4, ahead=2, sinks=[sink])
 
-        def listen(notice: Notice, progress: Progress) -> None:
+        def listen(notice: RolloutNotice, progress: RolloutProgress) -> None:
             most.append(progress.undelivered)
             if progress.undelivered == 2:
                 asyncio.get_running_loop().call_later(0.02, sink.is_open.set)
@@ -424,7 +424,7 @@ def test_a_group_that_becomes_too_old_while_it_waits_for_its_sink_is_not_deliver
     async def work() -> Result:
         rollouts = make(tmp_path, school, groups=1, group_size=2, max_staleness=0, sinks=[sink])
 
-        def listen(notice: Notice, progress: Progress) -> None:
+        def listen(notice: RolloutNotice, progress: RolloutProgress) -> None:
             if isinstance(notice, GroupEnded):
                 rollouts.stop()
                 if not restarts:

@@ -12,7 +12,7 @@ from treadle.export.groups import Group
 from treadle.rollout import Rollouts
 from treadle.rollout.making import MAX_REFUSED
 from treadle.rollout.rollout_config import load_config
-from treadle.rollout.sinks.protocol import Check, Memory, Receipt
+from treadle.rollout.sinks.protocol import Receipt, SinkCheck, SinkMemory
 from treadle.rollout.sinks.registry import make_sinks
 from treadle.scoring.protocol import Subject
 from treadle.testbed.engines import ENGINES, EngineSettings, export_tokenizer
@@ -142,12 +142,12 @@ class StuckSink:
 
     name, needs = "stuck", TokenGrade.TEXT
 
-    def open(self, memory: Memory) -> None: ...
+    def open(self, memory: SinkMemory) -> None: ...
 
     def encode(self, group: Group) -> bytes:
         return b""
 
-    async def check(self) -> Check:
+    async def check(self) -> SinkCheck:
         raise TransportError("no space left on device")
 
     async def deliver(self, key: str, data: bytes) -> Receipt:

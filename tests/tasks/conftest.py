@@ -11,7 +11,7 @@ from treadle.loop.calls.orders import read_call
 from treadle.models.protocol import Model, Watch
 from treadle.runs.task import Task
 from treadle.sandbox.in_memory import MemorySandbox
-from treadle.tools.files import files as toolset
+from treadle.tools.file_tools import files as toolset
 
 TOOLS = {tool.spec.name: tool for tool in toolset.tools()}
 SPECS = tuple([tool.spec for tool in TOOLS.values()])

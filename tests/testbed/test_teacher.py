@@ -12,7 +12,7 @@ from treadle.agent.agent import Agent
 from treadle.core.errors import ConfigError
 from treadle.core.types import Json, Message, Role
 from treadle.datagen.config.generation_config import GenerationConfig, Personas
-from treadle.datagen.conversations.make import Made, make_sample
+from treadle.datagen.conversations.make import MadeSample, make_sample
 from treadle.datagen.conversations.studio import Studio, is_farewell
 from treadle.datagen.quality.signatures import content_words
 from treadle.datagen.scenarios.cast import draw_persona
@@ -61,7 +61,7 @@ class Making:
         environments = open_environments(config.tools, 0)
         self.studio = Studio(config, {"default": model(name)}, self.journal, environments)
 
-    async def make(self, number: int, kind: Kind | None) -> Made:
+    async def make(self, number: int, kind: Kind | None) -> MadeSample:
         spec = SampleSpec(
             number=number,
             topic_id="t",
@@ -78,7 +78,7 @@ class Making:
         return made
 
 
-def shown(made: Made) -> tuple[str, ...]:
+def shown(made: MadeSample) -> tuple[str, ...]:
     assert made.row is not None
     assert made.row.lineage.sample is not None
     return made.row.lineage.sample.kinds

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from treadle.core.documents import decode_document, is_yaml_name
 from treadle.core.errors import ConfigError
 from treadle.core.types import Effect, ToolSpec
-from treadle.tools.schema.definitions import (
+from treadle.tools.schema.tool_definitions import (
     Loss,
     Shape,
     parse_definitions,

@@ -8,7 +8,7 @@ from treadle.core.errors import SandboxError, ToolError
 from treadle.core.types import Effect, Json
 from treadle.sandbox.in_memory import MemorySandbox
 from treadle.tools.context import ToolContext
-from treadle.tools.files import MAX_EDITED_CHARS, MAX_MATCHES, FilesToolset, files, view_image
+from treadle.tools.file_tools import MAX_EDITED_CHARS, MAX_MATCHES, FilesToolset, files, view_image
 from treadle.tools.protocol import Attachment, ToolOutput
 
 TOOLS = {item.spec.name: item for item in files.tools()}

@@ -20,7 +20,7 @@ from pydantic import BaseModel, Field
 from treadle.core.errors import ConfigError, ToolError
 from treadle.core.types import Effect, Json, ToolSpec
 from treadle.tools.context import ToolContext
-from treadle.tools.function.tool import as_tool, tool
+from treadle.tools.function.decorator import as_tool, tool
 from treadle.tools.protocol import Attachment, Tool, ToolOutput
 from treadle.tools.toolbox import Toolbox
 
@@ -297,7 +297,7 @@ class TestCall:
     def test_a_forked_process_has_threads_of_its_own(self) -> None:
         script = """
 import asyncio, os
-from treadle.tools.function.tool import tool
+from treadle.tools.function.decorator import tool
 from treadle.tools.context import ToolContext
 item = tool(lambda: "ran", name="f")
 run = lambda: asyncio.run(asyncio.wait_for(item.call({}, ToolContext("r", "c", 1)), 30))

@@ -18,7 +18,7 @@ from tests.tools.contexts import HeardContext
 from treadle.core.errors import ConfigError, ToolError
 from treadle.core.types import ToolCall
 from treadle.tools.context import ToolContext
-from treadle.tools.function.tool import check_tool_name
+from treadle.tools.function.decorator import check_tool_name
 from treadle.tools.mcp import MCPServer, MCPServers, mcp
 
 ODD = str(Path(__file__).parent / "mcp" / "odd_server.py")

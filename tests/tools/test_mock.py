@@ -19,7 +19,7 @@ from treadle.models import call
 from treadle.sandbox.in_memory import MemorySandbox
 from treadle.tools.context import Scope, ToolContext
 from treadle.tools.mock.fixtures import Fixture, fill
-from treadle.tools.mock.toolset import Mock, mock, mock_of
+from treadle.tools.mock.mocks import Mock, mock, mock_of
 from treadle.tools.protocol import ToolOutput
 
 SPEC = ToolSpec("f", "Does f.", {"type": "object"}, Effect.IDEMPOTENT)

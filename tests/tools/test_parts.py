@@ -13,17 +13,17 @@ from tests.sandbox.here import needs_sandbox
 from treadle.core.errors import ConfigError
 from treadle.core.spec import PartSpec
 from treadle.core.types import Effect, ToolSpec
-from treadle.tools.files import FilesToolset, files, read_file
-from treadle.tools.function.tool import tool
+from treadle.tools.file_tools import FilesToolset, files, read_file
+from treadle.tools.function.decorator import tool
 from treadle.tools.mcp import MCPServer, MCPServers, mcp
+from treadle.tools.mock.mocks import Mock
 from treadle.tools.mock.simulator import Simulator
-from treadle.tools.mock.toolset import Mock
 from treadle.tools.openapi import OpenAPI
-from treadle.tools.parts import may_hold_secret
 from treadle.tools.python import Python
 from treadle.tools.resolve import part_of, parts_of, resolve_tools
 from treadle.tools.shell import Shell
 from treadle.tools.spin import Spin
+from treadle.tools.toolset_parts import may_hold_secret
 from treadle.tools.vfs import VfsToolset
 
 SPEC = ToolSpec(
@@ -86,7 +86,7 @@ def rebuilt(item: Any) -> list[ToolSpec]:
         (plain, f"{__name__}:plain"),
         (marked, f"{__name__}:marked"),
         (renamed, f"{__name__}:renamed"),
-        (read_file, "treadle.tools.files:read_file"),
+        (read_file, "treadle.tools.file_tools:read_file"),
         (mine, f"{__name__}:mine"),
         (files, "files"),
         (Sized(3), f"{__name__}:Sized"),

@@ -11,7 +11,7 @@ from treadle.sandbox.in_memory import MemorySandbox
 from treadle.tools.context import Scope, ToolContext
 from treadle.tools.protocol import ToolOutput
 from treadle.tools.python import Python
-from treadle.tools.python.toolset import MAX_CODE_CHARS
+from treadle.tools.python.interpreter import MAX_CODE_CHARS
 
 SECRET = "s3cr3t-of-the-host-9f27"
 LIMITED = Python(

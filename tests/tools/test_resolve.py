@@ -6,16 +6,16 @@ import pytest
 
 from treadle.core.errors import ConfigError
 from treadle.core.types import Effect, ToolSpec
-from treadle.tools.files import FilesToolset, files, read_file
-from treadle.tools.function.tool import tool
+from treadle.tools.file_tools import FilesToolset, files, read_file
+from treadle.tools.function.decorator import tool
 from treadle.tools.protocol import Tool
 from treadle.tools.resolve import TOOLSETS, resolve_tools
 
 FILE = """
 import json
-from treadle.tools.files import files, read_file
-from treadle.tools.files import FilesToolset
-from treadle.tools.function.tool import tool
+from treadle.tools.file_tools import files, read_file
+from treadle.tools.file_tools import FilesToolset
+from treadle.tools.function.decorator import tool
 
 def helper():
     return 1
@@ -101,7 +101,7 @@ def test_functions_count_only_in_a_file_without_tools(tmp_path: Path) -> None:
 
 
 def test_an_import_within_a_function_hides_nothing(tmp_path: Path) -> None:
-    text = "from treadle.tools.function.tool import tool\ndef f():\n    import mine\n@tool\ndef mine(): ...\n"
+    text = "from treadle.tools.function.decorator import tool\ndef f():\n    import mine\n@tool\ndef mine(): ...\n"
     assert names(resolve_tools([write(tmp_path / "mine.py", text)])) == ["mine"]
 
 
@@ -134,7 +134,7 @@ def test_files_of_one_name_in_two_folders_are_two(tmp_path: Path) -> None:
 
 
 def test_attributes_of_a_module(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    assert resolve_tools(["treadle.tools.files:read_file"]) == (read_file,)
+    assert resolve_tools(["treadle.tools.file_tools:read_file"]) == (read_file,)
     write(tmp_path / "module_in_cwd.py", "def here(): ...")
     monkeypatch.chdir(tmp_path)
     assert names(resolve_tools(["module_in_cwd:here"])) == ["here"]
@@ -162,7 +162,7 @@ def test_attributes_of_a_module(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
         ("package.module", "'package.module:attribute'"),
         ("", "unknown toolset ''"),
         ("no_such_module:x", "ModuleNotFoundError: No module named 'no_such_module'"),
-        ("treadle.tools.files:red_file", "no 'red_file' in it; did you mean 'read_file'"),
+        ("treadle.tools.file_tools:red_file", "no 'red_file' in it; did you mean 'read_file'"),
     ],
 )
 def test_what_cannot_be_loaded_is_told(tmp_path: Path, text: str, why: str) -> None:
@@ -173,7 +173,9 @@ def test_what_cannot_be_loaded_is_told(tmp_path: Path, text: str, why: str) -> N
     write(tmp_path / "missing.py", "import no_such_thing")
     write(tmp_path / "exits.py", "raise SystemExit(3)")
     write(tmp_path / "deep.py", "import json\n\njson.loads('[')\n")
-    write(tmp_path / "wrong.py", "from treadle.tools.function.tool import tool\n@tool\ndef f(*many): ...")
+    write(
+        tmp_path / "wrong.py", "from treadle.tools.function.decorator import tool\n@tool\ndef f(*many): ..."
+    )
     modules = set(sys.modules)
     with pytest.raises(ConfigError, match=why):
         resolve_tools([text.format(folder=tmp_path)])

@@ -14,7 +14,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 from treadle.core.errors import ConfigError, ToolError
 from treadle.core.types import Json
 from treadle.tools.context import ToolContext
-from treadle.tools.function.tool import FunctionTool, tool
+from treadle.tools.function.decorator import FunctionTool, tool
 from treadle.tools.protocol import Tool
 
 CONTEXT = ToolContext("run", "call", 1)

@@ -13,8 +13,8 @@ from treadle.core.types import Completion, FinishReason, Message, Request, Role,
 from treadle.models import call
 from treadle.sandbox.in_memory import MemorySandbox
 from treadle.tools.context import Scope, ToolContext
+from treadle.tools.mock.mocks import MAX_HISTORY, Mock, MockTool
 from treadle.tools.mock.simulator import Simulator
-from treadle.tools.mock.toolset import MAX_HISTORY, Mock, MockTool
 from treadle.tools.protocol import ToolOutput
 
 PLAIN = ToolSpec("f", "Does f.", {"type": "object"})

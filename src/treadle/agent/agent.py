@@ -407,7 +407,7 @@ class Agent(Generic[T_co]):
         `policy`, if given, replaces the recorded policy; the divergence is then the first decision that differs
         under it. Raises: `RunNotFoundError`.
         """
-        from treadle.tools.schema.output import find_output_fault
+        from treadle.tools.schema.answer_schema import find_output_fault
 
         return await asyncio.to_thread(lambda: replay(self.journal.read(run_id), find_output_fault, policy))
 

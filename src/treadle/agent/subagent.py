@@ -32,7 +32,7 @@ from treadle.runs.options import Given, ResumeOptions
 from treadle.runs.resume import resume_run
 from treadle.runs.run import Run
 from treadle.tools.context import ToolContext
-from treadle.tools.function.tool import check_tool_name
+from treadle.tools.function.decorator import check_tool_name
 from treadle.tools.protocol import Decision, ToolOutput
 from treadle.tools.schema.validation import ArgumentChecker
 

@@ -23,9 +23,9 @@ from treadle.datagen.dataset.dataset_folder import DatasetFolder
 from treadle.datagen.dataset.report.write import read_contents, write_report
 from treadle.datagen.dataset.splits import write_splits
 from treadle.datagen.generation_progress import (
+    GenerationNotice,
+    GenerationProgress,
     Listener,
-    Notice,
-    Progress,
     SampleBegun,
     SampleEnded,
     SampleStep,
@@ -33,7 +33,7 @@ from treadle.datagen.generation_progress import (
 )
 from treadle.datagen.quality.duplicates import DuplicateIndex, DuplicateSettings
 from treadle.datagen.quality.pipeline import Pipeline
-from treadle.datagen.sample_plan import Plan
+from treadle.datagen.sample_plan import SamplePlan
 from treadle.datagen.sample_work import REJECTED, ROWS, Judged, SampleWork
 from treadle.datagen.scenarios.environment import open_environments
 from treadle.datagen.scenarios.kinds import possible_kinds
@@ -42,9 +42,9 @@ from treadle.datagen.topics.building import BuildStoppedError, build_topics
 from treadle.datagen.topics.topic_files import load_topics, save_topics
 from treadle.datagen.topics.topic_graph import TopicGraph
 from treadle.datagen.topics.topic_writer import RUN_PREFIX
-from treadle.jobs.job import End, Engine, Settings
-from treadle.jobs.ledger import Counts, Item, Ledger, Outcome, Status
-from treadle.jobs.meter import LimitReachedError, Limits, Meter
+from treadle.jobs.job import End, Job, JobSettings
+from treadle.jobs.ledger import ItemOutcome, ItemStatus, JobCounts, Ledger, PlannedItem
+from treadle.jobs.meter import JobLimits, JobMeter, LimitReachedError
 from treadle.journal.protocol import Journal
 from treadle.journal.registry import open_journal
 from treadle.models.protocol import Model
@@ -53,7 +53,7 @@ from treadle.workers.queued import QueueRunner
 from treadle.workers.registry import make_runner
 
 
-class Options(Struct, frozen=True, kw_only=True):
+class Continuation(Struct, frozen=True, kw_only=True):
     """How an existing dataset is continued."""
 
     retry_failed: bool = False
@@ -62,11 +62,11 @@ class Options(Struct, frozen=True, kw_only=True):
     """True to continue even if the configuration has changed in a way that changes the rows."""
 
 
-class Result(Struct, frozen=True):
+class GenerationResult(Struct, frozen=True):
     """The outcome of a generation."""
 
     end: End
-    progress: Progress
+    progress: GenerationProgress
     folder: DatasetFolder
 
 
@@ -76,8 +76,8 @@ async def generate(
     *,
     listener: Listener = lambda notice, progress: None,
     stop: asyncio.Event | None = None,
-    options: Options | None = None,
-) -> Result:
+    options: Continuation | None = None,
+) -> GenerationResult:
     """Generate the dataset in `folder`, or continue it, and return the outcome.
 
     A cancellation stops at once; nothing that was counted is lost, and samples in flight are continued by the next
@@ -85,7 +85,7 @@ async def generate(
     rows; `ProviderError` for a fault of the user, such as a wrong key; `JournalError` if the journal or the ledger
     cannot be written.
     """
-    options = options or Options()
+    options = options or Continuation()
     with contextlib.ExitStack() as stack:
         ledger = stack.enter_context(Ledger(folder.ledger, {ROWS: folder.rows, REJECTED: folder.rejected}))
         if ledger.last_number and not folder.journal.exists():
@@ -102,10 +102,10 @@ async def generate(
         finally:
             await generation.close()
         await asyncio.to_thread(_write_files, folder, config)
-        return Result(end, generation.progress, folder)
+        return GenerationResult(end, generation.progress, folder)
 
 
-def _prepare_ledger(ledger: Ledger, config: GenerationConfig, options: Options) -> None:
+def _prepare_ledger(ledger: Ledger, config: GenerationConfig, options: Continuation) -> None:
     """Compare the configuration with the one that the dataset was begun with, and reopen the samples to try again.
 
     Raises: `ConfigError` that names the changed keys.
@@ -118,7 +118,9 @@ def _prepare_ledger(ledger: Ledger, config: GenerationConfig, options: Options) 
         )
     ledger.set("config", msgspec.json.encode(fingerprint(config)).decode())
     # Samples that failed through the infrastructure are always tried again.
-    ledger.reopen(*((Status.FAILED, Status.REJECTED) if options.retry_failed else (Status.FAILED,)))
+    ledger.reopen(
+        *((ItemStatus.FAILED, ItemStatus.REJECTED) if options.retry_failed else (ItemStatus.FAILED,))
+    )
 
 
 def _write_files(folder: DatasetFolder, config: GenerationConfig) -> None:
@@ -147,8 +149,8 @@ class _Generation:
         self._journal = journal
         self._listener = listener
         self._stop = stop
-        self._meter = Meter(
-            Limits(
+        self._meter = JobMeter(
+            JobLimits(
                 max_cost_usd=limits.max_cost_usd, max_tokens=limits.max_tokens, max_seconds=limits.max_seconds
             )
         )
@@ -160,7 +162,7 @@ class _Generation:
             for role, model in make_models(config).items()
         }
         self._studio: Studio | None = None
-        self.progress = Progress(
+        self.progress = GenerationProgress(
             kept=counts.kept, resumed=counts.kept, rejected=counts.rejected, reasons=counts.reasons
         )
         self.progress.kinds = dict(counts.labels)
@@ -189,14 +191,14 @@ class _Generation:
             max_calls=self._config.tools.max_calls,
             max_steps=self._config.tools.max_steps,
         )
-        plan = Plan(self._config, leaves, kinds)
+        plan = SamplePlan(self._config, leaves, kinds)
         self.progress.wanted = plan.wanted
         pipeline = Pipeline(self._config, judge=self._models.get("judge"), tools=studio.shared_tools)
         duplicates = None
         if isinstance(pipeline.duplicates, DuplicateSettings):
             duplicates = DuplicateIndex(self._ledger.connection, pipeline.duplicates)
         work = SampleWork(studio, pipeline, duplicates, self._config.generation.sample_attempts)
-        engine = Engine(
+        engine = Job(
             self._ledger,
             work,
             plan.make_item,
@@ -229,9 +231,9 @@ class _Generation:
         if self._studio is not None:
             await self._studio.close()
 
-    def _settings(self, plan: Plan) -> Settings:
+    def _settings(self, plan: SamplePlan) -> JobSettings:
         generation = self._config.generation
-        return Settings(
+        return JobSettings(
             wanted=plan.wanted,
             window=generation.window,
             max_items=plan.wanted * generation.max_attempts,
@@ -262,7 +264,7 @@ class _Generation:
         self._ledger.set("topics", "done")
         return graph
 
-    def _begin(self, item: Item, attempt: int) -> None:
+    def _begin(self, item: PlannedItem, attempt: int) -> None:
         spec = item.spec
         self.progress.in_flight += 1
         self._tell(
@@ -271,12 +273,12 @@ class _Generation:
             )
         )
 
-    def _count(self, plan: Plan, engine: Engine[Judged], item: Item, outcome: Outcome) -> None:
+    def _count(self, plan: SamplePlan, engine: Job[Judged], item: PlannedItem, outcome: ItemOutcome) -> None:
         progress, counts = self.progress, engine.counts
         progress.in_flight -= 1
         progress.kept, progress.rejected, progress.failed = counts.kept, counts.rejected, counts.failed
         progress.reasons, progress.kinds = counts.reasons, counts.labels
-        if outcome.status is Status.REJECTED and outcome.is_final:
+        if outcome.status is ItemStatus.REJECTED and outcome.is_final:
             plan.give_back(item.share, counts)
         self._tell(
             SampleEnded(
@@ -289,7 +291,7 @@ class _Generation:
     def _tell_step(self, sample_id: str, text: str) -> None:
         self._tell(SampleStep(sample_id=sample_id, text=text))
 
-    def _tell(self, notice: Notice) -> None:
+    def _tell(self, notice: GenerationNotice) -> None:
         progress, meter = self.progress, self._meter
         progress.input_tokens, progress.output_tokens = meter.input_tokens, meter.output_tokens
         progress.cost_usd, progress.seconds = meter.cost_usd, meter.seconds
@@ -297,7 +299,7 @@ class _Generation:
         self._listener(notice, progress)
 
 
-def add_spent(meter: Meter, counts: Counts, ledger: Ledger, journal: Journal) -> None:
+def add_spent(meter: JobMeter, counts: JobCounts, ledger: Ledger, journal: Journal) -> None:
     """Add to `meter` what was spent before this process: on topics, on samples that were counted, and on samples
     that were interrupted. `counts` are those of the ledger."""
     meter.add(counts.input_tokens, counts.output_tokens, counts.cost_usd)

@@ -7,18 +7,18 @@ import msgspec
 from msgspec import Struct
 
 
-class Notice(Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="event"):
+class GenerationNotice(Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="event"):
     """One thing that happened. As JSON it is one line of `treadle generate --json`."""
 
 
-class TopicsReady(Notice, frozen=True, tag="topics_ready"):
+class TopicsReady(GenerationNotice, frozen=True, tag="topics_ready"):
     """The topics are complete."""
 
     leaves: int
     failed: int
 
 
-class TopicExpanded(Notice, frozen=True, tag="topic_expanded"):
+class TopicExpanded(GenerationNotice, frozen=True, tag="topic_expanded"):
     """One topic got its subtopics, or failed."""
 
     path: tuple[str, ...]
@@ -30,7 +30,7 @@ class TopicExpanded(Notice, frozen=True, tag="topic_expanded"):
     error: str | None = None
 
 
-class SampleBegun(Notice, frozen=True, tag="sample_begun"):
+class SampleBegun(GenerationNotice, frozen=True, tag="sample_begun"):
     """Work on a sample has begun."""
 
     sample_id: str
@@ -38,14 +38,14 @@ class SampleBegun(Notice, frozen=True, tag="sample_begun"):
     kind: str | None
 
 
-class SampleStep(Notice, frozen=True, tag="sample_step"):
+class SampleStep(GenerationNotice, frozen=True, tag="sample_step"):
     """One line about the sample that is being written: a message, a call or a result."""
 
     sample_id: str
     text: str
 
 
-class SampleEnded(Notice, frozen=True, tag="sample_ended"):
+class SampleEnded(GenerationNotice, frozen=True, tag="sample_ended"):
     """A sample was kept, rejected, or failed."""
 
     sample_id: str
@@ -55,7 +55,7 @@ class SampleEnded(Notice, frozen=True, tag="sample_ended"):
     """The names of the filters that rejected the sample, each with its reason after a colon, or the error."""
 
 
-class Progress(Struct, kw_only=True):
+class GenerationProgress(Struct, kw_only=True):
     """The counts of a generation, changed in place."""
 
     wanted: int = 0
@@ -81,5 +81,5 @@ class Progress(Struct, kw_only=True):
     """True after the first Ctrl-C: samples in flight are finished, and no new ones begun."""
 
 
-Listener: TypeAlias = Callable[[Notice, Progress], None]
+Listener: TypeAlias = Callable[[GenerationNotice, GenerationProgress], None]
 """A function that is called for each notice, with the counts after it."""

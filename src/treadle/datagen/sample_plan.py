@@ -16,11 +16,11 @@ from treadle.datagen.scenarios.cast import draw_persona
 from treadle.datagen.scenarios.kinds import plan_difficulty, plan_kind
 from treadle.datagen.scenarios.scenario import Kind, SampleSpec
 from treadle.datagen.topics.topic_graph import Topic
-from treadle.jobs.ledger import Counts, Item
+from treadle.jobs.ledger import JobCounts, PlannedItem
 from treadle.tasks.draws import Draw
 
 
-class Plan:
+class SamplePlan:
     """The plan of one dataset over its leaf topics."""
 
     def __init__(
@@ -39,7 +39,7 @@ class Plan:
             (0, index, topic.topic_id) for index, topic in enumerate(order)
         ]
 
-    def make_item(self, number: int, counts: Counts) -> Item:
+    def make_item(self, number: int, counts: JobCounts) -> PlannedItem:
         """Return the sample with this number. The topics take turns; a sample that replaces a rejected one is for
         the topic that has the fewest."""
         topic = (
@@ -47,9 +47,9 @@ class Plan:
         )
         spec = self._make_spec(number, topic, counts)
         kind = "" if spec.kind is None else spec.kind.value
-        return Item(number, kind, topic.topic_id, msgspec.to_builtins(spec))
+        return PlannedItem(number, kind, topic.topic_id, msgspec.to_builtins(spec))
 
-    def _next_topic(self, counts: Counts) -> Topic:
+    def _next_topic(self, counts: JobCounts) -> Topic:
         """Return the topic with the fewest samples. Rejected samples are not counted."""
         while True:
             seen, index, topic_id = self._queue[0]
@@ -60,12 +60,12 @@ class Plan:
             heapq.heapreplace(self._queue, (now + 1, index, topic_id))
             return self._topics[topic_id][1]
 
-    def give_back(self, topic_id: str, counts: Counts) -> None:
+    def give_back(self, topic_id: str, counts: JobCounts) -> None:
         """Note that a sample of a topic was rejected, so that the topic comes earlier again."""
         if topic_id in self._topics:
             heapq.heappush(self._queue, (counts.shares.get(topic_id, 0), self._topics[topic_id][0], topic_id))
 
-    def _make_spec(self, number: int, topic: Topic, counts: Counts) -> SampleSpec:
+    def _make_spec(self, number: int, topic: Topic, counts: JobCounts) -> SampleSpec:
         config, generation = self._config, self._config.generation
         draw = Draw(f"{config.seed}/{number}")
         conversation = generation.conversation

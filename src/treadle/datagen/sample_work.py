@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from treadle.core.errors import ProviderError
 from treadle.core.types import Fault, Message, Role
 from treadle.datagen.conversations.dialogue import bill_of
-from treadle.datagen.conversations.make import Made, make_sample
+from treadle.datagen.conversations.make import MadeSample, make_sample
 from treadle.datagen.conversations.projection import describe_plan
 from treadle.datagen.conversations.studio import Studio
 from treadle.datagen.quality.duplicates import DuplicateIndex
@@ -19,7 +19,7 @@ from treadle.datagen.quality.protocol import Candidate, FilterVerdict
 from treadle.datagen.scenarios.scenario import SampleSpec
 from treadle.export.row_formats.treadle_rows import TREADLE
 from treadle.export.rows import Lineage, Row
-from treadle.jobs.ledger import Item, Outcome, Status
+from treadle.jobs.ledger import ItemOutcome, ItemStatus, PlannedItem
 
 ROWS, REJECTED = "rows", "rejected"
 """The names of the ledger's files."""
@@ -31,7 +31,7 @@ class Judged(Struct, frozen=True):
     """A sample that was made, with the verdicts about it."""
 
     spec: SampleSpec
-    made: Made
+    made: MadeSample
     verdicts: tuple[FilterVerdict, ...] = ()
 
 
@@ -48,7 +48,7 @@ class SampleWork:
         self._duplicates = duplicates
         self._attempts = attempts
 
-    async def attempt(self, item: Item, attempt: int) -> Judged:
+    async def attempt(self, item: PlannedItem, attempt: int) -> Judged:
         """Make and judge one sample. Raises: `ProviderError` for a fault of the user, such as a wrong key."""
         spec = msgspec.convert(item.spec, SampleSpec)
         made = await make_sample(self._studio, spec, attempt, item.feedback)
@@ -73,7 +73,7 @@ class SampleWork:
             return Judged(spec, self._add_judge(failed))
         return Judged(spec, self._add_judge(made), verdicts)
 
-    def _add_judge(self, made: Made) -> Made:
+    def _add_judge(self, made: MadeSample) -> MadeSample:
         """Return `made` with what the judge has used."""
         if not any(item.name == "judge" for item in self._pipeline.filters):
             return made
@@ -81,11 +81,13 @@ class SampleWork:
         bill.add(made.usage, made.cost_usd)
         return replace(made, usage=bill.usage, cost_usd=bill.cost_usd)
 
-    def settle(self, item: Item, attempt: int, result: Judged, connection: sqlite3.Connection) -> Outcome:
+    def settle(
+        self, item: PlannedItem, attempt: int, result: Judged, connection: sqlite3.Connection
+    ) -> ItemOutcome:
         """Return the outcome of an attempt, after searching for duplicates among the counted rows."""
         made, verdicts = result.made, list(result.verdicts)
-        outcome = Outcome(
-            status=Status.REJECTED,
+        outcome = ItemOutcome(
+            status=ItemStatus.REJECTED,
             input_tokens=made.usage.input_tokens,
             output_tokens=made.usage.output_tokens,
             cost_usd=made.cost_usd,
@@ -94,7 +96,7 @@ class SampleWork:
         )
         if made.fault is Fault.INFRASTRUCTURE:
             return replace(
-                outcome, status=Status.FAILED, is_final=True, reasons=(f"infrastructure: {made.error}",)
+                outcome, status=ItemStatus.FAILED, is_final=True, reasons=(f"infrastructure: {made.error}",)
             )
         if made.row is None:
             verdict = FilterVerdict(UNFINISHED, False, made.error or "")
@@ -111,7 +113,7 @@ class SampleWork:
             self._duplicates.add(result.spec.sample_id, row)
         return replace(
             outcome,
-            status=Status.KEPT,
+            status=ItemStatus.KEPT,
             is_final=True,
             label=_label(row, item),
             file=ROWS,
@@ -133,7 +135,7 @@ class SampleWork:
         return Row(said, (), lineage)
 
 
-def _label(row: Row, item: Item) -> str:
+def _label(row: Row, item: PlannedItem) -> str:
     """Return the kind under which a row is counted: the planned one if the conversation shows it."""
     kinds = row.lineage.sample.kinds if row.lineage.sample is not None else ()
     return item.label if item.label in kinds or not kinds else kinds[0]

@@ -13,26 +13,28 @@ from typing import Generic, Protocol, TypeVar
 from msgspec import Struct
 from msgspec.structs import replace
 
-from treadle.jobs.ledger import Counts, Item, Ledger, Outcome, Status
-from treadle.jobs.meter import Meter
+from treadle.jobs.ledger import ItemOutcome, ItemStatus, JobCounts, Ledger, PlannedItem
+from treadle.jobs.meter import JobMeter
 from treadle.runs.batch import Batch
 
 R = TypeVar("R")
 
 
-class Work(Protocol[R]):
+class JobWork(Protocol[R]):
     """The work on items: attempts, and their outcomes."""
 
-    async def attempt(self, item: Item, attempt: int) -> R:
+    async def attempt(self, item: PlannedItem, attempt: int) -> R:
         """Work on an item, and return the result. An exception ends the whole plan."""
         ...
 
-    def settle(self, item: Item, attempt: int, result: R, connection: sqlite3.Connection) -> Outcome:
+    def settle(
+        self, item: PlannedItem, attempt: int, result: R, connection: sqlite3.Connection
+    ) -> ItemOutcome:
         """Return the outcome. This is called within the transaction that counts it, and must not block."""
         ...
 
 
-class Settings(Struct, frozen=True, kw_only=True):
+class JobSettings(Struct, frozen=True, kw_only=True):
     """The settings of an engine."""
 
     wanted: int
@@ -54,19 +56,19 @@ class End(Struct, frozen=True):
     """The newest failure, if the reason is `failures`."""
 
 
-class Engine(Generic[R]):
+class Job(Generic[R]):
     """One process's work on a plan."""
 
     def __init__(
         self,
         ledger: Ledger,
-        work: Work[R],
-        make_item: Callable[[int, Counts], Item],
-        settings: Settings,
-        meter: Meter,
+        work: JobWork[R],
+        make_item: Callable[[int, JobCounts], PlannedItem],
+        settings: JobSettings,
+        meter: JobMeter,
         *,
-        on_begin: Callable[[Item, int], None] = lambda item, attempt: None,
-        on_outcome: Callable[[Item, Outcome], None] = lambda item, outcome: None,
+        on_begin: Callable[[PlannedItem, int], None] = lambda item, attempt: None,
+        on_outcome: Callable[[PlannedItem, ItemOutcome], None] = lambda item, outcome: None,
         until_free: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         """Make an engine. `make_item` returns the item with a number, given the counts so far. `until_free` waits
@@ -81,7 +83,7 @@ class Engine(Generic[R]):
         self._on_begin = on_begin
         self._on_outcome = on_outcome
         self._until_free = until_free
-        self._again: list[Item] = ledger.open_items()[::-1]
+        self._again: list[PlannedItem] = ledger.open_items()[::-1]
         """Items to attempt, the next one last."""
         self._last_number = ledger.last_number
         self._failures = 0
@@ -101,7 +103,7 @@ class Engine(Generic[R]):
         """Work until enough items are kept or a limit is reached, and return why the work ended.
 
         A cancellation stops the work in flight at once; a new engine over the same ledger continues it. Raises: the
-        exceptions of `Work.attempt` and `Work.settle`.
+        exceptions of `JobWork.attempt` and `JobWork.settle`.
         """
         batch: Batch[None] = Batch(self._attempt, self._items(), self._settings.window)
         deadline = self._meter.seconds_left
@@ -118,7 +120,7 @@ class Engine(Generic[R]):
         assert self.end is not None
         return self.end
 
-    async def _items(self) -> AsyncIterator[Item]:
+    async def _items(self) -> AsyncIterator[PlannedItem]:
         while True:
             if self._until_free is not None:
                 await self._until_free()
@@ -128,7 +130,7 @@ class Engine(Generic[R]):
             self.in_flight += 1
             yield item
 
-    async def _next(self) -> Item | None:
+    async def _next(self) -> PlannedItem | None:
         """Return the next item to attempt, after waiting until one is needed; `None` at the end."""
         while True:
             self._changed.clear()
@@ -148,7 +150,7 @@ class Engine(Generic[R]):
                     return None
             await self._changed.wait()
 
-    def _plan_next(self) -> Item:
+    def _plan_next(self) -> PlannedItem:
         item = self._make_item(self._last_number + 1, self.counts)
         self.ledger.plan(item)
         self._last_number = item.number
@@ -156,7 +158,7 @@ class Engine(Generic[R]):
         self.counts.shares[item.share] = self.counts.shares.get(item.share, 0) + 1
         return item
 
-    async def _attempt(self, _: int, item: Item) -> None:
+    async def _attempt(self, _: int, item: PlannedItem) -> None:
         attempt = item.attempts + 1
         self._on_begin(item, attempt)
         try:
@@ -172,13 +174,13 @@ class Engine(Generic[R]):
             self._changed.set()
         self._take(item, attempt, outcome)
 
-    def _take(self, item: Item, attempt: int, outcome: Outcome) -> None:
+    def _take(self, item: PlannedItem, attempt: int, outcome: ItemOutcome) -> None:
         counts = self.counts
-        if outcome.status is Status.KEPT:
+        if outcome.status is ItemStatus.KEPT:
             counts.kept += 1
             counts.labels[outcome.label] = counts.labels.get(outcome.label, 0) + 1
             self._failures = 0
-        elif outcome.status is Status.REJECTED:
+        elif outcome.status is ItemStatus.REJECTED:
             counts.rejected += 1
             name = outcome.reasons[0].partition(":")[0] if outcome.reasons else ""
             counts.reasons[name] = counts.reasons.get(name, 0) + 1

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import sqlite3
 
 
-class Status(StrEnum):
+class ItemStatus(StrEnum):
     """The status of an item, and of an attempt at it."""
 
     OPEN = "open"
@@ -35,7 +35,7 @@ class Status(StrEnum):
     """Failed because of the infrastructure and not because of the item."""
 
 
-class Item(Struct, frozen=True):
+class PlannedItem(Struct, frozen=True):
     """One planned piece of work."""
 
     number: int
@@ -52,10 +52,10 @@ class Item(Struct, frozen=True):
     """Why the newest decided attempt was rejected."""
 
 
-class Outcome(Struct, frozen=True, kw_only=True):
+class ItemOutcome(Struct, frozen=True, kw_only=True):
     """The outcome of one attempt at an item."""
 
-    status: Status
+    status: ItemStatus
     label: str = ""
     """The name under which a kept item is counted; it may differ from the label of the plan."""
     reasons: tuple[str, ...] = ()
@@ -74,7 +74,7 @@ class Outcome(Struct, frozen=True, kw_only=True):
     """The line, with its newline."""
 
 
-class Entry(Struct, frozen=True, kw_only=True):
+class LedgerEntry(Struct, frozen=True, kw_only=True):
     """One attempt as the ledger has it."""
 
     number: int
@@ -91,7 +91,7 @@ class Entry(Struct, frozen=True, kw_only=True):
     """When the outcome was counted, in seconds since the epoch."""
 
 
-class Spent(Struct, frozen=True):
+class ItemUse(Struct, frozen=True):
     """What the attempts at one item have used."""
 
     input_tokens: int
@@ -99,7 +99,7 @@ class Spent(Struct, frozen=True):
     cost_usd: float
 
 
-class Counts(Struct):
+class JobCounts(Struct):
     """The totals of a ledger."""
 
     kept: int = 0
@@ -157,7 +157,7 @@ class Ledger:
         with self._transaction():
             self._set(name, value)
 
-    def plan(self, item: Item) -> None:
+    def plan(self, item: PlannedItem) -> None:
         """Add an item to the plan."""
         with self._transaction():
             self.connection.execute(
@@ -169,9 +169,9 @@ class Ledger:
         self,
         number: int,
         attempt: int,
-        settle: "Callable[[sqlite3.Connection], Outcome]",
+        settle: "Callable[[sqlite3.Connection], ItemOutcome]",
         seconds: float = 0.0,
-    ) -> Outcome:
+    ) -> ItemOutcome:
         """Count the outcome of an attempt that `settle` returns, and append its line.
 
         `settle` may read and write its own tables on the connection; what it writes is part of the transaction.
@@ -191,7 +191,7 @@ class Ledger:
             self._ends[outcome.file] = end
         return outcome
 
-    def _insert(self, number: int, attempt: int, outcome: Outcome, end: int | None) -> None:
+    def _insert(self, number: int, attempt: int, outcome: ItemOutcome, end: int | None) -> None:
         self.connection.execute(
             "INSERT OR REPLACE INTO attempts VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
             (
@@ -214,7 +214,7 @@ class Ledger:
                 "UPDATE items SET status = ? WHERE number = ?", (outcome.status.value, number)
             )
 
-    def reopen(self, *statuses: Status) -> int:
+    def reopen(self, *statuses: ItemStatus) -> int:
         """Reopen the items with these statuses, and return their number."""
         marks = ", ".join("?" * len(statuses))
         with self._transaction():
@@ -224,14 +224,14 @@ class Ledger:
             )
         return cursor.rowcount
 
-    def open_items(self) -> list[Item]:
+    def open_items(self) -> list[PlannedItem]:
         """Return the items that are not decided, in order."""
         found = self.connection.execute(
             "SELECT number, label, share, spec FROM items WHERE status = 'open' ORDER BY number"
         ).fetchall()
         return [self._with_attempts(*row) for row in found]
 
-    def _with_attempts(self, number: int, label: str, share: str, spec: bytes) -> Item:
+    def _with_attempts(self, number: int, label: str, share: str, spec: bytes) -> PlannedItem:
         # A failed attempt has no outcome of its own, so it is made again under the same number.
         row = self.connection.execute(
             "SELECT attempt, outcome FROM attempts WHERE number = ? AND status != 'failed' "
@@ -239,11 +239,11 @@ class Ledger:
             (number,),
         ).fetchone()
         if row is None:
-            return Item(number, label, share, msgspec.json.decode(spec))
+            return PlannedItem(number, label, share, msgspec.json.decode(spec))
         feedback = tuple(msgspec.json.decode(row[1])["reasons"])
-        return Item(number, label, share, msgspec.json.decode(spec), row[0], feedback)
+        return PlannedItem(number, label, share, msgspec.json.decode(spec), row[0], feedback)
 
-    def entries(self, status: Status | None = None) -> Iterator[Entry]:
+    def entries(self, status: ItemStatus | None = None) -> Iterator[LedgerEntry]:
         """Yield the attempts with `status`, or all, in order of number and attempt."""
         condition = "" if status is None else "WHERE attempts.status = ?"
         cursor = self.connection.cursor()
@@ -254,7 +254,7 @@ class Ledger:
         )
         for number, attempt, kind, label, tokens_in, tokens_out, cost, at, outcome, spec in cursor:
             known = msgspec.json.decode(outcome)
-            yield Entry(
+            yield LedgerEntry(
                 number=number,
                 attempt=attempt,
                 status=kind,
@@ -268,13 +268,13 @@ class Ledger:
                 at=at,
             )
 
-    def counts(self) -> Counts:
+    def counts(self) -> JobCounts:
         """Return the totals of all attempts. An item that failed counts once, by its newest attempt."""
         ask = self.connection.execute
-        counts = Counts(labels={}, shares={}, reasons={})
+        counts = JobCounts(labels={}, shares={}, reasons={})
         for status, number in ask("SELECT status, count(*) FROM items GROUP BY status"):
             counts.planned += number
-            if status in (Status.KEPT, Status.FAILED):
+            if status in (ItemStatus.KEPT, ItemStatus.FAILED):
                 setattr(counts, status, number)
         for status, number, tokens_in, tokens_out, unknown, cost in ask(
             "SELECT status, count(*), sum(input_tokens), sum(output_tokens), sum(cost_usd IS NULL), "
@@ -286,7 +286,7 @@ class Ledger:
                 counts.cost_usd = None
             elif counts.cost_usd is not None:
                 counts.cost_usd += cost
-            if status == Status.REJECTED:
+            if status == ItemStatus.REJECTED:
                 counts.rejected = number
         counts.labels = dict(ask("SELECT label, count(*) FROM attempts WHERE status = 'kept' GROUP BY label"))
         counts.shares = dict(
@@ -297,14 +297,14 @@ class Ledger:
         )
         return counts
 
-    def spent(self, number: int) -> Spent:
+    def spent(self, number: int) -> ItemUse:
         """Return the sums over the attempts at one item."""
         found = self.connection.execute(
             "SELECT coalesce(sum(input_tokens), 0), coalesce(sum(output_tokens), 0), total(cost_usd) "
             "FROM attempts WHERE number = ?",
             (number,),
         ).fetchone()
-        return Spent(*found)
+        return ItemUse(*found)
 
     @property
     def last_number(self) -> int:

@@ -13,7 +13,7 @@ from treadle.models.protocol import Model, Watch, estimate_cost_usd
 from treadle.models.wrappers.wrapper import Wrapper
 
 
-class Limits(Struct, frozen=True, kw_only=True):
+class JobLimits(Struct, frozen=True, kw_only=True):
     """The limits of a plan. `None` means no limit."""
 
     max_cost_usd: float | None = None
@@ -49,10 +49,10 @@ class _Need(Struct):
     cost_usd: float = 0.0
 
 
-class Meter:
+class JobMeter:
     """The use of all models of a plan, including that of earlier processes."""
 
-    def __init__(self, limits: Limits, *, now: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, limits: JobLimits, *, now: Callable[[], float] = time.monotonic) -> None:
         self.limits = limits
         self.input_tokens = 0
         self.output_tokens = 0
@@ -183,7 +183,7 @@ class MeteredModel(Wrapper):
 
     CHANGES_ANSWERS = False
 
-    def __init__(self, inner: Model, meter: Meter, *, is_free: bool) -> None:
+    def __init__(self, inner: Model, meter: JobMeter, *, is_free: bool) -> None:
         super().__init__(inner)
         self._meter = meter
         self._is_free = is_free

@@ -16,17 +16,15 @@ from treadle.core.spec import ContextSpec, MemorySpec, PartSpec
 from treadle.core.types import Json, Recalled, StopReason
 from treadle.journal.memory import MemoryJournal
 from treadle.journal.protocol import Clock, Journal
-from treadle.knowledge.personas.demands import demands_of_persona, digest_of
-from treadle.knowledge.personas.model import Persona
-from treadle.knowledge.personas.prompt import BUDGETS, Item, assemble
+from treadle.knowledge.personas.persona import Persona
+from treadle.knowledge.personas.sections import BUDGETS, Item, assemble
 from treadle.knowledge.protocol import PromptReport, Source, Surroundings, Turn
 from treadle.knowledge.skills.catalog import Catalog
-from treadle.knowledge.skills.tool import UseSkill
-from treadle.knowledge.trust import Trust, read_trust, record_trust
+from treadle.knowledge.skills.use_skill import UseSkill
+from treadle.knowledge.trusted_files import Trust, demands_of_persona, digest_of, read_trust, record_trust
 from treadle.models.config.model_demands import demands_of_judge
-from treadle.tools.demands import demands_of_tools
 from treadle.tools.protocol import Tool
-from treadle.tools.resolve import resolve_tools
+from treadle.tools.resolve import demands_of_tools, resolve_tools
 
 if TYPE_CHECKING:
     from treadle.knowledge.documents import Loaded

@@ -347,6 +347,6 @@ async def check_answer(
 ) -> None:
     """Check an answer with `find_fault`; without one, only against the run's schema."""
     # Imported here because only runs with a schema need the validator.
-    from treadle.tools.schema.output import find_output_fault
+    from treadle.tools.schema.answer_schema import find_output_fault
 
     outbox.put(*answering.check_answer(state, action, find_fault or find_output_fault))

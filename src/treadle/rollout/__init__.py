@@ -2,6 +2,7 @@
 
 from treadle.rollout.rollout_config import RolloutConfig
 from treadle.rollout.rollout_config import RolloutConfig as Config
-from treadle.rollout.rollouts import Result, Rollouts
+from treadle.rollout.rollouts import RolloutResult, Rollouts
+from treadle.rollout.rollouts import RolloutResult as Result
 
-__all__ = ["Config", "Result", "RolloutConfig", "Rollouts"]
+__all__ = ["Config", "Result", "RolloutConfig", "RolloutResult", "Rollouts"]

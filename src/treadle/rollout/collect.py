@@ -16,7 +16,7 @@ from treadle.export.groups import Group, Rollout, make_group, read_rollout
 from treadle.journal.protocol import Journal
 from treadle.rollout.group_plan import GroupSpec
 from treadle.rollout.rollout_config import RolloutConfig
-from treadle.rollout.versions import Sampled, read_sampled
+from treadle.rollout.versions import SampledVersions, read_sampled
 from treadle.runs.ensure import ensure_run
 from treadle.runs.run import Run
 from treadle.scoring.advantages import compute_advantages
@@ -45,12 +45,12 @@ class Rolled(Struct, frozen=True):
     """What it used itself. The beginning that a fork shares with its root is not part of it."""
     cost_usd: float | None
     """What this has cost; `None` if a price is unknown."""
-    sampled: Sampled
+    sampled: SampledVersions
     """The versions of the weights that sampled its tokens, those of the shared beginning included."""
     is_overlong: bool
 
 
-class Collector:
+class GroupReader:
     """The rollouts and groups of one configuration, read from the journal. Its methods block."""
 
     def __init__(self, config: RolloutConfig, journal: Journal) -> None:

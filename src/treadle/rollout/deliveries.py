@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from treadle.core.errors import ExportError, JournalError, ProviderError
 from treadle.export.groups import Group
-from treadle.rollout.sinks.protocol import Check, Receipt, Sink
+from treadle.rollout.sinks.protocol import Receipt, Sink, SinkCheck
 
 if TYPE_CHECKING:
     import sqlite3
@@ -63,7 +63,7 @@ class Parcel(Struct, frozen=True):
     """Why it cannot."""
 
 
-class Outbox:
+class DeliveryQueue:
     """The queue of a rollout, and the tasks that empty it. Used as an asynchronous context manager."""
 
     def __init__(self, path: Path, sinks: Sequence[Sink], *, check_seconds: float = CHECK_SECONDS) -> None:
@@ -159,7 +159,7 @@ class Outbox:
         ):
             await self.wait()
 
-    async def __aenter__(self) -> "Outbox":
+    async def __aenter__(self) -> "DeliveryQueue":
         self._tasks = [asyncio.create_task(self._pump(sink)) for sink in self._sinks.values()]
         return self
 
@@ -221,7 +221,7 @@ class Outbox:
             self._receive(sink.name, key, receipt)
         return True
 
-    def _apply(self, sink: str, check: Check) -> None:
+    def _apply(self, sink: str, check: SinkCheck) -> None:
         if not (check.taken or check.lost or check.arrived or check.notes):
             return
         with _transaction(self._connection):

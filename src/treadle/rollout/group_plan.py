@@ -9,8 +9,8 @@ from collections.abc import Iterable, Sequence
 import msgspec
 from msgspec import Struct
 
-from treadle.jobs.ledger import Counts, Entry, Item
-from treadle.rollout.rollout_config import Curriculum, RolloutConfig
+from treadle.jobs.ledger import JobCounts, LedgerEntry, PlannedItem
+from treadle.rollout.rollout_config import CurriculumSection, RolloutConfig
 from treadle.tasks.draws import Draw, fraction
 
 
@@ -37,7 +37,7 @@ class GroupSpec(Struct, frozen=True):
         return int(fraction(seed, self.group, index) * 2**31)
 
 
-class Plan:
+class GroupPlan:
     """The plan of the groups of one configuration."""
 
     def __init__(self, config: RolloutConfig, tasks: Sequence[str]) -> None:
@@ -55,7 +55,7 @@ class Plan:
         config = self._config
         return config.groups * (config.group_size if config.deliver == "rollout" else 1)
 
-    def make_item(self, number: int, counts: Counts) -> Item:
+    def make_item(self, number: int, counts: JobCounts) -> PlannedItem:
         """Return the item with this number."""
         size = self._config.group_size
         indices = tuple(range(size))
@@ -65,9 +65,9 @@ class Plan:
             indices = (index,)
         task = self._newest.task if group == self._newest.group else self._choose(group)
         self._newest = GroupSpec(group, task, indices)
-        return Item(number, "", task, msgspec.to_builtins(self._newest))
+        return PlannedItem(number, "", task, msgspec.to_builtins(self._newest))
 
-    def restore(self, entries: Iterable[Entry], items: Iterable[Item]) -> None:
+    def restore(self, entries: Iterable[LedgerEntry], items: Iterable[PlannedItem]) -> None:
         """Record what an earlier process has planned and counted."""
         for entry in entries:
             self._note(msgspec.convert(entry.spec, GroupSpec))
@@ -100,7 +100,7 @@ class Plan:
 class PassRates:
     """The pass rates of tasks or families, and draws that prefer the ones near a target."""
 
-    def __init__(self, settings: Curriculum, tasks: Sequence[str]) -> None:
+    def __init__(self, settings: CurriculumSection, tasks: Sequence[str]) -> None:
         self._settings = settings
         self._members: dict[str, list[str]] = {}
         for task in tasks:

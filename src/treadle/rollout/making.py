@@ -12,30 +12,30 @@ from msgspec import Struct
 from treadle.core.errors import ConfigError, JournalError
 from treadle.export.groups import Group
 from treadle.jobs.attempt import find_tasks
-from treadle.jobs.job import End, Engine, Settings
-from treadle.jobs.ledger import Item, Ledger, Outcome, Status
-from treadle.jobs.meter import Limits, Meter
+from treadle.jobs.job import End, Job, JobSettings
+from treadle.jobs.ledger import ItemOutcome, ItemStatus, Ledger, PlannedItem
+from treadle.jobs.meter import JobLimits, JobMeter
 from treadle.jobs.seeded import MakeModel, SeededAgents
 from treadle.journal.protocol import Journal, RunFilter
 from treadle.models.protocol import Model, part_of
 from treadle.models.tokens.weights import Weights
-from treadle.rollout.deliveries import Outbox, Parcel, ParcelStatus
-from treadle.rollout.group_plan import GroupSpec, Plan
+from treadle.rollout.deliveries import DeliveryQueue, Parcel, ParcelStatus
+from treadle.rollout.group_plan import GroupPlan, GroupSpec
 from treadle.rollout.rollout_config import RolloutConfig
 from treadle.rollout.rollout_folder import rebuild
 from treadle.rollout.rollout_progress import (
     GroupEnded,
     Listener,
-    Notice,
-    Progress,
     RolloutEnded,
+    RolloutNotice,
+    RolloutProgress,
     RolloutRetried,
     Started,
     TokenRate,
     Waiting,
 )
 from treadle.rollout.slots import Slots
-from treadle.rollout.versions import Known, Sampled, Versions
+from treadle.rollout.versions import KnownVersion, SampledVersions, Versions
 from treadle.rollout.work import GroupWork, Made
 from treadle.runs.retries import NO_RETRIES
 from treadle.workers.protocol import Runner, RunnerOptions
@@ -60,7 +60,7 @@ class Given(Struct, kw_only=True):
     """The runner in place of the configured one."""
     weights: Weights
     listener: Listener
-    progress: Progress
+    progress: RolloutProgress
     stop: asyncio.Event
     """If it is set, groups in flight are finished and no new ones begun."""
     is_consumed: bool
@@ -75,7 +75,7 @@ class Making:
         config: RolloutConfig,
         ledger: Ledger,
         journal: Journal,
-        outbox: Outbox | None,
+        outbox: DeliveryQueue | None,
         given: Given,
     ) -> None:
         self._config = config
@@ -91,11 +91,11 @@ class Making:
         self._is_consumed = given.is_consumed
         self.progress = given.progress
         tasks = find_tasks(config.tasks)
-        self._plan = Plan(config, tasks)
+        self._plan = GroupPlan(config, tasks)
         self._plan.restore(ledger.entries(), ledger.open_items())
         self._slots = Slots(config.window)
         self._saved_versions = ledger.get("versions") or "[]"
-        self._versions = Versions(msgspec.json.decode(self._saved_versions, type=list[Known]))
+        self._versions = Versions(msgspec.json.decode(self._saved_versions, type=list[KnownVersion]))
         self._rate = TokenRate()
         self._meter = self._make_meter()
         options = RunnerOptions(window=config.window, retries=NO_RETRIES)
@@ -122,7 +122,7 @@ class Making:
         ahead = math.ceil(config.window / config.group_size) if config.ahead is None else config.ahead
         self._ahead = max(1, ahead)
         self._made: dict[int, Made] = {}
-        self._sampled: dict[str, Sampled] = {}
+        self._sampled: dict[str, SampledVersions] = {}
         """The versions of the delivered groups, which may still wait for a sink."""
         if outbox is not None:
             outbox.find_fault = self._find_fault
@@ -142,11 +142,11 @@ class Making:
 
     async def _make_groups(self) -> End:
         config, plan = self._config, self._plan
-        engine: Engine[Made] = Engine(
+        engine: Job[Made] = Job(
             self._ledger,
             self,
             plan.make_item,
-            Settings(
+            JobSettings(
                 wanted=plan.wanted,
                 window=config.window,
                 max_items=plan.wanted * config.max_dropped,
@@ -163,7 +163,7 @@ class Making:
         finally:
             stopping.cancel()
 
-    async def attempt(self, item: Item, attempt: int) -> Made:
+    async def attempt(self, item: PlannedItem, attempt: int) -> Made:
         """See `engines.engine.Work`."""
         made = await self.work.attempt(item, attempt)
         if made.dropped is None and self._outbox is not None:
@@ -173,7 +173,7 @@ class Making:
             self._parcels[item.number] = parcels
         return made
 
-    def _check_refusals(self, outbox: Outbox, parcels: Sequence[Parcel]) -> None:
+    def _check_refusals(self, outbox: DeliveryQueue, parcels: Sequence[Parcel]) -> None:
         """Raise a `ConfigError` if a sink has refused every group so far, because it will refuse the others too."""
         counts = outbox.counts()
         for parcel in parcels:
@@ -184,12 +184,12 @@ class Making:
                     f"last one because {parcel.reason}. Give another sink, or a model that it can take"
                 )
 
-    def settle(self, item: Item, attempt: int, result: Made, connection: Any) -> Outcome:
+    def settle(self, item: PlannedItem, attempt: int, result: Made, connection: Any) -> ItemOutcome:
         """See `engines.engine.Work`."""
         outcome = self.work.settle(item, attempt, result, connection)
         parcels = self._parcels.pop(item.number, None)
         self._admitted -= parcels is not None
-        if outcome.status is Status.KEPT:
+        if outcome.status is ItemStatus.KEPT:
             self._made[item.number] = result
             if self._outbox is not None and parcels is not None:
                 self._outbox.put(connection, parcels)
@@ -217,7 +217,7 @@ class Making:
         number = self._ledger.get(_OPEN)
         if not number:
             return None
-        entry = next(item for item in self._ledger.entries(Status.KEPT) if item.number == int(number))
+        entry = next(item for item in self._ledger.entries(ItemStatus.KEPT) if item.number == int(number))
         return await asyncio.to_thread(rebuild, self._config, self._journal, entry)
 
     def note_version(self, version: str) -> None:
@@ -247,7 +247,7 @@ class Making:
             self.progress.waiting -= 1
             self._changed.set()
 
-    async def _find_room(self, outbox: Outbox) -> None:
+    async def _find_room(self, outbox: DeliveryQueue) -> None:
         """Wait until the queue of the sinks has room for a group, and reserve it.
 
         If the work is to stop and a sink cannot deliver, the groups in flight enter the queue on disk at once.
@@ -267,17 +267,17 @@ class Making:
             self._changed.clear()
             await self._changed.wait()
 
-    def _count(self, item: Item, outcome: Outcome) -> None:
+    def _count(self, item: PlannedItem, outcome: ItemOutcome) -> None:
         progress = self.progress
         details: Mapping[str, Any] = outcome.details
         spec = msgspec.convert(item.spec, GroupSpec)
         made = self._made.pop(item.number, None)
-        if made is None and self._is_consumed and outcome.status is Status.REJECTED and details["graded"]:
+        if made is None and self._is_consumed and outcome.status is ItemStatus.REJECTED and details["graded"]:
             self._give_back(outcome)
         self._save_versions()
         self._plan.observe(spec.task, details["solved"], details["graded"])
         progress.count(outcome.status, outcome.reasons, details)
-        if outcome.status is Status.KEPT:
+        if outcome.status is ItemStatus.KEPT:
             self._keep_sampled(spec, details)
         if made is not None and self._is_consumed:
             self._ready.put_nowait(self.work.make_group(made))
@@ -326,7 +326,7 @@ class Making:
                 )
             )
 
-    def _give_back(self, outcome: Outcome) -> None:
+    def _give_back(self, outcome: ItemOutcome) -> None:
         """Let another group take the place of one that was too stale when the consumer wanted it."""
         if outcome.reasons[0].startswith("stale:"):
             self._demand.release()
@@ -335,13 +335,13 @@ class Making:
         """Count what earlier processes have done."""
         for entry in self._ledger.entries():
             self.progress.count(entry.status, entry.reasons, entry.details)
-            if entry.status == Status.KEPT:
+            if entry.status == ItemStatus.KEPT:
                 self._keep_sampled(msgspec.convert(entry.spec, GroupSpec), entry.details)
         self.progress.wanted = self._plan.wanted
         self.progress.resumed = self.progress.delivered
 
     def _keep_sampled(self, spec: GroupSpec, details: Mapping[str, Any]) -> None:
-        sampled = msgspec.convert(details["sampled"], Sampled)
+        sampled = msgspec.convert(details["sampled"], SampledVersions)
         self._sampled[spec.unit_id(self._config.name)] = sampled
 
     def _find_fault(self, key: str) -> str | None:
@@ -349,10 +349,10 @@ class Making:
         sampled = self._sampled.get(key)
         return None if sampled is None else self.work.find_stale([sampled])
 
-    def _make_meter(self) -> Meter:
+    def _make_meter(self) -> JobMeter:
         limits = self._config.limits
-        meter = Meter(
-            Limits(
+        meter = JobMeter(
+            JobLimits(
                 max_cost_usd=limits.max_cost_usd, max_tokens=limits.max_tokens, max_seconds=limits.max_seconds
             )
         )
@@ -384,7 +384,7 @@ class Making:
             self._rate.add(notice.output_tokens)
         self._tell(notice)
 
-    def _tell(self, notice: Notice) -> None:
+    def _tell(self, notice: RolloutNotice) -> None:
         self._refresh()
         self._listener(notice, self.progress)
 

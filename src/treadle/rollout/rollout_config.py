@@ -29,13 +29,13 @@ from treadle.renderers.registry import load_renderer
 from treadle.rollout.sinks.registry import make_sinks
 from treadle.scoring.advantages import AdvantageKind
 from treadle.scoring.registry import make_scorers, read_rewards
-from treadle.tools.parts import reference_of
+from treadle.tools.toolset_parts import reference_of
 from treadle.trajectory.tokens.drift import Decode
 from treadle.trajectory.tokens.masks import make_mask
 from treadle.workers.registry import RUNNERS
 
 
-class Curriculum(ConfigSection):
+class CurriculumSection(ConfigSection):
     """The choice of tasks by the share of rollouts that solved them. New tasks are drawn too."""
 
     by: Literal["task", "family"] = "task"
@@ -48,7 +48,7 @@ class Curriculum(ConfigSection):
     """The weight of tasks that are too easy or too hard; a new task has the weight 1."""
 
 
-class Tree(ConfigSection):
+class TreeSection(ConfigSection):
     """Rollouts that share the beginning of another rollout of their group. The shared beginning is sampled and paid
     for once."""
 
@@ -110,9 +110,9 @@ class RolloutConfig(ConfigSection):
     delivered. An older group is dropped."""
     max_dropped: Count = 4
     """The work stops when this many groups were planned for each wanted one."""
-    curriculum: Curriculum | None = None
+    curriculum: CurriculumSection | None = None
     """The choice of tasks by their pass rate."""
-    tree: Tree | None = None
+    tree: TreeSection | None = None
     """Rollouts that are forked from others of their group."""
     retries: RetrySection = RetrySection()
     """What happens after a fault of the infrastructure."""

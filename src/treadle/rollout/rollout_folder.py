@@ -10,13 +10,13 @@ from msgspec import Struct
 from treadle.core.errors import ConfigError
 from treadle.core.masking import MASK, hide_password
 from treadle.export.groups import Group
-from treadle.jobs.ledger import Counts, Entry, Ledger, Status
+from treadle.jobs.ledger import ItemStatus, JobCounts, Ledger, LedgerEntry
 from treadle.journal.identity import is_sealed, make_seal
 from treadle.journal.protocol import Journal, RunFilter
 from treadle.journal.registry import open_journal
 from treadle.models.config.description import is_secret_url
 from treadle.models.config.tables import ModelTable
-from treadle.rollout.collect import Collector
+from treadle.rollout.collect import GroupReader
 from treadle.rollout.group_plan import GroupSpec
 from treadle.rollout.rollout_config import RolloutConfig
 
@@ -55,8 +55,8 @@ class Stored(Struct, frozen=True):
     """The configuration, without what may be secret."""
     is_trusted: bool
     """Whether the user made the folder. What another one names is not opened or loaded."""
-    counts: Counts
-    entries: tuple[Entry, ...]
+    counts: JobCounts
+    entries: tuple[LedgerEntry, ...]
     """The delivered groups in the order in which they were counted."""
 
 
@@ -71,7 +71,7 @@ def read_stored(path: Path) -> Stored:
         settings = ledger.get("settings")
         if settings is None:
             raise ConfigError(f"the ledger in {str(path)!r} is not that of rollouts; give another folder")
-        entries = sorted(ledger.entries(Status.KEPT), key=lambda entry: entry.at)
+        entries = sorted(ledger.entries(ItemStatus.KEPT), key=lambda entry: entry.at)
         config = RolloutConfig.model_validate_json(settings)
         is_trusted = is_sealed(ledger.get(_SEAL) or "", _SEAL, settings)
         if not is_trusted:
@@ -99,9 +99,9 @@ def read_groups(path: Path, stored: Stored, journal: str | None = None) -> Itera
             yield rebuild(config, opened, entry)
 
 
-def rebuild(config: RolloutConfig, journal: Journal, entry: Entry) -> Group:
+def rebuild(config: RolloutConfig, journal: Journal, entry: LedgerEntry) -> Group:
     """Return a delivered group again, from the journal. Blocks. Raises: `RunNotFoundError`."""
-    collector = Collector(config, journal)
+    collector = GroupReader(config, journal)
     spec = msgspec.convert(entry.spec, GroupSpec)
     return collector.load(spec, entry.details["weight_version"])
 
@@ -150,4 +150,4 @@ def check_continued(config: RolloutConfig, ledger: Ledger, journal: Journal) -> 
     ledger.set("settings", settings)
     ledger.set(_SEAL, make_seal(_SEAL, settings))
     # Groups that failed because of the infrastructure are always tried again.
-    ledger.reopen(Status.FAILED)
+    ledger.reopen(ItemStatus.FAILED)

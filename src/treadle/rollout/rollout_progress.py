@@ -11,17 +11,17 @@ from msgspec import Struct
 
 from treadle.core import events as e
 from treadle.core.events.narrowing import Event
-from treadle.jobs.ledger import Status
+from treadle.jobs.ledger import ItemStatus
 
 _RATE_SECONDS = 30.0
 """The time over which the rate of tokens is measured."""
 
 
-class Notice(Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="event"):
+class RolloutNotice(Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="event"):
     """One thing that happened. As JSON it is one line of `treadle rollout --json`."""
 
 
-class Started(Notice, frozen=True, tag="started"):
+class Started(RolloutNotice, frozen=True, tag="started"):
     """The work begins, or goes on."""
 
     groups: int
@@ -32,7 +32,7 @@ class Started(Notice, frozen=True, tag="started"):
     """How many tasks there are to choose from."""
 
 
-class RolloutEnded(Notice, frozen=True, tag="rollout_ended"):
+class RolloutEnded(RolloutNotice, frozen=True, tag="rollout_ended"):
     """One rollout has ended."""
 
     run_id: str
@@ -46,7 +46,7 @@ class RolloutEnded(Notice, frozen=True, tag="rollout_ended"):
     cost_usd: float | None = 0.0
 
 
-class RolloutRetried(Notice, frozen=True, tag="rollout_retried"):
+class RolloutRetried(RolloutNotice, frozen=True, tag="rollout_retried"):
     """One rollout failed because of the infrastructure and is tried again."""
 
     run_id: str
@@ -55,7 +55,7 @@ class RolloutRetried(Notice, frozen=True, tag="rollout_retried"):
     error: str
 
 
-class GroupEnded(Notice, frozen=True, tag="group_ended"):
+class GroupEnded(RolloutNotice, frozen=True, tag="group_ended"):
     """One group was delivered, dropped or failed. If rollouts are delivered one by one, this is one of them."""
 
     group_id: str
@@ -69,7 +69,7 @@ class GroupEnded(Notice, frozen=True, tag="group_ended"):
     """Why it was not delivered."""
 
 
-class Waiting(Notice, frozen=True, tag="waiting"):
+class Waiting(RolloutNotice, frozen=True, tag="waiting"):
     """A sign of life while nothing ends, and while groups wait for their receivers."""
 
     in_flight: int
@@ -100,7 +100,7 @@ class Average(Struct):
         return math.sqrt(self.squares / (self.count - 1)) if self.count > 1 else 0.0
 
 
-class Progress(Struct, kw_only=True):
+class RolloutProgress(Struct, kw_only=True):
     """The counts of the rollouts of one configuration, changed in place."""
 
     wanted: int = 0
@@ -162,11 +162,11 @@ class Progress(Struct, kw_only=True):
 
     def count(self, status: str, reasons: Sequence[str], details: Mapping[str, Any]) -> None:
         """Add the outcome of an item; `details` are those of its outcome in the ledger."""
-        if status == Status.KEPT:
+        if status == ItemStatus.KEPT:
             self.delivered += 1
             self.oldest = max(self.oldest, details["staleness"])
             self.sampled_tokens += details["sampled_tokens"]
-        elif status == Status.REJECTED:
+        elif status == ItemStatus.REJECTED:
             self.dropped += 1
             name = reasons[0].partition(":")[0]
             self.reasons[name] = self.reasons.get(name, 0) + 1
@@ -182,7 +182,7 @@ class Progress(Struct, kw_only=True):
             self.no_variance += not details["has_variance"]
 
 
-Listener: TypeAlias = Callable[[Notice, Progress], None]
+Listener: TypeAlias = Callable[[RolloutNotice, RolloutProgress], None]
 """A function that is called for each notice, with the counts after it."""
 
 

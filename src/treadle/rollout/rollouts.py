@@ -17,13 +17,13 @@ from treadle.jobs.seeded import MakeModel
 from treadle.journal.registry import open_journal
 from treadle.models.protocol import Model
 from treadle.models.tokens.weights import UpdateMode, Weights
-from treadle.rollout.deliveries import Outbox, Parcel
+from treadle.rollout.deliveries import DeliveryQueue, Parcel
 from treadle.rollout.making import Given, Making
 from treadle.rollout.rollout_config import RolloutConfig, load_config, make_config
 from treadle.rollout.rollout_folder import RolloutFolder, check_continued
 from treadle.rollout.rollout_progress import (
     Listener,
-    Progress,
+    RolloutProgress,
 )
 from treadle.rollout.sinks.protocol import Sink
 from treadle.rollout.sinks.registry import make_sinks
@@ -32,11 +32,11 @@ from treadle.trajectory.tokens.masks import make_mask
 from treadle.workers.protocol import Runner
 
 
-class Result(Struct, frozen=True):
+class RolloutResult(Struct, frozen=True):
     """The outcome of the work."""
 
     end: End
-    progress: Progress
+    progress: RolloutProgress
     folder: RolloutFolder
     refusals: tuple[Parcel, ...] = ()
     """The groups that a sink or its receiver has refused, with the reasons."""
@@ -78,7 +78,7 @@ class Rollouts:
             raise ConfigError(f"give a configuration or options, not both: {', '.join(options)}")
         self.config = config
         self.folder = RolloutFolder(config.path)
-        self.progress = Progress()
+        self.progress = RolloutProgress()
         self._model = model
         self._runner = runner
         self._listener = listener
@@ -91,7 +91,7 @@ class Rollouts:
         self._announced: list[str] = []
         """The versions that were announced before the work began."""
 
-    async def run(self, stop: asyncio.Event | None = None) -> Result:
+    async def run(self, stop: asyncio.Event | None = None) -> RolloutResult:
         """Make all groups, deliver them to the sinks, and return the outcome.
 
         If `stop` is set, groups in flight are finished and no new ones begun. A cancellation stops at once; what
@@ -102,7 +102,7 @@ class Rollouts:
         async with contextlib.AsyncExitStack() as stack:
             work = await self._open(stack, stop or self._stop, is_consumed=False)
             end = await work.run()
-            return Result(end, self.progress, self.folder, work.refusals())
+            return RolloutResult(end, self.progress, self.folder, work.refusals())
 
     async def groups(self) -> AsyncGenerator[Group, None]:
         """Yield the groups as they are completed. Leaving the loop stops the work; it can be continued."""
@@ -170,7 +170,7 @@ class Rollouts:
         mask = make_mask(config.loss, decode=config.find_decode())
         made = make_sinks(config.sinks, group_size=config.unit_size, mask=mask)
         sinks = [*self._sinks, *made]
-        outbox = await stack.enter_async_context(Outbox(folder.ledger, sinks)) if sinks else None
+        outbox = await stack.enter_async_context(DeliveryQueue(folder.ledger, sinks)) if sinks else None
         given = Given(
             model=self._model,
             runner=self._runner,

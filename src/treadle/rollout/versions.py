@@ -13,7 +13,7 @@ _STEP_SECONDS = 1e-6
 """The time between two versions that sampled the same answer."""
 
 
-class Known(Struct):
+class KnownVersion(Struct):
     """A known version."""
 
     version: str
@@ -23,7 +23,7 @@ class Known(Struct):
     """True if it was announced before any answer had it, so that the weights before it were others."""
 
 
-class Sampled(Struct, frozen=True):
+class SampledVersions(Struct, frozen=True):
     """The versions of the weights that sampled the tokens of a rollout."""
 
     versions: Mapping[str, float] = {}
@@ -39,7 +39,7 @@ class Versions:
     announced. An answer without a version is taken to be of the weights that were the newest when it was asked for.
     """
 
-    def __init__(self, known: Iterable[Known] = ()) -> None:
+    def __init__(self, known: Iterable[KnownVersion] = ()) -> None:
         self.known = list(known)
         """All versions, the oldest first."""
 
@@ -52,7 +52,7 @@ class Versions:
         """Add a version that the trainer announces."""
         self._note(version, time.time(), is_announced=True)
 
-    def note(self, sampled: Sampled) -> None:
+    def note(self, sampled: SampledVersions) -> None:
         """Add the versions that a rollout has."""
         for version, at in sampled.versions.items():
             self._note(version, at, is_announced=False)
@@ -60,7 +60,7 @@ class Versions:
     def _note(self, version: str, at: float, *, is_announced: bool) -> None:
         found = next((item for item in self.known if item.version == version), None)
         if found is None:
-            self.known.append(Known(version, at, is_announced))
+            self.known.append(KnownVersion(version, at, is_announced))
         else:
             found.since = min(found.since, at)
         numbers = [_NUMBER.search(item.version) for item in self.known]
@@ -69,7 +69,7 @@ class Versions:
         else:
             self.known.sort(key=lambda item: item.since)
 
-    def age(self, sampled: Iterable[Sampled]) -> int:
+    def age(self, sampled: Iterable[SampledVersions]) -> int:
         """Return how many versions the current weights are ahead of the oldest that sampled something.
 
         Versions that are plain numbers are subtracted from each other. Between others, the known versions are
@@ -92,7 +92,7 @@ class Versions:
         return before[-1] if before else -1 if self.known[0].is_announced else 0
 
 
-def read_sampled(nodes: Iterable[Node]) -> Sampled:
+def read_sampled(nodes: Iterable[Node]) -> SampledVersions:
     """Return the versions of the weights that sampled the answers of a rollout."""
     versions: dict[str, float] = {}
     unsigned: list[float] = []
@@ -104,10 +104,10 @@ def read_sampled(nodes: Iterable[Node]) -> Sampled:
             versions[version] = min(at, versions.get(version, at))
         if not node.versions:
             unsigned.append(node.asked_at)
-    return Sampled(versions, min(unsigned, default=None))
+    return SampledVersions(versions, min(unsigned, default=None))
 
 
-def merge_sampled(sampled: Iterable[Sampled]) -> Sampled:
+def merge_sampled(sampled: Iterable[SampledVersions]) -> SampledVersions:
     """Return what several rollouts have together."""
     versions: dict[str, float] = {}
     times: list[float] = []
@@ -115,4 +115,4 @@ def merge_sampled(sampled: Iterable[Sampled]) -> Sampled:
         for version, at in one.versions.items():
             versions[version] = min(at, versions.get(version, at))
         times += [] if one.unsigned_at is None else [one.unsigned_at]
-    return Sampled(versions, min(times, default=None))
+    return SampledVersions(versions, min(times, default=None))

@@ -25,14 +25,14 @@ from treadle.core.errors import (
 from treadle.core.state import Status as RunStatus
 from treadle.core.types import Fault, Json, StopReason, Usage
 from treadle.export.groups import WEIGHTS_LABEL, Group
-from treadle.jobs.ledger import Item, Outcome, Status
+from treadle.jobs.ledger import ItemOutcome, ItemStatus, PlannedItem
 from treadle.jobs.seeded import SeededAgents
-from treadle.rollout.collect import Collector, Rolled, fork_once, rewards_of
+from treadle.rollout.collect import GroupReader, Rolled, fork_once, rewards_of
 from treadle.rollout.group_plan import GroupSpec
 from treadle.rollout.rollout_config import RolloutConfig
 from treadle.rollout.rollout_progress import RolloutEnded, RolloutRetried
 from treadle.rollout.slots import Expected, Slots
-from treadle.rollout.versions import Sampled, Versions, merge_sampled
+from treadle.rollout.versions import SampledVersions, Versions, merge_sampled
 from treadle.runs.run import Run
 from treadle.runs.task import Task, load_task
 from treadle.sandbox.in_memory import SharedFiles
@@ -51,7 +51,7 @@ _BUDGETS = frozenset((StopReason.MAX_STEPS, StopReason.MAX_TOKENS, StopReason.MA
 class DroppedError(Exception):
     """Raised within this module if a group cannot be completed. The text is `reason: explanation`."""
 
-    def __init__(self, text: str, status: Status = Status.REJECTED) -> None:
+    def __init__(self, text: str, status: ItemStatus = ItemStatus.REJECTED) -> None:
         super().__init__(text)
         self.status = status
 
@@ -86,12 +86,12 @@ class GroupWork:
         self._versions = versions
         self._runner = runner
         self._journal = agents.journal
-        self._collector = Collector(config, agents.journal)
+        self._collector = GroupReader(config, agents.journal)
         self._scorers = make_scorers(self._collector.rewards)
         self._until_wanted = until_wanted
         self._tell = tell
 
-    async def attempt(self, item: Item, attempt: int) -> Made:
+    async def attempt(self, item: PlannedItem, attempt: int) -> Made:
         """Make one group, or one rollout of it. Raises: `ProviderError` for a fault of the user."""
         spec = msgspec.convert(item.spec, GroupSpec)
         task = load_task(spec.task)
@@ -149,7 +149,7 @@ class GroupWork:
                 self._tell(RolloutRetried(run_id=run_id, attempt=attempt, error=fault))
                 await asyncio.sleep(min(retries.delay_seconds * 2 ** (attempt - 1), _MAX_DELAY_SECONDS))
         text = f"rollout {run_id} failed {retries.attempts} times, at last with: {fault}"
-        raise DroppedError(f"infrastructure: {text}", Status.FAILED)
+        raise DroppedError(f"infrastructure: {text}", ItemStatus.FAILED)
 
     async def _try(self, work: "_Rollout", run_id: str, root: Run[Any] | None) -> tuple[Run[Any] | None, str]:
         """Return the finished run, or `None` and the fault of the infrastructure.
@@ -229,11 +229,13 @@ class GroupWork:
             return DroppedError("no_variance: all rewards are equal")
         return None
 
-    def settle(self, item: Item, attempt: int, result: Made, connection: sqlite3.Connection) -> Outcome:
+    def settle(
+        self, item: PlannedItem, attempt: int, result: Made, connection: sqlite3.Connection
+    ) -> ItemOutcome:
         """Return the outcome of an item; see `engines.engine.Work`."""
         usage, cost = _sum(result.rolled)
-        outcome = Outcome(
-            status=Status.REJECTED,
+        outcome = ItemOutcome(
+            status=ItemStatus.REJECTED,
             input_tokens=usage.input_tokens,
             output_tokens=usage.output_tokens,
             cost_usd=cost,
@@ -248,9 +250,9 @@ class GroupWork:
             return replace(outcome, status=dropped.status, reasons=(str(dropped),))
         group = self.make_group(result)
         line = msgspec.json.encode(outline(group, staleness)) + b"\n"
-        return replace(outcome, status=Status.KEPT, file=GROUPS, line=line)
+        return replace(outcome, status=ItemStatus.KEPT, file=GROUPS, line=line)
 
-    def find_stale(self, sampled: Sequence[Sampled]) -> str | None:
+    def find_stale(self, sampled: Sequence[SampledVersions]) -> str | None:
         """Return why tokens are too old to be delivered now; `None` if they are not."""
         age, most = self._versions.age(sampled), self._config.max_staleness
         if most is None or age <= most:

@@ -33,7 +33,7 @@ class AnswerType(Generic[T_co]):
 
     def find_fault(self, schema: dict[str, Json], value: Json) -> str | None:
         """Return what in `value` does not fit `schema` or the type's own validators; `None` if all fits."""
-        from treadle.tools.schema.output import find_output_fault
+        from treadle.tools.schema.answer_schema import find_output_fault
 
         return find_output_fault(schema, value) or self.find_type_fault(schema, value)
 
@@ -63,7 +63,7 @@ def answer_type(schema: Any) -> AnswerType[Any]:
     if schema is None or schema is str:
         return TEXT
     if isinstance(schema, dict):
-        from treadle.tools.schema.output import check_schema
+        from treadle.tools.schema.answer_schema import check_schema
 
         return AnswerType("JSON", check_schema(schema), msgspec.json.decode)
     if isroutine(schema):
@@ -78,7 +78,7 @@ def answer_type(schema: Any) -> AnswerType[Any]:
 def _typed(kind: Any) -> AnswerType[Any]:
     from pydantic import PydanticUserError, TypeAdapter
 
-    from treadle.tools.schema.output import close_schema
+    from treadle.tools.schema.answer_schema import close_schema
 
     name = kind.__name__ if isinstance(kind, type) and not get_args(kind) else str(kind)
     read: Callable[[str], Any]

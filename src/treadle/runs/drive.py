@@ -209,7 +209,7 @@ def system_message(spec: AgentSpec, said: str | None, output: OutputSpec | None)
     """Return the system message if it differs from the spec's instructions, else `None`. `said` is its text
     without the schema of `output`."""
     if output is not None:
-        from treadle.tools.schema.output import instruct
+        from treadle.tools.schema.answer_schema import instruct
 
         said = instruct(said, output)
     return None if said == spec.instructions else said
@@ -217,7 +217,7 @@ def system_message(spec: AgentSpec, said: str | None, output: OutputSpec | None)
 
 def without_schema(message: str | None, output: OutputSpec) -> str | None:
     """Return the text of a recorded system message without the schema of `output`."""
-    from treadle.tools.schema.output import instruct
+    from treadle.tools.schema.answer_schema import instruct
 
     added = instruct("", output) or ""
     if message is None or not added:

@@ -163,7 +163,7 @@ def _read_decisions(
 def read_given(state: State, question_id: str, said: Answerable) -> e.QuestionAnswered:
     """Return the event for an answer. Raises: `ConfigError` if the question is not open, or the answer does not
     fit."""
-    from treadle.tools.schema.output import find_output_fault
+    from treadle.tools.schema.answer_schema import find_output_fault
 
     known = {body.question_id: body for body in open_questions(state)}
     if question_id not in known:

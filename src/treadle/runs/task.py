@@ -179,7 +179,7 @@ def _load(name: str) -> tuple[object, bool]:
                 raise
             forms = "file.py:ATTRIBUTE or package.module:ATTRIBUTE"
             raise ConfigError(f"{error}. A set of your own is written as {forms}") from error
-    from treadle.tools.references import load_reference
+    from treadle.tools.toolset_parts import load_reference
 
     try:
         return load_reference(name), False

@@ -57,7 +57,7 @@ class Toolboxes:
         newest = self._newest_window
         if newest is not None and newest[0] is policy:
             return newest[1]
-        from treadle.context.window import look_up_window, make_window
+        from treadle.context.context_window import look_up_window, make_window
 
         if policy.context_tokens is None and not self._has_looked:
             self._known_window = await look_up_window(self._model)
@@ -95,14 +95,14 @@ class Toolboxes:
         """Return how the agent's model is made to give answers that fit `schema`; `None` if there is no schema."""
         if schema is None:
             return None
-        from treadle.tools.schema.output import choose_output
+        from treadle.tools.schema.answer_schema import choose_output
 
         tools = self.toolbox(task).tools
         mode: OutputMode = output_mode_of(self._model, schema, has_tools=bool(tools))
         return choose_output(schema, mode, tools)
 
     def _with_answer(self, task: Task | None, output: OutputSpec, answer: AnswerType[Any]) -> Toolbox:
-        from treadle.tools.schema.output import AnswerTool
+        from treadle.tools.schema.answer_schema import AnswerTool
 
         assert output.tool is not None
         return Toolbox({**self.toolbox(task).tools, output.tool: AnswerTool(output, answer.find_type_fault)})
@@ -127,7 +127,7 @@ def make_toolbox(tools: Iterable[ToolLike]) -> Toolbox:
 
 
 def _with_reader(toolbox: Toolbox) -> Toolbox:
-    from treadle.tools.results import NAME, ReadResult
+    from treadle.tools.read_result import NAME, ReadResult
 
     return Toolbox({NAME: ReadResult(), **toolbox.tools})
 

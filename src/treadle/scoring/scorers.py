@@ -10,7 +10,7 @@ from treadle.core.errors import ConfigError
 from treadle.core.events import DurableBody, InferenceCompleted, ToolCompleted
 from treadle.core.types import Effect, ToolCall, ToolErrorKind
 from treadle.scoring.protocol import Score, Subject
-from treadle.tools.references import load_function
+from treadle.tools.toolset_parts import load_function
 
 
 class CheckScorer:

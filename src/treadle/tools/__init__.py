@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from treadle.http.guarded import GuardedHttp
     from treadle.sandbox.protocol import Limits
-    from treadle.tools.files import FilesToolset
+    from treadle.tools.file_tools import FilesToolset
     from treadle.tools.mcp import MCPServer, MCPServers
-    from treadle.tools.mock.toolset import Mock
+    from treadle.tools.mock.mocks import Mock
     from treadle.tools.openapi import OpenAPI
     from treadle.tools.python import Python
     from treadle.tools.shell import Shell
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
     from treadle.tools.vfs import VfsToolset
 
 _WHERE = {
-    "FilesToolset": "treadle.tools.files",
+    "FilesToolset": "treadle.tools.file_tools",
     "GuardedHttp": "treadle.http.guarded",
     "Limits": "treadle.sandbox.protocol",
     "MCPServer": "treadle.tools.mcp",
     "MCPServers": "treadle.tools.mcp",
-    "Mock": "treadle.tools.mock.toolset",
+    "Mock": "treadle.tools.mock.mocks",
     "OpenAPI": "treadle.tools.openapi",
     "Python": "treadle.tools.python",
     "Shell": "treadle.tools.shell",

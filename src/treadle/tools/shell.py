@@ -12,9 +12,9 @@ from treadle.core.spec import PartSpec
 from treadle.core.types import Effect, Json, ToolSpec
 from treadle.sandbox.protocol import CommandOutcome, CommandSandbox, Limits, Stop, make_command_sandbox
 from treadle.tools.context import ToolContext
-from treadle.tools.parts import settings_of
 from treadle.tools.protocol import Tool, ToolOutput
 from treadle.tools.schema.validation import ArgumentChecker
+from treadle.tools.toolset_parts import settings_of
 
 MAX_COMMAND_BYTES = 100_000
 MAX_NOTES = 10

@@ -22,10 +22,10 @@ from treadle.core.types import Effect, Json, ToolSpec
 from treadle.http.background import run_blocking
 from treadle.http.guarded import GuardedHttp, HttpAnswer, host_of
 from treadle.tools.context import Scope, ToolContext
-from treadle.tools.parts import SECRET, may_hold_secret, settings_of
 from treadle.tools.protocol import ToolOutput
-from treadle.tools.schema.definitions import parse_definitions
+from treadle.tools.schema.tool_definitions import parse_definitions
 from treadle.tools.schema.validation import ArgumentChecker
+from treadle.tools.toolset_parts import SECRET, may_hold_secret, settings_of
 
 STATE = "spin"
 _NAMESPACE = uuid.UUID("8b0f4c9a-6a55-4d0b-9f0e-0c3c7be2c5a1")

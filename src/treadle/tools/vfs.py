@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from treadle.core.errors import ConfigError
 from treadle.core.registry import did_you_mean
 from treadle.core.spec import PartSpec
-from treadle.tools import files
+from treadle.tools import file_tools as files
 from treadle.tools.context import ToolContext
-from treadle.tools.function.tool import tool
-from treadle.tools.parts import settings_of
+from treadle.tools.function.decorator import tool
 from treadle.tools.protocol import Tool
+from treadle.tools.toolset_parts import settings_of
 
 
 @tool(effect="pure")

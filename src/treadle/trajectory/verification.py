@@ -35,10 +35,9 @@ from treadle.loop.outbox import Collected
 from treadle.runs.trust import settle_trust
 from treadle.sandbox.in_memory import FilesId, MemorySandbox, SharedFiles
 from treadle.tools.context import ToolContext
-from treadle.tools.demands import demands_of_tools
 from treadle.tools.protocol import Tool, ToolLike
-from treadle.tools.resolve import parts_of, resolve_tools
-from treadle.tools.results import NAME, ReadResult
+from treadle.tools.read_result import NAME, ReadResult
+from treadle.tools.resolve import demands_of_tools, parts_of, resolve_tools
 from treadle.tools.schema.validation import ArgumentChecker
 from treadle.tools.toolbox import Toolbox
 from treadle.trajectory.rerun import Attempt, Difference, Inner, RecordedRules

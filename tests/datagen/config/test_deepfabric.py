@@ -10,12 +10,12 @@ from tests.loop.workbench import make_call
 from treadle.core.errors import ConfigError
 from treadle.core.types import Role
 from treadle.datagen.config.estimate import wanted_rows
-from treadle.datagen.config.loading import Loaded, check_plan, load_config
+from treadle.datagen.config.loading import LoadedConfig, check_plan, load_config
 from treadle.datagen.config.roles import make_models
 from treadle.datagen.conversations.make import make_sample
 from treadle.datagen.conversations.studio import Studio
 from treadle.datagen.scenarios.environment import open_environments
-from treadle.datagen.scenarios.scenario import Difficulty, Kind, Persona, SampleSpec
+from treadle.datagen.scenarios.scenario import Difficulty, Kind, SampleSpec, UserPersona
 from treadle.journal.memory import MemoryJournal
 from treadle.models import call
 from treadle.models.config.tables import ModelTable
@@ -85,13 +85,13 @@ kaggle: {handle: me/recipes, version_notes: first}
 """
 
 
-def load(folder: Path, text: str) -> Loaded:
+def load(folder: Path, text: str) -> LoadedConfig:
     file = folder / "config.yaml"
     file.write_text(text)
     return load_config(file)
 
 
-def notes_of(loaded: Loaded) -> list[str]:
+def notes_of(loaded: LoadedConfig) -> list[str]:
     return [note.removeprefix(f"{loaded.path.parent}/") for note in loaded.notes]
 
 
@@ -264,7 +264,7 @@ async def test_a_sample_of_a_deepfabric_file_is_made_with_its_tools(
         topic=("Tea", "Assam"),
         kind=Kind.CHAINED,
         difficulty=Difficulty.EASY,
-        persona=Persona(name="Ada", role="cook", style="brief", expertise="novice"),
+        persona=UserPersona(name="Ada", role="cook", style="brief", expertise="novice"),
         turns=1,
         seed=3,
     )

@@ -26,7 +26,7 @@ def test_an_editor_completes_kinds_formats_toolsets_and_filters() -> None:
     assert [*kinds["properties"]] == [kind.value for kind in Kind]
     assert kinds["properties"]["chained"]["description"] == "A call needs the result of an earlier one."
     assert kinds["additionalProperties"] is False
-    assert section("Output")["formats"]["items"]["anyOf"][0]["enum"] == FORMATS.names()
+    assert section("OutputSection")["formats"]["items"]["anyOf"][0]["enum"] == FORMATS.names()
     assert "vfs" in section("Tools")["use"]["items"]["anyOf"][0]["anyOf"][0]["enum"]
     filters = section("Quality")["filters"]["properties"]
     assert {"grounding", "verified", "duplicates"} <= filters.keys()

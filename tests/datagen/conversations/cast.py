@@ -9,14 +9,14 @@ from treadle.core.types import Json, Message, Request, Role
 from treadle.datagen.config.generation_config import GenerationConfig
 from treadle.datagen.conversations.studio import OnStep, Studio
 from treadle.datagen.scenarios.environment import open_environments
-from treadle.datagen.scenarios.scenario import Difficulty, Kind, Persona, SampleSpec
+from treadle.datagen.scenarios.scenario import Difficulty, Kind, SampleSpec, UserPersona
 from treadle.journal.memory import MemoryJournal
 from treadle.journal.protocol import Journal
 from treadle.models.protocol import Model
 from treadle.models.scripted import Answer, call
 from treadle.testbed.request_facts import read_facts
 
-PERSONA = Persona(name="Ana Lima", role="baker", style="brief", expertise="novice")
+PERSONA = UserPersona(name="Ana Lima", role="baker", style="brief", expertise="novice")
 SCENARIO: dict[str, Json] = {
     "message": "What is in notes.txt?",
     "goal": "know the notes",

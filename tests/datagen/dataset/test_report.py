@@ -17,7 +17,7 @@ from treadle.datagen.dataset.dataset_folder import DatasetFolder
 from treadle.datagen.dataset.report.topic_map import MAX_CELLS, draw_map
 from treadle.datagen.dataset.report.treemap import Box, lay_out
 from treadle.datagen.dataset.report.write import write_report
-from treadle.jobs.ledger import Item, Ledger, Outcome, Status
+from treadle.jobs.ledger import ItemOutcome, ItemStatus, Ledger, PlannedItem
 
 EVIL = "</script><script>throw 1</script><img src=http://127.0.0.1:9/x onerror=alert(1)>"
 
@@ -44,8 +44,10 @@ def evil_folder(path: Path) -> Path:
         file.writelines(map(made.encode, rows))
     with Ledger(DatasetFolder(path).ledger) as ledger:
         for number in range(1, 41):
-            ledger.plan(Item(number, "single", "t", {}))
-            ledger.count(number, 1, lambda _: Outcome(status=Status.KEPT, input_tokens=9, cost_usd=0.1))
+            ledger.plan(PlannedItem(number, "single", "t", {}))
+            ledger.count(
+                number, 1, lambda _: ItemOutcome(status=ItemStatus.KEPT, input_tokens=9, cost_usd=0.1)
+            )
     return path
 
 

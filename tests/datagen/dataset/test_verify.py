@@ -15,9 +15,9 @@ from treadle import JournalError, open_journal
 from treadle.core.types import Message, Role
 from treadle.datagen.dataset.dataset_folder import DatasetFolder
 from treadle.datagen.dataset.entries import read_entries
-from treadle.datagen.dataset.verification import Checked, check_ledger, verify_rows
+from treadle.datagen.dataset.verification import CheckedRow, check_ledger, verify_rows
 from treadle.export.rows import Row
-from treadle.jobs.ledger import Item, Ledger, Outcome, Status
+from treadle.jobs.ledger import ItemOutcome, ItemStatus, Ledger, PlannedItem
 
 
 @pytest.fixture(scope="module")
@@ -25,7 +25,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return asyncio.run(made.real_folder(tmp_path_factory.mktemp("whole") / "d"))
 
 
-async def verify(path: Path, journal: Path) -> dict[str, Checked]:
+async def verify(path: Path, journal: Path) -> dict[str, CheckedRow]:
     with open_journal(journal, must_exist=True) as opened:
         return {checked.row_id: checked async for checked in verify_rows(path, opened)}
 
@@ -159,8 +159,8 @@ def test_rows_and_ledger_are_compared(tmp_path: Path) -> None:
     path = made.plain_folder(tmp_path / "d", 3)
     with Ledger(DatasetFolder(path).ledger) as ledger:
         for number in (1, 2, 4):
-            ledger.plan(Item(number, "single", "t", {}))
-            ledger.count(number, 1, lambda _: Outcome(status=Status.KEPT))
+            ledger.plan(PlannedItem(number, "single", "t", {}))
+            ledger.count(number, 1, lambda _: ItemOutcome(status=ItemStatus.KEPT))
     assert list(check_ledger(path)) == ["the rows lack s000004", "the ledger lacks s000003"]
     with DatasetFolder(path).rows.open("ab") as file:
         file.write(made.encode(made.plain_row(1)))

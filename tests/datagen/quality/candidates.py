@@ -10,13 +10,20 @@ from treadle.core.types import Message, Role
 from treadle.datagen.config.generation_config import GenerationConfig, Topics
 from treadle.datagen.quality.pipeline import Pipeline
 from treadle.datagen.quality.protocol import Candidate, FilterVerdict
-from treadle.datagen.scenarios.scenario import Difficulty, Environment, Kind, Persona, SampleSpec, Scenario
+from treadle.datagen.scenarios.scenario import (
+    Difficulty,
+    Environment,
+    Kind,
+    SampleSpec,
+    Scenario,
+    UserPersona,
+)
 from treadle.export.rows import Row, SampleInfo, load_row
 from treadle.journal.protocol import Journal
 from treadle.models.scripted import Answer
 from treadle.testbed import oracle_for
 
-PERSONA = Persona(name="Ana Lima", role="baker", style="brief", expertise="novice")
+PERSONA = UserPersona(name="Ana Lima", role="baker", style="brief", expertise="novice")
 
 
 def config(**quality: Any) -> GenerationConfig:

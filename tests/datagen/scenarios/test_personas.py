@@ -8,7 +8,7 @@ from treadle.datagen.scenarios.cast import (
     draw_persona,
     read_population,
 )
-from treadle.datagen.scenarios.scenario import Persona
+from treadle.datagen.scenarios.scenario import UserPersona
 
 BUILT_IN = Personas()
 POPULATION = read_population()
@@ -55,5 +55,5 @@ def test_names_come_from_many_regions():
 
 
 def test_a_persona_in_one_sentence():
-    persona = Persona(name="Ana Lima", role="baker", style="brief", expertise="novice")
+    persona = UserPersona(name="Ana Lima", role="baker", style="brief", expertise="novice")
     assert describe_persona(persona) == "Ana Lima, baker, novice; style: brief"

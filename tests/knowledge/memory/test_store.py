@@ -8,7 +8,7 @@ import pytest
 from treadle.core.errors import ConfigError, JournalError, MemoryRefusedError
 from treadle.journal import open_journal
 from treadle.knowledge.memory import Author, Draft, Epistemic, Memory, Outcome, Store, open_memory
-from treadle.knowledge.memory.strength import FADING_SECONDS, FLOOR, decay, strengthened, weigh
+from treadle.knowledge.memory.forgetting import FADING_SECONDS, FLOOR, decay, strengthened, weigh
 
 NOW = 1_800_000_000.0
 

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from treadle.knowledge.personas.model import Persona
-from treadle.knowledge.personas.prompt import Item, assemble
+from treadle.knowledge.personas.persona import Persona
+from treadle.knowledge.personas.sections import Item, assemble
 
 ADA = Persona.from_value(
     {

@@ -7,7 +7,7 @@ import pytest
 from treadle import ConfigError
 from treadle.knowledge.skills.catalog import Catalog
 from treadle.knowledge.skills.skill import read_skill
-from treadle.knowledge.trust import Trust, record_trust
+from treadle.knowledge.trusted_files import Trust, record_trust
 
 
 @pytest.fixture(autouse=True)

@@ -9,7 +9,7 @@ from tests.knowledge.skills.test_catalog import write
 from treadle import Agent, Decision, Run, ScriptedModel
 from treadle.journal.memory import MemoryJournal
 from treadle.knowledge.skills.catalog import Catalog
-from treadle.knowledge.trust import Trust, record_trust
+from treadle.knowledge.trusted_files import Trust, record_trust
 from treadle.models import call
 
 
@@ -179,6 +179,6 @@ async def test_a_skill_can_be_used_without_a_network_and_without_a_tokenizer(tmp
     import sys
 
     found = "*[name in sys.modules for name in ('tiktoken', 'pyreqwest')]"
-    script = f"import sys, treadle.knowledge.skills.tool; print({found})"
+    script = f"import sys, treadle.knowledge.skills.use_skill; print({found})"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["False", "False"]

@@ -8,8 +8,8 @@ from typing import Any
 
 from tests.export.token_formats.groups import make_group
 
-from treadle.jobs.ledger import Item, Ledger, Outcome, Status
-from treadle.rollout.deliveries import Outbox
+from treadle.jobs.ledger import ItemOutcome, ItemStatus, Ledger, PlannedItem
+from treadle.rollout.deliveries import DeliveryQueue
 from treadle.rollout.sinks.registry import make_sinks
 
 
@@ -18,18 +18,18 @@ async def deliver(folder: Path, url: str, options: str) -> None:
     path = folder / "ledger.db"
     with Ledger(path) as ledger:
         sinks = make_sinks([f"atropos:{url}?{options}"], group_size=4)
-        async with Outbox(path, sinks, check_seconds=0.02) as outbox:
+        async with DeliveryQueue(path, sinks, check_seconds=0.02) as outbox:
             number = ledger.counts().kept
             while not (folder / "stop").exists():
                 number += 1
                 if ledger.last_number < number:
-                    ledger.plan(Item(number, "files", "", {}))
+                    ledger.plan(PlannedItem(number, "files", "", {}))
                 branches = [1, 2, 1, 1] if number % 4 == 0 else []
                 parcels = outbox.encode(make_group(number, branches=branches))
 
-                def settle(connection: Any, parcels: Any = parcels) -> Outcome:
+                def settle(connection: Any, parcels: Any = parcels) -> ItemOutcome:
                     outbox.put(connection, parcels)
-                    return Outcome(status=Status.KEPT)
+                    return ItemOutcome(status=ItemStatus.KEPT)
 
                 ledger.count(number, 1, settle)
                 outbox.wake()

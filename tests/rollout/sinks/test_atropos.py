@@ -14,7 +14,7 @@ from tests.export.token_formats.groups import make_group
 from tests.rollout.sinks.atropos_server import IS_FULL, KINDS, Server
 
 from treadle import ConfigError, ExportError
-from treadle.rollout.deliveries import Outbox, ParcelStatus
+from treadle.rollout.deliveries import DeliveryQueue, ParcelStatus
 from treadle.rollout.sinks.atropos import AtroposSink
 from treadle.rollout.sinks.registry import make_sinks
 from treadle.rollout.sinks.taken import TakenGroups, mark_of
@@ -36,12 +36,12 @@ def make_sink(server: Server, group_size: int = 4, **options: Any) -> AtroposSin
 
 
 @contextlib.asynccontextmanager
-async def opened(path: Path, sink: Any) -> AsyncIterator[Outbox]:
-    async with Outbox(path, [sink], check_seconds=0.02) as outbox:
+async def opened(path: Path, sink: Any) -> AsyncIterator[DeliveryQueue]:
+    async with DeliveryQueue(path, [sink], check_seconds=0.02) as outbox:
         yield outbox
 
 
-def put(path: Path, outbox: Outbox, *numbers: int, **options: Any) -> None:
+def put(path: Path, outbox: DeliveryQueue, *numbers: int, **options: Any) -> None:
     connection = sqlite3.connect(path, isolation_level=None, timeout=30)
     for number in numbers:
         outbox.put(connection, outbox.encode(make_group(number, **options)))
@@ -49,7 +49,7 @@ def put(path: Path, outbox: Outbox, *numbers: int, **options: Any) -> None:
     outbox.wake()
 
 
-def status_of(outbox: Outbox) -> dict[ParcelStatus, int]:
+def status_of(outbox: DeliveryQueue) -> dict[ParcelStatus, int]:
     return next(iter(outbox.counts().values()))
 
 

@@ -29,11 +29,11 @@ from treadle.cli.terminal.output import (
 from treadle.core.errors import ConfigError
 from treadle.core.types import Message, Role, ToolCall
 from treadle.datagen.dataset.dataset_folder import DatasetFolder
-from treadle.datagen.dataset.dataset_stats import Stats, Summary, collect, describe
-from treadle.datagen.dataset.entries import Entry, find_entry
+from treadle.datagen.dataset.dataset_stats import DatasetStats, Summary, collect, describe
+from treadle.datagen.dataset.entries import RowEntry, find_entry
 
 if TYPE_CHECKING:
-    from treadle.datagen.dataset.verification import Checked
+    from treadle.datagen.dataset.verification import CheckedRow
 
 RESULT_LINES = 12
 """How many lines of a result are shown without --full."""
@@ -66,7 +66,7 @@ def show(
 class _Printer:
     """A printer of one row."""
 
-    def __init__(self, entry: Entry, *, is_full: bool) -> None:
+    def __init__(self, entry: RowEntry, *, is_full: bool) -> None:
         self._entry = entry
         self._row = entry.row
         self._console = stdout()
@@ -183,7 +183,7 @@ def stats(path: DatasetPath, is_json: o.IsJson = False) -> int:
     return ExitCode.DONE
 
 
-def _print_stats(found: Stats) -> None:
+def _print_stats(found: DatasetStats) -> None:
     console = stdout()
     tokens = found.input_tokens + found.output_tokens
     cost = None if found.rows_without_cost and not found.cost_usd else found.cost_usd
@@ -244,7 +244,7 @@ def _print_stats(found: Stats) -> None:
     )
 
 
-def _print_spreads(found: Stats) -> None:
+def _print_spreads(found: DatasetStats) -> None:
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 2), header_style="dim")
@@ -345,7 +345,7 @@ def _find_journal(path: Path) -> str:
     return str(folder.journal)
 
 
-def _print_row(checked: "Checked") -> None:
+def _print_row(checked: "CheckedRow") -> None:
     print_error(
         f"row {checked.row_id} (run {checked.run_id}): {write_count(len(checked.problems), 'problem')}"
     )

@@ -167,16 +167,22 @@ def publish(
         treadle publish dataset --to huggingface:me/shop-tools --license CC-BY-4.0 --private
         treadle publish dataset --to kaggle:me/shop-tools --license CC-BY-4.0 --dry-run
     """
-    from treadle.datagen.dataset.upload import Options, Target, find_targets, prepare, read_or_default
+    from treadle.datagen.dataset.upload import (
+        UploadOptions,
+        UploadTarget,
+        find_targets,
+        prepare,
+        read_or_default,
+    )
 
     if not folder.is_dir():
         raise ConfigError(
             f"{str(folder)!r} is not the folder of a dataset; give a folder that `treadle generate` wrote"
         )
-    targets = [Target.parse(text) for text in to or ()] or find_targets(read_or_default(folder))
+    targets = [UploadTarget.parse(text) for text in to or ()] or find_targets(read_or_default(folder))
     if not targets:
         raise ConfigError("--to: name the place to publish to, such as --to huggingface:OWNER/NAME")
-    options = Options(
+    options = UploadOptions(
         license=license,
         is_private=is_private,
         tags=tuple(tags or ()),

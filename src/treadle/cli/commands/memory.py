@@ -104,7 +104,7 @@ def _usual_names(persona: str | None, user: str | None) -> tuple[str, str]:
     config = load_config()
     chat, own_user = config.file.chat, None
     if persona is None and chat.persona is not None:
-        from treadle.knowledge.personas.model import Persona
+        from treadle.knowledge.personas.persona import Persona
 
         found = Persona.load(config.resolve(chat.persona))
         persona = found.name

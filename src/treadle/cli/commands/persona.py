@@ -20,9 +20,9 @@ def show(file: PersonaFile) -> int:
         treadle persona show assistant.yaml
         treadle persona show examples/personas/analyst.yaml
     """
-    from treadle.knowledge.personas.demands import demands_of_persona
-    from treadle.knowledge.personas.model import Persona
+    from treadle.knowledge.personas.persona import Persona
     from treadle.knowledge.surroundings import describe_persona
+    from treadle.knowledge.trusted_files import demands_of_persona
 
     persona = Persona.load(file)
     text, report = describe_persona(persona)
@@ -42,7 +42,7 @@ def check(file: PersonaFile) -> int:
         treadle persona check assistant.yaml
         treadle persona check examples/personas/analyst.yaml
     """
-    from treadle.knowledge.personas.model import Persona
+    from treadle.knowledge.personas.persona import Persona
     from treadle.knowledge.surroundings import describe_persona
 
     persona = Persona.load(file)
@@ -60,9 +60,8 @@ def trust(file: PersonaFile) -> int:
         treadle persona trust assistant.yaml
         treadle persona trust examples/personas/analyst.yaml
     """
-    from treadle.knowledge.personas.demands import demands_of_persona, digest_of
-    from treadle.knowledge.personas.model import Persona
-    from treadle.knowledge.trust import Trust, record_trust
+    from treadle.knowledge.personas.persona import Persona
+    from treadle.knowledge.trusted_files import Trust, demands_of_persona, digest_of, record_trust
 
     persona = Persona.load(file)
     record_trust("persona", digest_of(persona), Trust.TRUSTED, persona.name)
@@ -80,7 +79,7 @@ def schema() -> int:
         treadle persona schema
         treadle persona schema > persona.schema.json
     """
-    from treadle.knowledge.personas.model import persona_schema
+    from treadle.knowledge.personas.persona import persona_schema
 
     print_schema(persona_schema())
     return ExitCode.DONE

@@ -79,7 +79,7 @@ def replay_runs(
 
     A run that is damaged is named on standard error and left out.
     """
-    from treadle.tools.schema.output import find_output_fault
+    from treadle.tools.schema.answer_schema import find_output_fault
 
     found: list[Replay] = []
     apart = Apart()

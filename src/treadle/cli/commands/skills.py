@@ -12,7 +12,7 @@ from treadle.cli.options import common as o
 from treadle.cli.terminal.output import clean, print_error, print_json, print_note, stdout, write_count
 from treadle.knowledge.skills.catalog import Catalog
 from treadle.knowledge.skills.skill import FILE, Skill, read_skill
-from treadle.knowledge.trust import Trust, record_trust
+from treadle.knowledge.trusted_files import Trust, record_trust
 
 Folders: TypeAlias = Annotated[
     list[Path] | None,

@@ -41,7 +41,7 @@ from treadle.runs.begin import make_run_id
 from treadle.sandbox.in_memory import MemorySandbox
 from treadle.server.tools.tool_sessions import ToolSessions
 from treadle.tools.protocol import Tool
-from treadle.tools.schema.definitions import (
+from treadle.tools.schema.tool_definitions import (
     Loss,
     Shape,
     parse_definitions,

@@ -23,12 +23,12 @@ from treadle.core.types import Json
 from treadle.datagen.config.config_schema import starter
 from treadle.datagen.config.estimate import estimate, measure_folder
 from treadle.datagen.config.generation_config import GenerationConfig
-from treadle.datagen.config.loading import Loaded, check_plan, load_config
+from treadle.datagen.config.loading import LoadedConfig, check_plan, load_config
 from treadle.datagen.config.roles import try_models
 from treadle.datagen.dataset.dataset_folder import DatasetFolder
-from treadle.datagen.generation import Options, Result
+from treadle.datagen.generation import Continuation, GenerationResult
 from treadle.datagen.generation import generate as generate_dataset
-from treadle.datagen.generation_progress import Notice, Progress
+from treadle.datagen.generation_progress import GenerationNotice, GenerationProgress
 from treadle.datagen.topics.topic_files import load_topics
 
 _KEYS = {
@@ -49,7 +49,7 @@ class Changes(Struct, frozen=True):
     settings: tuple[str, ...]
     """The values of `--set`, each as `KEY=VALUE`."""
 
-    def load(self, path: Path | None) -> Loaded:
+    def load(self, path: Path | None) -> LoadedConfig:
         """Return the configuration in the file `path` with these changes. Raises: `ConfigError`."""
         if path is None:
             raise ConfigError(
@@ -110,34 +110,36 @@ def run(
         for note in loaded.notes:
             print_note(note)
     assert path is not None
-    options = Options(retry_failed=retry_failed, accept_changes=accept_changes)
+    options = Continuation(retry_failed=retry_failed, accept_changes=accept_changes)
     check_plan(loaded)
     # The check comes first, because its error must not be printed into the view.
     return _Generation(loaded.config, options, changes.command(path), shown).run()
 
 
-class _Generation(LongWork[Notice, Progress, Result]):
+class _Generation(LongWork[GenerationNotice, GenerationProgress, GenerationResult]):
     """The work of one generation."""
 
     PARTS = "samples"
     DONE = "kept"
 
-    def __init__(self, config: GenerationConfig, options: Options, again: str, shown: o.ViewOptions) -> None:
+    def __init__(
+        self, config: GenerationConfig, options: Continuation, again: str, shown: o.ViewOptions
+    ) -> None:
         view = make_generation_view(config.name, is_json=shown.is_json, is_quiet=shown.is_quiet)
-        super().__init__(view, Progress(), "row", again, shown)
+        super().__init__(view, GenerationProgress(), "row", again, shown)
         self._config = config
         self._options = options
 
-    def start(self, stop: asyncio.Event) -> Coroutine[Any, Any, Result]:
+    def start(self, stop: asyncio.Event) -> Coroutine[Any, Any, GenerationResult]:
         """See `LongWork.start`."""
         folder = DatasetFolder(self._config.output.path)
         return generate_dataset(self._config, folder, listener=self.listen, stop=stop, options=self._options)
 
-    def count(self, progress: Progress) -> tuple[int, int]:
+    def count(self, progress: GenerationProgress) -> tuple[int, int]:
         """See `LongWork.count`."""
         return progress.kept, progress.wanted
 
-    def explain_max_items(self, result: Result) -> str:
+    def explain_max_items(self, result: GenerationResult) -> str:
         """See `LongWork.explain_max_items`."""
         stats = write_command("dataset", "stats", str(result.folder.path))
         return (
@@ -145,7 +147,7 @@ class _Generation(LongWork[Notice, Progress, Result]):
             "or raise generation.max_attempts"
         )
 
-    def report(self, result: Result) -> int:
+    def report(self, result: GenerationResult) -> int:
         """See `LongWork.report`."""
         code, folder = super().report(result), result.folder
         if not self.shown.is_quiet and not self.shown.is_json and result.progress.kept:

@@ -24,8 +24,8 @@ from treadle.core.masking import hide_password
 from treadle.core.overrides import read_change
 from treadle.core.types import Json
 from treadle.rollout.rollout_config import RolloutConfig, load_config
-from treadle.rollout.rollout_progress import Notice, Progress
-from treadle.rollout.rollouts import Result, Rollouts
+from treadle.rollout.rollout_progress import RolloutNotice, RolloutProgress
+from treadle.rollout.rollouts import RolloutResult, Rollouts
 
 _MODEL_KEYS = ("base_url", "renderer", "temperature")
 """The options that are settings of the model."""
@@ -89,7 +89,7 @@ def drive(config: RolloutConfig, again: str, shown: o.ViewOptions) -> int:
     return _Rollouts(config, again, shown).run()
 
 
-class _Rollouts(LongWork[Notice, Progress, Result]):
+class _Rollouts(LongWork[RolloutNotice, RolloutProgress, RolloutResult]):
     """The work on the rollouts of one configuration."""
 
     PARTS = "groups"
@@ -100,22 +100,22 @@ class _Rollouts(LongWork[Notice, Progress, Result]):
         self._rollouts = Rollouts(config, listener=self.listen)
         noun = config.deliver
         view = make_rollout_view(config.name, noun, is_json=shown.is_json, is_quiet=shown.is_quiet)
-        super().__init__(view, Progress(), noun, again, shown)
+        super().__init__(view, RolloutProgress(), noun, again, shown)
         self._config = config
 
-    def start(self, stop: asyncio.Event) -> Coroutine[Any, Any, Result]:
+    def start(self, stop: asyncio.Event) -> Coroutine[Any, Any, RolloutResult]:
         """See `LongWork.start`."""
         return self._rollouts.run(stop)
 
-    def count(self, progress: Progress) -> tuple[int, int]:
+    def count(self, progress: RolloutProgress) -> tuple[int, int]:
         """See `LongWork.count`."""
         return progress.delivered, progress.wanted
 
-    def explain_max_items(self, result: Result) -> str:
+    def explain_max_items(self, result: RolloutResult) -> str:
         """See `LongWork.explain_max_items`."""
         return "too many groups were dropped; see the reasons above, or raise max_dropped"
 
-    def report(self, result: Result) -> int:
+    def report(self, result: RolloutResult) -> int:
         """See `LongWork.report`."""
         code, folder = super().report(result), result.folder
         if result.end.reason == "done" and (waiting := result.progress.undelivered):

@@ -15,7 +15,7 @@ from treadle.core.asking import Answer, Answerable, Question
 from treadle.core.errors import ConfigError
 from treadle.core.types import Effect, Json, ToolCall
 from treadle.tools.protocol import ApprovalRequest, Decision
-from treadle.tools.schema.output import find_output_fault
+from treadle.tools.schema.answer_schema import find_output_fault
 
 if TYPE_CHECKING:
     from rich.console import Console

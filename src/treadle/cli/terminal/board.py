@@ -21,8 +21,8 @@ from treadle.cli.terminal.generation import (
 from treadle.cli.terminal.output import shorten
 from treadle.core.types import Json
 from treadle.datagen.generation_progress import (
-    Notice,
-    Progress,
+    GenerationNotice,
+    GenerationProgress,
     SampleBegun,
     SampleEnded,
     SampleStep,
@@ -58,7 +58,7 @@ class Board(Drawing):
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self._progress = Progress()
+        self._progress = GenerationProgress()
         self._pace = Pace()
         self._expanded: TopicExpanded | None = None
         self._ready: TopicsReady | None = None
@@ -68,7 +68,7 @@ class Board(Drawing):
         self._is_stopping = False
         super().__init__()
 
-    def on_notice(self, notice: Notice, progress: Progress) -> None:
+    def on_notice(self, notice: GenerationNotice, progress: GenerationProgress) -> None:
         """See `GenerationView.on_notice`."""
         self._progress = progress
         if isinstance(notice, SampleStep):
@@ -89,11 +89,11 @@ class Board(Drawing):
         elif isinstance(notice, TopicsReady):
             self._ready = notice
 
-    def on_stop(self, progress: Progress) -> None:
+    def on_stop(self, progress: GenerationProgress) -> None:
         """See `GenerationView.on_stop`."""
         self._is_stopping = True
 
-    def finish(self, progress: Progress, summary: Mapping[str, Json]) -> None:
+    def finish(self, progress: GenerationProgress, summary: Mapping[str, Json]) -> None:
         """See `GenerationView.finish`."""
         self._progress = progress
         self.close()
@@ -122,7 +122,7 @@ class Board(Drawing):
             lines.append(last)
         return lines
 
-    def _write_bar(self, progress: Progress, width: int) -> "Text":
+    def _write_bar(self, progress: GenerationProgress, width: int) -> "Text":
         from rich.text import Text
 
         done, total, parts = progress.kept, progress.wanted, []
@@ -141,7 +141,7 @@ class Board(Drawing):
         append_bar(line, done, total, width - line.cell_len - told.cell_len - 4)
         return line.append("  ").append_text(told)
 
-    def _write_counts(self, progress: Progress, width: int, *, is_over: bool) -> list["Text"]:
+    def _write_counts(self, progress: GenerationProgress, width: int, *, is_over: bool) -> list["Text"]:
         flight = [] if is_over else [f"{progress.in_flight:,} in flight"]
         parts = [write_use(progress), [*flight, *write_faults(progress)]]
         if progress.kinds:

@@ -13,13 +13,19 @@ from treadle.cli.terminal.output import (
     write_seconds,
 )
 from treadle.core.types import Json
-from treadle.datagen.generation_progress import Notice, Progress, SampleEnded, TopicExpanded, TopicsReady
+from treadle.datagen.generation_progress import (
+    GenerationNotice,
+    GenerationProgress,
+    SampleEnded,
+    TopicExpanded,
+    TopicsReady,
+)
 
 _PACE_SECONDS = 60.0
 _PACE_ROWS = 20
 
 
-GenerationView: TypeAlias = NoticeView[Notice, Progress]
+GenerationView: TypeAlias = NoticeView[GenerationNotice, GenerationProgress]
 """A view of one generation."""
 
 
@@ -36,14 +42,14 @@ def make_generation_view(name: str, *, is_json: bool, is_quiet: bool) -> Generat
     return Board(name)
 
 
-class PlainLines(LinesOfText[Progress]):
+class PlainLines(LinesOfText[GenerationProgress]):
     """A view that prints one line every few seconds, and one for each milestone."""
 
     def __init__(self, name: str) -> None:
         super().__init__(name, write_stopping)
         self._pace = Pace()
 
-    def on_notice(self, notice: Notice, progress: Progress) -> None:
+    def on_notice(self, notice: GenerationNotice, progress: GenerationProgress) -> None:
         """See `NoticeView.on_notice`."""
         if isinstance(notice, TopicsReady):
             self.say(write_topics(notice))
@@ -61,11 +67,11 @@ class PlainLines(LinesOfText[Progress]):
             text = write_expanded(notice) if isinstance(notice, TopicExpanded) else self._write(progress)
             self.say(text)
 
-    def finish(self, progress: Progress, summary: Mapping[str, Json]) -> None:
+    def finish(self, progress: GenerationProgress, summary: Mapping[str, Json]) -> None:
         """See `NoticeView.finish`."""
         self.say(" · ".join([write_rows(progress), *write_faults(progress), *write_use(progress)]))
 
-    def _write(self, progress: Progress) -> str:
+    def _write(self, progress: GenerationProgress) -> str:
         self._pace.note(progress)
         parts = [write_rows(progress), *write_faults(progress), f"{progress.in_flight} in flight"]
         return " · ".join([*parts, *self._pace.write(progress), *write_use(progress)])
@@ -77,7 +83,7 @@ class Pace:
     def __init__(self) -> None:
         self._points: deque[tuple[float, int]] = deque()
 
-    def note(self, progress: Progress) -> None:
+    def note(self, progress: GenerationProgress) -> None:
         """Record the current counts."""
         if not self._points or progress.seconds - self._points[-1][0] >= 1:
             self._points.append((progress.seconds, progress.kept))
@@ -87,7 +93,7 @@ class Pace:
                 break
             self._points.popleft()
 
-    def rate(self, progress: Progress) -> float | None:
+    def rate(self, progress: GenerationProgress) -> float | None:
         """Return the rows per second; `None` if too few rows have been made."""
         if not self._points:
             return None
@@ -96,7 +102,7 @@ class Pace:
             return None
         return (progress.kept - kept) / (progress.seconds - seconds)
 
-    def write(self, progress: Progress) -> list[str]:
+    def write(self, progress: GenerationProgress) -> list[str]:
         """Return the rate and the time left as texts, if they are known."""
         rate = self.rate(progress)
         if rate is None:
@@ -107,14 +113,14 @@ class Pace:
         return texts
 
 
-def write_rows(progress: Progress) -> str:
+def write_rows(progress: GenerationProgress) -> str:
     """Return the numbers of kept and of wanted rows as text."""
     if not progress.wanted:
         return write_count(progress.kept, "row")
     return f"{progress.kept:,} of {write_count(progress.wanted, 'row')}"
 
 
-def write_faults(progress: Progress) -> list[str]:
+def write_faults(progress: GenerationProgress) -> list[str]:
     """Return the counts of rejected samples, with the most frequent reasons, and of failed ones, as texts."""
     texts = []
     if progress.rejected:
@@ -127,7 +133,7 @@ def write_faults(progress: Progress) -> list[str]:
     return texts
 
 
-def write_use(progress: Progress) -> list[str]:
+def write_use(progress: GenerationProgress) -> list[str]:
     """Return the tokens, the cost and the time as texts."""
     tokens = progress.input_tokens + progress.output_tokens
     return [write_count(tokens, "token"), write_cost(progress.cost_usd), write_seconds(progress.seconds)]
@@ -144,7 +150,7 @@ def write_topics(notice: TopicsReady) -> str:
     return write_count(notice.leaves, "leaf topic") + failed
 
 
-def write_stopping(progress: Progress, *, is_short: bool = False) -> str:
+def write_stopping(progress: GenerationProgress, *, is_short: bool = False) -> str:
     """Return the text that says what the first Ctrl-C does."""
     flight = write_count(progress.in_flight, "sample")
     if is_short:

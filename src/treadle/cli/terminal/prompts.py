@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from treadle.cli.terminal.output import clean, print_lines, shorten, stdout, write_count
-from treadle.context.view import LeftOut, SeenMessage, view_step
+from treadle.context.step_view import LeftOut, SeenMessage, view_step
 from treadle.core.types import Json, Message
 from treadle.journal.protocol import Journal
 from treadle.renderers.registry import load_renderer

@@ -13,12 +13,18 @@ from treadle.cli.terminal.output import (
     write_seconds,
 )
 from treadle.core.types import Json
-from treadle.rollout.rollout_progress import GroupEnded, Notice, Progress, RolloutRetried, Started
+from treadle.rollout.rollout_progress import (
+    GroupEnded,
+    RolloutNotice,
+    RolloutProgress,
+    RolloutRetried,
+    Started,
+)
 
 if TYPE_CHECKING:
     from rich.text import Text
 
-RolloutView: TypeAlias = NoticeView[Notice, Progress]
+RolloutView: TypeAlias = NoticeView[RolloutNotice, RolloutProgress]
 """A view of rollouts."""
 _HINT = "Ctrl-C finishes the groups in flight and stops; a second Ctrl-C stops at once"
 _SHORT_HINT = "Ctrl-C: finish and stop; twice: stop now"
@@ -40,7 +46,7 @@ def make_rollout_view(name: str, noun: str, *, is_json: bool, is_quiet: bool) ->
     return RolloutBoard(name, noun)
 
 
-class PlainLines(LinesOfText[Progress]):
+class PlainLines(LinesOfText[RolloutProgress]):
     """A view that prints one line every few seconds, and one for each dropped group."""
 
     def __init__(self, name: str, noun: str) -> None:
@@ -49,7 +55,7 @@ class PlainLines(LinesOfText[Progress]):
         self._told: set[str] = set()
         """The errors that were printed since the newest line of counts."""
 
-    def on_notice(self, notice: Notice, progress: Progress) -> None:
+    def on_notice(self, notice: RolloutNotice, progress: RolloutProgress) -> None:
         """See `NoticeView.on_notice`."""
         if isinstance(notice, GroupEnded) and notice.reason is not None:
             self.say(f"{notice.group_id} {_ENDED[notice.status]}: {shorten(notice.reason, 200)}")
@@ -62,7 +68,7 @@ class PlainLines(LinesOfText[Progress]):
             self._told.clear()
             self.say(" · ".join([part for line in write_lines(progress, self._noun) for part in line]))
 
-    def finish(self, progress: Progress, summary: Mapping[str, Json]) -> None:
+    def finish(self, progress: RolloutProgress, summary: Mapping[str, Json]) -> None:
         """See `NoticeView.finish`."""
         lines = write_lines(progress, self._noun, is_over=True)
         self.say(" · ".join([part for line in lines for part in line]))
@@ -74,24 +80,24 @@ class RolloutBoard(Drawing):
     def __init__(self, name: str, noun: str) -> None:
         self._name = name
         self._noun = noun
-        self._progress = Progress()
+        self._progress = RolloutProgress()
         self._is_begun = self._is_stopping = False
         self._groups: tuple[GroupEnded, ...] = ()
         """The newest groups, the newest one last."""
         super().__init__()
 
-    def on_notice(self, notice: Notice, progress: Progress) -> None:
+    def on_notice(self, notice: RolloutNotice, progress: RolloutProgress) -> None:
         """See `NoticeView.on_notice`."""
         self._progress = progress
         self._is_begun = self._is_begun or isinstance(notice, Started)
         if isinstance(notice, GroupEnded):
             self._groups = (*self._groups[1 - _SHOWN_GROUPS :], notice)
 
-    def on_stop(self, progress: Progress) -> None:
+    def on_stop(self, progress: RolloutProgress) -> None:
         """See `NoticeView.on_stop`."""
         self._is_stopping = True
 
-    def finish(self, progress: Progress, summary: Mapping[str, Json]) -> None:
+    def finish(self, progress: RolloutProgress, summary: Mapping[str, Json]) -> None:
         """See `NoticeView.finish`."""
         self._progress = progress
         self.close()
@@ -136,7 +142,7 @@ def _mark(reward: float) -> str:
     return "▁▂▃▄▅▆▇█"[max(0, min(7, round(reward * 7)))]
 
 
-def write_lines(progress: Progress, noun: str, *, is_over: bool = False) -> list[list[str]]:
+def write_lines(progress: RolloutProgress, noun: str, *, is_over: bool = False) -> list[list[str]]:
     """Return the counts as lines of parts, the most important ones first."""
     first = [f"{progress.delivered:,} of {write_count(progress.wanted, noun)}"]
     rewards, graded = progress.rewards, progress.graded_groups
@@ -160,7 +166,7 @@ def write_lines(progress: Progress, noun: str, *, is_over: bool = False) -> list
     return [first, work, use, _write_faults(progress)]
 
 
-def _write_faults(progress: Progress) -> list[str]:
+def _write_faults(progress: RolloutProgress) -> list[str]:
     texts = []
     if progress.no_variance:
         texts.append(f"{progress.no_variance:,} without variance")
@@ -180,7 +186,7 @@ def _write_faults(progress: Progress) -> list[str]:
     return texts
 
 
-def write_stopping(progress: Progress) -> str:
+def write_stopping(progress: RolloutProgress) -> str:
     """Return the text that says what the first Ctrl-C does."""
     if not progress.in_flight and progress.undelivered:
         groups = write_count(progress.undelivered, "group")

@@ -37,7 +37,7 @@ def schema() -> dict[str, Json]:
     for key, name in (("kinds", "Kind"), ("difficulties", "Difficulty")):
         weights[key] |= _as_properties(weights[key], found[name])
     found["Quality"]["properties"]["filters"] |= _filters(found)
-    found["Output"]["properties"]["formats"]["items"] = _names_of(FORMATS, "^[\\w.-]+$")
+    found["OutputSection"]["properties"]["formats"]["items"] = _names_of(FORMATS, "^[\\w.-]+$")
     toolsets = found["Tools"]["properties"]["use"]["items"]["anyOf"]
     toolsets[:] = [_names_of(TOOLSETS, "."), *[item for item in toolsets if "$ref" in item]]
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **made, "title": "treadle generate"}

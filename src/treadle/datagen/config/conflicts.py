@@ -21,7 +21,7 @@ from treadle.export.parquet import require_arrow
 from treadle.models.protocol import Model, has_price
 from treadle.runs.task import task_set
 from treadle.tools.resolve import resolve_tools
-from treadle.tools.schema.definitions import parse_definitions
+from treadle.tools.schema.tool_definitions import parse_definitions
 
 _CALLS = {Kind.SINGLE: 1, Kind.CHAINED: 2, Kind.PARALLEL: 2, Kind.RECOVERY: 2}
 """The smallest number of tool calls for each kind that needs calls."""

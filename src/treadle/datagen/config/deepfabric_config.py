@@ -12,7 +12,7 @@ from treadle.core.places import Document, KeyPath, Problem
 from treadle.core.registry import did_you_mean
 from treadle.core.types import Json
 from treadle.datagen.config import deepfabric_keys as keys
-from treadle.tools.schema.definitions import parse_definitions
+from treadle.tools.schema.tool_definitions import parse_definitions
 from treadle.tools.vfs import NAMES
 
 _DEFAULTS = {"provider": "openai", "model": "gpt-4o", "temperature": 0.2}

@@ -41,7 +41,7 @@ _SPREAD = {True: 1.25, False: 2.0}
 """The factors by which measured and assumed numbers may be wrong."""
 
 
-class Measured(Struct, frozen=True):
+class MeasuredLoad(Struct, frozen=True):
     """The averages over the runs of a dataset."""
 
     loads: Mapping[Role, Load]
@@ -131,7 +131,7 @@ def estimate(
     leaves: int | None = None,
     *,
     models: Mapping[Role, Model] | None = None,
-    measured: Measured | None = None,
+    measured: MeasuredLoad | None = None,
     kept: int = 0,
 ) -> Estimate:
     """Return the estimate of a generation.
@@ -142,7 +142,7 @@ def estimate(
     """
     count = expected_leaves(config) if leaves is None else leaves
     rows = max(0, wanted_rows(config, count) - kept)
-    known = measured or Measured({})
+    known = measured or MeasuredLoad({})
     tries = known.tries or ASSUMED_TRIES
     samples = math.ceil(rows * tries)
     expansions = 0
@@ -173,7 +173,7 @@ def estimate(
     )
 
 
-def measure(journal: Journal, kept: int = 0, tried: int = 0) -> Measured | None:
+def measure(journal: Journal, kept: int = 0, tried: int = 0) -> MeasuredLoad | None:
     """Return the averages over the newest runs of a dataset; `None` if there are too few. Blocks.
 
     `kept` is the number of its rows, and `tried` the number of samples that were made for them.
@@ -192,10 +192,10 @@ def measure(journal: Journal, kept: int = 0, tried: int = 0) -> Measured | None:
             loads[role] = _average(runs, len(runs) if role == "topics" else len(samples), role)
     if not loads:
         return None
-    return Measured(loads, tried / kept if kept >= MIN_MEASURED else None)
+    return MeasuredLoad(loads, tried / kept if kept >= MIN_MEASURED else None)
 
 
-def measure_folder(folder: DatasetFolder) -> tuple[Measured | None, int]:
+def measure_folder(folder: DatasetFolder) -> tuple[MeasuredLoad | None, int]:
     """Return the averages over the runs of the dataset in a folder, and the number of its rows. Blocks."""
     if not folder.journal.exists():
         return None, 0

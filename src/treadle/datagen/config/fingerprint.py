@@ -19,8 +19,8 @@ from treadle.datagen.config.roles import plan_model, used_roles
 from treadle.models.config.description import is_secret_url
 from treadle.models.config.recipe import load_config as load_models
 from treadle.sandbox.mount import Mount
-from treadle.tools.parts import may_hold_secret
 from treadle.tools.resolve import FILE
+from treadle.tools.toolset_parts import may_hold_secret
 
 HARMLESS = (
     "topics.window",

@@ -111,7 +111,7 @@ class Generation(ConfigSection):
     the reasons as feedback."""
 
 
-class Toolset(ConfigSection):
+class ToolsetSection(ConfigSection):
     """A toolset with settings."""
 
     name: str
@@ -123,7 +123,7 @@ class Toolset(ConfigSection):
 class Tools(ConfigSection):
     """The agent's tools and its environment."""
 
-    use: list[str | Toolset] = []
+    use: list[str | ToolsetSection] = []
     """Toolsets by name, as for `treadle run --tools`, or with settings. Paths are relative to this file."""
     definitions: list[dict[str, Json]] = []
     """Definitions of tools whose results are simulated, in the shape of DeepFabric, OpenAI or MCP."""
@@ -140,7 +140,7 @@ class Tools(ConfigSection):
         return tuple([_part_of(item) for item in self.use])
 
 
-def _part_of(item: str | Toolset) -> PartSpec:
+def _part_of(item: str | ToolsetSection) -> PartSpec:
     if isinstance(item, str):
         return PartSpec(name=item)
     return PartSpec(name=item.name, settings=item.settings or None)
@@ -166,7 +166,7 @@ class Quality(ConfigSection):
     """A model that grades samples; it asks `models.judge`."""
 
 
-class Output(ConfigSection):
+class OutputSection(ConfigSection):
     """The dataset."""
 
     path: Path = Path("dataset")
@@ -239,7 +239,7 @@ class GenerationConfig(ConfigSection):
     """The filters."""
     limits: LimitSection = LimitSection()
     """The limits of the whole generation."""
-    output: Output = Output()
+    output: OutputSection = OutputSection()
     """The dataset."""
     publish: Publish = Publish()
     """Where the dataset is uploaded."""

@@ -23,7 +23,7 @@ from treadle.export.whole import write_whole
 from treadle.tools.resolve import place_in
 
 
-class Loaded(Struct, frozen=True):
+class LoadedConfig(Struct, frozen=True):
     """A configuration that was read from a file."""
 
     config: GenerationConfig
@@ -45,7 +45,7 @@ class Loaded(Struct, frozen=True):
 
 def load_config(
     path: str | Path, changes: Mapping[str, Json] | None = None, flags: Mapping[str, str] | None = None
-) -> Loaded:
+) -> LoadedConfig:
     """Return the configuration in a YAML or JSON file. A file of DeepFabric 4 is accepted too.
 
     `changes` override the file, by key such as `generation.num_samples`; paths in them are relative to the current
@@ -70,20 +70,22 @@ def load_config(
         faults = KEYS.explain(error.errors(include_url=False), value)
         problems += [*faults, *_find_more(value, faults)]
         raise list_problems(document, problems, changes, flags, origins) from None
-    loaded = Loaded(config, notes, file, document, origins, changes, flags)
+    loaded = LoadedConfig(config, notes, file, document, origins, changes, flags)
     problems += find_conflicts(config)
     if problems:
         raise loaded.error(problems)
     return loaded
 
 
-def check_plan(config: GenerationConfig | Loaded, leaves: int | None = None) -> None:
+def check_plan(config: GenerationConfig | LoadedConfig, leaves: int | None = None) -> None:
     """Check what a configuration names: models with their keys and prices, files, tools, the output, and limits
     that the estimate exceeds. No request is sent, and no server is started. `leaves` is the number of leaf topics,
-    if it is known. For a `Loaded`, the message has the line of each mistake. Raises: `ConfigError` that lists all
-    mistakes."""
-    problems = find_obstacles(config.config if isinstance(config, Loaded) else config, leaves)
-    if problems and isinstance(config, Loaded):
+    if it is known. For a `LoadedConfig`, the message has the line of each mistake.
+
+    Raises: `ConfigError` that lists all mistakes.
+    """
+    problems = find_obstacles(config.config if isinstance(config, LoadedConfig) else config, leaves)
+    if problems and isinstance(config, LoadedConfig):
         raise config.error(problems)
     if problems:
         raise MistakesError("\n".join(f"{'.'.join(map(str, item.path))}: {item.text}" for item in problems))

@@ -23,7 +23,7 @@ from treadle.export.rows import Row
 FEEDBACK = "An earlier attempt at this conversation was rejected for these reasons; avoid them:"
 
 
-class Made(Struct, frozen=True, kw_only=True):
+class MadeSample(Struct, frozen=True, kw_only=True):
     """The outcome of the work on one sample. A fault is a value and not an exception."""
 
     run_id: str
@@ -53,7 +53,7 @@ class Made(Struct, frozen=True, kw_only=True):
 
 async def make_sample(
     studio: Studio, spec: SampleSpec, attempt: int = 1, feedback: Sequence[str] = ()
-) -> Made:
+) -> MadeSample:
     """Make a sample, or continue one that was interrupted.
 
     `feedback` has the reasons for which earlier attempts were rejected. A cancelled sample can be continued by the
@@ -89,7 +89,7 @@ async def make_sample(
         else:
             made = await asyncio.to_thread(make_row, studio, dialogue, held, shown, bill)
             row, failed, events = (None, made, ()) if isinstance(made, Failed) else (made, None, held)
-    return Made(
+    return MadeSample(
         run_id=run_id,
         environment=environment,
         scenario=scenario if isinstance(scenario, Scenario) else None,

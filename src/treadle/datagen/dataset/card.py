@@ -15,8 +15,8 @@ import treadle
 from treadle.core.types import Json
 from treadle.datagen.config.generation_config import GenerationConfig
 from treadle.datagen.dataset.dataset_folder import DatasetFolder
-from treadle.datagen.dataset.dataset_stats import Stats, collect
-from treadle.datagen.dataset.splits import Written, read_written
+from treadle.datagen.dataset.dataset_stats import DatasetStats, collect
+from treadle.datagen.dataset.splits import WrittenSplits, read_written
 from treadle.export.whole import write_whole
 from treadle.jobs.ledger import Ledger
 from treadle.models.config.tables import ModelTable
@@ -30,7 +30,7 @@ _SETTINGS = ("temperature", "top_p", "max_output_tokens", "seed", "output_mode",
 """The settings of a model that the card shows."""
 
 
-def write_card(folder: Path, config: GenerationConfig, stats: Stats | None = None) -> Path:
+def write_card(folder: Path, config: GenerationConfig, stats: DatasetStats | None = None) -> Path:
     """Write the card of a dataset's folder, after its splits, and return its path.
 
     `stats` are the statistics of the dataset, if they have already been collected. Raises: as `read_entries` does;
@@ -41,7 +41,7 @@ def write_card(folder: Path, config: GenerationConfig, stats: Stats | None = Non
     return DatasetFolder(folder).card
 
 
-def make_card(folder: Path, config: GenerationConfig, stats: Stats, tags: Sequence[str] = ()) -> str:
+def make_card(folder: Path, config: GenerationConfig, stats: DatasetStats, tags: Sequence[str] = ()) -> str:
     """Return the card as text. `tags` are added to the usual ones."""
     written = read_written(folder)
     meta = yaml.safe_dump(_meta(config, stats, written, tags), sort_keys=False, allow_unicode=True)
@@ -58,7 +58,9 @@ def make_card(folder: Path, config: GenerationConfig, stats: Stats, tags: Sequen
     return f"---\n{meta}---\n\n" + "\n\n".join(filter(None, parts)) + "\n"
 
 
-def _meta(config: GenerationConfig, stats: Stats, written: Written, tags: Sequence[str]) -> dict[str, Json]:
+def _meta(
+    config: GenerationConfig, stats: DatasetStats, written: WrittenSplits, tags: Sequence[str]
+) -> dict[str, Json]:
     meta: dict[str, Json] = {}
     if config.publish.license:
         meta["license"] = hub_license(config.publish.license)
@@ -90,7 +92,7 @@ def _languages(config: GenerationConfig) -> list[str]:
     return [item for item in ([named] if isinstance(named, str) else named) if isinstance(item, str)]
 
 
-def _intro(config: GenerationConfig, stats: Stats) -> str:
+def _intro(config: GenerationConfig, stats: DatasetStats) -> str:
     about = f" about {_plain(config.topics.prompt)!r}" if config.topics.prompt else ""
     plural = "" if len(stats.tools) == 1 else "s"
     tools = (
@@ -121,7 +123,7 @@ def _intro(config: GenerationConfig, stats: Stats) -> str:
     return "\n".join(lines)
 
 
-def _contents(stats: Stats, written: Written) -> str:
+def _contents(stats: DatasetStats, written: WrittenSplits) -> str:
     rows = [
         (split, f"{written.rows.get(split, 0):,}", f"{count:,}") for split, count in written.topics.items()
     ]
@@ -150,7 +152,7 @@ def _contents(stats: Stats, written: Written) -> str:
     return text + ("\n\n" + _table(("tool", "calls", "with an error"), tools) if tools else "")
 
 
-def _making(config: GenerationConfig, stats: Stats) -> str:
+def _making(config: GenerationConfig, stats: DatasetStats) -> str:
     models = []
     for role, names in sorted(stats.models.items()):
         table = getattr(config.models, role, None) or config.models.default
@@ -195,7 +197,7 @@ def _names(sources: Iterable[str]) -> list[str]:
     return [name for name in sorted(names) if name][:20]
 
 
-def _quality(folder: Path, config: GenerationConfig, stats: Stats) -> str:
+def _quality(folder: Path, config: GenerationConfig, stats: DatasetStats) -> str:
     filters = [*stats.filters, *[name for name in stats.rejections if name not in stats.filters]]
     rows = [(name, f"{stats.filters[name]:,}", f"{stats.rejections[name]:,}") for name in filters]
     duplicates = sum(count for name, count in stats.rejections.items() if "duplicate" in name)
@@ -215,7 +217,7 @@ def _quality(folder: Path, config: GenerationConfig, stats: Stats) -> str:
     return "## Filters\n\n" + " ".join(lines) + (f"\n\n{table}" if rows else "")
 
 
-def _kinds(stats: Stats) -> str:
+def _kinds(stats: DatasetStats) -> str:
     kinds = [
         (kind, f"{count:,}", f"{stats.kinds_met[kind]:,}", f"{stats.kinds_shown[kind]:,}")
         for kind, count in stats.kinds_planned.most_common()
@@ -227,7 +229,7 @@ def _kinds(stats: Stats) -> str:
     )
 
 
-def _licenses(config: GenerationConfig, stats: Stats) -> str:
+def _licenses(config: GenerationConfig, stats: DatasetStats) -> str:
     name = config.publish.license
     lines = [f"The dataset: {_plain(name)}." if name else "No licence was named for this dataset."]
     sources = [(source, license) for source, license in config.publish.sources.items()]

@@ -15,7 +15,7 @@ from msgspec import Struct, field
 
 from treadle.core.types import Message, Role
 from treadle.datagen.dataset.dataset_folder import DatasetFolder
-from treadle.datagen.dataset.entries import Entry, read_entries
+from treadle.datagen.dataset.entries import RowEntry, read_entries
 from treadle.datagen.quality.protocol import FilterVerdict
 from treadle.datagen.topics.topic_files import load_topics
 from treadle.datagen.topics.topic_graph import TopicGraph
@@ -45,7 +45,7 @@ class Summary(Struct, frozen=True):
         return cls(spread.total, round(spread.mean, 2), least, median, p95, most)
 
 
-class Stats(Struct, kw_only=True):
+class DatasetStats(Struct, kw_only=True):
     """The statistics of a dataset."""
 
     rows: int = 0
@@ -122,7 +122,7 @@ class Stats(Struct, kw_only=True):
         """The share of the rows with tool calls that are verified; `None` if no row has calls."""
         return self.verified / self.with_calls if self.with_calls else None
 
-    def add(self, entry: Entry) -> None:
+    def add(self, entry: RowEntry) -> None:
         """Count a kept row."""
         row = entry.row
         self.rows += 1
@@ -134,7 +134,7 @@ class Stats(Struct, kw_only=True):
         self._add_messages(row)
         self._add_sample(row)
 
-    def reject(self, entry: Entry) -> None:
+    def reject(self, entry: RowEntry) -> None:
         """Count a rejected sample. All kept rows must have been counted before."""
         self.rejected += 1
         failed = [verdict for verdict in entry.verdicts if not verdict.is_passed]
@@ -226,12 +226,12 @@ _MAX_REASONS = 1_000
 """How many different reasons of each filter are counted, and how many different orders of tool calls."""
 
 
-def collect(path: Path) -> Stats:
+def collect(path: Path) -> DatasetStats:
     """Return the statistics of a dataset's folder or of a file of rows.
 
     Raises: as `read_entries` does.
     """
-    stats = Stats()
+    stats = DatasetStats()
     for entry in read_entries(path):
         stats.add(entry)
     for entry in read_entries(path, is_rejected=True):
@@ -279,7 +279,7 @@ def _is_known(known: set[bytes], digest: bytes) -> bool:
     return False
 
 
-def describe(stats: Stats) -> dict[str, object]:
+def describe(stats: DatasetStats) -> dict[str, object]:
     """Return the statistics as a mapping for JSON."""
     spreads = {
         name: Summary.of(getattr(stats, name)) for name in ("turns", "steps", "calls", "messages", "chars")
@@ -313,7 +313,7 @@ def read_topics(path: Path) -> TopicGraph | None:
     return load_topics(place) if path.is_dir() and place.exists() else None
 
 
-def read_leaves(path: Path, stats: Stats) -> Mapping[tuple[str, ...], int]:
+def read_leaves(path: Path, stats: DatasetStats) -> Mapping[tuple[str, ...], int]:
     """Return the number of rows of each leaf topic, those without rows included, by the path of the topic."""
     leaves: Counter[tuple[str, ...]] = Counter()
     for key, count in stats.topics.items():

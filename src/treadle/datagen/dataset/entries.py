@@ -20,7 +20,7 @@ _NEAR = 2_000
 """How many ids are compared with an unknown one to suggest the nearest."""
 
 
-class Entry(Struct, frozen=True):
+class RowEntry(Struct, frozen=True):
     """One line of a file of rows."""
 
     number: int
@@ -69,7 +69,7 @@ def find_rows(path: Path) -> Path:
     return path
 
 
-def read_entries(path: Path, *, is_rejected: bool = False) -> Iterator[Entry]:
+def read_entries(path: Path, *, is_rejected: bool = False) -> Iterator[RowEntry]:
     """Yield the rows of a dataset or of a file, in their order, or the rejected samples of a dataset.
 
     `path` is the folder of a dataset or a file of rows. A file of rows, or a dataset without a file of rejected
@@ -95,7 +95,7 @@ def _is_native(path: Path) -> bool:
         return False
 
 
-def _read_native(path: Path) -> Iterator[Entry]:
+def _read_native(path: Path) -> Iterator[RowEntry]:
     with path.open("rb") as file:
         for number, line in enumerate(filter(bytes.strip, file), 1):
             try:
@@ -105,22 +105,22 @@ def _read_native(path: Path) -> Iterator[Entry]:
             except (msgspec.DecodeError, ExportError) as error:
                 text = f"line {number} of {str(path)!r} is not a row of the format treadle: {error}"
                 raise ExportError(text) from error
-            yield Entry(number, Row(found.messages, found.tools, found.lineage), found.verdicts)
+            yield RowEntry(number, Row(found.messages, found.tools, found.lineage), found.verdicts)
 
 
-def _read_other(path: Path) -> Iterator[Entry]:
+def _read_other(path: Path) -> Iterator[RowEntry]:
     format = detect_format(path)
     row_format = FORMATS.load(format)
     for number, (place, raw) in enumerate(read_objects(path, format), 1):
         try:
-            yield Entry(number, read_row(raw, row_format))
+            yield RowEntry(number, read_row(raw, row_format))
         except ExportError as error:
             raise ExportError(
                 f"{place} of {str(path)!r} is not a row of the format {format}: {error}"
             ) from error
 
 
-def find_entry(path: Path, text: str, *, is_rejected: bool = False) -> Entry:
+def find_entry(path: Path, text: str, *, is_rejected: bool = False) -> RowEntry:
     """Return the row that `text` names: its number from 1, its id, its run's id, or `last`.
 
     Raises: `ConfigError` if there is no such row.

@@ -11,13 +11,13 @@ from msgspec.structs import replace
 from treadle.core.errors import ConfigError
 from treadle.datagen.dataset.dataset_folder import DatasetFolder
 from treadle.datagen.dataset.dataset_stats import digest_of
-from treadle.datagen.dataset.entries import Entry, find_rows, read_entries
+from treadle.datagen.dataset.entries import RowEntry, find_rows, read_entries
 from treadle.export.exporter import FORMATS, encode_row
 from treadle.export.rows import Row, SampleInfo
 from treadle.export.whole import write_whole
 
 
-class Source(Struct):
+class MergeSource(Struct):
     """One dataset of a merge."""
 
     path: str
@@ -35,7 +35,7 @@ class Source(Struct):
 class Merged(Struct, frozen=True):
     """What a merge did: the content of `sources.json`."""
 
-    sources: tuple[Source, ...]
+    sources: tuple[MergeSource, ...]
 
     @property
     def rows(self) -> int:
@@ -70,7 +70,7 @@ def merge(paths: Sequence[Path], out: Path, *, is_forced: bool = False) -> Merge
     if any(path.resolve() in (out.resolve(), DatasetFolder(out).rows.resolve()) for path in paths):
         raise ConfigError(f"{str(out)!r} is one of the datasets to merge; give another folder")
     out.mkdir(parents=True, exist_ok=True)
-    sources = [Source(path.name or str(path)) for path in paths]
+    sources = [MergeSource(path.name or str(path)) for path in paths]
     known = _Known()
 
     row_format = FORMATS.load("treadle")
@@ -87,7 +87,7 @@ def merge(paths: Sequence[Path], out: Path, *, is_forced: bool = False) -> Merge
     return merged
 
 
-def _take(entry: Entry, source: Source, known: _Known) -> Row | None:
+def _take(entry: RowEntry, source: MergeSource, known: _Known) -> Row | None:
     """Count a row, and return it with an id that no earlier row has; `None` if it is a duplicate."""
     row, sample = entry.row, entry.row.lineage.sample
     source.rows += 1

@@ -217,7 +217,7 @@ class SplitPlan(Struct, frozen=True, kw_only=True):
         return cls(shares=record.shares, formats=formats, seed=record.seed, parquet=has_parquet)
 
 
-class File(Struct, frozen=True):
+class SplitFile(Struct, frozen=True):
     """One file of a split."""
 
     name: str
@@ -234,17 +234,17 @@ class _Record(Struct):
     """The split of each topic, by id; of rows without a topic, by a hash of what the user asked."""
     rows: dict[str, int] = field(default_factory=dict)
     """The number of rows of each split."""
-    files: list[File] = field(default_factory=list)
+    files: list[SplitFile] = field(default_factory=list)
 
 
-class Written(Struct, frozen=True):
+class WrittenSplits(Struct, frozen=True):
     """The splits as they were written last."""
 
     rows: dict[str, int]
     """The number of rows of each split."""
     topics: dict[str, int]
     """The number of topics of each split."""
-    files: tuple[File, ...]
+    files: tuple[SplitFile, ...]
 
     def by_format(self) -> dict[str, dict[str, str]]:
         """Return the pattern of the file of each split, by format. Parquet is preferred to JSON lines."""
@@ -256,13 +256,13 @@ class Written(Struct, frozen=True):
         return found
 
 
-def read_written(folder: Path) -> Written:
+def read_written(folder: Path) -> WrittenSplits:
     """Return the splits of a dataset's folder; empty if they have not been written yet."""
     if (record := _load_record(folder)) is None:
-        return Written({}, {}, ())
+        return WrittenSplits({}, {}, ())
     counts = Counter(record.topics.values())
     topics = {name: counts[name] for name in record.shares}
-    return Written(record.rows, topics, tuple(record.files))
+    return WrittenSplits(record.rows, topics, tuple(record.files))
 
 
 def write_splits(folder: Path, config: GenerationConfig) -> Splits:
@@ -380,7 +380,7 @@ def _assign(sizes: Counter[str], unions: Unions, plan: SplitPlan, old: Mapping[s
 
 def _write_files(
     path: Path, out: Path, plan: SplitPlan, found: Mapping[str, str]
-) -> tuple[list[File], dict[str, str]]:
+) -> tuple[list[SplitFile], dict[str, str]]:
     """Write the rows, and return the files and the rows that each file lacks."""
     places = {(split, name): find_place(out, split, name) for split in plan.shares for name in plan.formats}
     places = {key: place for key, place in places.items() if key[0] in set(found.values())}
@@ -397,7 +397,7 @@ def _write_files(
                     writers[split, name].write(entry.row)
                 except ExportError as error:
                     refused[places[split, name].name].append(f"{entry.row_id}: {error}"[:300])
-    files = [File(place.name, *key) for key, place in places.items()]
+    files = [SplitFile(place.name, *key) for key, place in places.items()]
     lacks = {name: f"{len(reasons):,} rows, such as {reasons[0]}" for name, reasons in refused.items()}
     if plan.parquet:
         for (split, name), place in places.items():
@@ -409,7 +409,7 @@ def _write_files(
                     # The rows are in the JSON lines, so this must not be the end of a long generation.
                     lacks[target.name] = f"all rows: {error}"
                 else:
-                    files.append(File(target.name, split, name))
+                    files.append(SplitFile(target.name, split, name))
     return files, lacks
 
 

@@ -28,7 +28,7 @@ class Service(StrEnum):
     KAGGLE = "kaggle"
 
 
-class Target(Struct, frozen=True):
+class UploadTarget(Struct, frozen=True):
     """A dataset in a service."""
 
     service: Service
@@ -36,7 +36,7 @@ class Target(Struct, frozen=True):
     name: str
 
     @classmethod
-    def parse(cls, text: str) -> "Target":
+    def parse(cls, text: str) -> "UploadTarget":
         """Return the target in a text such as `huggingface:OWNER/NAME`. Raises: `ConfigError`."""
         service, _, path = text.partition(":")
         owner, _, name = path.partition("/")
@@ -55,7 +55,7 @@ class Target(Struct, frozen=True):
         return f"{self.service}:{self.path}"
 
 
-class File(Struct, frozen=True):
+class UploadFile(Struct, frozen=True):
     """One file to upload: a file on the disk, or a text."""
 
     name: str
@@ -78,11 +78,11 @@ class File(Struct, frozen=True):
 class Upload(Struct, frozen=True, kw_only=True):
     """A dataset that is ready to be uploaded."""
 
-    target: Target
+    target: UploadTarget
     license: str
     """The licence that the user named."""
     title: str
-    files: tuple[File, ...]
+    files: tuple[UploadFile, ...]
     is_private: bool = False
     tags: tuple[str, ...] = ()
     notes: str = ""
@@ -96,7 +96,7 @@ class Upload(Struct, frozen=True, kw_only=True):
         return re.sub(r"\A---\n.*?\n---\n+", "", content, flags=re.DOTALL)
 
 
-class Options(Struct, frozen=True, kw_only=True):
+class UploadOptions(Struct, frozen=True, kw_only=True):
     """The user's options of a publication. `None` means the value in the dataset's configuration."""
 
     license: str | None = None
@@ -109,7 +109,7 @@ class Options(Struct, frozen=True, kw_only=True):
     """True to upload the report too."""
 
 
-def find_targets(config: GenerationConfig) -> list[Target]:
+def find_targets(config: GenerationConfig) -> list[UploadTarget]:
     """Return the places that a configuration names."""
     publish = config.publish
     named = []
@@ -117,7 +117,7 @@ def find_targets(config: GenerationConfig) -> list[Target]:
         named.append(f"{Service.HUGGINGFACE}:{publish.huggingface.repository}")
     if publish.kaggle is not None:
         named.append(f"{Service.KAGGLE}:{publish.kaggle.handle}")
-    return [Target.parse(text) for text in named]
+    return [UploadTarget.parse(text) for text in named]
 
 
 def read_or_default(folder: Path) -> GenerationConfig:
@@ -130,7 +130,7 @@ def read_or_default(folder: Path) -> GenerationConfig:
     )
 
 
-def prepare(folder: Path, target: Target, options: Options) -> Upload:
+def prepare(folder: Path, target: UploadTarget, options: UploadOptions) -> Upload:
     """Return what to upload of a dataset's folder.
 
     Raises: `ConfigError` if no licence was named, or if the splits are missing.
@@ -146,12 +146,12 @@ def prepare(folder: Path, target: Target, options: Options) -> Upload:
     tags = tuple(dict.fromkeys((*(section.tags if section is not None else ()), *options.tags)))
     files = list(_find_files(folder, has_report=options.has_report))
     if options.keeps_card:
-        card = File(CARD, _check_card(DatasetFolder(folder).card, license.strip()))
+        card = UploadFile(CARD, _check_card(DatasetFolder(folder).card, license.strip()))
     else:
         named = config.model_copy(
             update={"publish": config.publish.model_copy(update={"license": license.strip()})}
         )
-        card = File(CARD, text=make_card(folder, named, collect(folder), tags))
+        card = UploadFile(CARD, text=make_card(folder, named, collect(folder), tags))
     is_private = options.is_private
     if is_private is None:
         is_private = config.publish.huggingface is not None and config.publish.huggingface.private
@@ -182,7 +182,7 @@ def _check_card(path: Path, license: str) -> Path:
     return path
 
 
-def _find_files(folder: Path, *, has_report: bool) -> Iterator[File]:
+def _find_files(folder: Path, *, has_report: bool) -> Iterator[UploadFile]:
     """Yield the files of the splits, the topics, and the report if it is wanted. Raises: `ConfigError`."""
     written = read_written(folder).files
     if not written:
@@ -192,9 +192,9 @@ def _find_files(folder: Path, *, has_report: bool) -> Iterator[File]:
     for file in written:
         place = folder / file.name
         if place.is_dir():
-            yield from (File(f"{file.name}/{item.name}", item) for item in sorted(place.iterdir()))
+            yield from (UploadFile(f"{file.name}/{item.name}", item) for item in sorted(place.iterdir()))
         elif place.is_file():
-            yield File(file.name, place)
+            yield UploadFile(file.name, place)
         else:
             raise ConfigError(f"the file {str(place)!r} is missing; write the splits again")
     for place, is_wanted in (
@@ -202,4 +202,4 @@ def _find_files(folder: Path, *, has_report: bool) -> Iterator[File]:
         (DatasetFolder(folder).report, has_report),
     ):
         if is_wanted and place.is_file():
-            yield File(place.name, place)
+            yield UploadFile(place.name, place)

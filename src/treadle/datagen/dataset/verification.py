@@ -10,14 +10,14 @@ from msgspec import Struct
 from treadle.core.errors import ConfigError, ExportError, JournalError, RunNotFoundError
 from treadle.core.transcript import check_transcript
 from treadle.core.types import Message, Role
-from treadle.datagen.config.generation_config import Conversation, GenerationConfig, Output
+from treadle.datagen.config.generation_config import Conversation, GenerationConfig, OutputSection
 from treadle.datagen.config.loading import read_config
 from treadle.datagen.conversations.projection import project
 from treadle.datagen.dataset.dataset_folder import DatasetFolder
-from treadle.datagen.dataset.entries import Entry, read_entries
+from treadle.datagen.dataset.entries import RowEntry, read_entries
 from treadle.datagen.scenarios.scenario import sample_id_of
 from treadle.export.rows import Row, SampleInfo
-from treadle.jobs.ledger import Ledger, Status
+from treadle.jobs.ledger import ItemStatus, Ledger
 from treadle.journal.protocol import Journal
 from treadle.runs.batch import Batch
 from treadle.trajectory.verification import Verification, verify_run
@@ -26,7 +26,7 @@ _MAX_LISTED = 3
 """How many differences of one row, or ids, are named."""
 
 
-class Checked(Struct, frozen=True, kw_only=True):
+class CheckedRow(Struct, frozen=True, kw_only=True):
     """The outcome for one row."""
 
     row_id: str
@@ -60,7 +60,7 @@ class Totals(Struct):
     matched: int = 0
     skipped: int = 0
 
-    def add(self, checked: Checked) -> None:
+    def add(self, checked: CheckedRow) -> None:
         """Add the outcome for one row."""
         self.rows += 1
         self.claimed += checked.is_claimed
@@ -82,7 +82,7 @@ class Totals(Struct):
 
 async def verify_rows(
     path: Path, journal: Journal, *, window: int = 16, trust: bool = False
-) -> AsyncIterator[Checked]:
+) -> AsyncIterator[CheckedRow]:
     """Yield the outcome for each row of a dataset, in the order in which they are ready.
 
     A row has a problem if its transcript is faulty, if it differs from its run, if a call gives another result than
@@ -92,7 +92,7 @@ async def verify_rows(
     Raises: `UntrustedError`; as `read_entries` does.
     """
     config = read_config(path)
-    batch: Batch[Checked] = Batch(
+    batch: Batch[CheckedRow] = Batch(
         lambda number, entry: _check(entry, journal, config, trust=trust), read_entries(path), window
     )
     try:
@@ -108,7 +108,9 @@ def _find_conversation(sample: SampleInfo | None) -> Conversation:
     return Conversation.model_validate(facts)
 
 
-async def _check(entry: Entry, journal: Journal, config: GenerationConfig | None, *, trust: bool) -> Checked:
+async def _check(
+    entry: RowEntry, journal: Journal, config: GenerationConfig | None, *, trust: bool
+) -> CheckedRow:
     row, sample = entry.row, entry.row.lineage.sample
     conversation = _find_conversation(sample) if config is None else config.generation.conversation
     run_id, is_claimed = row.lineage.run_id, sample is not None and sample.is_verified
@@ -124,11 +126,11 @@ async def _check(entry: Entry, journal: Journal, config: GenerationConfig | None
     except (ExportError, JournalError, ConfigError) as error:
         problems.append(f"its run cannot be used: {error}")
     if verification is None:
-        return Checked(row_id=entry.row_id, run_id=run_id, is_claimed=is_claimed, problems=tuple(problems))
+        return CheckedRow(row_id=entry.row_id, run_id=run_id, is_claimed=is_claimed, problems=tuple(problems))
     problems += [f"a result differs: {item}" for item in verification.differences[:_MAX_LISTED]]
     if is_claimed and verification.skipped:
         problems.append(f"it claims to be verified, but a call is not made again: {verification.skips[0]}")
-    return Checked(
+    return CheckedRow(
         row_id=entry.row_id,
         run_id=run_id,
         calls=verification.calls,
@@ -139,7 +141,7 @@ async def _check(entry: Entry, journal: Journal, config: GenerationConfig | None
     )
 
 
-def compare(row: Row, projected: Row, output: Output | None = None) -> list[str]:
+def compare(row: Row, projected: Row, output: OutputSection | None = None) -> list[str]:
     """Return how a row differs from what its run says, one clause each."""
     found = []
     system, said = _split_system(row.messages)
@@ -158,7 +160,9 @@ def compare(row: Row, projected: Row, output: Output | None = None) -> list[str]
     return found
 
 
-def _fits(system: str | None, of_run: str | None, sample: SampleInfo | None, output: Output | None) -> bool:
+def _fits(
+    system: str | None, of_run: str | None, sample: SampleInfo | None, output: OutputSection | None
+) -> bool:
     """Return whether the system message of a row agrees with the system message of its run."""
     if sample is None or sample.instructions is None:
         return system == of_run
@@ -192,7 +196,7 @@ def check_ledger(path: Path) -> Iterator[str]:
     if not path.is_dir() or not DatasetFolder(path).ledger.exists():
         return
     with Ledger(DatasetFolder(path).ledger, is_readonly=True) as ledger:
-        kept = {sample_id_of(entry.number) for entry in ledger.entries(Status.KEPT)}
+        kept = {sample_id_of(entry.number) for entry in ledger.entries(ItemStatus.KEPT)}
     for name, lacking in (("the rows lack", kept - ids), ("the ledger lacks", ids - kept)):
         if lacking:
             listed = ", ".join(sorted(lacking)[:_MAX_LISTED])

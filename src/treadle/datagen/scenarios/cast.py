@@ -8,7 +8,7 @@ from importlib.resources import files
 from msgspec import Struct
 
 from treadle.datagen.config.generation_config import Personas
-from treadle.datagen.scenarios.scenario import Persona
+from treadle.datagen.scenarios.scenario import UserPersona
 from treadle.tasks.draws import fraction, pick
 
 
@@ -43,7 +43,7 @@ _RATIO = 0.6180339887498949
 """Multiples of it, modulo 1, are spread evenly, so that roles repeat only after most of the others."""
 
 
-def draw_persona(seed: int, number: int, personas: Personas) -> Persona:
+def draw_persona(seed: int, number: int, personas: Personas) -> UserPersona:
     """Return the persona of sample `number`. The same seed, number and settings give the same persona."""
     draw = ("persona", seed, number)
     population = read_population()
@@ -52,7 +52,7 @@ def draw_persona(seed: int, number: int, personas: Personas) -> Persona:
     given = pick(population.given_names[region], *draw, "given")
     family = pick(population.family_names[region], *draw, "family")
     place = (fraction("persona", seed, "role") + number * _RATIO) % 1.0
-    return Persona(
+    return UserPersona(
         name=f"{given} {family}",
         role=roles[int(place * len(roles))],
         style=pick(styles, *draw, "style"),
@@ -60,6 +60,6 @@ def draw_persona(seed: int, number: int, personas: Personas) -> Persona:
     )
 
 
-def describe_persona(persona: Persona) -> str:
+def describe_persona(persona: UserPersona) -> str:
     """Return a persona as one sentence."""
     return f"{persona.name}, {persona.role}, {persona.expertise}; style: {persona.style}"

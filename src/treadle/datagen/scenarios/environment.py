@@ -116,7 +116,7 @@ def _open_tools(tools: Tools) -> tuple[ToolLike, ...]:
     """Return the toolsets of a configuration by name, and one with the simulated tools."""
     found: list[ToolLike] = [*tools.parts()]
     if tools.definitions:
-        from treadle.tools.mock.toolset import mock_of
+        from treadle.tools.mock.mocks import mock_of
 
         found.append(mock_of({"tools": tools.definitions}, "tools.definitions"))
     return tuple(found)

@@ -36,7 +36,7 @@ class Difficulty(StrEnum):
     HARD = "hard"
 
 
-class Persona(Struct, frozen=True, kw_only=True):
+class UserPersona(Struct, frozen=True, kw_only=True):
     """A simulated user."""
 
     name: str
@@ -64,7 +64,7 @@ class SampleSpec(Struct, frozen=True, kw_only=True):
     kind: Kind | None
     """The kind of tool use to aim at; `None` for conversations without tools."""
     difficulty: Difficulty
-    persona: Persona
+    persona: UserPersona
     turns: int
     """How many turns the conversation may have."""
     seed: int

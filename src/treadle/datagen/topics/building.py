@@ -21,7 +21,7 @@ from treadle.datagen.config.generation_config import Topics
 from treadle.datagen.generation_progress import TopicExpanded
 from treadle.datagen.topics.similar import SimilarIndex, similarity, words_of
 from treadle.datagen.topics.topic_graph import Origin, Topic, TopicGraph, clean_topic, topic_id
-from treadle.datagen.topics.topic_writer import MAX_CHARS, Answer, Request, TopicWriter
+from treadle.datagen.topics.topic_writer import MAX_CHARS, TopicAnswer, TopicRequest, TopicWriter
 from treadle.journal.protocol import Journal
 from treadle.models.protocol import Model
 from treadle.runs.batch import Batch
@@ -187,7 +187,7 @@ class _Builder:
             if missing <= 0:
                 break
             answer = await self._writer.ask(
-                Request(
+                TopicRequest(
                     topic=node.topic,
                     attempt=node.attempts + 1,
                     count=missing,
@@ -227,7 +227,7 @@ class _Builder:
         found = dict.fromkeys(item for group in groups for item in group if item not in ancestors)
         return list(found)[:MAX_EXISTING]
 
-    def _take_answer(self, node: _Node, answer: Answer, missing: int) -> None:
+    def _take_answer(self, node: _Node, answer: TopicAnswer, missing: int) -> None:
         """Add the subtopics of an answer to the candidates of `node`, at most `missing`."""
         made: list[_Node] = []
         for text, connections in answer.subtopics:

@@ -60,7 +60,7 @@ class GraphAnswer(BaseModel):
     subtopics: list[_LinkedSubtopic]
 
 
-class Request(Struct, frozen=True, kw_only=True):
+class TopicRequest(Struct, frozen=True, kw_only=True):
     """A request for the subtopics of one topic."""
 
     topic: Topic
@@ -70,7 +70,7 @@ class Request(Struct, frozen=True, kw_only=True):
     existing: Sequence[Topic]
 
 
-class Answer(Struct, frozen=True, kw_only=True):
+class TopicAnswer(Struct, frozen=True, kw_only=True):
     """What a model answered."""
 
     subtopics: tuple[tuple[str, tuple[str, ...]], ...] = ()
@@ -103,7 +103,7 @@ class TopicWriter:
             "instructions": config.instructions,
         }
 
-    async def ask(self, request: Request) -> Answer:
+    async def ask(self, request: TopicRequest) -> TopicAnswer:
         """Return the model's answer to `request`; the recorded one if the journal has it.
 
         If the server fails, the run is continued, up to `max_attempts` times in all.
@@ -119,12 +119,12 @@ class TopicWriter:
         if run.fault is Fault.USER:
             raise ProviderError(f"the model {self.model.name!r} refuses requests for topics: {run.error}")
         if run.fault is Fault.INFRASTRUCTURE:
-            return Answer(error=run.error, is_down=True)
+            return TopicAnswer(error=run.error, is_down=True)
         try:
             found = run.value.subtopics
         except ValueError as error:
-            return Answer(error=run.error or str(error))
-        return Answer(
+            return TopicAnswer(error=run.error or str(error))
+        return TopicAnswer(
             subtopics=tuple(
                 [
                     (_BULLET.sub("", clean_topic(item.topic)), tuple(getattr(item, "connections", ())))
@@ -133,7 +133,7 @@ class TopicWriter:
             )
         )
 
-    async def _run(self, run_id: str, request: Request) -> Run[Any]:
+    async def _run(self, run_id: str, request: TopicRequest) -> Run[Any]:
         options: StreamOptions = {
             "metadata": {"dataset": self._dataset, "part": "topic", "settings": self._settings}
         }
@@ -146,7 +146,7 @@ class TopicWriter:
         self._check_settings(run, request)
         return run
 
-    def _check_settings(self, run: Run[Any], request: Request) -> None:
+    def _check_settings(self, run: Run[Any], request: TopicRequest) -> None:
         """Check that a run was made with these settings. Raises: `ConfigError`."""
         recorded: Json = run.metadata.get("settings") or {}
         changes = [
@@ -160,7 +160,7 @@ class TopicWriter:
                 f"{'; '.join(changes)}. Use those settings, or another journal"
             )
 
-    def _write(self, request: Request) -> str:
+    def _write(self, request: TopicRequest) -> str:
         """Return the message of a request."""
         config, topic = self._config, request.topic
         facts: dict[str, Json] = {

@@ -8,7 +8,7 @@ from msgspec import Struct
 from treadle.core.errors import ConfigError
 from treadle.core.estimates import guess_tokens
 from treadle.core.fence import fence
-from treadle.knowledge.documents.read import Document, read_document
+from treadle.knowledge.documents.extract import Document, read_document
 from treadle.knowledge.memory import Author, Draft, Memory, Store
 
 _PIECE_CHARS = 1200

@@ -13,9 +13,9 @@ from treadle.journal.memory import MemoryJournal
 from treadle.journal.protocol import Clock, Journal
 from treadle.journal.sqlite.journal import SqliteJournal
 from treadle.knowledge.memory.embeddings import BATCH, Embedder, make_embedder
-from treadle.knowledge.memory.layout import Database
+from treadle.knowledge.memory.memory_store import SqliteMemory
 from treadle.knowledge.memory.protocol import Author, Draft, Entry, Hit, MemoryStore, Store, Vector, Written
-from treadle.knowledge.memory.store import SqliteMemory
+from treadle.knowledge.memory.tables import Database
 
 RUN = "run"
 """The key under which the metadata of an episode has the id of the session that it tells about."""

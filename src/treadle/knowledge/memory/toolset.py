@@ -12,9 +12,9 @@ from treadle.knowledge.memory.namespace import Memory, open_memory
 from treadle.knowledge.memory.protocol import Author, Draft, Epistemic, Outcome, Store
 from treadle.knowledge.memory.recaller import line_of
 from treadle.tools.context import ToolContext
-from treadle.tools.function.tool import tool
-from treadle.tools.parts import settings_of
+from treadle.tools.function.decorator import tool
 from treadle.tools.protocol import Tool
+from treadle.tools.toolset_parts import settings_of
 
 _MAX_FOUND = 20
 _WRITABLE = ("self_facts", "worldview", "episodic")

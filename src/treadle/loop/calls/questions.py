@@ -126,7 +126,7 @@ class Asking:
         if self.is_over:
             raise NotAskedError(NOBODY)
         if question.schema is not None:
-            from treadle.tools.schema.output import check_schema
+            from treadle.tools.schema.answer_schema import check_schema
 
             check_schema(question.schema)
         decided = questioner.rules.decide_question(question, call_id, self._call_id, number)
@@ -184,7 +184,7 @@ def held(*timers: asyncio.Timeout | None) -> Iterator[None]:
 
 def _find_fault(schema: dict[str, Json], value: Json) -> str | None:
     # Imported here because only forms need the validator.
-    from treadle.tools.schema.output import find_output_fault
+    from treadle.tools.schema.answer_schema import find_output_fault
 
     return find_output_fault(schema, value)
 

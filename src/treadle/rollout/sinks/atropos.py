@@ -33,8 +33,8 @@ from treadle.export.token_exporter import LossMask
 from treadle.export.token_formats.atropos_groups import FORMAT, MARK
 from treadle.http.pinned import PinnedConnection
 from treadle.http.transport_errors import origin_of
-from treadle.rollout.sinks.atropos_session import Counts, Env, Session, Settings
-from treadle.rollout.sinks.protocol import Check, Memory, Receipt, Sink
+from treadle.rollout.sinks.atropos_session import AtroposCounts, AtroposSession, AtroposSettings, Env
+from treadle.rollout.sinks.protocol import Receipt, Sink, SinkCheck, SinkMemory
 from treadle.rollout.sinks.registry import check_keys
 from treadle.rollout.sinks.taken import read_taken
 from treadle.trajectory.tokens.trajectories import TokenGrade
@@ -75,12 +75,12 @@ class AtroposSink:
 
     needs = TokenGrade.TOKEN_EXACT
 
-    def __init__(self, name: str, settings: Settings, mask: LossMask) -> None:
+    def __init__(self, name: str, settings: AtroposSettings, mask: LossMask) -> None:
         self.name = name
         self._settings = settings
         self._mask = mask
-        self._memory: Memory | None = None
-        self._session: Session | None = None
+        self._memory: SinkMemory | None = None
+        self._session: AtroposSession | None = None
         self._label = ""
         """The name of the environment, and the beginning of the keys of all its groups."""
         self._read = 0
@@ -90,7 +90,7 @@ class AtroposSink:
         self._gone: dict[str, float] = {}
         """When a group was first seen to have left the queue."""
 
-    def open(self, memory: Memory) -> None:
+    def open(self, memory: SinkMemory) -> None:
         """See `Sink.open`."""
         self._memory = memory
         label = memory.get(_NAME)
@@ -113,7 +113,7 @@ class AtroposSink:
         head = _Head(max(len(ids) for row in rows for ids in row["tokens"]))
         return b"\n".join([msgspec.json.encode(item) for item in (head, *rows)])
 
-    async def check(self) -> Check:
+    async def check(self) -> SinkCheck:
         """See `Sink.check`."""
         memory = self._notes()
         sent = memory.sent()
@@ -126,13 +126,13 @@ class AtroposSink:
             lost = [key for key, _ in sent if key not in logged]
             notes = {_ENV: _pack(session.env), _POSTED: "0", _POSTING: None, _LOST: "0"}
             session.is_new = False
-            return Check(tuple(logged), tuple(lost), notes=notes)
+            return SinkCheck(tuple(logged), tuple(lost), notes=notes)
         posting = memory.get(_POSTING)
         if posting is not None:
             return await self._resolve(session, msgspec.json.decode(posting, type=_Posting), logged)
         counts = await session.count()
         taken, lost = self._compare(sent, counts.own, logged)
-        return Check(tuple(taken), tuple(lost))
+        return SinkCheck(tuple(taken), tuple(lost))
 
     async def deliver(self, key: str, data: bytes) -> Receipt:
         """See `Sink.deliver`."""
@@ -166,17 +166,17 @@ class AtroposSink:
             await session.ask("POST", "/disconnect-env", {"env_id": session.env.env_id})
         session.close()
 
-    def _notes(self) -> Memory:
+    def _notes(self) -> SinkMemory:
         assert self._memory is not None, "open is called first"
         return self._memory
 
-    async def _connect(self) -> Session:
+    async def _connect(self) -> AtroposSession:
         """Connect and register, and find out whether the same process answers as before."""
         memory, settings = self._notes(), self._settings
         known = memory.get(_ENV)
         before = None if known is None else msgspec.json.decode(known, type=Env)
         connection = await PinnedConnection.open(settings.url, settings.timeouts)
-        session = Session(connection, settings)
+        session = AtroposSession(connection, settings)
         try:
             await session.read_info()
             lost_calls = self._begin_call()
@@ -208,7 +208,7 @@ class AtroposSink:
         self._notes().set({_LOST: str(lost_calls + 1)})
         return lost_calls
 
-    async def _anchor(self, session: Session) -> None:
+    async def _anchor(self, session: AtroposSession) -> None:
         """Register the name a few times more before anything is posted to a new process.
 
         A later registration whose answer is lost then cannot make an old process look like a new one.
@@ -222,7 +222,7 @@ class AtroposSink:
             self._notes().set({_ENV: _pack(session.env), _LOST: "0"})
             await session.ask("POST", "/disconnect-env", {"env_id": answer.env_id})
 
-    async def _resolve(self, session: Session, posting: _Posting, logged: set[str]) -> Check:
+    async def _resolve(self, session: AtroposSession, posting: _Posting, logged: set[str]) -> SinkCheck:
         """Find out whether a group arrived whose answer was lost."""
         settled = await self._settle(session)
         latest = await session.read_latest_key()
@@ -239,12 +239,12 @@ class AtroposSink:
             has_arrived = False
         notes: dict[str, str | None] = {_POSTING: None}
         if not has_arrived:
-            return Check(tuple(logged), notes=notes)
+            return SinkCheck(tuple(logged), notes=notes)
         notes[_POSTED] = str(posted + posting.parts)
         arrived = {posting.key: str(posting.parts)}
-        return Check(tuple(logged - {posting.key}), arrived=arrived, notes=notes)
+        return SinkCheck(tuple(logged - {posting.key}), arrived=arrived, notes=notes)
 
-    async def _settle(self, session: Session) -> Counts:
+    async def _settle(self, session: AtroposSession) -> AtroposCounts:
         """Return the server's counts when they no longer change: a request may still be on its way through it."""
         counts = await session.count()
         while True:
@@ -254,7 +254,7 @@ class AtroposSink:
                 return again
             counts = again
 
-    async def _wait_for_room(self, session: Session) -> Counts:
+    async def _wait_for_room(self, session: AtroposSession) -> AtroposCounts:
         """Wait until the server's queue lacks a group for its batches, and return its counts."""
         settings = self._settings
         room = settings.max_batches * session.batch_size // settings.group_size
@@ -307,7 +307,7 @@ class AtroposSink:
 
 
 def make_atropos(name: str, target: str, options: dict[str, str], *, group_size: int, mask: LossMask) -> Sink:
-    """Return the sink `atropos`. Its options are the fields of `Settings`."""
+    """Return the sink `atropos`. Its options are the fields of `AtroposSettings`."""
     check_keys(name, options, _OPTIONS)
     if not target.startswith(("http://", "https://")):
         raise ConfigError(
@@ -315,7 +315,7 @@ def make_atropos(name: str, target: str, options: dict[str, str], *, group_size:
         )
     try:
         settings = msgspec.convert(
-            {**options, "url": target, "group_size": group_size}, Settings, strict=False
+            {**options, "url": target, "group_size": group_size}, AtroposSettings, strict=False
         )
     except msgspec.ValidationError as error:
         raise ConfigError(f"the sink {name!r} has a wrong option: {error}") from error

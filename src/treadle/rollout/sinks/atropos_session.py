@@ -14,7 +14,7 @@ from treadle.http.pinned import PinnedConnection
 from treadle.http.transport_errors import Timeouts, origin_of
 
 
-class Settings(Struct, frozen=True, kw_only=True):
+class AtroposSettings(Struct, frozen=True, kw_only=True):
     """The settings of the sink."""
 
     url: str
@@ -59,7 +59,7 @@ class Registered(Struct, frozen=True):
     starting_step: int
 
 
-class Counts(Struct, frozen=True):
+class AtroposCounts(Struct, frozen=True):
     """What the server says about its queue, in groups."""
 
     step: int
@@ -71,10 +71,10 @@ class Counts(Struct, frozen=True):
     """The groups that count against the limit: the own ones, and those of others that can fill the same batches."""
 
 
-class Session:
+class AtroposSession:
     """A connection to one server process."""
 
-    def __init__(self, connection: PinnedConnection, settings: Settings) -> None:
+    def __init__(self, connection: PinnedConnection, settings: AtroposSettings) -> None:
         self._connection = connection
         self._settings = settings
         self._origin = origin_of(settings.url)
@@ -141,11 +141,13 @@ class Session:
         self.close()
         return TransportError(f"{self._origin} takes no groups yet: {why}")
 
-    async def count(self) -> Counts:
+    async def count(self) -> AtroposCounts:
         """Return the server's counts."""
         whole = await self.ask("GET", "/status")
         own = await self.ask("GET", "/status-env", {"env_id": self.env.env_id})
-        return Counts(whole["current_step"], whole["queue_size"], own["self_queue_size"], own["queue_size"])
+        return AtroposCounts(
+            whole["current_step"], whole["queue_size"], own["self_queue_size"], own["queue_size"]
+        )
 
     async def read_latest_key(self) -> str | None:
         """Return the key of the group that the server got last; `None` if it is not one of ours."""

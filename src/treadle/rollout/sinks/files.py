@@ -8,7 +8,7 @@ from treadle.core.errors import ConfigError
 from treadle.export.groups import Group
 from treadle.export.parquet import require_arrow, write_table
 from treadle.export.token_exporter import TOKEN_FORMATS, LossMask, encode_group
-from treadle.rollout.sinks.protocol import BaseSink, Memory, Receipt, Sink
+from treadle.rollout.sinks.protocol import BaseSink, Receipt, Sink, SinkMemory
 from treadle.rollout.sinks.registry import check_keys
 from treadle.trajectory.tokens.trajectories import TokenGrade
 
@@ -43,7 +43,7 @@ class LinesSink(RowsSink):
     _end = 0
     """Where the acknowledged groups end."""
 
-    def open(self, memory: Memory) -> None:
+    def open(self, memory: SinkMemory) -> None:
         """See `Sink.open`."""
         known = memory.get(_END)
         self._end = int(known or 0)
@@ -86,7 +86,7 @@ class FolderSink(RowsSink):
         require_arrow()
         super().__init__(name, path, format, mask)
 
-    def open(self, memory: Memory) -> None:
+    def open(self, memory: SinkMemory) -> None:
         """See `Sink.open`."""
         try:
             self._path.mkdir(parents=True, exist_ok=True)

@@ -13,7 +13,7 @@ from treadle.export.groups import Group
 from treadle.trajectory.tokens.trajectories import TokenGrade
 
 
-class Memory(Protocol):
+class SinkMemory(Protocol):
     """What the outbox durably keeps for a sink."""
 
     def get(self, name: str) -> str | None:
@@ -41,7 +41,7 @@ class Receipt(Struct, frozen=True):
     """Changes to the sink's notes."""
 
 
-class Check(Struct, frozen=True):
+class SinkCheck(Struct, frozen=True):
     """What became of groups that were handed over. It is stored in one transaction."""
 
     taken: tuple[str, ...] = ()
@@ -74,11 +74,11 @@ class Sink(Protocol):
         """
         ...
 
-    def open(self, memory: Memory) -> None:
+    def open(self, memory: SinkMemory) -> None:
         """Begin to work with these notes. Raises: `ConfigError` or `ExportError` if that is not possible."""
         ...
 
-    async def check(self) -> Check:
+    async def check(self) -> SinkCheck:
         """Return what became of groups that were handed over. Called before each delivery, and from time to time
         while there are such groups.
 
@@ -102,12 +102,12 @@ class Sink(Protocol):
 class BaseSink:
     """The methods of a sink that needs no notes and hands over groups for good."""
 
-    def open(self, memory: Memory) -> None:
+    def open(self, memory: SinkMemory) -> None:
         """See `Sink.open`."""
 
-    async def check(self) -> Check:
+    async def check(self) -> SinkCheck:
         """See `Sink.check`."""
-        return Check()
+        return SinkCheck()
 
     async def close(self) -> None:
         """See `Sink.close`."""

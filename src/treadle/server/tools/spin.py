@@ -19,8 +19,8 @@ from treadle.sandbox.paths import normalize_file
 from treadle.server.tools.tool_sessions import ToolSession, ToolSessions
 from treadle.tools.context import Scope, ToolContext
 from treadle.tools.mock.fixtures import Fixture
-from treadle.tools.mock.toolset import Mock, mock_of
-from treadle.tools.schema.definitions import parse_definitions
+from treadle.tools.mock.mocks import Mock, mock_of
+from treadle.tools.schema.tool_definitions import parse_definitions
 
 MAX_BODY_BYTES = 32 * 1024 * 1024
 MOCK_COMPONENT = "mock"

@@ -19,10 +19,18 @@ from treadle.core.registry import require
 from treadle.core.types import Json
 from treadle.http.background import LoopThread
 from treadle.tools.mcp.elicitation import Elicit, open_first
-from treadle.tools.mcp.failure import EndedError, UnreachableError, Verdict, describe, first_leaf, judge
-from treadle.tools.mcp.http_client import Trip, make_client
-from treadle.tools.mcp.results import mend_listing
+from treadle.tools.mcp.failure import (
+    EndedError,
+    Trip,
+    UnreachableError,
+    Verdict,
+    describe,
+    first_leaf,
+    judge,
+    make_client,
+)
 from treadle.tools.mcp.target import Target
+from treadle.tools.mcp.translation import mend_listing
 
 MAX_PAGES = 200
 MAX_ROUNDS = 10

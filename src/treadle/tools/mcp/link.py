@@ -9,8 +9,7 @@ from treadle.core.errors import ToolError, TreadleError
 from treadle.core.types import Json
 from treadle.tools.mcp.connection import Connection, Progress
 from treadle.tools.mcp.elicitation import Elicit
-from treadle.tools.mcp.failure import EndedError, UnreachableError, Verdict
-from treadle.tools.mcp.http_client import KEY
+from treadle.tools.mcp.failure import KEY, EndedError, UnreachableError, Verdict
 from treadle.tools.mcp.target import Target
 
 PROBE_SECONDS = 5.0

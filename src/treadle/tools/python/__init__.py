@@ -1,5 +1,5 @@
 """The tool `python`: code in the Monty sandbox, with the run's files and its other tools."""
 
-from treadle.tools.python.toolset import Python, python
+from treadle.tools.python.interpreter import Python, python
 
 __all__ = ["Python", "python"]

@@ -3,7 +3,7 @@
 from collections import Counter
 from html import escape
 
-from treadle.datagen.dataset.dataset_stats import END, START, Stats
+from treadle.datagen.dataset.dataset_stats import END, START, DatasetStats
 from treadle.export.html.blocks import tone
 
 _MAX_TOOLS = 14
@@ -16,7 +16,7 @@ _STRONG = 0.55
 _SEQUENCES = 8
 
 
-def draw_orders(stats: Stats) -> str:
+def draw_orders(stats: DatasetStats) -> str:
     """Return a matrix, as SVG, of how often one tool follows another; nothing if there are no calls."""
     if not stats.tools:
         return ""
@@ -74,7 +74,7 @@ def _draw_cell(x: float, y: float, one: str, two: str, count: int, total: int) -
     )
 
 
-def list_sequences(stats: Stats) -> str:
+def list_sequences(stats: DatasetStats) -> str:
     """Return the most frequent orders of the tools of a turn; nothing if there are none."""
     total = stats.sequences.total()
     lines = []

@@ -7,7 +7,7 @@ import msgspec
 from msgspec import Struct, field
 
 from treadle.core.types import Json, Message, Role
-from treadle.datagen.dataset.entries import Entry
+from treadle.datagen.dataset.entries import RowEntry
 
 _MAX_TEXT = 4_000
 _MAX_RESULT = 2_500
@@ -24,9 +24,9 @@ class Drawn(Struct):
     is_rejected: bool = False
     seen: int = 0
     """How many rows there were to draw from."""
-    _heap: list[tuple[int, int, Entry]] = field(default_factory=list)
+    _heap: list[tuple[int, int, RowEntry]] = field(default_factory=list)
 
-    def add(self, entry: Entry) -> None:
+    def add(self, entry: RowEntry) -> None:
         """Consider a row, and add it to the sample if it is drawn."""
         self.seen += 1
         name = f"{entry.row_id}\x1f{entry.row.lineage.run_id}".encode()
@@ -49,7 +49,7 @@ class Drawn(Struct):
         return [row for _, row in sorted(found, key=lambda item: item[0])]
 
 
-def _write(entry: Entry, *, is_rejected: bool) -> dict[str, Json]:
+def _write(entry: RowEntry, *, is_rejected: bool) -> dict[str, Json]:
     lineage, sample = entry.row.lineage, entry.row.lineage.sample
     messages = entry.row.messages
     facts = [f"run {lineage.run_id}", lineage.model or "", f"ended with {lineage.stop_reason}"]

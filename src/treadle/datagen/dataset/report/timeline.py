@@ -10,7 +10,7 @@ from time import gmtime, strftime
 from msgspec import Struct
 
 from treadle.export.html.blocks import columns, dollars
-from treadle.jobs.ledger import Ledger, Status
+from treadle.jobs.ledger import ItemStatus, Ledger
 
 _BINS = 120
 
@@ -36,8 +36,8 @@ def draw_time(ledger: Path) -> str:
         bins = [_Bin() for _ in range(_BINS)]
         for entry in opened.entries():
             found = bins[bisect_right(edges, entry.at)]
-            found.kept += entry.status == Status.KEPT
-            found.rejected += entry.status == Status.REJECTED
+            found.kept += entry.status == ItemStatus.KEPT
+            found.rejected += entry.status == ItemStatus.REJECTED
             found.tokens += entry.input_tokens + entry.output_tokens
             found.cost_usd += entry.cost_usd or 0.0
     ends = strftime("%Y-%m-%d %H:%M UTC", gmtime(times[0])), f"after {_write_seconds(times[-1] - times[0])}"

@@ -8,7 +8,7 @@ from msgspec import Struct, structs
 from treadle.datagen.config.generation_config import GenerationConfig
 from treadle.datagen.config.loading import read_config
 from treadle.datagen.dataset.dataset_folder import DatasetFolder
-from treadle.datagen.dataset.dataset_stats import Stats, read_leaves
+from treadle.datagen.dataset.dataset_stats import DatasetStats, read_leaves
 from treadle.datagen.dataset.entries import find_rows, read_entries
 from treadle.datagen.dataset.report.orders import draw_orders, list_sequences
 from treadle.datagen.dataset.report.samples import Drawn
@@ -36,14 +36,14 @@ _GAP = '<div class="gap"></div>'
 class Contents(Struct, frozen=True):
     """What a report shows of the rows and of the rejected samples."""
 
-    stats: Stats
+    stats: DatasetStats
     kept: Drawn
     rejected: Drawn
 
 
 def read_contents(folder: Path) -> Contents:
     """Read the rows of a dataset's folder, or of a file of rows, for a report. Raises: as `read_entries` does."""
-    stats, kept = Stats(), Drawn(_ROWS, _ROWS_BYTES)
+    stats, kept = DatasetStats(), Drawn(_ROWS, _ROWS_BYTES)
     rejected = Drawn(_REJECTED, _REJECTED_BYTES, is_rejected=True)
     for entry in read_entries(folder):
         stats.add(entry)
@@ -90,7 +90,7 @@ def write_report(folder: Path, out: Path | None = None, *, contents: Contents | 
     return out
 
 
-def _head(name: str, stats: Stats, config: GenerationConfig | None) -> str:
+def _head(name: str, stats: DatasetStats, config: GenerationConfig | None) -> str:
     agents = ", ".join(model for model, _ in stats.models.get("agent", {}).items())
     about = f"Conversations about {config.topics.prompt!r}" if config is not None else "Conversations"
     tokens = stats.input_tokens + stats.output_tokens
@@ -122,7 +122,7 @@ def _head(name: str, stats: Stats, config: GenerationConfig | None) -> str:
     )
 
 
-def _topics(folder: Path, stats: Stats) -> str:
+def _topics(folder: Path, stats: DatasetStats) -> str:
     leaves = read_leaves(folder, stats)
     lacking = sum(not count for count in leaves.values())
     rest = f"{lacking:,} of them have no rows" if lacking else "all with rows"
@@ -130,7 +130,7 @@ def _topics(folder: Path, stats: Stats) -> str:
     return section("topics", "Topics", lead, draw_map(leaves))
 
 
-def _tools(stats: Stats) -> str:
+def _tools(stats: DatasetStats) -> str:
     if not stats.tools:
         return ""
     unused = sorted(set(stats.offered) - set(stats.tools))
@@ -150,7 +150,7 @@ def _tools(stats: Stats) -> str:
     )
 
 
-def _shape(stats: Stats) -> str:
+def _shape(stats: DatasetStats) -> str:
     return section(
         "shape",
         "Lengths",
@@ -165,7 +165,7 @@ def _shape(stats: Stats) -> str:
     )
 
 
-def _kinds(stats: Stats) -> str:
+def _kinds(stats: DatasetStats) -> str:
     notes = {
         kind: f"{stats.kinds_shown[kind]:,} rows show it in all"
         for kind, met in stats.kinds_met.items()
@@ -197,7 +197,7 @@ def _kinds(stats: Stats) -> str:
     )
 
 
-def _quality(stats: Stats) -> str:
+def _quality(stats: DatasetStats) -> str:
     notes = {}
     for name, reasons in stats.reasons.items():
         listed = [f"{count:,} × {reason}" for reason, count in reasons.most_common(3) if reason]
@@ -227,7 +227,7 @@ def _quality(stats: Stats) -> str:
     )
 
 
-def _time(stats: Stats, pictures: str) -> str:
+def _time(stats: DatasetStats, pictures: str) -> str:
     spent = stats.rejected_input_tokens + stats.rejected_output_tokens
     facts = [
         ("rows", f"{stats.input_tokens:,}", f"{stats.output_tokens:,}", _cost(stats)),
@@ -282,7 +282,7 @@ def _browse(*drawn: tuple[int, int, str]) -> str:
     )
 
 
-def _cost(stats: Stats) -> str:
+def _cost(stats: DatasetStats) -> str:
     if stats.rows_without_cost and stats.rows_without_cost == stats.rows:
         return "unknown"
     return dollars(stats.cost_usd) + ("+" if stats.rows_without_cost else "")

@@ -13,7 +13,7 @@ from treadle.core.types import Effect, Message, ToolSpec
 from treadle.datagen.quality.protocol import BuiltinFilter, Candidate, FilterSettings, FilterVerdict
 from treadle.datagen.quality.transcripts import Exchange, answers, exchanges
 from treadle.export.rows import Row
-from treadle.tools.schema.output import find_output_fault
+from treadle.tools.schema.answer_schema import find_output_fault
 from treadle.tools.schema.validation import ArgumentChecker
 
 _TOKEN = re.compile(r"(?<![\w./-])[\w./-]*\w")

@@ -17,10 +17,8 @@ from treadle.tools.mcp.connection import SESSIONS
 from treadle.tools.mcp.elicitation import Elicitations
 from treadle.tools.mcp.failure import UnreachableError
 from treadle.tools.mcp.link import Link
-from treadle.tools.mcp.names import name_of_command, name_of_url, safe_name
-from treadle.tools.mcp.part import make_part, write_entry
-from treadle.tools.mcp.results import effect_of, hide_in_output, make_output_check, to_output
-from treadle.tools.mcp.target import Target
+from treadle.tools.mcp.target import Target, make_part, name_of_command, name_of_url, safe_name, write_entry
+from treadle.tools.mcp.translation import effect_of, hide_in_output, make_output_check, to_output
 from treadle.tools.protocol import Tool, ToolOutput
 from treadle.tools.schema.validation import ArgumentChecker
 

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
-from treadle.context.compaction.plan import Plan, Seen, Sizes
-from treadle.context.compaction.summary import read_summary, write_summary
+from treadle.context.compaction_plan import Plan, Seen, Sizes
+from treadle.context.compaction_summary import read_summary, write_summary
 from treadle.core import events as e
 from treadle.core.estimates import weigh_message, weigh_tools
 from treadle.core.prompting import compact, find_room
@@ -54,7 +54,7 @@ def measure(state: State, tokens: int, *, is_refused: bool) -> Measured:
     If the server refused the prompt, or the window is not known, the room is a little less than the prompt.
     """
     # Imported here because it needs pydantic, and few runs are compacted.
-    from treadle.tools.results import is_reader
+    from treadle.tools.read_result import is_reader
 
     messages = tuple(state.messages)
     weights = [weigh_message(message) for message in messages]

@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from treadle.core.estimates import guess_tokens
 from treadle.core.fence import neutralise
-from treadle.knowledge.personas.model import Claim, Fact, Persona
+from treadle.knowledge.personas.persona import Claim, Fact, Persona
 from treadle.knowledge.protocol import PromptReport, SectionReport
 
 BUDGETS: Mapping[str, int] = {

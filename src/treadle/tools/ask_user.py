@@ -10,7 +10,7 @@ from treadle.core.errors import NotAskedError
 from treadle.core.spec import PartSpec
 from treadle.core.types import Option
 from treadle.tools.context import ToolContext
-from treadle.tools.function.tool import tool
+from treadle.tools.function.decorator import tool
 from treadle.tools.protocol import Tool
 
 MAX_OPTIONS = 3

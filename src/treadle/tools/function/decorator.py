@@ -22,11 +22,11 @@ from treadle.core.spec import PartSpec
 from treadle.core.types import Effect, Json, ToolSpec
 from treadle.tools.context import ToolContext
 from treadle.tools.function.docstring import parse_docstring
-from treadle.tools.function.signature import read_signature
-from treadle.tools.parts import reference_of
+from treadle.tools.function.parameters import read_signature
 from treadle.tools.protocol import Tool, ToolOutput
 from treadle.tools.schema.validation import ArgumentChecker
 from treadle.tools.threads import THREADS
+from treadle.tools.toolset_parts import reference_of
 
 P = ParamSpec("P")
 R_co = TypeVar("R_co", covariant=True)

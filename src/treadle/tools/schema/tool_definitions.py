@@ -7,7 +7,7 @@ function tools; Model Context Protocol 2025-11-25; DeepFabric 4.13 tool files.
 
 import ast
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import TypeAlias
@@ -19,7 +19,6 @@ from treadle.core.documents import decode_document, is_yaml_name
 from treadle.core.errors import ConfigError
 from treadle.core.registry import did_you_mean
 from treadle.core.types import Effect, Json, ToolSpec
-from treadle.tools.schema.losses import find_losses
 from treadle.tools.schema.validation import ArgumentChecker
 
 MOCK_FIELDS = frozenset(("fixtures", "response", "responses", "mockResponse", "template"))
@@ -379,3 +378,34 @@ _WRITERS: dict[Shape, Callable[[ToolSpec], Json]] = {
     Shape.MCP: _write_mcp,
     Shape.DEEPFABRIC: _write_deepfabric,
 }
+
+
+def find_losses(tool: ToolSpec, back: ToolSpec) -> Iterator[str]:
+    """Yield a text for each difference between `tool` and `back`, the definition that was read back."""
+    for field in ToolSpec.__struct_fields__:
+        if field != "parameters" and getattr(tool, field) != getattr(back, field):
+            yield field
+    mine, theirs = _normalize(tool.parameters), _normalize(back.parameters)
+    for key in {**mine, **theirs}:
+        if key != "properties" and not _is_same(mine.get(key), theirs.get(key)):
+            yield f"{key} of the parameters"
+    for name, schema in mine["properties"].items():
+        known = theirs["properties"].get(name)
+        if isinstance(schema, dict) and isinstance(known, dict):
+            for key in {**schema, **known}:
+                is_empty = key == "description" and not schema.get(key)
+                if not is_empty and not _is_same(schema.get(key, ...), known.get(key, ...)):
+                    yield f"{key} of {name!r}"
+        elif not _is_same(schema, known):
+            yield f"the schema of {name!r}"
+
+
+def _normalize(parameters: dict[str, Json]) -> dict[str, Json]:
+    required = sorted(parameters.get("required", ()))
+    return {"type": "object", "properties": {}, **parameters, "required": required}
+
+
+def _is_same(one: Json, other: Json) -> bool:
+    if ... in (one, other):
+        return one is other
+    return msgspec.json.encode(one, order="sorted") == msgspec.json.encode(other, order="sorted")

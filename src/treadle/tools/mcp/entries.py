@@ -1,4 +1,4 @@
-"""Reading MCP servers from what a user writes: a file of `mcpServers`, JSON, a URL or a command line."""
+"""MCP servers from what a user writes: a file of `mcpServers`, JSON, a URL or a command line."""
 
 import os
 import re
@@ -12,7 +12,7 @@ import msgspec
 from treadle.core.errors import ConfigError
 from treadle.core.registry import did_you_mean
 from treadle.core.types import Json
-from treadle.tools.mcp.toolset import MCPServer, MCPServers
+from treadle.tools.mcp.servers import MCPServer, MCPServers
 
 _VARIABLE = re.compile(r"\$(\$?)\{([^{}]*)\}")
 _INSIDE = re.compile(r"(?:env:)?(\w+)(?::-(.*))?", re.DOTALL)

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
-from treadle.context.compaction.summary import is_summary
+from treadle.context.compaction_summary import is_summary
 from treadle.core import events as e
 from treadle.core.errors import ConfigError
 from treadle.core.estimates import weigh_message, weigh_tools

@@ -14,14 +14,12 @@ from treadle.core.spec import PartSpec
 from treadle.core.types import Effect, Json, ToolSpec
 from treadle.http.guarded import GuardedHttp, Resolver, host_of
 from treadle.tools.context import ToolContext
-from treadle.tools.openapi.answer import read
-from treadle.tools.openapi.document import Document, Operation, read_effect
-from treadle.tools.openapi.load import is_location, load
-from treadle.tools.openapi.request import build
+from treadle.tools.openapi.document import Document, Operation, is_location, load, read_effect
+from treadle.tools.openapi.exchange import build, read
 from treadle.tools.openapi.security import Secrets, variable_of
-from treadle.tools.parts import SECRET, may_hold_secret, settings_of
 from treadle.tools.protocol import ToolOutput
 from treadle.tools.schema.validation import ArgumentChecker
+from treadle.tools.toolset_parts import SECRET, may_hold_secret, settings_of
 
 
 class OpenAPI:

@@ -21,7 +21,7 @@ from treadle.core.fence import fence
 from treadle.core.types import Effect, Json, ToolCall, ToolSpec
 from treadle.knowledge.skills.catalog import Catalog
 from treadle.knowledge.skills.skill import FILE, Skill, read_skill
-from treadle.knowledge.trust import Trust, record_trust
+from treadle.knowledge.trusted_files import Trust, record_trust
 from treadle.tools.context import ToolContext
 from treadle.tools.schema.validation import ArgumentChecker
 

@@ -10,11 +10,11 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from msgspec import Struct
 
-from treadle.context.compaction.summary import is_summary
+from treadle.context.compaction_summary import is_summary
 from treadle.core.estimates import weigh
 from treadle.core.prompting import forget
 from treadle.core.types import Message, Role
-from treadle.tools.results import NAME
+from treadle.tools.read_result import NAME
 
 _CHEAP_SHARE = 0.5
 """Cutting results alone suffices if it gets to this share of the goal. Otherwise old turns would soon fill the

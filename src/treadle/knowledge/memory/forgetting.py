@@ -1,4 +1,6 @@
-"""The policy: who may write what into which store."""
+"""Who may write which memories, and how episodes fade. Recalling an episode keeps it; other kinds do not fade."""
+
+import math
 
 from treadle.knowledge.memory.protocol import Author, Draft, Store
 
@@ -71,3 +73,29 @@ def find_refusal(draft: Draft) -> str | None:
     if draft.confidence is not None and not 0 <= draft.confidence <= 1:
         return f"the confidence is {draft.confidence!r}; give a number from 0 to 1"
     return None
+
+
+FADING_SECONDS = 168 * 3600.0
+"""In this time, one week, an episode of strength 1 fades to 1/e."""
+FLOOR = 0.1
+"""The lowest share to which an episode fades."""
+MAX_STRENGTH = 10.0
+_GAIN = 0.5
+_WEIGHT = 0.2
+"""How much of a score depends on decay. More would rank what is new before what fits."""
+
+
+def decay(strength: float, age_seconds: float) -> float:
+    """Return the share of an episode that remains `age_seconds` after its last use, from 1 down to `FLOOR`."""
+    age = max(0.0, age_seconds)
+    return max(FLOOR, math.exp(-age / (FADING_SECONDS * max(strength, 0.01))))
+
+
+def strengthened(strength: float) -> float:
+    """Return the strength of an episode after it was recalled or written once more."""
+    return min(MAX_STRENGTH, strength + _GAIN)
+
+
+def weigh(score: float, left: float) -> float:
+    """Return the score of an episode after fading. `left` is the share of the episode that remains."""
+    return score * (1 - _WEIGHT + _WEIGHT * left)

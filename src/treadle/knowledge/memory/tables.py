@@ -1,34 +1,21 @@
-"""The tables of memories in a journal's SQLite file, and the connections to them.
-
-| table | one row for | columns |
-| --- | --- | --- |
-| `memory_meta` | the file | the version of these tables |
-| `memory_spaces` | each namespace | persona, user, and the next number of an entry |
-| `memory_entries` | each entry | its newest version, its strength |
-| `memory_versions` | each older version of an entry | its content |
-| `memory_text` | each entry | the stems of its newest version, in a full-text index |
-| `memory_audit` | each accepted or refused change | who made it, when, with which key |
-| `memory_recalls` | each turn that recalled episodes | so that a repeated turn does not strengthen them again |
-| `memory_models` | each model of embeddings | its name and the length of its vectors |
-| `memory_vectors` | the embedding of an entry by a model | the vector as 16-bit floats |
-| `memory_codes` | the same | the signs of its numbers as bits, for the first pass of a search |
-| `memory_marks` | each namespace and model | the last audit record whose entry has an embedding |
-
-The number of an entry's row is its namespace times 2**32 plus its own number, so that a namespace is a range of
-rows in every table, the full-text index included.
-"""
+"""The tables of memories in SQLite, and the values that their rows stand for."""
 
 import ctypes
+import hashlib
 import sqlite3
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
-from treadle.core.errors import JournalError
+import msgspec
+
+from treadle.core.errors import ConfigError, JournalError
 from treadle.journal.sqlite.failures import ERRORS, explain, has_code
 from treadle.journal.sqlite.layout import connect, read_meta, set_level
 from treadle.journal.tables.committer import explain_closed
+from treadle.knowledge.memory.protocol import MAX_CHARS, AuditRecord, Author, Draft, Entry, Epistemic, Store
 
 VERSION = 1
 SPACE_BITS = 32
@@ -222,3 +209,99 @@ def _make_tables(db: sqlite3.Connection) -> None:
         if db.in_transaction:
             db.execute("ROLLBACK")
         raise
+
+
+ENTRY = f"id, store, version, created_at, strength, used_at, merged, {CONTENT}"
+"""The columns of an entry with its newest version."""
+AUDIT = "id, at, action, store, author, entry, version, key, run_id, turn, reason"
+PLACES = ",".join("?" * len(CONTENT.split(",")))
+
+
+def write_content(draft: Draft, at: float) -> tuple[object, ...]:
+    """Return the values of the columns `CONTENT`."""
+    metadata = msgspec.json.encode(draft.metadata).decode() if draft.metadata else None
+    return (draft.text, draft.author, at, draft.epistemic, metadata, draft.reason, draft.confidence)
+
+
+def read_entry(row: tuple[Any, ...]) -> Entry:
+    """Return the entry of a row with the columns `ENTRY`."""
+    key, store, version, created_at, strength, used_at, merged, *content = row
+    return Entry(
+        entry_id=write_id(store, key),
+        store=Store(store),
+        version=version,
+        created_at=created_at,
+        strength=strength,
+        used_at=used_at,
+        merged=merged,
+        **_read_content(content),
+    )
+
+
+def read_version(newest: Entry, version: int, content: Sequence[Any]) -> Entry:
+    """Return an older version of an entry."""
+    return msgspec.structs.replace(newest, version=version, **_read_content(content))
+
+
+def _read_content(content: Sequence[Any]) -> dict[str, Any]:
+    text, author, written_at, epistemic, metadata, reason, confidence = content
+    return {
+        "text": text,
+        "author": Author(author),
+        "written_at": written_at,
+        "epistemic": None if epistemic is None else Epistemic(epistemic),
+        "metadata": {} if metadata is None else msgspec.json.decode(metadata, type=dict[str, str]),
+        "reason": reason,
+        "confidence": confidence,
+    }
+
+
+def read_audit(row: tuple[Any, ...]) -> AuditRecord:
+    """Return the audit record of a row with the columns `AUDIT`."""
+    record_id, at, action, store, author, entry, version, key, run_id, turn, reason = row
+    return AuditRecord(
+        record_id=record_id,
+        at=at,
+        action=action,
+        store=Store(store),
+        author=Author(author),
+        entry_id=None if entry is None else write_id(store, entry),
+        version=version,
+        key=key,
+        run_id=run_id,
+        turn=turn,
+        reason=reason,
+    )
+
+
+def digest_of(text: str) -> bytes:
+    """Return the hash under which the embedding of a text is kept."""
+    return hashlib.sha256(text.encode()).digest()
+
+
+def check_text(text: str) -> str:
+    """Return the text of a memory as it is stored. Raises: `ConfigError`."""
+    plain = text.encode(errors="replace").decode().replace("\0", "").strip()
+    if not plain:
+        raise ConfigError("the text of a memory is empty; give what is to be remembered")
+    if len(plain) > MAX_CHARS:
+        raise ConfigError(
+            f"the text of a memory has {len(plain):,} characters, and at most {MAX_CHARS:,} fit; shorten it, "
+            "or give the text as a document"
+        )
+    return plain
+
+
+def write_id(store: str, row: int) -> str:
+    """Return the id of the entry in a row."""
+    return f"{store}-{row & ((1 << SPACE_BITS) - 1)}"
+
+
+def read_id(entry_id: str, low: int) -> int:
+    """Return the row of an entry, in the namespace whose rows begin with `low`. Raises: `ConfigError`."""
+    store, _, number = entry_id.rpartition("-")
+    if store not in set(Store) or not (number.isascii() and number.isdigit()) or len(number) > 9:
+        raise ConfigError(
+            f"{entry_id!r} is not the id of a memory; ids look like 'episodic-17' (`treadle memory list`)"
+        )
+    return low + int(number)

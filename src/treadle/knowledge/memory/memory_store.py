@@ -12,9 +12,8 @@ import msgspec
 
 from treadle.core.errors import ConfigError, MemoryRefusedError
 from treadle.knowledge.memory import vectors as v
-from treadle.knowledge.memory.fulltext import Frequencies, find_same, search_words
-from treadle.knowledge.memory.layout import CONTENT, SPACE_BITS, Database
-from treadle.knowledge.memory.policy import find_refusal
+from treadle.knowledge.memory.forgetting import decay, find_refusal, strengthened, weigh
+from treadle.knowledge.memory.fulltext import Frequencies, find_same, index_form, search_words
 from treadle.knowledge.memory.protocol import (
     AuditRecord,
     Author,
@@ -26,10 +25,13 @@ from treadle.knowledge.memory.protocol import (
     Vector,
     Written,
 )
-from treadle.knowledge.memory.rows import (
+from treadle.knowledge.memory.tables import (
     AUDIT,
+    CONTENT,
     ENTRY,
     PLACES,
+    SPACE_BITS,
+    Database,
     check_text,
     digest_of,
     read_audit,
@@ -38,8 +40,6 @@ from treadle.knowledge.memory.rows import (
     read_version,
     write_content,
 )
-from treadle.knowledge.memory.strength import decay, strengthened, weigh
-from treadle.knowledge.memory.words import index_form
 
 _FUSION = 60
 """The constant of reciprocal rank fusion. Source: Cormack, Clarke and Buettcher, SIGIR 2009."""

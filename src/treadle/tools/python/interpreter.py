@@ -19,10 +19,10 @@ from treadle.core.registry import require
 from treadle.core.spec import PartSpec
 from treadle.core.types import Effect, Json, ToolSpec
 from treadle.tools.context import ToolContext
-from treadle.tools.parts import settings_of
 from treadle.tools.protocol import ToolOutput
 from treadle.tools.python import workers
 from treadle.tools.schema.validation import ArgumentChecker
+from treadle.tools.toolset_parts import settings_of
 
 STATE = "python"
 """The name under which the sandbox stores the session."""

@@ -15,9 +15,9 @@ from treadle.core.errors import SandboxError, ToolError
 from treadle.core.spec import PartSpec
 from treadle.sandbox.protocol import Sandbox, normalize_file, normalize_folder
 from treadle.tools.context import ToolContext
-from treadle.tools.function.tool import tool
-from treadle.tools.parts import settings_of
+from treadle.tools.function.decorator import tool
 from treadle.tools.protocol import Attachment, Tool, ToolOutput
+from treadle.tools.toolset_parts import settings_of
 
 MAX_EDITED_CHARS = 16 * 1024 * 1024
 """The size limit of an edited text. Without it, a few edits that double a text would fill the memory."""

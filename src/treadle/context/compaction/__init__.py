@@ -1,1 +1,0 @@
-"""Compaction of contexts: which messages are removed, the summary in their place, and the event of it."""
