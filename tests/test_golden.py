@@ -134,7 +134,7 @@ async def test_a_run_of_an_older_version_goes_on_today_wherever_it_was_killed(pa
                         answers=dict.fromkeys(run.questions, "it was done"),
                         approvals=dict.fromkeys(run.approvals, True),
                     )
-                assert run.status == "finished", (size, run.state.questions, run.approvals)
+                assert run.status == "finished", (size, run.questions, run.approvals)
             found = await replay(list(journal.read(run_id)))
             assert found.is_exact, (size, found.divergence)
 
