@@ -138,6 +138,10 @@ def run() -> NoReturn:
     _leave(code)
 
 
+_RENAMED = {"--engine": "--workers"}
+"""The options that had another name before."""
+
+
 def _decode_arguments() -> None:
     """Decode the arguments as UTF-8, whatever the locale says. Raises: `ConfigError` for one that is not UTF-8."""
     for index, text in enumerate(sys.argv):
@@ -166,6 +170,8 @@ def _report(error: BaseException) -> ExitCode:
         traceback.print_exception(error)
     elif write_usage_error is not None:
         text = _name_value(str(write_usage_error()).strip().replace("Value error, ", ""), error)
+        if (name := _RENAMED.get(getattr(error, "option_name", ""))) is not None:
+            text = f"{text.partition('.')[0].partition(' Did ')[0]}; it is called {name} now"
         more = f" See: {context.command_path} --help" if context is not None else ""
         print_error(f"{text[:1].lower()}{text[1:]}{'' if text.endswith(('.', '?', ')')) else '.'}{more}")
         return ExitCode.MISUSE

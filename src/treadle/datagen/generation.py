@@ -48,9 +48,9 @@ from treadle.jobs.meter import JobLimits, JobMeter, LimitReachedError
 from treadle.journal.protocol import Journal
 from treadle.journal.registry import open_journal
 from treadle.models.protocol import Model
-from treadle.workers.protocol import Runner, RunnerOptions
-from treadle.workers.queued import QueueRunner
-from treadle.workers.registry import make_runner
+from treadle.workers.protocol import WorkerOptions, Workers
+from treadle.workers.queued import QueueWorkers
+from treadle.workers.registry import make_workers
 
 
 class Continuation(Struct, frozen=True, kw_only=True):
@@ -171,7 +171,7 @@ class _Generation:
         # The tools come first, because a server that does not start must not cost the topics.
         environments = open_environments(self._config.tools, self._config.seed)
         studio = self._studio = Studio(
-            self._config, self._models, self._journal, environments, self._tell_step, self._make_runner()
+            self._config, self._models, self._journal, environments, self._tell_step, self._make_workers()
         )
         try:
             async with asyncio.timeout(self._meter.seconds_left):
@@ -214,15 +214,15 @@ class _Generation:
         finally:
             stopping.cancel()
 
-    def _make_runner(self) -> Runner:
+    def _make_workers(self) -> Workers:
         """Return where the runs are driven. What workers use is counted when a turn has ended."""
         generation = self._config.generation
-        runner = make_runner(generation.engine, self._journal, RunnerOptions(window=generation.window))
-        if isinstance(runner, QueueRunner):
-            runner.on_used = lambda usage, cost_usd: self._meter.add(
+        workers = make_workers(generation.workers, self._journal, WorkerOptions(window=generation.window))
+        if isinstance(workers, QueueWorkers):
+            workers.on_used = lambda usage, cost_usd: self._meter.add(
                 usage.input_tokens, usage.output_tokens, cost_usd
             )
-        return runner
+        return workers
 
     async def close(self) -> None:
         """Close the workers, tools and models."""

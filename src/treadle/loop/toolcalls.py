@@ -72,7 +72,8 @@ class ToolCalls:
                 outbox.put(e.RunPaused(reason="approval"))
                 return
             decided = to_decided(item.call.call_id, decision)
-            outbox.put(decided)
+            if not self._bench.questions.arrivals.has_recorded(item.call.call_id):
+                outbox.put(decided)
             if not decision.is_approved:
                 outbox.put(e.ToolCompleted(step=state.step, result=refuse_unapproved(item.call, decided)))
             if self._bench.report is not None and time.monotonic() - begin > _SOON_SECONDS:

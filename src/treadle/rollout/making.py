@@ -38,8 +38,8 @@ from treadle.rollout.slots import Slots
 from treadle.rollout.versions import KnownVersion, SampledVersions, Versions
 from treadle.rollout.work import GroupWork, Made
 from treadle.runs.retries import NO_RETRIES
-from treadle.workers.protocol import Runner, RunnerOptions
-from treadle.workers.registry import HereRunner, make_runner
+from treadle.workers.protocol import WorkerOptions, Workers
+from treadle.workers.registry import HereWorkers, make_workers
 
 _REFRESH_SECONDS = 0.5
 """How often the counts are refreshed while nothing happens."""
@@ -56,8 +56,8 @@ class Given(Struct, kw_only=True):
 
     model: Model | MakeModel | None
     """The model in place of the configured one."""
-    runner: Runner | None
-    """The runner in place of the configured one."""
+    workers: Workers | None
+    """The workers in place of the configured one."""
     weights: Weights
     listener: Listener
     progress: RolloutProgress
@@ -98,9 +98,9 @@ class Making:
         self._versions = Versions(msgspec.json.decode(self._saved_versions, type=list[KnownVersion]))
         self._rate = TokenRate()
         self._meter = self._make_meter()
-        options = RunnerOptions(window=config.window, retries=NO_RETRIES)
-        self._runner = given.runner or make_runner(config.engine, journal, options)
-        self._is_here = isinstance(self._runner, HereRunner)
+        options = WorkerOptions(window=config.window, retries=NO_RETRIES)
+        self._workers = given.workers or make_workers(config.workers, journal, options)
+        self._is_here = isinstance(self._workers, HereWorkers)
         weights = given.weights if self._is_here else None
         model = config.model if given.model is None else given.model
         self._agents = SeededAgents(config.agent, model, journal, (self._rate,), self._measure, weights)
@@ -111,7 +111,7 @@ class Making:
             self._agents,
             self._slots,
             self._versions,
-            self._runner,
+            self._workers,
             until_wanted=self._until_wanted,
             tell=self._on_rollout,
         )
@@ -231,7 +231,7 @@ class Making:
 
     async def close(self) -> None:
         """Stop the workers, and record how long was worked."""
-        await self._runner.close()
+        await self._workers.close()
         with contextlib.suppress(JournalError):
             self._ledger.set("worked_seconds", repr(self._meter.worked_seconds))
 
@@ -389,7 +389,7 @@ class Making:
         self._listener(notice, self.progress)
 
     def _refresh(self) -> None:
-        progress, meter, status = self.progress, self._meter, self._runner.status()
+        progress, meter, status = self.progress, self._meter, self._workers.status()
         progress.input_tokens, progress.output_tokens = meter.input_tokens, meter.output_tokens
         progress.cost_usd, progress.seconds = meter.cost_usd, meter.seconds
         progress.in_flight = self._slots.used

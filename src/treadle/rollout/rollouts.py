@@ -29,7 +29,7 @@ from treadle.rollout.sinks.protocol import Sink
 from treadle.rollout.sinks.registry import make_sinks
 from treadle.rollout.work import GROUPS
 from treadle.trajectory.tokens.masks import make_mask
-from treadle.workers.protocol import Runner
+from treadle.workers.protocol import Workers
 
 
 class RolloutResult(Struct, frozen=True):
@@ -54,15 +54,15 @@ class Rollouts:
         config: RolloutConfig | str | Path | None = None,
         *,
         model: Model | MakeModel | str | Mapping[str, Any] | None = None,
-        runner: Runner | None = None,
+        workers: Workers | str | None = None,
         weights: Weights | None = None,
         listener: Listener = lambda notice, progress: None,
         **options: Any,
     ) -> None:
         """Prepare the rollouts of `config`, a configuration or the path of one, or of `options`, the keys of one.
 
-        `model` may also be a model, or a function of a task and a seed that returns one; `sinks` may also be
-        objects. `weights` are those of the engines, for `update_weights`. Raises: `ConfigError`.
+        `model` may also be a model, or a function of a task and a seed that returns one; `workers` and `sinks` may
+        also be objects. `weights` are those of the engines, for `update_weights`. Raises: `ConfigError`.
         """
         given = options.pop("sinks", ())
         self._sinks: list[Sink] = [item for item in given if not isinstance(item, str)]
@@ -70,6 +70,8 @@ class Rollouts:
             options["sinks"] = names
         if isinstance(model, str | Mapping):
             options["model"], model = model, None
+        if isinstance(workers, str):
+            options["workers"], workers = workers, None
         if config is None:
             config = make_config(options)
         elif isinstance(config, str | Path):
@@ -80,7 +82,7 @@ class Rollouts:
         self.folder = RolloutFolder(config.path)
         self.progress = RolloutProgress()
         self._model = model
-        self._runner = runner
+        self._workers = workers
         self._listener = listener
         self.weights = weights or Weights()
         """The weights of the engines."""
@@ -173,7 +175,7 @@ class Rollouts:
         outbox = await stack.enter_async_context(DeliveryQueue(folder.ledger, sinks)) if sinks else None
         given = Given(
             model=self._model,
-            runner=self._runner,
+            workers=self._workers,
             weights=self.weights,
             listener=self._listener,
             progress=self.progress,

@@ -39,7 +39,7 @@ from treadle.sandbox.in_memory import SharedFiles
 from treadle.scoring.advantages import has_variance
 from treadle.scoring.grade import grade
 from treadle.scoring.registry import make_scorers
-from treadle.workers.protocol import Runner
+from treadle.workers.protocol import Workers
 
 GROUPS = "groups"
 """The name of the ledger's file with the delivered groups."""
@@ -74,7 +74,7 @@ class GroupWork:
         agents: SeededAgents,
         slots: Slots,
         versions: Versions,
-        runner: Runner,
+        workers: Workers,
         *,
         until_wanted: Callable[[], Any],
         tell: Callable[[RolloutEnded | RolloutRetried], None],
@@ -84,7 +84,7 @@ class GroupWork:
         self._agents = agents
         self._slots = slots
         self._versions = versions
-        self._runner = runner
+        self._workers = workers
         self._journal = agents.journal
         self._collector = GroupReader(config, agents.journal)
         self._scorers = make_scorers(self._collector.rewards)
@@ -165,7 +165,7 @@ class GroupWork:
         }
         try:
             if root is None:
-                run = await self._runner.run(agent, run_id, work.task, files=work.files, metadata=metadata)
+                run = await self._workers.run(agent, run_id, work.task, files=work.files, metadata=metadata)
             else:
                 run = await fork_once(agent, root, run_id, seed=self._config.seed)
         except (ConfigError, ProviderError):

@@ -26,7 +26,7 @@ def used_since(before: tuple[Usage, float | None], run: Run[Any]) -> tuple[Usage
 
 
 class QueuedSession:
-    """A session with the methods of `engines.protocol.Turns`. It holds no lease between its calls.
+    """A session with the methods of `engines.protocol.WorkedSession`. It holds no lease between its calls.
 
     A session that was begun without the queue is driven here, because no worker takes it.
     """

@@ -46,11 +46,11 @@ def generate(
         ),
     ] = None,
     seed: Annotated[int | None, typer.Option("--seed", metavar="N", help="The seed of the plan.")] = None,
-    engine: Annotated[
+    workers: Annotated[
         str | None,
         typer.Option(
-            "--engine",
-            metavar="ENGINE",
+            "--workers",
+            metavar="WHERE",
             help="Where the runs of samples are driven: here, local:N in N worker processes, or ray[:N].",
         ),
     ] = None,
@@ -113,7 +113,7 @@ def generate(
         return ExitCode.DONE
     if is_init:
         return generating.print_starter()
-    options = {"out": out, "num_samples": num_samples, "model": model, "seed": seed, "engine": engine}
+    options = {"out": out, "num_samples": num_samples, "model": model, "seed": seed, "workers": workers}
     given = {name: str(value) for name, value in options.items() if value is not None}
     changes = generating.Changes(given, tuple(settings or ()))
     if is_dry:

@@ -44,10 +44,10 @@ _OPTIONS: dict[str, Any] = {
         int | None,
         typer.Option("--window", metavar="N", help="How many rollouts are driven at the same time."),
     ],
-    "engine": Annotated[
+    "workers": Annotated[
         str | None,
         typer.Option(
-            "--engine", metavar="WHERE", help="Where runs are driven: here, local:N (processes), or ray."
+            "--workers", metavar="WHERE", help="Where runs are driven: here, local:N (processes), or ray."
         ),
     ],
     "rewards": Annotated[

@@ -18,7 +18,7 @@ from treadle.datagen.scenarios.scenario import Environment, SampleSpec, Scenario
 from treadle.journal.protocol import Journal, RunFilter
 from treadle.runs.run import Run
 from treadle.runs.task import Task
-from treadle.workers.protocol import Turns
+from treadle.workers.protocol import WorkedSession
 
 
 class Bill(Struct):
@@ -88,7 +88,7 @@ async def hold_dialogue(studio: Studio, dialogue: Dialogue, bill: Bill) -> Seque
     async with AsyncExitStack() as stack:
         agent = studio.agent(dialogue.instructions)
         session = await stack.enter_async_context(
-            studio.runner.session(
+            studio.workers.session(
                 agent,
                 dialogue.run_id,
                 files=dialogue.environment.files,
@@ -102,7 +102,7 @@ async def hold_dialogue(studio: Studio, dialogue: Dialogue, bill: Bill) -> Seque
         run = await session.finish_turn()
         if run.state.turn.number == 0:
             run = await session.send(dialogue.scenario.message)
-        user: Turns | None = None
+        user: WorkedSession | None = None
         said: Run[UserTurn] | None = None
         failed = failure_of(run, "the agent", needs_answer=False)
         while (
@@ -131,15 +131,15 @@ async def hold_dialogue(studio: Studio, dialogue: Dialogue, bill: Bill) -> Seque
     return failed or events
 
 
-def _open_user(studio: Studio, dialogue: Dialogue) -> Turns:
+def _open_user(studio: Studio, dialogue: Dialogue) -> WorkedSession:
     user = studio.user(user_instructions(dialogue.spec, dialogue.scenario))
     run_id = f"{dialogue.run_id}-user"
-    return studio.runner.session(
+    return studio.workers.session(
         user, run_id, metadata=dialogue.labels["user"], expects_new=True, pauses_when_cancelled=True
     )
 
 
-async def _reply(studio: Studio, user: Turns, run: Run[Any]) -> Run[UserTurn]:
+async def _reply(studio: Studio, user: WorkedSession, run: Run[Any]) -> Run[UserTurn]:
     """Return the user's reply to the agent's newest answer; it may be in the journal already."""
     said = await user.finish_turn()
     if said.state.turn.number == run.state.turn.number:

@@ -127,7 +127,7 @@ async def _write_scenario(
     )
     metadata = labels(studio.config.name, "scenario", spec.sample_id, attempt)
     run_id = f"{spec.sample_id}-{attempt}-scenario"
-    async with studio.runner.session(
+    async with studio.workers.session(
         studio.writer, run_id, metadata=metadata, expects_new=True, pauses_when_cancelled=True
     ) as session:
         run = await session.finish_turn()

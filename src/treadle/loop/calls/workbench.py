@@ -158,7 +158,12 @@ class Workbench:
         spec = self.toolbox.by_name.get(call.name)
         if self.approver is None or spec is None:
             return None
-        said = self.approver(ApprovalRequest(self.run_id, call, spec))
+        asked = self._approve(self.approver, ApprovalRequest(self.run_id, call, spec))
+        return await self.questions.arrivals.first(call.call_id, asked)
+
+    @staticmethod
+    async def _approve(approver: Approver, request: ApprovalRequest) -> Decision | None:
+        said = approver(request)
         if not isinstance(said, Decision | bool | None):
             said = await said
         return Decision(said) if isinstance(said, bool) else said

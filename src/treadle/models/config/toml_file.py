@@ -140,6 +140,10 @@ def _explain(error: ValidationError) -> str:
     key = str(first["loc"][-1])
     if key in ("api_key", "key", "token"):
         return f'{where}: keys do not belong in a file; name the environment variable: api_key_env = "MY_KEY"'
+    if key == "store" and first["loc"][0] == "limits":
+        return (
+            f"{where}: processes do not share limits; delete it, and give each process its share of the limit"
+        )
     fields = ConfigFile.model_fields
     if len(first["loc"]) > 1:
         inner = _INNER.get(str(first["loc"][0]), ModelTable)

@@ -26,7 +26,7 @@ from treadle.runs.task import load_task
 from treadle.sandbox.in_memory import SharedFiles
 from treadle.scoring.rubric import make_judge, read_judgement, write_messages
 from treadle.trajectory.verification import Implementations, verify_events
-from treadle.workers.registry import HereRunner
+from treadle.workers.registry import HereWorkers
 
 _OFF_TASK = (Kind.NO_TOOL, Kind.REFUSAL)
 
@@ -174,8 +174,8 @@ class JudgeFilter(Filter[FilterSettings]):
         sample_id = candidate.spec.sample_id
         attempt = candidate.run_id.rpartition("-")[2]
         metadata = labels(config.name, "judge", sample_id, int(attempt) if attempt.isdecimal() else 1)
-        runner = candidate.runner or HereRunner()
-        run = await runner.run(
+        workers = candidate.workers or HereWorkers()
+        run = await workers.run(
             make_judge(self._model, candidate.journal),
             f"{candidate.run_id}-judge",
             _write_request(candidate, self._section.rubric),

@@ -1,4 +1,4 @@
-"""Runners: in this process and in worker processes, with the same results."""
+"""Workers: in this process and in worker processes, with the same results."""
 
 import asyncio
 import contextlib
@@ -21,8 +21,8 @@ from treadle.runs.options import Given
 from treadle.runs.retries import RetryPolicy
 from treadle.testbed import named_oracle
 from treadle.testbed.server import serve
-from treadle.workers.protocol import Runner, RunnerOptions
-from treadle.workers.registry import RUNNERS, make_runner
+from treadle.workers.protocol import WorkerOptions, Workers
+from treadle.workers.registry import WORKERS, make_workers
 from treadle.workers.worker import Worker
 
 __all__ = ["gate"]
@@ -36,81 +36,81 @@ def journal(tmp_path: Path) -> Any:
 
 
 @pytest.fixture(params=["here", "local:2"])
-async def runner(request: pytest.FixtureRequest, journal: Journal) -> AsyncIterator[Runner]:
-    runner = make_runner(request.param, journal)
-    yield runner
-    await runner.close()
-    await runner.close()
+async def workers(request: pytest.FixtureRequest, journal: Journal) -> AsyncIterator[Workers]:
+    workers = make_workers(request.param, journal)
+    yield workers
+    await workers.close()
+    await workers.close()
 
 
-async def test_a_run_is_made_once_and_then_read(runner: Runner, journal: Journal, gate: Gate) -> None:
+async def test_a_run_is_made_once_and_then_read(workers: Workers, journal: Journal, gate: Gate) -> None:
     gate.open()
     agent = Agent("mock:echo", tools=[gate.tool], journal=journal)
     names = [f"r-{number}" for number in range(6)]
-    runs = await asyncio.gather(*[runner.run(agent, name, message(name)) for name in names])
+    runs = await asyncio.gather(*[workers.run(agent, name, message(name)) for name in names])
     assert [run.output for run in runs] == [f"done {name}" for name in names]
     assert {run.stop_reason for run in runs} == {StopReason.COMPLETED}
-    again = await runner.run(agent, "r-0", message("r-0"))
+    again = await workers.run(agent, "r-0", message("r-0"))
     assert again.events == runs[0].events
     assert len(gate.pids("r-0")) == 1
 
 
-async def test_the_status_says_what_is_in_flight(runner: Runner, journal: Journal, gate: Gate) -> None:
+async def test_the_status_says_what_is_in_flight(workers: Workers, journal: Journal, gate: Gate) -> None:
     agent = Agent("mock:echo", tools=[gate.tool], journal=journal)
-    running = asyncio.ensure_future(runner.run(agent, "r", message("r")))
+    running = asyncio.ensure_future(workers.run(agent, "r", message("r")))
     await gate.reached("r")
-    while (status := runner.status()).waiting_on_tools != 1:
+    while (status := workers.status()).waiting_on_tools != 1:
         await asyncio.sleep(0.02)
     assert (status.in_flight, status.driven, status.waiting_on_model, status.restarts) == (1, 1, 0, 0)
     gate.open()
     await running
-    assert runner.status().in_flight == 0
+    assert workers.status().in_flight == 0
 
 
-async def test_a_task_is_graded_and_the_answer_fits_the_schema(runner: Runner, journal: Journal) -> None:
+async def test_a_task_is_graded_and_the_answer_fits_the_schema(workers: Workers, journal: Journal) -> None:
     server = await serve("127.0.0.1", 0)
     try:
         oracle = model("openai:oracle", base_url=server.url)
         task = load_task("files:csv_sum-0001")
-        run = await runner.run(Agent(oracle, journal=journal), "t", task, metadata={"group": "g"})
+        run = await workers.run(Agent(oracle, journal=journal), "t", task, metadata={"group": "g"})
         assert (run.reward, run.metadata["group"]) == (1.0, "g")
-        solved = await runner.run(Agent(named_oracle("oracle", task, seed=3), journal=journal), "o", task)
+        solved = await workers.run(Agent(named_oracle("oracle", task, seed=3), journal=journal), "o", task)
         assert solved.reward == 1.0
         agent = Agent(model("openai:echo", base_url=server.url), schema=dict[str, int], journal=journal)
-        answered = await runner.run(agent, "s", 'say {"a": 1}')
+        answered = await workers.run(agent, "s", 'say {"a": 1}')
         assert answered.value == {"a": 1}
     finally:
         await server.close()
 
 
-async def test_a_failed_run_is_continued(runner: Runner, journal: Journal) -> None:
+async def test_a_failed_run_is_continued(workers: Workers, journal: Journal) -> None:
     answers: list[Any] = [400]
     server = Scripted(lambda body: answers.pop() if answers else {"content": "hello"})
     try:
         agent = Agent(model("openai:m", base_url=server.url), journal=journal)
-        failed = await runner.run(agent, "r", "Hello.")
+        failed = await workers.run(agent, "r", "Hello.")
         assert failed.stop_reason is StopReason.ERROR
-        assert (await runner.run(agent, "r", "Hello.")).output == "hello"
+        assert (await workers.run(agent, "r", "Hello.")).output == "hello"
     finally:
         server.stop()
 
 
 async def test_what_only_this_program_has_is_refused(journal: Journal, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="needs a number of workers; write 'local:4'"):
-        make_runner("local:many", journal)
-    with pytest.raises(ConfigError, match="'here:2' has no number"):
-        make_runner("here:2", journal)
-    with pytest.raises(ConfigError, match="unknown engine 'locale'; did you mean 'local'"):
-        make_runner("locale:2", journal)
+    with pytest.raises(ConfigError, match="need a number; write 'local:4'"):
+        make_workers("local:many", journal)
+    with pytest.raises(ConfigError, match="'here:2' have no number"):
+        make_workers("here:2", journal)
+    with pytest.raises(ConfigError, match="unknown kind of workers 'locale'; did you mean 'local'"):
+        make_workers("locale:2", journal)
     with pytest.raises(ConfigError, match="other processes can open"):
-        make_runner("local:2", open_journal("memory:"))
-    runner = make_runner("local:2", journal)
+        make_workers("local:2", open_journal("memory:"))
+    workers = make_workers("local:2", journal)
     with pytest.raises(ConfigError, match="an object of the program"):
-        await runner.run(Agent(ScriptedModel([]), journal=journal), "r", "Hello.")
+        await workers.run(Agent(ScriptedModel([]), journal=journal), "r", "Hello.")
     with pytest.raises(ConfigError, match="deps are objects of this program"):
-        await runner.run(Agent("mock:echo", journal=journal), "r", "Hello.", deps=object())
+        await workers.run(Agent("mock:echo", journal=journal), "r", "Hello.", deps=object())
     assert journal.runs() == []
-    await runner.close()
+    await workers.close()
 
 
 async def test_a_run_without_a_queue_is_continued_here(journal: Journal, gate: Gate) -> None:
@@ -120,10 +120,10 @@ async def test_a_run_without_a_queue_is_continued_here(journal: Journal, gate: G
     running.cancel()
     await asyncio.wait([running])
     gate.open()
-    runner = make_runner("local:1", journal)
-    assert (await runner.run(agent, "r", message("r"))).output == "done r"
-    assert runner.status().workers == 0
-    await runner.close()
+    workers = make_workers("local:1", journal)
+    assert (await workers.run(agent, "r", message("r"))).output == "done r"
+    assert workers.status().workers == 0
+    await workers.close()
 
 
 async def work_on(worker: Worker, run_ids: list[str]) -> None:
@@ -178,13 +178,13 @@ async def test_a_fault_of_the_infrastructure_is_retried_on_a_budget(journal: Jou
     try:
         agent = Agent(model("openai:m", base_url=server.url, max_attempts=1), journal=journal)
         run_id = await enqueue(agent, "Hi.", Given(), {})
-        worker = Worker(journal, RunnerOptions(retries=ONCE))
+        worker = Worker(journal, WorkerOptions(retries=ONCE))
         await work_on(worker, [run_id])
         bodies = [event.body for event in journal.read(run_id)]
         ends = [body.stop_reason for body in bodies if isinstance(body, e.RunFinished)]
         assert ends == [StopReason.ERROR, StopReason.ERROR]
         other = await enqueue(agent, "Hi.", Given(), {})
-        await work_on(Worker(journal, RunnerOptions(retries=ONCE)), [other])
+        await work_on(Worker(journal, WorkerOptions(retries=ONCE)), [other])
         assert journal.read(other)[-1].body.stop_reason is StopReason.COMPLETED  # type: ignore[union-attr]
     finally:
         server.stop()
@@ -233,6 +233,6 @@ async def test_an_untrusted_run_is_never_driven(
         assert writer.run_id == "r"
 
 
-def test_every_engine_can_be_made(journal: Journal) -> None:
-    for name in RUNNERS.names():
-        assert make_runner(f"{name}:1" if name == "local" else name, journal).status().in_flight == 0
+def test_every_kind_can_be_made(journal: Journal) -> None:
+    for name in WORKERS.names():
+        assert make_workers(f"{name}:1" if name == "local" else name, journal).status().in_flight == 0

@@ -1,62 +1,17 @@
-"""Token ids of prompts: as they are stored and sent, so that a step does not convert all of them; and control
-tokens in foreign text, which must not pass for the template's."""
+"""The endpoints by which engines are paused for an update of their weights.
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import ClassVar, overload
+Source: vLLM 0.13, `/pause`, `/resume` and `/update_weight_version`, which need VLLM_SERVER_DEV_MODE=1; SGLang
+0.5.6, `/pause_generation`, `/continue_generation`, `/update_weight_version`, `/update_weights_from_disk`.
+"""
+
+from collections.abc import Mapping
+from typing import ClassVar
 
 import msgspec
 
-from treadle.core.packed import count_packed, pack_ids, view_ids
 from treadle.core.types import Json
 from treadle.models.tokens.weights import UpdateMode
 from treadle.models.wire.endpoint import HttpEndpoint, is_success, join_url
-from treadle.models.wire.token_records import KnownTexts, encode_ids
-
-
-class PromptIds(Sequence[int]):
-    """The ids of a prompt. They are unpacked only if somebody looks at them."""
-
-    __slots__ = ("packed", "text")
-
-    def __init__(self, packed: bytes, text: bytes) -> None:
-        self.packed = packed
-        """The ids, packed."""
-        self.text = text
-        """The ids as JSON without the brackets."""
-
-    @classmethod
-    def of(cls, ids: Sequence[int]) -> "PromptIds":
-        """Return `ids` as a prompt."""
-        return ids if isinstance(ids, PromptIds) else cls(pack_ids(ids), encode_ids(list(ids)))
-
-    @classmethod
-    def after(cls, prior: bytes, ids: Sequence[int], texts: KnownTexts) -> "PromptIds":
-        """Return the prompt of the packed ids `prior` and then `ids`."""
-        text = texts.find(prior) or encode_ids(list(view_ids(prior)))
-        return cls(prior + pack_ids(ids), b",".join([item for item in (text, encode_ids(ids)) if item]))
-
-    def __len__(self) -> int:
-        return count_packed(self.packed)
-
-    def __iter__(self) -> Iterator[int]:
-        return iter(view_ids(self.packed))
-
-    @overload
-    def __getitem__(self, index: int) -> int: ...
-
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[int]: ...
-
-    def __getitem__(self, index: int | slice) -> int | Sequence[int]:
-        return view_ids(self.packed)[index]
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Sequence) and list(self) == list(other)
-
-    __hash__ = None  # type: ignore[assignment]
-
-    def __repr__(self) -> str:
-        return f"PromptIds({list(self)!r})"
 
 
 class HttpControl(HttpEndpoint):
