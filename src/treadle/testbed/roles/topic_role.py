@@ -2,26 +2,24 @@
 
 import re
 from collections.abc import Sequence
+from functools import cache
 
 from treadle.core.types import Json
 from treadle.tasks.draws import Draw
 from treadle.testbed.request_facts import Facts, number_of, objects_of, text_of, texts_of
-from treadle.testbed.writers.vocabulary import (
-    ACTIVITIES,
-    FILLERS,
-    LINKS,
-    QUALIFIERS,
-    SETTINGS,
-    THINGS,
-)
+from treadle.testbed.roles.words import words
 
 MAX_CONNECTIONS = 2
 _WORD = re.compile(r"\w[\w'-]*")
-_MADE = re.compile(
-    rf"(?:{'|'.join(map(re.escape, ACTIVITIES))}) (?P<what>(?:{'|'.join(map(re.escape, QUALIFIERS))}) "
-    rf"(?:{'|'.join(map(re.escape, THINGS))}))\b"
-)
-"""A topic of this writer; `what` is what a subtopic can relate to."""
+
+
+@cache
+def _made() -> re.Pattern[str]:
+    """Return the pattern of a topic of this writer; `what` is what a subtopic can relate to."""
+    activities, qualifiers, things = [
+        "|".join(map(re.escape, words("topics", name))) for name in ("activities", "qualifiers", "things")
+    ]
+    return re.compile(rf"(?:{activities}) (?P<what>(?:{qualifiers}) (?:{things}))\b")
 
 
 def write_topics(facts: Facts, mistake_rate: float = 0.0) -> Json:
@@ -51,16 +49,18 @@ def write_topics(facts: Facts, mistake_rate: float = 0.0) -> Json:
 
 def _topics(path: Sequence[str], draw: Draw, taken: set[str], count: int) -> list[str]:
     """Return different topics that do not occur in `taken`."""
-    activities, things = draw.shuffled(ACTIVITIES), draw.shuffled(THINGS)
+    lists = {name: words("topics", name) for name in ("qualifiers", "links", "settings")}
+    activities = draw.shuffled(words("topics", "activities"))
+    things = draw.shuffled(words("topics", "things"))
     anchor = anchor_of(path)
     made: list[str] = []
     for index in range(10 * count):
-        what = f"{draw.pick(QUALIFIERS)} {things[index % len(things)]}"
+        what = f"{draw.pick(lists['qualifiers'])} {things[index % len(things)]}"
         topic = f"{activities[index % len(activities)]} {what}"
         if anchor and draw.chance(0.75):
-            topic += f" {draw.pick(LINKS)} {anchor}"
+            topic += f" {draw.pick(lists['links'])} {anchor}"
         else:
-            topic += f" {draw.pick(SETTINGS)}"
+            topic += f" {draw.pick(lists['settings'])}"
         if topic.casefold() not in taken:
             taken.add(topic.casefold())
             made.append(topic)
@@ -73,29 +73,28 @@ def anchor_of(path: Sequence[str]) -> str:
     """Return the words of the topic at `path` that its subtopics can contain; empty if there are none."""
     if not path:
         return ""
-    if found := _MADE.match(path[-1]):
-        return found["what"]
-    words: list[str] = []
+    if known := _made().match(path[-1]):
+        return known["what"]
+    found: list[str] = []
     for word in _WORD.findall(path[-1]):
-        if word.lower() not in FILLERS:
-            words.append(word)
-        elif words:
+        if word.lower() not in words("topics", "fillers"):
+            found.append(word)
+        elif found:
             break
-    if len(words) > 1 and words[0].istitle():
-        words[0] = words[0].lower()
-    return " ".join(words[:3])
+    if len(found) > 1 and found[0].istitle():
+        found[0] = found[0].lower()
+    return " ".join(found[:3])
 
 
 def words_of(topic: str) -> list[str]:
     """Return the words of a topic that say what it is about, in lower case unless they are abbreviations."""
-    words = [word if word.isupper() else word.lower() for word in _WORD.findall(topic)]
-    return [word for word in words if word.lower() not in FILLERS]
+    found = [word if word.isupper() else word.lower() for word in _WORD.findall(topic)]
+    return [word for word in found if word.lower() not in words("topics", "fillers")]
 
 
 def things_of(path: Sequence[str]) -> str:
     """Return what the topic at `path` is about, as a plural noun for problems."""
-    if path and (found := _MADE.match(path[-1])):
+    if path and (found := _made().match(path[-1])):
         return found["what"]
-    words = [word.lower() for word in words_of(path[-1])[-2:]] if path else []
-    name = " ".join(words)
+    name = " ".join([word.lower() for word in words_of(path[-1])[-2:]] if path else [])
     return name if name.endswith("s") else f"{name} items".strip()

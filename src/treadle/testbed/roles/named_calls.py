@@ -1,4 +1,5 @@
-"""Requests that name tools and their arguments, for tools that the teacher knows nothing else about.
+"""Requests that name tools and their arguments, for tools that the teacher knows nothing else about. The arguments
+are drawn from schemas.
 
     Please run get_weather with city = "Oslo" and days = 3.
 
@@ -10,35 +11,25 @@ import difflib
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from functools import lru_cache
+from functools import cache, lru_cache
 
 from msgspec import Struct
 
 from treadle.core.types import Json, ToolSpec
-from treadle.tasks.draws import Wording
+from treadle.tasks.draws import Draw, Wording
+from treadle.tasks.files import materials
 from treadle.tasks.solver import FailedResult, Step, WantedCall
-from treadle.testbed.working.errands.errand import Work
+from treadle.testbed.instance import make_instance
+from treadle.testbed.play import misspell
+from treadle.testbed.roles.errands import Work
+from treadle.testbed.roles.words import load, split, wordings
+from treadle.tools.schema.validation import ArgumentChecker
 
 NO_ARGUMENTS = "no arguments"
-ONE = (
-    Wording("Please run {tool} with {arguments}."),
-    Wording("Use {tool} with {arguments} and tell me what you get."),
-    Wording("What does {tool} give for {arguments}?"),
-    Wording("I would like to see the result of {tool} with {arguments}."),
-)
-BOTH = (
-    Wording("Please run {tool} with {arguments}, and at the same time {other} with {others}."),
-    Wording("I need two things at once: {tool} with {arguments}, and {other} with {others}."),
-)
-THEN = (
-    Wording("First run {tool} with {arguments}. When you have the result, run {other} with {others}."),
-    Wording(
-        "Use {tool} with {arguments} to begin with, look at what it says, and go on to {other} with {others}."
-    ),
-)
 _NAME = re.compile(r"(?<![\w$.\"-])([A-Za-z_$][\w$.-]*) = ")
 _MAX_SHOWN_CHARS = 300
 _MAX_SHOWN_VALUES = 12
+_MAX_TRIES = 8
 
 
 class Wish(Struct, frozen=True):
@@ -59,6 +50,11 @@ class Wishes(Struct, frozen=True):
         """Return these wishes with more arguments for the first tool."""
         first = Wish(self.wishes[0].tool, {**self.wishes[0].arguments, **more})
         return Wishes((first, *self.wishes[1:]), self.is_chained)
+
+
+@cache
+def _wordings(sort: str) -> tuple[Wording, ...]:
+    return wordings(load("words")["calls"][sort])
 
 
 def write_arguments(arguments: Mapping[str, Json]) -> str:
@@ -83,15 +79,15 @@ def read_arguments(text: str) -> dict[str, Json]:
 @lru_cache(maxsize=1024)
 def find_wishes(paragraph: str) -> Wishes | None:
     """Return the tools that a paragraph asks for; `None` if it names none in the known ways."""
-    for prompts, is_chained in ((BOTH, False), (THEN, True), (ONE, False)):
-        for prompt in prompts:
-            values = prompt.match(paragraph)
+    for sort in ("both", "then", "one"):
+        for wording in _wordings(sort):
+            values = wording.match(paragraph)
             if values is None:
                 continue
             wishes = [Wish(values["tool"], read_arguments(values["arguments"]))]
             if "other" in values:
                 wishes.append(Wish(values["other"], read_arguments(values["others"])))
-            return Wishes(tuple(wishes), is_chained)
+            return Wishes(tuple(wishes), is_chained=sort == "then")
     return None
 
 
@@ -186,6 +182,118 @@ def required_of(tool: ToolSpec) -> list[str]:
     return [name for name in found if isinstance(name, str)] if isinstance(found, list) else []
 
 
-def is_plain(arguments: Mapping[str, Json]) -> bool:
+def _is_plain(arguments: Mapping[str, Json]) -> bool:
     """Return whether arguments can be written into a message and read back."""
     return read_arguments(write_arguments(arguments)) == arguments
+
+
+class Named(Struct, frozen=True):
+    """A request that names tools."""
+
+    text: str
+    withheld: str = ""
+
+
+def draw_wishes(kind: str, tools: Sequence[ToolSpec], words: Sequence[str], draw: Draw) -> Named | None:
+    """Return a request that shows this kind of tool use; `None` if the tools do not offer one."""
+    usable = [tool for tool in draw.shuffled(tools) if arguments_for(tool, words, draw) is not None]
+    if not usable:
+        return None
+    first = usable[0]
+    arguments = arguments_for(first, words, draw) or {}
+    if kind == "missing_parameter":
+        return _with_gap(usable, words, draw)
+    if kind == "recovery":
+        return _misspelt(usable, words, draw)
+    if kind in ("chained", "parallel"):
+        second = usable[1 % len(usable)]
+        others = arguments_for(second, words, draw) or {}
+        if kind == "parallel" and (second.name, others) == (first.name, arguments):
+            return None
+        wording = draw.pick(_wordings("then" if kind == "chained" else "both"))
+        values = {"tool": first.name, "arguments": write_arguments(arguments)}
+        return Named(wording.render({**values, "other": second.name, "others": write_arguments(others)}))
+    return Named(
+        draw.pick(_wordings("one")).render({"tool": first.name, "arguments": write_arguments(arguments)})
+    )
+
+
+def _with_gap(tools: Sequence[ToolSpec], words: Sequence[str], draw: Draw) -> Named | None:
+    tool = next((tool for tool in tools if required_of(tool)), None)
+    if tool is None:
+        return None
+    arguments = dict(arguments_for(tool, words, draw) or {})
+    name = draw.pick(required_of(tool))
+    withheld = write_arguments({name: arguments.pop(name)})
+    text = draw.pick(_wordings("one")).render({"tool": tool.name, "arguments": write_arguments(arguments)})
+    return Named(text, f"Take {withheld}.")
+
+
+def _misspelt(tools: Sequence[ToolSpec], words: Sequence[str], draw: Draw) -> Named | None:
+    """Return a request that misspells the name of an argument that is needed."""
+    tool = next((tool for tool in tools if required_of(tool)), None)
+    if tool is None:
+        return None
+    arguments = arguments_for(tool, words, draw) or {}
+    wrong = draw.pick(required_of(tool))
+    spelt = {misspell(name, wrong) if name == wrong else name: value for name, value in arguments.items()}
+    return Named(draw.pick(_wordings("one")).render({"tool": tool.name, "arguments": write_arguments(spelt)}))
+
+
+@cache
+def _values() -> dict[str, Sequence[str]]:
+    """Return values for texts, by parts of the name of the argument."""
+    lists = {f"{{{name.lower()}}}": getattr(materials, name) for name in _LISTS}
+    return {name: lists.get(text) or split(text) for name, text in load("words")["arguments"].items()}
+
+
+_LISTS = ("CITIES", "COMPANIES", "PRODUCTS", "SERVICES", "LAST_NAMES", "FIRST_NAMES")
+
+
+def arguments_for(tool: ToolSpec, words: Sequence[str], draw: Draw) -> dict[str, Json] | None:
+    """Return arguments that fit the schema of `tool` and can be written in a message; `None` if none are found."""
+    checker = ArgumentChecker(tool.parameters)
+    for attempt in range(_MAX_TRIES):
+        # Later attempts leave out optional arguments; the last attempt also draws no values.
+        made = make_instance(
+            _only_required(tool.parameters) if attempt > _MAX_TRIES // 2 else tool.parameters,
+            " ".join(words[:3]) or "text",
+            None if attempt == _MAX_TRIES - 1 else lambda name, schema: _fill(name, schema, words, draw),
+        )
+        if isinstance(made, dict) and checker.find_fault(made) is None and _is_plain(made):
+            return made
+    return None
+
+
+def _only_required(schema: dict[str, Json]) -> dict[str, Json]:
+    known, required = schema.get("properties"), schema.get("required")
+    if not isinstance(known, dict) or not isinstance(required, list):
+        return {**schema, "properties": {}}
+    return {**schema, "properties": {name: known[name] for name in known if name in required}}
+
+
+def _fill(name: str, schema: Mapping[str, Json], words: Sequence[str], draw: Draw) -> Json:
+    """Return a value for a text or number of this name; `None` leaves it to `make_instance`."""
+    if isinstance(choices := schema.get("enum"), list) and choices:
+        return draw.pick(choices)
+    kind = schema.get("type")
+    if kind in ("integer", "number"):
+        low, high = _bound(schema, "minimum", 1), _bound(schema, "maximum", 50)
+        return draw.between(low, max(low, high))
+    if kind == "boolean":
+        return draw.chance(0.5)
+    if kind != "string" or {"format", "pattern", "const"} & schema.keys():
+        return None
+    for pattern, values in _values().items():
+        if re.search(pattern, name, re.IGNORECASE):
+            return draw.pick(values)
+    if re.search("date|day", name, re.IGNORECASE):
+        return f"2026-{draw.between(1, 12):02d}-{draw.between(1, 28):02d}"
+    if re.search("(^|_)id$|code|number", name, re.IGNORECASE):
+        return f"{draw.pick('ABCDEFGH')}{draw.between(100, 999)}"
+    return " ".join(draw.sample(words, min(len(words), draw.between(2, 4)))) if words else None
+
+
+def _bound(schema: Mapping[str, Json], name: str, default: int) -> int:
+    value = schema.get(name)
+    return int(value) if isinstance(value, int | float) and not isinstance(value, bool) else default

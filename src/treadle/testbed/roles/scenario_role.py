@@ -13,18 +13,13 @@ from treadle.tasks.draws import Draw
 from treadle.tasks.files import identify
 from treadle.testbed.play import misspell
 from treadle.testbed.request_facts import Facts, number_of, object_of, objects_of, text_of, texts_of
-from treadle.testbed.working.errands.catalogue import ERRANDS
-from treadle.testbed.working.errands.errand import Errand, Shelf
-from treadle.testbed.working.kit import Kit, find_near
-from treadle.testbed.working.request import RESTATE
-from treadle.testbed.working.talks.knowledge import KNOWLEDGE
-from treadle.testbed.working.talks.problems import PROBLEMS
-from treadle.testbed.working.talks.refusals import REFUSALS
-from treadle.testbed.working.talks.talk import Talk
-from treadle.testbed.writers.framing import frame
-from treadle.testbed.writers.topics import things_of, words_of
-from treadle.testbed.writers.user import FOLLOW_UP
-from treadle.testbed.writers.wishes import draw_wishes
+from treadle.testbed.roles.errands import Errand, Shelf, errands
+from treadle.testbed.roles.file_tools import FileTools, find_near
+from treadle.testbed.roles.named_calls import draw_wishes
+from treadle.testbed.roles.speakers import FOLLOW_UP, frame
+from treadle.testbed.roles.talks import Talk, talks
+from treadle.testbed.roles.topic_role import things_of, words_of
+from treadle.testbed.roles.words import load
 
 MAX_FILE_BYTES = 50_000
 """The size up to which files are read; a tool cuts the results of larger ones."""
@@ -45,7 +40,7 @@ _QUIET = ("single", "no_tool", "refusal", "")
 """Kinds whose conversations must not have further calls."""
 
 
-class Draft(Struct, frozen=True):
+class RequestDraft(Struct, frozen=True):
     """What a scenario asks for, before it is put into a persona's words."""
 
     request: str
@@ -86,24 +81,17 @@ def write_scenario(facts: Facts, tries: int = 0) -> Json:
     topic = scene.topic[-1] if scene.topic else "our work"
     message = frame(draft.request, topic, object_of(facts, "persona"), scene.draw)
     further = _follow_ups(scene, draft, number_of(facts, "turns", 1) - 1 - bool(draft.withheld))
+    success = load("words")["success"]
     goal = [draft.request, *[f"{FOLLOW_UP}{request}" for request in further]]
     return {
         "message": message,
         "goal": "\n".join(goal),
         "withheld": draft.withheld,
-        "success": [_SUCCESS.get(scene.kind, _SUCCESS[""])],
+        "success": [success.get(scene.kind, success["any"])],
         "new_files": list(draft.makes),
         # The check of a task grades the last answer, which is not that of the task if there are further requests.
         "is_task": draft.is_task and not further,
     }
-
-
-_SUCCESS: Mapping[str, str] = {
-    "": "The request is fulfilled, and the answer follows from what the tools returned.",
-    "no_tool": "The question is answered correctly without a tool call.",
-    "refusal": "The assistant says plainly that its tools cannot do this.",
-    "missing_parameter": "The assistant asks for what is missing, and then does what was asked.",
-}
 
 
 def _read(facts: Facts, tries: int) -> _Scene:
@@ -132,31 +120,31 @@ def _read(facts: Facts, tries: int) -> _Scene:
     return _Scene(kind, difficulty, tuple(topic), tuple(tools), shelf, task, object_of(facts, "limits"), draw)
 
 
-def _draft(scene: _Scene, conversation: str) -> Draft:
+def _draft(scene: _Scene, conversation: str) -> RequestDraft:
     """Return what to ask for, so that the conversation shows the kind."""
     if conversation in ("basic", "cot") or not scene.tools:
-        talks = [*PROBLEMS, *KNOWLEDGE] if conversation != "cot" else PROBLEMS
-        return _draft_talk(talks, scene)
+        plain = [*talks("problems"), *(talks("definitions") if conversation != "cot" else ())]
+        return _draft_talk(plain, scene)
     if scene.kind == "no_tool":
-        return _draft_talk([*PROBLEMS, *KNOWLEDGE, *KNOWLEDGE, *KNOWLEDGE], scene)
+        return _draft_talk([*talks("problems"), *[*talks("definitions")] * 3], scene)
     if scene.kind == "refusal":
         names = " ".join([tool.name.lower() for tool in scene.tools])
-        fitting = [talk for talk in REFUSALS if not any([part in names for part in talk.banned])]
-        return _draft_talk(fitting or REFUSALS, scene)
+        fitting = [talk for talk in talks("refusals") if not any([part in names for part in talk.banned])]
+        return _draft_talk(fitting or talks("refusals"), scene)
     return (
         _draft_task(scene)
         or _draft_errand(scene)
         or _draft_wishes(scene)
-        or _draft_talk([*PROBLEMS, *KNOWLEDGE], scene)
+        or _draft_talk([*talks("problems"), *talks("definitions")], scene)
     )
 
 
-def _draft_talk(talks: Sequence[Talk], scene: _Scene) -> Draft:
-    talk = scene.draw.pick(talks)
-    return Draft(scene.draw.pick(talk.prompts).render(talk.draw(scene.things, scene.draw)))
+def _draft_talk(sorts: Sequence[Talk], scene: _Scene) -> RequestDraft:
+    talk = scene.draw.pick(sorts)
+    return RequestDraft(scene.draw.pick(talk.prompts).render(talk.draw(scene.things, scene.draw)))
 
 
-def _draft_task(scene: _Scene) -> Draft | None:
+def _draft_task(scene: _Scene) -> RequestDraft | None:
     """Return the task of the environment, if it shows the kind and can be done with the tools and the limits."""
     found = identify(scene.task.strip()) if scene.task else None
     if found is None or scene.kind not in ("", "chained", "parallel"):
@@ -174,13 +162,13 @@ def _draft_task(scene: _Scene) -> Draft | None:
         return None
     if scene.kind == "parallel" and (habit.batch == 1 or family.name in _UNSURE_TASKS):
         return None
-    return Draft(scene.task.strip(), is_task=True)
+    return RequestDraft(scene.task.strip(), is_task=True)
 
 
-def _draft_errand(scene: _Scene) -> Draft | None:
+def _draft_errand(scene: _Scene) -> RequestDraft | None:
     """Return an errand about the files."""
-    kit, kind = Kit(scene.tools), scene.kind or "chained"
-    for errand in scene.draw.shuffled(ERRANDS):
+    kit, kind = FileTools(scene.tools), scene.kind or "chained"
+    for errand in scene.draw.shuffled(errands()):
         if kind not in errand.kinds or not kit.can(*errand.needs):
             continue
         if kind == "missing_parameter" and not errand.gapped:
@@ -197,13 +185,13 @@ def _draft_errand(scene: _Scene) -> Draft | None:
     return None
 
 
-def _to_draft(errand: Errand, values: Mapping[str, str], scene: _Scene, *, has_gap: bool) -> Draft:
+def _to_draft(errand: Errand, values: Mapping[str, str], scene: _Scene, *, has_gap: bool) -> RequestDraft:
     makes = tuple([values[name] for name in errand.makes])
     used = frozenset(values.values())
     if has_gap:
         text = scene.draw.pick(errand.gapped).render(values)
-        return Draft(text, f"The file is {values['path']}.", makes, used)
-    return Draft(scene.draw.pick(errand.prompts).render(values), makes=makes, used=used)
+        return RequestDraft(text, f"The file is {values['path']}.", makes, used)
+    return RequestDraft(scene.draw.pick(errand.prompts).render(values), makes=makes, used=used)
 
 
 def _misspell_path(path: str, scene: _Scene) -> str | None:
@@ -213,14 +201,14 @@ def _misspell_path(path: str, scene: _Scene) -> str | None:
     return wrong if scene.shelf.is_free(wrong) and find_near(wrong, paths) == path else None
 
 
-def _draft_wishes(scene: _Scene) -> Draft | None:
+def _draft_wishes(scene: _Scene) -> RequestDraft | None:
     """Return a request that names tools and arguments."""
     words = words_of(scene.topic[-1]) if scene.topic else []
     named = draw_wishes(scene.kind or "single", scene.tools, words, scene.draw)
-    return None if named is None else Draft(named.text, named.withheld)
+    return None if named is None else RequestDraft(named.text, named.withheld)
 
 
-def _follow_ups(scene: _Scene, draft: Draft, count: int) -> list[str]:
+def _follow_ups(scene: _Scene, draft: RequestDraft, count: int) -> list[str]:
     """Return up to `count` further requests, which do not change the kind of the conversation."""
     made: list[str] = []
     readable = [
@@ -229,20 +217,26 @@ def _follow_ups(scene: _Scene, draft: Draft, count: int) -> list[str]:
         if path not in draft.used and path not in scene.task and "/" not in path
     ]
     shelf = Shelf({path: scene.shelf.heads[path] for path in readable}, short=scene.shelf.short)
-    errands = [errand for errand in ERRANDS if errand.needs == ("read",) and "single" in errand.kinds]
+    quiet = [errand for errand in errands() if errand.needs == ("read",) and "single" in errand.kinds]
+    restated = load("words")["calls"]["restate"]
     for _ in range(20 * max(0, count)):
-        if scene.kind not in _QUIET and readable and Kit(scene.tools).can("read") and scene.draw.chance(0.7):
-            errand = scene.draw.pick(errands)
+        if (
+            scene.kind not in _QUIET
+            and readable
+            and FileTools(scene.tools).can("read")
+            and scene.draw.chance(0.7)
+        ):
+            errand = scene.draw.pick(quiet)
             values = errand.draw(shelf, scene.draw)
             text = None if values is None else scene.draw.pick(errand.prompts).render(values)
         else:
             text = None
         if text is None:
-            is_first = not any([request.text in made for request in RESTATE])
+            is_first = not any([text in made for text in restated])
             is_told = scene.kind != "refusal" and scene.draw.chance(0.5)
-            talk = scene.draw.pick(KNOWLEDGE)
+            talk = scene.draw.pick(talks("definitions"))
             text = (
-                scene.draw.pick(RESTATE).text
+                scene.draw.pick(restated)
                 if is_first and is_told
                 else scene.draw.pick(talk.prompts).render(talk.draw(scene.things, scene.draw))
             )

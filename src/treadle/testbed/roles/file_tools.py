@@ -23,7 +23,7 @@ Finding = Generator[Step, list[str], tuple[str | None, str]]
 """The steps that find and read a file. They return its path and text, or `None` and why there is none."""
 
 
-class Kit:
+class FileTools:
     """The operations on files that the tools of a request can do, as calls."""
 
     def __init__(self, tools: Sequence[ToolSpec]) -> None:
