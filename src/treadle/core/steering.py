@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from treadle.core import events as e
 from treadle.core.limits import check_limits
 from treadle.core.prompting import say
-from treadle.core.types import Delivery
+from treadle.core.types import Delivery, Message
 
 if TYPE_CHECKING:
     from treadle.core.state import State
@@ -17,10 +17,30 @@ def receive(state: "State", body: e.MessageInjected) -> None:
     if body.delivery is Delivery.STEER and turn.is_open:
         turn.steering = (*turn.steering, item)
     elif body.delivery is Delivery.INTERRUPT:
-        state.queued = (item, *turn.steering, *state.queued)
+        _queue_first(state, item, *turn.steering)
         turn.steering = ()
+        state.urgent += 1
     else:
         state.queued = (*state.queued, item)
+
+
+def _queue_first(state: "State", *items: tuple[int, Message]) -> None:
+    """Put messages before those that wait for turns, but after those that have interrupted one."""
+    count = state.urgent
+    state.queued = (*state.queued[:count], *items, *state.queued[count:])
+
+
+def queue_steering(state: "State") -> None:
+    """Let the messages that no inference of the turn has taken begin the next turns."""
+    if state.turn.steering:
+        _queue_first(state, *state.turn.steering)
+        state.turn.steering = ()
+
+
+def leave_queue(state: "State", seq: int) -> None:
+    """Take the message of the event `seq` from the queue, because a turn begins with it."""
+    state.urgent -= seq in [waiting for waiting, _ in state.queued[: state.urgent]]
+    state.queued = tuple([item for item in state.queued if item[0] != seq])
 
 
 def take_steering(state: "State") -> None:

@@ -22,6 +22,7 @@ from treadle.core import events as e
 from treadle.core.actions import (
     Action,
     Append,
+    AskApprover,
     AskUser,
     CheckAnswer,
     Compact,
@@ -172,7 +173,7 @@ class Driver:
         deadline_seconds, before = self.state.policy.deadline_seconds, task.cancelling()
         self._acting = task
         try:
-            if deadline_seconds is None or isinstance(action, Ask | AskUser):
+            if deadline_seconds is None or isinstance(action, AskApprover | AskUser):
                 # The time that somebody takes to decide does not count against the deadline.
                 await self._performer(action)(self.state, action, self)
             else:
