@@ -16,11 +16,11 @@ from msgspec.structs import replace
 
 from treadle.agent.agent import Agent
 from treadle.agent.session import Session
-from treadle.cli.chat.keyboard import Keyboard, Prompt
+from treadle.cli.chat.keyboard import ChatPrompt, Keyboard
 from treadle.cli.chat.slash import COMMANDS, is_misspelt
 from treadle.cli.exit import ExitCode, join_codes
 from treadle.cli.jobs.driving import FollowUp, print_follow_up
-from treadle.cli.jobs.execute import Work
+from treadle.cli.jobs.execute import CommandLoop
 from treadle.cli.jobs.journals import find_run, open_existing, open_or_make
 from treadle.cli.jobs.run_agents import RunAgents, make_agent, print_knowledge
 from treadle.cli.jobs.run_files import read_mount
@@ -92,7 +92,7 @@ class Chat:
         self._follow_up = replace(follow_up, tools=agent.spec.tools)
         self.session: Session = agent.session(run_id)
         commands = {name: item.takes_file for name, item in COMMANDS.items()}
-        self._prompt = Prompt(commands, lambda: agent.tools, is_person=sys.stdin.isatty() and not is_json)
+        self._prompt = ChatPrompt(commands, lambda: agent.tools, is_person=sys.stdin.isatty() and not is_json)
         self._approver = agent.approver = None if is_json else make_approver()
         self._asker = agent.asker = None if is_json else make_asker()
         self._keys = asyncio.Lock()
@@ -104,7 +104,7 @@ class Chat:
 
     def run(self) -> int:
         """Run the conversation until the input ends, and return the exit code; on a terminal it is always 0."""
-        with Work() as self.work:
+        with CommandLoop() as self.work:
             with spinner("starting the tools"):
                 self.work.run(self.session.open())
             try:
