@@ -1,9 +1,9 @@
 """The server behind `tests.forks.process`: it imports modules once and forks for each order.
 
 Started as `python server.py SOCKET DOOR MODULE...`. An order is its length followed by JSON; the three standard
-streams and a pipe for the answer come with the length. The server writes the id of the process to the pipe, and when
-the process has ended its wait status and CPU seconds. Orders come through the socket, and from any process through
-the door, a socket with the path DOOR that takes one order for each connection.
+streams and a pipe for the answer come with the length. The server writes the id of the process to the pipe, and
+when the process has ended its wait status and CPU seconds. Orders come through the socket, and from any process
+through the door, a socket with the path DOOR that takes one order for each connection.
 """
 
 import atexit
