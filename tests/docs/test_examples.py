@@ -83,6 +83,7 @@ def server() -> Iterator[str]:
     thread.join()
 
 
+@pytest.mark.sets(100)
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_the_examples_of_a_page_run(page: Path, server: str, tmp_path: Path) -> None:
     (tmp_path / "reports").mkdir()
