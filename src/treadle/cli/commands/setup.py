@@ -82,7 +82,6 @@ base_url = "http://localhost:8000/v1"
 # requests_per_minute = 500
 # tokens_per_minute = 200_000
 # max_concurrency = 64
-# store = ".treadle/runs.db"         # shares the limits with other processes
 """
 
 
