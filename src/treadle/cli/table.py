@@ -38,23 +38,25 @@ def _read_table(text: str) -> dict[str, CommandEntry | GroupEntry]:
     table: dict[str, CommandEntry | GroupEntry] = {}
     below: dict[str, CommandEntry] = {}
     examples: list[str] = []
-    panel = ""
+    heading = ""
     for line in text.splitlines():
         if line.startswith("["):
-            panel = line.strip("[]")
+            heading = line.strip("[]")
         if not line or line[0] in "[#":
             continue
         if line.startswith("    > "):
             examples.append(line.removeprefix("    > "))
             continue
         name, function, summary = (part.strip() for part in line.split("|", 2))
-        entry = CommandEntry(f"treadle.cli.{function}", summary, panel, {})
+        function = f"treadle.cli.{function}" if function else ""
         if line.startswith(" "):
-            below[name] = entry
+            below[name] = CommandEntry(function, summary, "Commands", {})
             continue
         below, examples = {}, []
         table[name] = (
-            entry._replace(commands=below) if function else GroupEntry(below, summary, examples, panel)
+            CommandEntry(function, summary, heading, below)
+            if function
+            else GroupEntry(below, summary, examples, heading)
         )
     return table
 

@@ -33,7 +33,9 @@ def find_changes(run: Run) -> FileChanges:
         elif isinstance(event.body, e.TurnStarted):
             break
     # The files of skills come with `use_skill`, and are not the run's work.
-    after = {path: digest for path, digest in run.state.files.items() if not path.startswith(".skills/")}
+    after = {
+        path: digest for path, digest in run.state.sandbox.files.items() if not path.startswith(".skills/")
+    }
     before = {path: digest for path, digest in before.items() if not path.startswith(".skills/")}
     return FileChanges(
         added=tuple(sorted(path for path in after if path not in before)),
@@ -54,7 +56,7 @@ def write_files(run: Run, paths: Iterable[str], out: Path, *, is_forced: bool = 
         targets = {path: _place(out, path, is_forced=is_forced) for path in paths}
         for path, target in targets.items():
             target.parent.mkdir(parents=True, exist_ok=True)
-            target.write_bytes(run.read_artifact(run.state.files[path]))
+            target.write_bytes(run.read_artifact(run.state.sandbox.files[path]))
     except SandboxError as error:
         raise ConfigError(f"cannot write to {str(out)!r}: {error}") from error
     except OSError as error:

@@ -8,8 +8,8 @@ from msgspec import Struct
 
 from treadle.cli.terminal.format import format_compaction
 from treadle.cli.terminal.output import clean, print_note, stdout, write_cost, write_count, write_usage
-from treadle.core.context import count_prompt, find_room
 from treadle.core.errors import ConfigError
+from treadle.core.prompting import count_prompt, find_room
 from treadle.core.registry import did_you_mean
 from treadle.core.state import State
 
@@ -100,7 +100,7 @@ def describe_context(state: State) -> str:
     share = (
         "the window of the model is not known" if room is None else f"{tokens / room:.0%} of {room:,} tokens"
     )
-    done = f" · compacted {write_count(state.compactions, 'time')}" if state.compactions else ""
+    done = f" · compacted {write_count(state.shown.compactions, 'time')}" if state.shown.compactions else ""
     return f"the next prompt has about {tokens:,} tokens ({share}){done}"
 
 
@@ -115,7 +115,7 @@ def _compact(chat: Conversation, _: str) -> None:
 def _cost(chat: Conversation, _: str) -> None:
     run = chat.session.run
     facts = (
-        write_count(run.state.turn, "turn"),
+        write_count(run.state.turn.number, "turn"),
         write_count(run.steps, "step"),
         write_usage(run.usage),
         write_cost(run.cost_usd),

@@ -288,7 +288,7 @@ def _resume_one(agents: RunAgents, run_id: str, shown: o.ViewOptions, follow_up:
         shown,
         run_id,
         follow_up,
-        calls=[item.call for item in run.state.calls.values()],
+        calls=[item.call for item in run.state.turn.calls.values()],
     )
 
 
@@ -296,7 +296,7 @@ def _is_between_turns(run: Run) -> bool:
     """Return whether the run is a session that waits for its next message."""
     started = run.state.started
     is_session = started is not None and started.is_session
-    return is_session and not run.state.is_turn_open and run.stop_reason is not StopReason.ERROR
+    return is_session and not run.state.turn.is_open and run.stop_reason is not StopReason.ERROR
 
 
 def _show(run: Run, shown: o.ViewOptions) -> int:
@@ -410,7 +410,7 @@ def _check(journal: Journal, run_id: str, at: int | None, text: str | None) -> N
     if at is not None and at > len(events):
         raise ConfigError(f"--at {at}: run {run_id!r} has the events 1 to {len(events)}")
     last = len(events) if at is None else at
-    is_open = fold([event.body for event in events[:last]]).is_turn_open
+    is_open = fold([event.body for event in events[:last]]).turn.is_open
     if is_open and text is not None:
         raise ConfigError(
             f"--text opens a new turn, and the turn is still open at event {last}; leave it out"

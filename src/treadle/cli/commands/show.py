@@ -132,15 +132,15 @@ def files(
         if at is not None and at > len(events):
             raise ConfigError(f"--at {at}: run {run_id!r} has the events 1 to {len(events)}")
         found = Run(run_id, fold([event.body for event in events[:at]]), opened)
-        paths = find_changes(found).written if is_changed else sorted(found.state.files)
+        paths = find_changes(found).written if is_changed else sorted(found.state.sandbox.files)
         if out is not None:
             write_files(found, paths, out, is_forced=is_forced)
             print_note(f"{write_count(len(paths), 'file')} written to {str(out)!r}")
             return ExitCode.DONE
         for path in paths:
-            size = len(found.read_artifact(found.state.files[path]))
+            size = len(found.read_artifact(found.state.sandbox.files[path]))
             if is_json:
-                print_json({"path": path, "bytes": size, "sha256": found.state.files[path]})
+                print_json({"path": path, "bytes": size, "sha256": found.state.sandbox.files[path]})
             else:
                 stdout().print(f"{clean(path)}  {write_count(size, 'byte')}", soft_wrap=True)
     if not paths:
