@@ -180,7 +180,7 @@ class GroupWork:
         fault = self._judge(run)
         if fault is not None:
             return None, fault
-        missing = [item for item in self._scorers if item.name not in run.state.rewards]
+        missing = [item for item in self._scorers if item.name not in run.state.turn.rewards]
         if missing:
             try:
                 await grade(self._journal, run_id, missing)
@@ -203,7 +203,7 @@ class GroupWork:
             raise DroppedError(
                 f"deadline: rollout {run.run_id} waited for an answer when its deadline passed"
             )
-        lost = run.state.spent.steps - run.steps
+        lost = run.state.turn.spent.steps - run.steps
         if run.stop_reason in _BUDGETS and lost > 0:
             raise DroppedError(
                 f"infrastructure: rollout {run.run_id} ended with {run.stop_reason.value}, which counts answers "

@@ -16,7 +16,7 @@ from typing import Any
 from msgspec import Struct
 
 from treadle.core.errors import ConfigError, RateLimitError, ServerError
-from treadle.core.tokens import CHARS_PER_TOKEN
+from treadle.core.estimates import CHARS_PER_TOKEN
 from treadle.core.types import Completion, Message, Request, Usage
 from treadle.models.protocol import Model, RateLimits, Watch
 from treadle.models.wrappers.limit_rules import Bucket, Concurrency, Pace, follow

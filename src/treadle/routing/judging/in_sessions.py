@@ -55,7 +55,7 @@ def facts_of_message(
     """Return the facts for the judgement of a message that is to begin the next turn of a run in `state`."""
     return MessageFacts(
         tools=tools,
-        has_history=state.turn > 0 or bool(message.parts) or has_documents,
+        has_history=state.turn.number > 0 or bool(message.parts) or has_documents,
         follows_question=follows_question(state),
         topics=topics,
     )
@@ -99,9 +99,9 @@ def find_refused_tool(state: State, answer: Message) -> str | None:
     It is `None` as well if the model may call no more tools or not this one, or if it has called it in this turn:
     then it may have tried.
     """
-    if answer.tool_calls or state.limit is not None or state.output_spec is not None:
+    if answer.tool_calls or state.turn.limit is not None or state.output_spec is not None:
         return None
-    since = state.messages.after(state.context.turn_at)
+    since = state.messages.after(state.turn.position)
     tried = {call.name for message in since for call in message.tool_calls}
     offered = [
         tool

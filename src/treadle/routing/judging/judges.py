@@ -7,7 +7,7 @@ import msgspec
 from msgspec import Meta, Struct
 from msgspec.structs import replace
 
-from treadle.core.answers import strip_answer
+from treadle.core.answering import strip_answer
 from treadle.core.errors import ConfigError, TreadleError
 from treadle.core.fence import fence
 from treadle.core.judgement import (

@@ -8,7 +8,7 @@ from typing import Annotated
 import msgspec
 from pydantic import Field
 
-from treadle.core.answers import strip_answer
+from treadle.core.answering import strip_answer
 from treadle.core.types import Effect, Message, ToolSpec
 from treadle.datagen.quality.protocol import BuiltinFilter, Candidate, FilterSettings, FilterVerdict
 from treadle.datagen.quality.transcripts import Exchange, answers, exchanges

@@ -4,7 +4,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from treadle.core.tokens import CHARS_PER_TOKEN
+from treadle.core.estimates import CHARS_PER_TOKEN
 from treadle.core.transcript import check_transcript
 from treadle.core.types import Role, StopReason
 from treadle.datagen.quality.protocol import BuiltinFilter, Candidate, FilterSettings, FilterVerdict
