@@ -7,8 +7,8 @@ import asyncio
 import sys
 import time
 
+from treadle.cli.exit import allow_interrupts
 from treadle.cli.jobs.execute import execute_until_stopped
-from treadle.cli.start import allow_interrupts
 from treadle.cli.terminal.generation import make_generation_view
 from treadle.cli.terminal.output import print_interrupted
 from treadle.datagen.generation_progress import (

@@ -16,23 +16,9 @@ import typer
 from treadle.cli.exit import ExitCode, join_codes
 from treadle.cli.jobs.driving import FollowUp, drive, print_follow_up
 from treadle.cli.jobs.execute import execute, run_limited
-from treadle.cli.jobs.journals import (
-    Apart,
-    find_run,
-    find_unfinished,
-    new_run_id,
-    open_existing,
-    open_or_make,
-)
+from treadle.cli.jobs.journals import Apart, find_run, new_run_id, open_existing, open_or_make
 from treadle.cli.jobs.run_agents import RunAgents, make_agent, print_knowledge
-from treadle.cli.jobs.run_files import (
-    FileChanges,
-    find_changes,
-    print_changes,
-    read_mount,
-    refuse_folder,
-    write_files,
-)
+from treadle.cli.jobs.run_files import print_changes, read_mount, refuse_folder
 from treadle.cli.options import common as o
 from treadle.cli.options.agent_options import AgentOptions, KnowledgeOptions, PolicyOptions
 from treadle.cli.options.common import complete_run
@@ -52,7 +38,9 @@ from treadle.core.events import TurnCompleted
 from treadle.core.state import Status, fold
 from treadle.core.types import Json, StopReason
 from treadle.journal.protocol import Journal
+from treadle.runs.file_changes import FileChanges, find_changes, write_files
 from treadle.runs.run import Run
+from treadle.runs.statuses import find_unfinished
 
 if TYPE_CHECKING:
     from treadle.runs.task import Task

@@ -8,12 +8,12 @@ import typer
 
 from treadle.cli.exit import ExitCode
 from treadle.cli.jobs.journals import find_run, open_existing
-from treadle.cli.jobs.run_files import find_changes, write_files
 from treadle.cli.options import common as o
 from treadle.cli.terminal.output import clean, print_json, print_lines, print_note, stdout, write_count
 from treadle.cli.terminal.transcripts import print_events, print_transcript, write_artifact
 from treadle.core.errors import ConfigError
 from treadle.core.state import fold
+from treadle.runs.file_changes import find_changes, write_files
 from treadle.runs.run import Run
 from treadle.trajectory.markdown import RESULT_CHARS, write_markdown
 
