@@ -12,8 +12,10 @@ from tests.postgres.server import Server, Shared
 
 IS_FULL = bool(os.environ.get("TREADLE_FULL"))
 MOST_SETS = 16
-"""So many sets of parameters of one test are run in the gate, spread evenly; the long form runs all of them. The mark
-`sets(N)` gives a test another number."""
+"""How many sets of parameters of one test the gate runs, spread evenly; the mark `sets(N)` gives another number.
+All sets are run in the long form, and where the command line names files or tests."""
+ALL_SETS = "TREADLE_ALL_SETS"
+"""The variable that tells the workers of pytest-xdist to run all sets."""
 
 # The gate uses the same examples each time, so that a failure comes from the change under test; the long form draws
 # new ones. Neither has a deadline, because a busy machine is not a defect.
@@ -97,9 +99,15 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
             terminalreporter.write_line(f"{seconds:8.2f}  {name}")
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    is_chosen = config.args_source is not pytest.Config.ArgsSource.TESTPATHS or config.getoption("keyword")
+    if not hasattr(config, "workerinput") and is_chosen:
+        os.environ[ALL_SETS] = "1"
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if IS_FULL or config.getoption("keyword") or any("::" in name for name in config.args):
+    if IS_FULL or os.environ.get(ALL_SETS):
         return
     families: dict[str, list[pytest.Item]] = {}
     for item in items:

@@ -161,11 +161,8 @@ def collect(started: dict[str, Started]) -> dict[str, tuple[int | None, str, str
     return found
 
 
-CHOSEN = [
-    name
-    for number, name in enumerate(COMMANDS)
-    if IS_FULL or number % 4 == 0 or name in ("show", "run --json")
-]
+NEEDED = ("show", "run --json")
+CHOSEN = [name for number, name in enumerate(COMMANDS) if IS_FULL or number % 4 == 0 or name in NEEDED]
 """The commands that are started: all of them in the long form."""
 
 
