@@ -173,7 +173,7 @@ def rollout(
         return ExitCode.DONE
     from treadle.cli.jobs import rolling
 
-    changes = rolling.Changes(given, tuple(settings or ()))
+    changes = rolling.RolloutChanges(given, tuple(settings or ()))
     return rolling.run(config, changes, shown)
 
 
