@@ -15,8 +15,8 @@ from typing import Any
 
 from benchmarks.common import Figure, Timing, add, compare, in_slices, journal_path, pin, server
 from treadle import Agent, Policy, model, open_journal
-from treadle.workers.protocol import Runner, RunnerOptions
-from treadle.workers.registry import make_runner
+from treadle.workers.protocol import WorkerOptions, Workers
+from treadle.workers.registry import make_workers
 
 STEPS, RUNS, WINDOW, ROUNDS = 40, 512, 256, 6
 """The steps of a run; the runs of a slice, and how many of them are in flight; and the slices."""
@@ -42,16 +42,16 @@ async def _compare(kind: str, wanted: str, name: str) -> Figure:
         open_journal(second) as two_journal,
     ):
         journals = {1: one_journal, 2: two_journal}
-        options = RunnerOptions(window=WINDOW)
+        options = WorkerOptions(window=WINDOW)
         sides = {
-            count: (make_runner(f"{kind}:{count}", journal, options), journal)
+            count: (make_workers(f"{kind}:{count}", journal, options), journal)
             for count, journal in journals.items()
         }
         try:
             found = await _alternate(sides, base_url)
         finally:
-            for runner, _ in sides.values():
-                await runner.close()
+            for workers, _ in sides.values():
+                await workers.close()
     one, two = (median([speed for speed, _ in found[count]]) for count in (1, 2))
     one_cpu, two_cpu = (median([cpu for _, cpu in found[count]]) for count in (1, 2))
     detail = (
@@ -62,49 +62,49 @@ async def _compare(kind: str, wanted: str, name: str) -> Figure:
 
 
 async def _alternate(
-    sides: dict[int, tuple[Runner, Any]], base_url: str
+    sides: dict[int, tuple[Workers, Any]], base_url: str
 ) -> dict[int, list[tuple[float, float]]]:
     """Return steps/s and processor time of each slice, by number of workers. They alternate, after a warm-up."""
     found: dict[int, list[tuple[float, float]]] = {count: [] for count in sides}
     for number in range(ROUNDS + 1):
-        for count, (runner, journal) in sides.items():
+        for count, (workers, journal) in sides.items():
             asked = model("openai:bench", base_url=base_url)
             agent = Agent(asked, tools=[add], policy=Policy(max_steps=None), journal=journal)
             if number == 1:
-                _pin(runner)
-            speed = await _drive(runner, agent, f"{number}-{count}")
+                _pin(workers)
+            speed = await _drive(workers, agent, f"{number}-{count}")
             if number:
                 found[count].append(speed)
     return found
 
 
-async def _drive(runner: Runner, agent: Agent, prefix: str) -> tuple[float, float]:
+async def _drive(workers: Workers, agent: Agent, prefix: str) -> tuple[float, float]:
     """Drive the runs of a slice, and return the steps per second, and the workers' microseconds per step."""
     gc.collect()
-    cpu = _cpu_seconds(runner)
+    cpu = _cpu_seconds(workers)
     left = iter(range(RUNS))
     began = time.perf_counter()
 
     async def work() -> None:
         for number in left:
-            run = await runner.run(agent, f"{prefix}-{number}", "Add 1 and 2.")
+            run = await workers.run(agent, f"{prefix}-{number}", "Add 1 and 2.")
             assert run.steps == STEPS, run.error
 
     await asyncio.gather(*[work() for _ in range(WINDOW)])
     seconds = time.perf_counter() - began
-    return RUNS * STEPS / seconds, (_cpu_seconds(runner) - cpu) / (RUNS * STEPS) * 1e6
+    return RUNS * STEPS / seconds, (_cpu_seconds(workers) - cpu) / (RUNS * STEPS) * 1e6
 
 
-def _cpu_seconds(runner: Runner) -> float:
+def _cpu_seconds(workers: Workers) -> float:
     """Return the processor time that the workers have used."""
-    pids = [hand.pid for hand in runner._hands if hand.pid is not None]  # type: ignore[attr-defined]
+    pids = [hand.pid for hand in workers._hands if hand.pid is not None]  # type: ignore[attr-defined]
     stats = [Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split() for pid in pids]
     return sum([int(stat[11]) + int(stat[12]) for stat in stats]) / os.sysconf("SC_CLK_TCK")
 
 
-def _pin(runner: Runner) -> None:
+def _pin(workers: Workers) -> None:
     """Give each worker process a core of its own."""
-    for core, hand in enumerate(runner._hands):  # type: ignore[attr-defined]
+    for core, hand in enumerate(workers._hands):  # type: ignore[attr-defined]
         for thread in os.listdir(f"/proc/{hand.pid}/task"):
             os.sched_setaffinity(int(thread), {core})
 

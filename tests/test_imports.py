@@ -113,6 +113,63 @@ def test_no_imports_go_round() -> None:
         visit(name, ())
 
 
+LATE_CIRCLES = frozenset(("sandbox", "cli", "rollout"))
+"""The rooms whose modules still import each other in a circle if late imports count."""
+ORDER_OF_MODELS = ("protocol", "scripted", "wire", "dialects", "tokens", "wrappers", "config")
+"""The parts of `models/`. A module imports only its own part and those before it."""
+
+
+def test_late_imports_do_not_go_round_either() -> None:
+    """Modules do not import each other in a circle within functions. Imports for types are left out."""
+    names = {".".join(path.relative_to(SOURCE.parent).with_suffix("").parts): path for path in FILES}
+    graph = {name: late_imports_of(path) & names.keys() - {name} for name, path in names.items()}
+    wrong = {}
+    for name in graph:
+        if name.split(".")[1] not in LATE_CIRCLES and name in (trail := reached_from(name, graph)):
+            wrong[name] = sorted(other for other in trail if name in reached_from(other, graph))
+    assert not wrong
+
+
+def reached_from(name: str, graph: dict[str, set[str]]) -> set[str]:
+    """Return the modules that a module imports, directly or through others."""
+    found: set[str] = set()
+    waiting = list(graph[name])
+    while waiting:
+        if (other := waiting.pop()) not in found:
+            found.add(other)
+            waiting += graph[other]
+    return found
+
+
+def late_imports_of(path: Path) -> set[str]:
+    """Return the modules that a file imports at its top or within functions, but not those for types alone."""
+    tree = ast.parse(path.read_text())
+    for_types = {
+        id(item)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
+        for item in ast.walk(node)
+    }
+    found = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and id(node) not in for_types:
+            found |= {node.module or "", *[f"{node.module}.{alias.name}" for alias in node.names]}
+    return found
+
+
+def test_the_parts_of_models_import_what_stands_before_them() -> None:
+    wrong = []
+    for path in sorted((SOURCE / "models").rglob("*.py")):
+        own = path.relative_to(SOURCE / "models").with_suffix("").parts[0]
+        if own == "__init__":
+            continue
+        for name in late_imports_of(path):
+            part = name.split(".")[2:3] if name.startswith("treadle.models.") else []
+            if part and part[0] in ORDER_OF_MODELS[ORDER_OF_MODELS.index(own) + 1 :]:
+                wrong.append(f"{path.relative_to(SOURCE)} imports {name}")
+    assert not wrong
+
+
 def top_imports_of(path: Path) -> list[str]:
     """Return the modules that are imported when a file's own module is."""
     found = []

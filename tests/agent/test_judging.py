@@ -290,10 +290,10 @@ async def test_routers_use_the_recorded_judgement() -> None:
     tiers = {"small": ScriptedModel(["ok"], name="s"), "frontier": ScriptedModel(["ok"], name="f")}
     made = agent(TieredModel(tiers, router="rules"), judge=ModelJudge(paid(FOUND)))
     run = await made.run("thanks!")
-    assert run.state.route is not None
-    assert run.state.route.tier == "frontier", run.state.route
+    assert run.state.turn.route is not None
+    assert run.state.turn.route.tier == "frontier", run.state.turn.route
     plain = agent(TieredModel(dict(tiers, small=ScriptedModel(["ok"], name="s")), router="rules"), judge=None)
-    route = (await plain.run("thanks!")).state.route
+    route = (await plain.run("thanks!")).state.turn.route
     assert route is not None
     assert route.tier == "small", route
 

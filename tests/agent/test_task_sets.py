@@ -118,7 +118,7 @@ def test_a_task_without_a_grader_cannot_be_checked() -> None:
 
 def test_commands_and_workers_use_a_set_in_a_file(cli: Cli) -> None:
     given = ("rollout", "--model", "mock:echo", "--group-size", "2", "--task", "puzzles.py:SUMS:sum-[01]")
-    result = cli(*given, "-n", "2", "--engine", "local:1")
+    result = cli(*given, "-n", "2", "--workers", "local:1")
     assert result.code == 0, result
     assert "2 of 2 groups · reward 0.500" in result.out
     assert cli("tasks", "puzzles.py:SUMS", "--limit", "1").out.startswith("puzzles.py:SUMS:sum-0\n")

@@ -7,9 +7,9 @@ import asyncio
 import sys
 import time
 
+from treadle.cli.exit import allow_interrupts
 from treadle.cli.jobs.execute import execute_until_stopped
 from treadle.cli.jobs.generating import SampleFeed
-from treadle.cli.start import allow_interrupts
 from treadle.cli.terminal.job_view import make_job_view
 from treadle.cli.terminal.output import print_interrupted
 from treadle.datagen.generation_progress import (

@@ -33,7 +33,7 @@ def test_a_shell_completes(cli: Cli) -> None:
     cli("run", "hi", "-m", "mock:echo", "-q", "--run-id", "abc-1")
     cli.write("letters.py", "")
     assert complete(cli, "treadle re") == ["resume", "replay", "rescore"]
-    assert complete(cli, "treadle models s") == ["set-key", "schema"]
+    assert complete(cli, "treadle models s") == ["set-key"]
     assert complete(cli, "treadle show a") == ["abc-1"]
     assert complete(cli, "treadle run -t le") == ["letters.py"]
     assert complete(cli, "treadle export --format t") == ["treadle", "trl"]

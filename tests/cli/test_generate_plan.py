@@ -1,4 +1,4 @@
-"""`treadle generate --init`, `--schema` and `--dry-run`, which ask no model."""
+"""`treadle generate --init`, `treadle schema generate` and `--dry-run`, which ask no model."""
 
 import json
 
@@ -11,7 +11,7 @@ def test_the_starter_has_a_plan_that_costs_nothing(cli: Cli) -> None:
     assert done.code == 0, done
     assert "files: 9 rows in 'dataset-files'" in done.out
     assert not (cli.folder / "dataset-files").exists()
-    schema = json.loads(cli("generate", "--schema").out)
+    schema = json.loads(cli("schema", "generate").out)
     assert "chained" in schema["$defs"]["Generation"]["properties"]["kinds"]["properties"]
 
 

@@ -16,6 +16,12 @@ tools cal x                                | did you mean 'call'?               
 models lst                                 | did you mean 'list'?                               | 2
 run hi --modle m                           | no such option: --modle (possible options: --model | 2
 tools import files --output x              | possible options: --out                            | 2
+schema                                     | missing argument 'what'. choose from: config,      | 2
+schema persnoa                             | 'persnoa' is not one of 'config', 'generate'       | 2
+models schema                              | was removed; write: treadle schema config          | 2
+persona schema -x                          | was removed; write: treadle schema persona         | 2
+generate --schema                          | no such option: --schema; write: treadle schema gen | 2
+rollout --schema                           | no such option: --schema; write: treadle schema rol | 2
 completion bsh                             | 'bsh' is not one of 'bash', 'zsh'                  | 2
 --nothere                                  | no such option: --nothere                          | 2
 # Missing, surplus and conflicting words

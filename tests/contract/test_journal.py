@@ -26,16 +26,7 @@ from treadle import (
 )
 from treadle.core import events as e
 from treadle.core.errors import LeaseLostError
-from treadle.core.inbox import (
-    Cancel,
-    DecideCall,
-    Enqueue,
-    GiveAnswer,
-    InboxMessage,
-    Interrupt,
-    Note,
-    Steer,
-)
+from treadle.core.inbox import Cancel, DecideCall, Enqueue, GiveAnswer, InboxMessage, Interrupt, Note, Steer
 from treadle.core.patches import Version, store_next
 from treadle.core.types import (
     Artifact,
@@ -887,7 +878,7 @@ async def test_who_drives_a_run_is_told_of_messages_of_other_processes(reopen: C
         heard.append(kind)
         loop.call_soon_threadsafe(has_heard.set)
 
-    writer.driven.attend(hear, None)
+    writer.driven.attend(hear)
     for kind, message in (("cancel", Cancel()), ("note", Note(remark="n")), ("interrupt", Interrupt(USER))):
         has_heard.clear()
         await asyncio.to_thread(other.post, "r", message)

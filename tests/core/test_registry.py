@@ -44,6 +44,11 @@ def test_an_object_of_another_package_is_loaded(registry):
     assert registry.load("round") == "round"
 
 
+def test_an_entry_point_in_the_earlier_group_is_still_read(registry):
+    renamed = Registry("shape", "treadle.forms", {}, old_group="treadle.shapes")
+    assert renamed.load("round") == "round"
+
+
 @pytest.mark.parametrize(
     ("name", "message"),
     [

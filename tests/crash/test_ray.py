@@ -13,8 +13,8 @@ from tests.workers.gates import Gate, gate, message
 
 from treadle import Agent, open_journal
 from treadle.core.types import StopReason
-from treadle.workers.protocol import RunnerOptions
-from treadle.workers.registry import make_runner
+from treadle.workers.protocol import WorkerOptions
+from treadle.workers.registry import make_workers
 
 __all__ = ["gate"]
 ray = pytest.importorskip("ray")
@@ -27,7 +27,7 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 
     monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
     made = Cluster(initialize_head=True, head_node_args={"num_cpus": 2, "include_dashboard": False})
-    # The address of the cluster reaches the runner as it would reach a program of a user.
+    # The address of the cluster reaches the workers as it would reach a program of a user.
     monkeypatch.setenv("RAY_ADDRESS", made.address)
     yield made
     ray.shutdown()
@@ -37,9 +37,9 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 async def test_the_runs_of_an_actor_that_was_killed_are_resumed(cluster: Any, gate: Gate) -> None:
     with open_journal(gate.folder / "runs.db") as journal:
         agent = Agent("mock:echo", tools=[gate.tool], journal=journal)
-        runner = make_runner("ray:2", journal, RunnerOptions(window=4))
+        workers = make_workers("ray:2", journal, WorkerOptions(window=4))
         names = ["a", "b", "c", "d"]
-        running = asyncio.gather(*[runner.run(agent, name, message(name)) for name in names])
+        running = asyncio.gather(*[workers.run(agent, name, message(name)) for name in names])
         pids = {name: await gate.reached(name) for name in names}
         os.kill(pids["a"], signal.SIGKILL)
         for name in [name for name, pid in pids.items() if pid == pids["a"]]:
@@ -49,8 +49,8 @@ async def test_the_runs_of_an_actor_that_was_killed_are_resumed(cluster: Any, ga
         assert [(run.output, run.stop_reason) for run in runs] == [
             (f"done {name}", StopReason.COMPLETED) for name in names
         ]
-        assert runner.status().restarts == 1
-        await runner.close()
+        assert workers.status().restarts == 1
+        await workers.close()
         # An actor that still waits for a CPU has nothing to give back, and is not waited for.
 
         class Other:
@@ -59,11 +59,11 @@ async def test_the_runs_of_an_actor_that_was_killed_are_resumed(cluster: Any, ga
 
         other = ray.remote(num_cpus=2)(Other).remote()
         assert await other.ready.remote()
-        runner = make_runner("ray:1", journal)
-        running = asyncio.ensure_future(runner.run(agent, "e", "say hello"))
+        workers = make_workers("ray:1", journal)
+        running = asyncio.ensure_future(workers.run(agent, "e", "say hello"))
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(running, 3)
-        await asyncio.wait_for(runner.close(), 60)
+        await asyncio.wait_for(workers.close(), 60)
         ray.kill(other)
 
 
@@ -72,9 +72,9 @@ async def test_the_runs_of_a_node_that_died_are_resumed(cluster: Any, gate: Gate
     node = cluster.add_node(num_cpus=2)
     with open_journal(gate.folder / "runs.db") as journal:
         agent = Agent("mock:echo", tools=[gate.tool], journal=journal)
-        runner = make_runner("ray:4", journal, RunnerOptions(window=4))
+        workers = make_workers("ray:4", journal, WorkerOptions(window=4))
         names = ["a", "b", "c", "d"]
-        running = asyncio.gather(*[runner.run(agent, name, message(name)) for name in names])
+        running = asyncio.gather(*[workers.run(agent, name, message(name)) for name in names])
         pids = {name: await gate.reached(name) for name in names}
         raylet = next(info for kind, info in node.all_processes.items() if kind == "raylet")[0].process
         lost = [name for name, pid in pids.items() if _stat(pid)[1] == str(raylet.pid)]
@@ -85,7 +85,7 @@ async def test_the_runs_of_a_node_that_died_are_resumed(cluster: Any, gate: Gate
         gate.open()
         assert [run.output for run in await running] == [f"done {name}" for name in names]
         assert all(len(gate.pids(name)) == 1 + (name in lost) for name in names)
-        await runner.close()
+        await workers.close()
 
 
 def _stat(pid: int) -> list[str]:

@@ -32,7 +32,7 @@ SECONDS = 2.0
 class Work:
     """The rollouts in a folder of their own, and the command that makes them."""
 
-    def __init__(self, folder: Path, url: str, engine: str = "here") -> None:
+    def __init__(self, folder: Path, url: str, workers: str = "here") -> None:
         self.folder = folder
         self.env = {**Cli(folder).env, "OPENAI_API_KEY": "none"}
         self.reported: set[str] = set()
@@ -40,7 +40,7 @@ class Work:
         (folder / "rollout.yaml").write_text(
             f"model: {{model: 'openai:oracle:0.3', base_url: '{url}', max_attempts: 12}}\n"
             f"tasks: ['files:csv_sum-*']\nseed: 5\ngroups: {GROUPS}\ngroup_size: {SIZE}\nwindow: {WINDOW}\n"
-            f"engine: '{engine}'\nretries: {{attempts: 10, delay_seconds: 0.01}}\ntree: {{roots: 2}}\n"
+            f"workers: '{workers}'\nretries: {{attempts: 10, delay_seconds: 0.01}}\ntree: {{roots: 2}}\n"
             "sinks: ['jsonl:rows.jsonl']\n"
         )
 

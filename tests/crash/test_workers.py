@@ -21,8 +21,8 @@ from treadle.core.types import StopReason
 from treadle.journal.protocol import Journal, RunFilter
 from treadle.runs.begin import enqueue
 from treadle.runs.options import Given
-from treadle.workers.protocol import RunnerOptions
-from treadle.workers.registry import make_runner
+from treadle.workers.protocol import WorkerOptions
+from treadle.workers.registry import make_workers
 
 __all__ = ["gate"]
 
@@ -57,9 +57,9 @@ async def test_the_runs_of_a_killed_worker_are_resumed_by_the_others(store: Jour
     """SIGKILL loses no run, repeats no inference, and each run ends once."""
     journal = store
     agent = Agent("mock:echo", tools=[gate.tool], journal=journal)
-    runner = make_runner("local:2", journal, RunnerOptions(window=8))
+    workers = make_workers("local:2", journal, WorkerOptions(window=8))
     names = [f"r-{number}" for number in range(8)]
-    running = asyncio.gather(*[runner.run(agent, name, message(name)) for name in names])
+    running = asyncio.gather(*[workers.run(agent, name, message(name)) for name in names])
     pids = {name: await gate.reached(name) for name in names}
     victim = pids["r-0"]
     os.kill(victim, signal.SIGKILL)
@@ -73,8 +73,8 @@ async def test_the_runs_of_a_killed_worker_are_resumed_by_the_others(store: Jour
         assert sum(isinstance(body, e.InferenceCompleted) for body in bodies) == 2
         assert sum(isinstance(body, e.RunFinished) for body in bodies) == 1
         assert len(gate.pids(run.run_id)) == 1 + (run.run_id in lost)
-    assert runner.status().restarts == 1
-    await runner.close()
+    assert workers.status().restarts == 1
+    await workers.close()
 
 
 async def test_a_tool_with_an_effect_runs_once_although_its_worker_dies(
@@ -83,30 +83,30 @@ async def test_a_tool_with_an_effect_runs_once_although_its_worker_dies(
     monkeypatch.chdir(tmp_path)
     gate = Gate(tmp_path, effect="once")
     agent = Agent("mock:echo", tools=[gate.tool], journal=journal)
-    runner = make_runner("local:1", journal)
-    running = asyncio.ensure_future(runner.run(agent, "r", message("r")))
+    workers = make_workers("local:1", journal)
+    running = asyncio.ensure_future(workers.run(agent, "r", message("r")))
     os.kill(await gate.reached("r"), signal.SIGKILL)
     run = await running
     assert len(gate.pids("r")) == 1
     assert run.results[0].is_error
     assert run.output == "done r"
-    await runner.close()
+    await workers.close()
 
 
 PROGRAM = textwrap.dedent("""
     import asyncio, sys
     from treadle import Agent, open_journal
-    from treadle.workers.registry import make_runner
+    from treadle.workers.registry import make_workers
     from tests.workers.gates import message
 
     async def main():
         journal = open_journal("runs.db")
         agent = Agent("mock:echo", tools=[sys.argv[1]], journal=journal)
-        runner = make_runner("local:2", journal)
+        workers = make_workers("local:2", journal)
         names = sys.argv[2:]
-        runs = await asyncio.gather(*[runner.run(agent, name, message(name)) for name in names])
+        runs = await asyncio.gather(*[workers.run(agent, name, message(name)) for name in names])
         print(*[run.output for run in runs], sep=",")
-        await runner.close()
+        await workers.close()
 
     asyncio.run(main())
 """)
@@ -204,7 +204,7 @@ async def test_a_worker_says_which_key_is_missing_and_leaves_the_run_to_others(
 async def test_workers_that_cannot_start_are_an_error_and_not_a_wait(journal: Journal, gate: Gate) -> None:
     agent = Agent("mock:echo", journal=journal)
     (gate.folder / "treadle.toml").write_text("[nonsense]\n")
-    runner = make_runner("local:1", journal)
+    workers = make_workers("local:1", journal)
     with pytest.raises(ValueError, match=r"a worker process ended with status 2.*nonsense"):
-        await runner.run(agent, "r", "say hello")
-    await runner.close()
+        await workers.run(agent, "r", "say hello")
+    await workers.close()

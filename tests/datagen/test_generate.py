@@ -237,16 +237,16 @@ async def test_a_server_of_tools_that_does_not_start_costs_nothing(tmp_path: Pat
 async def test_workers_make_the_same_rows_and_what_they_use_is_counted(tmp_path: Path) -> None:
     """Scenarios, turns of agents and of simulated users, and judgements are runs that any worker can drive."""
     found = []
-    for engine in ("here", "local:2"):
+    for workers in ("here", "local:2"):
         quality = {"judge": {"rubric": "Is it helpful?"}}
         conversation = {"min_turns": 2, "max_turns": 2}
-        generation = {"num_samples": 4, "engine": engine, "conversation": conversation}
-        result = await make(config(None, generation=generation, quality=quality), tmp_path / engine)
+        generation = {"num_samples": 4, "workers": workers, "conversation": conversation}
+        result = await make(config(None, generation=generation, quality=quality), tmp_path / workers)
         assert result.end.reason == "done"
-        rows = sorted(read(tmp_path / engine / "rows.jsonl"), key=lambda row: str(row["lineage"]["run_id"]))
+        rows = sorted(read(tmp_path / workers / "rows.jsonl"), key=lambda row: str(row["lineage"]["run_id"]))
         found.append((rows, result.progress.input_tokens, result.progress.output_tokens))
-        with open_journal(tmp_path / engine / "journal.db") as journal:
+        with open_journal(tmp_path / workers / "journal.db") as journal:
             drivers = {info.labels.get("part"): info.labels.get(QUEUE) for info in journal.runs()}
-        queue = "default" if engine != "here" else None
+        queue = "default" if workers != "here" else None
         assert {drivers[part] for part in ("scenario", "sample", "user", "judge")} == {queue}
     assert found[0] == found[1]

@@ -13,7 +13,7 @@ from treadle.jobs.ledger import ItemOutcome, ItemStatus, JobCounts, Ledger, Plan
 from treadle.jobs.meter import JobMeter
 from treadle.jobs.progress import JobProgress
 from treadle.jobs.sections import LimitSection
-from treadle.workers.registry import HereRunner
+from treadle.workers.registry import HereWorkers
 
 
 class Trial:
@@ -66,7 +66,7 @@ class TrialJob(Job[ItemStatus]):
     ) -> None:
         ledger = Ledger(path / "ledger.db", {"rows": path / "rows.jsonl"})
         meter = meter or JobMeter(LimitSection())
-        super().__init__(ledger, meter, HereRunner(), JobProgress(), window=window)
+        super().__init__(ledger, meter, HereWorkers(), JobProgress(), window=window)
         self.trial = trial
         self.settings = JobSettings(**{"wanted": 50, "max_items": 200, **settings})
 

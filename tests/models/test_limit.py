@@ -1,13 +1,8 @@
-"""The limiter with real waiting: event loops, threads, processes and sockets. Its rules are in
-test_limit_rules.py."""
+"""The limiter with real waiting: event loops, threads and sockets. Its rules are in test_limit_rules.py."""
 
 import asyncio
 import contextlib
 import os
-import signal
-import sqlite3
-import subprocess
-import sys
 import threading
 import time
 
@@ -291,94 +286,11 @@ def test_there_is_one_limiter_of_a_name():
         ({"requests_per_minute": 0}, "requests_per_minute is 0"),
         ({"tokens_per_minute": -1}, "tokens_per_minute is -1"),
         ({"max_concurrency": float("nan")}, "max_concurrency is nan"),
-        ({"store": "x.db"}, "give at least one of them"),
     ],
 )
 def test_numbers_that_make_no_sense_are_refused(options, text):
     with pytest.raises(ConfigError, match=text):
         Limiter(**options)
-
-
-WORKER = """
-import asyncio, sys, time
-from treadle.models import Limiter
-limiter = Limiter(requests_per_minute=1200, is_adaptive=False, store=sys.argv[1], name="shared")
-
-async def main():
-    print("ready", flush=True)
-    sys.stdin.readline()
-    while True:
-        permit = await limiter.admit()
-        print(time.time(), flush=True)
-        limiter.finish(permit)
-
-asyncio.run(main())
-"""
-
-
-def test_processes_share_a_limit_and_one_that_is_killed_takes_nothing_along(tmp_path):
-    store = tmp_path / "runs.db"
-    workers = [
-        subprocess.Popen(
-            [sys.executable, "-c", WORKER, str(store)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for _ in range(3)
-    ]
-    try:
-        for worker in workers:
-            assert worker.stdout.readline() == "ready\n"
-        begin = time.time()
-        for worker in workers:
-            worker.stdin.write("go\n")
-            worker.stdin.flush()
-        time.sleep(1.5)
-        workers[0].send_signal(signal.SIGKILL)
-        time.sleep(2.5)
-    finally:
-        for worker in workers:
-            worker.kill()
-    times = [[float(line) for line in worker.communicate()[0].split()] for worker in workers]
-    sent = sorted(at for one in times for at in one)
-    end = begin + 3.0
-    # 20 at once and then nearly 20 a second, for all three together.
-    assert 20 <= sum(at < end for at in sent) <= 20 + 20 * 3 + 1
-    for one in times[1:]:
-        # The others continued after the first was killed.
-        assert max(one) > begin + 1.5
-    assert (tmp_path / "runs.db.limits").exists()
-    assert not store.exists()
-
-
-async def test_a_refusal_is_heard_by_the_other_processes(tmp_path):
-    store = tmp_path / "runs.db"
-    first, second = (
-        Limiter(requests_per_minute=60_000, is_adaptive=False, store=store, name="shared") for _ in range(2)
-    )
-    second.finish(await second.admit())
-    permit = await first.admit()
-    first.finish(permit, error=RateLimitError("slow down", status=429, retry_after_seconds=3.0))
-    for _ in range(200):
-        with sqlite3.connect(f"{store}.limits") as connection:
-            if connection.execute("SELECT max(not_before) FROM treadle_limits").fetchone()[0] > time.time():
-                break
-        await asyncio.sleep(0.005)
-    second._leased = dict.fromkeys(second._leased, 0.0)
-    begin = time.monotonic()
-    await asyncio.wait_for(second.admit(), 20)
-    assert time.monotonic() - begin > 0.5
-
-
-async def test_a_store_that_cannot_be_used_is_an_error(tmp_path):
-    limiter = Limiter(requests_per_minute=60, store=tmp_path / "missing" / "runs.db")
-    with pytest.raises(ConfigError, match="the limits cannot be shared through"):
-        await asyncio.wait_for(limiter.admit(), 5)
-    (tmp_path / "broken.db.limits").write_bytes(b"this is no database at all" * 100)
-    limiter = Limiter(requests_per_minute=60, store=tmp_path / "broken.db")
-    with pytest.raises(ConfigError, match="not a database"):
-        await asyncio.wait_for(limiter.admit(), 5)
 
 
 @pytest.mark.parametrize(("every", "learns"), [(20, False), (2, True)])

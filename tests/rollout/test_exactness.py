@@ -17,7 +17,7 @@ from tests.rollout.engines import ENDPOINTS, check, check_rows, connect, engine,
 from treadle import Agent, Policy, Run, open_journal
 from treadle.journal.memory import MemoryJournal
 from treadle.journal.protocol import Journal
-from treadle.models.tokens.token_prompt import SglangControl, VllmControl
+from treadle.models.tokens.control import SglangControl, VllmControl
 from treadle.models.tokens.weights import Weights
 from treadle.rollout import Rollouts
 from treadle.tasks.files import TASK_SET

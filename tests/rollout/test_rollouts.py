@@ -130,9 +130,7 @@ def test_a_group_that_cannot_be_completed_is_dropped_and_says_why(tmp_path: Path
     rollouts._listener = told
     result = asyncio.run(rollouts.run())
     assert (result.end.reason, result.progress.delivered, result.progress.failed) == ("done", 2, 1)
-    assert told.reasons() == [
-        "infrastructure: run rollout-1-0 failed 2 times, at last with: no GPU is left"
-    ]
+    assert told.reasons() == ["infrastructure: run rollout-1-0 failed 2 times, at last with: no GPU is left"]
     assert all(rollout["reward"] == 1.0 for line in lines(tmp_path) for rollout in line["rollouts"])
     # The next start tries the group again, under the same number.
     school.pause = lambda seed: asyncio.sleep(0)

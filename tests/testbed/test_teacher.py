@@ -23,10 +23,9 @@ from treadle.journal.memory import MemoryJournal
 from treadle.models.wrappers.format_model import FormatModel
 from treadle.tasks.draws import Draw
 from treadle.tasks.files.task_set import TASK_SET
+from treadle.testbed.roles.errands import Shelf, errands, find_errand
+from treadle.testbed.roles.speakers import ask_more
 from treadle.testbed.teacher import TeacherModel
-from treadle.testbed.working.errands.catalogue import ERRANDS, find_errand
-from treadle.testbed.working.errands.errand import Shelf
-from treadle.testbed.writers.framing import ask_more
 from treadle.trajectory.verification import verify_run
 
 SAMPLES = 300 if os.environ.get("TREADLE_FULL") else 40
@@ -270,7 +269,7 @@ def test_each_wording_of_an_errand_is_understood():
         },
         short=frozenset({"notes.txt", "a/data.csv", "README.md"}),
     )
-    for errand in ERRANDS:
+    for errand in errands():
         for number in range(10):
             values = errand.draw(shelf, Draw(str(number)))
             assert values is not None, errand.name

@@ -16,14 +16,20 @@ _NAME = re.compile(r"'([^']*)'")
 class Keys:
     """The keys that a kind of document can have, by the JSON Schema of the kind, and texts for wrong ones."""
 
-    def __init__(self, schema: Callable[[], dict[str, Any]], forms: Mapping[KeyPath, str]) -> None:
+    def __init__(
+        self,
+        schema: Callable[[], dict[str, Any]],
+        forms: Mapping[KeyPath, str],
+        renamed: Mapping[KeyPath, str] | None = None,
+    ) -> None:
         """Make the keys of a kind. `schema` is called when it is first needed.
 
         `forms` says, for each value that can have several forms, which these are; `*` stands for any part of a
-        path.
+        path. `renamed` has the new name of each key that was called otherwise before.
         """
         self._make_schema = schema
         self._forms = forms
+        self._renamed = renamed or {}
 
     def known(self, path: KeyPath) -> tuple[str, ...]:
         """Return the keys that the section at `path` can have; empty if it can have any key."""
@@ -59,6 +65,8 @@ class Keys:
     def explain_unknown(self, path: KeyPath) -> str:
         """Return the text for a key that does not exist."""
         section, key = path[:-1], str(path[-1])
+        if path in self._renamed:
+            return f"this key is called {self._renamed[path]!r} now; rename it"
         if key.lower() in _SECRETS:
             has_name = bool(self.sections_with("api_key_env"))
             advice = (

@@ -23,8 +23,10 @@ _MAX_CHARS = 64
 class Registry(Generic[T]):
     """The objects of one kind by name, each imported when it is first loaded."""
 
-    def __init__(self, kind: str, group: str, table: Mapping[str, str]) -> None:
+    def __init__(self, kind: str, group: str, table: Mapping[str, str], *, old_group: str = "") -> None:
         """Make a registry of the objects in `table` and in the entry-point group `group`.
+
+        `old_group` is an earlier name of the group, which is still read.
 
         `kind` is the noun that error messages use, as in "unknown task set 'flies'". `table` maps a name to
         `module:attribute`. A name in the table takes precedence over an entry point of the same name, and an
@@ -32,6 +34,7 @@ class Registry(Generic[T]):
         """
         self.kind = kind
         self.group = group
+        self._old_group = old_group
         self.table = table
         self._loaded: dict[str, T] = {}
 
@@ -67,7 +70,8 @@ class Registry(Generic[T]):
             ) from error
 
     def _plugins(self) -> "dict[str, EntryPoint]":
-        return _read_plugins(self.group, tuple(sys.path))
+        found = _read_plugins(self.group, tuple(sys.path))
+        return {**_read_plugins(self._old_group, tuple(sys.path)), **found} if self._old_group else found
 
     def _unknown(self, name: str) -> ConfigError:
         known = self.names()

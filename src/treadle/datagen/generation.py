@@ -38,9 +38,9 @@ from treadle.jobs.meter import LimitReachedError, open_meter
 from treadle.journal.protocol import Journal, RunFilter
 from treadle.journal.registry import open_journal
 from treadle.models.protocol import Model
-from treadle.workers.protocol import RunnerOptions
-from treadle.workers.queued import QueueRunner
-from treadle.workers.registry import make_runner
+from treadle.workers.protocol import WorkerOptions
+from treadle.workers.queued import QueueWorkers
+from treadle.workers.registry import make_workers
 
 
 class Continuation(Struct, frozen=True, kw_only=True):
@@ -142,15 +142,15 @@ class _Generation:
             role: meter.measure(model) for role, model in make_models(config).items()
         }
         window = config.generation.window
-        runner = make_runner(config.generation.engine, journal, RunnerOptions(window=window))
-        if isinstance(runner, QueueRunner):
+        workers = make_workers(config.generation.workers, journal, WorkerOptions(window=window))
+        if isinstance(workers, QueueWorkers):
             # What workers use is counted when a turn has ended.
-            runner.on_used = lambda usage, cost_usd: meter.add(
+            workers.on_used = lambda usage, cost_usd: meter.add(
                 usage.input_tokens, usage.output_tokens, cost_usd
             )
         self.progress = GenerationProgress()
         self._job: Job[JudgedSample] = Job(
-            ledger, meter, runner, self.progress, window=window, stop=stop, listener=listener
+            ledger, meter, workers, self.progress, window=window, stop=stop, listener=listener
         )
         self.progress.kinds = self._job.counts.labels
         self._studio: Studio | None = None
@@ -160,7 +160,7 @@ class _Generation:
         # The tools come first, because a server that does not start must not cost the topics.
         environments = open_environments(config.tools, config.seed)
         studio = self._studio = Studio(
-            config, self._models, self._journal, environments, self._tell_step, job.runner
+            config, self._models, self._journal, environments, self._tell_step, job.workers
         )
         try:
             async with asyncio.timeout(job.meter.seconds_left):

@@ -93,7 +93,7 @@ class SampleWork:
             environment=made.environment,
             events=made.events,
             journal=self._studio.journal,
-            runner=self._studio.runner,
+            workers=self._studio.workers,
         )
         try:
             verdicts = await self._pipeline.check(candidate)

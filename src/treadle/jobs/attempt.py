@@ -26,7 +26,7 @@ from treadle.runs.task import Task, load_task, split_reference, task_set
 from treadle.sandbox.in_memory import SharedFiles
 from treadle.scoring.grade import grade
 from treadle.scoring.protocol import Scorer
-from treadle.workers.protocol import Runner
+from treadle.workers.protocol import Workers
 
 _BUDGETS = frozenset((StopReason.MAX_STEPS, StopReason.MAX_TOKENS, StopReason.MAX_COST, StopReason.DEADLINE))
 """The limits that answers which were lost on the way count for."""
@@ -64,7 +64,7 @@ class AttemptDriver:
     def __init__(
         self,
         make_agent: Callable[[Attempt], Agent[Any]],
-        runner: Runner,
+        workers: Workers,
         journal: Journal,
         scorers: Sequence[Scorer],
         retries: RetryPolicy,
@@ -73,7 +73,7 @@ class AttemptDriver:
         """Make a driver. `on_retry` is called with an attempt that is made again, with how often it has failed, and
         with the fault."""
         self._make_agent = make_agent
-        self._runner = runner
+        self._workers = workers
         self._journal = journal
         self._scorers = scorers
         self._retries = retries
@@ -113,14 +113,14 @@ class AttemptDriver:
             if attempt.parent is not None:
                 run = await ensure_run(agent, run_id, attempt.parent)
             else:
-                run = await self._runner.run(
+                run = await self._workers.run(
                     agent, run_id, attempt.task, files=attempt.files, metadata=attempt.metadata
                 )
         except Exception as error:
             # Graders and other code of users raise anything.
             return error
         check_ended(run)
-        missing = [item for item in self._scorers if item.name not in run.state.rewards]
+        missing = [item for item in self._scorers if item.name not in run.state.turn.rewards]
         if missing and find_infrastructure_fault(run) is None:
             try:
                 await grade(self._journal, run_id, missing)
@@ -142,7 +142,7 @@ def check_ended(run: Run[Any]) -> None:
     if run.stop_reason is StopReason.DEADLINE and run.error is not None:
         # A grade of what there was would depend on how fast the server is.
         raise AttemptFailedError(f"deadline: run {run.run_id} waited for an answer when its deadline passed")
-    lost = run.state.spent.steps - run.steps
+    lost = run.state.turn.spent.steps - run.steps
     if run.stop_reason in _BUDGETS and lost > 0:
         raise AttemptFailedError(
             f"infrastructure: run {run.run_id} ended with {run.stop_reason.value}, which counts answers that were "

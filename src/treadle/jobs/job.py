@@ -21,7 +21,7 @@ from treadle.jobs.ledger import ItemOutcome, ItemStatus, JobCounts, Ledger, Plan
 from treadle.jobs.meter import JobMeter
 from treadle.jobs.progress import JobListener, JobNotice, JobProgress
 from treadle.runs.batch import collecting_less
-from treadle.workers.protocol import Runner
+from treadle.workers.protocol import Workers
 
 R = TypeVar("R")
 _REFRESH_SECONDS = 0.5
@@ -164,20 +164,20 @@ class Job(Generic[R]):
         self,
         ledger: Ledger,
         meter: JobMeter,
-        runner: Runner,
+        workers: Workers,
         progress: JobProgress,
         *,
         window: int,
         stop: asyncio.Event | None = None,
         listener: JobListener = lambda notice, progress: None,
     ) -> None:
-        """Make a job whose runs are driven by `runner`, at most `window` at a time.
+        """Make a job whose runs are driven by `workers`, at most `window` at a time.
 
         If `stop` is set, items in flight are finished and no new ones begun. `listener` is called for each notice.
         """
         self.ledger = ledger
         self.meter = meter
-        self.runner = runner
+        self.workers = workers
         self.progress = progress
         self.slots = Slots(window)
         self.counts = ledger.counts()
@@ -206,7 +206,7 @@ class Job(Generic[R]):
 
     def refresh(self) -> None:
         """Refresh the counts."""
-        progress, counts, meter, status = self.progress, self.counts, self.meter, self.runner.status()
+        progress, counts, meter, status = self.progress, self.counts, self.meter, self.workers.status()
         progress.kept, progress.rejected, progress.failed = counts.kept, counts.rejected, counts.failed
         progress.reasons = counts.reasons
         progress.in_flight = self.slots.used
@@ -264,7 +264,7 @@ class Job(Generic[R]):
 
     async def close(self) -> None:
         """Stop the workers, and record how long was worked."""
-        await self.runner.close()
+        await self.workers.close()
         with contextlib.suppress(JournalError):
             self.ledger.set("worked_seconds", repr(self.meter.worked_seconds))
 

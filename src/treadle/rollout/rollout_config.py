@@ -32,7 +32,7 @@ from treadle.scoring.registry import make_scorers, read_rewards
 from treadle.tools.toolset_parts import reference_of
 from treadle.trajectory.tokens.drift import Decode
 from treadle.trajectory.tokens.masks import make_mask
-from treadle.workers.registry import RUNNERS
+from treadle.workers.registry import WORKERS
 
 
 class CurriculumSection(ConfigSection):
@@ -80,7 +80,7 @@ class RolloutConfig(ConfigSection):
     ahead: Number | None = None
     """How many complete groups may wait for a slow receiver before no new ones begin. Default: as many as fill the
     window."""
-    engine: str = "here"
+    workers: str = "here"
     """Where the runs are driven: `here`, `local:N` (N processes), or `ray`."""
     deliver: Literal["group", "rollout"] = "group"
     """`group` delivers a group when all of its rollouts have ended; `rollout` each rollout at once, without
@@ -154,6 +154,7 @@ _KEYS = Keys(
         ("rewards", "*"): "a weight, or a mapping with 'weight' and settings",
         ("advantages",): "'group', 'group_mean', 'leave_one_out', 'reward' or 'none'",
     },
+    renamed={("engine",): "workers"},
 )
 
 
@@ -248,7 +249,7 @@ def find_conflicts(config: RolloutConfig, *, is_model_given: bool = False) -> li
         (("sinks",), lambda: make_sinks(config.sinks, group_size=config.unit_size)),
         (("loss",), lambda: make_mask(config.loss)),
         (("rewards",), lambda: make_scorers(read_rewards(config.rewards))),
-        (("engine",), lambda: RUNNERS.load(config.engine.partition(":")[0])),
+        (("workers",), lambda: WORKERS.load(config.workers.partition(":")[0])),
     ]
     if not is_model_given:
         checks.append((("model",), lambda: find_model(config.model)))

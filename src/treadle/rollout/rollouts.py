@@ -46,8 +46,8 @@ from treadle.rollout.versions import Versions
 from treadle.runs.retries import NO_RETRIES, RetryPolicy
 from treadle.scoring.registry import make_scorers
 from treadle.trajectory.tokens.masks import make_mask
-from treadle.workers.protocol import Runner, RunnerOptions
-from treadle.workers.registry import HereRunner, make_runner
+from treadle.workers.protocol import WorkerOptions, Workers
+from treadle.workers.registry import HereWorkers, make_workers
 
 
 class RolloutResult(Struct, frozen=True):
@@ -72,20 +72,22 @@ class Rollouts:
         config: RolloutConfig | str | Path | None = None,
         *,
         model: Model | MakeModel | str | Mapping[str, Any] | None = None,
-        runner: Runner | None = None,
+        workers: Workers | str | None = None,
         weights: Weights | None = None,
         listener: Listener = lambda notice, progress: None,
         **options: Any,
     ) -> None:
         """Prepare the rollouts of `config`, a configuration or the path of one, or of `options`, the keys of one.
 
-        `model` may also be a model, or a function of a task and a seed that returns one; `sinks` may also be
-        objects. `weights` are those of the engines, for `update_weights`. Raises: `ConfigError`.
+        `model` may also be a model, or a function of a task and a seed that returns one; `workers` and `sinks` may
+        also be objects. `weights` are those of the engines, for `update_weights`. Raises: `ConfigError`.
         """
         given = options.pop("sinks", ())
         self._sinks: list[Sink] = [item for item in given if not isinstance(item, str)]
         if names := [item for item in given if isinstance(item, str)]:
             options["sinks"] = names
+        if isinstance(workers, str):
+            options["workers"], workers = workers, None
         if isinstance(model, str | Mapping):
             options["model"], model = model, None
         if config is None:
@@ -98,7 +100,7 @@ class Rollouts:
         self.folder = RolloutFolder(config.path)
         self.progress = RolloutProgress() if config.deliver == "group" else SingleProgress()
         self._model = model
-        self._runner = runner
+        self._workers = workers
         self._listener = listener
         self.weights = weights or Weights()
         """The weights of the engines."""
@@ -190,11 +192,11 @@ class Rollouts:
         sinks = [*self._sinks, *made]
         queue = await stack.enter_async_context(DeliveryQueue(folder.ledger, sinks)) if sinks else None
         meter = open_meter(config.limits, ledger, journal, partial(_runs_of, config))
-        runner = self._runner or make_runner(
-            config.engine, journal, RunnerOptions(window=config.window, retries=NO_RETRIES)
+        workers = self._workers or make_workers(
+            config.workers, journal, WorkerOptions(window=config.window, retries=NO_RETRIES)
         )
         job: Job[MadeGroup] = Job(
-            ledger, meter, runner, self.progress, window=config.window, stop=stop, listener=self._listener
+            ledger, meter, workers, self.progress, window=config.window, stop=stop, listener=self._listener
         )
         handover = Handover(config, ledger, queue, self.progress, stop, is_consumed=is_consumed)
         self._work = work = _Work(config, job, journal, handover, self._model, self.weights)
@@ -233,7 +235,7 @@ class _Work:
         self._plan = GroupPlan(config, self._tasks)
         self._versions = Versions(job.ledger)
         self._rate = TokenRate()
-        self._is_here = isinstance(job.runner, HereRunner)
+        self._is_here = isinstance(job.workers, HereWorkers)
         self._agents = SeededAgents(
             config.agent,
             config.model if model is None else model,
@@ -247,7 +249,7 @@ class _Work:
         reader = GroupReader(config, journal)
         driver = AttemptDriver(
             lambda attempt: self._agents.make(attempt.task, attempt.seed),
-            job.runner,
+            job.workers,
             journal,
             make_scorers(reader.rewards),
             RetryPolicy(attempts=config.retries.attempts, delay_seconds=config.retries.delay_seconds),

@@ -1,4 +1,4 @@
-"""The runner `local:N`: N worker processes on this machine, which end together with this process."""
+"""The workers `local:N`: N worker processes on this machine, which end together with this process."""
 
 import asyncio
 import os
@@ -10,10 +10,16 @@ import msgspec
 from treadle.core.errors import ConfigError, WorkerError
 from treadle.journal.protocol import Journal
 from treadle.loop.wayout import see_through
-from treadle.workers.protocol import RunnerOptions
-from treadle.workers.queued import Hand, QueueRunner, Report
+from treadle.workers.protocol import WorkerOptions
+from treadle.workers.queued import (
+    STOP_SECONDS,
+    QueueWorkers,
+    WorkerHandle,
+    WorkerReport,
+    import_path,
+    share_window,
+)
 from treadle.workers.registry import read_count
-from treadle.workers.shared import STOP_SECONDS, import_path, share_window
 
 _WRONG_USAGE = 2
 """The exit status of `treadle` if its options or its configuration are wrong."""
@@ -26,7 +32,7 @@ _REPORT_BYTES = 1024 * 1024
 class Process:
     """One worker process. It ends when its standard input does, so also when this process is killed."""
 
-    def __init__(self, address: str, options: RunnerOptions) -> None:
+    def __init__(self, address: str, options: WorkerOptions) -> None:
         self._options = options
         # Other users can see a command line, and an address may have a password.
         self._environment = {
@@ -39,8 +45,8 @@ class Process:
         self.pid: int | None = None
         """The id of the running process."""
 
-    async def work(self, tell: Callable[[Report], None]) -> None:
-        """See `Hand.work`."""
+    async def work(self, tell: Callable[[WorkerReport], None]) -> None:
+        """See `WorkerHandle.work`."""
         options = self._options
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-P", "-m", "treadle", "worker", "--json", "--ends-with-stdin"),
@@ -67,7 +73,7 @@ class Process:
         reading = asyncio.ensure_future(self._read_errors(process.stderr))
         try:
             async for line in process.stdout:
-                tell(msgspec.json.decode(line, type=Report))
+                tell(msgspec.json.decode(line, type=WorkerReport))
             code = await process.wait()
             await reading
         except BaseException:
@@ -100,9 +106,9 @@ async def _finish(process: asyncio.subprocess.Process) -> None:
         await process.wait()
 
 
-def make_local(journal: Journal, argument: str, options: RunnerOptions) -> QueueRunner:
-    """Return a runner with as many worker processes as `argument` says. Raises: `ConfigError`."""
+def make_local(journal: Journal, argument: str, options: WorkerOptions) -> QueueWorkers:
+    """Return a workers with as many worker processes as `argument` says. Raises: `ConfigError`."""
     count = read_count("local", argument)
     shared = share_window(options, count)
-    hands: list[Hand] = [Process(journal.address or "", shared) for _ in range(count)]
-    return QueueRunner(journal, options, hands)
+    handles: list[WorkerHandle] = [Process(journal.address or "", shared) for _ in range(count)]
+    return QueueWorkers(journal, options, handles)

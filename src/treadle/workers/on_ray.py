@@ -1,4 +1,4 @@
-"""The runner `ray` or `ray:N`: actors on a Ray cluster that claim runs, spread over its nodes.
+"""The workers `ray` or `ray:N`: actors on a Ray cluster that claim runs, spread over its nodes.
 
 Ray only starts the actors and tells when one died. The leases in the journal decide
 which actor drives a run. If an actor or a node dies, another actor resumes its runs.
@@ -17,10 +17,16 @@ from treadle.core.errors import WorkerError
 from treadle.core.registry import require
 from treadle.journal.protocol import Journal
 from treadle.loop.wayout import see_through
-from treadle.workers.protocol import RunnerOptions
-from treadle.workers.queued import Hand, QueueRunner, Report
+from treadle.workers.protocol import WorkerOptions
+from treadle.workers.queued import (
+    STOP_SECONDS,
+    QueueWorkers,
+    WorkerHandle,
+    WorkerReport,
+    import_path,
+    share_window,
+)
 from treadle.workers.registry import read_count
-from treadle.workers.shared import STOP_SECONDS, import_path, share_window
 
 _REPORT_SECONDS = 0.5
 _START_SECONDS = 30.0
@@ -32,7 +38,7 @@ _log = logging.getLogger("treadle.workers")
 class WorkerActor:
     """The actor: a worker in a process of Ray's."""
 
-    def __init__(self, address: str, options: RunnerOptions, folder: str, path: Sequence[str]) -> None:
+    def __init__(self, address: str, options: WorkerOptions, folder: str, path: Sequence[str]) -> None:
         # What the runs name is found from the same folder as in the program, if this node has it.
         if Path(folder).is_dir():
             os.chdir(folder)
@@ -41,7 +47,7 @@ class WorkerActor:
         self._options = options
         self._working: asyncio.Task[None] | None = None
         self._worker: Any = None
-        self._problems: list[Report] = []
+        self._problems: list[WorkerReport] = []
 
     async def work(self) -> None:
         """Drive runs until `stop` is called."""
@@ -49,7 +55,7 @@ class WorkerActor:
         from treadle.workers.worker import Worker
 
         def tell(run_id: str, error: Exception) -> None:
-            self._problems.append(Report.of(run_id, error))
+            self._problems.append(WorkerReport.of(run_id, error))
 
         raylet = os.getppid()
         with open_journal(self._address) as journal:
@@ -62,10 +68,10 @@ class WorkerActor:
         if os.getppid() != raylet:
             os._exit(1)
 
-    async def report(self) -> list[Report]:
+    async def report(self) -> list[WorkerReport]:
         """Return what the worker drives, and the problems since the last call."""
         problems, self._problems = self._problems, []
-        counts = [] if self._worker is None else [Report(count=self._worker.watched.count())]
+        counts = [] if self._worker is None else [WorkerReport(count=self._worker.driven_runs.count())]
         return [*counts, *problems]
 
     async def pid(self) -> int:
@@ -85,17 +91,17 @@ async def _cancel_without(raylet: int, working: asyncio.Task[None]) -> None:
     working.cancel()
 
 
-class RayHand:
+class RayWorker:
     """One actor."""
 
-    def __init__(self, cluster: "_Cluster", address: str, options: RunnerOptions) -> None:
+    def __init__(self, cluster: "_Cluster", address: str, options: WorkerOptions) -> None:
         self._cluster = cluster
         self._given = (address, options, str(Path.cwd()), import_path())
         self.pid: int | None = None
         """The id of the live actor's process, on its node."""
 
-    async def work(self, tell: Callable[[Report], None]) -> None:
-        """See `Hand.work`."""
+    async def work(self, tell: Callable[[WorkerReport], None]) -> None:
+        """See `WorkerHandle.work`."""
         ray = await self._cluster.start()
         make = ray.remote(WorkerActor).options(num_cpus=1, scheduling_strategy="SPREAD")
         actor = make.remote(*self._given)
@@ -161,27 +167,27 @@ class _Cluster:
             await asyncio.to_thread(self.ray.shutdown)
 
 
-class RayRunner(QueueRunner):
-    """A runner over actors."""
+class RayWorkers(QueueWorkers):
+    """A workers over actors."""
 
     def __init__(
-        self, journal: Journal, options: RunnerOptions, hands: list[Hand], cluster: _Cluster
+        self, journal: Journal, options: WorkerOptions, handles: list[WorkerHandle], cluster: _Cluster
     ) -> None:
-        super().__init__(journal, options, hands)
+        super().__init__(journal, options, handles)
         self._cluster = cluster
 
     async def close(self) -> None:
-        """See `Runner.close`."""
+        """See `Workers.close`."""
         await super().close()
         await self._cluster.stop()
 
 
-def make_ray(journal: Journal, argument: str, options: RunnerOptions) -> RayRunner:
-    """Return a runner with as many actors as `argument` says, by default one for each core of this machine.
+def make_ray(journal: Journal, argument: str, options: WorkerOptions) -> RayWorkers:
+    """Return a workers with as many actors as `argument` says, by default one for each core of this machine.
 
     Raises: `ConfigError`, also if Ray is not installed.
     """
     count = read_count("ray", argument, default=os.cpu_count() or 1)
     cluster, shared = _Cluster(), share_window(options, count)
-    hands: list[Hand] = [RayHand(cluster, journal.address or "", shared) for _ in range(count)]
-    return RayRunner(journal, options, hands, cluster)
+    handles: list[WorkerHandle] = [RayWorker(cluster, journal.address or "", shared) for _ in range(count)]
+    return RayWorkers(journal, options, handles, cluster)

@@ -1,4 +1,4 @@
-"""Runners: the places where runs are driven, in this process or by workers."""
+"""What callers know of workers, the places where runs are driven: this process, other ones, other machines."""
 
 from collections.abc import Sequence
 from typing import Any, Protocol, Unpack
@@ -14,19 +14,19 @@ from treadle.runs.run import Run
 from treadle.runs.task import Task
 
 
-class RunnerOptions(Struct, frozen=True, kw_only=True):
-    """The options that `make_runner` passes to a runner."""
+class WorkerOptions(Struct, frozen=True, kw_only=True):
+    """The options that `make_workers` passes on."""
 
     queue: str = DEFAULT_QUEUE
-    """The queue of the runs, if workers drive them."""
+    """The queue in the journal in which runs wait for a worker process."""
     window: int = 64
-    """How many runs the caller drives at the same time; the runner's workers share them."""
+    """How many runs the caller drives at the same time; all worker processes share them."""
     retries: RetryPolicy = RetryPolicy()
     """How often a worker tries a turn again that ended with a fault of the infrastructure."""
 
 
-class RunnerStatus(Struct, frozen=True, kw_only=True):
-    """What a runner does at the moment, for live views."""
+class WorkersStatus(Struct, frozen=True, kw_only=True):
+    """What the workers do at the moment, for live views."""
 
     workers: int = 0
     """How many processes drive runs. Workers that joined by themselves are not counted."""
@@ -42,10 +42,10 @@ class RunnerStatus(Struct, frozen=True, kw_only=True):
     """How many workers died and were replaced."""
 
 
-class Turns(Protocol):
-    """A session, as an asynchronous context. See the methods of `Session` that have the same names."""
+class WorkedSession(Protocol):
+    """A session whose turns are driven by workers; see the methods of `Session` with the same names."""
 
-    async def __aenter__(self) -> "Turns": ...
+    async def __aenter__(self) -> "WorkedSession": ...
 
     async def __aexit__(self, *_: object) -> None: ...
 
@@ -58,8 +58,8 @@ class Turns(Protocol):
     async def read_events(self) -> Sequence[Event]: ...
 
 
-class Runner(Protocol):
-    """A place where runs are driven."""
+class Workers(Protocol):
+    """The workers of one caller: where its runs are driven."""
 
     async def run(
         self, agent: Agent[Any], run_id: str, task: str | Task, /, **options: Unpack[StreamOptions]
@@ -72,22 +72,22 @@ class Runner(Protocol):
         """
         ...
 
-    def session(self, agent: Agent[Any], run_id: str, /, **options: Unpack[SessionOptions]) -> Turns:
+    def session(self, agent: Agent[Any], run_id: str, /, **options: Unpack[SessionOptions]) -> WorkedSession:
         """Return the session `run_id`, which is begun or continued, and whose turns are driven in this place."""
         ...
 
-    def status(self) -> RunnerStatus:
-        """Return what the runner does at the moment."""
+    def status(self) -> WorkersStatus:
+        """Return what the workers do at the moment."""
         ...
 
     async def close(self) -> None:
-        """Stop the runner's workers, which give the runs that they drive back to the queue. Safe to repeat."""
+        """Stop the worker processes, which give their runs back to the queue. Safe to repeat."""
         ...
 
 
-class MakeRunner(Protocol):
-    """A function that makes runners of one kind, as entries of `RUNNERS` are."""
+class MakeWorkers(Protocol):
+    """A function that makes workers of one kind, as entries of `WORKERS` are."""
 
-    def __call__(self, journal: Journal, argument: str, options: RunnerOptions) -> Runner:
-        """Return a runner. `argument` is the text after the colon of its name; empty if there is none."""
+    def __call__(self, journal: Journal, argument: str, options: WorkerOptions) -> Workers:
+        """Return the workers. `argument` is the text after the colon of their name, or empty."""
         ...

@@ -1,16 +1,19 @@
 """Runners whose runs wait in a queue of the journal until a worker claims them.
 
-The runner begins a run, leaves it in the queue and waits until the journal says that it has ended. It also starts
+The workers begins a run, leaves it in the queue and waits until the journal says that it has ended. It also starts
 workers and replaces those that die. Who drives a run does not matter: workers that joined by themselves count as
-much as those of the runner.
+much as those of the workers.
 """
 
 import asyncio
 import contextlib
+import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Protocol, Unpack
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from treadle.agent.agent import Agent
 from treadle.core.errors import ConfigError, RunExistsError, WorkerError
@@ -23,12 +26,14 @@ from treadle.runs.options import Given, SessionOptions, StreamOptions
 from treadle.runs.resume import hand_over
 from treadle.runs.run import Run
 from treadle.runs.task import Task, load_task
-from treadle.workers.protocol import RunnerOptions, RunnerStatus, Turns
+from treadle.workers.protocol import WorkedSession, WorkerOptions, WorkersStatus
 from treadle.workers.queued_session import QueuedSession, used_since
-from treadle.workers.watched import Count
+from treadle.workers.registry import DrivenCount
 
+STOP_SECONDS = 30.0
+"""How long a worker may take to give its runs back before it is killed."""
 _LOOK_SECONDS = 1.0
-"""How long a runner waits for news before it looks at its runs again."""
+"""How long a workers waits for news before it looks at its runs again."""
 _PAUSE_SECONDS = 0.02
 """The least time between two looks."""
 _MAX_DEATHS = 5
@@ -41,10 +46,10 @@ _AFTER_WORK = IfExists(is_likely=True, accepts_waiting=True, continued_faults=()
 """A run that workers have ended is not driven again here, only graded if its worker died before it was."""
 
 
-class Hand(Protocol):
-    """A worker that a runner starts, on this machine or on another one."""
+class WorkerHandle(Protocol):
+    """A worker that a workers starts, on this machine or on another one."""
 
-    async def work(self, tell: "Callable[[Report], None]") -> None:
+    async def work(self, tell: "Callable[[WorkerReport], None]") -> None:
         """Start the worker, and wait until it has died. `tell` takes its reports.
 
         If cancelled, stop the worker, and wait until it has given its runs back. Raises: `WorkerError` that says
@@ -53,10 +58,10 @@ class Hand(Protocol):
         ...
 
 
-class Report(Struct, omit_defaults=True, kw_only=True):
-    """What a worker tells its runner; also a line that `treadle worker --json` prints."""
+class WorkerReport(Struct, omit_defaults=True, kw_only=True):
+    """What a worker tells its workers; also a line that `treadle worker --json` prints."""
 
-    count: Count | None = None
+    count: DrivenCount | None = None
     """What the worker drives at the moment; `None` if the report is about something else."""
     run_id: str | None = None
     """A run that the worker cannot drive."""
@@ -66,18 +71,18 @@ class Report(Struct, omit_defaults=True, kw_only=True):
     """True if the configuration is wrong, such as a key that is missing."""
 
     @classmethod
-    def of(cls, run_id: str, error: Exception) -> "Report":
+    def of(cls, run_id: str, error: Exception) -> "WorkerReport":
         """Return the report about a run that cannot be driven."""
         text = str(error)
         problem = text if len(text) <= _PROBLEM_CHARS else f"{text[:_PROBLEM_CHARS]}…"
         return cls(run_id=run_id, problem=problem, is_config=isinstance(error, ConfigError))
 
 
-class QueueRunner:
-    """A runner over the workers of a queue."""
+class QueueWorkers:
+    """A workers over the workers of a queue."""
 
-    def __init__(self, journal: Journal, options: RunnerOptions, hands: list[Hand]) -> None:
-        """Make a runner; its workers start with the first run. Raises: `ConfigError`."""
+    def __init__(self, journal: Journal, options: WorkerOptions, handles: list[WorkerHandle]) -> None:
+        """Make a workers; its workers start with the first run. Raises: `ConfigError`."""
         if journal.address is None:
             raise ConfigError(
                 "workers need a journal that other processes can open; give the path of a file, or the address of "
@@ -85,8 +90,8 @@ class QueueRunner:
             )
         self._journal = journal
         self._options = options
-        self._hands = hands
-        self._counts: dict[int, Count] = {}
+        self._handles = handles
+        self._counts: dict[int, DrivenCount] = {}
         """What each live worker drives."""
         self._restarts = self._deaths = 0
         self._waiting: dict[str, asyncio.Future[None]] = {}
@@ -101,9 +106,9 @@ class QueueRunner:
     async def run(
         self, agent: Agent[Any], run_id: str, task: str | Task, /, **options: Unpack[StreamOptions]
     ) -> Run[Any]:
-        """See `Runner.run`."""
+        """See `Workers.run`."""
         if self._is_closed:
-            raise ConfigError("the runner is closed; make another one")
+            raise ConfigError("the workers is closed; make another one")
         if not isinstance(task, str):
             load_task(f"{task.task_set}:{task.task_id}")  # a worker does the same
         given = Given(agent.answer, options.get("deps", agent.deps))
@@ -122,8 +127,8 @@ class QueueRunner:
         self.on_used(*used_since(before, run))
         return run
 
-    def session(self, agent: Agent[Any], run_id: str, /, **options: Unpack[SessionOptions]) -> Turns:
-        """See `Runner.session`."""
+    def session(self, agent: Agent[Any], run_id: str, /, **options: Unpack[SessionOptions]) -> WorkedSession:
+        """See `Workers.session`."""
         return QueuedSession(
             agent, run_id, options, self._options.queue, self._turn_ended, lambda *used: self.on_used(*used)
         )
@@ -161,15 +166,15 @@ class QueueRunner:
         await hand_over(agent, info.run_id, given)
         return True
 
-    def status(self) -> RunnerStatus:
-        """See `Runner.status`."""
+    def status(self) -> WorkersStatus:
+        """See `Workers.status`."""
         counts, in_flight = list(self._counts.values()), len(self._waiting)
 
         def add_up(numbers: list[int]) -> int:
             # The newest reports may be older than the end of a run.
             return min(in_flight, sum(numbers))
 
-        return RunnerStatus(
+        return WorkersStatus(
             workers=len(counts),
             in_flight=in_flight,
             driven=add_up([count.in_flight for count in counts]),
@@ -179,7 +184,7 @@ class QueueRunner:
         )
 
     async def close(self) -> None:
-        """See `Runner.close`."""
+        """See `Workers.close`."""
         self._is_closed = True
         tasks = [*self._working.values(), *([] if self._watching is None else [self._watching])]
         for task in tasks:
@@ -191,9 +196,9 @@ class QueueRunner:
         """Start the workers that do not run. Those that could not start with the runs before may be able to now."""
         if self._watching is None:
             self._watching = asyncio.ensure_future(self._watch())
-        for number, hand in enumerate(self._hands):
+        for number, handle in enumerate(self._handles):
             if (task := self._working.get(number)) is None or task.done():
-                self._working[number] = asyncio.ensure_future(self._keep_up(number, hand))
+                self._working[number] = asyncio.ensure_future(self._keep_up(number, handle))
 
     async def _watch(self) -> None:
         """Look for runs that have ended whenever something is kept. If the store fails, the runs are given up."""
@@ -219,10 +224,10 @@ class QueueRunner:
         paused = RunFilter(run_ids=run_ids, is_waiting=True, is_driven=False)
         return [info.run_id for filter_ in (ended, paused) for info in self._journal.runs(filter_)]
 
-    async def _keep_up(self, number: int, hand: Hand) -> None:
+    async def _keep_up(self, number: int, handle: WorkerHandle) -> None:
         """Keep a worker alive: start it, and start it again when it dies."""
 
-        def tell(report: Report) -> None:
+        def tell(report: WorkerReport) -> None:
             if report.count is not None:
                 self._counts[number] = report.count
             ended = self._waiting.get(report.run_id or "")
@@ -233,7 +238,7 @@ class QueueRunner:
         while True:
             error: Exception | None = None
             try:
-                await hand.work(tell)
+                await handle.work(tell)
             except ConfigError as wrong:
                 self._give_up(wrong)
                 return
@@ -243,7 +248,7 @@ class QueueRunner:
                 self._counts.pop(number, None)
             self._restarts += 1
             self._deaths += 1
-            if self._deaths >= _MAX_DEATHS * len(self._hands):
+            if self._deaths >= _MAX_DEATHS * len(self._handles):
                 self._give_up(error or WorkerError("the workers died again and again"))
                 self._deaths = 0
             await asyncio.sleep(min(5.0, 0.1 * 2**self._deaths))
@@ -256,3 +261,13 @@ class QueueRunner:
 
 async def _wait_for(tasks: list[asyncio.Task[None]]) -> None:
     await asyncio.wait(tasks)
+
+
+def share_window(options: WorkerOptions, count: int) -> WorkerOptions:
+    """Return the options for each of `count` workers, whose windows together are the caller's."""
+    return replace(options, window=-(-options.window // count))
+
+
+def import_path() -> list[str]:
+    """Return the folders from which this program imports modules, as paths that mean the same elsewhere."""
+    return [entry or str(Path.cwd()) for entry in sys.path]

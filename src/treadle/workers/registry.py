@@ -1,73 +1,117 @@
-"""The runners by name, and the one that drives runs in this process."""
+"""The kinds of workers by name, and the kind that drives runs in this process."""
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, Unpack
+
+from msgspec import Struct
 
 from treadle.agent.agent import Agent
 from treadle.core.errors import ConfigError
 from treadle.core.registry import Registry
 from treadle.journal.protocol import Journal
+from treadle.loop.driver import Driver
 from treadle.runs.ensure import ensure_run
 from treadle.runs.options import Given, SessionOptions, StreamOptions
 from treadle.runs.run import Run
 from treadle.runs.task import Task
-from treadle.workers.protocol import MakeRunner, Runner, RunnerOptions, RunnerStatus, Turns
-from treadle.workers.watched import Watched
+from treadle.workers.protocol import MakeWorkers, WorkedSession, WorkerOptions, Workers, WorkersStatus
 
-RUNNERS: Registry[MakeRunner] = Registry(
-    "engine",
+WORKERS: Registry[MakeWorkers] = Registry(
+    "kind of workers",
     "treadle.workers",
     {
         "here": "treadle.workers.registry:make_here",
         "local": "treadle.workers.local:make_local",
         "ray": "treadle.workers.on_ray:make_ray",
     },
+    old_group="treadle.engines",
 )
-"""The functions that make runners, by the text before the colon of an engine's name."""
+"""The functions that make workers, by the text before the colon of their name."""
 
 
-def make_runner(name: str, journal: Journal, options: RunnerOptions = RunnerOptions()) -> Runner:
-    """Return the runner with this name: `here`, `local:N`, `ray` or `ray:N`, or one of another package.
+def make_workers(name: str, journal: Journal, options: WorkerOptions = WorkerOptions()) -> Workers:
+    """Return the workers with this name: `here`, `local:N`, `ray` or `ray:N`, or one of another package.
 
     Nothing is started before the first run. Raises: `ConfigError`.
     """
     kind, _, argument = name.partition(":")
-    return RUNNERS.load(kind)(journal, argument, options)
+    return WORKERS.load(kind)(journal, argument, options)
 
 
 def read_count(name: str, argument: str, default: int | None = None) -> int:
-    """Return the number of workers in an engine's name. Raises: `ConfigError`."""
+    """Return the number in the name of workers, such as `local:4`. Raises: `ConfigError`."""
     if not argument and default is not None:
         return default
     if not argument.isdecimal() or not int(argument):
-        raise ConfigError(
-            f"the engine {f'{name}:{argument}'!r} needs a number of workers; write '{name}:4', for example"
-        )
+        raise ConfigError(f"workers {f'{name}:{argument}'!r} need a number; write '{name}:4', for example")
     return int(argument)
 
 
-class HereRunner:
-    """A runner that drives runs in this process."""
+class DrivenCount(Struct, frozen=True):
+    """How many runs a process drives."""
+
+    in_flight: int = 0
+    waiting_on_model: int = 0
+    """How many of them wait for an answer of a model."""
+    waiting_on_tools: int = 0
+    """How many of them wait for tools."""
+
+
+class DrivenRuns:
+    """The runs that this process drives, with their drivers."""
 
     def __init__(self) -> None:
-        self._watched = Watched()
+        self._in_flight: dict[object, Driver | None] = {}
+
+    def __len__(self) -> int:
+        return len(self._in_flight)
+
+    @contextmanager
+    def watch(self) -> Iterator[Callable[[Driver], None]]:
+        """Count a run until the context ends. The function that it returns takes the run's driver."""
+        key = object()
+        self._in_flight[key] = None
+
+        def hold(driver: Driver) -> None:
+            self._in_flight[key] = driver
+
+        try:
+            yield hold
+        finally:
+            del self._in_flight[key]
+
+    def count(self) -> DrivenCount:
+        """Return how many runs are in flight, and what they wait for."""
+        states = [driver.state for driver in list(self._in_flight.values()) if driver is not None]
+        on_model = sum([state.turn.asked is not None for state in states])
+        on_tools = sum([state.turn.is_open and not state.turn.asked is not None for state in states])
+        return DrivenCount(len(self._in_flight), on_model, on_tools)
+
+
+class HereWorkers:
+    """This process as the place where runs are driven."""
+
+    def __init__(self) -> None:
+        self._driven = DrivenRuns()
 
     async def run(
         self, agent: Agent[Any], run_id: str, task: str | Task, /, **options: Unpack[StreamOptions]
     ) -> Run[Any]:
-        """See `Runner.run`."""
-        with self._watched.watch() as hold:
+        """See `Workers.run`."""
+        with self._driven.watch() as hold:
             given = Given(agent.answer, options.get("deps", agent.deps), on_driver=hold)
             return await ensure_run(agent, run_id, task, given, options)
 
-    def session(self, agent: Agent[Any], run_id: str, /, **options: Unpack[SessionOptions]) -> Turns:
-        """See `Runner.session`."""
+    def session(self, agent: Agent[Any], run_id: str, /, **options: Unpack[SessionOptions]) -> WorkedSession:
+        """See `Workers.session`."""
         session: Any = agent.session(run_id, **options)
         return session  # type: ignore[no-any-return]
 
-    def status(self) -> RunnerStatus:
-        """See `Runner.status`."""
-        count = self._watched.count()
-        return RunnerStatus(
+    def status(self) -> WorkersStatus:
+        """See `Workers.status`."""
+        count = self._driven.count()
+        return WorkersStatus(
             workers=1,
             in_flight=count.in_flight,
             driven=count.in_flight,
@@ -76,11 +120,11 @@ class HereRunner:
         )
 
     async def close(self) -> None:
-        """See `Runner.close`."""
+        """See `Workers.close`."""
 
 
-def make_here(journal: Journal, argument: str, options: RunnerOptions) -> HereRunner:
-    """Return a runner in this process. Raises: `ConfigError` for an argument."""
+def make_here(journal: Journal, argument: str, options: WorkerOptions) -> HereWorkers:
+    """Return this process as a place for runs. Raises: `ConfigError` if there is an argument."""
     if argument:
-        raise ConfigError(f"the engine 'here:{argument}' has no number; write 'here', or 'local:{argument}'")
-    return HereRunner()
+        raise ConfigError(f"workers 'here:{argument}' have no number; write 'here', or 'local:{argument}'")
+    return HereWorkers()

@@ -17,9 +17,9 @@ from treadle.runs.options import Given
 from treadle.runs.resume import continue_run
 from treadle.runs.run import Run
 from treadle.runs.trust import require_trust
-from treadle.workers.protocol import RunnerOptions
+from treadle.workers.protocol import WorkerOptions
+from treadle.workers.registry import DrivenRuns
 from treadle.workers.run_agents import RunAgents
-from treadle.workers.watched import Watched
 
 _LOOK_SECONDS = 1.0
 """How long a worker waits for news before it looks for runs whose driver died."""
@@ -33,7 +33,7 @@ class Worker:
     def __init__(
         self,
         journal: Journal,
-        options: RunnerOptions = RunnerOptions(),
+        options: WorkerOptions = WorkerOptions(),
         *,
         hooks: Iterable[Hook] = (),
         on_problem: Callable[[str, Exception], None] | None = None,
@@ -45,7 +45,7 @@ class Worker:
         """
         self.journal = journal
         self.agents = RunAgents(journal, hooks)
-        self.watched = Watched()
+        self.driven_runs = DrivenRuns()
         self.done = 0
         """How many runs this worker has driven until they ended or waited for somebody."""
         self._options = options
@@ -92,7 +92,7 @@ class Worker:
     async def _drive(self, writer: RunWriter) -> None:
         run_id = writer.run_id
         try:
-            with self.watched.watch() as hold:
+            with self.driven_runs.watch() as hold:
                 try:
                     run = await asyncio.to_thread(Run.load, run_id, self.journal)
                     assert run.state.agent is not None

@@ -1,4 +1,4 @@
-"""`treadle topics`: building with a real server, files, pruning and pictures."""
+"""`treadle topics`: building with a real server, files, and what is only in Python."""
 
 import json
 import os
@@ -15,7 +15,9 @@ from tests.cli.scripted import Script, say
 
 from treadle import open_journal
 from treadle.core.events import InferenceCompleted
-from treadle.datagen.topics.topic_files import load_topics
+from treadle.datagen.topics.draw import draw_svg
+from treadle.datagen.topics.topic_files import draw_mermaid, load_topics
+from treadle.datagen.topics.topic_graph import find_topic, prune
 from treadle.testbed.request_facts import read_facts
 
 IS_FULL = bool(os.environ.get("TREADLE_FULL"))
@@ -67,11 +69,10 @@ def test_topics_from_a_root_to_a_picture(cli: Cli) -> None:
     done = cli("topics", "show", "topics.json", "--leaves", "--json")
     assert [line["path"] for line in done.lines] == [list(leaf.path) for leaf in graph.leaves()]
 
-    done = cli("topics", "prune", "topics.json", "--drop", first.text.upper(), "-o", "fewer.json")
-    assert "21 topics left out" in done.err
-    assert first.topic_id not in load_topics(cli.folder / "fewer.json").topics
-    done = cli("topics", "prune", "topics.json", "--keep", f"office work > {first.text}", "--max-depth", "2")
-    assert len(json.loads(done.out)["topics"]) == 6
+    pruned = prune(graph, drop=[find_topic(graph, first.text.upper()).topic_id])
+    assert len(graph.topics) - len(pruned.topics) == 21
+    kept = find_topic(graph, f"office work > {first.text}").topic_id
+    assert len(prune(graph, keep=[kept], max_depth=2).topics) == 6
 
     for format in ("deepfabric-tree", "deepfabric-graph"):
         done = cli("topics", "import", "topics.json", "--format", format, "-o", format)
@@ -79,31 +80,13 @@ def test_topics_from_a_root_to_a_picture(cli: Cli) -> None:
         done = cli("topics", "import", format)
         assert set(json.loads(done.out)["topics"]) == set(graph.topics)
 
-    assert cli("topics", "draw", "topics.json", "-o", "topics.svg").code == 0
-    assert ET.parse(cli.folder / "topics.svg").getroot().tag.endswith("svg")
-    assert "flowchart LR" in cli("topics", "draw", "topics.json", "--as", "mermaid").out
-    samples = [
-        {"sample_id": f"s{n}", "dataset": "d", "topic_id": leaf.topic_id}
-        for n, leaf in enumerate(graph.leaves())
-    ]
-    cli.write(
-        "rows.jsonl",
-        "".join(
-            json.dumps(
-                {
-                    "format": "treadle/1",
-                    "messages": [],
-                    "lineage": {
-                        "run_id": "r", "model": "m", "stop_reason": "completed", "tools_hash": "", "sample": sample
-                    },
-                }
-            )
-            + "\n"
-            for sample in samples[:40]
-        ),
-    )  # fmt: skip
-    done = cli("topics", "draw", "topics.json", "--rows", "rows.jsonl")
-    assert "40 rows" in done.out, done
+    counts = Counter({leaf.topic_id: 1 for leaf in list(graph.leaves())[:40]})
+    assert ET.fromstring(draw_svg(graph, counts)).tag.endswith("svg")
+    assert "40 rows" in draw_svg(graph, counts)
+    assert "flowchart LR" in draw_mermaid(graph)
+    for words in ("topics prune", "topics draw"):
+        done = cli(*words.split(), "topics.json", "-o", "x")
+        assert (done.code, done.out, "docs/topics.md" in done.err) == (2, "", True), done
 
 
 def test_a_configuration_and_its_folder(cli: Cli) -> None:
@@ -214,8 +197,7 @@ def test_a_failed_topic_is_tried_again_by_the_same_command(cli: Cli, script: Scr
     assert done.code == 1, done
     assert "1 failed" in done.err
     assert "1Officen2 word: " in cli("topics", "show", "topics.json", "--failed").out
-    done = cli("topics", "prune", "topics.json", "--failed", "-o", "good.json")
-    assert not list(load_topics(cli.folder / "good.json").failed())
+    assert not list(prune(load_topics(cli.folder / "topics.json"), is_without_failed=True).failed())
     is_up, before = True, len(server.requests)
     done = cli(*build)
     assert (done.code, "failed" in done.err) == (0, False), done
@@ -234,14 +216,7 @@ def test_a_failed_topic_is_tried_again_by_the_same_command(cli: Cli, script: Scr
         (("build", "absent.yaml"), "absent.yaml"),
         (("show", "absent.json"), "cannot read the topics of 'absent.json'"),
         (("show", "bad.jsonl"), "bad.jsonl:2: 'path' is 3"),
-        (("prune", "t.json"), "say what to leave out"),
-        (("prune", "t.json", "--drop", "Dgos"), "there is no topic 'Dgos'; did you mean 'Dogs'?"),
-        (("prune", "t.json", "--drop", "Food"), "2 topics are called 'Food'"),
-        (("prune", "t.json", "--drop", "Animals"), "no leaf would be left"),
         (("import", "t.json", "-o", "t.json"), "'t.json' exists; --force replaces it"),
-        (("draw", "t.json", "-o", "."), "'.' exists"),
-        (("draw", "t.json", "--rows", "absent"), "there is no file 'absent'"),
-        (("draw", "t.json", "--rows", "x", "--as", "mermaid"), "--rows colours an SVG"),
     ],
 )
 def test_mistakes_are_told_in_a_line(cli: Cli, arguments: tuple[str, ...], message: str) -> None:

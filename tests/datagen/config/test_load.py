@@ -160,6 +160,10 @@ AGENT = "topics: {prompt: a}\ntools: {use: [files]}\n"
             "1: topics.degree: topics that are loaded are not built",
         ),
         (
+            AGENT + "generation: {engine: here}",
+            "3: generation.engine: this key is called 'workers' now; rename it",
+        ),
+        (
             AGENT + "generation: {conversation: {type: basic}}",
             "3: generation.conversation.type: conversations of the type 'basic' use no tools",
         ),

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from treadle.core.packed import pack_ids
-from treadle.models.tokens.token_prompt import PromptIds
+from treadle.models.tokens.protocol import PromptIds
 from treadle.models.wire import token_records as tokens
 from treadle.models.wire.token_records import KnownTexts, PromptCutter, encode_ids
 

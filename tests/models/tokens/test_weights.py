@@ -12,8 +12,8 @@ from treadle.core.errors import ConfigError, ServerError
 from treadle.core.packed import pack_logprobs, unpack_ids
 from treadle.core.types import FinishReason, Settings
 from treadle.models import OpenAIChatModel, RetryModel, ScriptedModel, Watch
+from treadle.models.tokens.control import SglangControl, VllmControl
 from treadle.models.tokens.engines.vllm import VllmCompletions
-from treadle.models.tokens.token_prompt import SglangControl, VllmControl
 from treadle.models.tokens.weights import UpdateMode, Weights
 
 LIMIT = Settings(max_output_tokens=16)

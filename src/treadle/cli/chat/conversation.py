@@ -16,11 +16,11 @@ from msgspec.structs import replace
 
 from treadle.agent.agent import Agent
 from treadle.agent.session import Session
-from treadle.cli.chat.keyboard import Keyboard, Prompt
+from treadle.cli.chat.keyboard import ChatPrompt, Keyboard
 from treadle.cli.chat.slash import COMMANDS, is_misspelt
 from treadle.cli.exit import ExitCode, join_codes
 from treadle.cli.jobs.driving import FollowUp, print_follow_up
-from treadle.cli.jobs.execute import Work
+from treadle.cli.jobs.execute import CommandLoop
 from treadle.cli.jobs.journals import find_run, open_existing, open_or_make
 from treadle.cli.jobs.run_agents import RunAgents, make_agent, print_knowledge
 from treadle.cli.jobs.run_files import read_mount
@@ -92,7 +92,7 @@ class Chat:
         self._follow_up = replace(follow_up, tools=agent.spec.tools)
         self.session: Session = agent.session(run_id)
         commands = {name: item.takes_file for name, item in COMMANDS.items()}
-        self._prompt = Prompt(commands, lambda: agent.tools, is_person=sys.stdin.isatty() and not is_json)
+        self._prompt = ChatPrompt(commands, lambda: agent.tools, is_person=sys.stdin.isatty() and not is_json)
         self._approver = agent.approver = None if is_json else make_approver()
         self._asker = agent.asker = None if is_json else make_asker()
         self._keys = asyncio.Lock()
@@ -104,7 +104,7 @@ class Chat:
 
     def run(self) -> int:
         """Run the conversation until the input ends, and return the exit code; on a terminal it is always 0."""
-        with Work() as self.work:
+        with CommandLoop() as self.work:
             with spinner("starting the tools"):
                 self.work.run(self.session.open())
             try:
@@ -113,7 +113,7 @@ class Chat:
                 state = self.session.run.state
             finally:
                 self.work.run(self.session.close())
-        if state.turn or state.queued:
+        if state.turn.number or state.queued:
             assert self.session.run_id is not None
             print_note("continue with: " + self._follow_up.write("chat", session=self.session.run_id))
         return ExitCode.DONE if self._prompt.is_person else join_codes(self._codes)
@@ -131,12 +131,12 @@ class Chat:
                 stdout().print(clean(line), soft_wrap=True)
             print_knowledge(self.agent)
         state = run.state
-        if state.turn:
+        if state.turn.number:
             self._meter = Meter.of(run)
-            newest = "" if state.is_turn_open else "; the newest one:"
-            print_note(f"{write_count(state.turn, 'turn')} so far{newest}")
-            stdout().print("› " + clean(state.said).replace("\n", "\n  "), style="cyan", soft_wrap=True)
-            if not state.is_turn_open and run.output:
+            newest = "" if state.turn.is_open else "; the newest one:"
+            print_note(f"{write_count(state.turn.number, 'turn')} so far{newest}")
+            stdout().print("› " + clean(state.turn.said).replace("\n", "\n  "), style="cyan", soft_wrap=True)
+            if not state.turn.is_open and run.output:
                 stdout().print(clean(run.output), soft_wrap=True)
 
     def _talk(self) -> None:
@@ -192,7 +192,7 @@ class Chat:
                 print_note("the last turn waits for your decision")
             else:
                 print_note("the last turn was interrupted; it continues now")
-            calls = [item.call for item in run.state.calls.values()]
+            calls = [item.call for item in run.state.turn.calls.values()]
             self._take_turn(lambda emit: session.finish_turn(on_event=emit), calls)
         return not session.is_turn_open
 

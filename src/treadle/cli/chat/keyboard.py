@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 _PROMPT = "› "
 
 
-class Prompt:
+class ChatPrompt:
     """The source of a person's messages, or of those in a pipe or file."""
 
     def __init__(
@@ -194,7 +194,7 @@ _PASTES_AS_ONE, _PASTES_AS_TYPED = "\x1b[?2004h", "\x1b[?2004l"
 class Keyboard:
     """The keyboard during one turn."""
 
-    def __init__(self, prompt: Prompt, view: TurnView, lock: asyncio.Lock) -> None:
+    def __init__(self, prompt: ChatPrompt, view: TurnView, lock: asyncio.Lock) -> None:
         """Make the keyboard of a turn. `lock` is held while somebody else reads from it."""
         self._prompt = prompt
         self._view = view

@@ -46,11 +46,11 @@ def generate(
         ),
     ] = None,
     seed: Annotated[int | None, typer.Option("--seed", metavar="N", help="The seed of the plan.")] = None,
-    engine: Annotated[
+    workers: Annotated[
         str | None,
         typer.Option(
-            "--engine",
-            metavar="ENGINE",
+            "--workers",
+            metavar="WHERE",
             help="Where the runs of samples are driven: here, local:N in N worker processes, or ray[:N].",
         ),
     ] = None,
@@ -84,9 +84,6 @@ def generate(
             help="Continue although the configuration was changed: existing rows stay, new rows follow it.",
         ),
     ] = False,
-    is_schema: Annotated[
-        bool, typer.Option("--schema", help="Print the JSON Schema of configurations, for editors.")
-    ] = False,
     is_init: Annotated[
         bool, typer.Option("--init", help="Print a commented configuration to start from.")
     ] = False,
@@ -105,15 +102,9 @@ def generate(
     # The modules of the generation are not needed for the help.
     from treadle.cli.jobs import generating
 
-    if is_schema:
-        from treadle.cli.terminal.output import print_schema
-        from treadle.datagen.config.config_schema import schema
-
-        print_schema(schema())
-        return ExitCode.DONE
     if is_init:
         return generating.print_starter()
-    options = {"out": out, "num_samples": num_samples, "model": model, "seed": seed, "engine": engine}
+    options = {"out": out, "num_samples": num_samples, "model": model, "seed": seed, "workers": workers}
     given = {name: str(value) for name, value in options.items() if value is not None}
     changes = generating.GenerationChanges(given, tuple(settings or ()))
     if is_dry:

@@ -60,7 +60,7 @@ Embeddings: TypeAlias = Annotated[
 ]
 
 
-class Place(Struct, frozen=True):
+class MemoryPlace(Struct, frozen=True):
     """Whose memory a command works on, and where it is: `--persona`, `--user` and `--journal`."""
 
     persona: str
@@ -135,7 +135,7 @@ def write_day(at: float) -> str:
 
 
 def list_memories(
-    place: Place,
+    place: MemoryPlace,
     store: Stores = None,
     limit: Annotated[
         int, typer.Option("--limit", metavar="N", min=0, help="How many are listed; 0 lists all.")
@@ -170,10 +170,10 @@ def list_memories(
 
 def show(
     entry_id: Id,
-    place: Place,
+    place: MemoryPlace,
     is_json: o.IsJson = False,
 ) -> int:
-    """Show one memory with its reason, its strength and where it comes from.
+    """Show one memory with its reason, its strength, where it comes from, and its earlier versions.
 
     Examples:
         treadle memory show self_facts-3
@@ -182,6 +182,7 @@ def show(
     with place.opened() as memory:
         entry = find(memory, entry_id)
         sources = memory.store.audit(entry_id)
+        earlier = memory.store.history(entry_id)[:-1]
     if is_json:
         print_json(entry)
         return ExitCode.DONE
@@ -200,12 +201,14 @@ def show(
     for name, value in told.items():
         if value is not None:
             stdout().print(clean(f"  {name}: {value}"), style="dim", soft_wrap=True)
+    for old in earlier:
+        stdout().print(f"  version {old.version} was: {shorten(old.text, 160)}", style="dim", soft_wrap=True)
     return ExitCode.DONE
 
 
 def search(
     text: Annotated[str, typer.Argument(metavar="TEXT", help="What to look for.", show_default=False)],
-    place: Place,
+    place: MemoryPlace,
     store: Stores = None,
     limit: Annotated[int, typer.Option("--limit", metavar="N", min=1, help="How many are shown.")] = 8,
     embeddings: Embeddings = None,
@@ -233,7 +236,7 @@ def search(
 
 def add(
     text: Annotated[str, typer.Argument(metavar="TEXT", help="What to remember.", show_default=False)],
-    place: Place,
+    place: MemoryPlace,
     store: Annotated[Store, typer.Option("--store", help="The kind of the memory.")] = Store.SELF_FACTS,
     epistemic: Annotated[
         Epistemic | None, typer.Option("--epistemic", help="How sure it is; only for --store worldview.")
@@ -266,7 +269,7 @@ def forget(
     entry_ids: Annotated[
         list[str], typer.Argument(metavar="ID...", help="The ids of memories.", show_default=False)
     ],
-    place: Place,
+    place: MemoryPlace,
 ) -> int:
     """Delete memories with all their versions.
 
@@ -285,34 +288,12 @@ def forget(
     return ExitCode.DONE
 
 
-def history(
-    entry_id: Id,
-    place: Place,
-    is_json: o.IsJson = False,
-) -> int:
-    """List all versions of a memory, the first one first.
-
-    Examples:
-        treadle memory history self_facts-3
-        treadle memory history self_facts-3 --json
-    """
-    with place.opened() as memory:
-        find(memory, entry_id)
-        found = memory.store.history(entry_id)
-    if is_json:
-        print_json(*found)
-        return ExitCode.DONE
-    for entry in found:
-        print_entry(entry, f" version {entry.version}")
-    return ExitCode.DONE
-
-
 def rollback(
     entry_id: Id,
     version: Annotated[
         int, typer.Argument(metavar="VERSION", help="The version to return to.", show_default=False)
     ],
-    place: Place,
+    place: MemoryPlace,
     reason: Annotated[str | None, typer.Option("--reason", metavar="TEXT", help="Why it is right.")] = None,
 ) -> int:
     """Write the text of an older version as a new version, as the user.
@@ -325,67 +306,3 @@ def rollback(
         draft = Draft(store=find(memory, entry_id).store, text="", reason=reason)
         print_entry(memory.store.rollback(entry_id, version, draft, memory.clock.time()))
     return ExitCode.DONE
-
-
-def audit(
-    place: Place,
-    entry_id: Annotated[
-        str | None,
-        typer.Argument(metavar="ID", help="One memory. Without it, all of them.", show_default=False),
-    ] = None,
-    limit: Annotated[
-        int, typer.Option("--limit", metavar="N", min=0, help="How many are listed; 0 lists all.")
-    ] = 50,
-    is_json: o.IsJson = False,
-) -> int:
-    """List the changes of memories and the refused ones, the newest first.
-
-    Examples:
-        treadle memory audit
-        treadle memory audit self_facts-3 --json
-    """
-    with place.opened() as memory:
-        found = memory.store.audit(entry_id, limit or None)
-    if is_json:
-        print_json(*found)
-        return ExitCode.DONE
-    for item in found:
-        told = [item.entry_id or item.store.value, f"by {item.author.value}"]
-        told += [f"in run {item.run_id}"] if item.run_id else []
-        told += [f"({shorten(item.reason, 120)})"] if item.reason else []
-        stdout().print(f"{write_day(item.at)} {item.action:<11} {' '.join(told)}", soft_wrap=True)
-    return ExitCode.DONE
-
-
-def embed(
-    embeddings: Annotated[
-        str,
-        typer.Option(
-            "--embeddings", metavar="MODEL", help="The model: provider:name, or a name of treadle.toml."
-        ),
-    ],
-    place: Place,
-    is_again: Annotated[
-        bool, typer.Option("--again", help="Delete the embeddings of this model first, in the whole journal.")
-    ] = False,
-) -> int:
-    """Make the embeddings of all memories and documents that have none.
-
-    Examples:
-        treadle memory embed --embeddings ollama:nomic-embed-text
-        treadle memory embed --embeddings openai:text-embedding-3-small --again
-    """
-    with place.opened(embeddings) as memory:
-        if is_again and memory.embedder is not None:
-            memory.store.drop_vectors(memory.embedder.name)
-        print_note(f"{execute(_embed(memory)):,} embeddings made")
-    return ExitCode.DONE
-
-
-async def _embed(memory: "Memory") -> int:
-    from treadle.knowledge.memory import BATCH
-
-    made = 0
-    while count := await memory.embed_missing(8 * BATCH):
-        made += count
-    return made

@@ -19,7 +19,6 @@ from treadle.cli.terminal.output import (
     make_table,
     print_json,
     print_note,
-    print_schema,
     print_table,
     stdout,
 )
@@ -460,16 +459,3 @@ def _read_key(variable: str) -> str:
     from getpass import getpass
 
     return getpass(f"{variable} (not shown): ").strip()
-
-
-def schema() -> int:
-    """Print the JSON Schema of treadle.toml, which editors use to complete and check it.
-
-    Examples:
-        treadle models schema
-        treadle models schema > treadle.schema.json
-    """
-    from treadle.models.config.toml_file import config_schema
-
-    print_schema(config_schema())
-    return ExitCode.DONE

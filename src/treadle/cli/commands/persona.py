@@ -6,7 +6,7 @@ from typing import Annotated, TypeAlias
 import typer
 
 from treadle.cli.exit import ExitCode
-from treadle.cli.terminal.output import clean, print_note, print_schema, stdout
+from treadle.cli.terminal.output import clean, print_note, stdout
 
 PersonaFile: TypeAlias = Annotated[
     Path, typer.Argument(metavar="FILE", help="The YAML file of a persona.", show_default=False)
@@ -69,17 +69,4 @@ def trust(file: PersonaFile) -> int:
     for item in demands:
         print_note(f"it may {item}")
     print_note(f"{persona.name} in {file} is trusted")
-    return ExitCode.DONE
-
-
-def schema() -> int:
-    """Print the JSON Schema of a persona's file, which editors use to complete and check it.
-
-    Examples:
-        treadle persona schema
-        treadle persona schema > persona.schema.json
-    """
-    from treadle.knowledge.personas.persona import persona_schema
-
-    print_schema(persona_schema())
     return ExitCode.DONE

@@ -44,10 +44,10 @@ _OPTIONS: dict[str, Any] = {
         int | None,
         typer.Option("--window", metavar="N", help="How many rollouts are driven at the same time."),
     ],
-    "engine": Annotated[
+    "workers": Annotated[
         str | None,
         typer.Option(
-            "--engine", metavar="WHERE", help="Where runs are driven: here, local:N (processes), or ray."
+            "--workers", metavar="WHERE", help="Where runs are driven: here, local:N (processes), or ray."
         ),
     ],
     "rewards": Annotated[
@@ -137,9 +137,6 @@ def rollout(
             "times.",
         ),
     ] = None,
-    is_schema: Annotated[
-        bool, typer.Option("--schema", help="Print the JSON Schema of configurations, for editors.")
-    ] = False,
     is_demo: Annotated[
         bool, typer.Option("--demo", help="Show it all offline: a mock engine, rollouts, and their report.")
     ] = False,
@@ -165,12 +162,6 @@ def rollout(
             given.get("groups", GROUPS),
             given.get("group_size", SIZE),
         )
-    if is_schema:
-        from treadle.cli.terminal.output import print_schema
-        from treadle.rollout.rollout_config import schema
-
-        print_schema(schema())
-        return ExitCode.DONE
     from treadle.cli.jobs import rolling
 
     changes = rolling.RolloutChanges(given, tuple(settings or ()))

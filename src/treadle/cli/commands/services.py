@@ -36,8 +36,8 @@ from treadle.telemetry.turn_log import configured_hooks
 from treadle.testbed.engines import ENGINES, EngineKind, EngineSettings, export_tokenizer
 from treadle.testbed.server import FailureMode, serve
 from treadle.testbed.server.oracle_app import OracleApp
-from treadle.workers.protocol import RunnerOptions
-from treadle.workers.queued import Report
+from treadle.workers.protocol import WorkerOptions
+from treadle.workers.queued import WorkerReport
 from treadle.workers.worker import Worker
 
 _REPORT_SECONDS = 0.5
@@ -77,7 +77,7 @@ def worker(
         treadle worker --journal runs.db
         treadle worker --journal postgres://me@db.example/runs --queue nightly --window 256
     """
-    options = RunnerOptions(queue=queue, window=window, retries=RetryPolicy(attempts=retries + 1))
+    options = WorkerOptions(queue=queue, window=window, retries=RetryPolicy(attempts=retries + 1))
 
     report = take_stdout() if is_json else None
 
@@ -106,21 +106,21 @@ def worker(
     return ExitCode.DONE
 
 
-def _tell(report: Callable[[Report], None] | None, run_id: str, error: Exception) -> None:
+def _tell(report: Callable[[WorkerReport], None] | None, run_id: str, error: Exception) -> None:
     if report is not None:
-        report(Report.of(run_id, error))
+        report(WorkerReport.of(run_id, error))
     else:
         print_error(f"run {run_id} cannot be driven here: {error}")
 
 
-async def _report(working: Worker, report: Callable[[Report], None]) -> None:
+async def _report(working: Worker, report: Callable[[WorkerReport], None]) -> None:
     """Report what the worker drives, whenever that has changed."""
     told = None
     while True:
-        count = working.watched.count()
+        count = working.driven_runs.count()
         if count != told:
             told = count
-            report(Report(count=count))
+            report(WorkerReport(count=count))
         await asyncio.sleep(_REPORT_SECONDS)
 
 

@@ -47,7 +47,7 @@ _KEYS = {
     "num_samples": "generation.num_samples",
     "model": "models",
     "seed": "seed",
-    "engine": "generation.engine",
+    "workers": "generation.workers",
 }
 """The keys of the configuration that options override."""
 

@@ -52,6 +52,7 @@ KEYS = Keys(
         ("tools", "files"): "a folder, a mapping of path to content, or 'tasks:SET'",
         ("quality", "filters", "*"): "true, false, or a mapping with settings",
     },
+    renamed={("generation", "engine"): "workers"},
 )
 """The keys of the configuration."""
 

@@ -27,7 +27,7 @@ HARMLESS = (
     "topics.max_attempts",
     "generation.num_samples",
     "generation.window",
-    "generation.engine",
+    "generation.workers",
     "generation.max_attempts",
     "generation.sample_attempts",
     "limits",

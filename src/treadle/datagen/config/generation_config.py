@@ -102,7 +102,7 @@ class Generation(ConfigSection):
     """The simulated users."""
     window: Window = 32
     """How many samples are made at the same time."""
-    engine: str = "here"
+    workers: str = "here"
     """Where the runs of samples are driven: `here`, `local:N` in N worker processes, or `ray`."""
     max_attempts: Count = 3
     """How many samples are planned for each wanted row, on average, before the generation stops."""

@@ -25,8 +25,8 @@ from treadle.journal.protocol import Journal
 from treadle.models.protocol import Model, Watch, estimate_cost_usd
 from treadle.models.wrappers.wrapper import Wrapper
 from treadle.tools.protocol import Tool
-from treadle.workers.protocol import Runner
-from treadle.workers.registry import HereRunner
+from treadle.workers.protocol import Workers
+from treadle.workers.registry import HereWorkers
 
 OnStep: TypeAlias = Callable[[str, str], None]
 """A function that is called with the id of a sample and one line about its newest message, call or result."""
@@ -214,9 +214,9 @@ class Studio:
         journal: Journal,
         environments: Environments,
         on_step: OnStep | None = None,
-        runner: Runner | None = None,
+        workers: Workers | None = None,
     ) -> None:
-        """Build the agents. `models` has a model for each role, or one for `default`. `runner` drives the runs; by
+        """Build the agents. `models` has a model for each role, or one for `default`. `workers` drives the runs; by
         default, they are driven in this process.
 
         Raises: `ConfigError` if a role has no model, or a tool cannot be loaded.
@@ -224,7 +224,7 @@ class Studio:
         self.config = config
         self.models = {role: _model_for(role, models) for role in ROLES}
         self.journal = journal
-        self.runner: Runner = runner or HereRunner()
+        self.workers: Workers = workers or HereWorkers()
         self.environments = environments
         conversation = config.generation.conversation
         self.has_tools = conversation.type == "agent"

@@ -14,7 +14,7 @@ from treadle.export.rows import Row
 from treadle.journal.protocol import Journal
 from treadle.models.protocol import Model
 from treadle.tools.protocol import ToolLike
-from treadle.workers.protocol import Runner
+from treadle.workers.protocol import Workers
 
 
 class FilterVerdict(Struct, frozen=True, omit_defaults=True):
@@ -46,7 +46,7 @@ class Candidate(Struct, frozen=True, kw_only=True):
     """The events of the run."""
     journal: Journal
     """The journal that has the run."""
-    runner: Runner | None = None
+    workers: Workers | None = None
     """Where runs of filters are driven; `None`: in this process."""
 
 

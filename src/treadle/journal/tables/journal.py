@@ -170,6 +170,7 @@ class TableJournal(ABC, Generic[D]):
             self._flush(asyncio.get_running_loop())
         letter = Letter(run_id, kind_of(message), encode_message(message), blobs or {}, secrets.randbits(62))
         future = self._committer.submit(partial(self._post, letter))
+        self.driven.expect(run_id, future)
 
         def deliver(done: "Future[int]") -> None:
             if not done.cancelled() and done.exception() is None:

@@ -279,10 +279,7 @@ class Config:
         from treadle.models.wrappers.limiter import Limiter
 
         table = self.file.limits[name]
-        given = table.model_dump(exclude_none=True)
-        if table.store is not None:
-            given["store"] = str(self.resolve(table.store))
-        return Limiter.shared(f"{self.path}#{name}", **given)
+        return Limiter.shared(f"{self.path}#{name}", **table.model_dump(exclude_none=True))
 
     def _find(self, name: str | None, options: Mapping[str, Any]) -> tuple[str, ModelTable | None]:
         """Return the full name of a model, and its table; `None` if this file has none for it."""

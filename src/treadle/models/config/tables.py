@@ -24,7 +24,8 @@ class PriceTable(Table):
 
 
 class LimitTable(Table):
-    """The limits of a server, shared by all models that name them, in all runs of the process."""
+    """The limits of a server, shared by all models that name them, in all runs of the process. Each process has
+    limits of its own."""
 
     requests_per_minute: Positive | None = None
     tokens_per_minute: Positive | None = None
@@ -32,8 +33,6 @@ class LimitTable(Table):
     """The most requests in flight, for each process."""
     is_adaptive: bool = True
     """True to find out how many requests in flight the server can handle."""
-    store: str | None = None
-    """A path, such as that of a journal: several processes share requests and tokens through `<store>.limits`."""
 
 
 class ModelTable(Table):

@@ -140,6 +140,10 @@ def _explain(error: ValidationError) -> str:
     key = str(first["loc"][-1])
     if key in ("api_key", "key", "token"):
         return f'{where}: keys do not belong in a file; name the environment variable: api_key_env = "MY_KEY"'
+    if key == "store" and first["loc"][0] == "limits":
+        return (
+            f"{where}: processes do not share limits; delete it, and give each process its share of the limit"
+        )
     fields = ConfigFile.model_fields
     if len(first["loc"]) > 1:
         inner = _INNER.get(str(first["loc"][0]), ModelTable)
@@ -164,6 +168,11 @@ def suggest(name: str, known: Iterable[str], what: str) -> str:
     if near:
         return f"did you mean {near[0]!r}?"
     return f"the {what} are {', '.join(names)}" if names else f"and there are no {what}"
+
+
+def starter_file() -> str:
+    """Return a commented treadle.toml to start from."""
+    return (Path(__file__).parent / "starter.toml").read_text("utf-8")
 
 
 def config_schema() -> dict[str, Json]:

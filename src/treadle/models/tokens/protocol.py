@@ -1,13 +1,14 @@
-"""The protocol of engines that take and return token ids."""
+"""The protocol of engines that take and return token ids, and the ids of prompts."""
 
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Iterator, Sequence
+from typing import Protocol, overload
 
 from msgspec import Struct
 
-from treadle.core.packed import PackedIds, PackedLogprobs
+from treadle.core.packed import PackedIds, PackedLogprobs, count_packed, pack_ids, view_ids
 from treadle.core.types import FinishReason, Settings
 from treadle.models.protocol import Watch
+from treadle.models.wire.token_records import KnownTexts, encode_ids
 
 
 class Generated(Struct, frozen=True, kw_only=True):
@@ -53,3 +54,52 @@ class TokenEngine(Protocol):
         Raises: `ProviderError` if the server fails, refuses or does not answer.
         """
         ...
+
+
+class PromptIds(Sequence[int]):
+    """The ids of a prompt, as they are stored and as they are sent, so that a step does not convert all of them.
+
+    They are unpacked only if somebody looks at them.
+    """
+
+    __slots__ = ("packed", "text")
+
+    def __init__(self, packed: bytes, text: bytes) -> None:
+        self.packed = packed
+        """The ids, packed."""
+        self.text = text
+        """The ids as JSON without the brackets."""
+
+    @classmethod
+    def of(cls, ids: Sequence[int]) -> "PromptIds":
+        """Return `ids` as a prompt."""
+        return ids if isinstance(ids, PromptIds) else cls(pack_ids(ids), encode_ids(list(ids)))
+
+    @classmethod
+    def after(cls, prior: bytes, ids: Sequence[int], texts: KnownTexts) -> "PromptIds":
+        """Return the prompt of the packed ids `prior` and then `ids`."""
+        text = texts.find(prior) or encode_ids(list(view_ids(prior)))
+        return cls(prior + pack_ids(ids), b",".join([item for item in (text, encode_ids(ids)) if item]))
+
+    def __len__(self) -> int:
+        return count_packed(self.packed)
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(view_ids(self.packed))
+
+    @overload
+    def __getitem__(self, index: int) -> int: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[int]: ...
+
+    def __getitem__(self, index: int | slice) -> int | Sequence[int]:
+        return view_ids(self.packed)[index]
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and list(self) == list(other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return f"PromptIds({list(self)!r})"

@@ -31,8 +31,7 @@ from treadle.core.types import (
 )
 from treadle.formats.text_transcript import DeltaReader
 from treadle.models.protocol import Watch
-from treadle.models.tokens.protocol import Generated, TokenEngine
-from treadle.models.tokens.token_prompt import PromptIds
+from treadle.models.tokens.protocol import Generated, PromptIds, TokenEngine
 from treadle.models.wire.messages import with_files
 from treadle.models.wire.provider import Price, cost_of
 from treadle.models.wire.token_records import KnownTexts, encode_ids

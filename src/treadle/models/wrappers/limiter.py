@@ -6,24 +6,20 @@ request. A retry wrapper must be outside: `RetryModel(LimitModel(model, limiter=
 
 import asyncio
 import os
-import random
 import threading
 import time
 import weakref
 from collections import deque
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 from msgspec import Struct
 
 from treadle.core.errors import ConfigError, RateLimitError, ServerError
-from treadle.core.tokens import CHARS_PER_TOKEN
+from treadle.core.estimates import CHARS_PER_TOKEN
 from treadle.core.types import Completion, Message, Request, Usage
 from treadle.models.protocol import Model, RateLimits, Watch
 from treadle.models.wrappers.limit_rules import Bucket, Concurrency, Pace, follow
-from treadle.models.wrappers.limit_store import Lease, SharedBuckets
 from treadle.models.wrappers.wrapper import Wrapper
 
 START_CONCURRENCY = 8
@@ -101,16 +97,13 @@ class Limiter:
         max_concurrency: int | None = None,
         is_adaptive: bool = True,
         learn_at_share: float = 0.0,
-        store: str | Path | None = None,
         name: str = "default",
     ) -> None:
         """Make a limiter.
 
-        `store` is a path, such as that of a journal: processes share the requests and tokens of the limiter `name`
-        through the file `<store>.limits`. `max_concurrency` counts for each process alone. A
-        refusal only delays the next requests, for as long as the server asked, until `learn_at_share` of the last
-        40 requests were refused; then a rate is learned. A server that refuses a few requests for other reasons
-        than a limit is not slowed down this way.
+        All numbers are for this process alone. A refusal only delays the next requests, for as long as the server
+        asked, until `learn_at_share` of the last 40 requests were refused; then a rate is learned. In this way a
+        server that refuses a few requests by accident, and not because of a limit, is not asked more slowly.
         Raises: `ConfigError` for numbers out of range.
         """
         for what, value in (
@@ -122,16 +115,10 @@ class Limiter:
                 raise ConfigError(f"{what} is {value!r}; give a positive number")
         given = {"requests": requests_per_minute, "tokens": tokens_per_minute}
         self._per_minute = {kind: float(count) for kind, count in given.items() if count is not None}
-        if store is not None and not self._per_minute:
-            raise ConfigError(
-                "a store shares requests_per_minute and tokens_per_minute; give at least one of them"
-            )
         self.name = name
         self._max_concurrency = max_concurrency
         self._is_adaptive = is_adaptive
         self._learn_at_share = learn_at_share
-        self._store = None if store is None else SharedBuckets(f"{store}.limits", name, self._per_minute)
-        self._executor: ThreadPoolExecutor | None = None
         self._begin()
         _limiters.add(self)
 
@@ -163,16 +150,7 @@ class Limiter:
         self._learns = self._learn_at_share == 0
         self._next_at = now
         """The time before which the first request in the queue is not sent."""
-        self._local = self._store is None
-        self._buckets = (
-            {kind: Bucket.per_minute(count, now) for kind, count in self._per_minute.items()}
-            if self._local
-            else {}
-        )
-        self._leased = dict.fromkeys(self._per_minute, 0.0)
-        self._is_leasing = False
-        self._lease_at = now
-        """The earliest time for the next lease."""
+        self._buckets = {kind: Bucket.per_minute(count, now) for kind, count in self._per_minute.items()}
         self._told_tokens: Bucket | None = None
         self._reserved = 0.0
         """The tokens of all requests in flight."""
@@ -184,8 +162,6 @@ class Limiter:
         """True if the first request in the queue waits only for another request to finish."""
         self._admitted = self._refused = 0
         self._waited_seconds = 0.0
-        self._fault: ConfigError | None = None
-        self._executor = None
 
     @property
     def counts_tokens(self) -> bool:
@@ -273,7 +249,6 @@ class Limiter:
                     self._pace.refuse(permit.sent_at, now, error.retry_after_seconds)
                 else:
                     self._pace.hold(now, error.retry_after_seconds or 0.0)
-                self._share_hold()
             elif is_answered:
                 self._note_outcome(is_refused=False)
                 self._pace.succeed()
@@ -327,15 +302,7 @@ class Limiter:
         if limit is not None and self._in_flight >= limit:
             self._is_full = True
             return float("inf")
-        if self._local:
-            return 0.0
-        need = {"requests": 1.0, "tokens": tokens}
-        if all(self._leased[kind] >= need[kind] for kind in self._leased):
-            return 0.0
-        if now < self._lease_at:
-            return self._lease_at - now
-        self._ask_for_lease(need)
-        return float("inf")
+        return 0.0
 
     def _grant(self, tokens: float, now: float) -> Permit:
         self._pace.admit(now)
@@ -343,8 +310,6 @@ class Limiter:
             self._told_tokens.take(tokens)
         for kind, bucket in self._buckets.items():
             bucket.take(1.0 if kind == "requests" else tokens)
-        for kind in self._leased if not self._local else ():
-            self._leased[kind] -= 1.0 if kind == "requests" else tokens
         self._in_flight += 1
         self._reserved += tokens
         self._admitted += 1
@@ -360,8 +325,6 @@ class Limiter:
             self._told_tokens.take(more)
         if "tokens" in self._buckets:
             self._buckets["tokens"].take(more)
-        elif "tokens" in self._leased:
-            self._leased["tokens"] -= more
 
     def _overload(self, permit: Permit, now: float, retry_after: float | None) -> None:
         if retry_after is not None:
@@ -370,52 +333,6 @@ class Limiter:
             # Counted once for all requests that were in flight together.
             self._overload_at = now
             self._concurrency.overload()
-
-    # Sharing with other processes.
-
-    def _ask_for_lease(self, need: dict[str, float]) -> None:
-        if self._is_leasing or self._store is None:
-            return
-        self._is_leasing = True
-        wanted = {kind: max(0.0, need[kind] - self._leased[kind]) for kind in self._leased}
-        self._in_thread(lambda store: store.lease(wanted), self._take_lease)
-
-    def _take_lease(self, lease: Lease) -> None:
-        now = time.monotonic()
-        for kind, count in lease.counts.items():
-            self._leased[kind] += count
-        # A little later than necessary; otherwise a process that is slightly faster would always be first.
-        self._lease_at = now + lease.wait * (1 + random.random())
-        self._pace.not_before = max(self._pace.not_before, now + lease.not_before_seconds)
-
-    def _share_hold(self) -> None:
-        if self._store is not None:
-            seconds = max(0.0, self._pace.not_before - time.monotonic())
-            self._in_thread(lambda store: store.hold(seconds))
-
-    def _in_thread(
-        self, work: Callable[[SharedBuckets], Any], take: Callable[[Any], None] | None = None
-    ) -> None:
-        store = self._store
-        assert store is not None
-        if self._executor is None:
-            self._executor = ThreadPoolExecutor(1, thread_name_prefix="treadle-limits")
-
-        def run() -> None:
-            found, fault = None, None
-            try:
-                found = work(store)
-            except ConfigError as error:
-                fault = error
-            with self._lock:
-                if take is not None:
-                    self._is_leasing = False
-                    if fault is None:
-                        take(found)
-                self._fault = fault or self._fault
-            self._pump()
-
-        self._executor.submit(run)
 
     # The queue.
 
@@ -432,10 +349,6 @@ class Limiter:
                     self._waiters.popleft()
                     continue
                 now = time.monotonic()
-                if self._fault is not None:
-                    self._waiters.popleft()
-                    self._tell(waiter, here, waiter.future.set_exception, self._fault)
-                    continue
                 wait = self._wait(waiter.tokens, now)
                 if wait < float("inf") and now + wait > min(waiter.end, self._next_at + 1.0):
                     self._next_at = now + wait
@@ -449,7 +362,6 @@ class Limiter:
                 waiter.permit = self._grant(waiter.tokens, now)
                 self._waited_seconds += now - waiter.begin
                 self._tell(waiter, here, waiter.future.set_result, waiter.permit)
-            self._fault = None
 
     def _drop_late(self, wait: float, here: asyncio.AbstractEventLoop | None) -> None:
         """Fail the requests whose callers give up before the next one can be sent, in `wait` seconds."""

@@ -11,6 +11,7 @@ from treadle.core.events import SnapshotTaken
 from treadle.core.types import Json
 from treadle.datagen.config.generation_config import GenerationConfig
 from treadle.datagen.conversations.dialogue import labels
+from treadle.datagen.quality.exchanges import answers
 from treadle.datagen.quality.protocol import (
     BuiltinFilter,
     Candidate,
@@ -19,14 +20,13 @@ from treadle.datagen.quality.protocol import (
     FilterVerdict,
     Resources,
 )
-from treadle.datagen.quality.transcripts import answers
 from treadle.datagen.scenarios.scenario import Kind, write_facts
 from treadle.models.protocol import Model
 from treadle.runs.task import load_task
 from treadle.sandbox.in_memory import SharedFiles
 from treadle.scoring.rubric import make_judge, read_judgement, write_messages
 from treadle.trajectory.verification import Implementations, verify_events
-from treadle.workers.registry import HereRunner
+from treadle.workers.registry import HereWorkers
 
 _OFF_TASK = (Kind.NO_TOOL, Kind.REFUSAL)
 
@@ -174,8 +174,8 @@ class JudgeFilter(Filter[FilterSettings]):
         sample_id = candidate.spec.sample_id
         attempt = candidate.run_id.rpartition("-")[2]
         metadata = labels(config.name, "judge", sample_id, int(attempt) if attempt.isdecimal() else 1)
-        runner = candidate.runner or HereRunner()
-        run = await runner.run(
+        workers = candidate.workers or HereWorkers()
+        run = await workers.run(
             make_judge(self._model, candidate.journal),
             f"{candidate.run_id}-judge",
             _write_request(candidate, self._section.rubric),

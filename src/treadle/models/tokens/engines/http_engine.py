@@ -19,8 +19,7 @@ from treadle.core.errors import (
 from treadle.core.events import Delta
 from treadle.core.types import FinishReason, Json, Settings
 from treadle.models.protocol import Watch
-from treadle.models.tokens.protocol import Generated
-from treadle.models.tokens.token_prompt import PromptIds
+from treadle.models.tokens.protocol import Generated, PromptIds
 from treadle.models.tokens.weights import AbortedError, Sampling
 from treadle.models.wire.body_reader import StreamCollector, read_stream
 from treadle.models.wire.endpoint import HttpEndpoint, is_success, join_url, read_rest, tell_rate_limits

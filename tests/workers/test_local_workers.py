@@ -1,0 +1,238 @@
+"""Workers: in this process and in worker processes, with the same results."""
+
+import asyncio
+import contextlib
+import shutil
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.cli.scripted import Scripted
+from tests.conftest import IS_FULL
+from tests.workers.gates import Gate, gate, message
+
+from treadle import Agent, ConfigError, Policy, ScriptedModel, load_task, model, open_journal
+from treadle.core import events as e
+from treadle.core.types import StopReason
+from treadle.journal.protocol import Journal, RunFilter
+from treadle.runs.begin import enqueue
+from treadle.runs.options import Given
+from treadle.runs.retries import RetryPolicy
+from treadle.testbed import named_oracle
+from treadle.testbed.server import serve
+from treadle.workers.protocol import WorkerOptions, Workers
+from treadle.workers.registry import WORKERS, make_workers
+from treadle.workers.worker import Worker
+
+__all__ = ["gate"]
+ONCE = RetryPolicy(attempts=2, delay_seconds=0.0)
+
+
+@pytest.fixture
+def journal(tmp_path: Path) -> Any:
+    with open_journal(tmp_path / "runs.db") as journal:
+        yield journal
+
+
+@pytest.fixture(params=["here", "local:2"])
+async def workers(request: pytest.FixtureRequest, journal: Journal) -> AsyncIterator[Workers]:
+    workers = make_workers(request.param, journal)
+    yield workers
+    await workers.close()
+    await workers.close()
+
+
+async def test_a_run_is_made_once_and_then_read(workers: Workers, journal: Journal, gate: Gate) -> None:
+    gate.open()
+    agent = Agent("mock:echo", tools=[gate.tool], journal=journal)
+    names = [f"r-{number}" for number in range(6)]
+    runs = await asyncio.gather(*[workers.run(agent, name, message(name)) for name in names])
+    assert [run.output for run in runs] == [f"done {name}" for name in names]
+    assert {run.stop_reason for run in runs} == {StopReason.COMPLETED}
+    again = await workers.run(agent, "r-0", message("r-0"))
+    assert again.events == runs[0].events
+    assert len(gate.pids("r-0")) == 1
+
+
+async def test_the_status_says_what_is_in_flight(workers: Workers, journal: Journal, gate: Gate) -> None:
+    agent = Agent("mock:echo", tools=[gate.tool], journal=journal)
+    running = asyncio.ensure_future(workers.run(agent, "r", message("r")))
+    await gate.reached("r")
+    while (status := workers.status()).waiting_on_tools != 1:
+        await asyncio.sleep(0.02)
+    assert (status.in_flight, status.driven, status.waiting_on_model, status.restarts) == (1, 1, 0, 0)
+    gate.open()
+    await running
+    assert workers.status().in_flight == 0
+
+
+async def test_a_task_is_graded_and_the_answer_fits_the_schema(workers: Workers, journal: Journal) -> None:
+    server = await serve("127.0.0.1", 0)
+    try:
+        oracle = model("openai:oracle", base_url=server.url)
+        task = load_task("files:csv_sum-0001")
+        run = await workers.run(Agent(oracle, journal=journal), "t", task, metadata={"group": "g"})
+        assert (run.reward, run.metadata["group"]) == (1.0, "g")
+        solved = await workers.run(Agent(named_oracle("oracle", task, seed=3), journal=journal), "o", task)
+        assert solved.reward == 1.0
+        agent = Agent(model("openai:echo", base_url=server.url), schema=dict[str, int], journal=journal)
+        answered = await workers.run(agent, "s", 'say {"a": 1}')
+        assert answered.value == {"a": 1}
+    finally:
+        await server.close()
+
+
+async def test_a_failed_run_is_continued(workers: Workers, journal: Journal) -> None:
+    answers: list[Any] = [400]
+    server = Scripted(lambda body: answers.pop() if answers else {"content": "hello"})
+    try:
+        agent = Agent(model("openai:m", base_url=server.url), journal=journal)
+        failed = await workers.run(agent, "r", "Hello.")
+        assert failed.stop_reason is StopReason.ERROR
+        assert (await workers.run(agent, "r", "Hello.")).output == "hello"
+    finally:
+        server.stop()
+
+
+async def test_what_only_this_program_has_is_refused(journal: Journal, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="need a number; write 'local:4'"):
+        make_workers("local:many", journal)
+    with pytest.raises(ConfigError, match="'here:2' have no number"):
+        make_workers("here:2", journal)
+    with pytest.raises(ConfigError, match="unknown kind of workers 'locale'; did you mean 'local'"):
+        make_workers("locale:2", journal)
+    with pytest.raises(ConfigError, match="other processes can open"):
+        make_workers("local:2", open_journal("memory:"))
+    workers = make_workers("local:2", journal)
+    with pytest.raises(ConfigError, match="an object of the program"):
+        await workers.run(Agent(ScriptedModel([]), journal=journal), "r", "Hello.")
+    with pytest.raises(ConfigError, match="deps are objects of this program"):
+        await workers.run(Agent("mock:echo", journal=journal), "r", "Hello.", deps=object())
+    assert journal.runs() == []
+    await workers.close()
+
+
+async def test_a_run_without_a_queue_is_continued_here(journal: Journal, gate: Gate) -> None:
+    agent = Agent("mock:echo", tools=[gate.tool], journal=journal)
+    running = asyncio.ensure_future(agent.run(message("r"), run_id="r"))
+    await gate.reached("r")
+    running.cancel()
+    await asyncio.wait([running])
+    gate.open()
+    workers = make_workers("local:1", journal)
+    assert (await workers.run(agent, "r", message("r"))).output == "done r"
+    assert workers.status().workers == 0
+    await workers.close()
+
+
+async def work_on(worker: Worker, run_ids: list[str]) -> None:
+    """Let a worker work until these runs are over."""
+    working = asyncio.ensure_future(worker.work())
+    over = RunFilter(run_ids=run_ids, is_finished=True, is_driven=False)
+    while len(worker.journal.runs(over)) < len(run_ids) and not working.done():
+        await asyncio.sleep(0.01)
+    working.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await working
+
+
+async def test_many_runs_of_one_agent_build_it_once(journal: Journal) -> None:
+    run_ids: list[str] = []
+    for number in range(1000 if IS_FULL else 60):
+        told, policy = f"You are number {number}.", Policy(max_steps=number + 1)
+        agent = Agent("mock:echo", instructions=told, policy=policy, tools=["files"], journal=journal)
+        run_ids.append(await enqueue(agent, "say hello", Given(), {}))
+    worker = Worker(journal)
+    await work_on(worker, run_ids)
+    assert (worker.agents.built, worker.done) == (1, len(run_ids))
+
+
+async def test_runs_that_differ_in_their_seed_share_an_agent_and_keep_their_seed(journal: Journal) -> None:
+    """Rollouts of a group differ in the seed of their samples, and in nothing that has to be built again."""
+    server = Scripted(lambda body: {"content": "hello"})
+    try:
+        run_ids = [
+            await enqueue(
+                Agent(model("openai:m", base_url=server.url, seed=seed), journal=journal), "Hi.", Given(), {}
+            )
+            for seed in range(5)
+        ]
+        worker = Worker(journal)
+        await work_on(worker, run_ids)
+        assert sorted(body["seed"] for body in server.requests) == [0, 1, 2, 3, 4]
+        assert worker.agents.built == 1
+    finally:
+        server.stop()
+
+
+async def test_a_fault_of_the_infrastructure_is_retried_on_a_budget(journal: Journal) -> None:
+    """The run has no reward and no end before the budget is spent."""
+    left = [3]
+
+    def answer(body: Any) -> Any:
+        left[0] -= 1
+        return 503 if left[0] >= 0 else {"content": "hello"}
+
+    server = Scripted(answer)
+    try:
+        agent = Agent(model("openai:m", base_url=server.url, max_attempts=1), journal=journal)
+        run_id = await enqueue(agent, "Hi.", Given(), {})
+        worker = Worker(journal, WorkerOptions(retries=ONCE))
+        await work_on(worker, [run_id])
+        bodies = [event.body for event in journal.read(run_id)]
+        ends = [body.stop_reason for body in bodies if isinstance(body, e.RunFinished)]
+        assert ends == [StopReason.ERROR, StopReason.ERROR]
+        other = await enqueue(agent, "Hi.", Given(), {})
+        await work_on(Worker(journal, WorkerOptions(retries=ONCE)), [other])
+        assert journal.read(other)[-1].body.stop_reason is StopReason.COMPLETED  # type: ignore[union-attr]
+    finally:
+        server.stop()
+
+
+async def test_a_worker_leaves_out_what_it_cannot_drive(journal: Journal) -> None:
+    bad = await enqueue(Agent("mock:echo", journal=journal), "say no", Given(), {})
+    good = await enqueue(Agent("mock:echo", journal=journal), "say hello", Given(), {})
+    problems: list[tuple[str, str]] = []
+    worker = Worker(journal, on_problem=lambda run_id, error: problems.append((run_id, str(error))))
+    found = worker.agents.agent_for
+
+    async def refuse(state: Any) -> Any:
+        if state.turn.opened.message.content == "say no":
+            raise ConfigError("the environment variable MY_KEY is not set")
+        return await found(state)
+
+    worker.agents.agent_for = refuse  # type: ignore[method-assign]
+    await work_on(worker, [good])
+    assert problems == [(bad, "the environment variable MY_KEY is not set")]
+    writer = await journal.claim("default")
+    assert writer is not None
+    assert writer.run_id == bad
+
+
+async def test_an_untrusted_run_is_never_driven(
+    journal: Journal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A journal from elsewhere may have runs in a queue. What they name is not built, asked or sent a key."""
+    await enqueue(Agent("mock:echo", journal=journal), "say hello", Given(), {"run_id": "r"})
+    journal.close()
+    # Another user, for whom this file is foreign.
+    shutil.copyfile(tmp_path / "runs.db", tmp_path / "foreign.db")
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    with open_journal(tmp_path / "foreign.db") as foreign:
+        assert not foreign.is_trusted("r")
+        assert await foreign.claim("default") is None
+        mine = await enqueue(Agent("mock:echo", journal=foreign), "say hello", Given(), {})
+        worker = Worker(foreign)
+        await work_on(worker, [mine])
+        assert worker.done == 1
+        assert len(foreign.read("r")) == 2
+        foreign.trust("r")
+        writer = await foreign.claim("default")
+        assert writer is not None
+        assert writer.run_id == "r"
+
+
+def test_every_kind_can_be_made(journal: Journal) -> None:
+    for name in WORKERS.names():
+        assert make_workers(f"{name}:1" if name == "local" else name, journal).status().in_flight == 0
