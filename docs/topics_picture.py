@@ -31,7 +31,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         page = write_page(make_topic_report(graph, counts), Path(folder) / "topics.html")
         out = Path(__file__).parent / "topics.png"
-        size = ("--headless", "--no-sandbox", "--hide-scrollbars", "--window-size=1200,800")
+        size = ("--headless", "--no-sandbox", "--hide-scrollbars", "--window-size=1200,960")
         subprocess.run(
             ["chromium", *size, f"--screenshot={out}", "--virtual-time-budget=3000", page.as_uri()],
             check=True,

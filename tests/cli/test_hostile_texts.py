@@ -10,7 +10,7 @@ from tests.cli.command import Cli
 
 from treadle import Agent, ScriptedModel, open_journal
 from treadle.cli.terminal.asking import print_question
-from treadle.core.questions import Question
+from treadle.core.asking import Question
 from treadle.core.types import Json, Option
 from treadle.knowledge.memory import Author, Draft, Store, open_memory
 

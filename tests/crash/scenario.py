@@ -21,9 +21,9 @@ from typing import Any
 from tests.postgres.server import Server
 
 from treadle import Agent, Approval, ApprovalRequest, InDoubt, Policy, Run, ToolContext, tool
+from treadle.core.asking import Question
 from treadle.core.errors import RunNotFoundError
 from treadle.core.events import DurableBody, Event, MessageInjected, TurnStarted
-from treadle.core.questions import Question
 from treadle.core.spec import MemorySpec
 from treadle.core.types import Completion, FinishReason, Message, Request, Role, ToolCall
 from treadle.journal.protocol import RunWriter
@@ -524,7 +524,7 @@ async def converse(agent: Agent) -> Run:
     """Continue the session, and send the messages that it does not have yet, one after another."""
     async with agent.session(RUN_ID) as session:
         run = await session.finish_turn()
-        for number in range(session.run.state.turn, TURNS):
+        for number in range(session.run.state.turn.number, TURNS):
             run = await session.send(f"Message {number}")
         return run
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from treadle import Agent, ScriptedModel
-from treadle.core.questions import Answer, Question
+from treadle.core.asking import Answer, Question
 from treadle.core.state import Status
 from treadle.journal.memory import MemoryJournal
 from treadle.models import call

@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from treadle.core import events as e
+from treadle.core.estimates import CHARS_PER_TOKEN, count_chars, guess_of_chars
 from treadle.core.inbox import RESERVED
 from treadle.core.state import Status, fold
 from treadle.core.tally import Charge, charge_of
-from treadle.core.tokens import CHARS_PER_TOKEN, count_chars, guess_of_chars
 from treadle.core.turns import TurnFold
 from treadle.core.types import Delivery, Message, Usage
 from treadle.journal.protocol import CALLER, RunInfo
@@ -139,7 +139,7 @@ def facts_of(bodies: Iterable[e.DurableBody]) -> Facts:
         state = fold(bodies)
         facts.input_tokens = state.usage.input_tokens
         facts.output_tokens = state.usage.output_tokens
-        facts.context_chars = CHARS_PER_TOKEN * state.last_usage.total_tokens + state.unsent_chars
+        facts.context_chars = CHARS_PER_TOKEN * state.size.last_usage.total_tokens + state.size.unsent_chars
         facts.is_exact = True
     return facts
 

@@ -28,7 +28,7 @@ class Driven:
 
     def steer(self, text: str) -> None:
         """Send a message that the model sees at its next step. Raises: `ConfigError` if nobody drives the run."""
-        if self._driver is None or not self._driver.state.is_turn_open:
+        if self._driver is None or not self._driver.state.turn.is_open:
             state = "has not begun" if self._driver is None else "is over"
             raise ConfigError(f"the message {text!r:.80} cannot be sent: the run {state}")
         deliver(self._driver, Message(Role.USER, text), Delivery.STEER)

@@ -252,7 +252,7 @@ class _Verifier:
             state = self._state
             parts = state.agent.tools if state.agent is not None else ()
             self._toolbox = self._implementations.toolbox(parts, state.tools, state.policy)
-        if isinstance(body, e.SnapshotTaken) and self._state.turn == 0:
+        if isinstance(body, e.SnapshotTaken) and self._state.turn.number == 0:
             self._begin(body.delta)
         elif isinstance(body, e.InferenceCompleted):
             for call in body.completion.message.tool_calls:
@@ -276,7 +276,7 @@ class _Verifier:
     def _adopt_snapshot(self) -> None:
         """Replace the sandbox by one with the recorded files, because the calls that made them do not run again."""
         self._sandbox = MemorySandbox.restore(
-            self._state.files, self._journal.read_stored, self._state.tool_states
+            self._state.sandbox.files, self._journal.read_stored, self._state.sandbox.tool_states
         )
 
     def _begin(self, delta: FileDelta) -> None:
@@ -288,8 +288,12 @@ class _Verifier:
 
     def _identify(self, body: e.SnapshotTaken) -> None:
         """Update the id of the recorded files, before the state is updated."""
-        files, delta = self._state.files, body.delta
-        if self._state.snapshot_id is None and self._files is not None and self._files.is_delta(delta):
+        files, delta = self._state.sandbox.files, body.delta
+        if (
+            self._state.sandbox.snapshot_id is None
+            and self._files is not None
+            and self._files.is_delta(delta)
+        ):
             self._recorded_id = self._files.identify()
             return
         for path, digest in (*delta.changed.items(), *dict.fromkeys(delta.deleted).items()):

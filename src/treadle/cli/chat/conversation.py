@@ -113,7 +113,7 @@ class Chat:
                 state = self.session.run.state
             finally:
                 self.work.run(self.session.close())
-        if state.turn or state.queued:
+        if state.turn.number or state.queued:
             assert self.session.run_id is not None
             print_note("continue with: " + self._follow_up.write("chat", session=self.session.run_id))
         return ExitCode.DONE if self._prompt.is_person else join_codes(self._codes)
@@ -131,12 +131,12 @@ class Chat:
                 stdout().print(clean(line), soft_wrap=True)
             print_knowledge(self.agent)
         state = run.state
-        if state.turn:
+        if state.turn.number:
             self._meter = Meter.of(run)
-            newest = "" if state.is_turn_open else "; the newest one:"
-            print_note(f"{write_count(state.turn, 'turn')} so far{newest}")
-            stdout().print("› " + clean(state.said).replace("\n", "\n  "), style="cyan", soft_wrap=True)
-            if not state.is_turn_open and run.output:
+            newest = "" if state.turn.is_open else "; the newest one:"
+            print_note(f"{write_count(state.turn.number, 'turn')} so far{newest}")
+            stdout().print("› " + clean(state.turn.said).replace("\n", "\n  "), style="cyan", soft_wrap=True)
+            if not state.turn.is_open and run.output:
                 stdout().print(clean(run.output), soft_wrap=True)
 
     def _talk(self) -> None:
@@ -192,7 +192,7 @@ class Chat:
                 print_note("the last turn waits for your decision")
             else:
                 print_note("the last turn was interrupted; it continues now")
-            calls = [item.call for item in run.state.calls.values()]
+            calls = [item.call for item in run.state.turn.calls.values()]
             self._take_turn(lambda emit: session.finish_turn(on_event=emit), calls)
         return not session.is_turn_open
 

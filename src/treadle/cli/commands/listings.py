@@ -11,7 +11,7 @@ import typer
 
 from treadle.agent.overview import search_sessions
 from treadle.cli.exit import ExitCode
-from treadle.cli.jobs.journals import find_run, iterate_runs, list_runs, open_existing, status_of
+from treadle.cli.jobs.journals import find_run, open_existing
 from treadle.cli.options import common as o
 from treadle.cli.options.selection import Selection
 from treadle.cli.terminal.format import format_age, style_of
@@ -35,6 +35,7 @@ from treadle.core.tally import Tally
 from treadle.core.types import Json
 from treadle.journal.deletion import delete_runs, find_callees
 from treadle.journal.protocol import DAMAGED, Journal, RunFilter, RunInfo
+from treadle.runs.statuses import iterate_runs, list_runs, status_of
 from treadle.telemetry.usage_stats import Durations, UsageStats
 
 _MARKS = {

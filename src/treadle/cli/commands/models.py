@@ -35,7 +35,7 @@ from treadle.models.wrappers.tiered import QUALITY, TieredModel, find_nearest, w
 from treadle.routing import LATENCIES, choose, facts_of, make_router
 
 if TYPE_CHECKING:
-    from treadle.models.config.probe import Finding, Probed, Prober
+    from treadle.models.config.probe import EndpointFinding, Probed, Prober
     from treadle.models.config.recipe import Config
     from treadle.models.config.tables import ModelTable
 
@@ -219,7 +219,7 @@ async def _probe(prober: "Prober", *, is_json: bool) -> "Probed":
     return prober.result()
 
 
-def _print_findings(finding: "Finding") -> None:
+def _print_findings(finding: "EndpointFinding") -> None:
     marks = {True: ("yes    ", "green"), False: ("no     ", "yellow"), None: ("unknown", "dim")}
     mark, style = marks[finding.is_there]
     console = stdout()

@@ -15,8 +15,8 @@ from treadle.cli.options.agent_options import AgentOptions, PolicyOptions
 from treadle.cli.terminal.asking import find_question, print_question
 from treadle.cli.terminal.format import format_call
 from treadle.cli.terminal.output import clean, print_json, print_note, stdout
+from treadle.core.asking import Answer, Answerable, Question
 from treadle.core.errors import ConfigError
-from treadle.core.questions import Answer, Answerable, Question
 from treadle.core.registry import did_you_mean
 from treadle.core.types import ToolCall
 from treadle.runs.resume import record_answers
@@ -78,7 +78,7 @@ def answer(
                 shown,
                 run_id,
                 follow_up,
-                calls=[item.call for item in loaded.state.calls.values()],
+                calls=[item.call for item in loaded.state.turn.calls.values()],
             )
         execute(record_answers(opened, run_id, {question_id: said}))
         left = Run.load(run_id, opened)
@@ -186,7 +186,7 @@ def approve(
             shown,
             run_id,
             follow_up,
-            calls=[item.call for item in loaded.state.calls.values()],
+            calls=[item.call for item in loaded.state.turn.calls.values()],
         )
 
 

@@ -16,23 +16,9 @@ import typer
 from treadle.cli.exit import ExitCode, join_codes
 from treadle.cli.jobs.driving import FollowUp, drive, print_follow_up
 from treadle.cli.jobs.execute import execute, run_limited
-from treadle.cli.jobs.journals import (
-    Apart,
-    find_run,
-    find_unfinished,
-    new_run_id,
-    open_existing,
-    open_or_make,
-)
+from treadle.cli.jobs.journals import Apart, find_run, new_run_id, open_existing, open_or_make
 from treadle.cli.jobs.run_agents import RunAgents, make_agent, print_knowledge
-from treadle.cli.jobs.run_files import (
-    FileChanges,
-    find_changes,
-    print_changes,
-    read_mount,
-    refuse_folder,
-    write_files,
-)
+from treadle.cli.jobs.run_files import print_changes, read_mount, refuse_folder
 from treadle.cli.options import common as o
 from treadle.cli.options.agent_options import AgentOptions, KnowledgeOptions, PolicyOptions
 from treadle.cli.options.common import complete_run
@@ -52,7 +38,9 @@ from treadle.core.events import TurnCompleted
 from treadle.core.state import Status, fold
 from treadle.core.types import Json, StopReason
 from treadle.journal.protocol import Journal
+from treadle.runs.file_changes import FileChanges, find_changes, write_files
 from treadle.runs.run import Run
+from treadle.runs.statuses import find_unfinished
 
 if TYPE_CHECKING:
     from treadle.runs.task import Task
@@ -300,7 +288,7 @@ def _resume_one(agents: RunAgents, run_id: str, shown: o.ViewOptions, follow_up:
         shown,
         run_id,
         follow_up,
-        calls=[item.call for item in run.state.calls.values()],
+        calls=[item.call for item in run.state.turn.calls.values()],
     )
 
 
@@ -308,7 +296,7 @@ def _is_between_turns(run: Run) -> bool:
     """Return whether the run is a session that waits for its next message."""
     started = run.state.started
     is_session = started is not None and started.is_session
-    return is_session and not run.state.is_turn_open and run.stop_reason is not StopReason.ERROR
+    return is_session and not run.state.turn.is_open and run.stop_reason is not StopReason.ERROR
 
 
 def _show(run: Run, shown: o.ViewOptions) -> int:
@@ -422,7 +410,7 @@ def _check(journal: Journal, run_id: str, at: int | None, text: str | None) -> N
     if at is not None and at > len(events):
         raise ConfigError(f"--at {at}: run {run_id!r} has the events 1 to {len(events)}")
     last = len(events) if at is None else at
-    is_open = fold([event.body for event in events[:last]]).is_turn_open
+    is_open = fold([event.body for event in events[:last]]).turn.is_open
     if is_open and text is not None:
         raise ConfigError(
             f"--text opens a new turn, and the turn is still open at event {last}; leave it out"

@@ -1,14 +1,11 @@
 """`treadle tools`: lists, calls, converts and serves tools."""
 
-import asyncio
-import contextlib
 import os
-import socket
 import sys
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import msgspec
 import typer
@@ -31,7 +28,7 @@ from treadle.cli.terminal.output import (
 from treadle.core.documents import decode_document, is_yaml_name
 from treadle.core.errors import ConfigError
 from treadle.core.events import SnapshotTaken
-from treadle.core.registry import did_you_mean, require
+from treadle.core.registry import did_you_mean
 from treadle.core.types import FileDelta, ToolCall, ToolErrorKind, ToolResult, ToolSpec
 from treadle.export.whole import write_whole
 from treadle.loop.calls.orders import Order
@@ -39,7 +36,7 @@ from treadle.loop.calls.workbench import Workbench
 from treadle.loop.outbox import Collected
 from treadle.runs.begin import make_run_id
 from treadle.sandbox.in_memory import MemorySandbox
-from treadle.server.tools.tool_sessions import ToolSessions
+from treadle.server.tool_sessions import ToolSessions
 from treadle.tools.protocol import Tool
 from treadle.tools.schema.tool_definitions import (
     Loss,
@@ -337,88 +334,22 @@ def serve(
         max_sessions=max_sessions,
     )
     if mcp is Mcp.STDIO:
-        _serve_stdio(sessions)
+        from treadle.server.mcp_tools import serve_stdio
+
+        execute(serve_stdio(sessions))
         return ExitCode.DONE
-    listener = _listen(host, port)
-    url = f"http://{host if ':' not in host else f'[{host}]'}:{listener.getsockname()[1]}"
-    app = _make_app(sessions, host, has_mcp=not has_spin, has_spin=mcp is None)
-    paths = {**({"mcp": f"{url}/mcp"} if not has_spin else {}), **({"spin": url} if mcp is None else {})}
-    _serve_http(app, listener, sessions, paths, is_json=is_json)
+    from treadle.server.tool_app import listen, serve_http
+
+    listener, url = listen(host, port)
+    protocols = [
+        name for name, is_left_out in (("mcp", has_spin), ("spin", mcp is not None)) if not is_left_out
+    ]
+
+    def tell(paths: dict[str, str]) -> None:
+        _print_addresses(paths, sessions, is_json=is_json)
+
+    execute(serve_http(sessions, listener, host, url, protocols, tell))
     return ExitCode.DONE
-
-
-def _serve_stdio(sessions: ToolSessions) -> None:
-    """Serve MCP to the process that started this one, until it closes standard input."""
-    from treadle.server.tools.mcp import serve_stdio
-
-    async def work() -> None:
-        try:
-            await serve_stdio(sessions)
-        finally:
-            await sessions.close()
-
-    execute(work())
-
-
-def _serve_http(
-    app: Any, listener: socket.socket, sessions: ToolSessions, paths: dict[str, str], *, is_json: bool
-) -> None:
-    """Serve the application at `listener` until Ctrl-C."""
-    uvicorn = require("uvicorn", "serve")
-
-    async def work() -> None:
-        config = uvicorn.Config(app, log_level="error", lifespan="on", timeout_graceful_shutdown=2)
-        server = uvicorn.Server(config)
-        # Ctrl-C is handled by `execute`, as in all commands.
-        server.capture_signals = contextlib.nullcontext
-        task = asyncio.ensure_future(server.serve(sockets=[listener]))
-        try:
-            # A client that connects now waits in the listener's queue.
-            _print_addresses(paths, sessions, is_json=is_json)
-            await asyncio.shield(task)
-        finally:
-            server.should_exit = True
-            await asyncio.wait([task], timeout=5)
-            await sessions.close()
-
-    execute(work())
-
-
-def _listen(host: str, port: int) -> socket.socket:
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listener = socket.socket(family)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        listener.bind((host, port))
-        listener.listen(128)
-    except OSError as error:
-        listener.close()
-        raise ConfigError(
-            f"cannot serve at {host}:{port}: {error.strerror}; try another --port, or 0"
-        ) from error
-    return listener
-
-
-def _make_app(sessions: ToolSessions, host: str, *, has_mcp: bool, has_spin: bool) -> Any:
-    """Return the ASGI application for the protocols."""
-    from treadle.server.tools.mcp import mcp_app, needs_session
-    from treadle.server.tools.spin import SpinService, spin_routes
-
-    starlette, routing = require("starlette.applications", "serve"), require("starlette.routing", "serve")
-    routes = spin_routes(SpinService(sessions)) if has_spin else []
-    inner = mcp_app(sessions, host) if has_mcp else None
-
-    @contextlib.asynccontextmanager
-    async def lifespan(app: Any) -> AsyncIterator[None]:
-        if inner is None:
-            yield
-        else:
-            async with inner.router.lifespan_context(inner):
-                yield
-
-    if inner is not None:
-        routes = [*routes, routing.Mount("/", needs_session(inner))]
-    return starlette.Starlette(routes=routes, lifespan=lifespan)
 
 
 def _print_addresses(paths: dict[str, str], sessions: ToolSessions, *, is_json: bool) -> None:

@@ -13,8 +13,7 @@ import msgspec
 import typer
 from msgspec import Struct
 
-from treadle.cli.exit import ExitCode
-from treadle.cli.start import allow_interrupts
+from treadle.cli.exit import ExitCode, allow_interrupts
 from treadle.core.errors import ConfigError
 
 _UNITS = {"_usd": "USD", "_seconds": "SECONDS"}

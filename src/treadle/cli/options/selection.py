@@ -7,12 +7,12 @@ from typing import Annotated, Any, Self, TypeAlias
 import typer
 from msgspec import Struct
 
-from treadle.cli.jobs.journals import FAILED, FILTERS
 from treadle.cli.options.option_groups import make_parameter
 from treadle.core.errors import ConfigError
 from treadle.core.registry import did_you_mean
 from treadle.core.types import StopReason
 from treadle.journal.protocol import RunFilter
+from treadle.runs.statuses import FAILED, FILTERS
 from treadle.runs.task import split_reference
 
 _Status: TypeAlias = Annotated[

@@ -11,8 +11,8 @@ import msgspec
 from treadle.cli.terminal.format import format_call
 from treadle.cli.terminal.output import clean, is_live, shorten, stderr
 from treadle.cli.terminal.view import View
+from treadle.core.asking import Answer, Answerable, Question
 from treadle.core.errors import ConfigError
-from treadle.core.questions import Answer, Answerable, Question
 from treadle.core.types import Effect, Json, ToolCall
 from treadle.tools.protocol import ApprovalRequest, Decision
 from treadle.tools.schema.answer_schema import find_output_fault

@@ -62,8 +62,8 @@ class Meter(Struct):
 
     def _count(self, state: State) -> None:
         """Count what the newest turn has taken so far."""
-        if state.turn != self.turn:
-            self.turn, self.turn_seconds = state.turn, 0.0
+        if state.turn.number != self.turn:
+            self.turn, self.turn_seconds = state.turn.number, 0.0
         self.seconds += max(0.0, state.work_seconds - self.turn_seconds)
         self.turn_seconds = state.work_seconds
 

@@ -170,7 +170,7 @@ class _Printer:
     def print_foot(self, run: Run, *, is_driven: bool) -> None:
         """Print the calls without a result, and the outcome."""
         waiting = run.approvals
-        for item in run.state.calls.values():
+        for item in run.state.turn.calls.values():
             if item.attempt and item.result is None and item.call.call_id not in waiting:
                 self.say("○ ", "yellow", end="")
                 self.say(format_call(item.call, self._width - 18), "bold", end="")

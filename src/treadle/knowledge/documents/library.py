@@ -6,8 +6,8 @@ from pathlib import Path
 from msgspec import Struct
 
 from treadle.core.errors import ConfigError
+from treadle.core.estimates import guess_tokens
 from treadle.core.fence import fence
-from treadle.core.tokens import guess_tokens
 from treadle.knowledge.documents.extract import Document, read_document
 from treadle.knowledge.memory import Author, Draft, Memory, Store
 

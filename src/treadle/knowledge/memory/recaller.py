@@ -6,8 +6,8 @@ from datetime import UTC, datetime
 
 from msgspec.structs import replace
 
+from treadle.core.estimates import guess_tokens
 from treadle.core.fence import fence
-from treadle.core.tokens import guess_tokens
 from treadle.core.types import Recalled, RecalledItem
 from treadle.knowledge.memory.namespace import RUN, Memory
 from treadle.knowledge.memory.protocol import Entry, Hit, Store

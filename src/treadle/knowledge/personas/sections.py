@@ -12,8 +12,8 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from msgspec import Struct
 
+from treadle.core.estimates import guess_tokens
 from treadle.core.fence import neutralise
-from treadle.core.tokens import guess_tokens
 from treadle.knowledge.personas.persona import Claim, Fact, Persona
 from treadle.knowledge.protocol import PromptReport, SectionReport
 

@@ -32,7 +32,7 @@ from treadle.models.wire.body_reader import StreamCollector
 from treadle.models.wire.http_model import HttpModel
 from treadle.models.wire.messages import Contents, check_part, with_files
 from treadle.models.wire.openai_style import PlainAnswer, read_reason, read_usage
-from treadle.models.wire.plain import TokenReader
+from treadle.models.wire.plain import TokenAnswerReader
 from treadle.models.wire.provider import Preset, Price, cost_of
 from treadle.models.wire.server import Server, explain_error, find_error
 from treadle.models.wire.token_records import Versions, make_record, read_versions
@@ -222,7 +222,7 @@ class _TokenAnswer(PlainAnswer, forbid_unknown_fields=True, gc=False, kw_only=Tr
     metrics: None = None
 
 
-class CompletionsReader(TokenReader):
+class CompletionsReader(TokenAnswerReader):
     """The reader of plain completions. If token ids are asked for, an answer with them is a plain one."""
 
     ANSWER = _Answer

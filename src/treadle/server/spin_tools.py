@@ -16,7 +16,7 @@ from treadle.core.errors import ConfigError, SandboxError
 from treadle.core.registry import require
 from treadle.core.types import Json, ToolCall, ToolErrorKind
 from treadle.sandbox.paths import normalize_file
-from treadle.server.tools.tool_sessions import ToolSession, ToolSessions
+from treadle.server.tool_sessions import ToolSession, ToolSessions
 from treadle.tools.context import Scope, ToolContext
 from treadle.tools.mock.fixtures import Fixture
 from treadle.tools.mock.mocks import Mock, mock_of

@@ -1,21 +1,29 @@
-"""Questions to the user: their values, the check of answers, and the decision whether one is asked.
+"""Questions to the user: their values, the events about them, the check of answers, and what is asked.
 
 Questions come from tools (`ToolContext.ask`), from the model (text markers), and from the policy (calls whose
 outcome was lost). All of them are `question_asked` events, and are answered by `question_answered`.
+
+Models that cannot call tools write markers: `[ASK_USER]` before a question, `[FINAL]` before the final answer. A
+marker counts only at the beginning of a line that is not in a fenced block of code. `[FINAL]` is looked for first,
+so that a final answer may contain questions.
 """
 
 import itertools
+import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
 from msgspec import Struct
 from msgspec.structs import force_setattr
 
 from treadle.core import events as e
+from treadle.core.actions import Append, AskUser, tell
 from treadle.core.errors import ConfigError
-from treadle.core.state import State
 from treadle.core.types import Json, Option
+
+if TYPE_CHECKING:
+    from treadle.core.state import State
 
 FindFault: TypeAlias = Callable[[dict[str, Json], Json], str | None]
 """A function of a JSON Schema and a value that says what in the value does not fit; `None` if it fits."""
@@ -76,12 +84,6 @@ Answerable: TypeAlias = Answer | str | int | Mapping[str, Json]
 `Answer`."""
 
 
-class AskUser(Struct, frozen=True, gc=False):
-    """The action to put open questions to the user. The run pauses if none of them is answered."""
-
-    questions: tuple[e.QuestionAsked, ...]
-
-
 class AskNow(Struct, frozen=True, gc=False):
     """The decision to ask a question."""
 
@@ -90,23 +92,79 @@ class AskNow(Struct, frozen=True, gc=False):
     """True if the journal has the question already."""
 
 
-class Recall(Struct, frozen=True, gc=False):
+class RecallAnswer(Struct, frozen=True, gc=False):
     """The decision not to ask, because the journal has an answer."""
 
     answer: Answer
 
 
-class Refuse(Struct, frozen=True, gc=False):
+class RefuseToAsk(Struct, frozen=True, gc=False):
     """The decision not to ask. The model is told why."""
 
     reason: str
 
 
-QuestionDecision: TypeAlias = AskNow | Recall | Refuse
+QuestionDecision: TypeAlias = AskNow | RecallAnswer | RefuseToAsk
+
+
+class AskedQuestion(Struct, gc=False):
+    """A question of the open turn, with its answer."""
+
+    body: e.QuestionAsked
+    answer: str | None = None
+    """The answer; `None` while the question is open, and empty if the user declined to answer."""
+
+
+def fold_question(state: "State", body: e.QuestionAsked) -> None:
+    """Note a question. One about a call whose outcome was lost is Treadle's and not the agent's."""
+    turn = state.turn
+    turn.questions[body.question_id] = AskedQuestion(body)
+    item = turn.calls.get(body.call_id) if body.call_id is not None else None
+    if item is not None and body.question_id == item.doubt_id:
+        item.question_id = body.question_id
+    else:
+        turn.spent.questions += 1
+
+
+def fold_answer(state: "State", body: e.QuestionAnswered) -> None:
+    """Note an answer, or that a question was withdrawn."""
+    turn = state.turn
+    asked = turn.questions.get(body.question_id)
+    if not body.is_withdrawn:
+        if asked is not None:
+            asked.answer = body.text
+        # The time in which somebody answers is not working time.
+        turn.began_at += max(0.0, body.at - state.at)
+    elif asked is not None:
+        del turn.questions[body.question_id]
+        item = turn.calls.get(asked.body.call_id or "")
+        if item is not None and item.question_id == body.question_id:
+            item.question_id = None
+        else:
+            turn.spent.questions -= 1
+
+
+def open_questions(state: "State") -> tuple[e.QuestionAsked, ...]:
+    """Return the questions that have no answer, in the order in which they were asked."""
+    return tuple([item.body for item in state.turn.questions.values() if item.answer is None])
+
+
+def withdraw(state: "State", call_ids: Sequence[str], but: Sequence[str | None] = ()) -> list[e.DurableBody]:
+    """Return the events that withdraw the open questions of calls that get their results without the answers.
+
+    The questions with the ids in `but` stay open.
+    """
+    if not state.turn.questions:
+        return []
+    return [
+        e.QuestionAnswered(question_id=body.question_id, text="", is_withdrawn=True)
+        for body in open_questions(state)
+        if body.call_id in call_ids and body.question_id not in but
+    ]
 
 
 def decide_question(
-    state: State, question: Question, asker_id: str, call_id: str | None, number: int = 1
+    state: "State", question: Question, asker_id: str, call_id: str | None, number: int = 1
 ) -> QuestionDecision:
     """Decide whether a question is asked.
 
@@ -114,28 +172,31 @@ def decide_question(
     `number` counts equal questions of the running attempt at the call: when the call runs again, the n-th of them
     gets the answer to the n-th that is recorded.
     """
-    prefix, key = f"{asker_id}?", key_of(question)
-    equal = [body for body in state.asked_questions.values() if key_of(body) == key]
-    own = [body for body in equal if body.question_id.startswith(prefix)]
+    prefix, key, asked = f"{asker_id}?", key_of(question), state.turn.questions
+    equal = [item for item in asked.values() if key_of(item.body) == key]
+    own = [item for item in equal if item.body.question_id.startswith(prefix)]
     if number <= len(own):
-        answer = state.questions[own[number - 1].question_id]
-        return AskNow(own[number - 1], is_recorded=True) if answer is None else Recall(to_answer(answer))
+        mine = own[number - 1]
+        if mine.answer is None:
+            return AskNow(mine.body, is_recorded=True)
+        return RecallAnswer(to_answer(mine.answer))
     # A form that is asked for again was checked and refused by the program that asks.
-    for body in equal if question.schema is None else ():
-        answer = state.questions[body.question_id]
-        if answer is not None:
-            return Recall(to_answer(answer, is_repeated=True))
-        if body.call_id != call_id:
-            return Refuse(f"The same question is open already: {body.text!r}. Wait for its answer.")
-        return AskNow(body, is_recorded=True)
+    for item in equal if question.schema is None else ():
+        if item.answer is not None:
+            return RecallAnswer(to_answer(item.answer, is_repeated=True))
+        if item.body.call_id != call_id:
+            return RefuseToAsk(f"The same question is open already: {item.body.text!r}. Wait for its answer.")
+        return AskNow(item.body, is_recorded=True)
     most = state.policy.autonomy.max_questions
-    if state.spent.questions >= most:
+    if state.turn.spent.questions >= most:
         all_of_them, were = ("The one question", "was") if most == 1 else (f"All {most} questions", "were")
-        return Refuse(f"Not asked: {all_of_them} that may be asked in one turn {were} asked. {DECIDE_ALONE}")
+        return RefuseToAsk(
+            f"Not asked: {all_of_them} that may be asked in one turn {were} asked. {DECIDE_ALONE}"
+        )
     ids = (f"{prefix}{count}" for count in itertools.count(1))
     return AskNow(
         e.QuestionAsked(
-            question_id=next(item for item in ids if item not in state.asked_questions),
+            question_id=next(item for item in ids if item not in asked),
             text=question.text,
             call_id=call_id,
             options=question.options,
@@ -143,26 +204,6 @@ def decide_question(
             schema=question.schema,
         )
     )
-
-
-def open_questions(state: State) -> tuple[e.QuestionAsked, ...]:
-    """Return the questions that have no answer, in the order in which they were asked."""
-    asked = state.asked_questions
-    return tuple([body for body in asked.values() if state.questions.get(body.question_id, "") is None])
-
-
-def withdraw(state: State, call_ids: Sequence[str], but: Sequence[str | None] = ()) -> list[e.DurableBody]:
-    """Return the events that withdraw the open questions of calls that get their results without the answers.
-
-    The questions with the ids in `but` stay open.
-    """
-    if not state.asked_questions:
-        return []
-    return [
-        e.QuestionAnswered(question_id=body.question_id, text="", is_withdrawn=True)
-        for body in open_questions(state)
-        if body.call_id in call_ids and body.question_id not in but
-    ]
 
 
 def to_question(body: e.QuestionAsked, run_id: str) -> Question:
@@ -247,3 +288,59 @@ def _to_option(item: object) -> Option:
     if isinstance(item, str):
         return Option(item)
     raise ConfigError(f"the option {item!r} of a question is of a wrong type; give an Option or a str")
+
+
+FINAL = "[FINAL]"
+ASK_USER = "[ASK_USER]"
+_FENCE = re.compile(r" {0,3}(`{3,}|~{3,})(.*)", re.DOTALL)
+
+
+def split_at_marker(text: str, marker: str) -> tuple[str, str] | None:
+    """Return the text before and after the first `marker` that counts; `None` if there is none."""
+    if marker not in text:
+        return None
+    fence, start = "", 0
+    for line in text.splitlines(keepends=True):
+        found = _FENCE.match(line)
+        if found is not None and not fence:
+            if not (found[1][0] == "`" and "`" in found[2]):
+                fence = found[1]
+        elif found is not None and found[1].startswith(fence) and not found[2].strip():
+            fence = ""
+        elif not fence and line.startswith(marker):
+            return text[:start].rstrip(), text[start + len(marker) :].strip()
+        start += len(line)
+    return None
+
+
+def final_text(state: "State", text: str) -> str:
+    """Return the final answer in a text: what follows the marker if there is one, else all of it."""
+    found = split_at_marker(text, FINAL) if state.policy.text_markers else None
+    return text if found is None else found[1]
+
+
+def ask_by_marker(state: "State", text: str) -> Append | AskUser | None:
+    """Return what follows from a question in an answer with text markers; `None` if the answer has no question."""
+    if not state.policy.text_markers or split_at_marker(text, FINAL) is not None:
+        return None
+    found = split_at_marker(text, ASK_USER)
+    if found is None:
+        return None
+    asker_id = f"step_{state.step}"
+    asked = state.turn.questions.get(f"{asker_id}?1")
+    if asked is not None:
+        if asked.answer is None:
+            return AskUser((asked.body,))
+        return tell(asked.answer or f"I do not want to say. {DECIDE_ALONE}")
+    if not found[1]:
+        return tell(f"There was no question after {ASK_USER}. {DECIDE_ALONE}")
+    decided = decide_question(state, Question(found[1]), asker_id, None)
+    if isinstance(decided, AskNow):
+        return Append((decided.body,))
+    return tell(decided.reason if isinstance(decided, RefuseToAsk) else tell_repeated(decided.answer.text))
+
+
+def tell_repeated(answer: str) -> str:
+    """Return the text for a question that was asked before in the turn."""
+    said = f"The answer was: {answer}" if answer else f"The user declined to answer. {DECIDE_ALONE}"
+    return f"Not asked again: you asked this before. {said}"

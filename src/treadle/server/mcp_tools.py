@@ -11,7 +11,7 @@ import msgspec
 
 from treadle.core.registry import require
 from treadle.core.types import Effect, Json, ToolCall, ToolResult
-from treadle.server.tools.tool_sessions import ToolSessions
+from treadle.server.tool_sessions import ToolSessions
 
 SESSION = "treadle/session"
 
@@ -40,11 +40,14 @@ def make_server(sessions: ToolSessions, session_id: str | None = None) -> Any:
 
 
 async def serve_stdio(sessions: ToolSessions) -> None:
-    """Serve one client on standard input and output, until it disconnects."""
+    """Serve one client on standard input and output, until it disconnects. The sessions are closed then."""
     stdio = require("mcp.server.stdio", "mcp")
     server = make_server(sessions, "stdio")
-    async with stdio.stdio_server() as (read, write):
-        await server.run(read, write, server.create_initialization_options())
+    try:
+        async with stdio.stdio_server() as (read, write):
+            await server.run(read, write, server.create_initialization_options())
+    finally:
+        await sessions.close()
 
 
 def mcp_app(sessions: ToolSessions, host: str) -> Any:
