@@ -164,7 +164,7 @@ def rollout(
         )
     from treadle.cli.jobs import rolling
 
-    changes = rolling.Changes(given, tuple(settings or ()))
+    changes = rolling.RolloutChanges(given, tuple(settings or ()))
     return rolling.run(config, changes, shown)
 
 
