@@ -22,19 +22,16 @@ from treadle.cli.terminal.output import (
 )
 from treadle.core.errors import ConfigError, JournalError
 from treadle.core.registry import did_you_mean
-from treadle.journal.registry import DEFAULT_PATH, open_journal
 from treadle.models.config import known_models
 from treadle.models.config.known_models import ListedModel
 from treadle.models.config.presets import find_preset, provider_names
 from treadle.models.config.recipe import load_config
 from treadle.models.config.stored_keys import delete_key, store_key, where_is_key
 from treadle.models.protocol import Model
-from treadle.models.wrappers.tiered import TieredModel
-from treadle.routing import LATENCIES, choose, facts_of, make_router
-from treadle.routing.known_tiers import ListedTier, list_tiers
 
 if TYPE_CHECKING:
     from treadle.models.config.probe import Finding, Probed, Prober
+    from treadle.routing.known_tiers import ListedTier
 
 
 def list_models(is_json: o.IsJson = False) -> int:
@@ -151,6 +148,10 @@ def tiers(journal: o.Journal = None, is_json: o.IsJson = False) -> int:
         treadle models tiers
         treadle models tiers --json
     """
+    from treadle.journal.registry import DEFAULT_PATH, open_journal
+    from treadle.routing import LATENCIES
+    from treadle.routing.known_tiers import list_tiers
+
     config = load_config()
     if not config.file.tiers:
         prefix = config.file.tiers_prefix
@@ -225,6 +226,9 @@ def route(
         treadle models route 'Prove that there are infinitely many primes.'
         treadle models route 'What is in this picture?' --images 1 --router scored
     """
+    from treadle.models.wrappers.tiered import TieredModel
+    from treadle.routing import choose, facts_of, make_router
+
     model = load_config().model("auto" if router is None else f"auto:{router}")
     assert isinstance(model, TieredModel)
     facts = facts_of(model, text)
