@@ -30,7 +30,7 @@ from treadle.models.config.stored_keys import delete_key, store_key, where_is_ke
 from treadle.models.protocol import Model
 
 if TYPE_CHECKING:
-    from treadle.models.config.probe import Finding, Probed, Prober
+    from treadle.models.config.probe import EndpointFinding, Probed, Prober
     from treadle.routing.known_tiers import ListedTier
 
 
@@ -129,7 +129,7 @@ async def _probe(prober: "Prober", *, is_json: bool) -> "Probed":
     return prober.result()
 
 
-def _print_findings(finding: "Finding") -> None:
+def _print_findings(finding: "EndpointFinding") -> None:
     marks = {True: ("yes    ", "green"), False: ("no     ", "yellow"), None: ("unknown", "dim")}
     mark, style = marks[finding.is_there]
     console = stdout()

@@ -6,13 +6,14 @@ A judgement is recorded with the beginning of its turn, so that a resumed or rep
 import msgspec
 from msgspec.structs import replace
 
-from treadle.core.judgement import AmbiguityClass, Judgement, Missing
+from treadle.core.judgement import AmbiguityClass, Judgement
 from treadle.core.policy import Approval, Autonomy, Policy
 from treadle.core.state import State
 from treadle.core.types import Message, Role, ToolSpec
 from treadle.routing.judging.inabilities import find_refusal
 from treadle.routing.judging.judgements import MessageFacts, judge_message
 from treadle.routing.judging.judges import MessageJudge
+from treadle.routing.judging.lists import prompts
 
 ASK_TOOL = "ask_user"
 """The name of the tool by which the model asks the user."""
@@ -24,24 +25,6 @@ _ASKED_ABOUT: dict[Autonomy, tuple[AmbiguityClass, ...]] = {
     Autonomy.DECISIVE: (_GRAVE,),
 }
 """The classes of ambiguity about which the user is asked."""
-_OPEN: dict[Missing, str] = {
-    Missing.TARGET: "what exactly it is about",
-    Missing.RECIPIENT: "who is to receive it",
-    Missing.TIME: "for which time it is",
-    Missing.SUBJECT: "what its subject is",
-    Missing.SCOPE: "how much it includes",
-    Missing.CRITERIA: "what makes the result good",
-    Missing.PRIORITY: "which of its conditions counts if they contradict each other",
-    Missing.AMOUNT: "how much money it is",
-}
-_HINT = (
-    "[Note from Treadle: the message may leave open {what}. If neither the conversation nor your tools tell you, "
-    "ask the user before you go on.]"
-)
-_GRAVE_HINT = (
-    "[Note from Treadle: the message may ask for something that cannot be undone, and leave open {what}. Unless "
-    "the conversation tells you, ask the user before you do it.]"
-)
 
 
 def facts_of_message(
@@ -90,7 +73,9 @@ def write_hint(judgement: Judgement, policy: Policy, tools: tuple[ToolSpec, ...]
         return None
     if not policy.text_markers and all([tool.name != ASK_TOOL for tool in tools]):
         return None
-    return (_GRAVE_HINT if gap.kind is _GRAVE else _HINT).format(what=_OPEN[gap.missing])
+    hints = prompts()["hints"]
+    hint: str = hints["grave" if gap.kind is _GRAVE else "usual"]
+    return hint.format(what=hints["open"][gap.missing])
 
 
 def find_refused_tool(state: State, answer: Message) -> str | None:

@@ -20,7 +20,7 @@ from treadle.testbed.built_in import digest
 from treadle.testbed.instance import make_instance
 from treadle.testbed.play import Manner, play
 from treadle.testbed.roles.errands import FoundErrand, Work, find_errand, one_line
-from treadle.testbed.roles.file_tools import FileTools, paths_in
+from treadle.testbed.roles.file_kit import FileTools, paths_in
 from treadle.testbed.roles.named_calls import Wishes, find_gap, find_wishes, read_arguments, work_on
 from treadle.testbed.roles.talks import Talk, TalkReply, find_talk
 from treadle.testbed.roles.words import load

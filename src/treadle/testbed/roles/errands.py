@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from treadle.tasks.draws import Draw, Wording
 from treadle.tasks.solver import FailedResult, Step
-from treadle.testbed.roles.file_tools import FileTools, paths_in
+from treadle.testbed.roles.file_kit import FileTools, paths_in
 from treadle.testbed.roles.words import load, wordings, words
 
 MAX_QUOTED_CHARS = 200

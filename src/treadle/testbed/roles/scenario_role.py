@@ -14,7 +14,7 @@ from treadle.tasks.files import identify
 from treadle.testbed.play import misspell
 from treadle.testbed.request_facts import Facts, number_of, object_of, objects_of, text_of, texts_of
 from treadle.testbed.roles.errands import Errand, Shelf, errands
-from treadle.testbed.roles.file_tools import FileTools, find_near
+from treadle.testbed.roles.file_kit import FileTools, find_near
 from treadle.testbed.roles.named_calls import draw_wishes
 from treadle.testbed.roles.speakers import FOLLOW_UP, frame
 from treadle.testbed.roles.talks import Talk, talks

@@ -11,6 +11,7 @@ from treadle.core.events import SnapshotTaken
 from treadle.core.types import Json
 from treadle.datagen.config.generation_config import GenerationConfig
 from treadle.datagen.conversations.dialogue import labels
+from treadle.datagen.quality.exchanges import answers
 from treadle.datagen.quality.protocol import (
     BuiltinFilter,
     Candidate,
@@ -19,7 +20,6 @@ from treadle.datagen.quality.protocol import (
     FilterVerdict,
     Resources,
 )
-from treadle.datagen.quality.transcripts import answers
 from treadle.datagen.scenarios.scenario import Kind, write_facts
 from treadle.models.protocol import Model
 from treadle.runs.task import load_task
