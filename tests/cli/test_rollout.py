@@ -10,7 +10,8 @@ from rich.text import Text
 from tests.cli.command import Cli
 from tests.testbed.threaded import ThreadedServer
 
-from treadle.cli.terminal.rollout import PlainLines, RolloutBoard, write_lines, write_stopping
+from treadle.cli.jobs.rolling import GroupFeed
+from treadle.cli.terminal.job_view import JobBoard, Pace, TextLines, write_counts
 from treadle.rollout.rollout_progress import GroupEnded, RolloutProgress, RolloutRetried, Started
 from treadle.testbed.engines import ENGINES, EngineSettings
 
@@ -109,7 +110,7 @@ def test_without_anything_the_command_says_how_to_begin(cli: Cli) -> None:
 
 
 def test_the_schema_knows_the_keys(cli: Cli) -> None:
-    schema = json.loads(cli("rollout", "--schema").out)
+    schema = json.loads(cli("schema", "rollout").out)
     assert {"tasks", "group_size", "max_staleness", "curriculum"} <= schema["properties"].keys()
     assert all("description" in value for value in schema["properties"].values())
 
@@ -125,7 +126,7 @@ def test_the_report_shows_the_groups(cli: Cli) -> None:
 
 
 def draw(width: int, height: int, progress: RolloutProgress, *, is_over: bool = False) -> list[str]:
-    board = RolloutBoard("parcels", "group")
+    board = JobBoard("parcels", progress, GroupFeed())
     try:
         board.on_notice(Started(groups=4, done=0, tasks=9), progress)
         for number in range(3):
@@ -144,17 +145,16 @@ def draw(width: int, height: int, progress: RolloutProgress, *, is_over: bool = 
 
 def test_the_board_fits_any_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     progress = RolloutProgress(
-        wanted=4, delivered=2, in_flight=7, on_model=5, on_tools=2, graded_groups=2, solved_once=1
+        wanted=4, kept=2, in_flight=7, on_model=5, on_tools=2, graded_groups=2, solved_once=1
     )
     progress.rewards.add(1.0)
     progress.rewards.add(0.0)
     progress.weight_version, progress.staleness, progress.oldest = "step-3", 1, 2
-    progress.dropped, progress.reasons = 2, {"stale": 2}
+    progress.rejected, progress.reasons = 2, {"stale": 2}
     lines = draw(100, 24, progress)
     assert "2 of 4 groups · reward 0.500 ± 0.707 · solved once 50%" in lines[0]
-    assert "7 in flight · 5 wait for the model, 2 for tools · 1 worker" in lines[1]
-    assert "weights step-3 · staleness 1 (at most 2)" in lines[2]
-    assert "2 dropped (stale 2)" in lines[3]
+    assert "weights step-3 · staleness 1 (at most 2)" in lines[1]
+    assert "7 in flight · 2 dropped (stale 2) · 5 wait for the model, 2 for tools" in lines[2]
     assert "parcels-2 ▁█· files:a" in lines[-2]
     assert lines[-1].startswith("Ctrl-C finishes")
     for width in (5, 30, 80):
@@ -165,7 +165,7 @@ def test_the_board_fits_any_terminal(capsys: pytest.CaptureFixture[str]) -> None
 def test_lines_in_a_pipe_have_all_counts() -> None:
     parts = [
         part
-        for line in write_lines(RolloutProgress(wanted=2, delivered=2), "group", is_over=True)
+        for line in write_counts(RolloutProgress(wanted=2, kept=2), Pace(), is_over=True)
         for part in line
     ]
     assert parts[0] == "2 of 2 groups"
@@ -200,13 +200,13 @@ def test_a_stop_says_which_groups_no_sink_has_taken(cli: Cli) -> None:
 
 
 def test_what_a_stop_does_is_said() -> None:
-    assert "the groups of 3 rollouts in flight" in write_stopping(RolloutProgress(in_flight=3, undelivered=1))
-    assert "1 group that no sink has taken stays" in write_stopping(RolloutProgress(undelivered=1))
-    assert "2 groups that no sink has taken stay" in write_stopping(RolloutProgress(undelivered=2))
+    assert "the groups of 3 rollouts in flight" in RolloutProgress(in_flight=3, undelivered=1).stopping()
+    assert "1 group that no sink has taken stays" in RolloutProgress(undelivered=1).stopping()
+    assert "2 groups that no sink has taken stay" in RolloutProgress(undelivered=2).stopping()
 
 
 def test_an_error_of_many_rollouts_is_printed_once(capsys: pytest.CaptureFixture[str]) -> None:
-    lines = PlainLines("name", "group")
+    lines = TextLines("name")
     for number in range(3):
         lines.on_notice(RolloutRetried(run_id=f"run-{number}", attempt=1, error="refused"), RolloutProgress())
     lines.on_notice(RolloutRetried(run_id="run-3", attempt=1, error="slow"), RolloutProgress())

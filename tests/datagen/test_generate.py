@@ -12,8 +12,9 @@ from treadle.core.errors import ConfigError, ProviderError
 from treadle.datagen.config.generation_config import GenerationConfig
 from treadle.datagen.dataset.dataset_folder import DatasetFolder
 from treadle.datagen.generation import Continuation, GenerationResult, generate
-from treadle.datagen.generation_progress import GenerationNotice, GenerationProgress, SampleEnded
+from treadle.datagen.generation_progress import GenerationProgress, SampleEnded
 from treadle.jobs.ledger import ItemStatus, Ledger
+from treadle.jobs.progress import JobNotice
 from treadle.journal.protocol import QUEUE
 from treadle.journal.registry import open_journal
 from treadle.testbed.server import OracleServer, ServerSettings, serve
@@ -188,7 +189,7 @@ async def test_a_wrong_key_ends_the_generation_at_once(tmp_path: Path) -> None:
 async def test_a_stop_finishes_what_is_in_flight(server: OracleServer, tmp_path: Path) -> None:
     stop = asyncio.Event()
 
-    def listen(notice: GenerationNotice, progress: GenerationProgress) -> None:
+    def listen(notice: JobNotice, progress: GenerationProgress) -> None:
         if isinstance(notice, SampleEnded) and progress.kept == 3:
             stop.set()
 

@@ -106,7 +106,7 @@ def generate(
         return generating.print_starter()
     options = {"out": out, "num_samples": num_samples, "model": model, "seed": seed, "workers": workers}
     given = {name: str(value) for name, value in options.items() if value is not None}
-    changes = generating.Changes(given, tuple(settings or ()))
+    changes = generating.GenerationChanges(given, tuple(settings or ()))
     if is_dry:
         return generating.print_dry_run(config, changes, is_json=shown.is_json)
     return generating.run(config, changes, shown, retry_failed=retry_failed, accept_changes=accept_changes)

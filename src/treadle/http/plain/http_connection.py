@@ -18,7 +18,7 @@ from typing import Any, Protocol, TypeAlias
 from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
 
 from treadle.http import transport_errors
-from treadle.http.plain.body import ENCODINGS, UNREADABLE, AnswerBody, Headers, Inflater
+from treadle.http.plain.answer_body import ENCODINGS, UNREADABLE, AnswerBody, Headers, Inflater
 from treadle.http.protocol import MAX_ANSWER_BYTES, Answer, StreamedAnswer
 
 MAX_HEAD_BYTES = 256 * 1024

@@ -388,30 +388,8 @@ def model(
     The model's `part` describes it for the agent spec, without secrets. Raises: `ConfigError` for an unknown
     provider or option, a missing key or a setting out of range.
     """
-    asked: dict[str, Any] = {
-        "base_url": base_url,
-        "api_key": api_key,
-        "api_key_env": api_key_env,
-        "temperature": temperature,
-        "top_p": top_p,
-        "max_output_tokens": max_output_tokens,
-        "seed": seed,
-        "stop": stop,
-        "logprobs": logprobs,
-        "return_token_ids": return_token_ids,
-        "extra": extra,
-        "price": price,
-        "context_tokens": context_tokens,
-        "timeout_seconds": timeout_seconds,
-        "connect_timeout_seconds": connect_timeout_seconds,
-        "total_timeout_seconds": total_timeout_seconds,
-        "max_attempts": max_attempts,
-        "headers": headers,
-        "transport": transport,
-        "output_mode": output_mode,
-        "format": format,
-        "renderer": renderer,
-    }
+    # The parameters under their own names, in their order.
+    asked = {key: value for key, value in locals().items() if key not in ("name", "limiter", "options")}
     return Config(ConfigFile())._single(name, None, options | asked, limiter)
 
 

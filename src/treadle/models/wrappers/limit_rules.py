@@ -83,7 +83,7 @@ def follow(
     return bucket
 
 
-class Pace:
+class RequestPace:
     """The rate of requests that a server accepts, learned from its refusals and from its headers."""
 
     def __init__(self, now: float, random: Random | None = None) -> None:

@@ -1,19 +1,18 @@
-"""Long work of a command, which can be continued: from its view to its exit code."""
+"""The work of a command on a job, which can be continued: from its view to its exit code."""
 
 import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Coroutine
 from pathlib import Path
-from typing import Any, ClassVar, Generic, Protocol, TypeVar
-
-from msgspec import Struct
+from typing import Any, Generic, Protocol, TypeVar
 
 from treadle.cli.exit import ExitCode
 from treadle.cli.jobs.execute import execute_until_stopped
 from treadle.cli.options import common as o
-from treadle.cli.terminal.notices import NoticeView
+from treadle.cli.terminal.job_view import Feed, make_job_view
 from treadle.cli.terminal.output import print_error, print_interrupted, print_note, write_count
-from treadle.jobs.job import End
+from treadle.jobs.job import JobEnd
+from treadle.jobs.progress import JobNotice, JobProgress
 
 _LIMITS = {
     "max_cost_usd": "limits.max_cost_usd is reached; raise it and run the same command",
@@ -30,61 +29,49 @@ class _Folder(Protocol):
     def path(self) -> Path: ...
 
 
-class Result(Protocol):
-    """The outcome of the work."""
+class JobResult(Protocol):
+    """The outcome of a job."""
 
     @property
-    def end(self) -> End:
-        """Why the work ended."""
+    def end(self) -> JobEnd:
+        """Why the job ended."""
         ...
 
     @property
-    def progress(self) -> Any:
+    def progress(self) -> JobProgress:
         """The last counts."""
         ...
 
     @property
     def folder(self) -> _Folder:
-        """The folder of the work."""
+        """The folder of the job."""
         ...
 
 
-N = TypeVar("N", bound=Struct)
-P = TypeVar("P", bound=Struct)
-R = TypeVar("R", bound=Result)
+R = TypeVar("R", bound=JobResult)
 
 
-class LongWork(ABC, Generic[N, P, R]):
-    """The work of a command that makes items. A subclass says what they are and how they are made."""
-
-    PARTS: ClassVar[str]
-    """What can fail, as a plural noun such as `samples`."""
-    DONE: ClassVar[str]
-    """What was done with the items, such as `kept`."""
+class JobCommand(ABC, Generic[R]):
+    """The command that works on a job. A subclass says how the job is done."""
 
     def __init__(
-        self, view: NoticeView[N, P], progress: P, noun: str, again: str, shown: o.ViewOptions
+        self, name: str, progress: JobProgress, feed: Feed, again: str, shown: o.ViewOptions
     ) -> None:
-        """Prepare the work. `noun` is what is made, such as `row`, and `again` the command that continues it."""
+        """Prepare the work on the job `name`, and show it. `again` is the command that continues it."""
         self.shown = shown
-        self._view = view
+        self.again = again
         self._progress = progress
-        self._noun = noun
-        self._again = again
+        self._view = make_job_view(name, progress, feed, is_json=shown.is_json, is_quiet=shown.is_quiet)
 
     @abstractmethod
     def start(self, stop: asyncio.Event) -> Coroutine[Any, Any, R]:
         """Return the coroutine that does the work, with `listen` as its listener."""
 
     @abstractmethod
-    def count(self, progress: P) -> tuple[int, int]:
-        """Return how many items are done, and how many are wanted."""
-
-    @abstractmethod
     def explain_max_items(self, result: R) -> str:
         """Return what to do if too many items were planned without success."""
 
-    def listen(self, notice: N, progress: P) -> None:
+    def listen(self, notice: JobNotice, progress: JobProgress) -> None:
         """Show a notice, and the counts after it."""
         self._progress = progress
         self._view.on_notice(notice, progress)
@@ -96,8 +83,9 @@ class LongWork(ABC, Generic[N, P, R]):
             result = execute_until_stopped(self.start, lambda: view.on_stop(self._progress))
         except KeyboardInterrupt:
             view.close()
-            done = write_count(self.count(self._progress)[0], self._noun)
-            print_interrupted(f"; {done} {self.DONE}; go on with: {self._again}")
+            words = self._progress.WORDS
+            done = f"{write_count(self._progress.kept, words.noun)} {words.kept}"
+            print_interrupted(f"; {done}; go on with: {self.again}")
             return ExitCode.INTERRUPTED
         except BaseException:
             view.close()
@@ -107,18 +95,22 @@ class LongWork(ABC, Generic[N, P, R]):
 
     def report(self, result: R) -> int:
         """Print why the work ended and what can be done now, and return the exit code."""
-        reason = result.end.reason
-        done, wanted = self.count(result.progress)
-        missing = f"{write_count(wanted - done, self._noun)} missing"
+        reason, progress = result.end.reason, result.progress
+        missing = f"{write_count(progress.wanted - progress.kept, progress.WORDS.noun)} missing"
         if reason == "stopped":
-            print_interrupted(f"; go on with: {self._again}")
+            print_interrupted(f"; go on with: {self.again}")
             return ExitCode.INTERRUPTED
         if reason == "failures":
-            print_error(f"too many {self.PARTS} failed, the last one with: {result.end.error}")
-            print_note(f"{missing}; go on later with: {self._again}")
+            print_error(f"too many {progress.WORDS.item}s failed, the last one with: {result.end.error}")
+            print_note(f"{missing}; go on later with: {self.again}")
             return ExitCode.FAILED
         if reason != "done":
             why = self.explain_max_items(result) if reason == "max_items" else _LIMITS[reason]
             print_error(f"{missing}: {why}")
             return ExitCode.LIMIT
         return ExitCode.DONE
+
+    @property
+    def says_more(self) -> bool:
+        """Whether notes about the result are wanted."""
+        return not self.shown.is_quiet and not self.shown.is_json
