@@ -22,7 +22,11 @@ pytestmark = [
     pytest.mark.skipif(not IS_FULL, reason="the long form: trainers are imported"),
 ]
 
-pytestmark = pytest.mark.xdist_group("training")
+pytestmark = [
+    pytest.mark.xdist_group("training"),
+    pytest.mark.full,
+    pytest.mark.skipif(not IS_FULL, reason="the long form: trainers are imported"),
+]
 __all__ = ["datasets", "rows"]
 VALUES = {"a": 1.0, "b": 0.0}
 ON_CPU: dict[str, Any] = {"use_cpu": True, "bf16": False, "report_to": [], "max_length": None}
