@@ -77,6 +77,6 @@ MOVED = {
     "memory audit": f"call memory.store.audit() in Python; {_MEMORY_CALLS}",
     "memory embed": f"call memory.embed_missing() in Python; {_MEMORY_CALLS}",
     "topics prune": f"call treadle.datagen.topics.topic_graph.prune() in Python; {_TOPIC_CALLS}",
-    "topics draw": f"call treadle.datagen.topics.draw.draw_svg() in Python; {_TOPIC_CALLS}",
+    "topics draw": f"call treadle.datagen.topics.topic_report.make_topic_report() in Python; {_TOPIC_CALLS}",
 }
 """What to do in place of commands and options that were removed or renamed."""

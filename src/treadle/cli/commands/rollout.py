@@ -207,8 +207,9 @@ def report(
         treadle rollout report rollouts -o report.html --renderer chatml
     """
     # The modules of the report are not needed for the help.
-    from treadle.rollout.report.write import write_report
     from treadle.rollout.rollout_folder import read_groups, read_stored
+    from treadle.rollout.rollout_report import make_rollout_report
+    from treadle.viewer import write_page
 
     stored = read_stored(folder)
     decode = None
@@ -223,13 +224,13 @@ def report(
                 yield group
                 advance(group.group_id)
 
-        path = write_report(
+        found = make_rollout_report(
             groups(),
-            out or folder / "report.html",
             name=stored.config.name,
             dropped=stored.counts.reasons,
             decode=decode,
         )
+    path = write_page(found, out or folder / "report.html")
     if is_json:
         print_json({"report": str(path), "groups": len(stored.entries)})
     else:
