@@ -44,7 +44,6 @@ def hostile(cli: Cli) -> Cli:
         (["sessions", "--grep", "forged"], 5),
         (["memory", "list"], 2),
         (["memory", "search", "paid"], 2),
-        (["memory", "history", "self_facts-1"], 1),
         (["memory", "show", "self_facts-1"], None),
         (["show", "last"], None),
         (["show", "last", "--markdown"], None),

@@ -25,7 +25,7 @@ from treadle.cli.jobs.journals import find_run, open_existing, open_or_make
 from treadle.cli.jobs.run_agents import RunAgents, make_agent, print_knowledge
 from treadle.cli.jobs.run_files import read_mount
 from treadle.cli.options import common as o
-from treadle.cli.options.agent_options import AgentOptions, KnowledgeOptions, PolicyOptions
+from treadle.cli.options.agent_options import AgentFlags, KnowledgeOptions, PolicyOptions
 from treadle.cli.options.common import complete_run
 from treadle.cli.terminal.asking import make_approver, make_asker
 from treadle.cli.terminal.format import exit_code
@@ -295,7 +295,7 @@ def chat(
         bool, typer.Option("--continue", "-c", help="Continue the newest session of the journal.")
     ] = False,
     *,
-    agent: AgentOptions,
+    agent: AgentFlags,
     knowledge: KnowledgeOptions,
     is_trusted: o.IsTrusted = False,
     mount: o.MountOptions,

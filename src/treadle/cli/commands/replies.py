@@ -11,7 +11,7 @@ from treadle.cli.jobs.execute import execute
 from treadle.cli.jobs.journals import find_run, open_existing
 from treadle.cli.jobs.run_agents import RunAgents
 from treadle.cli.options import common as o
-from treadle.cli.options.agent_options import AgentOptions, PolicyOptions
+from treadle.cli.options.agent_options import AgentFlags, PolicyOptions
 from treadle.cli.terminal.asking import find_question, print_question
 from treadle.cli.terminal.format import format_call
 from treadle.cli.terminal.output import clean, print_json, print_note, stdout
@@ -41,7 +41,7 @@ def answer(
     is_declined: Annotated[bool, typer.Option("--decline", help="Decline to answer.")] = False,
     is_resumed: Annotated[bool, typer.Option("--resume", help="Continue the run after the answer.")] = False,
     *,
-    agent: AgentOptions,
+    agent: AgentFlags,
     is_trusted: o.IsTrusted = False,
     journal: o.Journal = None,
     limits: PolicyOptions,
@@ -150,7 +150,7 @@ def approve(
         str | None, typer.Option("--reason", metavar="TEXT", help="With no: the reason, for the model.")
     ] = None,
     *,
-    agent: AgentOptions,
+    agent: AgentFlags,
     is_trusted: o.IsTrusted = False,
     journal: o.Journal = None,
     limits: PolicyOptions,

@@ -6,12 +6,11 @@ from pathlib import Path
 from typing import Annotated, Any, Self
 
 import typer
-from msgspec import Struct
 
 from treadle.cli.exit import ExitCode
 from treadle.cli.options import common as o
 from treadle.cli.options.agent_options import Model
-from treadle.cli.options.option_groups import make_parameter
+from treadle.cli.options.option_groups import OptionGroup, make_parameter
 from treadle.cli.terminal.output import bar, print_json, stdout
 from treadle.export.groups import Group
 
@@ -103,7 +102,7 @@ _OPTIONS: dict[str, Any] = {
 """The options by the key of the configuration that each overrides."""
 
 
-class RolloutOptions(Struct, frozen=True):
+class RolloutOptions(OptionGroup, frozen=True, kw_only=True):
     """The options that override keys of the configuration."""
 
     given: Mapping[str, Any] = {}
@@ -118,7 +117,9 @@ class RolloutOptions(Struct, frozen=True):
     def from_values(cls, values: Mapping[str, Any]) -> Self:
         """See `OptionGroup.from_values`."""
         given = {name: values[name] for name in _OPTIONS if values[name] not in (None, [])}
-        return cls({name: str(value) if isinstance(value, Path) else value for name, value in given.items()})
+        return cls(
+            given={name: str(value) if isinstance(value, Path) else value for name, value in given.items()}
+        )
 
 
 def rollout(

@@ -20,7 +20,7 @@ from treadle.cli.jobs.journals import Apart, find_run, new_run_id, open_existing
 from treadle.cli.jobs.run_agents import RunAgents, make_agent, print_knowledge
 from treadle.cli.jobs.run_files import print_changes, read_mount, refuse_folder
 from treadle.cli.options import common as o
-from treadle.cli.options.agent_options import AgentOptions, KnowledgeOptions, PolicyOptions
+from treadle.cli.options.agent_options import AgentFlags, KnowledgeOptions, PolicyOptions
 from treadle.cli.options.common import complete_run
 from treadle.cli.terminal.format import exit_code, summarize
 from treadle.cli.terminal.output import (
@@ -89,7 +89,7 @@ def run(
     text: Text = None,
     task: TaskName = None,
     *,
-    agent: AgentOptions,
+    agent: AgentFlags,
     knowledge: KnowledgeOptions,
     is_trusted: o.IsTrusted = False,
     attach: Attach = None,
@@ -236,7 +236,7 @@ def resume(
         bool, typer.Option("--failed", help="With --all: also the runs that ended with an error.")
     ] = False,
     *,
-    agent: AgentOptions,
+    agent: AgentFlags,
     is_trusted: o.IsTrusted = False,
     journal: o.Journal = None,
     parallel_runs: o.ParallelRuns = 16,
@@ -363,7 +363,7 @@ def fork(
         typer.Option("--text", metavar="TEXT", help="A message that opens a new turn after a finished one."),
     ] = None,
     *,
-    agent: AgentOptions,
+    agent: AgentFlags,
     is_trusted: o.IsTrusted = False,
     journal: o.Journal = None,
     run_id: o.NewRunId = None,
