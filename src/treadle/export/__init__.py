@@ -1,6 +1,6 @@
 """What leaves a journal: rows and groups of rollouts, in the formats of those who read them, and reports.
 
-Read first: `rows.py` (a row with its lineage, made from a run), `exporter.py` (`RowFormat`, the formats by name, and
+Read first: `rows.py` (a row with its lineage, of a run), `exporter.py` (`RowFormat`, the formats by name, and
 what a row loses in one), `groups.py` (finished runs as rollouts and groups), `token_exporter.py` (rows with token
 ids), `row_files.py` (files of both) and `report_blocks.py` (reports as values, which `treadle.viewer` shows).
 
