@@ -30,7 +30,7 @@ from treadle.core.registry import did_you_mean
 from treadle.core.types import FileDelta, ToolCall, ToolErrorKind, ToolResult, ToolSpec
 from treadle.tools.protocol import Tool
 from treadle.tools.schema.tool_definitions import (
-    Loss,
+    DefinitionLoss,
     Shape,
     parse_definitions,
     read_definitions,
@@ -269,7 +269,7 @@ def encode(specs: Sequence[ToolSpec], shape: Shape, *, is_yaml: bool = False) ->
     return text.rstrip("\n").encode()
 
 
-def print_losses(lost: Iterable[Loss], begin: str) -> None:
+def print_losses(lost: Iterable[DefinitionLoss], begin: str) -> None:
     """Print one remark for each thing that was lost, with the tools that lost it."""
     tools_by_what: dict[str, list[str]] = {}
     for item in lost:

@@ -171,7 +171,7 @@ def _to_imperative(text: str) -> str:
     """Return a clause whose first word, an infinitive or participle, is an imperative."""
     verb, _, rest = text.partition(" ")
     for lists in languages().values():
-        if (imperative := lists["clauses"].get("imperatives", {}).get(verb)) is not None:
+        if (imperative := lists.get("clauses", {}).get("imperatives", {}).get(verb)) is not None:
             return f"{imperative} {rest}"
     return _ENDING.sub(r"\1", text)
 

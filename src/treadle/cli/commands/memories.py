@@ -16,7 +16,7 @@ from treadle.cli.options.common import Journal
 from treadle.cli.options.option_groups import OptionGroup
 from treadle.cli.terminal.output import clean, print_json, print_note, shorten, stdout
 from treadle.core.errors import ConfigError
-from treadle.knowledge.memory.protocol import Author, Draft, Entry, Epistemic, Outcome, Store
+from treadle.knowledge.memory.protocol import Author, Draft, Epistemic, MemoryEntry, Outcome, Store
 from treadle.knowledge.surroundings import LIBRARY
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ class MemoryPlace(OptionGroup, frozen=True, kw_only=True):
         return persona or "default", self.user or chat.user or own_user or "default"
 
 
-def find(memory: "Memory", entry_id: str) -> Entry:
+def find(memory: "Memory", entry_id: str) -> MemoryEntry:
     """Return an entry. Raises: `ConfigError`."""
     entry = memory.store.get(entry_id)
     if entry is None:
@@ -106,7 +106,7 @@ def find(memory: "Memory", entry_id: str) -> Entry:
     return entry
 
 
-def print_entry(entry: Entry, note: str = "") -> None:
+def print_entry(entry: MemoryEntry, note: str = "") -> None:
     """Print an entry in one line."""
     tag = f" {entry.epistemic.value}" if entry.epistemic else ""
     text = f"{entry.entry_id:<14} {write_day(entry.written_at)} {entry.author.value}{tag}{note}  "
