@@ -110,7 +110,7 @@ def test_without_anything_the_command_says_how_to_begin(cli: Cli) -> None:
 
 
 def test_the_schema_knows_the_keys(cli: Cli) -> None:
-    schema = json.loads(cli("rollout", "--schema").out)
+    schema = json.loads(cli("schema", "rollout").out)
     assert {"tasks", "group_size", "max_staleness", "curriculum"} <= schema["properties"].keys()
     assert all("description" in value for value in schema["properties"].values())
 
