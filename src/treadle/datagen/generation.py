@@ -32,7 +32,7 @@ from treadle.datagen.topics.building import BuildStoppedError, build_topics
 from treadle.datagen.topics.topic_files import load_topics, save_topics
 from treadle.datagen.topics.topic_graph import TopicGraph
 from treadle.datagen.topics.topic_writer import RUN_PREFIX as TOPIC_RUN_PREFIX
-from treadle.jobs.job import Job, JobEnd, JobOptions, JobSettings, open_job
+from treadle.jobs.job import Job, JobEnd, JobOptions, JobSettings, OpenJob
 from treadle.jobs.ledger import ItemStatus, Ledger, PlannedItem
 from treadle.jobs.meter import LimitReachedError
 from treadle.journal.protocol import Journal, RunFilter
@@ -84,7 +84,7 @@ async def generate(
     )
     check = partial(_check_continued, config, folder, options or Continuation())
     topics = RunFilter(id_prefix=TOPIC_RUN_PREFIX)
-    async with open_job(job_options, progress, _runs_of, others=topics, check=check) as job:
+    async with OpenJob(job_options, progress, _runs_of, others=topics, check=check) as job:
         write_config(folder.path, config)
         generation = _Generation(config, folder, job)
         try:

@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import sqlite3
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager, closing
+from contextlib import AsyncExitStack, asynccontextmanager, closing
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Generic, Protocol, TypeVar
@@ -406,29 +406,55 @@ class JobOptions(Struct, frozen=True, kw_only=True):
         )
 
 
-@asynccontextmanager
-async def open_job(
-    options: JobOptions,
-    progress: P,
-    runs_of: Callable[[PlannedItem], RunFilter],
-    *,
-    others: RunFilter | None = None,
-    check: Callable[[Ledger, Journal], None] = lambda ledger, journal: None,
-) -> AsyncIterator[Job[Any, P]]:
-    """Open a job, or one that was interrupted, and close it at the end.
+class OpenJob(Generic[P]):
+    """A job that is opened, or continued if it was interrupted, and closed at the end of an `async with`.
 
-    `runs_of` finds the runs of an item, and `others` are the runs that belong to no item: what they have used
-    counts for the limits. `check` is called first, and may refuse to continue. Raises: `ConfigError` if another
-    process works on the job; `JournalError`.
+    It is not an asynchronous generator, because asyncio closes all generators of a failing program at the same
+    time, also those that others still use.
     """
-    with Ledger(options.ledger, options.files) as ledger, closing(open_journal(options.journal)) as journal:
-        check(ledger, journal)
-        meter = open_meter(options.limits, ledger, journal, runs_of, others)
+
+    def __init__(
+        self,
+        options: JobOptions,
+        progress: P,
+        runs_of: Callable[[PlannedItem], RunFilter],
+        *,
+        others: RunFilter | None = None,
+        check: Callable[[Ledger, Journal], None] = lambda ledger, journal: None,
+    ) -> None:
+        """Prepare the job.
+
+        `runs_of` finds the runs of an item, and `others` are the runs that belong to no item: what they have used
+        counts for the limits. `check` is called first, and may refuse to continue.
+        """
+        self._options = options
+        self._progress = progress
+        self._runs_of = runs_of
+        self._others = others
+        self._check = check
+        self._stack = AsyncExitStack()
+
+    async def __aenter__(self) -> Job[Any, P]:
+        """Open the job. Raises: `ConfigError` if another process works on it; `JournalError`."""
+        try:
+            return self._open()
+        except BaseException:
+            await self._stack.aclose()
+            raise
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._stack.aclose()
+
+    def _open(self) -> Job[Any, P]:
+        options = self._options
+        ledger = self._stack.enter_context(Ledger(options.ledger, options.files))
+        journal = self._stack.enter_context(closing(open_journal(options.journal)))
+        self._check(ledger, journal)
+        meter = open_meter(options.limits, ledger, journal, self._runs_of, self._others)
         workers = options.workers
         if isinstance(workers, str):
-            workers = make_workers(
-                workers, journal, WorkerOptions(window=options.window, retries=options.worker_retries)
-            )
+            retries = options.worker_retries
+            workers = make_workers(workers, journal, WorkerOptions(window=options.window, retries=retries))
         if isinstance(workers, QueueWorkers):
             workers.on_used = lambda usage, cost_usd: meter.add(
                 usage.input_tokens, usage.output_tokens, cost_usd
@@ -438,15 +464,13 @@ async def open_job(
             journal,
             meter,
             workers,
-            progress,
+            self._progress,
             window=options.window,
             stop=options.stop,
             listener=options.listener,
         )
-        try:
-            yield job
-        finally:
-            await job.close()
+        self._stack.push_async_callback(job.close)
+        return job
 
 
 def check_unchanged(ledger: Ledger, described: Mapping[str, Json], place: object) -> None:
@@ -461,6 +485,6 @@ def check_unchanged(ledger: Ledger, described: Mapping[str, Json], place: object
         told = "; ".join([f"{key} was {before.get(key)!r} and is now {described[key]!r}" for key in changed])
         raise ConfigError(
             f"the work in {str(place)!r} was begun with another configuration: {told}. Give the same values, or "
-            "another folder"
+            "another folder (--out)"
         )
     ledger.set("config", msgspec.json.encode(described).decode())

@@ -15,7 +15,7 @@ from treadle.agent.sync import iterate_blocking
 from treadle.core.errors import ConfigError
 from treadle.export.groups import Group
 from treadle.jobs.attempt import AttemptDriver, find_tasks
-from treadle.jobs.job import Job, JobEnd, JobOptions, JobSettings, open_job
+from treadle.jobs.job import Job, JobEnd, JobOptions, JobSettings, OpenJob
 from treadle.jobs.ledger import PlannedItem
 from treadle.jobs.progress import JobNotice, TokenRate
 from treadle.jobs.seeded import MakeModel, SeededAgents
@@ -184,7 +184,7 @@ class Rollouts:
         options = JobOptions.of_attempts(
             config, {GROUPS: folder.groups}, workers=self._workers, stop=stop, listener=self._listener
         )
-        opened = open_job(
+        opened = OpenJob(
             options, self.progress, partial(_runs_of, config), check=partial(check_continued, config)
         )
         job = await stack.enter_async_context(opened)
