@@ -31,7 +31,7 @@ def test_init_list_and_run_with_a_named_model(cli: Cli, script: Script) -> None:
     listed = cli("models", "list")
     assert "* fast" in listed.out
     assert "OPENAI_API_KEY is not set" in listed.out
-    assert json.loads(cli("models", "schema").out) == json.loads(
+    assert json.loads(cli("schema", "config").out) == json.loads(
         (cli.folder / "treadle.schema.json").read_text()
     )
     server = script(lambda body: {"content": f"I am {body['model']}"})

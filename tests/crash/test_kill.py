@@ -232,12 +232,13 @@ def enumerate_points(
     return len(points)
 
 
+@pytest.mark.sets(100)
 @pytest.mark.parametrize("case", CASES, ids=[f"{name}{'-heard' * heard}" for name, heard in CASES])
 def test_killed_at_boundaries(
     case: tuple[str, bool], tmp_path: Path, record_property: Callable[..., None]
 ) -> None:
-    """The short form tests every fifth boundary, fewer of a long scenario; the full form tests every one."""
-    stride = 1 if IS_FULL else 16 if case[0] == "agents" else 5
+    """The short form tests every eighth boundary, fewer of a long scenario; the full form tests every one."""
+    stride = 1 if IS_FULL else 24 if case[0] == "agents" else 8
     count = enumerate_points(tmp_path, case, "process", stride)
     record_property("crash_points", count)
     assert count >= 40 // stride

@@ -13,6 +13,7 @@ from treadle.datagen.config.generation_config import GenerationConfig
 from treadle.datagen.dataset.dataset_folder import DatasetFolder
 from treadle.datagen.generation import Continuation, GenerationResult, generate
 from treadle.datagen.generation_progress import GenerationProgress, SampleEnded
+from treadle.export.report_blocks import Figure
 from treadle.jobs.ledger import ItemStatus, Ledger
 from treadle.jobs.progress import JobNotice
 from treadle.journal.protocol import QUEUE
@@ -72,8 +73,9 @@ async def test_the_asked_number_of_rows_with_all_that_they_say_about_themselves(
         assert {"transcript", "schema", "verified", "duplicates"} <= sample["filters"].keys()
         assert row["lineage"]["run_id"].startswith(sample["sample_id"])
     assert sum(sample.get("is_verified", False) for sample in samples) > 10
-    for name in ("topics.json", "config.yaml", "README.md", "report.html", "train.trl.jsonl"):
+    for name in ("topics.json", "config.yaml", "README.md", "train.trl.jsonl"):
         assert (tmp_path / name).stat().st_size > 0
+    assert result.report.figures[0] == Figure(f"{len(samples):,}", "rows kept")
 
 
 async def test_the_same_seed_makes_the_same_plan(tmp_path: Path) -> None:

@@ -25,8 +25,9 @@ from treadle.tasks.draws import Draw
 from treadle.tasks.files.task_set import TASK_SET
 from treadle.testbed.roles.errands import Shelf, errands, find_errand
 from treadle.testbed.roles.speakers import ask_more
+from treadle.testbed.roles.talks import find_talk, talks
 from treadle.testbed.teacher import TeacherModel
-from treadle.trajectory.verification import verify_run
+from treadle.trajectory.run_verification import verify_run
 
 SAMPLES = 300 if os.environ.get("TREADLE_FULL") else 40
 """How many samples of each kind are made."""
@@ -280,6 +281,21 @@ def test_each_wording_of_an_errand_is_understood():
                 assert found.is_gapped is (prompt in errand.gapped)
                 expected = {name: value for name, value in values.items() if name in prompt.fields}
                 assert dict(found.values) == expected
+
+
+@pytest.mark.parametrize("sort", ["problems", "definitions", "refusals"])
+def test_each_wording_of_a_talk_is_understood(sort):
+    for talk in talks(sort):
+        for number in range(10):
+            values = talk.draw("old invoices", Draw(str(number)))
+            for wording in talk.prompts:
+                found = find_talk(wording.render(values))
+                assert found is not None, wording.text
+                assert found[0] is talk, wording.text
+                reply = talk.reply(found[1], ["read_file"])
+                assert reply.text, wording.text
+                assert reply.reasoning, wording.text
+                assert "{" not in reply.text + reply.reasoning
 
 
 @pytest.mark.parametrize("format", ["hermes", "qwen3_coder", "glm45", "mistral"])

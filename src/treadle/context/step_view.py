@@ -42,7 +42,7 @@ class LeftOut(Struct, frozen=True, omit_defaults=True):
     """The number of the event that left it out."""
 
 
-class View(Struct, frozen=True, omit_defaults=True):
+class StepView(Struct, frozen=True, omit_defaults=True):
     """What the model saw at one step."""
 
     step: int
@@ -66,7 +66,7 @@ class View(Struct, frozen=True, omit_defaults=True):
     left_out: tuple[LeftOut, ...]
 
 
-def view_step(events: Sequence[e.Event], step: int) -> View:
+def view_step(events: Sequence[e.Event], step: int) -> StepView:
     """Return what the model saw at `step`, in the newest attempt at it. Raises: `ConfigError` if there is none."""
     asked = [
         event for event in events if isinstance(event.body, e.InferenceStarted) and event.body.step == step
@@ -142,7 +142,7 @@ class _Reader:
     def _size(self, message: Message) -> int:
         return int(weigh_message(message) * self._state.size.rate)
 
-    def view(self, start: e.InferenceStarted, seq: int, usage: Usage | None) -> View:
+    def view(self, start: e.InferenceStarted, seq: int, usage: Usage | None) -> StepView:
         """Return the view at the inference that `start` began."""
         state = self._state
         lines = {item.message.call_id for item in self._gone.values() if item.why == "cut"}
@@ -163,7 +163,7 @@ class _Reader:
         tools_tokens = int(weigh_tools(tools) * state.size.rate)
         guessed = tools_tokens + sum([item.tokens for item in messages])
         counted = usage.input_tokens if usage is not None else 0
-        return View(
+        return StepView(
             step=start.step,
             seq=seq,
             model=start.model,

@@ -38,7 +38,7 @@ class TurnFold(Struct, kw_only=True, gc=False):
 
     def take(self, body: e.DurableBody) -> bool:
         """Take an event, and return whether it changed something. Events of inferences change nothing."""
-        change = _CHANGES.get(type(body))
+        change = TURN_CHANGES.get(type(body))
         return change is not None and change(self, body)
 
     def end_wait(self, name: str) -> bool:
@@ -91,7 +91,7 @@ class StepFold(TurnFold, kw_only=True, gc=False):
             if body.agent is not None:
                 self.model = body.agent.model.name
         self.at = body.at
-        change = _CHANGES.get(type(body))
+        change = TURN_CHANGES.get(type(body))
         return change is not None and change(self, body)
 
 
@@ -132,7 +132,7 @@ def _on_tool_completed(fold: TurnFold, body: e.ToolCompleted) -> bool:
     return bool(fold.waiting) and fold.end_wait(f"call:{body.result.call_id}")
 
 
-_CHANGES: dict[type, Callable[[Any, Any], bool]] = {
+TURN_CHANGES: dict[type, Callable[[Any, Any], bool]] = {
     e.TurnStarted: _on_turn_started,
     e.TurnCompleted: _on_turn_completed,
     e.RunFinished: _on_end,
@@ -144,4 +144,4 @@ _CHANGES: dict[type, Callable[[Any, Any], bool]] = {
     e.ApprovalRequested: lambda fold, body: _begin_wait(fold, f"call:{body.call_id}"),
     e.ApprovalDecided: lambda fold, body: fold.end_wait(f"call:{body.call_id}"),
 }
-"""What the events change that change turns or waits. Events of other types are left out."""
+"""The functions that take the events which change turns or waits; `TurnFold.take` calls them."""

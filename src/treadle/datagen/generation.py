@@ -18,7 +18,7 @@ from treadle.datagen.config.roles import make_models
 from treadle.datagen.conversations.studio import Studio
 from treadle.datagen.dataset.card import write_card
 from treadle.datagen.dataset.dataset_folder import DatasetFolder
-from treadle.datagen.dataset.report.write import read_contents, write_report
+from treadle.datagen.dataset.dataset_report import make_dataset_report, read_contents
 from treadle.datagen.dataset.splits import write_splits
 from treadle.datagen.generation_progress import GenerationProgress, Listener, SampleStep, TopicsReady
 from treadle.datagen.quality.duplicates import DuplicateIndex, DuplicateSettings
@@ -32,6 +32,7 @@ from treadle.datagen.topics.building import BuildStoppedError, build_topics
 from treadle.datagen.topics.topic_files import load_topics, save_topics
 from treadle.datagen.topics.topic_graph import TopicGraph
 from treadle.datagen.topics.topic_writer import RUN_PREFIX as TOPIC_RUN_PREFIX
+from treadle.export.report_blocks import Report
 from treadle.jobs.job import Job, JobEnd, JobOptions, JobSettings, OpenJob
 from treadle.jobs.ledger import ItemStatus, Ledger, PlannedItem
 from treadle.jobs.meter import LimitReachedError
@@ -54,6 +55,8 @@ class GenerationResult(Struct, frozen=True):
     end: JobEnd
     progress: GenerationProgress
     folder: DatasetFolder
+    report: Report
+    """The report of the dataset, which `treadle.viewer.write_page` writes as a page."""
 
 
 async def generate(
@@ -91,8 +94,8 @@ async def generate(
             end = await generation.run()
         finally:
             await generation.close()
-        await asyncio.to_thread(_write_files, folder, config)
-        return GenerationResult(end, progress, folder)
+        report = await asyncio.to_thread(_write_files, folder, config)
+        return GenerationResult(end, progress, folder, report)
 
 
 def _check_continued(
@@ -120,11 +123,12 @@ def _check_continued(
     )
 
 
-def _write_files(folder: DatasetFolder, config: GenerationConfig) -> None:
+def _write_files(folder: DatasetFolder, config: GenerationConfig) -> Report:
+    """Write the splits and the card, and return the report."""
     write_splits(folder.path, config)
     contents = read_contents(folder.path)
     write_card(folder.path, config, contents.stats)
-    write_report(folder.path, contents=contents)
+    return make_dataset_report(folder.path, contents)
 
 
 class _Generation:

@@ -22,7 +22,7 @@ from treadle.routing.judging.lists import prompts
 from treadle.routing.protocol import CheckedAnswer, RoutingFacts
 
 _SHOWN_CHARS = 600
-"""How much of an answer that is not used the next model is told."""
+"""How many characters of a rejected answer the next model is shown."""
 _MIN_REPEATED_WORDS = 200
 _MIN_DISTINCT = 0.15
 
@@ -38,8 +38,8 @@ class CascadeRouter:
     def __init__(self, *, judge: Model | str | None = None, hard_from: float | None = None) -> None:
         """Make a router.
 
-        `judge` is a model, or a name for treadle.toml such as `tier:mid`. A message whose difficulty is at least
-        `hard_from`, from 0 to 1, goes to the strongest tier at once; `None`: none does.
+        `judge` is a model, or a name for treadle.toml such as `tier:mid`. A message whose difficulty is at
+        least `hard_from`, from 0 to 1, goes to the strongest tier at once; `None`: no message does.
         """
         if hard_from is not None and not 0 <= hard_from <= 1:
             raise ConfigError(f"hard_from is {hard_from!r}; give a number from 0 to 1")
@@ -80,7 +80,7 @@ class CascadeRouter:
 
 
 def find_fault(request: Request, completion: Completion) -> str | None:
-    """Return what is obviously wrong with an answer; `None` if nothing is."""
+    """Return what is obviously wrong with an answer; `None` if nothing is wrong."""
     message, text = completion.message, completion.message.content.strip()
     if completion.finish_reason is FinishReason.LENGTH:
         return "it was cut off"

@@ -22,7 +22,7 @@ from treadle.routing.latency import LATENCIES
 from treadle.routing.protocol import RoutingFacts, TierCandidate
 
 _OUTPUT_TOKENS = 500
-"""The length of an answer for which costs are estimated, if there was none before."""
+"""The length of an answer for which costs are estimated before there was an answer."""
 _OUTPUT_ROOM = 1000
 """The room for an answer, if the run does not say it."""
 

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from treadle.core import events as e
 from treadle.core.state import State
 from treadle.core.types import Message, StopReason
-from treadle.knowledge.protocol import Turn, turn_key
+from treadle.knowledge.protocol import CompletedTurn, turn_key
 from treadle.loop.driver import Driver
 from treadle.runs.agent_parts import AgentParts
 
@@ -77,5 +77,7 @@ async def write_back(agent: AgentParts, run_id: str, state: State) -> None:
         return
     if not state.turn.is_open and state.ending.stop_reason is StopReason.COMPLETED:
         text, answer = opened.message.content, state.ending.output
-        turn = Turn(run_id=run_id, number=state.turn.number, text=text, answer=answer, began_at=opened.at)
+        turn = CompletedTurn(
+            run_id=run_id, number=state.turn.number, text=text, answer=answer, began_at=opened.at
+        )
         await known.write_back(turn)

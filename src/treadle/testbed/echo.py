@@ -100,7 +100,7 @@ def make_model(config: ModelConfig) -> Model:
 
 
 def _find_script(messages: Sequence[Message]) -> int:
-    """Return the position of the newest message of the user; -1 if there is none.
+    """Return the position of the newest message of the user, or -1 without such a message.
 
     A user message that follows a tool result comes from the loop, such as the request for a final answer.
     """

@@ -119,7 +119,8 @@ def _follow_all(schema: Json, root: Json) -> Json:
 
 
 def _follow(reference: str, root: Json) -> Json:
-    """Return the schema that `reference` points to within `root`; True, which any value fits, if there is none."""
+    """Return the schema that `reference` points to within `root`; the schema True, which any value fits, if
+    nothing is there."""
     found = root
     for name in reference.removeprefix("#").strip("/").split("/") if reference.startswith("#") else ():
         if name:

@@ -368,10 +368,11 @@ def report(
         treadle dataset report dataset
         treadle dataset report rows.jsonl --out report.html
     """
-    from treadle.datagen.dataset.report.write import write_report
+    from treadle.datagen.dataset.dataset_report import make_dataset_report, report_path
+    from treadle.viewer import write_page
 
     with spinner("writing the report"):
-        written = write_report(path, out)
+        written = write_page(make_dataset_report(path), out or report_path(path))
     stdout().print(str(written), soft_wrap=True)
     print_note("open it in a browser")
     return ExitCode.DONE

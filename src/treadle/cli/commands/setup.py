@@ -1,6 +1,5 @@
 """`treadle init`, `schema`, `doctor`, `completion` and `tasks`: what is there to work with."""
 
-import asyncio
 import os
 import platform
 import shlex
@@ -35,9 +34,6 @@ from treadle.cli.terminal.output import (
 from treadle.core.errors import ConfigError, TreadleError
 from treadle.core.masking import hide_password
 from treadle.core.types import Json
-from treadle.export.whole import write_whole
-from treadle.journal.registry import DEFAULT_PATH
-from treadle.tasks import TASK_SETS, load_task, split_reference, task_set
 
 SCHEMA_NAME = "treadle.schema.json"
 
@@ -54,6 +50,7 @@ def init(
         treadle init
         treadle init conf/treadle.toml
     """
+    from treadle.export.whole import write_whole
     from treadle.models.config.toml_file import FILE_NAMES, VARIABLE, config_schema, starter_file
 
     if os.path.lexists(path) and not is_forced:
@@ -147,6 +144,8 @@ def doctor(journal: o.Journal = None, is_json: o.IsJson = False) -> int:
         treadle doctor
         treadle doctor --json
     """
+    from treadle.journal.registry import DEFAULT_PATH
+
     can_work = True
     for check in _check_all(journal or DEFAULT_PATH):
         can_work = can_work and (check.is_ok or not check.is_needed)
@@ -245,6 +244,8 @@ def _check_store(address: str) -> Iterator[Finding]:
 
 
 def _check_monty() -> Finding:
+    import asyncio
+
     found = _check_package("pydantic-monty", "python")
     if not found.is_ok:
         return found
@@ -257,6 +258,8 @@ def _check_monty() -> Finding:
 
 
 async def _ask_monty() -> object:
+    import asyncio
+
     monty = import_module("pydantic_monty")
     async with (
         asyncio.timeout(60),
@@ -411,6 +414,8 @@ def tasks(
         treadle tasks files --limit 22
         treadle tasks files:csv_sum-0001
     """
+    from treadle.tasks import split_reference
+
     if name is None:
         _print_sets(is_json=is_json)
     elif split_reference(name)[1] or name.endswith(":"):
@@ -421,6 +426,8 @@ def tasks(
 
 
 def _print_sets(*, is_json: bool) -> None:
+    from treadle.tasks import TASK_SETS, task_set
+
     for name in TASK_SETS.names():
         size = len(task_set(name))
         if is_json:
@@ -430,6 +437,8 @@ def _print_sets(*, is_json: bool) -> None:
 
 
 def _print_set(name: str, limit: int | None, *, is_json: bool) -> None:
+    from treadle.tasks import split_reference, task_set
+
     found = task_set(split_reference(name)[0])
     ids = (f"{name}:{task.task_id}" for task in islice(found, limit))
     print_lines(msgspec.json.encode({"task": item}) if is_json else item.encode() for item in ids)
@@ -438,6 +447,8 @@ def _print_set(name: str, limit: int | None, *, is_json: bool) -> None:
 
 
 def _print_task(ref: str, *, is_json: bool) -> None:
+    from treadle.tasks import load_task
+
     task = load_task(ref)
     if is_json:
         value = {

@@ -5,14 +5,13 @@ import sys
 from collections.abc import Iterable, Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 import typer
 
 from treadle.cli.exit import ExitCode
 from treadle.cli.jobs.execute import execute
-from treadle.cli.jobs.run_files import read_mount
 from treadle.cli.options import common as o
 from treadle.cli.terminal.output import (
     clean,
@@ -27,25 +26,20 @@ from treadle.cli.terminal.output import (
 )
 from treadle.core.documents import decode_document, is_yaml_name
 from treadle.core.errors import ConfigError
-from treadle.core.events import SnapshotTaken
 from treadle.core.registry import did_you_mean
 from treadle.core.types import FileDelta, ToolCall, ToolErrorKind, ToolResult, ToolSpec
-from treadle.export.whole import write_whole
-from treadle.loop.calls.orders import Order
-from treadle.loop.calls.workbench import Workbench
-from treadle.loop.outbox import Collected
-from treadle.runs.begin import make_run_id
-from treadle.sandbox.in_memory import MemorySandbox
-from treadle.server.tool_sessions import ToolSessions
 from treadle.tools.protocol import Tool
 from treadle.tools.schema.tool_definitions import (
-    Loss,
+    DefinitionLoss,
     Shape,
     parse_definitions,
     read_definitions,
     write_definitions,
 )
-from treadle.tools.toolbox import Toolbox
+
+if TYPE_CHECKING:
+    from treadle.sandbox.in_memory import MemorySandbox
+    from treadle.server.tool_sessions import ToolSessions
 
 _ABOUT = {
     "ask": "ask the user questions, with options or free text",
@@ -143,6 +137,8 @@ def call(
         treadle tools call read_file '{"file_path": "notes.md"}' --tools files --mount .
         treadle tools call python '{"code": "2 ** 64"}' --tools python
     """
+    from treadle.cli.jobs.run_files import read_mount
+    from treadle.sandbox.in_memory import MemorySandbox
     from treadle.tools.resolve import resolve_tools
 
     with spinner("starting the tools"):
@@ -176,9 +172,16 @@ def _read_stdin() -> str:
 
 
 async def _make_call(
-    call: ToolCall, tools: dict[str, Tool], sandbox: MemorySandbox
+    call: ToolCall, tools: dict[str, Tool], sandbox: "MemorySandbox"
 ) -> tuple[ToolResult, FileDelta]:
     """Make the call and its inner calls. Return its result and the changed files."""
+    from treadle.core.events import SnapshotTaken
+    from treadle.loop.calls.orders import Order
+    from treadle.loop.calls.workbench import Workbench
+    from treadle.loop.outbox import Collected
+    from treadle.runs.begin import make_run_id
+    from treadle.tools.toolbox import Toolbox
+
     sandbox.take_delta()
     bench, outbox = Workbench(Toolbox(tools), run_id=make_run_id(), sandbox=sandbox), Collected()
     bench.report = lambda _, text: print_note(text)
@@ -215,6 +218,8 @@ def import_tools(
         treadle tools import 'mcp:npx -y some-server' -o tools.json
         treadle tools import tools.yaml --format openai
     """
+    from treadle.export.whole import write_whole
+
     if out is not None and not is_forced and os.path.lexists(out):
         raise ConfigError(f"{str(out)!r} exists; --force replaces it")
     if out is not None and out.is_dir():
@@ -264,7 +269,7 @@ def encode(specs: Sequence[ToolSpec], shape: Shape, *, is_yaml: bool = False) ->
     return text.rstrip("\n").encode()
 
 
-def print_losses(lost: Iterable[Loss], begin: str) -> None:
+def print_losses(lost: Iterable[DefinitionLoss], begin: str) -> None:
     """Print one remark for each thing that was lost, with the tools that lost it."""
     tools_by_what: dict[str, list[str]] = {}
     for item in lost:
@@ -321,6 +326,9 @@ def serve(
         treadle tools serve --tools files --tools python --port 3000
         treadle tools serve --tools python --mcp stdio
     """
+    from treadle.cli.jobs.run_files import read_mount
+    from treadle.sandbox.in_memory import MemorySandbox
+    from treadle.server.tool_sessions import ToolSessions
     from treadle.tools.resolve import resolve_tools
 
     if has_spin and mcp is not None:
@@ -352,7 +360,7 @@ def serve(
     return ExitCode.DONE
 
 
-def _print_addresses(paths: dict[str, str], sessions: ToolSessions, *, is_json: bool) -> None:
+def _print_addresses(paths: dict[str, str], sessions: "ToolSessions", *, is_json: bool) -> None:
     if is_json:
         print_json({**paths, "tools": list(sessions.tools)})
         return

@@ -33,6 +33,7 @@ from treadle.datagen.generation import generate as generate_dataset
 from treadle.datagen.generation_progress import GenerationProgress, SampleBegun, SampleEnded, SampleStep
 from treadle.datagen.topics.topic_files import load_topics
 from treadle.jobs.progress import JobNotice
+from treadle.viewer import write_page
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -153,6 +154,7 @@ class _Generation(JobCommand[GenerationResult]):
     def report(self, result: GenerationResult) -> int:
         """See `JobCommand.report`."""
         code, folder = super().report(result), result.folder
+        write_page(result.report, folder.report)
         if self.says_more and result.progress.kept:
             print_note(f"rows: {folder.rows}   card: {folder.card}   report: {folder.report}")
             print_note(f"look at them: {write_command('dataset', 'show', str(folder.path))}")

@@ -29,6 +29,7 @@ from treadle.core.types import (
     Usage,
 )
 from treadle.models.wire.body_reader import StreamCollector
+from treadle.models.wire.fitting import rest_of
 from treadle.models.wire.http_model import HttpModel
 from treadle.models.wire.messages import Contents, check_part, with_files
 from treadle.models.wire.openai_style import PlainAnswer, read_reason, read_usage
@@ -131,8 +132,8 @@ def read_completion(raw: Json, settings: Settings, price: Price | None) -> Compl
     if raw.get("error") or choice.get("error") or not isinstance(text, str):
         raise ValueError("an error")
     reason = read_reason(finish, has_calls=False, is_empty=not text)
-    opaque = {key: value for key, value in raw.items() if key not in _RESPONSE_FIELDS and value is not None}
-    rest = {key: value for key, value in choice.items() if key not in _CHOICE_FIELDS and value is not None}
+    opaque = rest_of(raw, _RESPONSE_FIELDS)
+    rest = rest_of(choice, _CHOICE_FIELDS)
     if rest:
         opaque["choices"] = [rest]
     if reason is None:

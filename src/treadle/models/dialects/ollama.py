@@ -32,7 +32,7 @@ from treadle.http.transport import Answer, StreamedAnswer
 from treadle.models.protocol import Watch
 from treadle.models.wire.body_reader import StreamCollector
 from treadle.models.wire.endpoint import join_url
-from treadle.models.wire.fitting import fit_name, object_of, text_of, text_of_value
+from treadle.models.wire.fitting import fit_name, object_of, rest_of, text_of, text_of_value
 from treadle.models.wire.http_model import HttpModel
 from treadle.models.wire.messages import (
     AcceptedParts,
@@ -107,7 +107,7 @@ def read_completion(raw: Json, settings: Settings, price: Price | None) -> Compl
         opaque={KEY: rest} if rest else None,
     )
     told = raw.get("done_reason")
-    opaque = {key: value for key, value in raw.items() if key not in _KNOWN and value is not None}
+    opaque = rest_of(raw, _KNOWN)
     if told in ("load", "unload") and not message.content and not calls:
         raise UnfinishedError(f"it is empty, and its done_reason is {told!r}")
     if told not in ("stop", "length", None):
@@ -133,7 +133,7 @@ def read_call(raw: dict[str, Json]) -> ToolCall:
     """Return the tool call for an element of an answer's `tool_calls`."""
     function = raw["function"]
     arguments = text_of_value(function.get("arguments")) or "{}"
-    rest = {key: value for key, value in raw.items() if key not in _CALL_FIELDS and value is not None}
+    rest = rest_of(raw, _CALL_FIELDS)
     return ToolCall(raw.get("id") or "", function["name"], arguments, {KEY: rest} if rest else None)
 
 

@@ -13,7 +13,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from treadle.core.errors import ConfigError, ProviderError, ServerError, TreadleError, UnsupportedPartError
-from treadle.core.events import Delta, ReasoningDelta, TextDelta, ToolCallDelta
+from treadle.core.events import Delta, TextDelta
 from treadle.core.packed import as_packed, count_packed, list_ids, unpack_logprobs, view_ids
 from treadle.core.parts import describe
 from treadle.core.types import (
@@ -30,7 +30,7 @@ from treadle.core.types import (
     Usage,
 )
 from treadle.formats.text_transcript import DeltaReader
-from treadle.models.protocol import Watch
+from treadle.models.protocol import Watch, pass_on
 from treadle.models.tokens.protocol import Generated, PromptIds, TokenEngine
 from treadle.models.wire.messages import with_files
 from treadle.models.wire.provider import Price, cost_of
@@ -384,9 +384,4 @@ class _Spoken:
                 self._pass_on(rest)
             self._reader.close()
             return
-        if message.reasoning:
-            self._on_delta(ReasoningDelta(message.reasoning))
-        if message.content:
-            self._on_delta(TextDelta(message.content))
-        for index, call in enumerate(message.tool_calls):
-            self._on_delta(ToolCallDelta(index, call.call_id or None, call.name, call.arguments))
+        pass_on(message, self._on_delta)

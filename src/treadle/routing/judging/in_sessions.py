@@ -54,8 +54,8 @@ def follows_question(state: State) -> bool:
 
 
 async def judge_safely(judge: MessageJudge, message: str, facts: MessageFacts) -> Judgement:
-    """Return the judgement about a message. If the judge fails, or gives something else, the patterns judge, and
-    `Judgement.error` says why."""
+    """Return the judgement about a message. If the judge fails, or returns something else, the word lists
+    judge, and `Judgement.error` says why."""
     try:
         found = await judge.judge(message, facts)
         # A judge of another package may give values that a journal could not be read with.
@@ -79,11 +79,9 @@ def write_hint(judgement: Judgement, policy: Policy, tools: tuple[ToolSpec, ...]
 
 
 def find_refused_tool(state: State, answer: Message) -> str | None:
-    """Return the name of an offered tool that an answer says cannot be used; `None` if there is none.
-
-    It is `None` as well if the model may call no more tools or not this one, or if it has called it in this turn:
-    then it may have tried.
-    """
+    """Return the name of an offered tool that an answer says cannot be used; `None` if the answer says no such
+    thing. It is also `None` if the model may call no more tools, may not call this tool, or has called it in
+    this turn, because then it may have tried."""
     if answer.tool_calls or state.turn.limit is not None or state.output_spec is not None:
         return None
     since = state.messages.after(state.turn.position)

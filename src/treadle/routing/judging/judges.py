@@ -1,4 +1,4 @@
-"""What judges a message: the patterns, or a model that falls back to them."""
+"""The judges of messages: the word lists, or a model that falls back to them."""
 
 import asyncio
 from functools import cache
@@ -31,7 +31,7 @@ from treadle.routing.judging.lists import prompts
 
 _NO_FACTS = MessageFacts()
 MAX_SECONDS = 30.0
-"""How long a model may take to judge before the patterns do it."""
+"""How long a model may take to judge before the word lists judge instead."""
 
 
 class MessageJudge(Protocol):
@@ -75,7 +75,7 @@ _TYPES: dict[str, dict[str, Json]] = {
     "is_identity_sensitive": {"type": "boolean"},
     "difficulty": {"type": "number", "minimum": 0, "maximum": 1},
 }
-"""The types of the fields of a judgement that are no texts."""
+"""The types of the fields of a judgement that are not texts."""
 _TOOL = "judge_message"
 
 
@@ -95,7 +95,7 @@ def _schema() -> dict[str, Json]:
 
 
 class ModelJudge:
-    """A judge that asks a model once. If the model fails or its answer does not fit, the patterns judge, and
+    """A judge that asks a model once. If the model fails or its answer does not fit, the word lists judge, and
     `Judgement.error` says why."""
 
     def __init__(self, model: Model | str) -> None:
@@ -211,7 +211,7 @@ def part_of_judge(judge: MessageJudge | str) -> PartSpec:
 
 
 def judge_of_part(part: PartSpec) -> MessageJudge:
-    """Return the judge that `part` describes; the patterns for one that cannot be built again.
+    """Return the judge that `part` describes; the judge by word lists if that judge cannot be built again.
 
     Raises: `ConfigError` as `make_judge` does.
     """

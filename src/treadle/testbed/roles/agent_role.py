@@ -46,7 +46,7 @@ class _Job(Struct, frozen=True):
     start: int
     """The position of the first message after the request."""
     work: Solver | TalkReply
-    """The steps, or an answer that needs none."""
+    """The steps, or an answer without steps."""
 
 
 def answer_as_agent(
@@ -83,7 +83,8 @@ def answer_as_agent(
 
 
 def _positions(messages: Sequence[Message]) -> list[int]:
-    """Return the positions of the user's messages. One that follows a tool result comes from the loop."""
+    """Return the positions of the user's messages. A message after a tool result comes from the loop and is
+    left out."""
     return [
         index
         for index, message in enumerate(messages)
@@ -106,7 +107,7 @@ def _find_job(messages: Sequence[Message], asked: Sequence[int], tools: Sequence
 
 
 def _do(request: AgentRequest, tools: Sequence[ToolSpec]) -> Solver | TalkReply:
-    """Return the steps for a request, or an answer that needs none."""
+    """Return the steps for a request, or an answer without steps."""
     kit = FileTools(tools)
     if request.talk is not None:
         talk, values = request.talk
@@ -187,7 +188,7 @@ def _say(name: str) -> str:
 
 @lru_cache(maxsize=4096)
 def find_request(text: str) -> AgentRequest | None:
-    """Return the request in a message; `None` if there is none that the teacher knows."""
+    """Return the request in a message; `None` if the teacher knows no such request."""
     return next((found for part in _paragraphs(text) if (found := _identify(part)) is not None), None)
 
 

@@ -114,7 +114,7 @@ class Errand(Struct, frozen=True, kw_only=True):
     makes: tuple[str, ...] = ()
     """The fields that are paths of files which do not exist before."""
     is_misspelt: bool = True
-    """True if a call fails only if the user misspells the path, False if one fails in any case."""
+    """True if a call fails only because the user misspells the path; False if a call fails in any case."""
 
     def draw(self, shelf: Shelf, draw: Draw) -> dict[str, str] | None:
         """Return values for the fields; `None` if the files offer no values."""
@@ -387,7 +387,7 @@ def _to_errand(name: str, entry: Mapping[str, Any]) -> Errand:
 
 @lru_cache(maxsize=4096)
 def find_errand(paragraph: str) -> FoundErrand | None:
-    """Return the errand that a paragraph asks for; `None` if it asks for none."""
+    """Return the errand that a paragraph asks for; `None` if it is not an errand."""
     # A wording with a gap comes first: a wording with a path would take "that file" for one.
     for is_gapped in (True, False):
         for errand in errands():

@@ -20,7 +20,8 @@ _PATHS = ("file_path", "path", "filename", "file")
 _CONTENTS = ("content", "contents", "text")
 
 Finding = Generator[Step, list[str], tuple[str | None, str]]
-"""The steps that find and read a file. They return its path and text, or `None` and why there is none."""
+"""The steps that find and read a file. They return its path and text, or `None` and the reason why no file was
+read."""
 
 
 class FileTools:
@@ -126,7 +127,7 @@ def _name_of(item: Json) -> str:
 
 
 def find_near(path: str, paths: Sequence[str]) -> str | None:
-    """Return the one of `paths` that is most similar to `path`; `None` if none is similar."""
+    """Return the one of `paths` that is most similar to `path`; `None` if no path is similar."""
     name = path.rpartition("/")[2].casefold()
     same = [item for item in paths if item.rpartition("/")[2].casefold() == name]
     found = same or difflib.get_close_matches(path, paths, n=1, cutoff=0.6)

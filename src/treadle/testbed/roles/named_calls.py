@@ -78,7 +78,7 @@ def read_arguments(text: str) -> dict[str, Json]:
 
 @lru_cache(maxsize=1024)
 def find_wishes(paragraph: str) -> Wishes | None:
-    """Return the tools that a paragraph asks for; `None` if it names none in the known ways."""
+    """Return the tools that a paragraph asks for; `None` if it names no tools in a known wording."""
     for sort in ("both", "then", "one"):
         for wording in _wordings(sort):
             values = wording.match(paragraph)

@@ -99,7 +99,7 @@ def write_user_turn(facts: Facts, messages: Sequence[Message]) -> Json:
 
 
 def _has(said: str, text: str) -> bool:
-    """Return whether a message of the user, which is the JSON of an answer or its text, contains `text`."""
+    """Return whether a message of the user, as text or as JSON, contains `text`."""
     return text in said or text.replace('"', '\\"') in said
 
 

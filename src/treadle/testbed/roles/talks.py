@@ -110,7 +110,7 @@ def talks(sort: str) -> tuple[Talk, ...]:
 
 @lru_cache(maxsize=4096)
 def find_talk(paragraph: str) -> tuple[Talk, Mapping[str, str]] | None:
-    """Return the talk that a paragraph asks for, with its values; `None` if it asks for none."""
+    """Return the talk that a paragraph asks for, with its values; `None` if it is not a talk."""
     for talk in (*talks("problems"), *talks("definitions"), *talks("refusals")):
         for wording in talk.prompts:
             if (values := wording.match(paragraph)) is not None:

@@ -70,7 +70,7 @@ def _topics(path: Sequence[str], draw: Draw, taken: set[str], count: int) -> lis
 
 
 def anchor_of(path: Sequence[str]) -> str:
-    """Return the words of the topic at `path` that its subtopics can contain; empty if there are none."""
+    """Return the words of the topic at `path` that its subtopics can contain; empty without such words."""
     if not path:
         return ""
     if known := _made().match(path[-1]):

@@ -15,7 +15,15 @@ from treadle.core.errors import ConfigError, JournalError
 from treadle.journal.sqlite.failures import ERRORS, explain, has_code
 from treadle.journal.sqlite.layout import connect, read_meta, set_level
 from treadle.journal.tables.committer import explain_closed
-from treadle.knowledge.memory.protocol import MAX_CHARS, AuditRecord, Author, Draft, Entry, Epistemic, Store
+from treadle.knowledge.memory.protocol import (
+    MAX_CHARS,
+    AuditRecord,
+    Author,
+    Draft,
+    Epistemic,
+    MemoryEntry,
+    Store,
+)
 
 VERSION = 1
 SPACE_BITS = 32
@@ -223,10 +231,10 @@ def write_content(draft: Draft, at: float) -> tuple[object, ...]:
     return (draft.text, draft.author, at, draft.epistemic, metadata, draft.reason, draft.confidence)
 
 
-def read_entry(row: tuple[Any, ...]) -> Entry:
+def read_entry(row: tuple[Any, ...]) -> MemoryEntry:
     """Return the entry of a row with the columns `ENTRY`."""
     key, store, version, created_at, strength, used_at, merged, *content = row
-    return Entry(
+    return MemoryEntry(
         entry_id=write_id(store, key),
         store=Store(store),
         version=version,
@@ -238,7 +246,7 @@ def read_entry(row: tuple[Any, ...]) -> Entry:
     )
 
 
-def read_version(newest: Entry, version: int, content: Sequence[Any]) -> Entry:
+def read_version(newest: MemoryEntry, version: int, content: Sequence[Any]) -> MemoryEntry:
     """Return an older version of an entry."""
     return msgspec.structs.replace(newest, version=version, **_read_content(content))
 

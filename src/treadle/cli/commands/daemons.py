@@ -10,13 +10,12 @@ from pathlib import Path
 from typing import Annotated, Any, Self
 
 import typer
-from msgspec import Struct
 
 from treadle.cli.exit import ExitCode
 from treadle.cli.jobs.execute import call_at_end_of_stdin, execute
 from treadle.cli.jobs.journals import open_or_make
 from treadle.cli.options import common as o
-from treadle.cli.options.option_groups import FieldOptions, OptionHelp
+from treadle.cli.options.option_groups import FieldOptions, OptionGroup, OptionHelp
 from treadle.cli.terminal.output import (
     flush,
     print_error,
@@ -185,7 +184,7 @@ _SAMPLING = FieldOptions(
 )
 
 
-class ServerOptions(Struct, frozen=True):
+class ServerOptions(OptionGroup, frozen=True, kw_only=True):
     """The options for the behaviour of the server."""
 
     settings: EngineSettings
@@ -198,7 +197,7 @@ class ServerOptions(Struct, frozen=True):
     @classmethod
     def from_values(cls, values: Mapping[str, Any]) -> Self:
         """See `OptionGroup.from_values`."""
-        return cls(EngineSettings(**_SERVER.read(values), **_SAMPLING.read(values)))
+        return cls(settings=EngineSettings(**_SERVER.read(values), **_SAMPLING.read(values)))
 
 
 def mock(

@@ -9,7 +9,7 @@ from treadle.core.errors import ToolError, TreadleError
 from treadle.core.types import Json
 from treadle.tools.mcp.connection import Connection, Progress
 from treadle.tools.mcp.elicitation import Elicit
-from treadle.tools.mcp.failure import KEY, EndedError, UnreachableError, Verdict
+from treadle.tools.mcp.failure import KEY, EndedError, FailureMeaning, UnreachableError
 from treadle.tools.mcp.target import Target
 
 PROBE_SECONDS = 5.0
@@ -18,7 +18,7 @@ PROBE_SECONDS = 5.0
 _UNKNOWN_TOOL = re.compile(r"unknown tool|no such tool|tool .{0,100}not found", re.I | re.S)
 
 
-class Link:
+class ServerLink:
     """Successive sessions with one server. It is used on the worker thread only."""
 
     def __init__(self, target: Target) -> None:
@@ -109,9 +109,9 @@ class Link:
             raise
         except Exception as error:
             verdict, told = await connection.judge_failure(error, key)
-            if verdict is Verdict.ANSWERED:
+            if verdict is FailureMeaning.ANSWERED:
                 raise await self._refused(connection, name, error, told) from error
-            raise _LostError(told, is_not_run=verdict is Verdict.NOT_RUN) from error
+            raise _LostError(told, is_not_run=verdict is FailureMeaning.NOT_RUN) from error
 
     async def close(self) -> None:
         """End the session. `get` opens a new one."""

@@ -8,7 +8,7 @@ from msgspec.structs import asdict, replace
 
 from treadle.agent.agent import Agent
 from treadle.cli.jobs.journals import read_started
-from treadle.cli.options.agent_options import AgentOptions, KnowledgeOptions, PolicyOptions
+from treadle.cli.options.agent_options import AgentFlags, KnowledgeOptions, PolicyOptions
 from treadle.cli.terminal.output import print_note
 from treadle.core.errors import ConfigError, UntrustedError
 from treadle.core.policy import Policy
@@ -30,7 +30,7 @@ NOTHING = KnowledgeOptions()
 
 
 def make_agent(
-    options: AgentOptions,
+    options: AgentFlags,
     journal: Journal,
     *,
     limits: PolicyOptions,
@@ -78,8 +78,8 @@ def make_agent(
         persona=persona,
         memory=knowledge.memory,
         user=knowledge.user,
-        skills=knowledge.skills,
-        documents=knowledge.documents,
+        skills=knowledge.skills or (),
+        documents=knowledge.documents or (),
         judge=judge,
     )
 
@@ -102,7 +102,7 @@ def _tools_first(tools: Sequence[str], make: Callable[[], Model]) -> Model:
         raise
 
 
-def make_model(options: AgentOptions, task: "Task | None" = None) -> Model:
+def make_model(options: AgentFlags, task: "Task | None" = None) -> Model:
     """Return the model that `options` name, or the default of treadle.toml. Raises: `ConfigError`."""
     from treadle.models.config.recipe import load_config
 
@@ -120,11 +120,11 @@ def make_model(options: AgentOptions, task: "Task | None" = None) -> Model:
     )
 
 
-class RunAgents:
+class ResumedAgents:
     """The agents that continue the runs of a journal. Runs with the same spec share an agent."""
 
     def __init__(
-        self, journal: Journal, given: AgentOptions, limits: PolicyOptions, *, is_trusted: bool
+        self, journal: Journal, given: AgentFlags, limits: PolicyOptions, *, is_trusted: bool
     ) -> None:
         self.journal = journal
         self._is_trusted = is_trusted
@@ -185,7 +185,7 @@ class RunAgents:
         return replace(spec, model=model, tools=tools, policy=self._limits.over(spec.policy))
 
 
-def _given_settings(options: AgentOptions) -> dict[str, Json]:
+def _given_settings(options: AgentFlags) -> dict[str, Json]:
     """Return the model settings that were given on the command line, by the names of `treadle.model`."""
     settings = {name: value for name, value in asdict(options.settings).items() if value is not None}
     if options.renderer is not None:

@@ -1,24 +1,22 @@
 """`treadle memory`: what a persona remembers about a user."""
 
-import inspect
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from datetime import datetime
-from typing import TYPE_CHECKING, Annotated, Any, Self, TypeAlias
+from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
-from msgspec import Struct
 
 from treadle.cli.exit import ExitCode
 from treadle.cli.jobs.execute import execute
 from treadle.cli.jobs.journals import open_existing, open_or_make
 from treadle.cli.options import common as o
 from treadle.cli.options.common import Journal
-from treadle.cli.options.option_groups import make_parameter
+from treadle.cli.options.option_groups import OptionGroup
 from treadle.cli.terminal.output import clean, print_json, print_note, shorten, stdout
 from treadle.core.errors import ConfigError
-from treadle.knowledge.memory.protocol import Author, Draft, Entry, Epistemic, Outcome, Store
+from treadle.knowledge.memory.protocol import Author, Draft, Epistemic, MemoryEntry, Outcome, Store
 from treadle.knowledge.surroundings import LIBRARY
 
 if TYPE_CHECKING:
@@ -60,26 +58,12 @@ Embeddings: TypeAlias = Annotated[
 ]
 
 
-class MemoryPlace(Struct, frozen=True):
+class MemoryPlace(OptionGroup, frozen=True, kw_only=True):
     """Whose memory a command works on, and where it is: `--persona`, `--user` and `--journal`."""
 
-    persona: str
-    user: str
-    journal: str | None
-
-    @classmethod
-    def parameters(cls) -> list[inspect.Parameter]:
-        """See `OptionGroup.parameters`."""
-        return [
-            make_parameter("persona", _Persona, None),
-            make_parameter("user", _User, None),
-            make_parameter("journal", Journal, None),
-        ]
-
-    @classmethod
-    def from_values(cls, values: Mapping[str, Any]) -> Self:
-        """See `OptionGroup.from_values`."""
-        return cls(*_usual_names(values["persona"], values["user"]), values["journal"])
+    persona: _Persona = None
+    user: _User = None
+    journal: Journal = None
 
     @contextmanager
     def opened(self, embeddings: str | None = None, *, is_made: bool = False) -> Iterator["Memory"]:
@@ -89,30 +73,30 @@ class MemoryPlace(Struct, frozen=True):
         """
         from treadle.knowledge.memory import open_memory
 
+        names = self.names()
         store = open_or_make(self.journal, "process") if is_made else open_existing(self.journal)
         with closing(store):
-            yield open_memory(store, self.persona, self.user, embeddings=embeddings)
+            yield open_memory(store, *names, embeddings=embeddings)
+
+    def names(self) -> tuple[str, str]:
+        """Return the persona and the user, by default those with whose memory `treadle chat` begins a session.
+
+        Raises: `ConfigError`.
+        """
+        from treadle.models.config.recipe import load_config
+
+        config = load_config()
+        chat, persona, own_user = config.file.chat, self.persona, None
+        if persona is None and chat.persona is not None:
+            from treadle.knowledge.personas.persona import Persona
+
+            found = Persona.load(config.resolve(chat.persona))
+            persona = found.name
+            own_user = found.memory_spec.user if found.memory_spec is not None else None
+        return persona or "default", self.user or chat.user or own_user or "default"
 
 
-def _usual_names(persona: str | None, user: str | None) -> tuple[str, str]:
-    """Return the persona and the user, by default those with whose memory `treadle chat` begins a session.
-
-    Raises: `ConfigError`.
-    """
-    from treadle.models.config.recipe import load_config
-
-    config = load_config()
-    chat, own_user = config.file.chat, None
-    if persona is None and chat.persona is not None:
-        from treadle.knowledge.personas.persona import Persona
-
-        found = Persona.load(config.resolve(chat.persona))
-        persona = found.name
-        own_user = found.memory_spec.user if found.memory_spec is not None else None
-    return persona or "default", user or chat.user or own_user or "default"
-
-
-def find(memory: "Memory", entry_id: str) -> Entry:
+def find(memory: "Memory", entry_id: str) -> MemoryEntry:
     """Return an entry. Raises: `ConfigError`."""
     entry = memory.store.get(entry_id)
     if entry is None:
@@ -122,7 +106,7 @@ def find(memory: "Memory", entry_id: str) -> Entry:
     return entry
 
 
-def print_entry(entry: Entry, note: str = "") -> None:
+def print_entry(entry: MemoryEntry, note: str = "") -> None:
     """Print an entry in one line."""
     tag = f" {entry.epistemic.value}" if entry.epistemic else ""
     text = f"{entry.entry_id:<14} {write_day(entry.written_at)} {entry.author.value}{tag}{note}  "
@@ -164,7 +148,8 @@ def list_memories(
         ]
         more = f"; this journal has memories of: {', '.join(others)}" if others else ""
         where = " in these stores" if store else ""
-        print_note(f"{place.persona!r} has no memories about {place.user!r}{where}{more}")
+        persona, user = place.names()
+        print_note(f"{persona!r} has no memories about {user!r}{where}{more}")
     return ExitCode.DONE
 
 
