@@ -9,7 +9,7 @@ from rich.console import Console
 from tests.cli.command import Cli
 
 from treadle import Agent, ScriptedModel, open_journal
-from treadle.cli.terminal.asking import print_question
+from treadle.cli.terminal.terminal_asker import print_question
 from treadle.core.asking import Question
 from treadle.core.types import Json, Option
 from treadle.knowledge.memory import Author, Draft, Store, open_memory

@@ -254,7 +254,7 @@ MODULES = [
     "treadle.cli.app",
     "typer",
     "treadle.cli.options.option_groups",
-    "treadle.cli.commands.run",
+    "treadle.cli.commands.drive_runs",
     "treadle.agent.agent",
 ]
 MODULES += [

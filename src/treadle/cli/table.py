@@ -64,8 +64,7 @@ def _read_table(text: str) -> dict[str, CommandEntry | GroupEntry]:
 COMMANDS = _read_table((Path(__file__).parent / "commands.txt").read_text("utf-8"))
 """The commands, in the order of the help."""
 
-_MEMORY_CALLS = 'see "From Python" in docs/memory.md'
-_TOPIC_CALLS = "see docs/topics.md"
+_CALL = "it is a call in Python now; see"
 MOVED = {
     "generate --engine": "it is called --workers now",
     "rollout --engine": "it is called --workers now",
@@ -74,9 +73,9 @@ MOVED = {
     "models schema": "write: treadle schema config",
     "persona schema": "write: treadle schema persona",
     "memory history": "`treadle memory show` lists the versions of a memory",
-    "memory audit": f"call memory.store.audit() in Python; {_MEMORY_CALLS}",
-    "memory embed": f"call memory.embed_missing() in Python; {_MEMORY_CALLS}",
-    "topics prune": f"call treadle.datagen.topics.topic_graph.prune() in Python; {_TOPIC_CALLS}",
-    "topics draw": f"call treadle.datagen.topics.topic_report.make_topic_report() in Python; {_TOPIC_CALLS}",
+    "memory audit": f"{_CALL} 'From Python' in docs/memory.md",
+    "memory embed": f"{_CALL} 'From Python' in docs/memory.md",
+    "topics prune": f"{_CALL} 'Fewer topics' in docs/topics.md",
+    "topics draw": f"{_CALL} 'Pictures' in docs/topics.md. `treadle dataset report` shows the topics of a dataset",
 }
 """What to do in place of commands and options that were removed or renamed."""

@@ -11,8 +11,8 @@ from tests.cli.command import Cli
 from tests.cli.scripted import Script, say
 
 from treadle.cli.chat.conversation import chat
+from treadle.cli.commands.drive_runs import fork, resume, run
 from treadle.cli.commands.replies import approve
-from treadle.cli.commands.run import fork, resume, run
 from treadle.cli.options.agent_options import POLICY, SETTINGS, AgentFlags, PolicyOptions
 from treadle.cli.options.option_groups import FieldOptions, OptionHelp, as_command, parameters_of
 from treadle.core.errors import ConfigError

@@ -22,15 +22,15 @@ from treadle.cli.exit import ExitCode, join_codes
 from treadle.cli.jobs.driving import FollowUp, print_follow_up
 from treadle.cli.jobs.execute import CommandLoop
 from treadle.cli.jobs.journals import find_run, open_existing, open_or_make
-from treadle.cli.jobs.run_agents import RunAgents, make_agent, print_knowledge
+from treadle.cli.jobs.resumed_agents import ResumedAgents, make_agent, print_knowledge
 from treadle.cli.jobs.run_files import read_mount
 from treadle.cli.options import common as o
 from treadle.cli.options.agent_options import AgentFlags, KnowledgeOptions, PolicyOptions
 from treadle.cli.options.common import complete_run
-from treadle.cli.terminal.asking import make_approver, make_asker
 from treadle.cli.terminal.format import exit_code
 from treadle.cli.terminal.meter import Meter, TurnView
 from treadle.cli.terminal.output import clean, is_live, print_error, print_note, spinner, stdout, write_count
+from treadle.cli.terminal.terminal_asker import make_approver, make_asker
 from treadle.cli.terminal.view import JsonView
 from treadle.core.errors import ConfigError, RunNotFoundError, TreadleError
 from treadle.core.registry import did_you_mean
@@ -341,7 +341,7 @@ def chat(
                 "--skills, --document and --judge are for a new one"
             )
         run_id = _find_newest(opened) if session is None else find_run(opened, session)
-        agents = RunAgents(opened, agent, limits, is_trusted=is_trusted)
+        agents = ResumedAgents(opened, agent, limits, is_trusted=is_trusted)
         return Chat(agents.agent_for_run(run_id), follow_up, run_id, is_json=is_json).run()
 
 

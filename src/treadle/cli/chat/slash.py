@@ -23,7 +23,7 @@ _MAX_SHOWN = 20
 """How many memories are shown."""
 
 
-class Conversation(Protocol):
+class CommandedChat(Protocol):
     """What the commands use of a conversation."""
 
     agent: "Agent"
@@ -46,7 +46,7 @@ class SlashCommand(Struct, frozen=True):
 
     about: str
     """What it does, for `/help`."""
-    perform: Callable[[Conversation, str], None]
+    perform: Callable[[CommandedChat, str], None]
     """The function that carries it out, with the text after the command."""
     takes: str = ""
     """The name of what is written after the command; empty if nothing is."""
@@ -64,7 +64,7 @@ def is_misspelt(text: str) -> bool:
     return command.startswith("/") and command[1:].isalpha() and (not rest or is_near)
 
 
-def _help(chat: Conversation, _: str) -> None:
+def _help(chat: CommandedChat, _: str) -> None:
     names = {name: f"{name} {item.takes}".rstrip() for name, item in COMMANDS.items()}
     width = max(map(len, names.values()))
     lines = "\n".join([f"{names[name]:{width}}  {item.about}" for name, item in COMMANDS.items()])
@@ -78,7 +78,7 @@ While a turn runs, a line that you type is answered after it, and the model sees
 next step. Ctrl-C stops the current turn, and Ctrl-D leaves."""
 
 
-def _files(chat: Conversation, _: str) -> None:
+def _files(chat: CommandedChat, _: str) -> None:
     files = chat.session.files
     for path, content in sorted(files.items()):
         stdout().print(f"{clean(path)}  {write_count(len(content), 'byte')}", soft_wrap=True)
@@ -86,11 +86,11 @@ def _files(chat: Conversation, _: str) -> None:
         print_note("no files")
 
 
-def _attach(chat: Conversation, name: str) -> None:
+def _attach(chat: CommandedChat, name: str) -> None:
     chat.attach(name)
 
 
-def _context(chat: Conversation, _: str) -> None:
+def _context(chat: CommandedChat, _: str) -> None:
     print_note(describe_context(chat.session.run.state))
 
 
@@ -104,7 +104,7 @@ def describe_context(state: State) -> str:
     return f"the next prompt has about {tokens:,} tokens ({share}){done}"
 
 
-def _compact(chat: Conversation, _: str) -> None:
+def _compact(chat: CommandedChat, _: str) -> None:
     done = chat.work.run(chat.session.compact())
     if done is None:
         print_note("there is nothing to compact")
@@ -112,7 +112,7 @@ def _compact(chat: Conversation, _: str) -> None:
     print_note(format_compaction(done))
 
 
-def _cost(chat: Conversation, _: str) -> None:
+def _cost(chat: CommandedChat, _: str) -> None:
     run = chat.session.run
     facts = (
         write_count(run.state.turn.number, "turn"),
@@ -123,7 +123,7 @@ def _cost(chat: Conversation, _: str) -> None:
     print_note(" · ".join(facts))
 
 
-def _memory(chat: Conversation, text: str) -> None:
+def _memory(chat: CommandedChat, text: str) -> None:
     memory = _find_memory(chat)
     if text:
         found = chat.work.run(memory.search(text, limit=_MAX_SHOWN))
@@ -136,7 +136,7 @@ def _memory(chat: Conversation, text: str) -> None:
         print_note("nothing is remembered" + (" that fits" if text else ""))
 
 
-def _remember(chat: Conversation, text: str) -> None:
+def _remember(chat: CommandedChat, text: str) -> None:
     from treadle.knowledge.memory import Author, Draft, Store
 
     memory = _find_memory(chat)
@@ -146,18 +146,18 @@ def _remember(chat: Conversation, text: str) -> None:
     print_note(f"remembered as {written.entry.entry_id}" if written.entry else "deleted before, and not kept")
 
 
-def _find_memory(chat: Conversation) -> "Memory":
+def _find_memory(chat: CommandedChat) -> "Memory":
     known = chat.agent.known
     if known is None or known.memory is None:
         raise ConfigError("this session has no memory; begin one with --memory or a persona that has one")
     return known.memory
 
 
-def _retry(chat: Conversation, _: str) -> None:
+def _retry(chat: CommandedChat, _: str) -> None:
     chat.retry()
 
 
-def _quit(chat: Conversation, _: str) -> None:
+def _quit(chat: CommandedChat, _: str) -> None:
     chat.is_over = True
 
 

@@ -174,7 +174,7 @@ def tiers(journal: o.Journal = None, is_json: o.IsJson = False) -> int:
     return ExitCode.DONE
 
 
-def _print_tiers(found: list[ListedTier]) -> None:
+def _print_tiers(found: list["ListedTier"]) -> None:
     columns = ("tier", "models", "window", "$ per 1M in, out", "images", "tools", "latency")
     table = make_table(*columns, wrapped=columns)
     for item in found:

@@ -120,7 +120,7 @@ def make_model(options: AgentFlags, task: "Task | None" = None) -> Model:
     )
 
 
-class RunAgents:
+class ResumedAgents:
     """The agents that continue the runs of a journal. Runs with the same spec share an agent."""
 
     def __init__(
