@@ -17,7 +17,7 @@ from treadle.journal.memory import MemoryJournal
 from treadle.journal.protocol import CALLER, Journal, RunFilter
 from treadle.models import call
 from treadle.models.scripted import Answer
-from treadle.trajectory.verification import verify_run
+from treadle.trajectory.run_verification import verify_run
 
 ASK = [call("helper", {"task": "add"}, call_id="c1")]
 CHILD = child_run_id("parent", "c1")

@@ -12,7 +12,7 @@ from treadle.core.errors import ConfigError
 from treadle.core.state import Status
 from treadle.core.types import StopReason, ToolErrorKind
 from treadle.models import call
-from treadle.trajectory.verification import verify_run
+from treadle.trajectory.run_verification import verify_run
 
 __all__ = ["lab"]
 

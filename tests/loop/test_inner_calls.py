@@ -16,7 +16,7 @@ from treadle.core.types import Effect, Message, Role, StopReason, ToolCall, Tool
 from treadle.journal.memory import MemoryJournal
 from treadle.models import call
 from treadle.tools.resolve import resolve_tools
-from treadle.trajectory.verification import verify_run
+from treadle.trajectory.run_verification import verify_run
 
 __all__ = ["lab"]
 

@@ -15,7 +15,7 @@ from treadle.core.state import Status
 from treadle.core.types import Completion, FinishReason, Message, Option, Role, StopReason
 from treadle.models import call
 from treadle.tools.schema.answer_schema import find_output_fault
-from treadle.trajectory.verification import verify_run
+from treadle.trajectory.run_verification import verify_run
 
 __all__ = ["lab"]
 

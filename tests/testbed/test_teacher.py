@@ -27,7 +27,7 @@ from treadle.testbed.roles.errands import Shelf, errands, find_errand
 from treadle.testbed.roles.speakers import ask_more
 from treadle.testbed.roles.talks import find_talk, talks
 from treadle.testbed.teacher import TeacherModel
-from treadle.trajectory.verification import verify_run
+from treadle.trajectory.run_verification import verify_run
 
 SAMPLES = 300 if os.environ.get("TREADLE_FULL") else 40
 """How many samples of each kind are made."""

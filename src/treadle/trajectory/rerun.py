@@ -58,7 +58,7 @@ class Inner(Struct, frozen=True):
         return (self.started.name, self.started.arguments) == (name, arguments)
 
 
-class Attempt(Struct):
+class Rerun(Struct):
     """The outcome of making the calls of one group again, in one order."""
 
     sandbox: MemorySandbox
@@ -126,7 +126,7 @@ class RecordedRules(Rules):
     """The rules of an attempt: inner calls are made again if that is harmless, otherwise answered as recorded, and
     questions are answered from the journal."""
 
-    def __init__(self, record: Record, attempt: Attempt) -> None:
+    def __init__(self, record: Record, attempt: Rerun) -> None:
         self._record = record
         self._attempt = attempt
         self._settled: set[str] = set()

@@ -35,7 +35,7 @@ from treadle.scoring.grade import Graded, NotGradableError, grade, total_reward
 from treadle.scoring.registry import make_scorers, read_rewards
 
 if TYPE_CHECKING:
-    from treadle.trajectory.verification import Verification
+    from treadle.trajectory.run_verification import Verification
 
 
 def replay(
@@ -158,7 +158,7 @@ def _verify(
     is_json: bool,
 ) -> int:
     """Verify runs, print each, and return the exit code."""
-    from treadle.trajectory.verification import verify_run
+    from treadle.trajectory.run_verification import verify_run
 
     _refuse_strange_tools(journal, run_ids, tools or ())
     found: list[Verification] = []

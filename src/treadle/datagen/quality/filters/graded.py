@@ -25,7 +25,7 @@ from treadle.models.protocol import Model
 from treadle.runs.task import load_task
 from treadle.sandbox.in_memory import SharedFiles
 from treadle.scoring.rubric import make_judge, read_judgement, write_messages
-from treadle.trajectory.verification import Implementations, verify_events
+from treadle.trajectory.run_verification import Implementations, verify_events
 from treadle.workers.registry import HereWorkers
 
 _OFF_TASK = (Kind.NO_TOOL, Kind.REFUSAL)

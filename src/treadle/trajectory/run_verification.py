@@ -40,7 +40,7 @@ from treadle.tools.read_result import NAME, ReadResult
 from treadle.tools.resolve import demands_of_tools, parts_of, resolve_tools
 from treadle.tools.schema.validation import ArgumentChecker
 from treadle.tools.toolbox import Toolbox
-from treadle.trajectory.rerun import Attempt, Difference, Inner, RecordedRules
+from treadle.trajectory.rerun import Difference, Inner, RecordedRules, Rerun
 
 _LOST = {
     ToolErrorKind.IN_DOUBT: "its outcome was lost",
@@ -317,9 +317,9 @@ class _Verifier:
         if self._sandbox.snapshot_id != str(self._recorded_id):
             self._adopt_snapshot()
 
-    async def _attempt(self, recorded: Sequence[tuple[int, ToolResult]], *, is_whole: bool) -> Attempt:
+    async def _attempt(self, recorded: Sequence[tuple[int, ToolResult]], *, is_whole: bool) -> Rerun:
         """Make calls again, one after another in the given order, in a copy of the sandbox."""
-        attempt = Attempt(self._sandbox.copy(is_reported=True))
+        attempt = Rerun(self._sandbox.copy(is_reported=True))
         rules = RecordedRules(self, attempt)
         bench = Workbench(
             self._toolbox,
