@@ -163,7 +163,7 @@ class Leaf(Struct, frozen=True, omit_defaults=True):
 
 
 class TreemapBlock(ReportBlock, frozen=True, tag="treemap"):
-    """Rectangles in groups, whose colour says a number."""
+    """Rectangles in groups. The colour of a rectangle shows its number."""
 
     items: Sequence[Leaf]
     unit: str
@@ -188,7 +188,7 @@ class TreeItem(Struct, frozen=True, omit_defaults=True):
 
 
 class TreeBlock(ReportBlock, frozen=True, tag="tree"):
-    """An outline, whose colours say the branch or a number."""
+    """An outline. The colour of a line shows its branch or its number."""
 
     items: Sequence[TreeItem]
     is_counted: bool = False
@@ -206,7 +206,7 @@ class CellLine(Struct, frozen=True, omit_defaults=True):
 
 
 class CellBlock(ReportBlock, frozen=True, tag="cells"):
-    """Lines of cells, each of which opens a row."""
+    """Lines of cells. Choosing a cell opens its row."""
 
     items: Sequence[CellLine]
     about: str = ""
@@ -300,7 +300,7 @@ class RowSample:
     """
 
     def __init__(self, most: int, max_bytes: int) -> None:
-        """Draw `most` rows at most, whose JSON has `max_bytes` at most."""
+        """Begin a sample of up to `most` rows, which together have up to `max_bytes` as JSON."""
         self._most, self._max_bytes = most, max_bytes
         self._heads: list[Raw] = []
         self._drawn: list[tuple[int, int, Callable[[], dict[str, Json]]]] = []
