@@ -168,10 +168,10 @@ class Driver:
 
     async def _act(self, action: Action) -> None:
         """Perform an action, until its end or until a message stops it."""
-        task = asyncio.current_task()
-        assert task is not None
-        deadline_seconds, before = self.state.policy.deadline_seconds, task.cancelling()
-        self._acting = task
+        # No variable has the task: it keeps its cancellation, whose traceback has this frame, alive.
+        self._acting = asyncio.current_task()
+        assert self._acting is not None
+        deadline_seconds, before = self.state.policy.deadline_seconds, self._acting.cancelling()
         try:
             if deadline_seconds is None or isinstance(action, AskApprover | AskUser):
                 # The time that somebody takes to decide does not count against the deadline.
@@ -179,12 +179,12 @@ class Driver:
             else:
                 await self._perform_until(action, deadline_seconds)
         except asyncio.CancelledError:
-            if self._stopped_by is None or task.uncancel() > before:
+            if self._stopped_by is None or self._acting.uncancel() > before:
                 raise
             self._throw_away(_STOPPED.get(self._stopped_by, self._stopped_by), StopReason.CANCELLED)
         else:
             if self._stopped_by is not None:  # what the action waited for has caught the cancellation
-                task.uncancel()
+                self._acting.uncancel()
         finally:
             self._acting = self._stopped_by = None
 

@@ -16,7 +16,7 @@ from treadle.core.types import Json, Message, Role, ToolCall, ToolSpec
 from treadle.tasks.draws import pick
 from treadle.tasks.files import find_solver, identify
 from treadle.tasks.solver import Solver, Step
-from treadle.testbed.built_in import digest
+from treadle.testbed.built_in import digest, find_requests
 from treadle.testbed.instance import make_instance
 from treadle.testbed.play import Manner, play
 from treadle.testbed.roles.errands import FoundErrand, Work, find_errand, one_line
@@ -61,7 +61,7 @@ def answer_as_agent(
 
     A final answer fits `schema`. If `required` names a tool, that tool is called.
     """
-    asked = _positions(messages)
+    asked = find_requests(messages)
     text = messages[asked[-1]].content if asked else ""
     if required is not None:
         parameters = next((tool.parameters for tool in tools if tool.name == required), {})
@@ -80,16 +80,6 @@ def answer_as_agent(
     if schema is None or message.tool_calls:
         return message
     return replace(message, content=_fit(message, text, schema))
-
-
-def _positions(messages: Sequence[Message]) -> list[int]:
-    """Return the positions of the user's messages. A message after a tool result comes from the loop and is
-    left out."""
-    return [
-        index
-        for index, message in enumerate(messages)
-        if message.role is Role.USER and (index == 0 or messages[index - 1].role is not Role.TOOL)
-    ]
 
 
 def _find_job(messages: Sequence[Message], asked: Sequence[int], tools: Sequence[ToolSpec]) -> _Job:

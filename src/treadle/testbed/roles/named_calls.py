@@ -19,7 +19,7 @@ from treadle.core.types import Json, ToolSpec
 from treadle.tasks.draws import Draw, Wording
 from treadle.tasks.files import materials
 from treadle.tasks.solver import FailedResult, Step, WantedCall
-from treadle.testbed.instance import make_instance
+from treadle.testbed.instance import make_instance, only_required
 from treadle.testbed.play import misspell
 from treadle.testbed.roles.errands import Work
 from treadle.testbed.roles.words import load, split, wordings
@@ -256,20 +256,13 @@ def arguments_for(tool: ToolSpec, words: Sequence[str], draw: Draw) -> dict[str,
     for attempt in range(_MAX_TRIES):
         # Later attempts leave out optional arguments; the last attempt also draws no values.
         made = make_instance(
-            _only_required(tool.parameters) if attempt > _MAX_TRIES // 2 else tool.parameters,
+            only_required(tool.parameters) if attempt > _MAX_TRIES // 2 else tool.parameters,
             " ".join(words[:3]) or "text",
             None if attempt == _MAX_TRIES - 1 else lambda name, schema: _fill(name, schema, words, draw),
         )
         if isinstance(made, dict) and checker.find_fault(made) is None and _is_plain(made):
             return made
     return None
-
-
-def _only_required(schema: dict[str, Json]) -> dict[str, Json]:
-    known, required = schema.get("properties"), schema.get("required")
-    if not isinstance(known, dict) or not isinstance(required, list):
-        return {**schema, "properties": {}}
-    return {**schema, "properties": {name: known[name] for name in known if name in required}}
 
 
 def _fill(name: str, schema: Mapping[str, Json], words: Sequence[str], draw: Draw) -> Json:
