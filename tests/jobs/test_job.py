@@ -13,6 +13,7 @@ from treadle.jobs.ledger import ItemOutcome, ItemStatus, JobCounts, Ledger, Plan
 from treadle.jobs.meter import JobMeter
 from treadle.jobs.progress import JobProgress
 from treadle.jobs.sections import LimitSection
+from treadle.journal.registry import open_journal
 from treadle.workers.registry import HereWorkers
 
 
@@ -58,7 +59,7 @@ class Trial:
         )
 
 
-class TrialJob(Job[ItemStatus]):
+class TrialJob(Job[ItemStatus, JobProgress]):
     """A job over a trial, in a folder."""
 
     def __init__(
@@ -66,7 +67,7 @@ class TrialJob(Job[ItemStatus]):
     ) -> None:
         ledger = Ledger(path / "ledger.db", {"rows": path / "rows.jsonl"})
         meter = meter or JobMeter(LimitSection())
-        super().__init__(ledger, meter, HereWorkers(), JobProgress(), window=window)
+        super().__init__(ledger, open_journal("memory:"), meter, HereWorkers(), JobProgress(), window=window)
         self.trial = trial
         self.settings = JobSettings(**{"wanted": 50, "max_items": 200, **settings})
 

@@ -353,7 +353,7 @@ class Half:
 
 def test_what_would_change_the_plan_is_refused(tmp_path: Path) -> None:
     asyncio.run(make(tmp_path).run())
-    with pytest.raises(ConfigError, match=r"group_size was 4 and is now 8.*another --out"):
+    with pytest.raises(ConfigError, match=r"group_size was 4 and is now 8.*another folder"):
         asyncio.run(make(tmp_path, group_size=8).run())
     with pytest.raises(ConfigError, match="runs of other rollouts with the name 'rollout'"):
         asyncio.run(make(tmp_path / "other", journal=str(tmp_path / "runs.db")).run())

@@ -4,8 +4,8 @@ A call with the same folder continues what was interrupted.
 """
 
 import asyncio
-import contextlib
 from collections.abc import Mapping
+from functools import partial
 
 import msgspec
 from msgspec import Struct
@@ -33,15 +33,11 @@ from treadle.datagen.topics.topic_files import load_topics, save_topics
 from treadle.datagen.topics.topic_graph import TopicGraph
 from treadle.datagen.topics.topic_writer import RUN_PREFIX as TOPIC_RUN_PREFIX
 from treadle.export.report_blocks import Report
-from treadle.jobs.job import Job, JobEnd, JobSettings
+from treadle.jobs.job import Job, JobEnd, JobOptions, JobSettings, OpenJob
 from treadle.jobs.ledger import ItemStatus, Ledger, PlannedItem
-from treadle.jobs.meter import LimitReachedError, open_meter
+from treadle.jobs.meter import LimitReachedError
 from treadle.journal.protocol import Journal, RunFilter
-from treadle.journal.registry import open_journal
 from treadle.models.protocol import Model
-from treadle.workers.protocol import WorkerOptions
-from treadle.workers.queued import QueueWorkers
-from treadle.workers.registry import make_workers
 
 
 class Continuation(Struct, frozen=True, kw_only=True):
@@ -78,31 +74,42 @@ async def generate(
     rows; `ProviderError` for a fault of the user, such as a wrong key; `JournalError` if the journal or the ledger
     cannot be written.
     """
-    options = options or Continuation()
-    with contextlib.ExitStack() as stack:
-        ledger = stack.enter_context(Ledger(folder.ledger, {ROWS: folder.rows, REJECTED: folder.rejected}))
-        if ledger.last_number and not folder.journal.exists():
-            raise ConfigError(
-                f"the journal {str(folder.journal)!r} is missing, which has the runs of the rows; put it back, or "
-                "name another folder with output.path"
-            )
-        journal = stack.enter_context(contextlib.closing(open_journal(folder.journal)))
-        _prepare_ledger(ledger, config, options)
+    progress = GenerationProgress()
+    job_options = JobOptions(
+        ledger=folder.ledger,
+        files={ROWS: folder.rows, REJECTED: folder.rejected},
+        journal=folder.journal,
+        limits=config.limits,
+        window=config.generation.window,
+        workers=config.generation.workers,
+        stop=stop,
+        listener=listener,
+    )
+    check = partial(_check_continued, config, folder, options or Continuation())
+    topics = RunFilter(id_prefix=TOPIC_RUN_PREFIX)
+    async with OpenJob(job_options, progress, _runs_of, others=topics, check=check) as job:
         write_config(folder.path, config)
-        generation = _Generation(config, folder, ledger, journal, listener, stop or asyncio.Event())
+        generation = _Generation(config, folder, job)
         try:
             end = await generation.run()
         finally:
             await generation.close()
         report = await asyncio.to_thread(_write_files, folder, config)
-        return GenerationResult(end, generation.progress, folder, report)
+        return GenerationResult(end, progress, folder, report)
 
 
-def _prepare_ledger(ledger: Ledger, config: GenerationConfig, options: Continuation) -> None:
+def _check_continued(
+    config: GenerationConfig, folder: DatasetFolder, options: Continuation, ledger: Ledger, journal: Journal
+) -> None:
     """Compare the configuration with the one that the dataset was begun with, and reopen the samples to try again.
 
     Raises: `ConfigError` that names the changed keys.
     """
+    if ledger.last_number and not journal.runs(limit=1):
+        raise ConfigError(
+            f"the journal {str(folder.journal)!r} is missing, which has the runs of the rows; put it back, or name "
+            "another folder with output.path"
+        )
     known = ledger.get("config")
     changes = [] if known is None else find_changes(msgspec.json.decode(known), config)
     if changes and not options.accept_changes:
@@ -128,35 +135,15 @@ class _Generation:
     """One process's work on a dataset."""
 
     def __init__(
-        self,
-        config: GenerationConfig,
-        folder: DatasetFolder,
-        ledger: Ledger,
-        journal: Journal,
-        listener: Listener,
-        stop: asyncio.Event,
+        self, config: GenerationConfig, folder: DatasetFolder, job: Job[JudgedSample, GenerationProgress]
     ) -> None:
         self._config = config
         self._folder = folder
-        self._journal = journal
-        meter = open_meter(
-            config.limits, ledger, journal, _runs_of, others=RunFilter(id_prefix=TOPIC_RUN_PREFIX)
-        )
+        self._job = job
         self._models: Mapping[str, Model] = {
-            role: meter.measure(model) for role, model in make_models(config).items()
+            role: job.meter.measure(model) for role, model in make_models(config).items()
         }
-        window = config.generation.window
-        workers = make_workers(config.generation.workers, journal, WorkerOptions(window=window))
-        if isinstance(workers, QueueWorkers):
-            # What workers use is counted when a turn has ended.
-            workers.on_used = lambda usage, cost_usd: meter.add(
-                usage.input_tokens, usage.output_tokens, cost_usd
-            )
-        self.progress = GenerationProgress()
-        self._job: Job[JudgedSample] = Job(
-            ledger, meter, workers, self.progress, window=window, stop=stop, listener=listener
-        )
-        self.progress.kinds = self._job.counts.labels
+        job.progress.kinds = job.counts.labels
         self._studio: Studio | None = None
 
     async def run(self) -> JobEnd:
@@ -164,7 +151,7 @@ class _Generation:
         # The tools come first, because a server that does not start must not cost the topics.
         environments = open_environments(config.tools, config.seed)
         studio = self._studio = Studio(
-            config, self._models, self._journal, environments, self._tell_step, job.workers
+            config, self._models, job.journal, environments, self._tell_step, job.workers
         )
         try:
             async with asyncio.timeout(job.meter.seconds_left):
@@ -185,7 +172,7 @@ class _Generation:
             max_steps=config.tools.max_steps,
         )
         plan = SamplePlan(config, leaves, kinds)
-        self.progress.wanted = plan.wanted
+        job.progress.wanted = plan.wanted
         pipeline = Pipeline(config, judge=self._models.get("judge"), tools=studio.shared_tools)
         duplicates = None
         if isinstance(pipeline.duplicates, DuplicateSettings):
@@ -199,8 +186,7 @@ class _Generation:
         return await job.run(work, settings)
 
     async def close(self) -> None:
-        """Close the workers, tools and models."""
-        await self._job.close()
+        """Close the tools."""
         if self._studio is not None:
             await self._studio.close()
 
@@ -215,7 +201,7 @@ class _Generation:
             graph = await build_topics(
                 config,
                 model=self._models["topics"],
-                journal=self._journal,
+                journal=self._job.journal,
                 seed=self._config.seed,
                 dataset=self._config.name,
                 on_notice=job.tell,

@@ -13,7 +13,7 @@ from treadle.datagen.conversations.dialogue import bill_of
 from treadle.datagen.conversations.make import MadeSample, make_sample
 from treadle.datagen.conversations.projection import describe_plan
 from treadle.datagen.conversations.studio import Studio
-from treadle.datagen.generation_progress import SampleBegun, SampleEnded
+from treadle.datagen.generation_progress import GenerationProgress, SampleBegun, SampleEnded
 from treadle.datagen.quality.duplicates import DuplicateIndex
 from treadle.datagen.quality.pipeline import Pipeline, is_good, mark_row
 from treadle.datagen.quality.protocol import Candidate, FilterVerdict
@@ -47,7 +47,7 @@ class SampleWork:
         plan: SamplePlan,
         pipeline: Pipeline,
         duplicates: DuplicateIndex | None,
-        job: "Job[JudgedSample]",
+        job: "Job[JudgedSample, GenerationProgress]",
     ) -> None:
         """Make the work. `duplicates` is `None` if duplicates are kept."""
         self._studio = studio

@@ -5,28 +5,28 @@ completed fails with the reason.
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from fnmatch import fnmatchcase
 from typing import Any
 
 from msgspec import Struct
 
-from treadle.agent.agent import Agent
 from treadle.core.errors import ConfigError, ProviderError, ScoringError
 from treadle.core.registry import did_you_mean
 from treadle.core.state import Status
 from treadle.core.types import Fault, Json, Parent, StopReason
-from treadle.jobs.job import Expected
-from treadle.jobs.ledger import ItemStatus
-from treadle.journal.protocol import Journal
+from treadle.jobs.job import Expected, Job
+from treadle.jobs.ledger import ItemOutcome, ItemStatus
+from treadle.jobs.progress import JobNotice
+from treadle.jobs.sections import AttemptSection
+from treadle.jobs.seeded import SeededAgents
 from treadle.runs.ensure import ensure_run
 from treadle.runs.retries import RetryPolicy, find_infrastructure_fault
 from treadle.runs.run import Run
 from treadle.runs.task import Task, load_task, split_reference, task_set
 from treadle.sandbox.in_memory import SharedFiles
 from treadle.scoring.grade import grade
-from treadle.scoring.protocol import Scorer
-from treadle.workers.protocol import Workers
+from treadle.scoring.registry import make_scorers, read_rewards
 
 _BUDGETS = frozenset((StopReason.MAX_STEPS, StopReason.MAX_TOKENS, StopReason.MAX_COST, StopReason.DEADLINE))
 """The limits that answers which were lost on the way count for."""
@@ -58,26 +58,44 @@ class AttemptFailedError(Exception):
         """The status of the item that the attempt belongs to."""
 
 
+class AttemptRetried(JobNotice, frozen=True, tag="attempt_retried"):
+    """An attempt failed because of the infrastructure and is made again."""
+
+    run_id: str
+    attempt: int
+    """How often the attempt was made, from 1."""
+    error: str
+
+    def line(self) -> str:
+        """See `JobNotice.line`."""
+        return f"{self.run_id} is tried again: {self.error:.200}"
+
+    def key(self) -> str:
+        """See `JobNotice.key`. If a server fails, all attempts in flight fail with the same text."""
+        return self.error
+
+
 class AttemptDriver:
     """The one way from an attempt to its graded run."""
 
     def __init__(
         self,
-        make_agent: Callable[[Attempt], Agent[Any]],
-        workers: Workers,
-        journal: Journal,
-        scorers: Sequence[Scorer],
-        retries: RetryPolicy,
-        on_retry: Callable[[Attempt, int, str], None],
+        job: Job[Any, Any],
+        agents: Mapping[str, SeededAgents],
+        config: AttemptSection,
+        retried: type[AttemptRetried] = AttemptRetried,
     ) -> None:
-        """Make a driver. `on_retry` is called with an attempt that is made again, with how often it has failed, and
-        with the fault."""
-        self._make_agent = make_agent
-        self._workers = workers
-        self._journal = journal
-        self._scorers = scorers
-        self._retries = retries
-        self._on_retry = on_retry
+        """Make a driver of the attempts of `job`. `agents` are those of each model by the name in the attempts.
+
+        `retried` is the class of the notices about attempts that are made again.
+        """
+        self._job = job
+        self._agents = agents
+        self.rewards = read_rewards(config.rewards)
+        self._scorers = make_scorers(self.rewards)
+        retries = config.retries
+        self._retries = RetryPolicy(attempts=retries.attempts, delay_seconds=retries.delay_seconds)
+        self._retried = retried
 
     async def drive(self, attempt: Attempt, expected: Expected) -> Run[Any]:
         """Return the graded run of an attempt, which is made in one of the `expected` slots.
@@ -94,11 +112,13 @@ class AttemptDriver:
                 return outcome
             if fault is None:
                 raise outcome  # type: ignore[misc]
-            pause = self._retries.pause_after(number, outcome)
+            is_over = self._job.meter.find_limit() is not None
+            pause = None if is_over else self._retries.pause_after(number, outcome)
             if pause is None:
                 text = f"run {attempt.run_id} failed {number} times, at last with: {fault}"
                 raise AttemptFailedError(f"infrastructure: {text}", ItemStatus.FAILED)
-            self._on_retry(attempt, number, fault)
+            self._job.progress.retried += 1
+            self._job.tell(self._retried(run_id=attempt.run_id, attempt=number, error=fault))
             await asyncio.sleep(pause)
             number += 1
 
@@ -108,12 +128,12 @@ class AttemptDriver:
         Raises: `AttemptFailedError` if another attempt would not help; `ProviderError` for a fault of the user.
         """
         run_id = attempt.run_id
-        agent = self._make_agent(attempt)
+        agent = self._agents[attempt.model].make(attempt.task, attempt.seed)
         try:
             if attempt.parent is not None:
                 run = await ensure_run(agent, run_id, attempt.parent)
             else:
-                run = await self._workers.run(
+                run = await self._job.workers.run(
                     agent, run_id, attempt.task, files=attempt.files, metadata=attempt.metadata
                 )
         except Exception as error:
@@ -123,11 +143,27 @@ class AttemptDriver:
         missing = [item for item in self._scorers if item.name not in run.state.turn.rewards]
         if missing and find_infrastructure_fault(run) is None:
             try:
-                await grade(self._journal, run_id, missing)
+                await grade(self._job.journal, run_id, missing)
             except ScoringError as error:
                 return error
-            run = await asyncio.to_thread(Run.load, run_id, self._journal)
+            run = await asyncio.to_thread(Run.load, run_id, self._job.journal)
         return run
+
+
+def outcome_of(result: Run[Any] | AttemptFailedError, **more: Any) -> ItemOutcome:
+    """Return the outcome of an item that is one attempt: kept with what its run has used, or why it failed.
+
+    `more` are further fields of an `ItemOutcome`.
+    """
+    if isinstance(result, AttemptFailedError):
+        return ItemOutcome(status=result.status, reasons=(str(result),), **more)
+    return ItemOutcome(
+        status=ItemStatus.KEPT,
+        input_tokens=result.usage.input_tokens,
+        output_tokens=result.usage.output_tokens,
+        cost_usd=result.cost_usd,
+        **more,
+    )
 
 
 def check_ended(run: Run[Any]) -> None:

@@ -8,22 +8,32 @@ outcome. A new job over the same ledger continues where the last one was interru
 import asyncio
 import contextlib
 import sqlite3
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager, closing
+from pathlib import Path
 from types import TracebackType
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
+import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from treadle.core.errors import JournalError
+from treadle.core.errors import ConfigError, JournalError
+from treadle.core.types import Json
 from treadle.jobs.ledger import ItemOutcome, ItemStatus, JobCounts, Ledger, PlannedItem
-from treadle.jobs.meter import JobMeter
+from treadle.jobs.meter import JobMeter, open_meter
 from treadle.jobs.progress import JobListener, JobNotice, JobProgress
+from treadle.jobs.sections import AttemptSection, LimitSection
+from treadle.journal.protocol import Journal, RunFilter
+from treadle.journal.registry import open_journal
 from treadle.runs.batch import collecting_less
-from treadle.workers.protocol import Workers
+from treadle.runs.retries import NO_RETRIES, RetryPolicy
+from treadle.workers.protocol import WorkerOptions, Workers
+from treadle.workers.queued import QueueWorkers
+from treadle.workers.registry import make_workers
 
 R = TypeVar("R")
+P = TypeVar("P", bound=JobProgress)
 _REFRESH_SECONDS = 0.5
 """How often the counts are refreshed while nothing happens."""
 _BEATS = 10
@@ -157,25 +167,24 @@ class JobEnd(Struct, frozen=True):
     """The newest failure, if the reason is `failures`."""
 
 
-class Job(Generic[R]):
+class Job(Generic[R, P]):
     """One process's work on a plan."""
 
     def __init__(
         self,
         ledger: Ledger,
+        journal: Journal,
         meter: JobMeter,
         workers: Workers,
-        progress: JobProgress,
+        progress: P,
         *,
         window: int,
         stop: asyncio.Event | None = None,
         listener: JobListener = lambda notice, progress: None,
     ) -> None:
-        """Make a job whose runs are driven by `workers`, at most `window` at a time.
-
-        If `stop` is set, items in flight are finished and no new ones begun. `listener` is called for each notice.
-        """
+        """Make a job whose runs are driven by `workers`, at most `window` at a time; see `JobOptions`."""
         self.ledger = ledger
+        self.journal = journal
         self.meter = meter
         self.workers = workers
         self.progress = progress
@@ -348,3 +357,134 @@ class Job(Generic[R]):
             self._error = outcome.reasons[0] if outcome.reasons else None
             if self._failures >= settings.max_failures and self.end is None:
                 self.end = JobEnd("failures", self._error)
+
+
+class JobOptions(Struct, frozen=True, kw_only=True):
+    """Where a job is kept and how it is done."""
+
+    ledger: Path
+    files: Mapping[str, Path]
+    """The files of the ledger by name."""
+    journal: str | Path
+    """The journal of the runs: a file, or the address of a store."""
+    limits: LimitSection
+    window: int
+    """How many runs are driven at the same time."""
+    workers: str | Workers
+    """Where runs are driven, or its name."""
+    worker_retries: RetryPolicy = RetryPolicy()
+    """How often a worker elsewhere continues a run that ended with a fault of the infrastructure."""
+    stop: asyncio.Event | None = None
+    """If it is set, items in flight are finished and no new ones begun."""
+    listener: JobListener = lambda notice, progress: None
+    """Called for each notice, with the counts after it."""
+
+    @classmethod
+    def of_attempts(
+        cls,
+        config: AttemptSection,
+        files: Mapping[str, Path],
+        *,
+        workers: Workers | None = None,
+        stop: asyncio.Event | None = None,
+        listener: JobListener = lambda notice, progress: None,
+    ) -> "JobOptions":
+        """Return the options of a job that attempts tasks, whose attempts are made again by the job itself.
+
+        `workers` take the place of the configured ones.
+        """
+        return cls(
+            ledger=config.path / "ledger.db",
+            files=files,
+            journal=config.journal or config.path / "runs.db",
+            limits=config.limits,
+            window=config.window,
+            workers=workers or config.workers,
+            worker_retries=NO_RETRIES,
+            stop=stop,
+            listener=listener,
+        )
+
+
+class OpenJob(Generic[P]):
+    """A job that is opened, or continued if it was interrupted, and closed at the end of an `async with`.
+
+    It is not an asynchronous generator, because asyncio closes all generators of a failing program at the same
+    time, also those that others still use.
+    """
+
+    def __init__(
+        self,
+        options: JobOptions,
+        progress: P,
+        runs_of: Callable[[PlannedItem], RunFilter],
+        *,
+        others: RunFilter | None = None,
+        check: Callable[[Ledger, Journal], None] = lambda ledger, journal: None,
+    ) -> None:
+        """Prepare the job.
+
+        `runs_of` finds the runs of an item, and `others` are the runs that belong to no item: what they have used
+        counts for the limits. `check` is called first, and may refuse to continue.
+        """
+        self._options = options
+        self._progress = progress
+        self._runs_of = runs_of
+        self._others = others
+        self._check = check
+        self._stack = AsyncExitStack()
+
+    async def __aenter__(self) -> Job[Any, P]:
+        """Open the job. Raises: `ConfigError` if another process works on it; `JournalError`."""
+        try:
+            return self._open()
+        except BaseException:
+            await self._stack.aclose()
+            raise
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._stack.aclose()
+
+    def _open(self) -> Job[Any, P]:
+        options = self._options
+        ledger = self._stack.enter_context(Ledger(options.ledger, options.files))
+        journal = self._stack.enter_context(closing(open_journal(options.journal)))
+        self._check(ledger, journal)
+        meter = open_meter(options.limits, ledger, journal, self._runs_of, self._others)
+        workers = options.workers
+        if isinstance(workers, str):
+            retries = options.worker_retries
+            workers = make_workers(workers, journal, WorkerOptions(window=options.window, retries=retries))
+        if isinstance(workers, QueueWorkers):
+            workers.on_used = lambda usage, cost_usd: meter.add(
+                usage.input_tokens, usage.output_tokens, cost_usd
+            )
+        job: Job[Any, P] = Job(
+            ledger,
+            journal,
+            meter,
+            workers,
+            self._progress,
+            window=options.window,
+            stop=options.stop,
+            listener=options.listener,
+        )
+        self._stack.push_async_callback(job.close)
+        return job
+
+
+def check_unchanged(ledger: Ledger, described: Mapping[str, Json], place: object) -> None:
+    """Check that a job is continued with the facts that it was begun with, and record them if it is new.
+
+    `place` is where the job is kept, for the message. Raises: `ConfigError` that names the keys that have changed.
+    """
+    known = ledger.get("config")
+    before = described if known is None else msgspec.json.decode(known)
+    changed = [key for key in described if before.get(key) != described[key]]
+    if changed:
+        told = "; ".join([f"{key} was {before.get(key)!r} and is now {described[key]!r}" for key in changed])
+        raise ConfigError(
+            f"the work in {str(place)!r} was begun with another configuration: {told}. Give the same values, or "
+            "another folder (--out)"
+        )
+    ledger.set("config", msgspec.json.encode(described).decode())

@@ -5,6 +5,7 @@ from typing import Any, ClassVar, TypeAlias
 
 import msgspec
 
+from treadle.jobs.attempt import AttemptRetried
 from treadle.jobs.ledger import ItemStatus
 from treadle.jobs.progress import Average, JobNotice, JobProgress, JobWords
 
@@ -34,21 +35,8 @@ class RolloutEnded(JobNotice, frozen=True, tag="rollout_ended"):
     cost_usd: float | None = 0.0
 
 
-class RolloutRetried(JobNotice, frozen=True, tag="rollout_retried"):
+class RolloutRetried(AttemptRetried, frozen=True, tag="rollout_retried"):
     """One rollout failed because of the infrastructure and is tried again."""
-
-    run_id: str
-    attempt: int
-    """The number of the attempt that failed, from 1."""
-    error: str
-
-    def line(self) -> str:
-        """See `JobNotice.line`."""
-        return f"{self.run_id} is tried again: {self.error:.200}"
-
-    def key(self) -> str:
-        """See `JobNotice.key`. If a server fails, all rollouts in flight fail with the same text."""
-        return self.error
 
 
 class GroupEnded(JobNotice, frozen=True, tag="group_ended"):

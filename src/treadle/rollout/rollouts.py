@@ -14,14 +14,12 @@ from msgspec import Struct
 from treadle.agent.sync import iterate_blocking
 from treadle.core.errors import ConfigError
 from treadle.export.groups import Group
-from treadle.jobs.attempt import Attempt, AttemptDriver, find_tasks
-from treadle.jobs.job import Job, JobEnd, JobSettings
-from treadle.jobs.ledger import Ledger, PlannedItem
-from treadle.jobs.meter import open_meter
+from treadle.jobs.attempt import AttemptDriver, find_tasks
+from treadle.jobs.job import Job, JobEnd, JobOptions, JobSettings, OpenJob
+from treadle.jobs.ledger import PlannedItem
 from treadle.jobs.progress import JobNotice, TokenRate
 from treadle.jobs.seeded import MakeModel, SeededAgents
-from treadle.journal.protocol import Journal, RunFilter
-from treadle.journal.registry import open_journal
+from treadle.journal.protocol import RunFilter
 from treadle.models.protocol import Model
 from treadle.models.tokens.weights import UpdateMode, Weights
 from treadle.rollout.collect import GroupReader
@@ -43,11 +41,10 @@ from treadle.rollout.rollout_progress import (
 from treadle.rollout.sinks.protocol import Sink
 from treadle.rollout.sinks.registry import make_sinks
 from treadle.rollout.versions import Versions
-from treadle.runs.retries import NO_RETRIES, RetryPolicy
-from treadle.scoring.registry import make_scorers
 from treadle.trajectory.tokens.masks import make_mask
-from treadle.workers.protocol import WorkerOptions, Workers
-from treadle.workers.registry import HereWorkers, make_workers
+from treadle.workers.protocol import Workers
+from treadle.workers.queued import QueueWorkers
+from treadle.workers.registry import HereWorkers
 
 
 class RolloutResult(Struct, frozen=True):
@@ -132,7 +129,7 @@ class Rollouts:
             work = await self._open(stack, self._stop, is_consumed=True)
             making = asyncio.ensure_future(work.run())
             try:
-                if (left := await work.handover.find_open_group(work.journal)) is not None:
+                if (left := await work.handover.find_open_group(work.job.journal)) is not None:
                     yield left
                     work.handover.acknowledge()
                 while (group := await work.handover.next_group(making)) is not None:
@@ -184,23 +181,19 @@ class Rollouts:
         if self._work is not None:
             raise ConfigError("these rollouts are being made already; make another object with another path")
         folder, config = self.folder, self.config
-        ledger = stack.enter_context(Ledger(folder.ledger, {GROUPS: folder.groups}))
-        journal = stack.enter_context(contextlib.closing(open_journal(config.journal or folder.journal)))
-        check_continued(config, ledger, journal)
+        options = JobOptions.of_attempts(
+            config, {GROUPS: folder.groups}, workers=self._workers, stop=stop, listener=self._listener
+        )
+        opened = OpenJob(
+            options, self.progress, partial(_runs_of, config), check=partial(check_continued, config)
+        )
+        job = await stack.enter_async_context(opened)
         mask = make_mask(config.loss, decode=config.find_decode())
-        made = make_sinks(config.sinks, group_size=config.unit_size, mask=mask)
-        sinks = [*self._sinks, *made]
+        sinks = [*self._sinks, *make_sinks(config.sinks, group_size=config.unit_size, mask=mask)]
         queue = await stack.enter_async_context(DeliveryQueue(folder.ledger, sinks)) if sinks else None
-        meter = open_meter(config.limits, ledger, journal, partial(_runs_of, config))
-        workers = self._workers or make_workers(
-            config.workers, journal, WorkerOptions(window=config.window, retries=NO_RETRIES)
-        )
-        job: Job[MadeGroup] = Job(
-            ledger, meter, workers, self.progress, window=config.window, stop=stop, listener=self._listener
-        )
-        handover = Handover(config, ledger, queue, self.progress, stop, is_consumed=is_consumed)
-        self._work = work = _Work(config, job, journal, handover, self._model, self.weights)
-        stack.push_async_callback(self._close, work)
+        handover = Handover(config, job.ledger, queue, self.progress, stop, is_consumed=is_consumed)
+        self._work = work = _Work(config, job, handover, self._model, self.weights)
+        stack.callback(self._forget)
         if queue is not None:
             queue.find_fault = work.groups.find_fault
         for version in self._announced:
@@ -208,11 +201,8 @@ class Rollouts:
         self._announced.clear()
         return work
 
-    async def _close(self, work: "_Work") -> None:
-        try:
-            await work.job.close()
-        finally:
-            self._work = None
+    def _forget(self) -> None:
+        self._work = None
 
 
 class _Work:
@@ -221,15 +211,13 @@ class _Work:
     def __init__(
         self,
         config: RolloutConfig,
-        job: Job[MadeGroup],
-        journal: Journal,
+        job: Job[MadeGroup, RolloutProgress],
         handover: Handover,
         model: Model | MakeModel | None,
         weights: Weights,
     ) -> None:
         self.job = job
         self.handover = handover
-        self.journal = journal
         self._config = config
         self._tasks = find_tasks(config.tasks)
         self._plan = GroupPlan(config, self._tasks)
@@ -239,22 +227,15 @@ class _Work:
         self._agents = SeededAgents(
             config.agent,
             config.model if model is None else model,
-            journal,
+            job.journal,
             (self._rate,),
             self._measure,
             weights if self._is_here else None,
         )
         if weights.version is not None:
             self._versions.announce(weights.version)
-        reader = GroupReader(config, journal)
-        driver = AttemptDriver(
-            lambda attempt: self._agents.make(attempt.task, attempt.seed),
-            job.workers,
-            journal,
-            make_scorers(reader.rewards),
-            RetryPolicy(attempts=config.retries.attempts, delay_seconds=config.retries.delay_seconds),
-            self._note_retry,
-        )
+        reader = GroupReader(config, job.journal)
+        driver = AttemptDriver(job, {"": self._agents}, config, RolloutRetried)
         self.groups = GroupWork(
             self._plan, driver, reader, self._versions, handover, handover.progress, self._tell
         )
@@ -297,14 +278,12 @@ class _Work:
     def _measure(self, model: Model) -> Model:
         return self.job.meter.measure(model) if self._is_here else model
 
-    def _note_retry(self, attempt: Attempt, number: int, error: str) -> None:
-        self.job.progress.retried += 1
-        self.job.tell(RolloutRetried(run_id=attempt.run_id, attempt=number, error=error))
-
     def _tell(self, notice: JobNotice) -> None:
         if isinstance(notice, RolloutEnded) and not self._is_here:
-            self.job.meter.add(notice.input_tokens, notice.output_tokens, notice.cost_usd)
             self._rate.add(notice.output_tokens)
+            if not isinstance(self.job.workers, QueueWorkers):
+                # Workers of another package do not tell what they use.
+                self.job.meter.add(notice.input_tokens, notice.output_tokens, notice.cost_usd)
         self.job.tell(notice)
 
     def _refresh(self) -> None:
