@@ -63,5 +63,5 @@ class ReadResult:
 
 
 def is_reader(spec: ToolSpec) -> bool:
-    """Return whether `spec` defines this tool, and not another tool with the same name."""
+    """Return whether `spec` defines the tool `read_result`, and not another tool with the same name."""
     return spec.name == NAME and spec.description.startswith(_DESCRIPTION)

@@ -50,7 +50,7 @@ class Holder(Struct, frozen=True):
 
     @classmethod
     def of(cls, row: tuple[Any, ...]) -> "Holder":
-        """Make one from a row of a query that begins with `HOLDERS`."""
+        """Return the holder in a row of a query that begins with `HOLDERS`."""
         key, host, space, pid, started, lease_seconds, silent_seconds = row
         return cls(key, Owner(host, space, pid, started), lease_seconds, silent_seconds)
 

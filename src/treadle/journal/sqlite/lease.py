@@ -87,9 +87,9 @@ class Watch:
         ]
 
     def refuse_alive(self, run_id: str, holder: Holder, last: Silence | None) -> Silence | None:
-        """Return `None` if the lease of `holder` has ended, or its silence, which has to be watched for longer.
+        """Return `None` if the lease of `holder` has ended, or a `Silence` if the holder must be watched for longer.
 
-        `last` is the result of the look before. Raises: `LeaseHeldError` if `holder` is alive.
+        `last` is the result of the previous call. Raises: `LeaseHeldError` if `holder` is alive.
         """
         if (self.path.resolve(), holder.id) in abandoned or holder.owner.has_ended():
             return None
@@ -127,8 +127,8 @@ def take_lease(
 ) -> Lease | Silence:
     """Take the lease of a run for `owner_id`, within a transaction.
 
-    `last` is the answer to the attempt before. Raises: `RunNotFoundError`, or `LeaseHeldError` if its owner is
-    alive.
+    `last` is the answer to the previous attempt. Raises: `RunNotFoundError`, or `LeaseHeldError` if its owner
+    is alive.
     """
     row = db.execute("SELECT id, owner, token FROM runs WHERE run_id=?", (run_id,)).fetchone()
     if row is None:

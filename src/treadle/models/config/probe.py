@@ -293,7 +293,7 @@ async def find_token_settings(model: Model) -> dict[str, bool]:
 async def check_vocabulary(model: Model) -> None:
     """Check that the ids of the renderer of `model` have the same text for its server, if the server says it.
 
-    Raises: `ConfigError` if they have not; `TransportError`.
+    Raises: `ConfigError` if a text differs; `TransportError`.
     """
     renderer: Renderer | None = getattr(_innermost(model), "renderer", None)
     server = _server_of(model)

@@ -42,7 +42,7 @@ _PLAIN = frozenset(
 
 
 class CannotBeToolError(Exception):
-    """The reason why an operation cannot be a tool."""
+    """Raised if an operation cannot be a tool. The message is the reason."""
 
 
 class Schemas:
