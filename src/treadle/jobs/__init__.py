@@ -5,8 +5,9 @@ graded run or a fault of the infrastructure) or several. Its outcome is counted 
 with what is handed over. The same ids of runs continue what was interrupted, so that nothing is paid for twice.
 
 Read first: `job` (`Job`, the window `Slots`, `JobWork`, which a job implements, and `OpenJob`), then `attempt` (the
-one way from an attempt to its graded run), `ledger`, `meter` (use and limits), `progress` (counts and notices, shown
-by `cli/terminal/job_view`), `sections` (the keys that configurations share) and `seeded` (agents and models).
+one way from an attempt to its graded run), `ledger`, `meter` (use and limits), `progress` (counts and notices; a
+command shows them with `cli/terminal/job_view`), `sections` (the keys that configurations share) and `seeded` (the
+agents and models of attempts).
 
 To add a job, write a configuration (a subclass of `AttemptSection`), a `JobWork` that plans items and says what an
 attempt means, a `JobProgress` with its words, and a function that opens the job with `OpenJob` and runs it.
