@@ -79,7 +79,7 @@ run hi -m m --base-url localhost:8000      | --base-url 'localhost:8000' is not 
 run hi -m m --base-url http://             | --base-url 'http://' is not a url                  | 2
 run hi $M --max-cost 1                     | no price of the model 'openai:m' is known          | 2
 models check opnai:x                       | did you mean 'openai:x'?                           | 2
-models set-key nobody                      | unknown provider 'nobody'                          | 2
+models set-key nobody                      | there is no provider 'nobody'                          | 2
 TREADLE_CONFIG=bad.toml run hi -m fast     | 'bad.toml' is not valid toml                       | 2
 TREADLE_CONFIG=odd.toml run hi -m fast     | unknown key 'modle', did you mean 'model'?         | 2
 TREADLE_CONFIG=nothere.toml run hi -m fast | which is not a file                                | 2

@@ -21,7 +21,7 @@ from treadle.cli.chat.slash import COMMANDS, is_misspelt
 from treadle.cli.exit import ExitCode, join_codes
 from treadle.cli.jobs.driving import FollowUp, print_follow_up
 from treadle.cli.jobs.execute import CommandLoop
-from treadle.cli.jobs.journals import find_run, open_existing, open_or_make
+from treadle.cli.jobs.journals import open_existing, open_or_make
 from treadle.cli.jobs.resumed_agents import ResumedAgents, make_agent, print_knowledge
 from treadle.cli.jobs.run_files import read_mount
 from treadle.cli.options import common as o
@@ -38,6 +38,7 @@ from treadle.core.types import Delivery, StopReason, ToolCall
 from treadle.journal.protocol import Journal, RunFilter
 from treadle.loop.listener import Emit
 from treadle.runs.run import Run
+from treadle.runs.run_names import find_run
 
 _MAX_PATH_CHARS = 4096
 _ENDS = ".,;:!?)"

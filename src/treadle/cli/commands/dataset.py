@@ -333,9 +333,11 @@ def verify(
 
 def _find_journal(path: Path) -> str:
     """Return the journal of a dataset's folder. Raises: `ConfigError` if there is none."""
+    if not path.exists():
+        raise ConfigError(f"there is no file {str(path)!r}; give the folder of a dataset, or a file of rows")
     if not path.is_dir():
         raise ConfigError(
-            "--journal: give the journal with the runs of the rows, because FILE has none beside it"
+            "give the journal with the runs of the rows, with --journal PATH: a single file of rows has none"
         )
     folder = DatasetFolder(path)
     if not folder.journal.exists() and folder.sources.exists():

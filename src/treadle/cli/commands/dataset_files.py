@@ -62,7 +62,7 @@ def split(
     plan = _make_plan(path, splits, formats, seed)
     if out is None and not path.is_dir():
         raise ConfigError(
-            "--out: give the folder to write the splits to, because the rows are in a single file"
+            "give the folder to write the splits to, with --out DIR: a single file of rows has no folder"
         )
     with spinner("splitting"):
         found = split_rows(path, out or path, plan, is_fresh=is_fresh)
@@ -131,7 +131,7 @@ def merge_datasets(
         treadle dataset merge dataset more.jsonl --out all
     """
     if out is None:
-        raise ConfigError("--out: give the new folder for the merged dataset")
+        raise ConfigError("give the new folder for the merged dataset, with --out DIR")
     with spinner("merging"):
         merged = merge(paths, out, is_forced=is_forced)
     if is_json:
@@ -246,7 +246,7 @@ def _print_notes(conversion: RowConversion, to: str, out: Path | None) -> None:
         print_note(
             f"and {write_count(len(conversion.refused) - _MAX_LISTED, 'more row')} left out for such reasons"
         )
-    where = "" if out is None else f" to {str(out)!r}"
+    where = "" if out is None else f", and written to {str(out)!r}"
     print_note(f"{write_count(conversion.written, 'row')} converted from {conversion.name} to {to}{where}")
 
 

@@ -16,7 +16,7 @@ import typer
 from treadle.cli.exit import ExitCode, join_codes
 from treadle.cli.jobs.driving import FollowUp, drive, print_follow_up
 from treadle.cli.jobs.execute import execute, run_limited
-from treadle.cli.jobs.journals import Apart, find_run, new_run_id, open_existing, open_or_make
+from treadle.cli.jobs.journals import Apart, new_run_id, open_existing, open_or_make
 from treadle.cli.jobs.resumed_agents import ResumedAgents, make_agent, print_knowledge
 from treadle.cli.jobs.run_files import print_changes, read_mount, refuse_folder
 from treadle.cli.options import common as o
@@ -40,6 +40,7 @@ from treadle.core.types import Json, StopReason
 from treadle.journal.protocol import Journal
 from treadle.runs.file_changes import FileChanges, find_changes, write_files
 from treadle.runs.run import Run
+from treadle.runs.run_names import find_run
 from treadle.runs.statuses import find_unfinished
 
 if TYPE_CHECKING:

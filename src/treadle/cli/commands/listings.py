@@ -10,7 +10,7 @@ import msgspec
 import typer
 
 from treadle.cli.exit import ExitCode
-from treadle.cli.jobs.journals import find_run, open_existing
+from treadle.cli.jobs.journals import open_existing
 from treadle.cli.options import common as o
 from treadle.cli.options.selection import Selection
 from treadle.cli.terminal.format import format_age, style_of
@@ -33,6 +33,7 @@ from treadle.core.errors import ConfigError, JournalError
 from treadle.core.tally import Tally
 from treadle.core.types import Json
 from treadle.journal.protocol import DAMAGED, Journal, RunFilter, RunInfo
+from treadle.runs.run_names import find_run
 from treadle.runs.statuses import iterate_runs, list_runs, status_of
 
 if TYPE_CHECKING:

@@ -305,7 +305,7 @@ def _find_variable(provider: str) -> str:
     if preset is None:
         known = provider_names()
         hint = did_you_mean(provider, known) or ";"
-        raise ConfigError(f"unknown provider {provider!r}{hint} known are {', '.join(known)}")
+        raise ConfigError(f"there is no provider {provider!r}{hint} the providers are {', '.join(known)}")
     if preset.key_variable is None:
         raise ConfigError(f"the provider {provider!r} needs no key")
     return preset.key_variable

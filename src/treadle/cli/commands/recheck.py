@@ -10,7 +10,7 @@ import typer
 
 from treadle.cli.exit import ExitCode
 from treadle.cli.jobs.execute import execute
-from treadle.cli.jobs.journals import Apart, find_runs, import_file, open_existing, read_started
+from treadle.cli.jobs.journals import Apart, find_runs, import_file, open_existing
 from treadle.cli.options import common as o
 from treadle.cli.options.agent_options import PolicyOptions
 from treadle.cli.terminal.output import (
@@ -30,6 +30,7 @@ from treadle.core.replay import replay as replay_events
 from treadle.journal.memory import MemoryJournal
 from treadle.journal.protocol import Journal
 from treadle.runs.run import Run
+from treadle.runs.run_names import read_started
 from treadle.scoring.grade import Graded, NotGradableError, grade, total_reward
 from treadle.scoring.registry import make_scorers, read_rewards
 

@@ -8,7 +8,7 @@ import typer
 from treadle.cli.exit import ExitCode
 from treadle.cli.jobs.driving import FollowUp, drive, write_answer
 from treadle.cli.jobs.execute import execute
-from treadle.cli.jobs.journals import find_run, open_existing
+from treadle.cli.jobs.journals import open_existing
 from treadle.cli.jobs.resumed_agents import ResumedAgents
 from treadle.cli.options import common as o
 from treadle.cli.options.agent_options import AgentFlags, PolicyOptions
@@ -21,6 +21,7 @@ from treadle.core.registry import did_you_mean
 from treadle.core.types import ToolCall
 from treadle.runs.resume import record_answers
 from treadle.runs.run import Run
+from treadle.runs.run_names import find_run
 from treadle.tools.protocol import Decision
 
 

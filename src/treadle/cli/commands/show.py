@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from treadle.cli.exit import ExitCode
-from treadle.cli.jobs.journals import find_run, open_existing
+from treadle.cli.jobs.journals import open_existing
 from treadle.cli.options import common as o
 from treadle.cli.terminal.output import clean, print_json, print_lines, print_note, stdout, write_count
 from treadle.cli.terminal.transcripts import print_events, print_transcript, write_artifact
@@ -15,6 +15,7 @@ from treadle.core.errors import ConfigError
 from treadle.core.state import fold
 from treadle.runs.file_changes import find_changes, write_files
 from treadle.runs.run import Run
+from treadle.runs.run_names import find_run
 from treadle.trajectory.markdown import RESULT_CHARS, write_markdown
 
 

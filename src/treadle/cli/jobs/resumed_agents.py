@@ -7,7 +7,6 @@ import msgspec
 from msgspec.structs import asdict, replace
 
 from treadle.agent.agent import Agent
-from treadle.cli.jobs.journals import read_started
 from treadle.cli.options.agent_options import AgentFlags, KnowledgeOptions, PolicyOptions
 from treadle.cli.terminal.output import print_note
 from treadle.core.errors import ConfigError, UntrustedError
@@ -20,6 +19,7 @@ from treadle.models.protocol import Model
 from treadle.runs.options import Files
 from treadle.runs.resume import load_task_of
 from treadle.runs.run import Run
+from treadle.runs.run_names import read_started
 from treadle.runs.trust import demands_of, settle_trust
 from treadle.telemetry.turn_log import configured_hooks
 

@@ -139,7 +139,7 @@ class TurnReader:
         self.out.append(s.TurnStartedEvent(self._turn_id, self._run_id, turn=turn, is_resumed=is_resumed))
 
     def _ensure_turn(self, turn: int | None = None) -> None:
-        """Open a turn whose beginning was not read."""
+        """Open a turn unless one is open. The stream then began within the turn."""
         if not self._is_open:
             self._open_turn(turn or self._turn + 1, is_resumed=True)
 
@@ -167,7 +167,7 @@ class TurnReader:
         return step
 
     def _need(self, step_type: s.StepType) -> _Step:
-        """Return the open step of this type. If there is none, the step that is open ends, and one is opened."""
+        """Return the open step if it has this type. Otherwise end the open step, and open one of this type."""
         step = self._step
         if step is not None and step.step_type == step_type:
             return step
@@ -202,7 +202,7 @@ class TurnReader:
         self._complete(s.ToolExecutionStepResult(step.step_id, calls, found))
 
     def _end_step(self, message: str, code: str, *, is_retryable: bool) -> None:
-        """Fail the open step, if there is one. A tool step whose calls all have results is completed."""
+        """Fail the open step, if any. A tool step is completed instead if all of its calls have results."""
         step = self._step
         if step is None:
             return

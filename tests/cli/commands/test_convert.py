@@ -23,7 +23,7 @@ def test_rows_go_there_and_back(cli: Cli) -> None:
     assert done.code == 0, done
     assert done.err.splitlines() == [
         "2 rows lost effects, limits and output schemas of tools",
-        "2 rows converted from treadle to sharegpt to 's.jsonl'",
+        "2 rows converted from treadle to sharegpt, and written to 's.jsonl'",
     ]
     back = cli("dataset", "convert", "s.jsonl", "--to", "treadle")
     assert back.err == "2 rows converted from sharegpt to treadle\n"

@@ -8,7 +8,7 @@ import pytest
 from tests.cli.command import Cli
 from tests.cli.scripted import Script, call_once
 
-ODD = Path(__file__).parents[1] / "tools" / "mcp" / "odd_server.py"
+ODD = Path(__file__).parents[2] / "tools" / "mcp" / "odd_server.py"
 
 
 def test_the_toolsets_and_tools_that_there_are(cli: Cli) -> None:
