@@ -83,10 +83,16 @@ class CrashingWriter:
     def __init__(self, inner: RunWriter) -> None:
         self._inner = inner
         self.run_id = inner.run_id
+        self.driven = inner.driven
 
     def append(self, bodies: Sequence[DurableBody], blobs: Mapping[str, bytes] | None = None) -> None:
         boundary()
         self._inner.append(bodies, blobs)
+        boundary()
+
+    def take_in(self, number: int) -> None:
+        boundary()
+        self._inner.take_in(number)
         boundary()
 
     async def sync(self) -> None:

@@ -3,9 +3,12 @@
 A dataset, rollouts and topics make their reports of these blocks. They hold facts and texts, never HTML.
 """
 
+import heapq
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from hashlib import blake2b
 
+import msgspec
 from msgspec import Raw, Struct, field
 
 from treadle.core.types import Json, Message, Role
@@ -160,7 +163,7 @@ class Leaf(Struct, frozen=True, omit_defaults=True):
 
 
 class TreemapBlock(ReportBlock, frozen=True, tag="treemap"):
-    """Rectangles in groups, whose colour says a number."""
+    """Rectangles in groups. The colour of a rectangle shows its number."""
 
     items: Sequence[Leaf]
     unit: str
@@ -185,7 +188,7 @@ class TreeItem(Struct, frozen=True, omit_defaults=True):
 
 
 class TreeBlock(ReportBlock, frozen=True, tag="tree"):
-    """An outline, whose colours say the branch or a number."""
+    """An outline. The colour of a line shows its branch or its number."""
 
     items: Sequence[TreeItem]
     is_counted: bool = False
@@ -203,7 +206,7 @@ class CellLine(Struct, frozen=True, omit_defaults=True):
 
 
 class CellBlock(ReportBlock, frozen=True, tag="cells"):
-    """Lines of cells, each of which opens a row."""
+    """Lines of cells. Choosing a cell opens its row."""
 
     items: Sequence[CellLine]
     about: str = ""
@@ -287,6 +290,40 @@ def make_table(
 ) -> tuple[TableBlock, ...]:
     """Return a table; nothing if it has no rows."""
     return (TableBlock(title=title, heads=heads, rows=rows, numbers=numbers),) if rows else ()
+
+
+class RowSample:
+    """The rows of a report: the head of each, and the bodies of a sample.
+
+    The sample is drawn by a hash of the rows' keys, so that it does not depend on their order. Rows with the same
+    key stay together.
+    """
+
+    def __init__(self, most: int, max_bytes: int) -> None:
+        """Begin a sample of up to `most` rows, which together have up to `max_bytes` as JSON."""
+        self._most, self._max_bytes = most, max_bytes
+        self._heads: list[Raw] = []
+        self._drawn: list[tuple[int, int, Callable[[], dict[str, Json]]]] = []
+
+    def add(
+        self, head: dict[str, Json], body: Callable[[], dict[str, Json]], key: str, *, is_wanted: bool = False
+    ) -> None:
+        """Add a row. `body` returns what is shown of it besides its head; one that `is_wanted` is drawn first."""
+        digest = int.from_bytes(blake2b(key.encode(), digest_size=8).digest())
+        item = (0 if is_wanted else -1 - digest), -len(self._heads), body
+        self._heads.append(Raw(msgspec.json.encode(head)))
+        (heapq.heappush if len(self._drawn) < self._most else heapq.heappushpop)(self._drawn, item)
+
+    def rows(self) -> tuple[list[Raw], int]:
+        """Return all rows, and how many of them have their bodies."""
+        rows, size, whole = list(self._heads), 0, 0
+        for _, place, body in sorted(self._drawn, key=lambda item: item[:2], reverse=True):
+            raw = Raw(msgspec.json.encode(msgspec.json.decode(rows[-place]) | body()))
+            size += len(raw)
+            if size > self._max_bytes and whole:
+                break
+            rows[-place], whole = raw, whole + 1
+        return rows, whole
 
 
 def write_conversation(messages: Sequence[Message], simulated: frozenset[str] = frozenset()) -> list[Json]:

@@ -1,13 +1,12 @@
 """The report of rollouts, as blocks that the viewer shows: rewards, groups, lengths, tools, drift and tokens."""
 
 import math
-import random
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from statistics import fmean, pstdev
 from typing import NamedTuple
 
-import msgspec
 from msgspec import Raw, Struct, field
 
 from treadle.core.types import Json, Role
@@ -17,8 +16,8 @@ from treadle.trajectory.tokens.drift import Decode
 from treadle.trajectory.tokens.token_texts import split_text
 from treadle.trajectory.tokens.trajectories import DriftReport, TokenGrade, Trajectory
 
-_WHOLE_GROUPS, _WHOLE_BYTES = 24, 12_000_000
-"""How many groups have their messages and tokens in the report, and how large these may be."""
+_WHOLE, _WHOLE_BYTES = 192, 12_000_000
+"""How many rollouts have their messages and tokens in the report, and how large these may be."""
 _MAX_TOKENS = 6_000
 """How many tokens of a branch are shown."""
 _WINDOW_SHARE = 20
@@ -94,43 +93,6 @@ class RolloutCounts(Struct):
                         self.versions[version] += tokens
 
 
-class _Sample:
-    """The rollouts of the report: the head of each, and the whole of those of some groups.
-
-    These groups are the first one, the last one and a random sample between them.
-    """
-
-    def __init__(self, decode: Decode | None) -> None:
-        self._decode = decode
-        self._random = random.Random(0)
-        self._heads: dict[str, Raw] = {}
-        self._kept: list[Group] = []
-        self._seen = 0
-
-    def add(self, group: Group) -> None:
-        self._heads |= {item.run_id: _encode(_write_head(group, item)) for item in group.rollouts}
-        self._seen += 1
-        if len(self._kept) < _WHOLE_GROUPS:
-            self._kept.append(group)
-            return
-        if self._random.random() < _WHOLE_GROUPS / self._seen:
-            self._kept[self._random.randrange(1, _WHOLE_GROUPS - 1)] = self._kept[-1]
-        self._kept[-1] = group
-
-    def rows(self) -> tuple[list[Raw], int]:
-        """Return all rollouts, and how many of them have their messages and tokens."""
-        size, whole = 0, 0
-        rows = dict(self._heads)
-        for group in sorted(self._kept, key=lambda item: item.number):
-            for rollout in group.rollouts:
-                raw = _encode(_write_head(group, rollout) | _write_body(rollout, self._decode))
-                size += len(raw)
-                if size > _WHOLE_BYTES and whole:
-                    return list(rows.values()), whole
-                rows[rollout.run_id], whole = raw, whole + 1
-        return list(rows.values()), whole
-
-
 def make_rollout_report(
     groups: Iterable[Group],
     *,
@@ -143,10 +105,22 @@ def make_rollout_report(
     `dropped` has the number of groups that were not delivered, by reason. `decode` converts token ids to text;
     without it, tokens are shown as numbers.
     """
-    counts, sample = RolloutCounts(), _Sample(decode)
+    counts, rows = RolloutCounts(), b.RowSample(_WHOLE, _WHOLE_BYTES)
+    newest: Group | None = None
+
+    def show(group: Group, *, is_wanted: bool) -> None:
+        for rollout in group.rollouts:
+            body = partial(_write_body, rollout, decode)
+            rows.add(_write_head(group, rollout), body, group.group_id, is_wanted=is_wanted)
+
     for group in groups:
         counts.add(group)
-        sample.add(group)
+        if newest is not None:
+            show(newest, is_wanted=len(counts.groups) == 2)
+        newest = group
+    if newest is not None:
+        # The first and the newest group are always whole.
+        show(newest, is_wanted=True)
     dropped = dropped or {}
     return b.Report(
         title=f"{name}: rollouts",
@@ -160,7 +134,7 @@ def make_rollout_report(
             _lengths(counts),
             _tools(counts),
             _drift(counts),
-            _tokens(*sample.rows()),
+            _tokens(*rows.rows()),
         ),
         footer="Written by treadle rollout report. This file contains everything that it shows.",
     )
@@ -298,10 +272,6 @@ def _tokens(rows: list[Raw], whole: int) -> b.ReportSection:
     absent = "This rollout is not in the page. Read it with: treadle show {id} --tokens"
     block = b.RowBlock(items=rows, filters=filters, unit="rollouts", absent=absent)
     return b.ReportSection("tokens", "Rollouts and tokens", lead, (block,) if rows else ())
-
-
-def _encode(row: dict[str, Json]) -> Raw:
-    return Raw(msgspec.json.encode(row))
 
 
 def _write_head(group: Group, rollout: Rollout) -> dict[str, Json]:

@@ -53,7 +53,7 @@ _UNAVAILABLE = "its implementation is not available, or takes other arguments"
 
 
 class Unavailable:
-    """A tool whose definition is known, but not its implementation."""
+    """A tool that was defined in the recorded run and has no implementation here."""
 
     def __init__(self, spec: ToolSpec) -> None:
         self.spec = spec
@@ -91,7 +91,7 @@ class Implementations:
         return self._toolbox
 
     def _find(self, parts: tuple[PartSpec, ...], names: set[str]) -> Sequence[Tool]:
-        """Return the implementations at hand; those that were found for the same agent before stay as they are."""
+        """Return the implementations of the named tools. A later run of the same agent gets the same objects."""
         if not self._is_trusted:
             return self._given
         if (parts, names) != self._found_for:

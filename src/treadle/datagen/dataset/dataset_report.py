@@ -1,16 +1,14 @@
 """The report of a dataset, as blocks for the viewer: topics, tools, lengths, kinds, quality, time and rows."""
 
-import heapq
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from hashlib import blake2b
+from functools import partial
 from itertools import accumulate
 from pathlib import Path
 from time import gmtime, strftime
 
-import msgspec
-from msgspec import Raw, Struct, field
+from msgspec import Struct
 
 from treadle.core.types import Json, Role
 from treadle.datagen.config.generation_config import GenerationConfig
@@ -38,52 +36,23 @@ _HEADS = (
 )
 
 
-class _Sample(Struct):
-    """The rows of the report: the head of each, and the messages of a sample.
-
-    The sample is drawn by a hash of the rows' ids, so that it does not depend on their order.
-    """
-
-    is_rejected: bool = False
-    heads: list[Raw] = field(default_factory=list)
-    drawn: list[tuple[int, int, RowEntry]] = field(default_factory=list)
-
-    def add(self, entry: RowEntry) -> None:
-        self.heads.append(Raw(msgspec.json.encode(_write_head(entry, is_rejected=self.is_rejected))))
-        name = f"{entry.row_id}\x1f{entry.row.lineage.run_id}".encode()
-        item = -int.from_bytes(blake2b(name, digest_size=8).digest()), len(self.heads) - 1, entry
-        (heapq.heappush if len(self.drawn) < _WHOLE else heapq.heappushpop)(self.drawn, item)
-
-    def rows(self) -> tuple[list[Raw], int]:
-        """Return all rows, and how many of them have their messages."""
-        rows, size, whole = list(self.heads), 0, 0
-        for _, index, entry in sorted(self.drawn, reverse=True):
-            row = _write_head(entry, is_rejected=self.is_rejected) | _write_body(entry)
-            raw = Raw(msgspec.json.encode(row))
-            size += len(raw)
-            if size > _WHOLE_BYTES and whole:
-                break
-            rows[index], whole = raw, whole + 1
-        return rows, whole
-
-
 class DatasetContents(Struct, frozen=True):
     """What was read of a dataset: its statistics, its rows and its rejected samples."""
 
     stats: DatasetStats
-    kept: _Sample
-    rejected: _Sample
+    kept: b.RowSample
+    rejected: b.RowSample
 
 
 def read_contents(folder: Path) -> DatasetContents:
     """Read the rows of a dataset's folder, or of a file of rows, for a report. Raises: as `read_entries` does."""
-    stats, kept, rejected = DatasetStats(), _Sample(), _Sample(is_rejected=True)
-    for entry in read_entries(folder):
-        stats.add(entry)
-        kept.add(entry)
-    for entry in read_entries(folder, is_rejected=True):
-        stats.reject(entry)
-        rejected.add(entry)
+    stats = DatasetStats()
+    kept, rejected = b.RowSample(_WHOLE, _WHOLE_BYTES), b.RowSample(_WHOLE, _WHOLE_BYTES)
+    for rows, is_rejected in ((kept, False), (rejected, True)):
+        for entry in read_entries(folder, is_rejected=is_rejected):
+            (stats.reject if is_rejected else stats.add)(entry)
+            head = _write_head(entry, is_rejected=is_rejected)
+            rows.add(head, partial(_write_body, entry), f"{entry.row_id}\x1f{entry.row.lineage.run_id}")
     return DatasetContents(stats, kept, rejected)
 
 
@@ -337,7 +306,7 @@ def _browse(folder: Path, contents: DatasetContents) -> b.ReportSection:
     absent = (
         f"The messages of this row are not in the page. Read it with: treadle dataset show {folder} {{id}}"
     )
-    unit = "rows and rejected samples" if contents.rejected.heads else "rows"
+    unit = "rows and rejected samples" if contents.stats.rejected else "rows"
     block = b.RowBlock(items=items, filters=_HEADS, unit=unit, absent=absent)
     lead = f"To search: {' and '.join(parts)}. Long texts are cut."
     return b.ReportSection("browse", "Rows", lead, (block,) if items else ())

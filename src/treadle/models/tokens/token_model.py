@@ -221,7 +221,7 @@ class TokenModel:
         self._known.remember(prompt.packed + packed, text, b"" if prior is None else prior.token_ids)
 
     async def _sample(self, prompt: PromptIds, watch: Watch) -> "_Sampled":
-        """Return an answer. The engine is asked again, after what it sampled, as long as it aborts the answer.
+        """Return an answer. If the engine aborts it, the engine is asked to go on after what it has sampled.
 
         Raises: `ServerError` if it aborts again and again without sampling anything.
         """
@@ -376,7 +376,7 @@ class _Spoken:
             self._held = self._held[end:]
 
     def close(self, message: Message) -> None:
-        """Pass on the rest of the answer, which says `message`."""
+        """Pass on the rest of the answer. `message` is the whole answer."""
         if self._reader is not None:
             if not self._is_over:
                 rest = self._decode([*self._before, *self._new])[len(self._decode(self._before)) :]

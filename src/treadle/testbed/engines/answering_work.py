@@ -113,11 +113,13 @@ class AnswerWork:
     def cancel(self) -> None:
         """See `PendingReply.cancel`."""
         self._done = None
-        self.abort()
+        self._deliver(is_aborted=True)
 
     def abort(self) -> None:
-        """End the work with the ids that have appeared so far."""
-        self._deliver(is_aborted=True)
+        """End the work with the ids that have appeared so far. An answer that has all of its ids is complete,
+        even if its timer is late."""
+        self.stop()
+        self._deliver(is_aborted=self._count() < len(self._drawn))
 
     def renew(self, version: str) -> None:
         """Sample the ids that have not appeared yet with the weights of `version`."""

@@ -128,7 +128,7 @@ class TokenReader:
         self._request: tuple[Log[Message], tuple[ToolSpec, ...]] = (Log(), ())
         self._injections = 0
         self._newest: int | None = None
-        """The position of the inference whose ids the next record may refer to; `None` if it has no place."""
+        """The position of the newest inference with ids, to which the next record may refer; `None`: not kept."""
         self._newest_text: int | None = None
         """The position of the newest inference without ids."""
         self._tries: dict[str, Trie] = {}
