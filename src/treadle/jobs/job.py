@@ -36,6 +36,8 @@ R = TypeVar("R")
 P = TypeVar("P", bound=JobProgress)
 _REFRESH_SECONDS = 0.5
 """How often the counts are refreshed while nothing happens."""
+_LOOK_SECONDS = 0.2
+"""How often the workers are asked at most what they do, which takes time for each run in flight."""
 _BEATS = 10
 """The number of refreshes between two notices that the job goes on."""
 
@@ -205,6 +207,8 @@ class Job(Generic[R, P]):
         """Why the newest of them failed."""
         self._changed = asyncio.Event()
         """Set when an outcome was counted, or the job is to stop."""
+        self._looked_at = -_LOOK_SECONDS
+        """When the workers were last asked what they do, on the clock of the meter."""
         progress.resumed = self.counts.kept
         self.refresh()
 
@@ -215,15 +219,18 @@ class Job(Generic[R, P]):
 
     def refresh(self) -> None:
         """Refresh the counts."""
-        progress, counts, meter, status = self.progress, self.counts, self.meter, self.workers.status()
+        progress, counts, meter = self.progress, self.counts, self.meter
         progress.kept, progress.rejected, progress.failed = counts.kept, counts.rejected, counts.failed
         progress.reasons = counts.reasons
         progress.in_flight = self.slots.used
-        progress.on_model, progress.on_tools = status.waiting_on_model, status.waiting_on_tools
-        progress.workers, progress.restarts = status.workers, status.restarts
         progress.input_tokens, progress.output_tokens = meter.input_tokens, meter.output_tokens
         progress.cost_usd, progress.seconds = meter.cost_usd, meter.seconds
         progress.is_stopping = self.stop.is_set()
+        if progress.seconds - self._looked_at >= _LOOK_SECONDS:
+            self._looked_at = progress.seconds
+            status = self.workers.status()
+            progress.on_model, progress.on_tools = status.waiting_on_model, status.waiting_on_tools
+            progress.workers, progress.restarts = status.workers, status.restarts
         self.on_refresh()
 
     async def beat(self) -> None:

@@ -28,8 +28,8 @@ from treadle.cli.options import common as o
 from treadle.cli.options.agent_options import AgentFlags, KnowledgeOptions, PolicyOptions
 from treadle.cli.options.common import complete_run
 from treadle.cli.terminal.format import exit_code
-from treadle.cli.terminal.meter import Meter, TurnView
 from treadle.cli.terminal.output import clean, is_live, print_error, print_note, spinner, stdout, write_count
+from treadle.cli.terminal.session_meter import SessionMeter, TurnView
 from treadle.cli.terminal.terminal_asker import make_approver, make_asker
 from treadle.cli.terminal.view import JsonView
 from treadle.core.errors import ConfigError, RunNotFoundError, TreadleError
@@ -98,7 +98,7 @@ class Chat:
         self._asker = agent.asker = None if is_json else make_asker()
         self._keys = asyncio.Lock()
         """Held while somebody reads from the terminal during a turn."""
-        self._meter = Meter()
+        self._meter = SessionMeter()
         self._codes: list[int] = []
         self._attached: list[Path] = []
         """The files for the next message."""
@@ -133,7 +133,7 @@ class Chat:
             print_knowledge(self.agent)
         state = run.state
         if state.turn.number:
-            self._meter = Meter.of(run)
+            self._meter = SessionMeter.of(run)
             newest = "" if state.turn.is_open else "; the newest one:"
             print_note(f"{write_count(state.turn.number, 'turn')} so far{newest}")
             stdout().print("› " + clean(state.turn.said).replace("\n", "\n  "), style="cyan", soft_wrap=True)

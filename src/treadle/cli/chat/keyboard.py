@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
 from typing import TYPE_CHECKING, Any
 
-from treadle.cli.terminal.meter import TurnView
 from treadle.cli.terminal.output import is_live, print_note, stdout
+from treadle.cli.terminal.session_meter import TurnView
 from treadle.journal.identity import state_folder
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from treadle.core import events as e
 from treadle.core.tally import UNKNOWN, Charge, Tally, charge_of
-from treadle.core.turns import StepFold
+from treadle.core.turns import STEP_CHANGES, StepFold
 from treadle.core.types import Fault, FinishReason, Json, ServerCall, StopReason, ToolResult
 from treadle.trajectory.turns import shapes as s
 
@@ -64,12 +64,10 @@ class TurnReader:
     def read(self, body: e.DurableBody | e.Delta) -> list[s.TurnEvent]:
         """Return what follows from the next event or delta of the run."""
         self.out = []
-        read = _READ.get(type(body))
-        if not isinstance(body, e.TextDelta | e.ReasoningDelta | e.ToolCallDelta | e.ToolProgress):
-            self._fold.take(body)
-            if self._fold.has_lost:
-                self._charge(UNKNOWN)
-        if read is not None:
+        kind = type(body)
+        if (change := STEP_CHANGES.get(kind)) is not None:
+            change(self._fold, body)
+        if (read := _READ.get(kind)) is not None:
             read(self, body)
         return self.out
 
@@ -123,6 +121,7 @@ class TurnReader:
 
     def on_run_resumed(self, body: e.RunResumed) -> None:
         self.paused = None
+        self._lose()
         if self._is_open:
             self.out.append(s.TurnResumed(self._turn_id, self._run_id))
         elif self._fold.is_turn_open:
@@ -224,7 +223,13 @@ class TurnReader:
 
     # Inferences
 
+    def _lose(self) -> None:
+        """Charge the inference before, if its outcome was lost."""
+        if self._fold.has_lost:
+            self._charge(UNKNOWN)
+
     def on_inference_started(self, body: e.InferenceStarted) -> None:
+        self._lose()
         self._need("inference")
 
     def on_inference_failed(self, body: e.InferenceFailed) -> None:

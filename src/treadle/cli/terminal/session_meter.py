@@ -11,7 +11,7 @@ from treadle.core.types import Usage
 from treadle.runs.run import Run
 
 
-class Meter(Struct):
+class SessionMeter(Struct):
     """The totals of a session up to its newest turn."""
 
     steps: int = 0
@@ -28,7 +28,7 @@ class Meter(Struct):
     """`seconds` when `take` was last called."""
 
     @classmethod
-    def of(cls, run: Run) -> "Meter":
+    def of(cls, run: Run) -> "SessionMeter":
         """Return the meter of a session in its current state."""
         meter, state = cls(), State()
         for event in run.events:
@@ -74,7 +74,7 @@ class TurnView(TextView):
     It can be paused while the person types: what happens meanwhile is shown after that.
     """
 
-    meter: Meter
+    meter: SessionMeter
     session: Session
     _held: list[e.Event | e.Ephemeral] | None = None
     """What happened while the view is paused; `None` if it is not paused."""

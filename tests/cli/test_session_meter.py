@@ -4,7 +4,7 @@ import asyncio
 from contextlib import suppress
 
 from treadle import Agent, Policy, Run, ScriptedModel, tool
-from treadle.cli.terminal.meter import Meter, TurnView
+from treadle.cli.terminal.session_meter import SessionMeter, TurnView
 from treadle.journal.memory import MemoryJournal
 from treadle.models import call
 from treadle.tools.protocol import ApprovalRequest
@@ -42,7 +42,7 @@ async def test_the_time_in_which_a_person_decides_is_not_counted() -> None:
     script = ScriptedModel([[call("pay")], "Paid.", "Bye."])
     asks = Policy(approve={"pay": "ask"})
     agent = Agent(script, tools=[pay], policy=asks, journal=MemoryJournal(), clock=clock, approver=decide)
-    meter = Meter()
+    meter = SessionMeter()
     async with agent.session() as session:
         run = await session.send("Pay.")
         assert run.approvals
@@ -54,7 +54,7 @@ async def test_the_time_in_which_a_person_decides_is_not_counted() -> None:
         said = meter.take(await session.send("Bye."))
         assert " · 0.00 s · session: 2 turns," in said
         assert session.run_id
-        assert Meter.of(Run.load(session.run_id, agent.journal)).seconds == meter.seconds
+        assert SessionMeter.of(Run.load(session.run_id, agent.journal)).seconds == meter.seconds
 
 
 async def test_the_time_of_every_turn_is_counted() -> None:
@@ -73,7 +73,7 @@ async def test_the_time_of_every_turn_is_counted() -> None:
 
     script = ScriptedModel([[call("work", {"seconds": n})] if n else "Done." for n in (3, 0, 5, 0, 7, 1, 0)])
     agent = Agent(script, tools=[work], journal=MemoryJournal(), clock=clock)
-    meter = Meter()
+    meter = SessionMeter()
     async with agent.session() as session:
         view = TurnView(is_live=False, shows_input=False)
         view.meter, view.session = meter, session
@@ -88,4 +88,4 @@ async def test_the_time_of_every_turn_is_counted() -> None:
             await turns[0]
         assert " · 7.0 s · session: 3 turns," in meter.take(session.run)
         assert meter.take(await session.send("Four.", on_event=view.on_event)).endswith(", 16.0 s")
-        assert Meter.of(session.run).seconds == meter.seconds
+        assert SessionMeter.of(session.run).seconds == meter.seconds
