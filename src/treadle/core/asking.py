@@ -245,7 +245,7 @@ def read_answer(question: Question | e.QuestionAsked, said: Answerable, find_fau
     if not text:
         raise ConfigError(f"the answer is empty{_explain(question)}")
     if not question.allows_text:
-        raise ConfigError(f"the answer {text!r:.200} is none of the options{_explain(question)}")
+        raise ConfigError(f"the answer {text!r:.200} is not one of the options{_explain(question)}")
     return Answer(text)
 
 

@@ -142,7 +142,7 @@ class QueueWorkers:
     @contextlib.contextmanager
     def _await_end(self, run_id: str) -> Any:
         if run_id in self._waiting:
-            raise ConfigError(f"run {run_id!r} is waited for already; give each run an id of its own")
+            raise ConfigError(f"run {run_id!r} is being waited for already; give each run its own id")
         ended = self._waiting[run_id] = asyncio.get_running_loop().create_future()
         try:
             yield ended

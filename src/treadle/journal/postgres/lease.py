@@ -101,7 +101,7 @@ class Tenant:
             (run_id,),
         ).fetchone()
         if row is None:
-            raise RunNotFoundError(f"run {run_id!r} is not there")
+            raise RunNotFoundError(f"there is no run {run_id!r} in this journal")
         key, holder_id, token = row
         if holder_id == self.id and taken.get(key) == token:
             return Lease(key, token)

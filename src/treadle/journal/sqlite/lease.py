@@ -87,7 +87,7 @@ class Watch:
         ]
 
     def refuse_alive(self, run_id: str, holder: Holder, last: Silence | None) -> Silence | None:
-        """Return `None` if the lease of `holder` has ended, or a `Silence` if the holder must be watched for longer.
+        """Return `None` if the lease of `holder` has ended, or a `Silence` if it must be watched for longer.
 
         `last` is the result of the previous call. Raises: `LeaseHeldError` if `holder` is alive.
         """
@@ -132,7 +132,7 @@ def take_lease(
     """
     row = db.execute("SELECT id, owner, token FROM runs WHERE run_id=?", (run_id,)).fetchone()
     if row is None:
-        raise RunNotFoundError(f"run {run_id!r} is not there")
+        raise RunNotFoundError(f"there is no run {run_id!r} in this journal")
     key, holder_id, token = row
     if holder_id == owner_id:
         raise LeaseHeldError(f"run {run_id!r} is being driven by this process already")

@@ -304,7 +304,7 @@ async def check_vocabulary(model: Model) -> None:
         # A server may leave special tokens out, and blanks at the ends.
         if theirs is not None and theirs.strip() not in ("", ours.strip()):
             raise ConfigError(
-                f"the renderer {renderer.name!r} is that of another model than the one at {server.server.origin}: "
+                f"the renderer {renderer.name!r} is for another model than the one at {server.server.origin}: "
                 f"the ids of {ours!r:.60} are {theirs!r:.60} there. Give the renderer of the model's own tokenizer"
             )
 
