@@ -2,7 +2,8 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from concurrent.futures import Future
+from contextlib import asynccontextmanager, suppress
 from types import TracebackType
 from typing import Any, Generic, Unpack, cast
 
@@ -10,11 +11,11 @@ from treadle.agent.overview import SessionSummary, summarize_session
 from treadle.agent.run_stream import RunStream
 from treadle.agent.sync import block
 from treadle.core.errors import ConfigError, RunExistsError, RunNotFoundError, UnsupportedPartError
-from treadle.core.events import ContextCompacted, TurnStarted
+from treadle.core.events import ContextCompacted, MessageInjected, TurnStarted
 from treadle.core.events.narrowing import Event
-from treadle.core.questions import Answerable
+from treadle.core.questions import Answerable, open_questions
 from treadle.core.registry import check_options
-from treadle.core.state import Status, clone
+from treadle.core.state import State, Status, clone
 from treadle.core.types import Artifact, Delivery, Message, Role
 from treadle.loop.driver import Driver
 from treadle.loop.listener import Emit
@@ -23,7 +24,6 @@ from treadle.models.protocol import check_parts
 from treadle.runs.agent_parts import AgentParts
 from treadle.runs.attachments import Attachable, read_attachments
 from treadle.runs.begin import Beginning, begin, make_run_id
-from treadle.runs.deliver import deliver
 from treadle.runs.drive import grade_run, leave
 from treadle.runs.options import (
     DeliveryName,
@@ -35,6 +35,7 @@ from treadle.runs.options import (
 )
 from treadle.runs.resume import go_on, load_task_of, reopen, resume_turn
 from treadle.runs.run import Run, T_co
+from treadle.runs.sending import user_message
 from treadle.runs.turns import next_queued, open_turn, takes_time, write_back
 from treadle.tools.protocol import Decision
 
@@ -60,11 +61,12 @@ class Session(Generic[T_co]):
         """How many tasks hold the lock or wait for it."""
         self._turn: asyncio.Task[Any] | None = None
         """The task that drives a turn."""
-        self._is_interrupted = False
-        """True if a message has stopped the turn that is driven."""
-        self._senders: dict[int, _Sender[T_co]] = {}
-        """The tasks whose messages wait for a turn or were given to the running one, by the numbers of the
-        messages' events."""
+        self._senders: list[_Sender[T_co]] = []
+        """The tasks whose messages wait for a turn or were given to the running one."""
+        self._taken: dict[int, int | None] = {}
+        """The numbers of the events of messages that were taken in, by the number in the inbox."""
+        self._serving: asyncio.Task[None] | None = None
+        """The task that answers messages of other processes while no turn is running."""
         self._loop: asyncio.AbstractEventLoop | None = None
         self.run_id = run_id
 
@@ -88,6 +90,10 @@ class Session(Generic[T_co]):
                 if driver is None:
                     raise
         self.run_id, self._driver, self._loop = run_id, driver, asyncio.get_running_loop()
+        driver.on_taken, driver.on_mail = self._note_taken, self._hear
+        driver.attend_idle()
+        if driver.has_mail:
+            self._hear("")
         return self
 
     @property
@@ -351,21 +357,53 @@ class Session(Generic[T_co]):
         except UnsupportedPartError as error:
             raise ConfigError(f"the message was not sent: {error}") from error
 
-    def _receive(self, message: Message, blobs: Mapping[str, bytes], delivery: Delivery) -> int:
-        """Append a message, and return the number of its event. An interrupting one stops the running turn."""
-        seq = deliver(self._open_driver(), message, delivery, blobs)
-        if delivery is Delivery.INTERRUPT and self._turn is not None and not self._is_interrupted:
-            self._is_interrupted = True
-            self._turn.cancel()
-        return seq
+    def _receive(
+        self, message: Message, blobs: Mapping[str, bytes], delivery: Delivery
+    ) -> "Future[int] | int":
+        """Store a message in the run's inbox, and return the future of its number.
+
+        While no turn is driven, and nothing waits in the inbox, append it, and return the number of its event.
+        """
+        driver = self._open_driver()
+        if driver.is_held or (self._turn is None and not driver.has_mail):
+            driver.put(MessageInjected(message=message, delivery=delivery), blobs=blobs or None)
+            return driver.state.seq
+        return self._agent.journal.posting(driver.run_id, user_message(message, delivery), blobs)
+
+    def _note_taken(self, number: int, seq: int | None) -> None:
+        self._taken[number] = seq
+
+    def _hear(self, _: str) -> None:
+        """Answer messages that arrive while no turn is running. Any thread may call this."""
+        if self._loop is not None:
+            with suppress(RuntimeError):  # the loop is closed
+                self._loop.call_soon_threadsafe(self._serve)
+
+    def _serve(self) -> None:
+        if self._driver is not None and (self._serving is None or self._serving.done()):
+            self._serving = asyncio.ensure_future(self._answer_mail())
+
+    async def _answer_mail(self) -> None:
+        """Take in what has arrived, go on with a turn that waited for it, and answer messages that wait."""
+        async with self._alone():
+            driver = self._driver
+            if driver is None or not driver.has_mail:
+                return
+            waits = _count_waits(driver.state)
+            await driver.take_in()
+            if driver.state.status is Status.PAUSED and _count_waits(driver.state) < waits:
+                resume_turn(self._agent, driver, self._task, None, None)
+                await self._drive(None)
+            while not self._senders and self._next_seq(driver) is not None:
+                await self._answer_next(driver, None)
 
     async def _await_turn(
         self, message: Message, blobs: Mapping[str, bytes], delivery: Delivery, emit: Emit | None
     ) -> Run[T_co]:
         """Append a message that came while a turn was running, and return the run of the turn that answers it."""
-        # Nothing is awaited before this task waits for the lock, so each sender holds it or waits for it.
-        seq = self._receive(message, blobs, delivery)
-        sender = self._senders[seq] = _Sender[T_co]()
+        # Nothing is awaited before the message is on its way, so messages keep the order of the calls.
+        sender = _Sender[T_co](self._receive(message, blobs, delivery))
+        self._senders.append(sender)
         try:
             while True:
                 async with self._alone():
@@ -374,6 +412,7 @@ class Session(Generic[T_co]):
                             f"session {self.run_id!r} was closed before its message {message.content!r:.80} was "
                             "answered; it is kept, and answered when the session is opened again"
                         )
+                    seq = await self._find_seq(sender, driver)
                     if all([waiting != seq for waiting, _ in driver.state.queued]):
                         return sender.run or self._make_run(driver)
                     await self._end_open_turn(driver, emit, stops=delivery is Delivery.INTERRUPT)
@@ -381,10 +420,23 @@ class Session(Generic[T_co]):
                     if first == seq:
                         # From here on the turn is this task's, as if it had found no turn running.
                         return await self._answer_next(driver, emit)
-                    if first not in self._senders:
+                    if first is not None and not self._has_sender(first):
                         await self._answer_next(driver, emit)
         finally:
-            del self._senders[seq]
+            self._senders.remove(sender)
+
+    async def _find_seq(self, sender: "_Sender[T_co]", driver: Driver) -> int | None:
+        """Return the number of the event of a sender's message, after taking it in if that was not done."""
+        if sender.seq is None and sender.number is not None:
+            number = await asyncio.shield(asyncio.wrap_future(sender.number))  # it is stored in any case
+            if number not in self._taken:
+                await driver.take_in()
+            sender.seq = self._taken.pop(number, None)
+        return sender.seq
+
+    def _has_sender(self, seq: int) -> bool:
+        """Return whether a task waits for the answer to the message with this event."""
+        return any([sender.find_seq(self._taken) == seq for sender in self._senders])
 
     async def _end_open_turn(self, driver: Driver, emit: Emit | None, *, stops: bool) -> None:
         """Finish the turn that is open, or end it if `stops`. Raises: `ConfigError` if it waits for somebody."""
@@ -417,7 +469,7 @@ class Session(Generic[T_co]):
         driver, task = self._open_driver(), asyncio.current_task()
         assert task is not None
         driver.listen(emit)
-        self._turn, self._is_interrupted, before = task, False, task.cancelling()
+        self._turn = task
         try:
             if waiting is not None:
                 if takes_time(self._agent):
@@ -432,23 +484,18 @@ class Session(Generic[T_co]):
                 # The turn was cancelled while it was judged or something was recalled for it.
                 number = driver.state.turn + 1
                 driver.put(TurnStarted(turn=number, message=waiting[1], queued_seq=waiting[0]))
-            if self._is_interrupted and task.uncancel() <= before:
-                await see_through(lambda: driver.abandon("interrupted"))
-            else:
-                driver.give_up_listener()
-                stop = driver.pause if self._options.get("pauses_when_cancelled") else driver.abandon
-                await see_through(lambda: stop("cancelled"))
-                raise
-        else:
-            if self._is_interrupted:  # what it waited for has caught the cancellation
-                task.uncancel()
+            driver.give_up_listener()
+            stop = driver.pause if self._options.get("pauses_when_cancelled") else driver.abandon
+            await see_through(lambda: stop("cancelled"))
+            raise
         finally:
             self._turn = None
             driver.listen(None)
             run = self._make_run(driver)
             left = {seq for seq, _ in driver.state.queued}
-            for seq, sender in self._senders.items():
-                if seq not in left and sender.run is None:
+            for sender in self._senders:
+                seq = sender.find_seq(self._taken)
+                if seq is not None and seq not in left and sender.run is None:
                     sender.run = run
         return run
 
@@ -456,12 +503,28 @@ class Session(Generic[T_co]):
         return Run(driver.run_id, clone(driver.state), self._agent.journal, self._given.answer)
 
 
+def _count_waits(state: State) -> int:
+    """Return how many questions and approvals a run waits for."""
+    return len(open_questions(state)) + len(state.waiting_calls)
+
+
 class _Sender(Generic[T_co]):
     """A task that waits for the answer to its message."""
 
-    def __init__(self) -> None:
+    def __init__(self, sent: "Future[int] | int") -> None:
+        self.number = None if isinstance(sent, int) else sent
+        """The future of the message's number in the inbox; `None` if it was appended without the inbox."""
+        self.seq = sent if isinstance(sent, int) else None
+        """The number of the message's event; `None` while that is not known."""
         self.run: Run[T_co] | None = None
         """The run of the turn that has taken the message; `None` if none has."""
+
+    def find_seq(self, taken: Mapping[int, int | None]) -> int | None:
+        """Return the number of the message's event, if it was taken in; `taken` has that by number."""
+        number = self.number
+        if self.seq is None and number is not None and number.done() and number.exception() is None:
+            return taken.get(number.result())
+        return self.seq
 
 
 async def _keep(driver: Driver) -> Driver:

@@ -19,8 +19,8 @@ from treadle.core.errors import ConfigError
 from treadle.core.questions import Answer, Answerable, Question
 from treadle.core.registry import did_you_mean
 from treadle.core.types import ToolCall
-from treadle.runs.resume import record_answers
 from treadle.runs.run import Run
+from treadle.runs.sending import answer_message, send
 from treadle.tools.protocol import Decision
 
 
@@ -80,7 +80,7 @@ def answer(
                 follow_up,
                 calls=[item.call for item in loaded.state.calls.values()],
             )
-        execute(record_answers(opened, run_id, {question_id: said}))
+        sent = execute(send(opened, run_id, answer_message(loaded.state, question_id, said)))
         left = Run.load(run_id, opened)
     if left.questions:
         print_note(
