@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from treadle.cli.table import COMMANDS, Command, Group
+from treadle.cli.table import COMMANDS, CommandEntry, GroupEntry
 from treadle.core import events, types
 from treadle.core.events import Event
 from treadle.datagen.config.config_schema import schema
@@ -81,12 +81,12 @@ def _command_tables(_: str) -> str:
     panels: dict[str, list[str]] = {}
     for name, entry in COMMANDS.items():
         rows = panels.setdefault(entry.panel, [])
-        if isinstance(entry, Group):
+        if isinstance(entry, GroupEntry):
             rows += [
                 f"| `treadle {name} {sub}` | {command.summary} |" for sub, command in entry.commands.items()
             ]
         else:
-            assert isinstance(entry, Command)
+            assert isinstance(entry, CommandEntry)
             rows.append(f"| `treadle {name}` | {entry.summary} |")
             rows += [
                 f"| `treadle {name} {sub}` | {command.summary} |" for sub, command in entry.commands.items()

@@ -26,16 +26,7 @@ from treadle import (
 )
 from treadle.core import events as e
 from treadle.core.errors import LeaseLostError
-from treadle.core.inbox import (
-    Cancel,
-    DecideCall,
-    Enqueue,
-    GiveAnswer,
-    InboxMessage,
-    Interrupt,
-    Note,
-    Steer,
-)
+from treadle.core.inbox import Cancel, DecideCall, Enqueue, GiveAnswer, InboxMessage, Interrupt, Note, Steer
 from treadle.core.patches import Version, store_next
 from treadle.core.types import (
     Artifact,

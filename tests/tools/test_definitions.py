@@ -13,7 +13,7 @@ from treadle.core.documents import decode_document, is_yaml_name
 from treadle.core.errors import ConfigError
 from treadle.core.types import Effect, ToolSpec
 from treadle.tools.schema.tool_definitions import (
-    Loss,
+    DefinitionLoss,
     Shape,
     parse_definitions,
     read_definitions,
@@ -197,12 +197,12 @@ def test_what_a_definition_has_no_place_for_is_told() -> None:
         "_meta": None,
     }
     assert parse_definitions(value, "here").lost == (
-        Loss("", "nextCursor"),
-        Loss("f", "strict"),
-        Loss("g", "title"),
-        Loss("g", "annotations.title"),
-        Loss("h", "category"),
-        Loss("h", "enum of 'a'"),
+        DefinitionLoss("", "nextCursor"),
+        DefinitionLoss("f", "strict"),
+        DefinitionLoss("g", "title"),
+        DefinitionLoss("g", "annotations.title"),
+        DefinitionLoss("h", "category"),
+        DefinitionLoss("h", "enum of 'a'"),
     )
 
 

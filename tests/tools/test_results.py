@@ -8,7 +8,7 @@ from treadle.journal.memory import MemoryJournal
 from treadle.models import call
 from treadle.tools.context import ToolContext
 from treadle.tools.read_result import ReadResult
-from treadle.trajectory.verification import verify_run
+from treadle.trajectory.run_verification import verify_run
 
 WHOLE = "".join(f"{number:05}\n" for number in range(5000))
 

@@ -198,7 +198,7 @@ async def test_a_worker_leaves_out_what_it_cannot_drive(journal: Journal) -> Non
     found = worker.agents.agent_for
 
     async def refuse(state: Any) -> Any:
-        if state.opened.message.content == "say no":
+        if state.turn.opened.message.content == "say no":
             raise ConfigError("the environment variable MY_KEY is not set")
         return await found(state)
 

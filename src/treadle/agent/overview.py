@@ -5,7 +5,8 @@ from collections.abc import Iterable, Iterator
 from msgspec import Struct
 
 from treadle.core import events as e
-from treadle.core.questions import open_questions
+from treadle.core.asking import open_questions
+from treadle.core.calls import waiting_calls
 from treadle.core.state import State, advance
 from treadle.core.types import Delivery, Usage
 from treadle.journal.protocol import Journal, RunFilter, make_title
@@ -76,7 +77,7 @@ def summarize_session(run_id: str, bodies: Iterable[e.DurableBody]) -> SessionSu
     return SessionSummary(
         run_id=run_id,
         title=str(metadata.get("title") or title),
-        turns=state.turn,
+        turns=state.turn.number,
         steps=state.step,
         messages=messages,
         tool_calls=calls,
@@ -87,7 +88,7 @@ def summarize_session(run_id: str, bodies: Iterable[e.DurableBody]) -> SessionSu
         began_at=began_at,
         updated_at=state.at,
         questions={body.question_id: body.text for body in open_questions(state)},
-        approvals=tuple([item.call.name for item in state.waiting_calls]),
+        approvals=tuple([item.call.name for item in waiting_calls(state)]),
         queued=tuple([message.content for _, message in state.queued]),
     )
 

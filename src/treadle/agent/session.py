@@ -10,10 +10,11 @@ from typing import Any, Generic, Unpack, cast
 from treadle.agent.overview import SessionSummary, summarize_session
 from treadle.agent.run_stream import RunStream
 from treadle.agent.sync import block
+from treadle.core.asking import Answerable, open_questions
+from treadle.core.calls import waiting_calls
 from treadle.core.errors import ConfigError, RunExistsError, RunNotFoundError, UnsupportedPartError
 from treadle.core.events import ContextCompacted, MessageInjected, TurnStarted
 from treadle.core.events.narrowing import Event
-from treadle.core.questions import Answerable, open_questions
 from treadle.core.registry import check_options
 from treadle.core.state import State, Status, clone
 from treadle.core.types import Artifact, Delivery, Message, Role
@@ -99,7 +100,7 @@ class Session(Generic[T_co]):
     @property
     def is_turn_open(self) -> bool:
         """True if the last turn was interrupted; `finish_turn` continues it."""
-        return self._open_driver().state.is_turn_open
+        return self._open_driver().state.turn.is_open
 
     @property
     def run(self) -> Run[T_co]:
@@ -214,7 +215,7 @@ class Session(Generic[T_co]):
         """
         async with self._alone():
             driver = self._open_driver()
-            if driver.state.is_turn_open:
+            if driver.state.turn.is_open:
                 raise ConfigError(
                     f"a turn of session {self.run_id!r} is open; finish it with `session.finish_turn()`"
                 )
@@ -228,11 +229,11 @@ class Session(Generic[T_co]):
         """
         async with self._alone():
             driver = self._open_driver()
-            if self._task is not None and driver.state.turn and not driver.state.is_turn_open:
-                if "check" not in driver.state.rewards:
+            if self._task is not None and driver.state.turn.number and not driver.state.turn.is_open:
+                if "check" not in driver.state.turn.rewards:
                     grade_run(driver, self._task)
                 await driver.kept()
-            return driver.state.rewards.get("check")
+            return driver.state.turn.rewards.get("check")
 
     async def read_events(self) -> Sequence[Event]:
         """Return the events so far. They are read from the journal, unless this session began the run and
@@ -440,13 +441,13 @@ class Session(Generic[T_co]):
 
     async def _end_open_turn(self, driver: Driver, emit: Emit | None, *, stops: bool) -> None:
         """Finish the turn that is open, or end it if `stops`. Raises: `ConfigError` if it waits for somebody."""
-        if driver.state.is_turn_open and stops:
+        if driver.state.turn.is_open and stops:
             if driver.state.status is Status.PAUSED:
                 resume_turn(self._agent, driver, self._task, None, None)
             await driver.abandon("interrupted")
-        if driver.state.is_turn_open:
+        if driver.state.turn.is_open:
             await self._drive(emit)
-        if driver.state.is_turn_open:
+        if driver.state.turn.is_open:
             raise ConfigError(
                 f"session {self.run_id!r} waits for an answer or an approval; give it with "
                 "`session.finish_turn(answers=..., approvals=...)`"
@@ -482,7 +483,7 @@ class Session(Generic[T_co]):
             self._turn = None
             if waiting is not None and waiting in driver.state.queued:
                 # The turn was cancelled while it was judged or something was recalled for it.
-                number = driver.state.turn + 1
+                number = driver.state.turn.number + 1
                 driver.put(TurnStarted(turn=number, message=waiting[1], queued_seq=waiting[0]))
             driver.give_up_listener()
             stop = driver.pause if self._options.get("pauses_when_cancelled") else driver.abandon
@@ -505,7 +506,7 @@ class Session(Generic[T_co]):
 
 def _count_waits(state: State) -> int:
     """Return how many questions and approvals a run waits for."""
-    return len(open_questions(state)) + len(state.waiting_calls)
+    return len(open_questions(state)) + len(waiting_calls(state))
 
 
 class _Sender(Generic[T_co]):

@@ -13,12 +13,12 @@ from typing import Any, Protocol
 import msgspec
 from msgspec.structs import replace
 
-from treadle.core.budget import Allowance
+from treadle.core.asking import Answer, Answerable, Question, open_questions
 from treadle.core.errors import ConfigError, NotAskedError, ToolError
 from treadle.core.events import Event, RunStarted, ToolStarted
 from treadle.core.events.narrowing import Item
+from treadle.core.limits import Allowance
 from treadle.core.policy import Policy
-from treadle.core.questions import Answer, Answerable, Question, open_questions
 from treadle.core.spec import PartSpec
 from treadle.core.state import Status
 from treadle.core.types import Caller, Child, Effect, Json, Option, StopReason, ToolSpec

@@ -11,8 +11,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from msgspec import Struct
 
 from treadle.context.compaction_summary import is_summary
-from treadle.core.context import forget
-from treadle.core.tokens import weigh
+from treadle.core.estimates import weigh
+from treadle.core.prompting import forget
 from treadle.core.types import Message, Role
 from treadle.tools.read_result import NAME
 

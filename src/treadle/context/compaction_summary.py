@@ -3,9 +3,9 @@
 import re
 from collections.abc import Sequence
 
+from treadle.core.estimates import weigh
 from treadle.core.fence import fence
 from treadle.core.log import Log
-from treadle.core.tokens import weigh
 from treadle.core.types import Message, Request, Role
 
 _LEAD = (

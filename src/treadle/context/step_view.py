@@ -6,10 +6,10 @@ from msgspec import Struct
 
 from treadle.context.compaction_summary import is_summary
 from treadle.core import events as e
-from treadle.core.context import find_kept, find_room
 from treadle.core.errors import ConfigError
+from treadle.core.estimates import weigh_message, weigh_tools
+from treadle.core.prompting import find_kept, find_room
 from treadle.core.state import State, advance
-from treadle.core.tokens import weigh_message, weigh_tools
 from treadle.core.types import Message, Usage, Window
 
 
@@ -42,7 +42,7 @@ class LeftOut(Struct, frozen=True, omit_defaults=True):
     """The number of the event that left it out."""
 
 
-class View(Struct, frozen=True, omit_defaults=True):
+class StepView(Struct, frozen=True, omit_defaults=True):
     """What the model saw at one step."""
 
     step: int
@@ -66,7 +66,7 @@ class View(Struct, frozen=True, omit_defaults=True):
     left_out: tuple[LeftOut, ...]
 
 
-def view_step(events: Sequence[e.Event], step: int) -> View:
+def view_step(events: Sequence[e.Event], step: int) -> StepView:
     """Return what the model saw at `step`, in the newest attempt at it. Raises: `ConfigError` if there is none."""
     asked = [
         event for event in events if isinstance(event.body, e.InferenceStarted) and event.body.step == step
@@ -119,7 +119,7 @@ class _Reader:
         kept: list[int | None] = [None] * len(body.replacement)
         old: list[tuple[Message, int | None]] = []
         for at, number in enumerate(self._numbers[: body.messages]):
-            place, _ = find_kept(seen[at], self._state.context.recalled.get(at, 0), body.replacement)
+            place, _ = find_kept(seen[at], self._state.shown.recalled.get(at, 0), body.replacement)
             if place is not None and kept[place] is None:
                 kept[place] = number
             elif number is not None:
@@ -140,9 +140,9 @@ class _Reader:
             self._gone[number] = LeftOut(whole, number, self._size(whole), why, seq)
 
     def _size(self, message: Message) -> int:
-        return int(weigh_message(message) * self._state.context.rate)
+        return int(weigh_message(message) * self._state.size.rate)
 
-    def view(self, start: e.InferenceStarted, seq: int, usage: Usage | None) -> View:
+    def view(self, start: e.InferenceStarted, seq: int, usage: Usage | None) -> StepView:
         """Return the view at the inference that `start` began."""
         state = self._state
         lines = {item.message.call_id for item in self._gone.values() if item.why == "cut"}
@@ -154,16 +154,16 @@ class _Reader:
                     number,
                     is_summary(message),
                     message.call_id is not None and message.call_id in lines,
-                    state.context.recalled.get(at, 0),
+                    state.shown.recalled.get(at, 0),
                 )
                 for at, (message, number) in enumerate(zip(state.messages, self._numbers, strict=True))
             ]
         )
         tools = state.tools if start.has_tools else ()
-        tools_tokens = int(weigh_tools(tools) * state.context.rate)
+        tools_tokens = int(weigh_tools(tools) * state.size.rate)
         guessed = tools_tokens + sum([item.tokens for item in messages])
         counted = usage.input_tokens if usage is not None else 0
-        return View(
+        return StepView(
             step=start.step,
             seq=seq,
             model=start.model,

@@ -14,10 +14,11 @@ from msgspec import Struct
 from msgspec.structs import force_setattr
 
 from treadle.core import events as e
-from treadle.core.answers import FindFault
-from treadle.core.decide import Append, abandon_turn, decide
+from treadle.core.actions import Append
+from treadle.core.asking import Answer, FindFault, open_questions, read_answer
+from treadle.core.calls import abandon_turn, waiting_calls
+from treadle.core.decide import decide
 from treadle.core.errors import ConfigError
-from treadle.core.questions import Answer, open_questions, read_answer
 from treadle.core.state import State, Status
 from treadle.core.types import Delivery, Message
 
@@ -139,10 +140,10 @@ def last_taken(events: Iterable[e.Event]) -> int:
 
 def stops(state: State, kind: str) -> bool:
     """Return whether a message with the tag `kind` stops what is under way."""
-    if not state.is_turn_open or state.status is not Status.RUNNING:
+    if not state.turn.is_open or state.status is not Status.RUNNING:
         return False
     return kind == Cancel.__struct_config__.tag or (
-        kind == Interrupt.__struct_config__.tag and _is_session(state)
+        kind == Interrupt.__struct_config__.tag and state.is_session
     )
 
 
@@ -173,14 +174,10 @@ def _refuse(kind: str, why: str) -> e.Noted:
     return e.Noted(remark=f"The message means nothing: {why}.", refused=kind)
 
 
-def _is_session(state: State) -> bool:
-    return state.started is not None and state.started.is_session
-
-
 def _cancel(state: State, message: Cancel) -> tuple[e.DurableBody, ...]:
-    if not state.is_turn_open:
+    if not state.turn.is_open:
         return (_refuse("cancel", "no turn is open"),)
-    if _is_session(state):
+    if state.is_session:
         said = () if message.reason is None else (e.Noted(remark=message.reason),)
         return (*said, *_end_turn(state))
     return (e.RunPaused(reason="cancelled", remark=message.reason),)
@@ -190,7 +187,7 @@ def _end_turn(state: State) -> tuple[e.DurableBody, ...]:
     """Return the events that end the open turn of a session without an answer."""
     if state.status is Status.PAUSED:
         return (e.RunResumed(), *abandon_turn(state))
-    if state.failure is not None and isinstance(action := decide(state), Append):
+    if state.turn.failure is not None and isinstance(action := decide(state), Append):
         return action.bodies  # its inference was stopped
     return abandon_turn(state)
 
@@ -210,7 +207,7 @@ def _answer(state: State, message: GiveAnswer, find_fault: FindFault) -> e.Durab
 
 
 def _decide(state: State, message: DecideCall) -> e.DurableBody:
-    if message.call_id not in {item.call.call_id for item in state.waiting_calls}:
+    if message.call_id not in {item.call.call_id for item in waiting_calls(state)}:
         return _refuse("decide", f"the call {message.call_id!r:.100} does not wait for a decision")
     return e.ApprovalDecided(
         call_id=message.call_id,
@@ -222,10 +219,10 @@ def _decide(state: State, message: DecideCall) -> e.DurableBody:
 
 def _receive(state: State, message: Steer | Enqueue | Interrupt) -> tuple[e.DurableBody, ...]:
     """Return the events of a user's message. Only a session has a next turn that can answer it."""
-    kind, is_open = kind_of(message), state.is_turn_open
-    if state.status is Status.FINISHED or (not is_open and not _is_session(state)):
+    kind, is_open = kind_of(message), state.turn.is_open
+    if state.status is Status.FINISHED or (not is_open and not state.is_session):
         return (_refuse(kind, "the run is over"),)
-    if not _is_session(state) and not isinstance(message, Steer):
+    if not state.is_session and not isinstance(message, Steer):
         return (_refuse(kind, "the run is no session, so it has no next turn"),)
     said = e.MessageInjected(message=message.message, delivery=Delivery(kind))
     if not isinstance(message, Interrupt) or not is_open:

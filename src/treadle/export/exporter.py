@@ -228,7 +228,7 @@ def export_rows(
 ) -> Iterator[bytes]:
     """Yield one row, a line of JSON, for each run; several lines if the format's rows are files of their own.
 
-    A run that failed because of a fault that was not its model's is left out. `only_completed` also leaves out runs
+    A run that failed is left out if its model was not at fault. `only_completed` also leaves out runs
     that reached a limit, were refused or were cancelled, and `min_reward` runs with a lower reward or none. If
     `on_skip` is given, it is called with the id of each run that is left out and the reason; otherwise such a run
     raises an error. `with_reasoning` of `None` means the default of the format.

@@ -19,23 +19,22 @@ from msgspec.structs import force_setattr as stamp
 from msgspec.structs import replace
 
 from treadle.core import events as e
-from treadle.core.answers import FindFault
-from treadle.core.decide import (
+from treadle.core.actions import (
     Action,
     Append,
-    Ask,
+    AskApprover,
+    AskUser,
     CheckAnswer,
     Compact,
     Infer,
     RequestApprovals,
     RunCalls,
-    abandon_turn,
-    decide,
-    stop_calls,
 )
+from treadle.core.asking import FindFault, to_answer
+from treadle.core.calls import abandon_turn, stop_calls
+from treadle.core.decide import decide
 from treadle.core.errors import JournalError
 from treadle.core.inbox import Posted, events_of, kind_of, stops
-from treadle.core.questions import AskUser, to_answer
 from treadle.core.state import State, Status, advance
 from treadle.core.types import Fault, StopReason
 from treadle.journal.driven import OnMail
@@ -118,7 +117,7 @@ class Driver:
     async def leave(self) -> None:
         """Close what tools hold for the run, release its lease, and wait until all is durable. Safe to repeat."""
         # A run that ended with an error may be resumed, so its tools keep what they hold outside this process.
-        has_failed = self.state.stop_reason is StopReason.ERROR
+        has_failed = self.state.ending.stop_reason is StopReason.ERROR
         self.bench.scope.is_run_over = self.state.status is Status.FINISHED and not has_failed
         if not self.bench.scope.is_empty:
             await see_through(self.bench.close_scope)
@@ -178,23 +177,23 @@ class Driver:
 
     async def _act(self, action: Action) -> None:
         """Perform an action, until its end or until a message stops it."""
-        task = asyncio.current_task()
-        assert task is not None
-        deadline_seconds, before = self.state.policy.deadline_seconds, task.cancelling()
-        self._acting = task
+        # No variable has the task: it keeps its cancellation, whose traceback has this frame, alive.
+        self._acting = asyncio.current_task()
+        assert self._acting is not None
+        deadline_seconds, before = self.state.policy.deadline_seconds, self._acting.cancelling()
         try:
-            if deadline_seconds is None or isinstance(action, Ask | AskUser):
+            if deadline_seconds is None or isinstance(action, AskApprover | AskUser):
                 # The time that somebody takes to decide does not count against the deadline.
                 await self._performer(action)(self.state, action, self)
             else:
                 await self._perform_until(action, deadline_seconds)
         except asyncio.CancelledError:
-            if self._stopped_by is None or task.uncancel() > before:
+            if self._stopped_by is None or self._acting.uncancel() > before:
                 raise
             self._throw_away(_STOPPED.get(self._stopped_by, self._stopped_by), StopReason.CANCELLED)
         else:
             if self._stopped_by is not None:  # what the action waited for has caught the cancellation
-                task.uncancel()
+                self._acting.uncancel()
         finally:
             self._acting = self._stopped_by = None
 
@@ -293,7 +292,7 @@ class Driver:
 
         A turn that is over or waits for the user is not changed.
         """
-        is_working = self.state.is_turn_open and self.state.status is Status.RUNNING
+        is_working = self.state.turn.is_open and self.state.status is Status.RUNNING
         if not self._throw_away(reason, StopReason.CANCELLED) and is_working:
             self._put_stopped(abandon_turn(self.state))
         await self.drive()
@@ -385,7 +384,7 @@ class Driver:
         """Return whether the hooks are to be told now. Patient ones are told when the turn ends or pauses."""
         hooks, state = self._hooks, self.state
         assert hooks is not None
-        if not hooks.is_patient or not state.is_turn_open or len(self._unhooked) >= MANY:
+        if not hooks.is_patient or not state.turn.is_open or len(self._unhooked) >= MANY:
             return True
         return state.status is not Status.RUNNING
 
@@ -442,7 +441,7 @@ class Driver:
 
     def _throw_away(self, why: str, stop_reason: StopReason) -> bool:
         """Record that the running inference was stopped. Return whether there was one."""
-        is_inferring = self.state.is_inferring
+        is_inferring = self.state.turn.asked is not None
         if is_inferring:
             failure = e.InferenceFailed(
                 step=self.state.step + 1,

@@ -172,8 +172,8 @@ def load_bpe(path: Path) -> BpeTokenizer:
     except (LookupError, TypeError, AttributeError, ValueError) as error:
         said = error if isinstance(error, ConfigError) else repr(error)
         raise ConfigError(
-            f"{str(path)!r} is no byte-level BPE tokenizer that Treadle reads by itself ({said}); use hf:FOLDER, "
-            "which reads any tokenizer.json"
+            f"{str(path)!r} is not a byte-level BPE tokenizer that Treadle reads by itself ({said}); use "
+            "hf:FOLDER, which reads any tokenizer.json"
         ) from None
 
 

@@ -10,6 +10,7 @@ from msgspec import Struct
 from treadle.core.errors import ConfigError
 from treadle.core.masking import MASK, hide_password
 from treadle.export.groups import Group
+from treadle.jobs.job import check_unchanged
 from treadle.jobs.ledger import ItemStatus, JobCounts, Ledger, LedgerEntry
 from treadle.journal.identity import is_sealed, make_seal
 from treadle.journal.protocol import Journal, RunFilter
@@ -125,27 +126,18 @@ def check_continued(config: RolloutConfig, ledger: Ledger, journal: Journal) -> 
     Raises: `ConfigError` that names the keys that have changed.
     """
     config = _without_secrets(config)
-    now = {key: getattr(config, key) for key in _FIXED}
-    described = msgspec.json.decode(config.model_dump_json(include=set(_FIXED)))
-    known = ledger.get("config")
-    if known is not None:
+    if (known := ledger.get("config")) is not None:
+        # Folders of earlier versions have the journal's address with its password.
         before = msgspec.json.decode(known)
         before["journal"] = before["journal"] and hide_password(before["journal"])
-        changed = [key for key in now if before.get(key) != described[key]]
-        if changed:
-            told = "; ".join(
-                [f"{key} was {before.get(key)!r} and is now {described[key]!r}" for key in changed]
-            )
-            raise ConfigError(
-                f"the rollouts in {str(config.path)!r} were begun with another configuration: {told}. Give the "
-                "same values, or another --out"
-            )
+        ledger.set("config", msgspec.json.encode(before).decode())
     elif journal.runs(RunFilter(id_prefix=f"{config.name}-"), limit=1):
         raise ConfigError(
             f"the journal has runs of other rollouts with the name {config.name!r}; give another --name, or "
             "continue those in their folder"
         )
-    ledger.set("config", msgspec.json.encode(described).decode())
+    described = msgspec.json.decode(config.model_dump_json(include=set(_FIXED)))
+    check_unchanged(ledger, described, config.path)
     settings = config.model_dump_json()
     ledger.set("settings", settings)
     ledger.set(_SEAL, make_seal(_SEAL, settings))

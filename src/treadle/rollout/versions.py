@@ -4,11 +4,15 @@ import re
 import time
 from collections.abc import Iterable, Mapping
 
+import msgspec
 from msgspec import Struct
 
+from treadle.jobs.ledger import Ledger
 from treadle.trajectory.tokens.nodes import Node
 
 _NUMBER = re.compile(r"(\d+)$")
+_FACT = "versions"
+"""The fact of the ledger with the known versions."""
 _STEP_SECONDS = 1e-6
 """The time between two versions that sampled the same answer."""
 
@@ -39,9 +43,19 @@ class Versions:
     announced. An answer without a version is taken to be of the weights that were the newest when it was asked for.
     """
 
-    def __init__(self, known: Iterable[KnownVersion] = ()) -> None:
-        self.known = list(known)
+    def __init__(self, ledger: Ledger | None = None) -> None:
+        """Read the known versions from a ledger, if there is one."""
+        self._ledger = ledger
+        self._saved = "[]" if ledger is None else ledger.get(_FACT) or "[]"
+        self.known = msgspec.json.decode(self._saved, type=list[KnownVersion])
         """All versions, the oldest first."""
+
+    def save(self) -> None:
+        """Store the known versions in the ledger, if they have changed."""
+        known = msgspec.json.encode(self.known).decode()
+        if self._ledger is not None and known != self._saved:
+            self._saved = known
+            self._ledger.set(_FACT, known)
 
     @property
     def current(self) -> str | None:

@@ -40,7 +40,7 @@ def choose(router: Router, facts: RoutingFacts) -> Route:
 def replace_tier(facts: RoutingFacts, route: Route, why: str, *, allows_weaker: bool) -> Route:
     """Return the route that follows `route`, whose tier is in `facts.tried` or can no longer do the work.
 
-    It leads to the nearest better tier that can. Raises: `ConfigError` if there is none.
+    It leads to the nearest better tier that can. Raises: `ConfigError` if there is no such tier.
     """
     fitting, rejected = split(facts)
     known = {item.tier: item for item in fitting if item.tier != route.tier}

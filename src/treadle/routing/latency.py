@@ -14,7 +14,7 @@ from treadle.core.types import Fault
 from treadle.journal.protocol import Journal
 
 _FIRST = 5
-"""The first samples count equally."""
+"""How many samples count equally, from the first one on."""
 _WEIGHT = 0.2
 """The weight of each later sample."""
 _FAILURE_WEIGHT = 0.3

@@ -10,8 +10,8 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
+from treadle.core.asking import open_questions
 from treadle.core.errors import ConfigError, LeaseHeldError, RunExistsError, RunNotFoundError
-from treadle.core.questions import open_questions
 from treadle.core.state import Status
 from treadle.core.types import Fault, Json, Parent, Role, StopReason
 from treadle.journal.protocol import RunFilter
@@ -149,7 +149,7 @@ def _lacks_grade(run: Run[Any]) -> bool:
     """Return whether the process of a finished run of a task died before it graded the run."""
     started = run.state.started
     has_task = started is not None and started.task is not None
-    return has_task and not run.state.rewards and run.fault not in (Fault.INFRASTRUCTURE, Fault.USER)
+    return has_task and not run.state.turn.rewards and run.fault not in (Fault.INFRASTRUCTURE, Fault.USER)
 
 
 def waits_for_user(run: Run[Any]) -> bool:

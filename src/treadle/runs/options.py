@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, TypedDict
 import msgspec
 from msgspec import Struct
 
+from treadle.core.asking import Answerable
 from treadle.core.errors import ConfigError
 from treadle.core.policy import Policy
-from treadle.core.questions import Answerable
 from treadle.core.registry import did_you_mean
 from treadle.core.spec import ContextSpec, PartSpec
 from treadle.core.types import Artifact, Delivery, Json

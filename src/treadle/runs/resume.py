@@ -7,8 +7,9 @@ from typing import Any
 from msgspec.structs import replace
 
 from treadle.core import events as e
+from treadle.core.asking import Answerable, open_questions, read_answer
+from treadle.core.calls import waiting_calls
 from treadle.core.errors import ConfigError
-from treadle.core.questions import Answerable, open_questions, read_answer
 from treadle.core.state import State, Status
 from treadle.core.types import (
     Message,
@@ -62,8 +63,8 @@ async def continue_run(
             state, given_options.get("answers"), given_options.get("approvals"), agent.kit.own.tools
         )
         task = load_task_of(state.started)
-        is_over = state.status is Status.FINISHED and state.stop_reason is not StopReason.ERROR
-        if is_over and (task is None or state.rewards):
+        is_over = state.status is Status.FINISHED and state.ending.stop_reason is not StopReason.ERROR
+        if is_over and (task is None or state.turn.rewards):
             agent.hooks.leave(run_id)
             await see_through(writer.release)
             await write_back(agent, run_id, state)
@@ -109,7 +110,7 @@ async def go_on(
     output = agent.kit.output(None if recorded is None else recorded.schema, task)
     terms = Terms(task, output, policy, await agent.kit.window(policy))
     driver = make_driver(agent, state, writer, sandbox, given, terms)
-    if state.status is not Status.FINISHED or state.stop_reason is StopReason.ERROR:
+    if state.status is not Status.FINISHED or state.ending.stop_reason is StopReason.ERROR:
         driver.put(resumed(agent, driver, terms))
     return driver
 
@@ -142,7 +143,7 @@ def _read_decisions(
     found: list[e.DurableBody] = []
     for question_id, answer in (answers or {}).items():
         found.append(read_given(state, question_id, answer))
-    waiting = {item.call.call_id: item.call for item in state.waiting_calls}
+    waiting = {item.call.call_id: item.call for item in waiting_calls(state)}
     for call_id, said in (approvals or {}).items():
         if call_id not in waiting:
             raise ConfigError(

@@ -56,7 +56,9 @@ def find_infrastructure_fault(outcome: Outcome) -> str | None:
         return _describe(outcome) if _may_pass(outcome) else None
     state = outcome.state if isinstance(outcome, Run) else outcome
     return (
-        (state.error or "unknown") if state.has_failed_turn and state.fault is Fault.INFRASTRUCTURE else None
+        (state.ending.error or "unknown")
+        if state.has_failed_turn and state.ending.fault is Fault.INFRASTRUCTURE
+        else None
     )
 
 

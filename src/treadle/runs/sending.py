@@ -11,6 +11,7 @@ from msgspec import Struct
 from msgspec.structs import force_setattr
 
 from treadle.core import events as e
+from treadle.core.asking import Answerable
 from treadle.core.errors import ConfigError, LeaseHeldError
 from treadle.core.inbox import (
     Enqueue,
@@ -21,7 +22,6 @@ from treadle.core.inbox import (
     Steer,
     events_of,
 )
-from treadle.core.questions import Answerable
 from treadle.core.state import State, advance
 from treadle.core.types import Delivery, Message, Role
 from treadle.journal.protocol import Clock, Journal, RunWriter
@@ -155,7 +155,7 @@ class Driven:
     def steer(self, text: str) -> None:
         """Send a message that the model sees at its next step. Raises: `ConfigError` if nobody drives the run."""
         driver = self._driver
-        if driver is None or not driver.state.is_turn_open or driver.bench.journal is None:
+        if driver is None or not driver.state.turn.is_open or driver.bench.journal is None:
             state = "has not begun" if driver is None else "is over"
             raise ConfigError(f"the message {text!r:.80} cannot be sent: the run {state}")
         driver.bench.journal.posting(driver.run_id, Steer(Message(Role.USER, text)))

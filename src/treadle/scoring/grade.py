@@ -74,7 +74,7 @@ async def grade(journal: Journal, run_id: str, scorers: Sequence[Scorer], *, tru
         await record(journal, run_id, lambda state: _events(state, changed))
     return Graded(
         run_id=run_id,
-        rewards={**run.state.rewards, **{name: item.reward for name, item in scores.items()}},
+        rewards={**run.state.turn.rewards, **{name: item.reward for name, item in scores.items()}},
         details={name: item.detail for name, item in scores.items()},
         changed=tuple(changed),
     )

@@ -14,7 +14,7 @@ from msgspec import Struct
 from treadle.core import events as e
 from treadle.core.judgement import Judgement
 from treadle.core.tally import UNKNOWN, charge_of
-from treadle.core.turns import StepFold
+from treadle.core.turns import STEP_CHANGES, StepFold
 from treadle.core.types import Caller, Child, Json, Parent, RecalledItem, Route, StopReason, ToolSpec, Usage
 from treadle.routing.judging import find_refusal
 from treadle.telemetry.conventions import agent_name
@@ -209,15 +209,20 @@ class RecordFold:
     def add(self, first_seq: int, bodies: Iterable[e.DurableBody]) -> list[TurnRecord]:
         """Add the run's next events, and return the records of the turns, or parts of turns, that they end."""
         found: list[TurnRecord] = []
+        fold = self._fold
         for seq, body in enumerate(bodies, first_seq):
-            self._fold.take(body)
-            take = _TAKE.get(type(body))
+            if (both := _BOTH.get(type(body))) is None:
+                continue
+            change, take = both
+            if change is not None:
+                change(fold, body)
+            fold.at = body.at
             if take is None:
                 continue
             record = take(self, body)
-            if seq <= self._fold.copied_until:
+            if seq <= fold.copied_until:
                 # What a fork copied was used by the run that it was copied from.
-                self._fold.is_asking = False
+                fold.is_asking = False
                 if self._part is not None:
                     self._part = self._begin(body.at)
             elif record is not None:
@@ -415,6 +420,9 @@ _TAKE: dict[type, Callable[[RecordFold, Any], TurnRecord | None]] = {
     e.QuestionAnswered: RecordFold._on_question_answered,
     e.ApprovalDecided: RecordFold._on_approval_decided,
 }
+
+_BOTH = {kind: (STEP_CHANGES.get(kind), _TAKE.get(kind)) for kind in (*STEP_CHANGES, *_TAKE)}
+"""The functions for a body that change the fold and the record, so that both are found with one look-up."""
 
 
 def _labels_of(started: e.RunStarted) -> dict[str, str]:

@@ -5,9 +5,9 @@ from collections.abc import Callable, Hashable, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Any, Final, Generic
 
-from treadle.core.budget import Allowance
+from treadle.core.asking import Answer, Question
 from treadle.core.errors import NotAskedError, ToolError
-from treadle.core.questions import Answer, Question
+from treadle.core.limits import Allowance
 from treadle.core.types import Child, Json, ToolCall, ToolResult, ToolSpec
 from treadle.journal.protocol import Journal
 from treadle.sandbox.protocol import Sandbox

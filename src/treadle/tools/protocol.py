@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from msgspec import Struct
 
-from treadle.core.questions import Answerable, Question
+from treadle.core.asking import Answerable, Question
 from treadle.core.spec import PartSpec
 from treadle.core.types import Json, ToolCall, ToolSpec
 

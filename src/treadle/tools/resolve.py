@@ -33,7 +33,7 @@ TOOLSETS: Registry[Any] = Registry(
         "shell": "treadle.tools.shell:make_shell",
         "shell-unprotected": "treadle.tools.shell:make_unprotected_shell",
         "python": "treadle.tools.python.interpreter:make_python",
-        "mcp:": "treadle.tools.mcp.entries:mcp",
+        "mcp:": "treadle.tools.mcp.server_entries:mcp",
         "mock:": "treadle.tools.mock.mocks:mock",
         "openapi:": "treadle.tools.openapi.operations:openapi",
         "spin:": "treadle.tools.spin:spin",

@@ -74,9 +74,9 @@ class QueuedSession:
         if self._local is not None:
             return await self._local.finish_turn()
         run = await self._load()
-        if run.state.is_turn_open:
+        if run.state.turn.is_open:
             return await self._await(run.usage, run.cost_usd)
-        return await self._hand_over(None) if run.state.stop_reason is StopReason.ERROR else run
+        return await self._hand_over(None) if run.state.ending.stop_reason is StopReason.ERROR else run
 
     async def send(self, text: str) -> Run[Any]:
         """See `Session.send`."""

@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
 from typing import TYPE_CHECKING, Any
 
-from treadle.cli.terminal.meter import TurnView
 from treadle.cli.terminal.output import is_live, print_note, stdout
+from treadle.cli.terminal.session_meter import TurnView
 from treadle.journal.identity import state_folder
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 _PROMPT = "› "
 
 
-class Prompt:
+class ChatPrompt:
     """The source of a person's messages, or of those in a pipe or file."""
 
     def __init__(
@@ -194,7 +194,7 @@ _PASTES_AS_ONE, _PASTES_AS_TYPED = "\x1b[?2004h", "\x1b[?2004l"
 class Keyboard:
     """The keyboard during one turn."""
 
-    def __init__(self, prompt: Prompt, view: TurnView, lock: asyncio.Lock) -> None:
+    def __init__(self, prompt: ChatPrompt, view: TurnView, lock: asyncio.Lock) -> None:
         """Make the keyboard of a turn. `lock` is held while somebody else reads from it."""
         self._prompt = prompt
         self._view = view

@@ -8,18 +8,19 @@ import typer
 from treadle.cli.exit import ExitCode
 from treadle.cli.jobs.driving import FollowUp, drive, write_answer
 from treadle.cli.jobs.execute import execute
-from treadle.cli.jobs.journals import find_run, open_existing
-from treadle.cli.jobs.run_agents import RunAgents
+from treadle.cli.jobs.journals import open_existing
+from treadle.cli.jobs.resumed_agents import ResumedAgents
 from treadle.cli.options import common as o
-from treadle.cli.options.agent_options import AgentOptions, PolicyOptions
-from treadle.cli.terminal.asking import find_question, print_question
+from treadle.cli.options.agent_options import AgentFlags, PolicyOptions
 from treadle.cli.terminal.format import format_call
 from treadle.cli.terminal.output import clean, print_json, print_note, stdout
+from treadle.cli.terminal.terminal_asker import find_question, print_question
+from treadle.core.asking import Answer, Answerable, Question
 from treadle.core.errors import ConfigError
-from treadle.core.questions import Answer, Answerable, Question
 from treadle.core.registry import did_you_mean
 from treadle.core.types import ToolCall
 from treadle.runs.run import Run
+from treadle.runs.run_names import find_run
 from treadle.runs.sending import answer_message, send
 from treadle.tools.protocol import Decision
 
@@ -41,7 +42,7 @@ def answer(
     is_declined: Annotated[bool, typer.Option("--decline", help="Decline to answer.")] = False,
     is_resumed: Annotated[bool, typer.Option("--resume", help="Continue the run after the answer.")] = False,
     *,
-    agent: AgentOptions,
+    agent: AgentFlags,
     is_trusted: o.IsTrusted = False,
     journal: o.Journal = None,
     limits: PolicyOptions,
@@ -71,16 +72,21 @@ def answer(
             raise ConfigError(f"no question of run {run_id!r} is open; `{command}` shows the run")
         question_id, said = _read_answer(questions, words or [], option, is_declined=is_declined)
         if is_resumed:
-            runner = RunAgents(opened, agent, limits, is_trusted=is_trusted).agent_for_run(run_id)
+            runner = ResumedAgents(opened, agent, limits, is_trusted=is_trusted).agent_for_run(run_id)
             return drive(
                 runner,
                 lambda emit: runner.resume(run_id, answers={question_id: said}, on_event=emit),
                 shown,
                 run_id,
                 follow_up,
-                calls=[item.call for item in loaded.state.calls.values()],
+                calls=[item.call for item in loaded.state.turn.calls.values()],
             )
         sent = execute(send(opened, run_id, answer_message(loaded.state, question_id, said)))
+        if sent.is_driven:
+            print_note("sent; the process that drives the run takes the answer in")
+            return ExitCode.DONE
+        if sent.refused is not None:
+            raise ConfigError(sent.refused)
         left = Run.load(run_id, opened)
     if left.questions:
         print_note(
@@ -150,7 +156,7 @@ def approve(
         str | None, typer.Option("--reason", metavar="TEXT", help="With no: the reason, for the model.")
     ] = None,
     *,
-    agent: AgentOptions,
+    agent: AgentFlags,
     is_trusted: o.IsTrusted = False,
     journal: o.Journal = None,
     limits: PolicyOptions,
@@ -178,7 +184,7 @@ def approve(
         calls = _find_calls(run_id, waiting, call, follow_up)
         if said.arguments is not None and len(calls) > 1:
             raise ConfigError("edit is for one call; give its id instead of 'all'")
-        runner = RunAgents(opened, agent, limits, is_trusted=is_trusted).agent_for_run(run_id)
+        runner = ResumedAgents(opened, agent, limits, is_trusted=is_trusted).agent_for_run(run_id)
         approvals = dict.fromkeys(calls, said)
         return drive(
             runner,
@@ -186,7 +192,7 @@ def approve(
             shown,
             run_id,
             follow_up,
-            calls=[item.call for item in loaded.state.calls.values()],
+            calls=[item.call for item in loaded.state.turn.calls.values()],
         )
 
 

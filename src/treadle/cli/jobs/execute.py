@@ -20,7 +20,7 @@ from treadle.http.background import new_event_loop
 T = TypeVar("T")
 
 
-class Work:
+class CommandLoop:
     """An event loop that runs one coroutine after another. It is closed at the end of `with`."""
 
     def __init__(self) -> None:
@@ -43,7 +43,7 @@ class Work:
         except asyncio.CancelledError:
             raise KeyboardInterrupt from None
 
-    def __enter__(self) -> "Work":
+    def __enter__(self) -> "CommandLoop":
         return self
 
     def __exit__(
@@ -54,7 +54,7 @@ class Work:
 
 def execute(coroutine: Coroutine[Any, Any, T]) -> T:
     """Return the coroutine's result. Raises: `KeyboardInterrupt` if it was interrupted."""
-    with Work() as work:
+    with CommandLoop() as work:
         return work.run(coroutine)
 
 

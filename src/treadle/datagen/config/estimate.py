@@ -18,9 +18,10 @@ from treadle.datagen.config.loads import Load, assume_loads
 from treadle.datagen.config.roles import used_roles
 from treadle.datagen.dataset.dataset_folder import DatasetFolder
 from treadle.datagen.topics.topic_files import load_topics
+from treadle.jobs.meter import is_free
 from treadle.journal.protocol import Journal, RunFilter, RunInfo
 from treadle.journal.registry import open_journal
-from treadle.models.protocol import Model, estimate_cost_usd, part_of
+from treadle.models.protocol import Model, estimate_cost_usd
 
 Part = Literal["topic", "scenario", "sample", "user", "judge"]
 PARTS: Mapping[Role, Part] = {
@@ -243,11 +244,6 @@ def _estimate_role(
         seconds=0.0 if is_mock else load.seconds * works,
         is_measured=is_measured,
     )
-
-
-def is_free(model: Model) -> bool:
-    """Return whether a model runs in this process and costs nothing."""
-    return part_of(model).name.partition(":")[0] in ("mock", "oracle")
 
 
 def _price(model: Model, usage: Usage) -> float | None:

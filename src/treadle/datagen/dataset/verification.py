@@ -20,7 +20,7 @@ from treadle.export.rows import Row, SampleInfo
 from treadle.jobs.ledger import ItemStatus, Ledger
 from treadle.journal.protocol import Journal
 from treadle.runs.batch import Batch
-from treadle.trajectory.verification import Verification, verify_run
+from treadle.trajectory.run_verification import Verification, verify_run
 
 _MAX_LISTED = 3
 """How many differences of one row, or ids, are named."""

@@ -16,6 +16,7 @@ from msgspec import Struct
 from pydantic import Field
 
 from treadle.core.types import Message
+from treadle.datagen.quality.exchanges import exchanges, user_words
 from treadle.datagen.quality.protocol import FilterSettings, FilterVerdict
 from treadle.datagen.quality.signatures import (
     KEY_BITS,
@@ -26,7 +27,6 @@ from treadle.datagen.quality.signatures import (
     make_entry,
     make_signature,
 )
-from treadle.datagen.quality.transcripts import exchanges, user_words
 from treadle.export.rows import Row
 
 if TYPE_CHECKING:

@@ -30,7 +30,7 @@ class FilterVerdict(Struct, frozen=True, omit_defaults=True):
     usage: Usage = Usage()
     """The tokens of the filter's own model."""
     cost_usd: float | None = 0.0
-    """The cost of them; `None` if a price is unknown."""
+    """The cost of these tokens; `None` if a price is unknown."""
 
 
 class Candidate(Struct, frozen=True, kw_only=True):
@@ -112,3 +112,7 @@ class BuiltinFilter(Filter[S]):
     def is_on(cls, config: GenerationConfig) -> bool:
         """See `Filter.is_on`."""
         return True
+
+
+Settings, Verdict = FilterSettings, FilterVerdict
+"""The names under which filters of other packages may import these classes."""

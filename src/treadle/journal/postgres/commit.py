@@ -21,8 +21,8 @@ from treadle.journal.postgres.lease import first_token
 from treadle.journal.postgres.link import NOTIFY, Db
 from treadle.journal.postgres.pipe import Call, Statement
 from treadle.journal.postgres.reader import mark_of
+from treadle.journal.tables.fact_columns import HEAD_COLUMNS, RUN_COLUMNS
 from treadle.journal.tables.owner import Lease
-from treadle.journal.tables.rows import HEAD_COLUMNS, RUN_COLUMNS
 from treadle.journal.tables.writer import TableWriter, Write, lease_lost, run_exists
 
 _FLOATS = {"created_at", "reward", "updated_at", "cost_usd"}

@@ -39,7 +39,7 @@ from treadle.journal.postgres.listener import Listener
 from treadle.journal.postgres.pipe import Call, Pipe
 from treadle.journal.postgres.reader import run_query
 from treadle.journal.protocol import Clock
-from treadle.journal.tables.committer import Committer, Group, Order, settle_in
+from treadle.journal.tables.committer import CommitGroup, Committer, Order, settle_in
 from treadle.journal.tables.owner import Lease
 from treadle.journal.tables.pending import Pending
 from treadle.journal.tables.writer import Write
@@ -199,7 +199,7 @@ class PostgresCommitter(Committer[Transaction]):
             return False
         return True
 
-    def _enqueue(self, item: Group | Callable[[], None]) -> bool:
+    def _enqueue(self, item: CommitGroup | Callable[[], None]) -> bool:
         is_queued = super()._enqueue(item)
         if self._is_waiting:
             with contextlib.suppress(OSError):  # the thread has ended
@@ -211,7 +211,7 @@ class PostgresCommitter(Committer[Transaction]):
 
     # The following methods run in the thread.
 
-    def _next(self, timeout_seconds: float) -> Group | Callable[[], None] | Order:
+    def _next(self, timeout_seconds: float) -> CommitGroup | Callable[[], None] | Order:
         while True:
             self._is_waiting = True
             while self._sent:
@@ -236,7 +236,7 @@ class PostgresCommitter(Committer[Transaction]):
             with self.db_lock:
                 self._recover()
 
-    def _commit_and_settle(self, groups: list[Group]) -> None:
+    def _commit_and_settle(self, groups: list[CommitGroup]) -> None:
         items = [*self._held, *[(group.loop, write) for group in groups for write in group.writes]]
         busy = {entry.writer for batch in self._sent for entry in batch.entries}
         self._held = [item for item in items if item[1].writer in busy]

@@ -30,12 +30,12 @@ from treadle.journal.protocol import RunFilter, RunInfo
 from treadle.journal.tables.checks import Head, Query, damaged
 from treadle.journal.tables.committer import Committer, explain_closed
 from treadle.journal.tables.delete import Unused, find_contents
+from treadle.journal.tables.fact_columns import COLUMNS, facts_from
 from treadle.journal.tables.filling import UNKNOWN, fill_facts, store_facts
 from treadle.journal.tables.letters import INSERT_MESSAGE, Letter
 from treadle.journal.tables.owner import Lease, Silence
 from treadle.journal.tables.pending import Pending
 from treadle.journal.tables.reader import TableReader
-from treadle.journal.tables.rows import COLUMNS, facts_from
 from treadle.journal.tables.writer import TableWriter
 
 T = TypeVar("T")

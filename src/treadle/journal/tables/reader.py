@@ -14,8 +14,8 @@ from treadle.core.inbox import Posted
 from treadle.journal.follow import Page
 from treadle.journal.protocol import DAMAGED, EQUAL_FIELDS, RunFilter, RunInfo
 from treadle.journal.tables.checks import Head, damaged, decode_frame
+from treadle.journal.tables.fact_columns import COLUMNS, info_from, read_head
 from treadle.journal.tables.letters import read_letter
-from treadle.journal.tables.rows import COLUMNS, info_from, read_head
 
 
 class TableReader(ABC):

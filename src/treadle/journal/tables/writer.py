@@ -17,9 +17,9 @@ from treadle.journal.driven import DrivenRun
 from treadle.journal.listing import Facts
 from treadle.journal.protocol import DONE, Settled, queue_of
 from treadle.journal.tables.checks import row_checksum, seed_of
+from treadle.journal.tables.fact_columns import head_values, run_values
 from treadle.journal.tables.owner import Lease
 from treadle.journal.tables.pending import Pending
-from treadle.journal.tables.rows import head_values, run_values
 
 
 class Write:

@@ -14,8 +14,17 @@ from treadle.journal.protocol import Clock, Journal
 from treadle.journal.sqlite.journal import SqliteJournal
 from treadle.knowledge.memory.embeddings import BATCH, Embedder, make_embedder
 from treadle.knowledge.memory.memory_store import SqliteMemory
-from treadle.knowledge.memory.protocol import Author, Draft, Entry, Hit, MemoryStore, Store, Vector, Written
-from treadle.knowledge.memory.tables import Database
+from treadle.knowledge.memory.memory_tables import Database
+from treadle.knowledge.memory.protocol import (
+    Author,
+    Draft,
+    Hit,
+    MemoryEntry,
+    MemoryStore,
+    Store,
+    Vector,
+    Written,
+)
 
 RUN = "run"
 """The key under which the metadata of an episode has the id of the session that it tells about."""
@@ -92,7 +101,7 @@ class Memory:
         stop_reason: StopReason | str,
         *,
         is_any_outcome: bool = False,
-    ) -> Entry | None:
+    ) -> MemoryEntry | None:
         """Store a turn as an episode, once, and return it. Later calls for the same turn change nothing.
 
         Return `None` for a turn that did not complete, unless `is_any_outcome`, and for one without an answer.

@@ -87,7 +87,7 @@ class Draft(Struct, frozen=True, kw_only=True):
     """The turn of that run."""
 
 
-class Entry(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class MemoryEntry(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One version of a memory."""
 
     entry_id: str
@@ -117,7 +117,7 @@ class Written(Struct, frozen=True):
     """The result of a write."""
 
     outcome: Outcome
-    entry: Entry | None
+    entry: MemoryEntry | None
     """The entry as it is now; `None` if it was forgotten after a write with the same key."""
 
 
@@ -142,7 +142,7 @@ class AuditRecord(Struct, frozen=True, kw_only=True, omit_defaults=True):
 class Hit(Struct, frozen=True):
     """An entry that was found, and how well it fits."""
 
-    entry: Entry
+    entry: MemoryEntry
     score: float
     """The score, which can only be compared with those of other hits of the same search."""
 
@@ -169,13 +169,13 @@ class MemoryStore(Protocol):
         """
         ...
 
-    def get(self, entry_id: str) -> Entry | None:
+    def get(self, entry_id: str) -> MemoryEntry | None:
         """Return the newest version of an entry; `None` if there is no such entry."""
         ...
 
     def entries(
         self, stores: Collection[Store] = (), limit: int | None = None, *, newest_first: bool = False
-    ) -> Sequence[Entry]:
+    ) -> Sequence[MemoryEntry]:
         """Return the entries of some stores, or of all, in order of their first version."""
         ...
 
@@ -183,11 +183,11 @@ class MemoryStore(Protocol):
         """Return all personas and users that have memories in the database, in the order in which they began."""
         ...
 
-    def history(self, entry_id: str) -> Sequence[Entry]:
+    def history(self, entry_id: str) -> Sequence[MemoryEntry]:
         """Return all versions of an entry, the first one first; none if there is no such entry."""
         ...
 
-    def rollback(self, entry_id: str, version: int, draft: Draft, at: float) -> Entry:
+    def rollback(self, entry_id: str, version: int, draft: Draft, at: float) -> MemoryEntry:
         """Write the content of an older version as the newest version.
 
         `draft` says who does it and why; its text is ignored. Raises: as `write`.

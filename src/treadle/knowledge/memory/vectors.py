@@ -190,6 +190,7 @@ def check_numbers(db: sqlite3.Connection, model: str, numbers: int) -> int | Non
     if row[1] != numbers:
         raise ConfigError(
             f"the embeddings of {model!r} have {numbers} numbers, and those stored in this journal have {row[1]}; "
-            "use the server that made them, or make them again with `treadle memory embed --again`"
+            "use the server that made them, or delete the stored ones with "
+            "memory.store.drop_vectors(memory.embedder.name) and call memory.embed_missing()"
         )
     return int(row[0])

@@ -30,13 +30,13 @@ ASK = "ask"
 """The toolset with the tool `ask_user`."""
 
 
-class Section(BaseModel):
+class PersonaSection(BaseModel):
     """A part of a persona. Unknown keys are errors."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True, allow_inf_nan=False)
 
 
-class Fact(Section):
+class Fact(PersonaSection):
     """A fact about the persona."""
 
     text: Annotated[str, Field(min_length=1, max_length=10_000)]
@@ -52,7 +52,7 @@ class Claim(Fact):
     """How sure it is: a `fact`, a `belief`, a `hypothesis`, or `contested` among those who know."""
 
 
-class ToolsetTable(Section):
+class ToolsetTable(PersonaSection):
     """A toolset with settings."""
 
     name: Line
@@ -61,7 +61,7 @@ class ToolsetTable(Section):
     """Its settings."""
 
 
-class MemoryTable(Section):
+class MemoryTable(PersonaSection):
     """The settings of the memory."""
 
     user: Line = "default"
@@ -72,7 +72,7 @@ class MemoryTable(Section):
     """Whether each turn is remembered as an episode."""
 
 
-class Persona(Section):
+class Persona(PersonaSection):
     """Who an agent is: what it knows of itself, how it speaks, and what it works with."""
 
     name: Annotated[str, Field(min_length=1, max_length=100, pattern=r"^[^\n]*\S[^\n]*$")]

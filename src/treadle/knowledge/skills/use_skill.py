@@ -16,8 +16,8 @@ from collections.abc import Mapping
 import msgspec
 
 from treadle.core.errors import ConfigError, ToolError
+from treadle.core.estimates import guess_tokens
 from treadle.core.fence import fence
-from treadle.core.tokens import guess_tokens
 from treadle.core.types import Effect, Json, ToolCall, ToolSpec
 from treadle.knowledge.skills.catalog import Catalog
 from treadle.knowledge.skills.skill import FILE, Skill, read_skill

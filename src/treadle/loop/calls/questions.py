@@ -7,17 +7,9 @@ from contextlib import contextmanager, suppress
 from msgspec.structs import replace
 
 from treadle.core import events as e
+from treadle.core.actions import AskUser
+from treadle.core.asking import Answer, Question, RecallAnswer, RefuseToAsk, key_of, read_answer, to_question
 from treadle.core.errors import ConfigError, NotAskedError
-from treadle.core.questions import (
-    Answer,
-    AskUser,
-    Question,
-    Recall,
-    Refuse,
-    key_of,
-    read_answer,
-    to_question,
-)
 from treadle.core.state import State
 from treadle.core.types import Effect, Json
 from treadle.loop.calls.arrivals import Arrivals
@@ -147,9 +139,9 @@ class Asking:
 
             check_schema(question.schema)
         decided = questioner.rules.decide_question(question, call_id, self._call_id, number)
-        if isinstance(decided, Refuse):
+        if isinstance(decided, RefuseToAsk):
             raise NotAskedError(decided.reason)
-        if isinstance(decided, Recall):
+        if isinstance(decided, RecallAnswer):
             return decided.answer
         if not can_park and questioner.asker is None:
             raise NotAskedError(NOBODY)

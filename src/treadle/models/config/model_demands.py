@@ -62,7 +62,7 @@ def _demand(part: PartSpec, table: ModelTable | None) -> str:
 
 
 def demands_of_judge(part: PartSpec) -> list[str]:
-    """Return what a judge would send, ask and load. Finding it out does none of that."""
+    """Return what a judge would send, ask and load. EndpointFinding it out does none of that."""
     kind, _, model = part.name.partition(":")
     if part.missing is not None or kind == "patterns":
         return []

@@ -6,7 +6,7 @@ the whole history because of them.
 
 import hashlib
 import re
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from functools import lru_cache
 
 import msgspec
@@ -48,6 +48,11 @@ def text_of_value(value: Json) -> str:
     if isinstance(value, str):
         return value
     return "" if value is None else msgspec.json.encode(value).decode()
+
+
+def rest_of(raw: dict[str, Json], known: Container[str]) -> dict[str, Json]:
+    """Return the fields of an object that are not `known` and not null, which a message keeps opaque."""
+    return {key: value for key, value in raw.items() if key not in known and value is not None}
 
 
 def fit_arguments(arguments: str) -> str:

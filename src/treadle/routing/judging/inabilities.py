@@ -85,7 +85,7 @@ def find_suited(kind: TaskKind, tools: Iterable[ToolSpec]) -> tuple[str, ...]:
 
 @cache
 def _concepts(section: str) -> dict[str, re.Pattern[str]]:
-    names = dict.fromkeys([name for lists in languages().values() for name in lists[section]])
+    names = dict.fromkeys([name for lists in languages().values() for name in lists.get(section, ())])
     return {name: compile_pattern(section, rf"(?<![\w-]){{{name}}}(?![\w-])") for name in names}
 
 

@@ -31,8 +31,13 @@ def languages() -> dict[str, dict[str, Any]]:
 @cache
 def patterns() -> dict[str, Any]:
     """Return the sections of `patterns.toml`."""
-    data: dict[str, Any] = tomllib.loads(files(__package__).joinpath("patterns.toml").read_text("utf-8"))
-    return data
+    return tomllib.loads(files(__package__).joinpath("patterns.toml").read_text("utf-8"))
+
+
+@cache
+def prompts() -> dict[str, Any]:
+    """Return the sections of `prompts.toml`: what models are told about messages and answers."""
+    return tomllib.loads(files(__package__).joinpath("prompts.toml").read_text("utf-8"))
 
 
 def words(section: str, name: str) -> frozenset[str]:

@@ -7,8 +7,8 @@ from typing import Any
 
 import msgspec
 
-from treadle.core.answers import FindFault
-from treadle.core.decide import ask_for_schema
+from treadle.core.answering import ask_for_schema
+from treadle.core.asking import FindFault
 from treadle.core.errors import ConfigError
 from treadle.core.types import Effect, Json, OutputMode, OutputSpec, ToolSpec
 from treadle.tools.context import ToolContext

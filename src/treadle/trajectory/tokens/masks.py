@@ -35,7 +35,7 @@ MASKS: Registry[Part] = Registry(
 
 
 class ProductMask(Struct, frozen=True):
-    """A loss mask: a function of a trajectory, whose weights are the products of those of its parts."""
+    """A loss mask that multiplies the weights of its parts, each of which is a function of a trajectory."""
 
     parts: tuple[Part, ...]
     decoders: Decoders = None

@@ -162,7 +162,7 @@ class TurnCompletedEvent(Struct, frozen=True):
     session_id: str
     final_text: str
     response_ids: list[str]
-    """The ids of the responses, as far as the server has any."""
+    """The ids that the server gave to the responses. Empty if it gives none."""
     num_steps: int
     event_type: Literal["turn_completed"] = "turn_completed"
     stop_reason: StopReason = StopReason.COMPLETED
@@ -270,9 +270,9 @@ class StepCompleted(Struct, frozen=True):
     event_type: Literal["step_completed"] = "step_completed"
     usage: Usage | None = None
     """The tokens of the step's inferences, or of the runs that its calls drove; `None` if they are not known, or
-    there are none."""
+    nothing was used."""
     cost_usd: float | None = None
-    """The cost of these; `None` if it is not known, or there are none."""
+    """The cost of these tokens; `None` if it is not known, or nothing was used."""
 
 
 class StepFailed(Struct, frozen=True):

@@ -78,8 +78,9 @@ class _Reader:
         run = self._runs.get(item.run_id)
         if run is None:
             run = self._runs[item.run_id] = TurnReader(item.run_id)
-        found = run.read(item.body)
-        if isinstance(item.body, e.RunFinished) and item.body.stop_reason is not StopReason.ERROR:
+        body = item.body
+        found = run.read(body)
+        if type(body) is e.RunFinished and body.stop_reason is not StopReason.ERROR:
             del self._runs[item.run_id]
         return found
 
