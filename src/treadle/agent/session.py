@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
-from concurrent.futures import Future
 from contextlib import asynccontextmanager, suppress
 from types import TracebackType
 from typing import Any, Generic, Unpack, cast
@@ -13,7 +12,7 @@ from treadle.agent.sync import block
 from treadle.core.asking import Answerable, open_questions
 from treadle.core.calls import waiting_calls
 from treadle.core.errors import ConfigError, RunExistsError, RunNotFoundError, UnsupportedPartError
-from treadle.core.events import ContextCompacted, MessageInjected, TurnStarted
+from treadle.core.events import ContextCompacted, TurnStarted
 from treadle.core.events.narrowing import Event
 from treadle.core.registry import check_options
 from treadle.core.state import State, Status, clone
@@ -36,7 +35,7 @@ from treadle.runs.options import (
 )
 from treadle.runs.resume import go_on, load_task_of, reopen, resume_turn
 from treadle.runs.run import Run, T_co
-from treadle.runs.sending import user_message
+from treadle.runs.sending import deliver
 from treadle.runs.turns import next_queued, open_turn, takes_time, write_back
 from treadle.tools.protocol import Decision
 
@@ -62,10 +61,11 @@ class Session(Generic[T_co]):
         """How many tasks hold the lock or wait for it."""
         self._turn: asyncio.Task[Any] | None = None
         """The task that drives a turn."""
-        self._senders: list[_Sender[T_co]] = []
-        """The tasks whose messages wait for a turn or were given to the running one."""
-        self._taken: dict[int, int | None] = {}
-        """The numbers of the events of messages that were taken in, by the number in the inbox."""
+        self._is_interrupted = False
+        """True if a message has stopped the turn that is driven."""
+        self._senders: dict[int, _Sender[T_co]] = {}
+        """The tasks whose messages wait for a turn or were given to the running one, by the numbers of the
+        messages' events."""
         self._serving: asyncio.Task[None] | None = None
         """The task that answers messages of other processes while no turn is running."""
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -91,10 +91,10 @@ class Session(Generic[T_co]):
                 if driver is None:
                     raise
         self.run_id, self._driver, self._loop = run_id, driver, asyncio.get_running_loop()
-        driver.on_taken, driver.on_mail = self._note_taken, self._hear
+        driver.on_mail = self._hear
         driver.attend_idle()
         if driver.has_mail:
-            self._hear("")
+            self._serve()
         return self
 
     @property
@@ -358,21 +358,13 @@ class Session(Generic[T_co]):
         except UnsupportedPartError as error:
             raise ConfigError(f"the message was not sent: {error}") from error
 
-    def _receive(
-        self, message: Message, blobs: Mapping[str, bytes], delivery: Delivery
-    ) -> "Future[int] | int":
-        """Store a message in the run's inbox, and return the future of its number.
-
-        While no turn is driven, and nothing waits in the inbox, append it, and return the number of its event.
-        """
-        driver = self._open_driver()
-        if driver.is_held or (self._turn is None and not driver.has_mail):
-            driver.put(MessageInjected(message=message, delivery=delivery), blobs=blobs or None)
-            return driver.state.seq
-        return self._agent.journal.posting(driver.run_id, user_message(message, delivery), blobs)
-
-    def _note_taken(self, number: int, seq: int | None) -> None:
-        self._taken[number] = seq
+    def _receive(self, message: Message, blobs: Mapping[str, bytes], delivery: Delivery) -> int:
+        """Append a message, and return the number of its event. An interrupting one stops the running turn."""
+        seq = deliver(self._open_driver(), message, delivery, blobs)
+        if delivery is Delivery.INTERRUPT and self._turn is not None and not self._is_interrupted:
+            self._is_interrupted = True
+            self._turn.cancel()
+        return seq
 
     def _hear(self, _: str) -> None:
         """Answer messages that arrive while no turn is running. Any thread may call this."""
@@ -402,9 +394,9 @@ class Session(Generic[T_co]):
         self, message: Message, blobs: Mapping[str, bytes], delivery: Delivery, emit: Emit | None
     ) -> Run[T_co]:
         """Append a message that came while a turn was running, and return the run of the turn that answers it."""
-        # Nothing is awaited before the message is on its way, so messages keep the order of the calls.
-        sender = _Sender[T_co](self._receive(message, blobs, delivery))
-        self._senders.append(sender)
+        # Nothing is awaited before this task waits for the lock, so each sender holds it or waits for it.
+        seq = self._receive(message, blobs, delivery)
+        sender = self._senders[seq] = _Sender[T_co]()
         try:
             while True:
                 async with self._alone():
@@ -413,7 +405,6 @@ class Session(Generic[T_co]):
                             f"session {self.run_id!r} was closed before its message {message.content!r:.80} was "
                             "answered; it is kept, and answered when the session is opened again"
                         )
-                    seq = await self._find_seq(sender, driver)
                     if all([waiting != seq for waiting, _ in driver.state.queued]):
                         return sender.run or self._make_run(driver)
                     await self._end_open_turn(driver, emit, stops=delivery is Delivery.INTERRUPT)
@@ -421,23 +412,10 @@ class Session(Generic[T_co]):
                     if first == seq:
                         # From here on the turn is this task's, as if it had found no turn running.
                         return await self._answer_next(driver, emit)
-                    if first is not None and not self._has_sender(first):
+                    if first not in self._senders:
                         await self._answer_next(driver, emit)
         finally:
-            self._senders.remove(sender)
-
-    async def _find_seq(self, sender: "_Sender[T_co]", driver: Driver) -> int | None:
-        """Return the number of the event of a sender's message, after taking it in if that was not done."""
-        if sender.seq is None and sender.number is not None:
-            number = await asyncio.shield(asyncio.wrap_future(sender.number))  # it is stored in any case
-            if number not in self._taken:
-                await driver.take_in()
-            sender.seq = self._taken.pop(number, None)
-        return sender.seq
-
-    def _has_sender(self, seq: int) -> bool:
-        """Return whether a task waits for the answer to the message with this event."""
-        return any([sender.find_seq(self._taken) == seq for sender in self._senders])
+            del self._senders[seq]
 
     async def _end_open_turn(self, driver: Driver, emit: Emit | None, *, stops: bool) -> None:
         """Finish the turn that is open, or end it if `stops`. Raises: `ConfigError` if it waits for somebody."""
@@ -470,7 +448,7 @@ class Session(Generic[T_co]):
         driver, task = self._open_driver(), asyncio.current_task()
         assert task is not None
         driver.listen(emit)
-        self._turn = task
+        self._turn, self._is_interrupted, before = task, False, task.cancelling()
         try:
             if waiting is not None:
                 if takes_time(self._agent):
@@ -485,18 +463,23 @@ class Session(Generic[T_co]):
                 # The turn was cancelled while it was judged or something was recalled for it.
                 number = driver.state.turn.number + 1
                 driver.put(TurnStarted(turn=number, message=waiting[1], queued_seq=waiting[0]))
-            driver.give_up_listener()
-            stop = driver.pause if self._options.get("pauses_when_cancelled") else driver.abandon
-            await see_through(lambda: stop("cancelled"))
-            raise
+            if self._is_interrupted and task.uncancel() <= before:
+                await see_through(lambda: driver.abandon("interrupted"))
+            else:
+                driver.give_up_listener()
+                stop = driver.pause if self._options.get("pauses_when_cancelled") else driver.abandon
+                await see_through(lambda: stop("cancelled"))
+                raise
+        else:
+            if self._is_interrupted:  # what it waited for has caught the cancellation
+                task.uncancel()
         finally:
             self._turn = None
             driver.listen(None)
             run = self._make_run(driver)
             left = {seq for seq, _ in driver.state.queued}
-            for sender in self._senders:
-                seq = sender.find_seq(self._taken)
-                if seq is not None and seq not in left and sender.run is None:
+            for seq, sender in self._senders.items():
+                if seq not in left and sender.run is None:
                     sender.run = run
         return run
 
@@ -512,20 +495,9 @@ def _count_waits(state: State) -> int:
 class _Sender(Generic[T_co]):
     """A task that waits for the answer to its message."""
 
-    def __init__(self, sent: "Future[int] | int") -> None:
-        self.number = None if isinstance(sent, int) else sent
-        """The future of the message's number in the inbox; `None` if it was appended without the inbox."""
-        self.seq = sent if isinstance(sent, int) else None
-        """The number of the message's event; `None` while that is not known."""
+    def __init__(self) -> None:
         self.run: Run[T_co] | None = None
         """The run of the turn that has taken the message; `None` if none has."""
-
-    def find_seq(self, taken: Mapping[int, int | None]) -> int | None:
-        """Return the number of the message's event, if it was taken in; `taken` has that by number."""
-        number = self.number
-        if self.seq is None and number is not None and number.done() and number.exception() is None:
-            return taken.get(number.result())
-        return self.seq
 
 
 async def _keep(driver: Driver) -> Driver:

@@ -142,6 +142,14 @@ def answer_message(state: State, question_id: str, said: Answerable) -> GiveAnsw
     return GiveAnswer(question_id, text, is_declined=not text)
 
 
+def deliver(
+    driver: Driver, message: Message, delivery: Delivery, blobs: Mapping[str, bytes] | None = None
+) -> int:
+    """Append a message of the user to a run that the caller drives, and return the number of its event."""
+    driver.put(e.MessageInjected(message=message, delivery=delivery), blobs=blobs or None)
+    return driver.state.seq
+
+
 class Driven:
     """The run of a stream, which can be sent messages while it is driven."""
 
@@ -155,7 +163,7 @@ class Driven:
     def steer(self, text: str) -> None:
         """Send a message that the model sees at its next step. Raises: `ConfigError` if nobody drives the run."""
         driver = self._driver
-        if driver is None or not driver.state.turn.is_open or driver.bench.journal is None:
+        if driver is None or not driver.state.turn.is_open:
             state = "has not begun" if driver is None else "is over"
             raise ConfigError(f"the message {text!r:.80} cannot be sent: the run {state}")
-        driver.bench.journal.posting(driver.run_id, Steer(Message(Role.USER, text)))
+        deliver(driver, Message(Role.USER, text), Delivery.STEER)
