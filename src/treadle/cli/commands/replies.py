@@ -210,7 +210,7 @@ def follow(
 
         async def show() -> None:
             async for event in opened.follow(run_id, None if is_new else 0):
-                waiting = view.on_event(event)  # type: ignore[arg-type, func-returns-value]
+                waiting = view.on_event(event)  # type: ignore[func-returns-value]
                 if waiting is not None:
                     await waiting
 
