@@ -125,7 +125,7 @@ init treadle.json                          | must end with .toml                
 # Runs, events, calls and tasks that do not exist
 show nothere                               | there is no run 'nothere'; the newest is           | 2
 show abc                                   | ('abc1', 'abc2'); write more of it                 | 2
-show abc1 --artifact ffff                  | no artifacts of run 'abc1' have a hash             | 2
+show abc1 --artifact ffff                  | run 'abc1' has no artifacts                        | 2
 files abc1 --at 999                        | --at 999: run 'abc1' has the events 1 to           | 2
 fork abc1                                  | give --text text for the next turn                 | 2
 fork abc1 --at 3 --text x                  | the turn is still open at event 3                  | 2

@@ -250,8 +250,9 @@ def write_counts(progress: JobProgress, pace: Pace, *, is_over: bool = False) ->
         flight.append(f"{progress.in_flight:,} in flight")
     work = []
     if not is_over:
-        if progress.on_model is not None and progress.on_tools is not None:
-            work.append(f"{progress.on_model:,} wait for the model, {progress.on_tools:,} for tools")
+        if progress.on_model or progress.on_tools:  # sessions of a generation are not counted
+            on_tools = f", {progress.on_tools:,} for tools" if progress.on_tools is not None else ""
+            work.append(f"{progress.on_model or 0:,} wait for the model{on_tools}")
         if progress.workers > 1:
             work.append(write_count(progress.workers, "worker"))
         work += progress.work()
