@@ -225,8 +225,6 @@ class Agent(Generic[T_co]):
     def spec(self) -> AgentSpec:
         """The description of the agent in its present state, from which another process can build it again. It
         has no instructions if they come from a function; the spec of a run has what the function returned.
-
-        It has no instructions if they come from a function; the spec of a run has what the function returned.
         """
         text = self.instructions if isinstance(self.instructions, str) else None
         parts = (self.model, text, self.policy, self.answer, self.files, self._context)

@@ -43,8 +43,9 @@ from treadle.tools.protocol import Decision
 class Session(Generic[T_co]):
     """A conversation. Use it with `async with`, or with `with` and the `_sync` methods.
 
-    A session holds the run's lease until it is closed. The limits of the policy apply to each turn. A session can
-    be used further after a turn that failed. If it is opened again, a turn that ended with an error is open again.
+    A session holds the run's lease until it is closed. The limits of the policy apply to each turn. A session
+    can still be used after a turn that failed. If it is opened again, a turn that ended with an error is open
+    again.
     """
 
     def __init__(
@@ -74,8 +75,8 @@ class Session(Generic[T_co]):
     async def open(self) -> "Session[T_co]":
         """Begin the session, or continue it from its journal.
 
-        A new session with a given id is in the journal at once; one without from its first message on, so that a
-        session without messages leaves nothing behind.
+        A new session with a given id is in the journal at once; a session without a given id is in the journal
+        from its first message on, so that a session without messages leaves nothing behind.
 
         Raises: `LeaseHeldError` if it is open elsewhere; `ConfigError` if the run is not a session, or if a tool
         needs `deps` that were not given; `UntrustedError` if it comes from elsewhere and nobody trusts it.
@@ -127,10 +128,11 @@ class Session(Generic[T_co]):
     async def send(self, text: str, **options: Unpack[SendOptions]) -> Run[T_co]:
         """Run one turn with `text` as the user's message, and return the run. See `SendOptions`.
 
-        Other tasks may call it while a turn is running. The message is then journalled at once, and delivered as
-        `delivery` says. The run is that of the turn that answers the message: for `steer` the running one, or the
-        next if the running one ends before the model has seen the message. If no turn is running, an interrupted
-        one is finished first; `interrupt` ends it instead, also if it waits for an answer or an approval.
+        Other tasks may call it while a turn is running. The message is then journalled at once, and delivered
+        as `delivery` says. The returned run has the outcome of the turn that answers the message: for `steer`
+        the running one, or the next if the running one ends before the model has seen the message. If no turn
+        is running, an interrupted one is finished first; `interrupt` ends it instead, also if it waits for an
+        answer or an approval.
 
         Cancelling ends the turn. A message that is still waiting for its turn is kept, and answered with the next.
 
@@ -179,9 +181,10 @@ class Session(Generic[T_co]):
     ) -> Run[T_co]:
         """Continue a turn that was interrupted, or that waits for an answer or an approval, and return the run.
 
-        Then messages that were left in the queue are answered, each in a turn, and the run is that of the last.
-        `answers` and `approvals` are as for `Agent.resume`. For approvals that are not given, the agent's approver
-        is asked again. Raises: `ConfigError` for an answer or an approval that the turn does not wait for.
+        Then messages that were left in the queue are answered, each in a turn, and the returned run has the
+        outcome of the last one. `answers` and `approvals` are as for `Agent.resume`. For approvals that are not
+        given, the agent's approver is asked again. Raises: `ConfigError` for an answer or an approval that the
+        turn does not wait for.
         """
         async with self._alone():
             driver = self._open_driver()
@@ -209,9 +212,9 @@ class Session(Generic[T_co]):
     async def compact(self) -> ContextCompacted | None:
         """Compact the context now: old results are cut, and all but the newest turns are summarised.
 
-        Return the event that says what went; `None` if there is nothing to compact. Contexts are also compacted by
-        themselves when they become too long; see `Policy.compact_at`.
-        Raises: `ConfigError` if a turn is open.
+        Return the event that says what was cut and summarised; `None` if there is nothing to compact. Contexts
+        are also compacted by themselves when they become too long; see `Policy.compact_at`. Raises:
+        `ConfigError` if a turn is open.
         """
         async with self._alone():
             driver = self._open_driver()
@@ -254,8 +257,8 @@ class Session(Generic[T_co]):
         )
 
     async def close(self) -> None:
-        """Wait for the running turn and for those of messages that were sent, then release the run, so that any
-        process can open it again.
+        """Wait for the running turn and for the turns of messages that were sent, then release the run, so that
+        any process can open it again.
 
         A `close` that is cancelled while it waits cancels the turn. Calling it again does nothing.
         """

@@ -1,7 +1,7 @@
 """The function `decide`, which derives the next action of a run from its state alone.
 
-Here is only the order in which things are considered. What is decided about calls, answers, questions and limits
-stands in the modules of these names, beside what events change of them.
+This module only has the order in which things are considered. The modules about calls, answers, questions and
+limits decide the details, and also apply the events about them.
 
 The driver calls `decide` only while nothing is running. A call that was started and has no result is therefore in
 doubt: the process that ran it has ended.

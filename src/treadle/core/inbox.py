@@ -1,9 +1,9 @@
 """The messages that others send to a run, whoever drives it, and what each of them means.
 
-A message is stored in the run's inbox. The driver of the run, or the next one, takes it in: it appends the events
-that the message means (`events_of`), and the last of them has the message's number. So `State.taken` says which
-messages were taken in, and each is taken in once. A message that means nothing is answered with a `noted` event
-that says why.
+A message is stored in the run's inbox. The driver of the run, or the next one, takes it in: it appends the
+events that the message means (`events_of`), and the last of them has the message's number. So `State.taken`
+says which messages were taken in, and each is taken in once. A message that has no effect is answered with a
+`noted` event that says why.
 """
 
 from collections.abc import Iterable, Mapping

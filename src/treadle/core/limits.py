@@ -1,7 +1,7 @@
 """The limits of a turn: what was spent, what is reserved, and what is left.
 
-An inference is charged when it is completed. One whose answer was lost is charged what was reserved for it, because
-it may have been paid for.
+An inference is charged when it is completed. An inference whose answer was lost is charged what was reserved
+for it, because it may have been paid for.
 """
 
 from typing import TYPE_CHECKING

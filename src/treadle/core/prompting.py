@@ -1,7 +1,7 @@
 """The next prompt: the part of the transcript that the model is shown, its size, and the room that is left.
 
-The size is what the server counted at the newest inference, plus an estimate of what was added since. The estimate
-is corrected by how far off it was at earlier inferences of the run.
+The size is what the server counted at the newest inference, plus an estimate of what was added since. The
+estimate is corrected by its error at earlier inferences of the run.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

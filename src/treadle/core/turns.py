@@ -1,9 +1,9 @@
 """The turns of a run, folded from its events: which turn is open, what it waits for, and what was lost in it.
 
-This is the one place outside `core.state` that knows when a turn is open. Listings keep a `TurnFold` for each run;
-what reads a run as turns, records or spans keeps a `StepFold`, which also follows the inferences. Both are changed
-in place, in a time that does not depend on the length of the run, and a fold of some events and then of the rest
-equals the fold of all.
+This is the one place outside `core.state` that knows when a turn is open. Listings keep a `TurnFold` for each
+run; code that reads a run as turns, records or spans keeps a `StepFold`, which also follows the inferences.
+Both are changed in place, in a time that does not depend on the length of the run, and a fold of some events
+and then of the rest equals the fold of all.
 """
 
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Jobs: many runs for one purpose. What generations, rollouts and evaluations share is here once.
+"""Jobs: many runs for one purpose. This room has everything that generations, rollouts and evaluations share.
 
 A job works through a plan of items with a sliding window. An item is one attempt (task x model x seed, driven to a
 graded run or a fault of the infrastructure) or several. Its outcome is counted in the ledger, in one transaction

@@ -176,7 +176,7 @@ def check_ended(run: Run[Any]) -> None:
     if run.stop_reason is StopReason.CANCELLED:
         raise AttemptFailedError(f"cancelled: run {run.run_id} was cancelled")
     if run.stop_reason is StopReason.DEADLINE and run.error is not None:
-        # A grade of what there was would depend on how fast the server is.
+        # A grade of the unfinished work would depend on how fast the server is.
         raise AttemptFailedError(f"deadline: run {run.run_id} waited for an answer when its deadline passed")
     lost = run.state.turn.spent.steps - run.steps
     if run.stop_reason in _BUDGETS and lost > 0:

@@ -1,8 +1,8 @@
 """The job: it works through a plan with a sliding window until enough items are kept, and counts each outcome.
 
-A job does not know what its items are. Its work plans them as long as more are needed, attempts them and decides
-their outcomes. An item that is rejected is attempted again or replaced by a new one, and a ledger records each
-outcome. A new job over the same ledger continues where the last one was interrupted.
+A job does not know what its items are. Its `JobWork` plans items as long as more are needed, attempts them and
+decides their outcomes. An item that is rejected is attempted again or replaced by a new one, and a ledger
+records each outcome. A new job over the same ledger continues where the last one was interrupted.
 """
 
 import asyncio
@@ -199,7 +199,7 @@ class Job(Generic[R, P]):
         self.on_refresh: Callable[[], None] = lambda: None
         """Called when the counts are refreshed, for counts of a job's own."""
         self.make_beat: Callable[[], JobNotice] | None = None
-        """Returns the notice that says that the job goes on; `None` if there is none."""
+        """Return the notice that says that the job goes on; `None` if there is none."""
         self._listener = listener
         self._failures = 0
         """How many attempts in a row failed."""

@@ -221,8 +221,8 @@ def open_meter(
 ) -> JobMeter:
     """Return the meter of a job, with the use and the time of earlier processes.
 
-    That is what the ledger has counted, what the runs of open items have used beyond it, as `runs_of` finds them,
-    and what `others` have used, which belong to no item.
+    This use is the sum of three parts: the use that the ledger has counted, the further use of the runs of open
+    items, which `runs_of` finds, and the use of `others`, which belong to no item.
     """
     meter = JobMeter(limits)
     counts = ledger.counts()

@@ -18,7 +18,7 @@ def digests_in(raw: bytes) -> set[str]:
 def find_unused(
     mine: set[str], read: ReadStored, others: Iterable[bytes], stored: Iterable[tuple[str, bytes]]
 ) -> set[str]:
-    """Return the contents of `mine`, and of those that they are patches of, that are not needed without the run.
+    """Return the contents that no other run needs: those of `mine`, and the contents that these are patches of.
 
     `read` returns what is stored under a hash. `others` are the encoded events of all other runs. `stored` has each
     hash with what is stored under it; a content is needed if another one that stays is a patch of it.

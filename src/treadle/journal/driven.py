@@ -1,5 +1,5 @@
-"""The runs that this process drives, as others in the process see them: who has sent them messages, and who listens
-to what they say while they work.
+"""The runs that this process drives, as others in the process see them: who has sent them messages, and who
+listens to their output while they work.
 
 A driver compares one number per action, so that any number of runs can be in flight. Other processes are watched
 once for each journal, and never for each run.

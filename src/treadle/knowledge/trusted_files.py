@@ -78,8 +78,8 @@ def digest_of(persona: "Persona") -> str:
 def demands_of_persona(persona: "Persona", folder: Path | None = None) -> tuple[str, ...]:
     """Return what an agent with this persona would start, import, open, ask and send, beyond its sandbox.
 
-    Documents within `folder`, that of the persona's file, are left out, and so are skills, each of which the user
-    is asked for by itself. Finding it out starts and sends nothing.
+    Documents within `folder`, the folder of the persona's file, are left out, and so are skills, each of which
+    the user is asked for by itself. This function itself starts and sends nothing.
     """
     from treadle.models.config.model_demands import demands_of_judge, demands_of_model
     from treadle.tools.resolve import demands_of_tools

@@ -83,8 +83,9 @@ def facts_of(
 ) -> RoutingFacts:
     """Return the facts for a message. `follows_question` is true if it follows a question of the assistant.
 
-    `required_parts` are the `parts` that the model must accept; `None` means all. `prompt_tokens` are those of the
-    whole request; `None`: they are estimated. Without `is_judged`, the facts have only what filters need.
+    `required_parts` are the `parts` that the model must accept; `None` means all. `prompt_tokens` are the
+    tokens of the whole request; `None`: they are estimated. Without `is_judged`, the facts have only what
+    filters need.
     """
     images = sum(part.kind == "image" for part in parts)
     if prompt_tokens is None:

@@ -81,7 +81,7 @@ def make_spec(
 
 def path_of(files: Files | None) -> str | None:
     """Return the path on disk of initial files; `None` if they are not from the disk."""
-    place = getattr(files, "path", files)  # that of a `Mount`
+    place = getattr(files, "path", files)  # the path of a `Mount`
     return str(place) if isinstance(place, str | Path) else None
 
 

@@ -70,10 +70,11 @@ async def record(
     make: Callable[[State], Sequence[e.DurableBody]],
     clock: Clock = time,
 ) -> State:
-    """Append what `make` returns for a run's state, without driving the run, and return the new state.
+    """Append the events that `make` returns for a run's state, without driving the run, and return the new
+    state.
 
-    What waits in the run's inbox is taken in before. Raises: `RunNotFoundError`; `LeaseHeldError` if a process
-    drives the run; what `make` raises.
+    The messages that wait in the run's inbox are taken in first. Raises: `RunNotFoundError`; `LeaseHeldError`
+    if a process drives the run; what `make` raises.
     """
     return (await _record(journal, run_id, make, clock)).state
 

@@ -83,12 +83,12 @@ class Scope:
 
 
 class ToolContext(Generic[DepsT]):
-    """What a running call can use of its run. A parameter with this annotation receives it.
+    """The resources of a run that a running call can use. A parameter with this annotation receives it.
 
     `ToolContext[Database]` says that the tool needs a `Database` as `deps`.
 
-    A context that you make yourself, as in a test of a tool, is one outside of a run: there is nobody to ask, no
-    other tool to call, no journal, and nobody who watches. The workbench makes the contexts of runs.
+    A context that you make yourself, as in a test of a tool, does not belong to a run: there is nobody to ask,
+    no other tool to call, no journal, and nobody who watches. The workbench makes the contexts of runs.
     """
 
     __slots__ = ("_deps", "call_id", "run_id", "sandbox", "scope", "step", "tools")

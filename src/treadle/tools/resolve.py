@@ -42,8 +42,9 @@ TOOLSETS: Registry[Any] = Registry(
 )
 """Functions and classes that make toolsets. They are called with the settings of a part as keyword arguments.
 
-A name that ends with a colon is written with a text, as in `mcp:npx some-server`; the text is the first argument.
-A class from an entry point is called in the same way; any other object from one is a tool or toolset itself.
+A name that ends with a colon is written with a text, as in `mcp:npx some-server`; the text is the first
+argument. A class from an entry point is called in the same way; any other object from an entry point is itself
+a tool or toolset.
 """
 
 FILE = re.compile(r"(.+\.py)(?::(\w+))?", re.DOTALL)

@@ -2,7 +2,7 @@
 
 `QueueWorkers` begins a run, leaves it in the queue and waits until the journal says that it has ended. It also
 starts workers and replaces those that die. Who drives a run does not matter: workers that joined by themselves
-count as much as those of the workers.
+count as much as those that it started.
 """
 
 import asyncio

@@ -1,8 +1,8 @@
 """The execution of a command's coroutines, with the handling of Ctrl-C.
 
 The first Ctrl-C (or SIGTERM) cancels the work and waits until its journal is complete; a second one does not
-wait. Work that can finish what it has begun is asked to stop by the first one, cancelled by the second, and not
-waited for at the third.
+wait. Some work can finish what it has begun: the first Ctrl-C asks it to stop, the second one cancels it, and
+the third one ends the waiting.
 """
 
 import asyncio

@@ -215,7 +215,7 @@ def _count_lines(path: Path) -> int:
 def _average(runs: Sequence[RunInfo], count: int, role: Role) -> Load:
     """Return the mean load of one of the `count` pieces of work that `runs` did."""
     costs = [run.cost_usd for run in runs]
-    # The time of the user's session is within that of the agent's.
+    # The time of the user's session is part of the time of the agent's session.
     seconds = 0.0 if role == "user" else sum(run.updated_at - run.created_at for run in runs)
     return Load(
         calls=sum(run.steps for run in runs) / count,

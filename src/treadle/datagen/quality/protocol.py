@@ -69,7 +69,7 @@ S = TypeVar("S", bound=FilterSettings)
 
 
 class Filter(Generic[S]):
-    """A check of samples. Cheap filters run first; a sample that one rejects is not given to costlier ones.
+    """A check of samples. Cheap filters run first; a sample that they reject is not given to costlier ones.
 
     A subclass sets `name` and `settings_type`, and implements `check`. Its docstring describes it in the
     documentation.

@@ -1,7 +1,7 @@
 """The statements of one commit: the writes of many runs in one transaction.
 
 What is fast here: all statements are sent at once, in a pipeline, and each handles all runs with one array for
-each column. What several writes of one run appended becomes one frame.
+each column. The events of several writes of one run become one frame.
 
 After the loss of a connection, it is not known whether the server has done a commit. So a commit can be repeated
 without harm: a row of `heads` changes only if its token and its newest frame are those that the writer knows. A run

@@ -3,8 +3,9 @@
 What is fast here, and why. The event loop sends a commit at the end of its turn, which does not block
 (`commit_now`): handing it to another thread first costs a change of threads. A thread waits for the answer, and
 does everything that could keep the event loop waiting. Up to `_DEPTH` commits are on their way at a time: while
-the server writes one, the next is encoded and sent. What is handed over while so many are on their way is
-committed together, so that there are fewer commits, each of more runs, the longer a commit takes.
+the server writes one, the next is encoded and sent. Writes that are handed over while so many are on their way
+are committed together. The longer a commit takes, the fewer commits there are, and the more runs each of them
+has.
 
 To keep the order of a run's writes, a run is in at most one of the commits that are on their way.
 """

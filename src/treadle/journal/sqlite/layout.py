@@ -15,7 +15,7 @@
 A run's frames are a chain: `heads` has the newest, and each names the one before. An index over them would have a
 page for every run or two, and every commit would write as many pages as runs are in flight.
 
-The checksums are explained in `checks`. Rows that version 3 or an older one wrote have none.
+The checksums are explained in `checks`. Rows that version 3 or an older one wrote have no checksum.
 """
 
 import contextlib

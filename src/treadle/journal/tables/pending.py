@@ -1,7 +1,8 @@
 """The writes that event loops have not handed over to the committer yet.
 
-An event loop hands over what its runs appended once a turn. While a tool blocks the loop, the committer's thread
-takes what waits there, so that an answer which was received is not lost if the process is killed meanwhile.
+An event loop hands over what its runs appended once a turn. While a tool blocks the loop, the committer's
+thread takes the waiting writes, so that an answer which was received is not lost if the process is killed
+meanwhile.
 """
 
 import asyncio

@@ -32,8 +32,8 @@ def load_documents(
     *,
     max_tokens: int = 4000,
 ) -> LoadedDocuments:
-    """Read documents. Those that together have room in `max_tokens` are whole, smallest first; of the others, the
-    pieces are stored in `memory`, once for each content. Blocks.
+    """Read documents. The smallest ones stay whole, as far as they fit into `max_tokens` together. The others
+    are stored in `memory` in pieces, once for each content. Blocks.
 
     Raises: `ConfigError` for a document that cannot be read, and for a large one without a memory.
     """

@@ -63,8 +63,8 @@ def assemble(
 ) -> tuple[str | None, PromptReport]:
     """Return the system message, `None` if it is empty, and the report about it.
 
-    `documents` and the items of `skills` that nobody vouches for are already fenced. `has_data` is true if fenced
-    data may come later, in messages or in results.
+    `documents` and the items of `skills` that the user does not vouch for are already fenced. `has_data` is
+    true if fenced data may come later, in messages or in results.
     """
     sections: list[tuple[str, str, Sequence[Item]]] = []
     if persona is not None:

@@ -68,7 +68,7 @@ class Config:
         """
         self.file = file
         self.path = path
-        """The file that it was read from; `None` if there is none."""
+        """The file that the configuration was read from; `None` if there is no file."""
         self.notices = notices
         """What was left out of the tiers that the environment defines, and why."""
         check_names(file, self._where)

@@ -1,8 +1,8 @@
 """The protocol of sinks, which hand groups of rollouts to trainers.
 
-A sink is driven by the outbox (`rollout/outbox.py`), which keeps each group until the sink has acknowledged it.
-After a crash a group is delivered again under the same key. The sink finds out whether the first delivery
-arrived.
+A sink is driven by the delivery queue (`rollout/deliveries.py`), which keeps each group until the sink has
+acknowledged it. After a crash a group is delivered again under the same key. The sink finds out whether the
+first delivery arrived.
 """
 
 from typing import Protocol

@@ -36,8 +36,8 @@ class TreeEntry(Struct, frozen=True):
 def walk(root: Path, *, is_quiet: bool = False) -> Iterator[TreeEntry]:
     """Yield everything below `root`, each folder before its content.
 
-    `is_quiet` skips what cannot be read, for folders that change meanwhile. Raises: `TooMuchError` if folders are
-    nested more than `MAX_DEPTH` deep; `OSError`.
+    With `is_quiet`, entries that cannot be read are skipped, for folders that change meanwhile. Raises:
+    `TooMuchError` if folders are nested more than `MAX_DEPTH` deep; `OSError`.
     """
     stack = [("", open_folder(str(root)))]
     entries = [os.scandir(stack[0][1])]

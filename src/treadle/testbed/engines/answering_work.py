@@ -1,7 +1,7 @@
 """The work on one answer of a mock engine: how long it takes, and which ids have appeared so far.
 
-The ids of an answer appear at a constant rate. If the engine aborts the answer, it has a part of them. After a
-change of the weights, the new weights sample the rest.
+The ids of an answer appear at a constant rate. If the engine aborts the answer, the answer has the ids that
+have appeared so far. After a change of the weights, the new weights sample the rest.
 """
 
 import asyncio

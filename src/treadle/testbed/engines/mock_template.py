@@ -1,8 +1,8 @@
 """The chat template of the mock engines: ChatML, with tools, calls and results as Hermes and Qwen write them.
 
-`render` turns a request into ids and `read` turns the ids of a prompt back into the request, so an engine that gets
-only ids answers as the chat endpoint does. `Variant` has the difficulties of real templates that this one
-can have.
+`render` turns a request into ids and `read` turns the ids of a prompt back into the request, so an engine that
+gets only ids answers as the chat endpoint does. `Variant` lists the difficult properties of real templates that
+this one can have.
 """
 
 import json

@@ -22,8 +22,8 @@ def turns(
     """Return the turns and steps of runs as a stream of events for interfaces.
 
     `events` are events and deltas as a `RunStream` gives them, or the events of a journal. They may belong to
-    several runs, each of which is then told by its `session_id`. `history` are the events before them, which
-    are needed only if a stream begins within a run, as after `Agent.resume`. An exception of `events` fails the
+    several runs, which their `session_id` then tells apart. `history` are the events before them, which are
+    needed only if a stream begins within a run, as after `Agent.resume`. An exception of `events` fails the
     open turns, and is then raised.
     """
     if isinstance(events, str) or not isinstance(events, Iterable | AsyncIterable):
