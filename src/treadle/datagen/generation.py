@@ -107,7 +107,7 @@ def _check_continued(
     """
     if ledger.last_number and not journal.runs(limit=1):
         raise ConfigError(
-            f"the journal {str(folder.journal)!r} is missing, which has the runs of the rows; put it back, or name "
+            f"the journal {str(folder.journal)!r} with the runs of the rows is missing; put it back, or name "
             "another folder with output.path"
         )
     known = ledger.get("config")
