@@ -223,7 +223,8 @@ class Agent(Generic[T_co]):
 
     @property
     def spec(self) -> AgentSpec:
-        """The description of the agent, as it is now, from which another process can build it again.
+        """The description of the agent in its present state, from which another process can build it again. It
+        has no instructions if they come from a function; the spec of a run has what the function returned.
 
         It has no instructions if they come from a function; the spec of a run has what the function returned.
         """

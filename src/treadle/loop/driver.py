@@ -231,7 +231,8 @@ class Driver:
     async def take_in(self, *, is_acting: bool = False) -> None:
         """Take in the messages that have arrived: append the events that they mean.
 
-        While an action `is_acting`, messages from the first one on that stops it are left.
+        If `is_acting`, an action is under way: the first message that stops it, and all later ones, then stay
+        in the inbox.
         """
         driven, state = self._driven, self.state
         while driven.coming:

@@ -122,7 +122,8 @@ def resume_turn(
     answers: Mapping[str, Answerable] | None,
     approvals: Mapping[str, Decision | bool] | None,
 ) -> None:
-    """Append that the turn that waits is driven again, with answers and decisions. Raises: `ConfigError`."""
+    """Append the event that the waiting turn is driven again, with the given answers and decisions. Raises:
+    `ConfigError`."""
     state = driver.state
     decided = _read_decisions(state, answers, approvals, driver.bench.toolbox.tools)
     terms = Terms(task, state.output_spec, state.policy, state.window)

@@ -32,7 +32,7 @@ class Graded(Struct, frozen=True, kw_only=True):
 
 
 class NotGradableError(ScoringError):
-    """Raised if a run has no grade by its nature: it is not finished, or failed through no fault of its model."""
+    """Raised if a run cannot have a grade: it is not finished, or failed through no fault of its model."""
 
 
 async def grade(journal: Journal, run_id: str, scorers: Sequence[Scorer], *, trust: bool = False) -> Graded:
