@@ -9,6 +9,7 @@ import json
 import re
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -97,13 +98,18 @@ def _command_tables(_: str) -> str:
     )
 
 
+@cache
+def _schema_of(kind: str) -> Any:
+    return _SCHEMAS[kind]()
+
+
 def _config_tables(place: str) -> str:
     """Return a table of keys for each section of a kind of file: the configuration of `treadle generate` or of
     `treadle rollout`, or a persona."""
     parts = []
     global _kind
     _kind = place.partition(":")[2]
-    for path, section in _sections("", _SCHEMAS[_kind]()):
+    for path, section in _sections("", _schema_of(_kind)):
         rows = [
             f"| `{key}` | {_write_type(value)} | {_write_default(value)} | "
             f"{_join(value.get('description') or _follow(value).get('description', ''))} |"
@@ -133,7 +139,7 @@ def _sections(path: str, section: Any) -> Iterator[tuple[str, Any]]:
 def _follow(node: Any) -> Any:
     """Return the schema that `node` refers to, or `node` itself."""
     name = node.get("$ref", "").rpartition("/")[2]
-    found: Any = _SCHEMAS[_kind]()["$defs"]
+    found: Any = _schema_of(_kind)["$defs"]
     return found[name] if name else node
 
 

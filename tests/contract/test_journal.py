@@ -13,6 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
+from tests.conftest import IS_FULL
 
 from treadle import (
     Agent,
@@ -908,14 +909,15 @@ async def test_messages_of_many_processes_get_one_number_each(reopen: Callable[[
         journal.close()
 
 
-async def test_ten_thousand_messages(journal: Journal) -> None:
+async def test_many_messages(journal: Journal) -> None:
+    count = 10_000 if IS_FULL else 500
     writer = journal.create("r")
     writer.append([STARTED])
     await writer.sync()
-    futures = [journal.posting("r", Note(remark=str(number))) for number in range(10_000)]
-    assert [await asyncio.wrap_future(future) for future in futures] == list(range(1, 10_001))
-    assert [int(text) for _, text in texts(journal)] == list(range(10_000))
-    await take(writer, 10_000)
+    futures = [journal.posting("r", Note(remark=str(number))) for number in range(count)]
+    assert [await asyncio.wrap_future(future) for future in futures] == list(range(1, count + 1))
+    assert [int(text) for _, text in texts(journal)] == list(range(count))
+    await take(writer, count)
     assert texts(journal) == []
 
 

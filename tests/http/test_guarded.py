@@ -221,7 +221,7 @@ async def test_redirects_are_checked_again(status: int) -> None:
             ToolError, match=rf"{web.url} answered {status}, a redirect to http://127.0.0.2, ano"
         ):
             await http.request("GET", f"{web.url}/out")
-        with pytest.raises(ToolError, match=f"answered {status}, a redirect that does not say where to"):
+        with pytest.raises(ToolError, match=f"answered {status}, a redirect without an address to go to"):
             await http.request("GET", f"{web.url}/nowhere")
 
 

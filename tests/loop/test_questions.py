@@ -232,7 +232,7 @@ async def test_an_unfit_answer_is_asked_for_again(lab: Lab) -> None:
     )
     assert results(run) == [("ask_user", "b")]
     assert asker.asked[1].fault == (
-        "the answer 'c' is none of the options; answer 'Which?' with one of 1 'a', 2 'b'"
+        "the answer 'c' is not one of the options; answer 'Which?' with one of 1 'a', 2 'b'"
     )
     assert asker.asked[2].fault is not None
 
@@ -240,7 +240,7 @@ async def test_an_unfit_answer_is_asked_for_again(lab: Lab) -> None:
 @pytest.mark.parametrize(
     ("said", "message"),
     [
-        ("c", "'c' is none of the options; answer 'Which\\?' with one of 1 'a', 2 'b'"),
+        ("c", "'c' is not one of the options; answer 'Which\\?' with one of 1 'a', 2 'b'"),
         (3, "there is no option 3"),
         ("  ", "the answer is empty"),
         (True, "is not a text"),

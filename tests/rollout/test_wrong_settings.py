@@ -34,7 +34,7 @@ def test_the_renderer_of_another_model_is_refused(tmp_path: Path, kind: str) -> 
         name = {"model": f"{kind}:oracle", "base_url": server.url}
         for renderer in ("chatml", "chatml?thinking=closed"):
             rollouts = make(tmp_path / "wrong", model={**name, "renderer": renderer})
-            with pytest.raises(ConfigError, match=r"the renderer 'chatml\S*' is that of another model than"):
+            with pytest.raises(ConfigError, match=r"the renderer 'chatml\S*' is for another model than"):
                 asyncio.run(rollouts.run())
         assert not app.sampled
         right = make(tmp_path / "right", model={**name, "renderer": f"hf:{tmp_path}/tokenizer"})

@@ -295,7 +295,7 @@ def test_files_of_json_and_yaml(tmp_path: Path) -> None:
         ("b.yaml", b"a: [", "'b.yaml' is not valid YAML"),
         ("b.yaml", b"a: &a [*a]", "'b.yaml' is nested too deeply"),
         ("b.yaml", b"? [a]\n: b", "'b.yaml' is not valid YAML"),
-        ("b.yaml", b"on: 1", "'b.yaml': a key is no text, but True; put it in quotes"),
+        ("b.yaml", b"on: 1", "'b.yaml': the key True is not a text; put it in quotes"),
     ],
 )
 def test_files_that_cannot_be_read(name: str, data: bytes, message: str) -> None:

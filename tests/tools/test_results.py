@@ -31,7 +31,7 @@ async def test_results_are_read_in_pages():
 
 
 async def test_what_is_not_there_is_said():
-    with pytest.raises(Exception, match="has 30,000 characters, so there is none at 30,000"):
+    with pytest.raises(Exception, match="has 30,000 characters, so it ends before character 30,000"):
         await read(start=30_000)
     with pytest.raises(Exception, match="there is no result of a call 'c7'"):
         await read(call_id="c7")

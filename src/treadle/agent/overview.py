@@ -1,4 +1,4 @@
-"""Overviews of sessions: the summary of one, and the search in all. Both are readings of events."""
+"""Overviews of sessions: the summary of one, and the search in all. Both are computed from events."""
 
 from collections.abc import Iterable, Iterator
 
@@ -29,13 +29,13 @@ class SessionSummary(Struct, frozen=True, kw_only=True):
     tool_calls: int
     """Calls of the model that have a result."""
     failed_tool_calls: int
-    """Those whose result is an error."""
+    """Calls of the model whose result is an error."""
     errors: tuple[str, ...]
     """What went wrong in turns that failed, in order."""
     usage: Usage
     """Tokens of all inferences, those of agents that it called included."""
     cost_usd: float | None
-    """What these cost; `None` if unknown."""
+    """The cost of these inferences; `None` if it is unknown."""
     began_at: float
     """The time of the first event, in seconds since the epoch."""
     updated_at: float

@@ -2,19 +2,20 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from types import TracebackType
 from typing import Any, Generic, Unpack, cast
 
 from treadle.agent.overview import SessionSummary, summarize_session
 from treadle.agent.run_stream import RunStream
 from treadle.agent.sync import block
-from treadle.core.asking import Answerable
+from treadle.core.asking import Answerable, open_questions
+from treadle.core.calls import waiting_calls
 from treadle.core.errors import ConfigError, RunExistsError, RunNotFoundError, UnsupportedPartError
 from treadle.core.events import ContextCompacted, TurnStarted
 from treadle.core.events.narrowing import Event
 from treadle.core.registry import check_options
-from treadle.core.state import Status, clone
+from treadle.core.state import State, Status, clone
 from treadle.core.types import Artifact, Delivery, Message, Role
 from treadle.loop.driver import Driver
 from treadle.loop.listener import Emit
@@ -23,7 +24,6 @@ from treadle.models.protocol import check_parts
 from treadle.runs.agent_parts import AgentParts
 from treadle.runs.attachments import Attachable, read_attachments
 from treadle.runs.begin import Beginning, begin, make_run_id
-from treadle.runs.deliver import deliver
 from treadle.runs.drive import grade_run, leave
 from treadle.runs.options import (
     DeliveryName,
@@ -35,6 +35,7 @@ from treadle.runs.options import (
 )
 from treadle.runs.resume import go_on, load_task_of, reopen, resume_turn
 from treadle.runs.run import Run, T_co
+from treadle.runs.sending import deliver
 from treadle.runs.turns import next_queued, open_turn, takes_time, write_back
 from treadle.tools.protocol import Decision
 
@@ -65,6 +66,8 @@ class Session(Generic[T_co]):
         self._senders: dict[int, _Sender[T_co]] = {}
         """The tasks whose messages wait for a turn or were given to the running one, by the numbers of the
         messages' events."""
+        self._serving: asyncio.Task[None] | None = None
+        """The task that answers messages of other processes while no turn is running."""
         self._loop: asyncio.AbstractEventLoop | None = None
         self.run_id = run_id
 
@@ -88,6 +91,10 @@ class Session(Generic[T_co]):
                 if driver is None:
                     raise
         self.run_id, self._driver, self._loop = run_id, driver, asyncio.get_running_loop()
+        driver.on_mail = self._hear
+        driver.attend_idle()
+        if driver.has_mail:
+            self._serve()
         return self
 
     @property
@@ -359,6 +366,30 @@ class Session(Generic[T_co]):
             self._turn.cancel()
         return seq
 
+    def _hear(self, _: str) -> None:
+        """Answer messages that arrive while no turn is running. Any thread may call this."""
+        if self._loop is not None:
+            with suppress(RuntimeError):  # the loop is closed
+                self._loop.call_soon_threadsafe(self._serve)
+
+    def _serve(self) -> None:
+        if self._driver is not None and (self._serving is None or self._serving.done()):
+            self._serving = asyncio.ensure_future(self._answer_mail())
+
+    async def _answer_mail(self) -> None:
+        """Take in what has arrived, go on with a turn that waited for it, and answer messages that wait."""
+        async with self._alone():
+            driver = self._driver
+            if driver is None or not driver.has_mail:
+                return
+            waits = _count_waits(driver.state)
+            await driver.take_in()
+            if driver.state.status is Status.PAUSED and _count_waits(driver.state) < waits:
+                resume_turn(self._agent, driver, self._task, None, None)
+                await self._drive(None)
+            while not self._senders and self._next_seq(driver) is not None:
+                await self._answer_next(driver, None)
+
     async def _await_turn(
         self, message: Message, blobs: Mapping[str, bytes], delivery: Delivery, emit: Emit | None
     ) -> Run[T_co]:
@@ -454,6 +485,11 @@ class Session(Generic[T_co]):
 
     def _make_run(self, driver: Driver) -> Run[T_co]:
         return Run(driver.run_id, clone(driver.state), self._agent.journal, self._given.answer)
+
+
+def _count_waits(state: State) -> int:
+    """Return how many questions and approvals a run waits for."""
+    return len(open_questions(state)) + len(waiting_calls(state))
 
 
 class _Sender(Generic[T_co]):

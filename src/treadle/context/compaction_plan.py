@@ -27,7 +27,7 @@ class Sizes(Struct, frozen=True):
     """The sizes that a plan aims at, in tokens."""
 
     tools: float
-    """The tools that every prompt holds."""
+    """The size of the tools, which are in every prompt."""
     goal: float
     """The size of the compacted prompt, if it can be reached without removing newer turns and results."""
     enough: float
@@ -60,9 +60,9 @@ class Plan(Struct, frozen=True):
     messages: int = 0
     """How many messages, from the first, are replaced."""
     head: tuple[Message, ...] = ()
-    """The messages among those that stay: the system message and the task."""
+    """The messages that stay, among those that are replaced: the system message and the task."""
     earlier: Message | None = None
-    """The summary of an earlier compaction among them."""
+    """The summary of an earlier compaction, if it is among the messages that are replaced."""
     old: tuple[Message, ...] = ()
     """The messages that are summarised or dropped."""
     asked: tuple[Message, ...] = ()

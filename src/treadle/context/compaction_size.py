@@ -25,9 +25,9 @@ class Measured(Struct, frozen=True):
     seen: Seen
     sizes: Sizes
     tokens: int
-    """The size of the prompt."""
+    """The size of the prompt in tokens."""
     room: int
-    """How many tokens it may have."""
+    """How many tokens the prompt may have."""
     ratio: float
     """The factor by which estimates of tokens are corrected, from what the server counted."""
 
@@ -38,7 +38,7 @@ class Summarised(Struct, frozen=True):
     text: str = ""
     """The summary; empty if there is none."""
     left_out: int = 0
-    """How many of the old messages are not in it."""
+    """How many of the old messages are not in the summary."""
     error: str | None = None
     model: str | None = None
     """The model that was asked; `None` if none was."""

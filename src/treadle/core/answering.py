@@ -30,7 +30,7 @@ ESCALATED_MESSAGE = (
 
 
 def fold_message(state: "State", body: e.MessageInjected) -> None:
-    """Note what a message of Treadle, which is in the transcript already, changes."""
+    """Record what changes with a message that Treadle has added to the transcript."""
     turn, shown = state.turn, state.shown
     turn.untold = turn.answer = None
     turn.misnamed = ()
@@ -51,7 +51,7 @@ def end_turn(
     fault: Fault | None = None,
     output: str | None = None,
 ) -> Append:
-    """Return the action to end the turn, and with it the run if it is no session.
+    """Return the action to end the turn, and also the run, unless the run is a session.
 
     Without `output`, the output is the newest answer, or the last text of the model in the turn.
     """
@@ -96,7 +96,8 @@ def ask_for_schema(output: OutputSpec) -> str:
 
 
 def name_tools(state: "State") -> Append:
-    """Return the action to tell the tools to a model that keeps calling tools which do not exist."""
+    """Return the action that tells the names of the tools to a model that keeps calling tools which do not
+    exist."""
     wrong = ", ".join(map(repr, state.turn.misnamed))
     known = ", ".join([tool.name for tool in state.tools])
     offered = f"Call only these tools: {known}." if known else "There are no tools at all."
@@ -151,8 +152,8 @@ def strip_answer(text: str) -> str:
 def judge_answer(state: "State", output: str, fault: str | None) -> Append:
     """Return what follows from an answer that was checked against the schema.
 
-    `output` is the answer without white space and code fences around it. `fault` says what in it does not fit the
-    schema; `None` if it fits.
+    `output` is the answer without white space and code fences around it. `fault` says what does not fit the
+    schema; `None` if the answer fits.
     """
     turn = state.turn
     if fault is None:

@@ -37,7 +37,7 @@ class Question(Struct, frozen=True):
 
     text: str
     options: tuple[Option, ...] = ()
-    """The answers that are offered. Texts are made options."""
+    """The answers that are offered. A text becomes an `Option`."""
     allows_text: bool = True
     """True if the answer may be a text other than the options."""
     schema: dict[str, Json] | None = None
@@ -116,7 +116,8 @@ class AskedQuestion(Struct, gc=False):
 
 
 def fold_question(state: "State", body: e.QuestionAsked) -> None:
-    """Note a question. One about a call whose outcome was lost is Treadle's and not the agent's."""
+    """Note a question. A question about a call whose outcome was lost is asked by Treadle and does not count as
+    the agent's."""
     turn = state.turn
     turn.questions[body.question_id] = AskedQuestion(body)
     item = turn.calls.get(body.call_id) if body.call_id is not None else None
@@ -168,9 +169,9 @@ def decide_question(
 ) -> QuestionDecision:
     """Decide whether a question is asked.
 
-    `asker_id` is the id of the call that asks, and `call_id` that of the call of the model which it is part of.
-    `number` counts equal questions of the running attempt at the call: when the call runs again, the n-th of them
-    gets the answer to the n-th that is recorded.
+    `asker_id` is the id of the call that asks. `call_id` is the id of the model's call that the asking call
+    belongs to. `number` counts equal questions of the running attempt at the call: when the call runs again,
+    the n-th of them gets the answer to the n-th that is recorded.
     """
     prefix, key, asked = f"{asker_id}?", key_of(question), state.turn.questions
     equal = [item for item in asked.values() if key_of(item.body) == key]
@@ -244,7 +245,7 @@ def read_answer(question: Question | e.QuestionAsked, said: Answerable, find_fau
     if not text:
         raise ConfigError(f"the answer is empty{_explain(question)}")
     if not question.allows_text:
-        raise ConfigError(f"the answer {text!r:.200} is none of the options{_explain(question)}")
+        raise ConfigError(f"the answer {text!r:.200} is not one of the options{_explain(question)}")
     return Answer(text)
 
 
@@ -278,7 +279,8 @@ def key_of(question: Question | e.QuestionAsked) -> str:
 
 
 def normalize_question(text: str) -> str:
-    """Return the text of a question without the differences that do not make it another question."""
+    """Return the text of a question in a form that is the same for two questions which differ only in details
+    of writing."""
     return " ".join(text.split()).strip(" ?!.,;:").casefold()
 
 

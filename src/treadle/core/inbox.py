@@ -33,7 +33,8 @@ class Steer(Struct, frozen=True, gc=False, tag_field="type", tag="steer"):
 
 
 class Enqueue(Struct, frozen=True, gc=False, tag_field="type", tag="queue"):
-    """A message of the user that begins a turn of its own, after the open one and those that wait already."""
+    """A message of the user that begins a turn of its own, after the open turn and the messages that already
+    wait."""
 
     message: Message
 
@@ -73,7 +74,7 @@ class Cancel(Struct, frozen=True, gc=False, omit_defaults=True, tag_field="type"
 
 
 class Note(Struct, frozen=True, gc=False, omit_defaults=True, tag_field="type", tag="note"):
-    """Labels or a remark for a run, at any time, also after its end."""
+    """Labels or a remark that somebody adds to a run. They can be added at any time, also after the run's end."""
 
     labels: dict[str, str | None] = {}
     """The labels to set; `None` removes a label."""
@@ -122,7 +123,8 @@ def kind_of(message: InboxMessage) -> str:
 
 
 def check_labels(labels: object) -> dict[str, str | None]:
-    """Return labels that were given for a note. Raises: `ConfigError` for names and values that no label has."""
+    """Return labels that were given for a note. Raises: `ConfigError` for names and values that a label cannot
+    have."""
     if not isinstance(labels, Mapping):
         raise ConfigError(f"the labels are {labels!r:.200}; give a mapping of names to texts")
     for name, value in labels.items():

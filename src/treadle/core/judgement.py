@@ -35,7 +35,7 @@ class Missing(StrEnum):
     CRITERIA = "criteria"
     """What makes the result good."""
     PRIORITY = "priority"
-    """Which of two conditions counts more."""
+    """It is open which of two conditions is more important."""
     AMOUNT = "amount"
     """How much money."""
 

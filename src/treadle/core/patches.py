@@ -54,7 +54,7 @@ class Version(Struct, frozen=True):
     digest: str
     number: int = 0
     patches: tuple[Patch, ...] = ()
-    """The patches that lead to this version, the one of the whole content first."""
+    """The patches that lead to this version. The first one is for the whole content."""
 
 
 def store_next(old: Version, before: bytes, digest: str, content: bytes) -> tuple[Version, bytes]:

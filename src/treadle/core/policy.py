@@ -167,7 +167,7 @@ class Policy(Struct, frozen=True, kw_only=True):
             self.last_step_message.format(limit="max_steps")
         except (KeyError, IndexError, ValueError) as error:
             raise ConfigError(
-                f"Policy.last_step_message may hold no placeholder but {{limit}} ({error!r}); "
+                f"Policy.last_step_message may contain only the placeholder {{limit}} ({error!r}); "
                 "write {{ for a brace"
             ) from None
 

@@ -1,4 +1,4 @@
-"""The next prompt: what of the transcript the model is shown, how large that is, and how much room there is.
+"""The next prompt: the part of the transcript that the model is shown, its size, and the room that is left.
 
 The size is what the server counted at the newest inference, plus an estimate of what was added since. The estimate
 is corrected by how far off it was at earlier inferences of the run.
@@ -55,7 +55,7 @@ class PromptSize(Struct, gc=False):
     refused_tokens: int | None = None
     """The size of the newest prompt that the server refused as too long; `None` if it refused none."""
     refusal: str | None = None
-    """What the server said about it."""
+    """The server's error message for that prompt."""
     compacted_tokens: float = 0.0
     """The size of the prompt after the newest compaction; 0 if there was none."""
     is_fresh: bool = False
@@ -67,7 +67,7 @@ class PromptSize(Struct, gc=False):
 
 
 class Shown(Struct, gc=False):
-    """What of the transcript the model is shown, and what it has been told in it."""
+    """The part of the transcript that the model is shown, and what this part has told the model."""
 
     whole: Log[Message] | None = None
     """The transcript without compactions; `None` if the model is shown all of it."""
@@ -220,8 +220,9 @@ def _move_places(state: "State", body: e.ContextCompacted, before: Log[Message])
 def find_kept(
     message: Message, recalled_chars: int, replacement: Sequence[Message]
 ) -> tuple[int | None, bool]:
-    """Return the position of `message` in the replacement, with or without the recalled memories that it begins
-    with (`None` if it is not there), and whether it is there with them."""
+    """Return the position of `message` in the replacement, and whether it stands there with its recalled
+    memories. The message is searched with and without the recalled memories that it begins with. The position
+    is `None` if it is not found."""
     if message in replacement:
         return replacement.index(message), True
     short = forget(message, recalled_chars)
@@ -326,7 +327,7 @@ def guess_input_tokens(state: "State") -> int:
 def guess_next_tokens(state: "State") -> int:
     """Estimate the tokens of the next inference, its answer included: they are reserved before it is sent.
 
-    While an inference runs, that is the one, and messages that came since are not in it.
+    While an inference runs, the estimate is for that inference, without the messages that came later.
     """
     turn = state.turn
     new = sum([len(message.content) for _, message in turn.steering]) if turn.asked is None else 0

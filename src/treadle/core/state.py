@@ -125,7 +125,8 @@ class Turn(Struct, gc=False):
     unknown_names: frozenset[str] = frozenset()
     """The names without a tool that the model has called since its last call that succeeded."""
     misnamed: tuple[str, ...] = ()
-    """Those of the newest step that the model had been told of before, until it is told again."""
+    """The unknown names in the calls of the newest step that the model had already been told about. Empty again
+    after it has been told once more."""
     questions: dict[str, AskedQuestion] = {}
     """The questions that were asked, by id."""
 
@@ -201,7 +202,7 @@ class State(Struct, gc=False):
     messages: Log[Message] = field(default_factory=Log)
     """The transcript as the model sees it, system message included."""
     shown: Shown = field(default_factory=Shown)
-    """What of the transcript the model is shown."""
+    """The part of the transcript that the model is shown."""
     size: PromptSize = field(default_factory=PromptSize)
     """How large the next prompt is."""
     turn: Turn = field(default_factory=Turn)

@@ -27,7 +27,7 @@ from treadle.jobs.ledger import ItemOutcome, ItemStatus, JobCounts, PlannedItem
 ROWS, REJECTED = "rows", "rejected"
 """The names of the ledger's files."""
 UNFINISHED = "unfinished"
-"""What a sample is rejected by whose conversation came to no end, because of the models that took part."""
+"""The reason for rejecting a sample whose conversation did not end, because of the models that took part."""
 
 
 class JudgedSample(Struct, frozen=True):

@@ -40,7 +40,7 @@ COMMON_LOSSES = (Loss.OPAQUE, Loss.SERVER_CALLS, Loss.PARTS, Loss.TOOL_LIMITS)
 def find_losses(before: Row, after: Row) -> tuple[Loss, ...]:
     """Return what `after` lacks in comparison with `before`.
 
-    `after` is `before`, written and read in another format.
+    `after` is the result of writing `before` in another format and reading it again.
     """
     found = {*_compare_messages(before, after)}
     if before.lineage != after.lineage:

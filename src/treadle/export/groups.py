@@ -73,7 +73,7 @@ WEIGHTS_LABEL = "reward_weights"
 
 
 class GroupBy(StrEnum):
-    """What makes runs a group."""
+    """The property that the runs of one group have in common."""
 
     GROUP = "group"
     """The label `group`, which `treadle rollout` gives to runs. A run without it is a group of its own."""

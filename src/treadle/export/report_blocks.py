@@ -102,7 +102,7 @@ class BarBlock(ReportBlock, frozen=True, tag="bars"):
     unit: str
     """What a value counts, such as `rows`."""
     part: str = ""
-    """What the part of a value is, such as `failed`; `of` if it is compared with the whole value."""
+    """The name of the part of a value, such as `failed`; `of` if the part is compared with the whole value."""
     kind: str = ""
     """`bad` or nothing."""
 
@@ -133,14 +133,14 @@ class LineBlock(ReportBlock, frozen=True, tag="lines"):
 
     series: Sequence[Series]
     ends: tuple[str, str]
-    """What the first and the last point are."""
+    """The labels of the first and the last point."""
     about: str = ""
     unit: str = ""
     """The sign before a value, such as `$`."""
     point: str = "point"
     low: float = 0.0
     high: float = 0.0
-    """The least that the scale covers, from `low` to `high`."""
+    """The scale reaches from `low` to this value or further."""
     is_wide: bool = False
 
 
@@ -168,7 +168,7 @@ class TreemapBlock(ReportBlock, frozen=True, tag="treemap"):
     items: Sequence[Leaf]
     unit: str
     above: Sequence[str] = ()
-    """The part that all paths begin with, and that is left out of them."""
+    """The beginning that all paths have in common, which is left out of them."""
     about: str = ""
 
 
@@ -308,7 +308,8 @@ class RowSample:
     def add(
         self, head: dict[str, Json], body: Callable[[], dict[str, Json]], key: str, *, is_wanted: bool = False
     ) -> None:
-        """Add a row. `body` returns what is shown of it besides its head; one that `is_wanted` is drawn first."""
+        """Add a row. `body` returns what is shown below the head. A row that `is_wanted` is drawn into the
+        sample first."""
         digest = int.from_bytes(blake2b(key.encode(), digest_size=8).digest())
         item = (0 if is_wanted else -1 - digest), -len(self._heads), body
         self._heads.append(Raw(msgspec.json.encode(head)))
@@ -360,5 +361,5 @@ def write_dollars(cost_usd: float) -> str:
 
 
 def write_share(part: int, whole: int) -> str:
-    """Return a share in percent, or `-` of nothing."""
+    """Return a share in percent, or `-` if `whole` is 0."""
     return f"{part / whole:.1%}" if whole else "-"

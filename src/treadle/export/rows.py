@@ -270,12 +270,12 @@ def write_object(call: ToolCall, otherwise: str) -> bytes:
     except msgspec.DecodeError as error:
         raise ExportError(
             f"the arguments of {call.name} ({call.call_id}) are not JSON ({error}); "
-            f"the format {otherwise} carries them as text"
+            f"the format {otherwise} can hold them as text"
         ) from error
     if not isinstance(value, dict):
         raise ExportError(
             f"the arguments of {call.name} ({call.call_id}) are {value!r:.80}, not an object; "
-            f"the format {otherwise} carries them as text"
+            f"the format {otherwise} can hold them as text"
         )
     return call.arguments.strip().encode() or b"{}"
 

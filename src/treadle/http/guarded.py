@@ -117,7 +117,7 @@ class GuardedHttp:
             fault = f"{url.origin_ascii} answered {answer.status}, a redirect"
             location = answer.headers.get("location")
             if location is None:
-                raise ToolError(f"{fault} that does not say where to (it has no Location)")
+                raise ToolError(f"{fault} without an address to go to (it has no Location header)")
             following = transport_errors.join(str(url), location)
             if following is None:
                 raise ToolError(f"{fault} to an invalid URL: {location[:200]!r}")

@@ -189,7 +189,7 @@ def check_ended(run: Run[Any]) -> None:
 
 
 def find_tasks(references: Iterable[str]) -> list[str]:
-    """Return the tasks that are meant by task sets, `SET:ID` and patterns such as `files:csv_sum-*`.
+    """Return the tasks that `references` name: task sets, `SET:ID`, and patterns such as `files:csv_sum-*`.
 
     Raises: `ConfigError` for a set or a task that does not exist, and for a pattern that no task fits.
     """

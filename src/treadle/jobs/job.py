@@ -45,7 +45,7 @@ _BEATS = 10
 class Slots:
     """The window of a job: slots for runs, which are given out in the order in which they were asked for.
 
-    What needs slots is announced with `expect`, so that a job knows when all of it has begun.
+    Runs that need slots are announced with `expect`, so that a job knows when all of them have begun.
     """
 
     def __init__(self, size: int) -> None:
@@ -141,7 +141,7 @@ class JobWork(Protocol[R]):
     def settle(
         self, item: PlannedItem, attempt: int, result: R, connection: sqlite3.Connection
     ) -> ItemOutcome:
-        """Return the outcome. This is called within the transaction that counts it, and must not block."""
+        """Decide the outcome of an attempt, and return it."""
         ...
 
     def note(self, item: PlannedItem, outcome: ItemOutcome) -> None:
@@ -378,7 +378,7 @@ class JobOptions(Struct, frozen=True, kw_only=True):
     window: int
     """How many runs are driven at the same time."""
     workers: str | Workers
-    """Where runs are driven, or its name."""
+    """The workers that drive the runs, or their name, such as `local:4`."""
     worker_retries: RetryPolicy = RetryPolicy()
     """How often a worker elsewhere continues a run that ended with a fault of the infrastructure."""
     stop: asyncio.Event | None = None
@@ -455,6 +455,11 @@ class OpenJob(Generic[P]):
     def _open(self) -> Job[Any, P]:
         options = self._options
         ledger = self._stack.enter_context(Ledger(options.ledger, options.files))
+        if ledger.last_number and isinstance(options.journal, Path) and not options.journal.exists():
+            raise ConfigError(
+                f"the journal {str(options.journal)!r} with the runs of this job is missing; put it back, or name "
+                "another folder (--out)"
+            )
         journal = self._stack.enter_context(closing(open_journal(options.journal)))
         self._check(ledger, journal)
         meter = open_meter(options.limits, ledger, journal, self._runs_of, self._others)

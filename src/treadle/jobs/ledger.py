@@ -67,7 +67,7 @@ class ItemOutcome(Struct, frozen=True, kw_only=True):
     input_tokens: int = 0
     output_tokens: int = 0
     cost_usd: float | None = None
-    """`None` if a price is unknown."""
+    """The cost in US dollars; `None` if a price is unknown."""
     file: str | None = None
     """The file that `line` is appended to; `None` if there is none."""
     line: bytes = b""
@@ -116,7 +116,7 @@ class JobCounts(Struct):
     input_tokens: int = 0
     output_tokens: int = 0
     cost_usd: float | None = 0.0
-    """`None` if the cost of an attempt is unknown."""
+    """The cost in US dollars; `None` if the cost of an attempt is unknown."""
 
 
 class Ledger:

@@ -17,18 +17,18 @@ _RATE_SECONDS = 30.0
 
 
 class JobWords(Struct, frozen=True, kw_only=True):
-    """The words by which views speak of a job."""
+    """The words that views use for the parts of a job."""
 
     noun: str
-    """What is wanted, such as `row`."""
+    """The word for one wanted item, such as `row`."""
     item: str
-    """What is planned, such as `sample`."""
+    """The word for one planned item, such as `sample`."""
     kept: str = "kept"
-    """What was done with the items that count."""
+    """The word for the items that count."""
     rejected: str = "rejected"
-    """What was done with the others."""
+    """The word for the items that do not count."""
     in_flight: str
-    """What holds a slot of the window, such as `rollout`."""
+    """The word for the runs that hold slots of the window, such as `rollout`."""
 
 
 class JobNotice(Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="event"):
@@ -39,15 +39,18 @@ class JobNotice(Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field
         return None
 
     def key(self) -> str:
-        """Return what makes two lines equal. Views print equal lines once until they print the counts."""
+        """Return a key that is the same for equal lines. Views print lines with the same key only once until
+        they print the counts."""
         return self.line() or ""
 
     def describe(self) -> str | None:
-        """Return what is said while the number of wanted items is not known yet; `None` if it is nothing."""
+        """Return the text to show while the number of wanted items is not known yet; `None` if there is nothing
+        to show."""
         return None
 
     def share(self) -> tuple[int, int]:
-        """Return how much of the preparation is done, and of how much; zeros if that is not known."""
+        """Return how many parts of the preparation are done, and how many there are; zeros if that is not
+        known."""
         return 0, 0
 
 
@@ -59,7 +62,7 @@ class JobProgress(Struct, kw_only=True):
     wanted: int = 0
     """How many items are wanted; 0 while it is not known yet."""
     kept: int = 0
-    """How many count."""
+    """How many items were kept."""
     resumed: int = 0
     """How many of them were counted before this process began."""
     rejected: int = 0
@@ -82,7 +85,7 @@ class JobProgress(Struct, kw_only=True):
     input_tokens: int = 0
     output_tokens: int = 0
     cost_usd: float | None = 0.0
-    """`None` if a price is unknown."""
+    """The cost in US dollars; `None` if a price is unknown."""
     seconds: float = 0.0
     """How long this process has worked, on a monotonic clock."""
     is_stopping: bool = False
@@ -94,30 +97,30 @@ class JobProgress(Struct, kw_only=True):
         return {names.get(name, name): value for name, value in msgspec.to_builtins(self).items()}
 
     def stopping(self, *, is_short: bool = False) -> str:
-        """Return what the first Ctrl-C does, as text."""
+        """Return the text that says what the first Ctrl-C does."""
         flight = f"{self.in_flight:,} {self.WORDS.in_flight}{'' if self.in_flight == 1 else 's'}"
         if is_short:
             return f"finishing {flight}; Ctrl-C: stop now"
         return f"stopping: {flight} in flight will be finished; press Ctrl-C again to stop now"
 
     def shares(self) -> list[str]:
-        """Return what the kept items consist of, as short texts."""
+        """Return short texts about the composition of the kept items."""
         return []
 
     def results(self) -> list[str]:
-        """Return what is known of the results, as short texts."""
+        """Return short texts about the results so far."""
         return []
 
     def work(self) -> list[str]:
-        """Return what is said of the work in flight besides its number, as short texts."""
+        """Return short texts about the work in flight, without its number."""
         return []
 
     def use(self) -> list[str]:
-        """Return what is said of the use besides tokens, cost and time, as short texts."""
+        """Return short texts about the use, without tokens, cost and time."""
         return []
 
     def faults(self) -> list[str]:
-        """Return what went wrong, as short texts."""
+        """Return short texts about what went wrong."""
         texts = []
         if self.rejected:
             reasons = sorted(dict(self.reasons).items(), key=lambda item: -item[1])

@@ -27,7 +27,7 @@ class ModelPlan(Struct, frozen=True):
 
     table: ModelTable
     name: str | None = None
-    """Its name in treadle.toml; `None` if the plan's configuration has its settings."""
+    """The model's name in treadle.toml; `None` if the plan's configuration has its settings."""
 
 
 def plan_model(given: str | ModelTable | None, file: ModelFile) -> ModelPlan:

@@ -108,7 +108,7 @@ class Surroundings(Protocol):
 
     @property
     def tools(self) -> Sequence[Tool]:
-        """The tools that belong to it, such as `use_skill`."""
+        """The tools that belong to this knowledge, such as `use_skill`."""
         ...
 
     @property

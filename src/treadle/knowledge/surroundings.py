@@ -37,7 +37,7 @@ MemoryLike: TypeAlias = MemorySpec | str | bool | None
 RECALL_SECONDS = 30.0
 """How long a recall may take before the turn begins without it."""
 LIBRARY = "treadle-documents"
-"""The name in whose memory the documents of agents without a memory are."""
+"""The name of the persona under which the documents of agents without a memory are stored."""
 
 _MAX_COUNTED = 1000
 _HEADING_TOKENS = 50
@@ -338,7 +338,8 @@ def _paths(name: str, given: Iterable[str | Path]) -> tuple[str, ...]:
 
 
 def demands_of_context(spec: ContextSpec) -> list[str]:
-    """Return what an agent that knows this would read, write and send here. Finding it out does none of that."""
+    """Return texts that say what an agent with this knowledge would read, write and send here. This function
+    itself does none of that."""
     try:
         persona = None if spec.persona is None else Persona.from_value(spec.persona)
     except ConfigError:

@@ -25,7 +25,7 @@ class Trust(StrEnum):
     """How far the user trusts a content."""
 
     UNTRUSTED = "untrusted"
-    """The user has said nothing about it, so he is asked before it is used."""
+    """The user has not decided about the content, and is asked before it is used."""
     ALLOWED = "allowed"
     """The user allowed its use, and does not vouch for it: the model gets it as data."""
     TRUSTED = "trusted"

@@ -1,4 +1,4 @@
-"""The performer of compactions: it plans what goes, has old messages summarised, and returns the event."""
+"""The performer of compactions: it chooses the messages to remove, has them summarised, and returns the event."""
 
 import asyncio
 
@@ -118,7 +118,8 @@ def give_up(state: State, action: Compact, why: str) -> e.ContextCompacted:
 
 
 def count_tokens(model: Model, request: Request) -> int | None:
-    """Return the tokens of the prompt of `request`; `None` unless a method `count_tokens` of the model knows."""
+    """Return the number of tokens in the prompt of `request`, as the model's method `count_tokens` says; `None`
+    if the model has no such method, or if it does not know."""
     count = getattr(model, "count_tokens", None)
     return None if count is None else count(request)
 

@@ -122,7 +122,7 @@ class Driver:
         if not self.bench.scope.is_empty:
             await see_through(self.bench.close_scope)
         if not self._is_released:
-            if not self._held and (self._driven.newest > self.state.taken or self._driven.coming):
+            if not self._held and self.has_mail:
                 with suppress(JournalError):  # the next driver takes them in
                     await self.take_in()
             await self._writer.release()
@@ -157,7 +157,7 @@ class Driver:
                     await self.kept()
         finally:
             bench.questions.arrivals.on_wait = None
-            driven.attend(self.on_mail)
+            self.attend_idle()
         if state.status is Status.PAUSED:
             # A run that waits for somebody holds nothing, and calls that wait for an answer begin again.
             if bench.sandbox is not None:
@@ -165,6 +165,15 @@ class Driver:
             if not bench.scope.is_empty:
                 await see_through(bench.close_scope)
         return state
+
+    @property
+    def has_mail(self) -> bool:
+        """True if messages have arrived that were not taken in."""
+        return self._driven.newest > self.state.taken or bool(self._driven.coming)
+
+    def attend_idle(self) -> None:
+        """Call `on_mail` when a message arrives, until the run is driven on."""
+        self._driven.attend(self.on_mail)
 
     async def _act(self, action: Action) -> None:
         """Perform an action, until its end or until a message stops it."""
@@ -212,7 +221,7 @@ class Driver:
 
     def _look(self) -> None:
         """Take in what has arrived while somebody is asked, because it may have the answer."""
-        if self._driven.newest > self.state.taken or self._driven.coming:
+        if self.has_mail:
             self._looking = asyncio.ensure_future(self._take_in_answers())
 
     async def _take_in_answers(self) -> None:
@@ -222,7 +231,8 @@ class Driver:
     async def take_in(self, *, is_acting: bool = False) -> None:
         """Take in the messages that have arrived: append the events that they mean.
 
-        While an action `is_acting`, messages from the first one on that stops it are left.
+        If `is_acting`, an action is under way: the first message that stops it, and all later ones, then stay
+        in the inbox.
         """
         driven, state = self._driven, self.state
         while driven.coming:

@@ -20,7 +20,7 @@ events at once instead, which costs less. If it has an attribute `is_patient` th
 turn has ended or the run is paused, and within long turns from time to time.
 """
 MANY = 256
-"""The number of events that even a patient hook is told."""
+"""After this many events of one turn, a hook with a true `is_patient` is called even if the turn goes on."""
 
 
 class Hooks:

@@ -130,7 +130,8 @@ def has_price(model: Model) -> bool:
 
 
 def estimate_cost_usd(model: Model, usage: Usage) -> float | None:
-    """Return what `usage` would cost; `None` unless a method `estimate_cost_usd` of the model knows."""
+    """Return what `usage` would cost in US dollars, as the model's method `estimate_cost_usd` says; `None` if
+    the model has no such method, or if the method does not know."""
     estimate = getattr(model, "estimate_cost_usd", None)
     return None if estimate is None else estimate(usage)
 

@@ -1,4 +1,4 @@
-"""The reading of answers, which all renderers share whose calls Treadle has a text format for."""
+"""The reading of answers, shared by all renderers for whose calls Treadle has a text format."""
 
 from collections.abc import Sequence
 

@@ -247,7 +247,7 @@ class FileTokenizer:
         try:
             self._marked = self._load(data)
         except Exception as error:
-            raise ConfigError(f"{where} is no tokenizer: {error}") from None
+            raise ConfigError(f"{where} is not a tokenizer: {error}") from None
         added = self._marked.get_added_tokens_decoder()
         self.special_ids = {token.content: number for number, token in added.items() if token.special}
         longest_first = sorted(self.special_ids, key=len, reverse=True)

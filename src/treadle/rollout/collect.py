@@ -40,11 +40,13 @@ class Rolled(Struct, frozen=True):
     run: Run[Any]
     rollout: Rollout
     usage: Usage
-    """What it used itself. The beginning that a fork shares with its root is not part of it."""
+    """The tokens that the rollout used itself. The beginning that a fork shares with its root is not part of
+    it."""
     cost_usd: float | None
-    """What this has cost; `None` if a price is unknown."""
+    """The cost of these tokens in US dollars; `None` if a price is unknown."""
     sampled: SampledVersions
-    """The versions of the weights that sampled its tokens, those of the shared beginning included."""
+    """The versions of the weights that sampled the rollout's tokens, including the tokens of the shared
+    beginning."""
     is_overlong: bool
 
 

@@ -36,7 +36,7 @@ class MadeGroup(Struct, frozen=True):
     spec: GroupSpec
     rolled: tuple[Rolled, ...] = ()
     failed: AttemptFailedError | None = None
-    """Why it cannot be delivered; `None` if it can."""
+    """Why the item cannot be delivered; `None` if it can."""
 
 
 class GroupWork:

@@ -25,7 +25,7 @@ _OPEN = "open_group"
 
 
 class Handover:
-    """What complete groups go through until their receivers have them."""
+    """The way of complete groups from the work to their receivers."""
 
     def __init__(
         self,

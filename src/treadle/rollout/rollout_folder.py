@@ -50,19 +50,19 @@ class RolloutFolder(Struct, frozen=True):
 
 
 class Stored(Struct, frozen=True):
-    """What the folder of rollouts has."""
+    """The stored content of a folder of rollouts."""
 
     config: RolloutConfig
-    """The configuration, without what may be secret."""
+    """The configuration, without values that may be secret."""
     is_trusted: bool
-    """Whether the user made the folder. What another one names is not opened or loaded."""
+    """True if this user made the folder. If not, the files and modules that it names are not opened or loaded."""
     counts: JobCounts
     entries: tuple[LedgerEntry, ...]
     """The delivered groups in the order in which they were counted."""
 
 
 def read_stored(path: Path) -> Stored:
-    """Return what is stored in the folder `path`. Raises: `ConfigError` if it is no folder of rollouts."""
+    """Return what is stored in the folder `path`. Raises: `ConfigError` if `path` is not a folder of rollouts."""
     folder = RolloutFolder(path)
     if not folder.ledger.exists():
         raise ConfigError(
@@ -71,7 +71,7 @@ def read_stored(path: Path) -> Stored:
     with Ledger(folder.ledger, is_readonly=True) as ledger:
         settings = ledger.get("settings")
         if settings is None:
-            raise ConfigError(f"the ledger in {str(path)!r} is not that of rollouts; give another folder")
+            raise ConfigError(f"the ledger in {str(path)!r} is not a ledger of rollouts; give another folder")
         entries = sorted(ledger.entries(ItemStatus.KEPT), key=lambda entry: entry.at)
         config = RolloutConfig.model_validate_json(settings)
         is_trusted = is_sealed(ledger.get(_SEAL) or "", _SEAL, settings)

@@ -16,7 +16,7 @@ class Started(JobNotice, frozen=True, tag="started"):
     groups: int
     """How many groups are wanted."""
     done: int
-    """How many were delivered before."""
+    """How many groups were delivered before this process began."""
     tasks: int
     """How many tasks there are to choose from."""
 
@@ -31,7 +31,8 @@ class RolloutEnded(JobNotice, frozen=True, tag="rollout_ended"):
     stop_reason: str
     input_tokens: int = 0
     output_tokens: int = 0
-    """What it sampled itself; the beginning that a fork shares with its root is not counted again."""
+    """The tokens that the rollout sampled itself; the beginning that a fork shares with its root is not counted
+    again."""
     cost_usd: float | None = 0.0
 
 

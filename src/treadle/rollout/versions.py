@@ -33,7 +33,7 @@ class SampledVersions(Struct, frozen=True):
     versions: Mapping[str, float] = {}
     """The versions that answers have, each with the time at which the first such answer arrived."""
     unsigned_at: float | None = None
-    """When the oldest answer was asked for whose version is not known; `None` if there is none."""
+    """The time of the oldest request whose answer has no known version; `None` if there is none."""
 
 
 class Versions:
@@ -122,7 +122,7 @@ def read_sampled(nodes: Iterable[Node]) -> SampledVersions:
 
 
 def merge_sampled(sampled: Iterable[SampledVersions]) -> SampledVersions:
-    """Return what several rollouts have together."""
+    """Return the versions of several rollouts as one value."""
     versions: dict[str, float] = {}
     times: list[float] = []
     for one in sampled:

@@ -42,7 +42,7 @@ class Latencies:
         self._journals: WeakSet[Journal] = WeakSet()
 
     def get(self, model: str) -> Latency:
-        """Return what was measured for a model."""
+        """Return the measurements of a model."""
         return self._known.get(model, Latency())
 
     def add(self, model: str, total_seconds: float, first_token_seconds: float | None = None) -> None:

@@ -65,7 +65,7 @@ class Router(Protocol):
     """A rule that chooses a tier for a turn."""
 
     def route(self, facts: RoutingFacts) -> Route:
-        """Return the choice among `facts.candidates`, of which there is at least one, with a score for each."""
+        """Return the choice among `facts.candidates`, with a score for each. There is at least one candidate."""
         ...
 
 
@@ -77,9 +77,9 @@ class CheckedAnswer(Struct, frozen=True):
     """The result of the check of an answer."""
 
     fault: str | None
-    """Why the answer is not used; `None` if it is."""
+    """Why the answer is not used; `None` if it is used."""
     verdict: Verdict | None = None
-    """What a second model said about it, and what that cost; `None` if none was asked."""
+    """What a second model said about the answer, and what that cost; `None` if no second model was asked."""
 
 
 @runtime_checkable

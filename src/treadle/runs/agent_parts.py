@@ -106,7 +106,7 @@ def read_agent(part: PartSpec) -> AgentSpec:
     try:
         return msgspec.convert((part.settings or {}).get("spec"), AgentSpec)
     except msgspec.ValidationError as error:
-        raise ConfigError(f"the part {part.name!r} describes no agent: {error}") from error
+        raise ConfigError(f"the part {part.name!r} does not describe an agent: {error}") from error
 
 
 def refuse_missing(spec: AgentSpec, *, has_model: bool, has_tools: bool) -> None:

@@ -1,4 +1,4 @@
-"""A drive of a run: its driver, its way to the end or to a pause, and the release of its lease."""
+"""The driving of a run: making its driver, driving it until the run ends or pauses, and releasing its lease."""
 
 import asyncio
 from collections.abc import Awaitable
@@ -39,7 +39,7 @@ T = TypeVar("T")
 
 
 class Terms(Struct, frozen=True):
-    """What a run is driven under from now on."""
+    """The conditions under which a run is driven from now on."""
 
     task: Task | None
     output: OutputSpec | None

@@ -1,4 +1,5 @@
-"""The one way to a run with a given id: `ensure_run` returns it, whatever the journal has of it already.
+"""The one way to a run with a given id: `ensure_run` returns it, whether the journal has none of it, a part of
+it or all of it.
 
 Work that is repeated after a crash with the same ids is continued, and nothing is paid for twice.
 """
@@ -30,7 +31,7 @@ class IfExists(Struct, frozen=True, kw_only=True):
     """What `ensure_run` does with a run that the journal has already."""
 
     is_likely: bool = False
-    """True if the journal probably has the run. Then it is looked for before it is begun."""
+    """True if the journal probably has the run. The run is then looked for before it is begun."""
     checks_text: bool = False
     """True if it is an error that the run was begun with another message of the user than the task has."""
     accepts_driven: bool = False

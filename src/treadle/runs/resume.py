@@ -1,18 +1,16 @@
 """The continuation of runs, of the turns of sessions, and the answers and approvals that they wait for."""
 
 import asyncio
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
-from msgspec.structs import force_setattr as stamp
 from msgspec.structs import replace
 
 from treadle.core import events as e
 from treadle.core.asking import Answerable, open_questions, read_answer
 from treadle.core.calls import waiting_calls
 from treadle.core.errors import ConfigError
-from treadle.core.state import State, Status, advance
+from treadle.core.state import State, Status
 from treadle.core.types import (
     Message,
     Role,
@@ -20,7 +18,7 @@ from treadle.core.types import (
     ToolErrorKind,
     ToolResult,
 )
-from treadle.journal.protocol import Clock, Journal, RunWriter
+from treadle.journal.protocol import RunWriter
 from treadle.loop.calls.orders import read_call, to_decided
 from treadle.loop.driver import Driver
 from treadle.loop.wayout import see_through
@@ -124,7 +122,8 @@ def resume_turn(
     answers: Mapping[str, Answerable] | None,
     approvals: Mapping[str, Decision | bool] | None,
 ) -> None:
-    """Append that the turn that waits is driven again, with answers and decisions. Raises: `ConfigError`."""
+    """Append the event that the waiting turn is driven again, with the given answers and decisions. Raises:
+    `ConfigError`."""
     state = driver.state
     decided = _read_decisions(state, answers, approvals, driver.bench.toolbox.tools)
     terms = Terms(task, state.output_spec, state.policy, state.window)
@@ -170,47 +169,6 @@ def read_given(state: State, question_id: str, said: Answerable) -> e.QuestionAn
         raise ConfigError(f"no question {question_id!r} is open; open are: {', '.join(known) or 'none'}")
     answer = read_answer(known[question_id], said, find_output_fault)
     return e.QuestionAnswered(question_id=question_id, text=answer.text)
-
-
-async def record_answers(journal: Journal, run_id: str, answers: Mapping[str, Answerable]) -> State:
-    """Record answers to questions of a run that waits, without driving it, and return the run's state.
-
-    Raises: `ConfigError` if a question is not open, or an answer does not fit; `RunNotFoundError`;
-    `LeaseHeldError` if a process drives the run.
-    """
-
-    def read(state: State) -> list[e.DurableBody]:
-        return [read_given(state, question_id, said) for question_id, said in answers.items()]
-
-    return await record(journal, run_id, read)
-
-
-async def record(
-    journal: Journal,
-    run_id: str,
-    make: Callable[[State], Sequence[e.DurableBody]],
-    clock: Clock = time,
-) -> State:
-    """Append the events that `make` returns for a run's state, without driving the run. Return the new state.
-
-    Raises: `RunNotFoundError`; `LeaseHeldError` if a process drives the run; what `make` raises.
-    """
-    writer = await journal.acquire(run_id)
-    try:
-        state = (await asyncio.to_thread(Run.load, run_id, journal)).state
-        bodies = tuple(make(state))
-        for body in bodies:
-            stamp(body, "at", clock.time())
-            if state.policy.deadline_seconds is not None:
-                stamp(body, "worked_seconds", state.work_seconds)  # nobody works on the turn meanwhile
-        if bodies:
-            writer.append(bodies)
-            await writer.sync()
-        for body in bodies:
-            advance(state, body)
-        return state
-    finally:
-        await see_through(writer.release)
 
 
 async def hand_over(

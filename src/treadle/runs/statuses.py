@@ -1,4 +1,5 @@
-"""The statuses of runs, which listings show and by which runs are found, from the rows that journals keep."""
+"""The statuses of runs: they are computed from the rows that journals keep, shown in listings, and used to find
+runs."""
 
 from collections.abc import Iterator
 from itertools import islice
@@ -22,7 +23,8 @@ FILTERS = {
     DAMAGED: RunFilter(),
     "open": replace(_IDLE, is_waiting=False, is_session=True, is_turn_open=False),
 }
-"""The journal's filter for each status. If `status_of` has to decide, it also lets other runs through."""
+"""The journal's filter for each status. For a status that only `status_of` can decide, the filter also matches
+other runs."""
 
 
 def status_of(info: RunInfo) -> str:

@@ -71,7 +71,7 @@ class TaskSet(Protocol):
 
     @property
     def name(self) -> str:
-        """The name of the set, which references to its tasks begin with."""
+        """The name of the set; references to its tasks begin with it."""
         ...
 
     def __len__(self) -> int:

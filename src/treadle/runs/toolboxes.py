@@ -78,7 +78,8 @@ class Toolboxes:
         *,
         can_read: bool = False,
     ) -> Toolbox:
-        """Return the tools for a run of `task`, with the tool for the `answer` if `output` has one.
+        """Return the tools for a run of `task`. With an `output` that uses the answer tool, this tool is among
+        them. With `can_read` there is a tool that reads results again, if there are other tools.
 
         With `can_read` there is a tool that reads results again, if there are other tools.
         """

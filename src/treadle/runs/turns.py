@@ -1,4 +1,5 @@
-"""The beginning of turns, with what the agent recalls for them, and what it remembers of completed ones."""
+"""The beginning of turns, with the memories that the agent recalls for them, and the storing of completed turns
+in its memory."""
 
 from typing import TYPE_CHECKING
 
@@ -30,8 +31,8 @@ def takes_time(agent: "AgentParts") -> bool:
 async def open_turn(
     agent: AgentParts, driver: Driver, message: Message, *, queued_seq: int | None = None
 ) -> e.TurnStarted:
-    """Return the event that opens the next turn with the user's message, what the agent's judge says about it, and
-    what the agent recalls for it."""
+    """Return the event that opens the next turn. It has the user's message, the judgement of the agent's judge
+    about it, and the memories that the agent recalls for it."""
     number, recalled, judgement, hint = driver.state.turn.number + 1, None, None, None
     if agent.judge is not None:
         judgement, hint = await _judge(agent, agent.judge, driver, message)

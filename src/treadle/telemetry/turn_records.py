@@ -92,9 +92,9 @@ class TurnRecord(Struct, kw_only=True, gc=False):
     failed_attempts: int = 0
     """The attempts at inferences that failed, or whose outcome was lost."""
     input_tokens: int = 0
-    """Includes `cached_input_tokens`."""
+    """The input tokens, including `cached_input_tokens`."""
     output_tokens: int = 0
-    """Includes `reasoning_tokens`."""
+    """The output tokens, including `reasoning_tokens`."""
     cached_input_tokens: int = 0
     reasoning_tokens: int = 0
     cache_write_tokens: int = 0
@@ -103,7 +103,7 @@ class TurnRecord(Struct, kw_only=True, gc=False):
     cached_share: float | None = None
     """The share of `input_tokens` that the servers had in their caches; `None` if there are no input tokens."""
     cost_usd: float | None = None
-    """`None` if a part of the cost is not known."""
+    """The cost in US dollars; `None` if a part of the cost is not known."""
     known_cost_usd: float = 0.0
     """The part of the cost that is known."""
     cost_basis: str = "known"
@@ -143,7 +143,7 @@ class TurnRecord(Struct, kw_only=True, gc=False):
     of their own."""
 
     def charge(self, usage: Usage | None, cost_usd: float | None) -> None:
-        """Add what was used. `None` is not known."""
+        """Add tokens and their cost. `None` means that a value is not known."""
         if usage is None:
             self.uncounted_inferences += 1
         else:

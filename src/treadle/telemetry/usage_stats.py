@@ -44,7 +44,7 @@ class Durations(Struct, gc=False):
 
 
 class Use(Struct, gc=False):
-    """The inferences of a model, of a day, or of all."""
+    """The figures about the inferences of one model, of one day, or of all models."""
 
     inferences: int = 0
     tally: Tally = field(default_factory=Tally)

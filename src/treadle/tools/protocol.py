@@ -53,7 +53,8 @@ class Tool(Protocol):
         ...
 
     def find_fault(self, arguments: Json) -> str | None:
-        """Return what in `arguments` breaks the schema, in words that help the model to correct it, or `None`."""
+        """Return the reason why `arguments` do not fit the schema, in words that help the model to correct
+        them; `None` if they fit."""
         ...
 
     async def call(self, arguments: dict[str, Json], context: "ToolContext") -> str | ToolOutput:

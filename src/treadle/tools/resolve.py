@@ -1,4 +1,5 @@
-"""Toolsets by name: making them, and saying what a recorded one would start, import, open, ask and send here."""
+"""Toolsets by name: how they are made, and what a recorded one would start, import, open, ask and send on this
+machine."""
 
 import inspect
 import re
@@ -191,7 +192,8 @@ memory, and `ask` only asks the user."""
 
 
 def demands_of_tools(part: PartSpec) -> list[str]:
-    """Return what making a toolset from `part` and calling it would start, import, open, ask and send."""
+    """Return texts that say what would be started, imported, opened, asked and sent if a toolset were made from
+    `part` and called."""
     if part.missing is not None:
         return []
     if part.name in _FIXED:

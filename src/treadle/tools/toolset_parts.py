@@ -190,7 +190,8 @@ def may_hold_secret(text: str) -> bool:
 
 
 def without_secrets(part: PartSpec) -> PartSpec:
-    """Return `part` as it may be recorded: without its settings and its text if they may hold a secret."""
+    """Return `part` in the form that may be recorded: without its settings and its text if they may hold a
+    secret."""
     if part.missing is not None:
         return part
     if may_hold_secret(part.name):

@@ -98,7 +98,7 @@ class Rerun(Struct):
 
 
 class Record(Protocol):
-    """What the rules of an attempt read of the recorded run."""
+    """The parts of the recorded run that the rules of an attempt read."""
 
     @property
     def state(self) -> State:

@@ -64,7 +64,8 @@ class Unavailable:
 
 
 class Implementations:
-    """The implementations of recorded tools. Runs one after another with the same tools share what was found."""
+    """The implementations of recorded tools. Successive runs with the same tools share the implementations that
+    were found."""
 
     def __init__(self, tools: Iterable[ToolLike] | None = None, *, is_trusted: bool = True) -> None:
         """Keep `tools`. If the runs are trusted, tools that they name are used too."""

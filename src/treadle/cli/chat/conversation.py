@@ -60,8 +60,8 @@ def as_file(text: str) -> str | None:
 
 
 def find_files(text: str) -> tuple[list[Path], list[str]]:
-    """Return the files that a message names as `@path`, `@'a path'` or `@a\\ path`, and the names that look like
-    files and are none."""
+    r"""Return the files that a message names as `@path`, `@'a path'` or `@a\ path`, and the names that look like
+    files but do not exist."""
     found: list[Path] = []
     missing: list[str] = []
     for quoted, double, plain in _NAMED.findall(text):

@@ -212,7 +212,7 @@ class Keyboard:
                     return
 
     def stop(self) -> None:
-        """End `watch`. What was typed of a line becomes the beginning of the next message."""
+        """End `watch`. A line that is only partly typed becomes the beginning of the next message."""
         self._is_over.set()
         self._prompt.put_off()
 

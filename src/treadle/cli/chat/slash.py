@@ -24,7 +24,7 @@ _MAX_SHOWN = 20
 
 
 class CommandedChat(Protocol):
-    """What the commands use of a conversation."""
+    """The parts of a conversation that its commands use."""
 
     agent: "Agent"
     session: "Session"
@@ -45,9 +45,9 @@ class SlashCommand(Struct, frozen=True):
     """A command of a conversation."""
 
     about: str
-    """What it does, for `/help`."""
+    """What the command does, for `/help`."""
     perform: Callable[[CommandedChat, str], None]
-    """The function that carries it out, with the text after the command."""
+    """The function that carries out the command. It is called with the text after the command."""
     takes: str = ""
     """The name of what is written after the command; empty if nothing is."""
 

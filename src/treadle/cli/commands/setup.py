@@ -1,4 +1,4 @@
-"""`treadle init`, `schema`, `doctor`, `completion` and `tasks`: what is there to work with."""
+"""`treadle init`, `schema`, `doctor`, `completion` and `tasks`: the setup, and what can be used here."""
 
 import os
 import shlex

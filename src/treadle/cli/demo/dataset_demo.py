@@ -117,7 +117,7 @@ class DemoView:
 
 
 class DemoOutcome(Struct, frozen=True):
-    """What the workers left."""
+    """The results of the workers."""
 
     folder: DatasetFolder
     wanted: int
@@ -287,7 +287,7 @@ def _prepare(out: Path, folder: DatasetFolder) -> None:
         if folder.path.exists():
             if not folder.ledger.exists():
                 raise ConfigError(
-                    f"--out {str(out)!r}: {str(folder.path)!r} is there and no dataset; choose another folder"
+                    f"--out {str(out)!r}: {str(folder.path)!r} exists and is not a dataset; choose another folder"
                 )
             for path in folder.path.iterdir():
                 path.unlink()

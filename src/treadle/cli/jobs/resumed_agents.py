@@ -85,7 +85,7 @@ def make_agent(
 
 
 def print_knowledge(agent: Agent) -> None:
-    """Print what an agent knows did not fit into its system message, or could not be used."""
+    """Print which parts of an agent's knowledge did not fit into its system message, or could not be used."""
     for line in () if agent.known is None else agent.known.report.lines():
         print_note(line)
 

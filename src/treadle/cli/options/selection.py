@@ -30,7 +30,7 @@ _Task: TypeAlias = Annotated[
 
 
 class Selection(OptionGroup, frozen=True, kw_only=True):
-    """Which runs of a journal are meant. `None` means that an option was not given."""
+    """The options that select runs of a journal. `None` means that an option was not given."""
 
     status: _Status = None
     model: _Model = None
@@ -56,7 +56,7 @@ class Selection(OptionGroup, frozen=True, kw_only=True):
 
     @property
     def condition(self) -> RunFilter:
-        """The journal's filter for the options, but for `listed`."""
+        """The journal's filter for the options, without the condition that `listed` returns."""
         status = self.status
         reason = StopReason.ERROR if status == FAILED else status if status in tuple(StopReason) else None
         task_set, task_id = split_reference(self.task or "")

@@ -43,7 +43,7 @@ class JobView(Protocol):
         ...
 
     def on_stop(self, progress: JobProgress) -> None:
-        """Show that what is in flight is finished, and nothing new begun."""
+        """Show that items in flight are being finished, and that no new ones begin."""
         ...
 
     def finish(self, progress: JobProgress, summary: Mapping[str, Json]) -> None:

@@ -96,7 +96,7 @@ class RunFinished(Body, frozen=True, gc=False, tag="run_finished"):
 
 
 class Noted(Body, frozen=True, gc=False, tag="noted"):
-    """Labels and remarks that somebody added to a run, or the reason why a message to the run means nothing."""
+    """Labels and remarks that somebody added to a run, or the reason why a message to the run had no effect."""
 
     labels: dict[str, str | None] = field(default_factory=dict)
     """The labels that were set, by name; `None` removed a label."""
@@ -105,7 +105,7 @@ class Noted(Body, frozen=True, gc=False, tag="noted"):
     by: str | None = None
     """Who or what said it; `None` if unknown."""
     refused: str | None = None
-    """The tag of the message that means nothing, such as `answer`; `remark` says why. `None`: no message was
+    """The tag of the message that had no effect, such as `answer`; `remark` says why. `None`: no message was
     refused."""
 
 

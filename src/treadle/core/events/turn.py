@@ -51,11 +51,11 @@ class ContextCompacted(BodyWithContents, frozen=True, gc=False, tag="context_com
     usage: Usage | None = None
     """The tokens that the summary took; `None` if they are not known, or no model was asked."""
     shortened: dict[str, str] = field(default_factory=dict)
-    """The results after the replaced messages of which the model sees only a line from now on: the line by call
-    id."""
+    """The results, after the replaced messages, that the model sees from now on as one line each: that line, by
+    call id."""
     forgotten: tuple[int, ...] = ()
-    """The positions of the messages after the replaced ones that no longer begin with what was recalled for their
-    turn. They are counted as `messages` is."""
+    """The positions of messages from which the memories recalled for their turn are removed from now on. They
+    come after the replaced messages, and are counted as in `messages`."""
     dropped: int = 0
     """How many of the replaced messages are in no summary."""
     reason: str = "budget"

@@ -61,7 +61,7 @@ class RoleEstimate(Struct, frozen=True, kw_only=True):
     input_tokens: int
     output_tokens: int
     cost_usd: float | None
-    """`None` if the price is unknown."""
+    """The cost in US dollars; `None` if the price is unknown."""
     seconds: float
     """The time of all calls, one after another."""
     is_measured: bool

@@ -26,7 +26,7 @@ class Bill(Struct):
 
     usage: Usage = Usage()
     cost_usd: float | None = 0.0
-    """`None` if the cost of an inference is unknown."""
+    """The cost in US dollars; `None` if the cost of an inference is unknown."""
 
     def add(self, usage: Usage, cost_usd: float | None) -> None:
         """Add what a run has used."""

@@ -64,7 +64,7 @@ def report_path(folder: Path) -> Path:
 def make_dataset_report(folder: Path, contents: DatasetContents | None = None) -> b.Report:
     """Return the report of a dataset's folder, or of a file of rows.
 
-    `contents` is what was read before, if it was. Raises: as `read_entries` does.
+    `contents` has what was read before; `None` to read it now. Raises: as `read_entries` does.
     """
     find_rows(folder)
     contents = contents or read_contents(folder)

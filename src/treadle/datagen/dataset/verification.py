@@ -142,7 +142,7 @@ async def _check(
 
 
 def compare(row: Row, projected: Row, output: OutputSection | None = None) -> list[str]:
-    """Return how a row differs from what its run says, one clause each."""
+    """Return the differences between a row and its run, one clause each."""
     found = []
     system, said = _split_system(row.messages)
     true_system, true_said = _split_system(projected.messages)

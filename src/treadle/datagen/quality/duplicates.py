@@ -210,7 +210,7 @@ class DuplicateIndex:
 def tool_shape(row: Row) -> frozenset[int]:
     """Return hashes of the calls by tool and names of arguments, and of the pairs that follow each other.
 
-    A call that failed is another call than one that did not. Repetitions do not count.
+    A failed call and a successful call have different hashes. Repetitions do not count.
     """
     calls: list[str] = []
     for item in exchanges(row.messages):

@@ -50,7 +50,7 @@ _SILENT, _VERBS = word_lists("requests")["silent"], word_lists("requests")["verb
 
 
 class RequestSignature(Struct, frozen=True):
-    """What is compared of one request."""
+    """The properties of a request that are compared with those of other requests."""
 
     exact: int
     """A hash of the text without regard to case, spaces and punctuation."""
@@ -143,7 +143,7 @@ def _vector(word: str) -> int:
 
 KEY_BITS = 40
 NUMBER_BITS = 24
-"""A table can have 16 million rows."""
+"""The size of a row's number in an entry. A table can have 16 million rows."""
 _PART_BITS = 10
 _SHIFT = KEY_BITS + NUMBER_BITS - _PART_BITS
 _MASK = (1 << NUMBER_BITS) - 1

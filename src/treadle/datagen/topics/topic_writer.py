@@ -78,7 +78,7 @@ class TopicAnswer(Struct, frozen=True, kw_only=True):
     error: str | None = None
     """Why there is no answer; `None` if there is one."""
     is_down: bool = False
-    """True if the reason is not the model's but that of its server or the network."""
+    """True if the server or the network failed, and not the model."""
 
 
 class TopicWriter:

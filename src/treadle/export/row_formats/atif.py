@@ -178,7 +178,7 @@ def _read_content(content: Json) -> str:
     if isinstance(content, list):
         odd = next((part["type"] for part in content if part["type"] != "text"), None)
         if odd is not None:
-            raise ExportError(f"a step has {odd} content, which rows have no place for")
+            raise ExportError(f"a step has {odd} content, which this format cannot hold")
         return "".join([part["text"] for part in content])
     return content or ""
 

@@ -30,8 +30,8 @@ Head: TypeAlias = asyncio.Future[Answer] | asyncio.Future[StreamedAnswer]
 
 
 class StaleConnectionError(Exception):
-    """A request that was lost because the server had closed the idle connection, before any part of an answer
-    came."""
+    """Raised if a request was lost because the server had closed the idle connection, before any part of an
+    answer came."""
 
 
 class ConnectionOwner(Protocol):

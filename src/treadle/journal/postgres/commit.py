@@ -174,13 +174,13 @@ class Entry:
             write.error = write.error or self.writer.error
 
     def settle(self, key: int) -> None:
-        """Note that the frame is kept."""
+        """Record that the frame is stored."""
         writer = self.writer
         writer.key, writer.head, writer.checksum = key, self.first_seq, self.checksum
 
 
 def plan(writes: Iterable[Write]) -> list[Entry]:
-    """Return what each run has to keep. A write that cannot be kept gets an error."""
+    """Return one entry for each run in `writes`. A write that cannot be stored gets an error."""
     by_writer: dict[TableWriter, list[Write]] = {}
     names: dict[str, TableWriter] = {}
     for write in writes:
@@ -248,7 +248,7 @@ def _lease_of(entry: Entry) -> Lease:
 
 
 Keys: TypeAlias = dict[str | int, int]
-"""The rows of the runs that are kept, by what `_name` returns."""
+"""The row of each stored run, by the key that `_name` returns."""
 
 
 def keys_in(calls: Sequence[Call], results: Sequence[PGresult]) -> Keys:

@@ -57,7 +57,7 @@ _RELEASE = "UPDATE runs SET owner=NULL WHERE id=%s AND token=%s"
 
 
 class Transaction:
-    """What a transaction is given that may have to be repeated."""
+    """The object that is passed to a transaction which may have to be repeated."""
 
     def __init__(self) -> None:
         self.db: Db
@@ -91,7 +91,7 @@ class Batch:
 
     @property
     def size(self) -> int:
-        """About how many bytes the store gets."""
+        """The approximate number of bytes that are sent to the store."""
         return sum([entry.size for entry in self.entries])
 
     @property
@@ -100,7 +100,7 @@ class Batch:
         return [write for entry in self.entries for write in entry.writes]
 
     def split(self) -> "list[Batch]":
-        """Return a batch for each run, and one for the orphans."""
+        """Return one batch for each run, and one for the leases that are released without a write."""
         by_writer: dict[object, list[Item]] = {}
         for item in self.items:
             by_writer.setdefault(item[1].writer, []).append(item)

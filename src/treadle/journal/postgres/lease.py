@@ -50,7 +50,7 @@ class Holder(Struct, frozen=True):
 
     @classmethod
     def of(cls, row: tuple[Any, ...]) -> "Holder":
-        """Make one from a row of a query that begins with `HOLDERS`."""
+        """Return the holder in a row of a query that begins with `HOLDERS`."""
         key, host, space, pid, started, lease_seconds, silent_seconds = row
         return cls(key, Owner(host, space, pid, started), lease_seconds, silent_seconds)
 
@@ -101,7 +101,7 @@ class Tenant:
             (run_id,),
         ).fetchone()
         if row is None:
-            raise RunNotFoundError(f"run {run_id!r} is not there")
+            raise RunNotFoundError(f"there is no run {run_id!r} in this journal")
         key, holder_id, token = row
         if holder_id == self.id and taken.get(key) == token:
             return Lease(key, token)

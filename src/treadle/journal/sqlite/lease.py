@@ -87,9 +87,9 @@ class Watch:
         ]
 
     def refuse_alive(self, run_id: str, holder: Holder, last: Silence | None) -> Silence | None:
-        """Return `None` if the lease of `holder` has ended, or its silence, which has to be watched for longer.
+        """Return `None` if the lease of `holder` has ended, or a `Silence` if it must be watched for longer.
 
-        `last` is the result of the look before. Raises: `LeaseHeldError` if `holder` is alive.
+        `last` is the result of the previous call. Raises: `LeaseHeldError` if `holder` is alive.
         """
         if (self.path.resolve(), holder.id) in abandoned or holder.owner.has_ended():
             return None
@@ -127,12 +127,12 @@ def take_lease(
 ) -> Lease | Silence:
     """Take the lease of a run for `owner_id`, within a transaction.
 
-    `last` is the answer to the attempt before. Raises: `RunNotFoundError`, or `LeaseHeldError` if its owner is
-    alive.
+    `last` is the answer to the previous attempt. Raises: `RunNotFoundError`, or `LeaseHeldError` if its owner
+    is alive.
     """
     row = db.execute("SELECT id, owner, token FROM runs WHERE run_id=?", (run_id,)).fetchone()
     if row is None:
-        raise RunNotFoundError(f"run {run_id!r} is not there")
+        raise RunNotFoundError(f"there is no run {run_id!r} in this journal")
     key, holder_id, token = row
     if holder_id == owner_id:
         raise LeaseHeldError(f"run {run_id!r} is being driven by this process already")

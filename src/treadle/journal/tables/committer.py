@@ -27,7 +27,7 @@ from treadle.journal.tables.writer import Write
 
 T = TypeVar("T")
 D = TypeVar("D")
-"""What a transaction of the store is given: a connection."""
+"""The type of the connection that a transaction of the store gets."""
 
 _LOOK_SECONDS = 0.05
 """How often the thread looks whether an event loop is blocked, while runs append something."""

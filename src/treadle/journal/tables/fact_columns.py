@@ -69,7 +69,8 @@ def head_values(facts: Facts) -> tuple[object, ...]:
 
 
 def info_from(run_id: str, row: tuple[Any, ...], *, is_driven: bool) -> RunInfo:
-    """Return a run for a listing, from a row of `COLUMNS`. If the row is damaged, that is the run's status."""
+    """Return a run for a listing, from a row of `COLUMNS`. If the row is damaged, the run has the status
+    `damaged`."""
     try:
         return facts_from(run_id, row).info(run_id, is_driven=is_driven)
     except JournalError as error:

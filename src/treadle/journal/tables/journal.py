@@ -40,7 +40,7 @@ from treadle.journal.tables.writer import TableWriter
 
 T = TypeVar("T")
 D = TypeVar("D")
-"""What a transaction of the store is given: a connection."""
+"""The type of the connection that a transaction of the store gets."""
 
 _TURN_SECONDS = 5.0
 """How long a closing journal waits for an event loop of another thread."""

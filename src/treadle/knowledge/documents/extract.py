@@ -24,7 +24,7 @@ class DocumentSection(Struct, frozen=True):
     """A part of a document."""
 
     place: str
-    """Where it is, such as `page 3` or `Setup > Linux`; empty if the document has no parts."""
+    """The place of the part, such as `page 3` or `Setup > Linux`; empty if the document has no parts."""
     text: str
 
 

@@ -155,7 +155,7 @@ class SqliteMemory:
                 self._delete(db, row)
                 self._record(db, draft, "forgotten", at, row=row)
         if is_refused:
-            raise MemoryRefusedError(f"the memory {entry_id!r} was kept: persona_self may not forget")
+            raise MemoryRefusedError(f"the memory {entry_id!r} was kept: persona_self must not forget it")
         self._database.purge()
         return True
 

@@ -39,7 +39,7 @@ class Found(Struct, frozen=True):
 
     hits: tuple[Hit, ...] = ()
     note: str | None = None
-    """Why the search did not use the embeddings that there are; `None` if it used them, or if there are none."""
+    """Why the search did not use the stored embeddings; `None` if it used them, or if none are stored."""
 
 
 class Memory:
@@ -63,7 +63,8 @@ class Memory:
     async def search(
         self, text: str, *, stores: Collection[Store] = (), limit: int = 10, now: float | None = None
     ) -> Found:
-        """Return the entries that fit `text` best. If the embeddings' server fails, its words find them alone."""
+        """Return the entries that fit `text` best. If the server of embeddings fails, entries are found only by
+        their words."""
         vector, note = await self._embed_query(text)
         at = self.clock.time() if now is None else now
 

@@ -18,7 +18,7 @@ class Store(StrEnum):
     """The kinds of memories."""
 
     IDENTITY = "identity"
-    """Who the persona is. Only its file says that."""
+    """Who the persona is. These memories come only from the persona's file."""
     SELF_FACTS = "self_facts"
     """Facts about the persona, the user and how they work together."""
     WORLDVIEW = "worldview"
@@ -55,9 +55,9 @@ class Outcome(StrEnum):
 
     ADDED = "added"
     CHANGED = "changed"
-    """It made a new version of an entry."""
+    """The write made a new version of an entry."""
     MERGED = "merged"
-    """The store had an entry that says the same. That one became stronger."""
+    """The store had an entry that says the same. That entry became stronger."""
     REPEATED = "repeated"
     """A write with this key was made before, so nothing changed."""
 
@@ -69,7 +69,7 @@ class Draft(Struct, frozen=True, kw_only=True):
     text: str
     author: Author = Author.USER
     reason: str | None = None
-    """Why it is worth remembering."""
+    """Why the memory is worth keeping."""
     confidence: float | None = None
     """How sure the author is, from 0 to 1."""
     is_forced: bool = False
@@ -82,7 +82,7 @@ class Draft(Struct, frozen=True, kw_only=True):
     """The idempotency key: of several writes with one key, only the first is made. `None` means that every write is
     made."""
     run_id: str | None = None
-    """The run in which it was written."""
+    """The run in which the memory was written."""
     turn: int | None = None
     """The turn of that run."""
 
@@ -91,7 +91,8 @@ class MemoryEntry(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One version of a memory."""
 
     entry_id: str
-    """The store and a number, such as `episodic-17`. All versions share it, and it is never given out again."""
+    """The store and a number, such as `episodic-17`. All versions share it. No other entry ever gets the same
+    id."""
     store: Store
     version: int
     """The number of the version, from 1."""
@@ -118,7 +119,7 @@ class Written(Struct, frozen=True):
 
     outcome: Outcome
     entry: MemoryEntry | None
-    """The entry as it is now; `None` if it was forgotten after a write with the same key."""
+    """The entry in its present state; `None` if it was forgotten after a write with the same key."""
 
 
 class AuditRecord(Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -26,7 +26,8 @@ _LEAST_ROOM = 64
 
 @cache
 def load_numpy() -> Any:
-    """Return numpy, or `None` if it is not installed. Importing it starts threads, so that waits for a search."""
+    """Return numpy, or `None` if it is not installed. It is imported only for a search, because the import
+    starts threads."""
     try:
         import numpy
     except ImportError:  # the extra `memory` has it

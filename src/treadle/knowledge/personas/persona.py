@@ -140,7 +140,7 @@ class Persona(PersonaSection):
 
     @property
     def parts(self) -> tuple[PartSpec, ...]:
-        """The toolsets, with that of `ask_user` if the persona has an autonomy."""
+        """The toolsets, including the toolset `ask` if the persona has an `autonomy`."""
         from treadle.tools.resolve import TOOLSETS
 
         found = [

@@ -47,7 +47,7 @@ class Item(Struct, frozen=True):
     priority: int = 0
     """Items with a lower priority are left out first; among equal ones, the last."""
     label: str = ""
-    """What the report calls it; by default, the beginning of its text."""
+    """The name of the item in the report; by default, the beginning of its text."""
 
 
 def assemble(

@@ -1,4 +1,4 @@
-"""What arrives from outside while somebody is asked: the answer or the decision that is given first counts."""
+"""Answers and decisions that arrive from outside while somebody is asked. The one that is given first counts."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -41,7 +41,7 @@ class Arrivals:
                 await asyncio.gather(asking, return_exceptions=True)
 
     def settle(self, key: str, value: object) -> None:
-        """Give the answer or decision for `key`, which was recorded already."""
+        """Pass on the answer or decision for `key`, which is recorded already."""
         waiting = self._waiting.get(key)
         if waiting is not None and not waiting.done():
             self._arrived.add(key)

@@ -54,7 +54,7 @@ class InnerCalls:
         self._lock = self._lock or asyncio.Lock()
         async with self._lock:
             if self._is_over:
-                raise ToolError(f"{name!r} was not called: the call that asks for it has ended")
+                raise ToolError(f"{name!r} was not called: the call that wanted to make it has ended")
             self._count += 1
             self._running = asyncio.current_task()
             try:

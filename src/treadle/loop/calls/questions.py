@@ -18,7 +18,7 @@ from treadle.loop.outbox import Outbox
 from treadle.tools.protocol import Asker
 
 MAX_UNFIT = 3
-"""How often an asker may answer one question with something that does not fit it."""
+"""How many answers to one question may fail to fit it."""
 
 
 class ParkedError(BaseException):
@@ -29,7 +29,7 @@ class ParkedError(BaseException):
 
 
 class Questioner:
-    """The one who puts a run's questions to the user, one at a time."""
+    """The object that puts a run's questions to the user, one at a time."""
 
     def __init__(self, run_id: str, asker: Asker | None, rules: Rules) -> None:
         self.run_id = run_id
@@ -44,7 +44,7 @@ class Questioner:
         """The ids of the questions that the user did not answer since the run was driven."""
 
     def begin(self) -> None:
-        """Allow every question to be put again, because the run is driven anew."""
+        """Allow every question to be asked again, because the run is driven anew."""
         self._postponed.clear()
 
     async def consult(self, body: e.QuestionAsked) -> Answer | None:
@@ -75,7 +75,7 @@ class Questioner:
             outbox.put(e.RunPaused(reason="question"))
 
     def record(self, body: e.QuestionAsked, answer: Answer, outbox: Outbox) -> None:
-        """Put an answer into the outbox, unless it came from outside and was recorded then."""
+        """Put an answer into the outbox. An answer that came from outside is recorded already, and is left out."""
         if not self.arrivals.has_recorded(body.question_id):
             outbox.put(e.QuestionAnswered(question_id=body.question_id, text=answer.text))
 
@@ -192,7 +192,7 @@ def held(*timers: asyncio.Timeout | None) -> Iterator[None]:
 
 
 def find_form_fault(schema: dict[str, Json], value: Json) -> str | None:
-    """Return what in the answer to a form does not fit its schema; `None` if it fits."""
+    """Return why the answer to a form does not fit its schema; `None` if it fits."""
     # Imported here because only forms need the validator.
     from treadle.tools.schema.answer_schema import find_output_fault
 

@@ -35,7 +35,7 @@ class ModelConfig(Struct, frozen=True, kw_only=True):
     settings: Settings = Settings()
     price: Price | None = None
     context_tokens: int | None = None
-    """The model's context window."""
+    """The size of the model's context window in tokens; `None` if it is not known."""
     headers: Mapping[str, str] | None = None
     timeout_seconds: float = 600.0
     """The longest time in which the server sends nothing."""

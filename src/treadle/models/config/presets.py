@@ -40,7 +40,7 @@ ORACLE = "oracle"
 
 
 def is_tiered(name: str) -> bool:
-    """Return whether `name` is that of a model that consists of the tiers of treadle.toml."""
+    """Return whether `name` names a model that consists of the tiers of treadle.toml."""
     return name.partition(":")[0] in (AUTO, "tier") and name != "tier"
 
 

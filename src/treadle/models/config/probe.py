@@ -293,7 +293,7 @@ async def find_token_settings(model: Model) -> dict[str, bool]:
 async def check_vocabulary(model: Model) -> None:
     """Check that the ids of the renderer of `model` have the same text for its server, if the server says it.
 
-    Raises: `ConfigError` if they have not; `TransportError`.
+    Raises: `ConfigError` if a text differs; `TransportError`.
     """
     renderer: Renderer | None = getattr(_innermost(model), "renderer", None)
     server = _server_of(model)
@@ -304,7 +304,7 @@ async def check_vocabulary(model: Model) -> None:
         # A server may leave special tokens out, and blanks at the ends.
         if theirs is not None and theirs.strip() not in ("", ours.strip()):
             raise ConfigError(
-                f"the renderer {renderer.name!r} is that of another model than the one at {server.server.origin}: "
+                f"the renderer {renderer.name!r} is for another model than the one at {server.server.origin}: "
                 f"the ids of {ours!r:.60} are {theirs!r:.60} there. Give the renderer of the model's own tokenizer"
             )
 

@@ -274,7 +274,7 @@ class TextCollector(StreamCollector):
             if name == "text":
                 if value:
                     if type(value) is not str:
-                        raise TypeError("the text is not text")
+                        raise TypeError("the field 'text' is not a string")
                     self._texts.append(value)
                     self._on_delta(TextDelta(value))
             elif name == "token_ids" and value is not None:

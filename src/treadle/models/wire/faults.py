@@ -97,8 +97,8 @@ def status_of_code(code: str) -> int | None:
 
 
 def find_bad_call(error: dict[str, Json], text: str) -> str | None:
-    """Return a call that the server could not read: what the model wrote, or what the server says about it. Return
-    `None` for any other error.
+    """Return the text of a tool call that the server could not read: what the model wrote, or else what the
+    server says about it. Return `None` if the error has another cause.
 
     Source: Groq, `{"code": "tool_use_failed", "failed_generation": "…"}`; Ollama, `error parsing tool call:
     raw='…', err=…`; llama.cpp, `Failed to parse input at pos 12: …`.

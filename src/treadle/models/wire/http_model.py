@@ -111,7 +111,7 @@ class HttpModel(HttpEndpoint, ABC):
         self._newest: _Prefix = (Request(Log()), (), b"")
         self._prefixes: dict[tuple[object, ...], _Prefix] = {}
         if reserved := sorted(self.RESERVED & (self.settings.extra or {}).keys()):
-            raise ConfigError(f"Settings.extra may not hold {reserved}: the request has its own")
+            raise ConfigError(f"Settings.extra must not contain {reserved}, which the request sets itself")
         for setting in self.UNKNOWN_SETTINGS:
             if getattr(self.settings, setting):
                 raise ConfigError(f"the dialect {self.DIALECT} has no {setting}: leave it out for {model!r}")
@@ -296,4 +296,4 @@ def _check_types(message: Message) -> None:
     for call in message.tool_calls:
         texts += (call.call_id, call.name, call.arguments)
     if not all(type(text) is str for text in texts):
-        raise TypeError("a value that must be text is not")
+        raise TypeError("a value that must be a string is not a string")

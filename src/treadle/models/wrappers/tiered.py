@@ -1,7 +1,7 @@
 """A model that consists of tiers, between which a router chooses for each turn.
 
-The loop asks the router, and passes the requests of the turn to the chosen tier's model. What asks this model
-directly, without the loop, gets an answer of the strongest tier.
+The loop asks the router, and passes the requests of the turn to the chosen tier's model. A caller that asks
+this model directly, without the loop, gets an answer of the strongest tier.
 """
 
 from collections.abc import Iterable, Mapping

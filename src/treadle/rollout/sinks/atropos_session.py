@@ -150,7 +150,7 @@ class AtroposSession:
         )
 
     async def read_latest_key(self) -> str | None:
-        """Return the key of the group that the server got last; `None` if it is not one of ours."""
+        """Return the key of the group that the server got last; `None` if Treadle did not send that group."""
         latest = await self.ask("GET", "/latest_example")
         params = latest.get("generation_params")
         mark = params.get(MARK) if isinstance(params, dict) else None

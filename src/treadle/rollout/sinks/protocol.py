@@ -14,7 +14,7 @@ from treadle.trajectory.tokens.trajectories import TokenGrade
 
 
 class SinkMemory(Protocol):
-    """What the outbox durably keeps for a sink."""
+    """The notes that the delivery queue durably keeps for a sink."""
 
     def get(self, name: str) -> str | None:
         """Return a note; `None` if there is none."""

@@ -48,7 +48,7 @@ class Refusal(Struct, frozen=True, omit_defaults=True):
 
 
 class ToolProfile:
-    """What a tool is about."""
+    """The things and actions that a tool is about."""
 
     def __init__(self, name: str, description: str) -> None:
         text = re.sub(r"([a-z0-9])([A-Z])", r"\1 \2", name)[:200].replace("_", " ").replace("-", " ").lower()
@@ -70,8 +70,8 @@ _profile = lru_cache(maxsize=512)(ToolProfile)
 
 
 def find_suited(kind: TaskKind, tools: Iterable[ToolSpec]) -> tuple[str, ...]:
-    """Return the names of the tools that suit a kind of work: they are about one of its things and do one of its
-    deeds."""
+    """Return the names of the tools that suit a kind of work: they are about one of the kind's things and do
+    one of its actions."""
     suits = patterns()["tools"][kind]
     profiles = profile_tools(tools).items()
     return tuple(

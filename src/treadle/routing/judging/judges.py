@@ -47,7 +47,7 @@ class PatternJudge:
 
     part = PartSpec(name="patterns")
     is_instant = True
-    """Whether a judgement takes no noticeable time."""
+    """True if a judgement takes no noticeable time."""
 
     async def judge(self, message: str, facts: MessageFacts = _NO_FACTS) -> Judgement:
         """See `MessageJudge.judge`."""

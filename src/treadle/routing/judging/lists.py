@@ -13,7 +13,7 @@ from itertools import product
 from typing import Any
 
 FILE, ADDRESS, QUOTE, CODE = "\ue000", "\ue001", "\ue002", "\ue003"
-"""The characters that stand in the prose of a message for what is not the user's own words."""
+"""The characters that replace, in the prose of a message, the parts that are not the user's own words."""
 
 _SLOT = re.compile(r"\{([A-Za-z]\w*)\}")
 _END = r"(?= *(?:[?!.,]|$))"

@@ -83,7 +83,7 @@ class EngineApp(OracleApp):
         self.policy("")
 
     def policy(self, model: str) -> TokenPolicy:
-        """Return the policy of a model; an empty name stands for that of the settings.
+        """Return the policy of a model; an empty name stands for the model of the settings.
 
         Raises: `ConfigError` if there is no such model.
         """
@@ -253,7 +253,7 @@ class _Idle:
 
 
 def read_query(query: str) -> dict[str, str]:
-    """Return the parameters of a query, the last of each name."""
+    """Return the parameters of a query. If a name occurs several times, its last value counts."""
     return {name: values[-1] for name, values in parse_qs(query).items()}
 
 

@@ -95,7 +95,7 @@ class MockPolicy:
     ) -> list[float]:
         """Return the logprob of each id of `output_ids` after the ids before it.
 
-        `version` is that of the weights, or one for each id of the output.
+        `version` is the version of the weights, or a sequence with one version for each id of the output.
         """
         versions = [version] * len(output_ids) if isinstance(version, str) else version
         walk = self._start(prompt_ids, "")
@@ -222,7 +222,7 @@ def logprobs_of(
 ) -> list[float]:
     """Return the logprobs with which the mock engine's `model` samples `output_ids` after `prompt_ids`.
 
-    `version` is that of the weights, or one for each id of the output.
+    `version` is the version of the weights, or a sequence with one version for each id of the output.
     """
     return make_policy(model, mistake_rate).logprobs(prompt_ids, output_ids, version)
 

@@ -127,7 +127,7 @@ def _name_of(item: Json) -> str:
 
 
 def find_near(path: str, paths: Sequence[str]) -> str | None:
-    """Return the one of `paths` that is most similar to `path`; `None` if no path is similar."""
+    """Return the path among `paths` that is most similar to `path`; `None` if no path is similar."""
     name = path.rpartition("/")[2].casefold()
     same = [item for item in paths if item.rpartition("/")[2].casefold() == name]
     found = same or difflib.get_close_matches(path, paths, n=1, cutoff=0.6)

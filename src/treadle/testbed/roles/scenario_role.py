@@ -41,7 +41,7 @@ _QUIET = ("single", "no_tool", "refusal", "")
 
 
 class RequestDraft(Struct, frozen=True):
-    """What a scenario asks for, before it is put into a persona's words."""
+    """The content of a scenario's request, before it is written in the words of a persona."""
 
     request: str
     """The request, as one paragraph."""

@@ -146,4 +146,4 @@ def _compute(node: ast.expr, values: Mapping[str, str], draw: Draw | None) -> Fr
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and draw is not None:
         parts = [int(_compute(part, values, draw)) for part in node.args]
         return Fraction(draw.between(parts[0], parts[1]) if node.func.id == "between" else draw.pick(parts))
-    raise ValueError(f"{ast.unparse(node)!r} is no part of a formula")
+    raise ValueError(f"{ast.unparse(node)!r} is not allowed in a formula")

@@ -23,7 +23,8 @@ def _made() -> re.Pattern[str]:
 
 
 def write_topics(facts: Facts, mistake_rate: float = 0.0) -> Json:
-    """Return subtopics of the topic at `path`, in graph mode with connections to existing topics.
+    """Return subtopics of the topic whose path is in `facts`; in graph mode, also connections to existing
+    topics.
 
     A mistake is a connection to a topic that does not exist, or a topic that exists already.
     """

@@ -1,7 +1,6 @@
 """The requests and responses of OpenAI's chat completions, as the mock server uses them.
 
-Source: OpenAI API reference, chat completions, 2025. The name `reasoning_content` is that of DeepSeek and
-vLLM.
+Source: OpenAI API reference, chat completions, 2025. The name `reasoning_content` comes from DeepSeek and vLLM.
 """
 
 import time

@@ -90,8 +90,8 @@ class HttpReply(Struct):
     failure: FailureMode | None = None
     """`dropped`, `truncated` or `stalled` if the response is not sent completely."""
     pending: "PendingReply | None" = None
-    """The work that makes the response later. With it, only `failure` of the other fields counts. `None`: the
-    response is complete."""
+    """The work that makes the response later. If it is set, the other fields, except `failure`, are ignored.
+    `None`: the response is complete."""
 
 
 class PendingReply(Protocol):

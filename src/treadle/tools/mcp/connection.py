@@ -34,7 +34,7 @@ from treadle.tools.mcp.translation import mend_listing
 
 MAX_PAGES = 200
 MAX_ROUNDS = 10
-"""How often a server may ask for the same call again with its state."""
+"""How often, during one call, a server may ask to make the call again with the server's state."""
 MAX_EVENT_BYTES = 64 * 1024 * 1024
 STDERR_LINES = 20
 MAX_LINE_CHARS = 500
@@ -217,7 +217,7 @@ class Connection:
                 self._stop.set()
 
     async def judge_failure(self, error: BaseException, key: str) -> tuple[FailureMeaning, str]:
-        """Return what a failed call means, and why it failed. It first closes a session that has ended."""
+        """Return the meaning of a failed call, and why it failed. A session that has ended is closed first."""
         trip = self._failed_trips.get(key, Trip())
         if self.is_over:
             await self.close()

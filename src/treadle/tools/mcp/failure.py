@@ -34,11 +34,11 @@ _LOST = (
 
 
 class UnreachableError(TreadleError):
-    """A server could not be connected to, or did not answer as MCP requires."""
+    """Raised if no connection to a server can be made, or if it does not answer as MCP requires."""
 
 
 class EndedError(UnreachableError):
-    """A server's process ended before it answered."""
+    """Raised if a server's process ends before it has answered."""
 
 
 class FailureMeaning(Enum):

@@ -282,7 +282,7 @@ class OpenAPIDocument:
             required += own["required"] if is_required else ()
             return RequestBody(kind, media, is_required, tuple(own["properties"]), files)
         if "body" in properties:
-            raise CannotBeToolError("it has a parameter 'body' beside its body")
+            raise CannotBeToolError("it has a parameter 'body' in addition to its body")
         if kind == "binary":
             media = "application/octet-stream" if "*" in media else media
             properties["body"] = _BASE64

@@ -28,7 +28,8 @@ class OutputChecker:
         self._validator: Any = None
 
     def find_fault(self, value: Json) -> str | None:
-        """Return what in `value` breaks the schema, or `None`. Raises: `ConfigError` if the schema is not valid."""
+        """Return the reason why `value` does not fit the schema; `None` if it fits. Raises: `ConfigError` if
+        the schema is not valid."""
         if self._validator is None:
             self._validator = self._build()
         if self._validator.is_valid(value):
@@ -57,7 +58,8 @@ def _checker(schema: str) -> OutputChecker:
 
 
 def find_output_fault(schema: dict[str, Json], value: Json) -> str | None:
-    """Return what in `value` breaks `schema`, or `None`. Raises: `ConfigError` if the schema is not valid."""
+    """Return the reason why `value` does not fit `schema`; `None` if it fits. Raises: `ConfigError` if the
+    schema is not valid."""
     return _checker(msgspec.json.encode(schema).decode()).find_fault(value)
 
 

@@ -89,7 +89,8 @@ class Node(Struct, frozen=True, kw_only=True):
 
     @property
     def vocabulary(self) -> str:
-        """What the ids belong to: equal ids of different vocabularies mean different things."""
+        """The name of the vocabulary that the ids belong to. Equal ids of different vocabularies mean different
+        things."""
         return self.tokenizer or f"model {self.model}"
 
     @property
@@ -177,7 +178,8 @@ class TokenReader:
         return b"" if place is None else place.ids()
 
     def path(self, index: int) -> list[int]:
-        """Return the inferences that one extends, the first one first, and itself."""
+        """Return the positions of the inferences that an inference extends, the first one first, and then its
+        own position."""
         found: list[int] = []
         at: int | None = index
         while at is not None:

@@ -60,11 +60,11 @@ class DriftReport(Struct, frozen=True):
     run_id: str | None = None
     """The run that the earlier ids come from; `None` if there are none."""
     seq: int | None = None
-    """The event of the inference that they come from; `None` if there is none."""
+    """The number of the event of the inference that the earlier ids come from; `None` if there is none."""
 
 
 class Span(Struct, frozen=True, kw_only=True):
-    """The part of a trajectory that one inference answered with."""
+    """The part of a trajectory that is the answer of one inference."""
 
     start: int
     """The position of the answer's first token in the trajectory."""
@@ -109,7 +109,7 @@ class Trajectory(Struct, frozen=True, kw_only=True):
     drift: DriftReport | None = None
     """Why this branch begins; `None` for the first one."""
     messages: tuple[Message, ...] = ()
-    """What the branch says as messages, as the model saw them, with the last answer."""
+    """The content of the branch as messages, as the model saw them, with the last answer."""
     tokenizer: str | None = None
     """The fingerprint of the renderer that made the prompts; `None` if the server made them."""
 

@@ -184,9 +184,9 @@ class TurnFailed(Struct, frozen=True):
     is_retryable: bool = False
     """True if the same turn may succeed if it is resumed or tried again."""
     usage: Usage = Usage()
-    """As for `TurnCompleted`."""
+    """As for `TurnCompletedEvent`."""
     cost_usd: float | None = 0.0
-    """As for `TurnCompleted`."""
+    """As for `TurnCompletedEvent`."""
 
 
 class TurnPaused(Struct, frozen=True):

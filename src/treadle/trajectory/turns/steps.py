@@ -477,7 +477,7 @@ def show_result(result: ToolResult, body: e.ToolCompleted) -> dict[str, Json]:
 
 
 def with_id(call: ServerCall, number: int) -> ServerCall:
-    """Return a server's call that has no id with one that counts the calls of the answer."""
+    """Return a server's call with an id. A call without an id gets one from its number in the answer."""
     return replace(call, call_id=f"server_{number}")
 
 

@@ -140,7 +140,7 @@ def _read_message(
         elif content is None:
             content = ""
         else:
-            raise TypeError("content is neither text nor parts")
+            raise TypeError("'content' is neither a string nor a list of parts")
     refusal = raw.get("refusal")
     if refusal:
         if content:
