@@ -237,8 +237,8 @@ def enumerate_points(
 def test_killed_at_boundaries(
     case: tuple[str, bool], tmp_path: Path, record_property: Callable[..., None]
 ) -> None:
-    """The short form tests every eighth boundary, fewer of a long scenario; the full form tests every one."""
-    stride = 1 if IS_FULL else 24 if case[0] == "agents" else 8
+    """The short form tests every twelfth boundary, fewer of a long scenario; the full form tests every one."""
+    stride = 1 if IS_FULL else 36 if case[0] == "agents" else 12
     count = enumerate_points(tmp_path, case, "process", stride)
     record_property("crash_points", count)
     assert count >= 40 // stride

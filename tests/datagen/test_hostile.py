@@ -38,7 +38,7 @@ def test_a_lost_journal_is_missed(tmp_path: Path) -> None:
         result = run(make_config(server, tmp_path))
         for file in result.folder.path.glob("journal.db*"):
             file.unlink()
-        with pytest.raises(ConfigError, match=r"journal\.db' is missing"):
+        with pytest.raises(ConfigError, match=r"journal\.db' with the runs of this job is missing"):
             run(make_config(server, tmp_path, generation={"num_samples": 3}))
         assert not result.folder.journal.exists()
 

@@ -225,4 +225,6 @@ def _leave(code: ExitCode) -> NoReturn:
     if any(thread.name.startswith("treadle-tool") for thread in threading.enumerate()):
         atexit._run_exitfuncs()
         os._exit(code)
+    # While the interpreter ends it gives signals back their default action, but not to those that are ignored.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     sys.exit(code)

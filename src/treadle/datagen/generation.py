@@ -10,7 +10,7 @@ from functools import partial
 import msgspec
 from msgspec import Struct
 
-from treadle.core.errors import ConfigError, MistakesError, ProviderError
+from treadle.core.errors import MistakesError, ProviderError
 from treadle.datagen.config.fingerprint import explain_changes, find_changes, fingerprint
 from treadle.datagen.config.generation_config import GenerationConfig
 from treadle.datagen.config.loading import write_config
@@ -85,7 +85,7 @@ async def generate(
         stop=stop,
         listener=listener,
     )
-    check = partial(_check_continued, config, folder, options or Continuation())
+    check = partial(_check_continued, config, options or Continuation())
     topics = RunFilter(id_prefix=TOPIC_RUN_PREFIX)
     async with OpenJob(job_options, progress, _runs_of, others=topics, check=check) as job:
         write_config(folder.path, config)
@@ -99,17 +99,12 @@ async def generate(
 
 
 def _check_continued(
-    config: GenerationConfig, folder: DatasetFolder, options: Continuation, ledger: Ledger, journal: Journal
+    config: GenerationConfig, options: Continuation, ledger: Ledger, journal: Journal
 ) -> None:
     """Compare the configuration with the one that the dataset was begun with, and reopen the samples to try again.
 
     Raises: `ConfigError` that names the changed keys.
     """
-    if ledger.last_number and not journal.runs(limit=1):
-        raise ConfigError(
-            f"the journal {str(folder.journal)!r} with the runs of the rows is missing; put it back, or name "
-            "another folder with output.path"
-        )
     known = ledger.get("config")
     changes = [] if known is None else find_changes(msgspec.json.decode(known), config)
     if changes and not options.accept_changes:

@@ -455,6 +455,11 @@ class OpenJob(Generic[P]):
     def _open(self) -> Job[Any, P]:
         options = self._options
         ledger = self._stack.enter_context(Ledger(options.ledger, options.files))
+        if ledger.last_number and isinstance(options.journal, Path) and not options.journal.exists():
+            raise ConfigError(
+                f"the journal {str(options.journal)!r} with the runs of this job is missing; put it back, or name "
+                "another folder (--out)"
+            )
         journal = self._stack.enter_context(closing(open_journal(options.journal)))
         self._check(ledger, journal)
         meter = open_meter(options.limits, ledger, journal, self._runs_of, self._others)
