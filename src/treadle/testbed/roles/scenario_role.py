@@ -89,7 +89,7 @@ def write_scenario(facts: Facts, tries: int = 0) -> Json:
         "withheld": draft.withheld,
         "success": [success.get(scene.kind, success["any"])],
         "new_files": list(draft.makes),
-        # The check of a task grades the last answer, which does not belong to the task if there are further requests.
+        # The check of a task grades the last answer, which is about something else if there are further requests.
         "is_task": draft.is_task and not further,
     }
 
