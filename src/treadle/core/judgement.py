@@ -108,4 +108,4 @@ class Judgement(Struct, frozen=True, omit_defaults=True):
     usage: Usage | None = None
     """The tokens that its judgement took; `None`: unknown, or no model was asked."""
     cost_usd: float | None = 0.0
-    """What its judgement cost; `None`: unknown."""
+    """The cost of the judgement in US dollars; `None`: unknown."""

@@ -229,7 +229,7 @@ class State(Struct, gc=False):
 
     @property
     def transcript(self) -> Log[Message]:
-        """The whole transcript, system message included, whatever the model still sees of it."""
+        """The whole transcript, including the system message and the messages that the model no longer sees."""
         return self.messages if self.shown.whole is None else self.shown.whole
 
     @property

@@ -64,7 +64,7 @@ class JobProgress(Struct, kw_only=True):
     kept: int = 0
     """How many items were kept."""
     resumed: int = 0
-    """How many of them were counted before this process began."""
+    """How many of the kept items were counted before this process began."""
     rejected: int = 0
     """How many attempts were rejected."""
     failed: int = 0

@@ -31,7 +31,7 @@ class Trust(StrEnum):
     TRUSTED = "trusted"
     """The user vouches for it: the model gets it as instructions."""
     BUILTIN = "builtin"
-    """It is part of Treadle."""
+    """The content is part of Treadle."""
 
 
 def read_trust(kind: str, digest: str) -> Trust:

@@ -35,7 +35,7 @@ _LIMITS = frozenset(
 
 
 class Rolled(Struct, frozen=True):
-    """One finished rollout with what it used."""
+    """One finished rollout, with the tokens and the cost that it used."""
 
     run: Run[Any]
     rollout: Rollout

@@ -51,7 +51,7 @@ class GroupEnded(JobNotice, frozen=True, tag="group_ended"):
     has_variance: bool = True
     staleness: int = 0
     reason: str | None = None
-    """Why it was not delivered."""
+    """Why the group was not delivered; `None` if it was delivered."""
 
     def line(self) -> str | None:
         """See `JobNotice.line`."""

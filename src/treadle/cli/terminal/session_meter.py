@@ -71,7 +71,7 @@ class SessionMeter(Struct):
 class TurnView(TextView):
     """A view of the turns that follow one message, which ends with what they and the session used.
 
-    It can be paused while the person types: what happens meanwhile is shown after that.
+    It can be paused while the person types, and then shows afterwards what happened meanwhile.
     """
 
     meter: SessionMeter

@@ -1,7 +1,7 @@
 """The owners of leases, and whether they are still alive.
 
-A lease belongs to a process's open journal, its owner, which keeps in its row how long its leases last and sends
-heartbeats. Two things end the lease of an owner that did not give it back:
+The owner of a lease is the open journal of a process. The owner's row says how long its leases last, and the
+owner sends heartbeats. Two things end the lease of an owner that did not give it back:
 
 - Its process has ended. Only a process of the same PID namespace can know that, and it ends the lease at once.
 - This journal has watched the owner and seen no new heartbeat for as long as the lease lasts. This time is

@@ -259,4 +259,4 @@ def _check_toolset(name: str) -> str | None:
     if FILE.fullmatch(name) or REFERENCE.fullmatch(name):
         return None
     known = [item.rstrip(":") for item in TOOLSETS.names()]
-    return f"{name!r:.60} is no toolset{did_you_mean(kind, known) or ';'} known are {', '.join(known)}"
+    return f"{name!r:.60} is not a toolset{did_you_mean(kind, known) or ';'} known are {', '.join(known)}"

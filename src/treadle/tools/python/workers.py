@@ -89,7 +89,7 @@ async def _running_pool() -> Any:
     global _pool
     if _is_of_parent:
         raise ConfigError(
-            "this process was forked from one that had run Python code already, and Monty does not survive that; "
+            "this process was forked from one that had run Python code already, and Monty does not work after a fork; "
             "start processes with 'spawn', or fork before the first call"
         )
     if _pool is None:
