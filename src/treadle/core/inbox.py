@@ -81,7 +81,7 @@ class Note(Struct, frozen=True, gc=False, omit_defaults=True, tag_field="type", 
     remark: str | None = None
     """A text for people who read the run."""
     by: str | None = None
-    """Who or what says it; `None` if unknown."""
+    """Who or what adds the labels or the remark; `None` if unknown."""
 
     def __post_init__(self) -> None:
         force_setattr(self, "labels", check_labels(self.labels))

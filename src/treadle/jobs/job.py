@@ -382,9 +382,10 @@ class JobOptions(Struct, frozen=True, kw_only=True):
     worker_retries: RetryPolicy = RetryPolicy()
     """How often a worker elsewhere continues a run that ended with a fault of the infrastructure."""
     stop: asyncio.Event | None = None
-    """If it is set, items in flight are finished and no new ones begun."""
+    """An event that stops the job: once it is set, items in flight are finished and no new ones begin. `None`:
+    nothing stops it."""
     listener: JobListener = lambda notice, progress: None
-    """Called for each notice, with the counts after it."""
+    """The function that is called for each notice, with the counts after it."""
 
     @classmethod
     def of_attempts(

@@ -97,7 +97,7 @@ class RolloutProgress(JobProgress, kw_only=True):
     troubles: dict[str, str] = msgspec.field(default_factory=dict)
     """Why a sink cannot deliver at the moment, by its name."""
     sampled_tokens: int = 0
-    """The sampled tokens of the delivered groups. Each of them is delivered once."""
+    """The sampled tokens of the delivered groups. Each token is delivered once."""
     tokens_per_second: float = 0.0
     """The rate of output tokens of the last half minute."""
     weight_version: str | None = None

@@ -23,7 +23,8 @@ from treadle.journal.postgres.link import NOTIFY, Db
 from treadle.journal.tables.owner import Lease, Owner, this_owner
 
 FIRST_TOKEN_BITS = 60
-"""The first token of a run is random, so that a writer recognises the run that it made itself."""
+"""The size of the random first token of a run. Because the token is random, a writer recognises the run that it
+made itself."""
 
 HOLDERS = """
     SELECT id, host, space, pid, started, lease_seconds,
