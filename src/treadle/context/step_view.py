@@ -68,7 +68,8 @@ class StepView(Struct, frozen=True, omit_defaults=True):
 
 
 def view_step(events: Sequence[e.Event], step: int) -> StepView:
-    """Return what the model saw at `step`, in the newest attempt at it. Raises: `ConfigError` if there is none."""
+    """Return what the model saw at `step`, in the newest attempt. Raises: `ConfigError` if the run has no such
+    step."""
     asked = [
         event for event in events if isinstance(event.body, e.InferenceStarted) and event.body.step == step
     ]

@@ -141,7 +141,7 @@ def last_taken(events: Iterable[e.Event]) -> int:
 
 
 def stops(state: State, kind: str) -> bool:
-    """Return whether a message with the tag `kind` stops what is under way."""
+    """Return whether a message with the tag `kind` stops the work that is under way."""
     if not state.turn.is_open or state.status is not Status.RUNNING:
         return False
     return kind == Cancel.__struct_config__.tag or (

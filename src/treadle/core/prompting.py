@@ -154,7 +154,7 @@ def _learn_rate(state: "State", counted: int) -> None:
 
 
 def note_ids(state: "State", completion: Completion) -> None:
-    """Keep the ids of the inference that was completed last, if it has any."""
+    """Keep the ids of the inference that was completed last, if its engine returned ids."""
     tokens, shown = completion.tokens, state.shown
     if tokens is None or tokens.prompt_token_ids is None or tokens.token_ids is None:
         return

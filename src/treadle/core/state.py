@@ -269,7 +269,7 @@ def apply(state: State, body: e.DurableBody) -> State:
 def advance(state: State, body: e.DurableBody) -> State:
     """Change `state` in place to the state after `body`, and return it.
 
-    The handlers see the time of the event before in `state.at`.
+    While the handlers run, `state.at` is the time of the previous event.
     """
     state.seq += 1
     if body.inbox is not None:

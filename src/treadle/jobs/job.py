@@ -125,7 +125,7 @@ class Expected:
 
 
 class JobWork(Protocol[R]):
-    """What a job is about: the plan of its items, the attempts at them, and their outcomes."""
+    """The content of a job: the plan of its items, the attempts at them, and their outcomes."""
 
     def make_item(self, number: int, counts: JobCounts) -> PlannedItem:
         """Return the item with this number, given the counts so far."""
@@ -367,7 +367,7 @@ class Job(Generic[R, P]):
 
 
 class JobOptions(Struct, frozen=True, kw_only=True):
-    """Where a job is kept and how it is done."""
+    """The options of a job: where it is kept, and how its runs are driven."""
 
     ledger: Path
     files: Mapping[str, Path]

@@ -44,7 +44,7 @@ class _Need(Struct):
 
 
 class JobMeter:
-    """The use of all models of a plan, including that of earlier processes."""
+    """The use of all models of a plan. It includes the use of earlier processes."""
 
     def __init__(self, limits: LimitSection, *, now: Callable[[], float] = time.monotonic) -> None:
         self.limits = limits

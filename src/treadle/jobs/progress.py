@@ -35,7 +35,7 @@ class JobNotice(Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field
     """One thing that happened in a job. As JSON it is one line of a command's `--json`."""
 
     def line(self) -> str | None:
-        """Return the line that is printed about it at once; `None` if the counts say enough."""
+        """Return the line that is printed at once about this notice; `None` if the counts say enough."""
         return None
 
     def key(self) -> str:

@@ -87,7 +87,7 @@ def check_parts(messages: Sequence[Message], name: str) -> None:
 
 
 def keep_text(message: Message, text: str, writer: TranscriptWriter) -> Message:
-    """Return a message that was read from `text`; it keeps the text if `writer` would write another one."""
+    """Return a message that was read from `text`; it keeps the text if `writer` would write a different text."""
     return message if writer.can_write(message, text) else replace(message, opaque=with_text(message, text))
 
 

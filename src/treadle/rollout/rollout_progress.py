@@ -118,7 +118,7 @@ class RolloutProgress(JobProgress, kw_only=True):
         return self.rejected
 
     def observe(self, status: str, details: Mapping[str, Any]) -> None:
-        """Add the outcome of an item; `details` are those of its outcome in the ledger."""
+        """Add the outcome of an item; `details` has the details of this outcome in the ledger."""
         if status == ItemStatus.KEPT:
             self.oldest = max(self.oldest, details["staleness"])
             self.sampled_tokens += details["sampled_tokens"]

@@ -88,5 +88,5 @@ class Checker(Protocol):
     """A router that checks answers before they are used, while there is a better tier that could be asked."""
 
     def check(self, request: Request, completion: Completion) -> Awaitable[CheckedAnswer]:
-        """Return what is wrong with the answer to `request`."""
+        """Return the fault of the answer to `request`, or the verdict that it can be used."""
         ...

@@ -154,7 +154,7 @@ def deliver(
 
 
 class Driven:
-    """The run of a stream, which can be sent messages while it is driven."""
+    """The run of a stream. Messages can be sent to it while it is driven."""
 
     def __init__(self) -> None:
         self._driver: Driver | None = None

@@ -195,7 +195,8 @@ def set_level(db: sqlite3.Connection, level: str) -> None:
 
 
 def sync_folders(path: Path) -> None:
-    """Sync the folder of `path` and those above it on the same disk, so that a power loss keeps the file's name."""
+    """Sync the folder of `path` and the folders above it on the same disk, so that a power loss keeps the
+    file's name."""
     if not hasattr(os, "O_DIRECTORY"):
         return
     folder = path.resolve().parent

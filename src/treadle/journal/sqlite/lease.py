@@ -62,7 +62,8 @@ _KINDS = [str, str, int, str, float, float]
 
 
 class Watch:
-    """The knowledge of one open journal about the owners of a file, with the heartbeats that it has seen."""
+    """The knowledge of one open journal about the owners in a file, and the heartbeats that the journal has
+    seen."""
 
     def __init__(self, path: Path, lease_seconds: float, clock: Clock) -> None:
         self.path = path

@@ -89,7 +89,7 @@ class ModelTable(Table):
 
 
 class TierTable(Table):
-    """The models of a tier, and what a router needs to know about them. The settings hold for each model."""
+    """The models of a tier, and what a router needs to know about them. The settings apply to each model."""
 
     model: str
     """A model of this file, or `provider:name`."""
@@ -126,7 +126,7 @@ class RouterTable(Table):
 
 
 class TelemetryTable(Table):
-    """What the commands that drive runs record about them."""
+    """The records that are made by commands which drive runs."""
 
     turn_log: str | None = None
     """A file that gets a line of JSON for each turn, relative to the folder of this file."""
@@ -190,6 +190,6 @@ class ConfigFile(Table):
     chat: ChatTable = ChatTable()
     """What a new session of `treadle chat` uses where no option says otherwise."""
     telemetry: TelemetryTable = TelemetryTable()
-    """What the commands that drive runs record about them."""
+    """The records that are made by commands which drive runs."""
     tiers_prefix: str = "TREADLE"
     """The prefix of the environment variables that define tiers, such as TREADLE_SMALL_MODELS."""

@@ -41,7 +41,7 @@ class AtroposSettings(Struct, frozen=True, kw_only=True):
 
 
 class Env(Struct, frozen=True):
-    """The environment that the sink has registered, and the server process that knows it."""
+    """The environment that the sink has registered, with the server process where it is registered."""
 
     env_id: int
     calls: int
