@@ -92,7 +92,7 @@ class LedgerEntry(Struct, frozen=True, kw_only=True):
 
 
 class ItemUse(Struct, frozen=True):
-    """What the attempts at one item have used."""
+    """The tokens and the cost that the attempts at one item have used."""
 
     input_tokens: int
     output_tokens: int

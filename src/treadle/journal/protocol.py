@@ -269,7 +269,7 @@ class RunWriter(Protocol):
 
 
 class Attached(Protocol):
-    """Something that keeps tables of its own in a journal's database, and is closed together with the journal."""
+    """An object that keeps tables of its own in a journal's database, and is closed together with the journal."""
 
     def close(self) -> None:
         """Close the connections to the database."""

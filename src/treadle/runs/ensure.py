@@ -28,7 +28,7 @@ from treadle.runs.turns import write_back
 
 
 class IfExists(Struct, frozen=True, kw_only=True):
-    """What `ensure_run` does with a run that the journal has already."""
+    """The rules of `ensure_run` for a run that the journal already has."""
 
     is_likely: bool = False
     """True if the journal probably has the run. The run is then looked for before it is begun."""

@@ -40,7 +40,7 @@ _MESSAGES: dict[Delivery, type[Steer | Enqueue | Interrupt]] = {
 
 
 class Sent(Struct, frozen=True):
-    """What has become of a message that was sent to a run."""
+    """The state of a message that was sent to a run."""
 
     number: int
     """The number of the message in the run's inbox."""

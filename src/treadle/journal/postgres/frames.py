@@ -18,7 +18,7 @@ class Snapshot(NamedTuple):
     xmin: int
     """All transactions before this one had ended."""
     xmax: int
-    """No transaction from this one on had ended."""
+    """This transaction and all later ones had not ended."""
     open: tuple[int, ...]
     """The transactions in between that had not ended."""
 

@@ -1,4 +1,4 @@
-"""What a run leaves behind that no other run needs, for its deletion."""
+"""The contents of a run that no other run needs, for the deletion of the run."""
 
 from collections.abc import Iterable, Iterator
 from itertools import chain

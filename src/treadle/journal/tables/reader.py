@@ -1,6 +1,6 @@
 """Reading from the tables: events, contents and listings. Everything here blocks and may be called in any thread.
 
-The SQL here has `?` for values, and is understood by every store. A store adds what differs.
+The SQL here has `?` for values, and every store understands it. Each store adds its own parts.
 """
 
 import threading

@@ -42,7 +42,7 @@ class EngineInfo(Struct, frozen=True):
     """An inference engine."""
 
     name: str
-    """`vllm` or `sglang`."""
+    """The name of the engine: `vllm` or `sglang`."""
     version: str | None = None
     """The version; `None` if the server does not say it."""
     weight_version: str | None = None

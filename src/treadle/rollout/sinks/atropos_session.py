@@ -62,7 +62,7 @@ class Registered(Struct, frozen=True):
 
 
 class AtroposCounts(Struct, frozen=True):
-    """What the server says about its queue, in groups."""
+    """The server's counts of its queue, in groups."""
 
     step: int
     queued: int

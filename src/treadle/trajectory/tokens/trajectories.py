@@ -44,7 +44,8 @@ class Drift(StrEnum):
 
 
 class DriftReport(Struct, frozen=True):
-    """Why a branch begins, and where its prompt differs from the ids that it comes closest to."""
+    """The report about the beginning of a branch: why it begins, and where its prompt differs from the most
+    similar earlier ids."""
 
     kind: Drift
     position: int
