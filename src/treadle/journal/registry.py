@@ -15,10 +15,10 @@ STORES: Registry[Callable[[str, StoreOptions], Journal]] = Registry(
     "store",
     "treadle.journal",
     {
-        "sqlite": "treadle.journal.sqlite.journal:open_store",
+        "sqlite": "treadle.journal.sqlite.sqlite_journal:open_store",
         "memory": "treadle.journal.memory:open_store",
-        "postgres": "treadle.journal.postgres.store:open_store",
-        "postgresql": "treadle.journal.postgres.store:open_store",
+        "postgres": "treadle.journal.postgres.address:open_store",
+        "postgresql": "treadle.journal.postgres.address:open_store",
     },
 )
 """The functions that open a store, by scheme. They are called with the text after the scheme, `//` included."""

@@ -1,12 +1,18 @@
-"""The address of a PostgreSQL journal. No message contains its password."""
+"""The address of a PostgreSQL journal, and the opener of `postgres:` and `postgresql:`.
 
+No message contains the address's password. This module is imported where psycopg may be missing.
+"""
+
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
-
-from psycopg import Error
-from psycopg.conninfo import conninfo_to_dict
 
 from treadle.core.errors import ConfigError
 from treadle.core.masking import MASK, Mask
+from treadle.core.registry import require
+from treadle.journal.protocol import StoreOptions
+
+if TYPE_CHECKING:
+    from treadle.journal.postgres.postgres_journal import PostgresJournal
 
 
 class Address:
@@ -14,6 +20,9 @@ class Address:
 
     def __init__(self, url: str) -> None:
         """Parse a URL. Raises: `ConfigError`, which does not contain the URL."""
+        from psycopg import Error
+        from psycopg.conninfo import conninfo_to_dict
+
         self.url = url
         """The URL with the password, if it has one."""
         try:
@@ -50,3 +59,20 @@ def _password_in(url: str) -> str | None:
         return urlsplit(url).password
     except ValueError:
         return None
+
+
+def open_store(address: str, options: StoreOptions) -> "PostgresJournal":
+    """Open the journal in the database at `address`, a URL without its scheme.
+
+    Raises: `ConfigError` for a URL that is not valid, or if psycopg is not installed; `JournalError`.
+    """
+    require("psycopg", "postgres")
+    from treadle.journal.postgres.postgres_journal import PostgresJournal
+
+    return PostgresJournal(
+        f"postgresql:{address}",
+        options.level,
+        options.lease_seconds,
+        options.clock,
+        must_exist=options.must_exist,
+    )
