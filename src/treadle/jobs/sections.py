@@ -44,7 +44,7 @@ class AgentSection(ConfigSection):
     max_result_chars: Count | None = None
     """The longest tool result in characters."""
     context_tokens: Count | None = None
-    """The context window of the model, if it is not known or should be smaller."""
+    """The context window of the model in tokens, if it is not known or should be smaller."""
     compact_at: Share | None = 0.8
     """The share of the room for the prompt at which the context is compacted; `null`: never."""
 

@@ -203,7 +203,8 @@ class Given(Struct, frozen=True):
     keeps_events: bool = False
     """True if the driver keeps the events that it appends in memory."""
     on_driver: Callable[[Driver], None] | None = None
-    """A function that is called with the run's driver before it works; `None`: nobody needs it."""
+    """A function that is called with the run's driver before the driver begins to work; `None`: nothing is
+    called."""
 
 
 class Face(Struct, frozen=True):

@@ -136,7 +136,7 @@ class CommandFolder(Protocol):
 
 
 class CommandSandbox(Protocol):
-    """One way to run commands: what they can see and reach."""
+    """One way to run commands, which defines what commands can see and reach."""
 
     @property
     def read_only_paths(self) -> tuple[str, ...]:

@@ -196,4 +196,4 @@ class ToolContext(Generic[DepsT]):
 
 
 NO_CONTEXT: ToolContext[Any] = ToolContext("", "", 0)
-"""The context for tools with a false `takes_context`, which do not use it."""
+"""The context that is given to tools with a false `takes_context`. These tools do not use it."""

@@ -73,7 +73,7 @@ class Workers(Protocol):
         ...
 
     def session(self, agent: Agent[Any], run_id: str, /, **options: Unpack[SessionOptions]) -> WorkedSession:
-        """Return the session `run_id`, which is begun or continued, and whose turns are driven in this place."""
+        """Return the session `run_id`, which is begun or continued, and whose turns these workers drive."""
         ...
 
     def status(self) -> WorkersStatus:

@@ -53,9 +53,9 @@ class DrivenCount(Struct, frozen=True):
 
     in_flight: int = 0
     waiting_on_model: int = 0
-    """How many of them wait for an answer of a model."""
+    """How many of the driven runs wait for an answer of a model."""
     waiting_on_tools: int = 0
-    """How many of them wait for tools."""
+    """How many of the driven runs wait for tools."""
 
 
 class DrivenRuns:

@@ -55,7 +55,7 @@ class TreeAnswer(BaseModel):
 
 
 class GraphAnswer(BaseModel):
-    """Subtopics of a graph, with the ids of other topics to which they belong."""
+    """Subtopics of a graph. Each has the ids of further topics to which it belongs."""
 
     subtopics: list[_LinkedSubtopic]
 

@@ -160,7 +160,8 @@ class PostgresCommitter(Committer[Transaction]):
         return self._link.db
 
     def commit_now(self, writes: list[Write]) -> bool:
-        """Send `writes` to the server, if that cannot block and keeps their order; the thread settles them."""
+        """Send `writes` to the server, if that cannot block and keeps the order of the writes. The thread
+        settles them."""
         if not self.db_lock.acquire(blocking=False):
             return False
         try:

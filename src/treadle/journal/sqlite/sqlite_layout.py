@@ -39,7 +39,7 @@ _CODES = (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN)
 
 
 def is_refused(error: Exception, path: Path) -> bool:
-    """Return True if `error` says that a file cannot be written, and it can be read."""
+    """Return True if `error` says that a file cannot be written, and the file can still be read."""
     return any(has_code(error, code) for code in _CODES) and path.is_file() and os.access(path, os.R_OK)
 
 
@@ -250,7 +250,8 @@ def set_level(db: sqlite3.Connection, level: str) -> None:
 
 
 def sync_folders(path: Path) -> None:
-    """Sync the folder of `path` and those above it on the same disk, so that a power loss keeps the file's name."""
+    """Sync the folder of `path` and the folders above it on the same disk, so that a power loss keeps the
+    file's name."""
     if not hasattr(os, "O_DIRECTORY"):
         return
     folder = path.resolve().parent

@@ -1,7 +1,7 @@
 """The owners of leases, and whether they are still alive.
 
-A lease belongs to a process's open journal, its owner, which keeps in its row how long its leases last and sends
-heartbeats. Two things end the lease of an owner that did not give it back:
+The owner of a lease is the open journal of a process. The owner's row says how long its leases last, and the
+owner sends heartbeats. Two things end the lease of an owner that did not give it back:
 
 - Its process has ended. Only a process of the same PID namespace can know that, and it ends the lease at once.
 - This journal has watched the owner and seen no new heartbeat for as long as the lease lasts. This time is
@@ -62,7 +62,8 @@ _KINDS = [str, str, int, str, float, float]
 
 
 class OwnerWatch:
-    """The knowledge of one open journal about the owners of a file, with the heartbeats that it has seen."""
+    """The knowledge of one open journal about the owners in a file, and the heartbeats that the journal has
+    seen."""
 
     def __init__(self, path: Path, lease_seconds: float, clock: Clock) -> None:
         self.path = path

@@ -122,7 +122,7 @@ class TableJournal(ABC, Generic[D]):
         seal = make_seal(self._origin[0], run_id) or ("here" if self._is_own else "")
         if not seal:
             raise JournalError(
-                f"cannot record that run {run_id!r} is trusted: there is no place for a secret; set {VARIABLE}"
+                f"cannot record that run {run_id!r} is trusted: a file with a secret cannot be made; set {VARIABLE}"
             )
         put = "INSERT INTO trust(run, seal) VALUES(?,?) ON CONFLICT(run) DO UPDATE SET seal=excluded.seal"
         self._committer.submit(lambda db: self._query_in(db)(put, (key, seal))).result()

@@ -78,7 +78,7 @@ class TableReader(ABC):
 
     @abstractmethod
     def bodies(self, key: int, *, is_own: bool) -> Iterator[bytes]:
-        """Yield the frames of a run, or those of all other runs, with few of them in memory at a time."""
+        """Yield the frames of a run (`is_own`), or of all other runs, with few of them in memory at a time."""
 
     @abstractmethod
     def close(self) -> None:

@@ -130,7 +130,7 @@ def read_completion(raw: Json, settings: Settings, price: Price | None) -> Compl
     text = choice["text"]
     finish = choice.get("finish_reason")
     if raw.get("error") or choice.get("error") or not isinstance(text, str):
-        raise ValueError("an error")
+        raise ValueError("it contains an error")
     reason = read_reason(finish, has_calls=False, is_empty=not text)
     opaque = rest_of(raw, _RESPONSE_FIELDS)
     rest = rest_of(choice, _CHOICE_FIELDS)

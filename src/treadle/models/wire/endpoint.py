@@ -156,7 +156,8 @@ class HttpEndpoint:
         return urlunsplit(parts._replace(path=parts.path.rstrip("/").removesuffix("/v1")))
 
     async def find_engine(self) -> EngineInfo | None:
-        """Return the engine of the server, which is asked once; `None` if it is not known.
+        """Return the engine of the server; `None` if it is not known. The server is asked only once. Raises:
+        `TransportError`.
 
         Raises: `TransportError`.
         """

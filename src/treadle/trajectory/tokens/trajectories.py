@@ -81,7 +81,7 @@ class Span(Struct, frozen=True, kw_only=True):
     model: str | None = None
     engine: str | None = None
     weight_versions: tuple[tuple[int, str], ...] = ()
-    """Numbers of successive tokens with the weight version that sampled them; empty if no version is known."""
+    """How many successive tokens each weight version sampled, in order; empty if no version is known."""
     settings: Settings | None = None
     """The sampling settings as sent."""
     is_trained: bool = True

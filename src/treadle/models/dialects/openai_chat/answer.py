@@ -76,7 +76,7 @@ def read_completion(raw: Json, settings: Settings, price: Price | None) -> Compl
     """
     choice = raw["choices"][0]
     if raw.get("error") or choice.get("error"):
-        raise ValueError("an error")
+        raise ValueError("it contains an error")
     contents: dict[str, bytes] = {}
     message, is_refused = _read_message(choice["message"], settings, contents)
     finish = choice.get("finish_reason")
