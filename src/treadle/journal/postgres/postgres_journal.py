@@ -16,9 +16,8 @@ from treadle.core import events as e
 from treadle.core.errors import ConfigError, JournalError
 from treadle.journal.driven import DrivenRuns
 from treadle.journal.follow import Changes, PolledNews, follow
-from treadle.journal.postgres.address import Address
 from treadle.journal.postgres.arrays import Texts
-from treadle.journal.postgres.link import LEVELS, MAIL_CHANNEL, WRITING, Link
+from treadle.journal.postgres.link import LEVELS, MAIL_CHANNEL, WRITING, Address, Link
 from treadle.journal.postgres.postgres_committer import PostgresCommitter, Transaction
 from treadle.journal.postgres.postgres_layout import prepare
 from treadle.journal.postgres.postgres_listener import PostgresListener
