@@ -151,7 +151,7 @@ class HttpEndpoint:
 
     @property
     def root(self) -> str:
-        """The URL of the server itself, below which are paths that are not part of OpenAI's API."""
+        """The URL of the server itself. Paths that are not part of OpenAI's API are below it."""
         parts = urlsplit(self._base_url)
         return urlunsplit(parts._replace(path=parts.path.rstrip("/").removesuffix("/v1")))
 
