@@ -16,7 +16,7 @@ _PAGE = 200
 
 
 class SessionSummary(Struct, frozen=True, kw_only=True):
-    """What happened in a session so far."""
+    """The summary of a session so far."""
 
     run_id: str
     title: str
@@ -33,7 +33,7 @@ class SessionSummary(Struct, frozen=True, kw_only=True):
     errors: tuple[str, ...]
     """What went wrong in turns that failed, in order."""
     usage: Usage
-    """Tokens of all inferences, those of agents that it called included."""
+    """Tokens of all inferences, including those of the agents that the session called."""
     cost_usd: float | None
     """The cost of these inferences; `None` if it is unknown."""
     began_at: float
@@ -100,7 +100,7 @@ class SessionMatch(Struct, frozen=True):
     title: str
     turn: int
     role: str
-    """`user` or `assistant`."""
+    """The author of the message: `user` or `assistant`."""
     line: str
 
 

@@ -110,7 +110,8 @@ class Session(Generic[T_co]):
 
     @property
     def messages(self) -> list[Message]:
-        """The whole transcript so far, including the system message, whatever the model still sees of it."""
+        """The whole transcript so far, including the system message and the messages that the model no longer
+        sees."""
         return list(self._open_driver().state.transcript)
 
     @property
@@ -287,7 +288,8 @@ class Session(Generic[T_co]):
                 await leave(driver, "closed")
 
     def send_sync(self, text: str, **options: Unpack[SendOptions]) -> Run[T_co]:
-        """Call `send` and block until it returns. Any thread but that of the session's event loop may call it."""
+        """Call `send` and block until it returns. Any thread may call it, except the thread of the session's
+        event loop."""
         return block(lambda: self.send(text, **options), "await session.send(...)", self._loop)
 
     async def __aenter__(self) -> "Session[T_co]":

@@ -24,7 +24,7 @@ _LEAST_CHARS = 400
 
 
 class Sizes(Struct, frozen=True):
-    """The sizes that a plan aims at, in tokens."""
+    """The sizes that a plan tries to reach, in tokens."""
 
     tools: float
     """The size of the tools, which are in every prompt."""
@@ -68,7 +68,7 @@ class Plan(Struct, frozen=True):
     asked: tuple[Message, ...] = ()
     """The message of the open turn, if it is among those that are replaced."""
     shortened: dict[str, str] = {}
-    """The results that are cut, by call id: the line that the model sees of each."""
+    """The results that are cut: by call id, the line that the model sees in place of each."""
     forgotten: tuple[int, ...] = ()
     """The positions of messages that lose their recalled memories."""
 

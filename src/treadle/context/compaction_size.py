@@ -29,7 +29,7 @@ class Measured(Struct, frozen=True):
     room: int
     """How many tokens the prompt may have."""
     ratio: float
-    """The factor by which estimates of tokens are corrected, from what the server counted."""
+    """The factor by which estimates of tokens are corrected. It comes from the server's counts."""
 
 
 class Summarised(Struct, frozen=True):
@@ -41,7 +41,7 @@ class Summarised(Struct, frozen=True):
     """How many of the old messages are not in the summary."""
     error: str | None = None
     model: str | None = None
-    """The model that was asked; `None` if none was."""
+    """The name of the model that was asked; `None` if no model was asked."""
     usage: Usage | None = None
     cost_usd: float | None = 0.0
     sampled: Completion | None = None

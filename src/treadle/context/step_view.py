@@ -1,4 +1,5 @@
-"""What the model saw at a step of a run, and what of the transcript was left out, read from the run's events."""
+"""The view of a step: what the model saw, and which parts of the transcript were left out. It is read from the
+run's events."""
 
 from collections.abc import Sequence
 
@@ -18,7 +19,7 @@ class SeenMessage(Struct, frozen=True, omit_defaults=True):
 
     message: Message
     tokens: int
-    """The estimated size."""
+    """The estimated size of the message in tokens."""
     number: int | None = None
     """The position in the whole transcript, from 1; `None` for a summary."""
     is_summary: bool = False
@@ -29,13 +30,13 @@ class SeenMessage(Struct, frozen=True, omit_defaults=True):
 
 
 class LeftOut(Struct, frozen=True, omit_defaults=True):
-    """A message of the transcript that the model did not see, or of which it saw less."""
+    """A message of the transcript that the model did not see, or saw only in part."""
 
     message: Message
     number: int
     """The position in the whole transcript, from 1."""
     tokens: int
-    """The estimated size of what was left out."""
+    """The estimated size in tokens of the part that was left out."""
     why: str
     """`summarised`, `dropped`, `cut` (a result) or `forgotten` (recalled memories)."""
     seq: int
@@ -43,7 +44,7 @@ class LeftOut(Struct, frozen=True, omit_defaults=True):
 
 
 class StepView(Struct, frozen=True, omit_defaults=True):
-    """What the model saw at one step."""
+    """The view of one step: what the model saw in it."""
 
     step: int
     seq: int
@@ -59,7 +60,7 @@ class StepView(Struct, frozen=True, omit_defaults=True):
     is_counted: bool
     """True if the server counted `tokens`."""
     usage: Usage | None
-    """What the server counted; `None` if it did not, or gave no answer."""
+    """The token counts of the server; `None` if the server did not count, or gave no answer."""
     window: Window | None
     room: int | None
     """How many tokens the prompt could have; `None` if that was not known."""
@@ -67,7 +68,8 @@ class StepView(Struct, frozen=True, omit_defaults=True):
 
 
 def view_step(events: Sequence[e.Event], step: int) -> StepView:
-    """Return what the model saw at `step`, in the newest attempt at it. Raises: `ConfigError` if there is none."""
+    """Return what the model saw at `step`, in the newest attempt. Raises: `ConfigError` if the run has no such
+    step."""
     asked = [
         event for event in events if isinstance(event.body, e.InferenceStarted) and event.body.step == step
     ]

@@ -24,7 +24,7 @@ class Compact(Struct, frozen=True, gc=False):
     """The action to compact the context before the next inference."""
 
     reason: str
-    """Why: `budget`, `overflow` (the server refused the prompt) or `asked`."""
+    """Why the context is compacted: `budget`, `overflow` (the server refused the prompt) or `asked`."""
 
 
 class RunCalls(Struct, frozen=True, gc=False):

@@ -21,12 +21,12 @@ REFUSED_MESSAGE = (
     "given that message as an answer. If the tool serves the user's request, call it now. Otherwise write your "
     "whole answer again, and say why you do not use it."
 )
-"""The message that tells a model about a tool which it says it cannot use."""
+"""The message that answers a model which says that it cannot use a tool although it has the tool."""
 ESCALATED_MESSAGE = (
     "Another model tried to answer before you, and its answer was not used: {why}\n"
     "The user has not seen that answer. Answer the user's message yourself."
 )
-"""The message that tells a model what was tried before it was asked."""
+"""The message that tells a model which other model tried to answer first, and why that answer was not used."""
 
 
 def fold_message(state: "State", body: e.MessageInjected) -> None:

@@ -316,7 +316,7 @@ def split_at_marker(text: str, marker: str) -> tuple[str, str] | None:
 
 
 def final_text(state: "State", text: str) -> str:
-    """Return the final answer in a text: what follows the marker if there is one, else all of it."""
+    """Return the final answer in a text: the part after the marker, or the whole text if there is no marker."""
     found = split_at_marker(text, FINAL) if state.policy.text_markers else None
     return text if found is None else found[1]
 

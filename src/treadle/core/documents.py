@@ -33,7 +33,7 @@ def decode_document(data: bytes, origin: str, *, is_yaml: bool | None = None) ->
     except (msgspec.DecodeError, UnicodeError) as error:
         raise ConfigError(f"{origin} is not valid JSON: {error}") from error
     except RecursionError:
-        raise ConfigError(f"{origin} is nested too deeply, or in itself") from None
+        raise ConfigError(f"{origin} is nested too deeply, or contains itself") from None
 
 
 def is_yaml_name(name: str) -> bool:

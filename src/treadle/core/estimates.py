@@ -1,10 +1,10 @@
 """Estimates of how many tokens texts take. The model's tokenizer is usually unknown.
 
-There are two kinds of estimates. `weigh` and the functions with it decide what has room, so they are meant to be
-too high rather than too low: they fit tokenizers that were made for English, which need more tokens for other
-languages, digits and random characters than newer ones. For English they are about 40 % too high. `guess_of_chars`
-stands in for counts that a server does not report. It needs only the length of a text, and is right for English on
-average.
+There are two kinds of estimates. `weigh` and the functions with it decide whether something fits, so they are
+meant to be too high rather than too low: they fit tokenizers that were made for English, which need more tokens
+for other languages, digits and random characters than newer ones. For English they are about 40 % too high.
+`guess_of_chars` stands in for counts that a server does not report. It needs only the length of a text, and is
+right for English on average.
 """
 
 from math import ceil

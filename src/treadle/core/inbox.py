@@ -70,7 +70,7 @@ class Cancel(Struct, frozen=True, gc=False, omit_defaults=True, tag_field="type"
     """The order to stop at once. A run pauses until somebody resumes it; a session ends its open turn."""
 
     reason: str | None = None
-    """Why, in words; `None` if nothing was said."""
+    """Why the run is cancelled, in words; `None` if nothing was said."""
 
 
 class Note(Struct, frozen=True, gc=False, omit_defaults=True, tag_field="type", tag="note"):
@@ -81,7 +81,7 @@ class Note(Struct, frozen=True, gc=False, omit_defaults=True, tag_field="type", 
     remark: str | None = None
     """A text for people who read the run."""
     by: str | None = None
-    """Who or what says it; `None` if unknown."""
+    """Who or what adds the labels or the remark; `None` if unknown."""
 
     def __post_init__(self) -> None:
         force_setattr(self, "labels", check_labels(self.labels))
@@ -141,7 +141,7 @@ def last_taken(events: Iterable[e.Event]) -> int:
 
 
 def stops(state: State, kind: str) -> bool:
-    """Return whether a message with the tag `kind` stops what is under way."""
+    """Return whether a message with the tag `kind` stops the work that is under way."""
     if not state.turn.is_open or state.status is not Status.RUNNING:
         return False
     return kind == Cancel.__struct_config__.tag or (

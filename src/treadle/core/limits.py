@@ -92,7 +92,8 @@ def is_past_deadline(state: "State") -> bool:
 
 
 def check_limits(state: "State") -> Append | None:
-    """Return what to do instead of the next inference if a limit forbids it; `None` if no limit does."""
+    """Return the action to take instead of the next inference if a limit forbids it; `None` if no limit forbids
+    it."""
     policy, spent = state.policy, state.turn.spent
     if policy.deadline_seconds is not None and is_past_deadline(state):
         return end_turn(state, StopReason.DEADLINE, error=f"{float(policy.deadline_seconds)} s passed")
@@ -168,7 +169,7 @@ def guess_cost_usd(state: "State", tokens: int) -> float:
 
 
 class Allowance(Struct, frozen=True):
-    """What a run may use of the budgets of the run that called it. `None` means that there is no limit."""
+    """The part of the calling run's budgets that a run may use. `None` means that there is no limit."""
 
     max_tokens: int | None = None
     max_cost_usd: float | None = None

@@ -21,14 +21,15 @@ class InDoubt(StrEnum):
 
 
 class Autonomy(StrEnum):
-    """How many questions an agent may ask the user in one turn, before it must decide by itself."""
+    """The autonomy of an agent: how many questions it may ask the user in one turn, before it must decide by
+    itself."""
 
     CAUTIOUS = "cautious"
-    """Five questions."""
+    """The agent may ask five questions in one turn."""
     BALANCED = "balanced"
-    """Three questions."""
+    """The agent may ask three questions in one turn."""
     DECISIVE = "decisive"
-    """One question."""
+    """The agent may ask one question in one turn."""
 
     @property
     def max_questions(self) -> int:
@@ -105,7 +106,7 @@ class Policy(Struct, frozen=True, kw_only=True):
     """Rules by the name of a tool, a pattern such as `web_*`, or an effect such as `once`. The name counts first,
     then the longest pattern, then the effect. Calls that no rule matches are run."""
     max_output_attempts: int = 3
-    """How many answers in one turn may break the schema that they must fit before the turn ends with an error."""
+    """How many answers in one turn may fail to fit the required schema before the turn ends with an error."""
     in_doubt: InDoubt = InDoubt.TELL
     """The treatment of calls with the effect `once` whose outcome was lost."""
     last_step_message: str = LAST_STEP_MESSAGE
@@ -117,7 +118,7 @@ class Policy(Struct, frozen=True, kw_only=True):
     compact_to: float = 0.4
     """The share of the room for the prompt that a compacted context may fill."""
     keep_turns: int = 2
-    """How many of the newest turns a compaction keeps as they are, if there is room for them."""
+    """How many of the newest turns a compaction keeps unchanged, if there is room for them."""
     summary_model: str | None = None
     """The model that summarises old turns, such as `small` or `openai:gpt-5-mini`. Default: the agent's own
     model."""

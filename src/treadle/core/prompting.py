@@ -74,7 +74,8 @@ class Shown(Struct, gc=False):
     has_parts: bool = False
     """True if a message has parts, so that a request may need their contents."""
     recalled: dict[int, int] = {}
-    """The positions of messages that begin with a block of recalled memories, and how many characters it has."""
+    """The messages that begin with a block of recalled memories: by position, how many characters the block
+    has."""
     told: dict[str, int] = {}
     """The versions of the memories that were recalled since the newest compaction, by id."""
     prior: Prior | None = None
@@ -153,7 +154,7 @@ def _learn_rate(state: "State", counted: int) -> None:
 
 
 def note_ids(state: "State", completion: Completion) -> None:
-    """Keep the ids of the inference that was completed last, if it has any."""
+    """Keep the ids of the inference that was completed last, if its engine returned ids."""
     tokens, shown = completion.tokens, state.shown
     if tokens is None or tokens.prompt_token_ids is None or tokens.token_ids is None:
         return

@@ -52,7 +52,7 @@ class Replay(Struct, frozen=True):
     events: int
     """How many events replay reproduced."""
     state: State
-    """The state after the last of them."""
+    """The state after the last event that replay reproduced."""
     divergence: ReplayDivergence | None = None
     """The first decision that differs from the journal; `None` if all are equal."""
 

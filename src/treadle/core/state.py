@@ -152,12 +152,12 @@ class Turn(Struct, gc=False):
 
 
 class Ending(Struct, frozen=True, gc=False):
-    """How the newest turn that is over ended."""
+    """The ending of the newest turn that is over."""
 
     stop_reason: StopReason | None = None
     """The reason; `None` if no turn has ended."""
     output: str = ""
-    """The answer."""
+    """The final answer of the turn, or the model's last text."""
     error: str | None = None
     """What went wrong; `None` if nothing did."""
     fault: Fault | None = None
@@ -229,7 +229,7 @@ class State(Struct, gc=False):
 
     @property
     def transcript(self) -> Log[Message]:
-        """The whole transcript, system message included, whatever the model still sees of it."""
+        """The whole transcript, including the system message and the messages that the model no longer sees."""
         return self.messages if self.shown.whole is None else self.shown.whole
 
     @property
@@ -269,7 +269,7 @@ def apply(state: State, body: e.DurableBody) -> State:
 def advance(state: State, body: e.DurableBody) -> State:
     """Change `state` in place to the state after `body`, and return it.
 
-    The handlers see the time of the event before in `state.at`.
+    While the handlers run, `state.at` is the time of the previous event.
     """
     state.seq += 1
     if body.inbox is not None:

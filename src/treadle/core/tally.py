@@ -11,7 +11,7 @@ _NOTHING = Usage()
 
 
 class Charge(NamedTuple):
-    """What one event says was used."""
+    """The tokens and the cost that one event records."""
 
     usage: Usage | None
     """The tokens; `None` if they are not known."""

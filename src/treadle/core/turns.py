@@ -29,8 +29,9 @@ class TurnFold(Struct, kw_only=True, gc=False):
     is_turn_open: bool = False
     """True if the newest turn has not ended."""
     waiting: dict[str, None] = {}
-    """The questions without an answer (`question:ID`), the calls without an approval (`call:ID`), and `resume` for
-    a run that somebody cancelled: it waits until somebody resumes it."""
+    """What the open turn waits for: the questions without an answer (`question:ID`), the calls without an
+    approval (`call:ID`), and `resume` for a run that somebody cancelled and that waits until somebody resumes
+    it."""
     turns: int = 0
     """How many turns have begun, which is also the number of the newest one."""
     has_failed: bool = False
@@ -71,7 +72,7 @@ class StepFold(TurnFold, kw_only=True, gc=False):
     """The number of the last event that was copied from another run; 0 if the run is not a fork."""
 
     def take(self, body: e.DurableBody) -> bool:
-        """Take the next event, and return whether it changed the turns or what they wait for."""
+        """Take the next event, and return whether it changed the turns, or what the open turn waits for."""
         change = STEP_CHANGES.get(type(body))
         is_changed = change is not None and change(self, body)
         self.at = body.at

@@ -160,7 +160,8 @@ class RowFormat(Protocol):
 
     @property
     def has_reasoning(self) -> bool:
-        """True if the format's readers know reasoning; it is then written unless the caller says otherwise."""
+        """True if the format's readers know reasoning. The reasoning is then written unless the caller says
+        otherwise."""
         ...
 
     @property

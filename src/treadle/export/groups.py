@@ -135,7 +135,7 @@ def read_rollout(journal: Journal, run: Run[Any], decode: Decoders = None) -> tu
 
 
 class ExportedTokens:
-    """The conservation of an export: the sums over its runs, and whether a token is in it twice."""
+    """The sums over the runs of an export, and the check that no token is in the export twice."""
 
     def __init__(self) -> None:
         self.total = Conservation()

@@ -27,9 +27,9 @@ class TokenOptions(Struct, frozen=True):
 
     group_by: GroupBy = GroupBy.GROUP
     mask: str = "all"
-    """What is trained on: the name of a loss mask."""
+    """The name of the loss mask, which says which tokens are trained on."""
     reward: str | None = None
-    """The name of the reward; `None`: the sum of all."""
+    """The name of the reward; `None`: the sum of all rewards."""
 
 
 class RunExporter:

@@ -185,7 +185,7 @@ class GuardedHttp:
             raise ToolError(f"the URL of {host!r} holds a user or password, so no request is made")
         if not {(host, None), (host, port)} & self._hosts:
             allowed = ", ".join(sorted(_write_host(*item) for item in self._hosts)) or "none"
-            raise ToolError(f"the host {_write_host(host, port)!r} is not allowed; allowed are: {allowed}")
+            raise ToolError(f"the host {_write_host(host, port)!r} is not allowed; allowed hosts: {allowed}")
         return host, port
 
     async def _check(self, url: "Url") -> tuple[str, Sequence[str]]:

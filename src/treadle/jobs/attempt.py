@@ -151,7 +151,8 @@ class AttemptDriver:
 
 
 def outcome_of(result: Run[Any] | AttemptFailedError, **more: Any) -> ItemOutcome:
-    """Return the outcome of an item that is one attempt: kept with what its run has used, or why it failed.
+    """Return the outcome of an item that is one attempt: kept, with the use of its run, or failed, with the
+    reason. `more` are further fields of an `ItemOutcome`.
 
     `more` are further fields of an `ItemOutcome`.
     """

@@ -125,7 +125,7 @@ class Expected:
 
 
 class JobWork(Protocol[R]):
-    """What a job is about: the plan of its items, the attempts at them, and their outcomes."""
+    """The content of a job: the plan of its items, the attempts at them, and their outcomes."""
 
     def make_item(self, number: int, counts: JobCounts) -> PlannedItem:
         """Return the item with this number, given the counts so far."""
@@ -161,7 +161,7 @@ class JobSettings(Struct, frozen=True, kw_only=True):
 
 
 class JobEnd(Struct, frozen=True):
-    """Why a job ended."""
+    """The end of a job, and its reason."""
 
     reason: str
     """`done`, `stopped`, `max_items`, `failures`, or the name of a limit."""
@@ -367,7 +367,7 @@ class Job(Generic[R, P]):
 
 
 class JobOptions(Struct, frozen=True, kw_only=True):
-    """Where a job is kept and how it is done."""
+    """The options of a job: where it is kept, and how its runs are driven."""
 
     ledger: Path
     files: Mapping[str, Path]
@@ -382,9 +382,10 @@ class JobOptions(Struct, frozen=True, kw_only=True):
     worker_retries: RetryPolicy = RetryPolicy()
     """How often a worker elsewhere continues a run that ended with a fault of the infrastructure."""
     stop: asyncio.Event | None = None
-    """If it is set, items in flight are finished and no new ones begun."""
+    """An event that stops the job: once it is set, items in flight are finished and no new ones begin. `None`:
+    nothing stops it."""
     listener: JobListener = lambda notice, progress: None
-    """Called for each notice, with the counts after it."""
+    """The function that is called for each notice, with the counts after it."""
 
     @classmethod
     def of_attempts(

@@ -44,7 +44,7 @@ class _Need(Struct):
 
 
 class JobMeter:
-    """The use of all models of a plan, including that of earlier processes."""
+    """The use of all models of a plan. It includes the use of earlier processes."""
 
     def __init__(self, limits: LimitSection, *, now: Callable[[], float] = time.monotonic) -> None:
         self.limits = limits
@@ -117,8 +117,8 @@ class JobMeter:
     async def infer(self, model: "MeteredModel", request: Request, watch: Watch) -> Completion:
         """Return the answer of `model`, and count it.
 
-        What it may use is reserved before. A request that only fits if those in flight use less than reserved waits
-        for them. Raises: `LimitReachedError` at a limit.
+        The tokens and the cost that it may need are reserved first. If a request fits only when the requests in
+        flight use less than they have reserved, it waits for them. Raises: `LimitReachedError` at a limit.
         """
         need = await self._reserve(model, request)
         try:

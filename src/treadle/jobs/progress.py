@@ -35,7 +35,7 @@ class JobNotice(Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field
     """One thing that happened in a job. As JSON it is one line of a command's `--json`."""
 
     def line(self) -> str | None:
-        """Return the line that is printed about it at once; `None` if the counts say enough."""
+        """Return the line that is printed at once about this notice; `None` if the counts say enough."""
         return None
 
     def key(self) -> str:
@@ -64,7 +64,7 @@ class JobProgress(Struct, kw_only=True):
     kept: int = 0
     """How many items were kept."""
     resumed: int = 0
-    """How many of them were counted before this process began."""
+    """How many of the kept items were counted before this process began."""
     rejected: int = 0
     """How many attempts were rejected."""
     failed: int = 0

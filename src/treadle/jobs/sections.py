@@ -1,4 +1,5 @@
-"""What the configurations of jobs share: the reading of a file, and sections about the agent, retries and limits.
+"""The common parts of the configurations of jobs: the reading of a file, and sections about the agent, retries
+and limits.
 
 Field docstrings are the descriptions in the published JSON Schemas.
 """
@@ -44,7 +45,7 @@ class AgentSection(ConfigSection):
     max_result_chars: Count | None = None
     """The longest tool result in characters."""
     context_tokens: Count | None = None
-    """The context window of the model, if it is not known or should be smaller."""
+    """The context window of the model in tokens, if it is not known or should be smaller."""
     compact_at: Share | None = 0.8
     """The share of the room for the prompt at which the context is compacted; `null`: never."""
 

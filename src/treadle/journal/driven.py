@@ -105,7 +105,7 @@ class DrivenRuns:
         return self._runs.get(run_id)
 
     def expect(self, run_id: str, number: "Future[int]") -> None:
-        """Make the driver of a run, if this process has it, wait for a message that is being stored."""
+        """Make the driver of a run wait for a message that is being stored, if this process drives the run."""
         if (run := self._runs.get(run_id)) is not None:
             while run.coming and run.coming[0].done():
                 run.coming.popleft()

@@ -35,10 +35,10 @@ class Clock(Protocol):
 
 
 CALLER = "treadle.caller"
-"""The label of a sub-agent's run: the id of the run whose call drives it."""
+"""The label of a sub-agent's run. Its value is the id of the run whose call drives it."""
 
 QUEUE = "treadle.queue"
-"""The label of a run that workers may drive: the name of the queue in which it waits for one; see
+"""The label of a run that workers may drive. Its value is the name of the queue in which the run waits; see
 `Journal.claim`."""
 
 
@@ -269,7 +269,7 @@ class RunWriter(Protocol):
 
 
 class Attached(Protocol):
-    """Something that keeps tables of its own in a journal's database, and is closed together with the journal."""
+    """An object that keeps tables of its own in a journal's database, and is closed together with the journal."""
 
     def close(self) -> None:
         """Close the connections to the database."""

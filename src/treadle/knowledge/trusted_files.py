@@ -22,16 +22,16 @@ if TYPE_CHECKING:
 
 
 class Trust(StrEnum):
-    """How far the user trusts a content."""
+    """The user's trust in a content."""
 
     UNTRUSTED = "untrusted"
     """The user has not decided about the content, and is asked before it is used."""
     ALLOWED = "allowed"
-    """The user allowed its use, and does not vouch for it: the model gets it as data."""
+    """The user allowed the use of the content, and does not vouch for it: the model gets it as data."""
     TRUSTED = "trusted"
-    """The user vouches for it: the model gets it as instructions."""
+    """The user vouches for the content: the model gets it as instructions."""
     BUILTIN = "builtin"
-    """It is part of Treadle."""
+    """The content is part of Treadle."""
 
 
 def read_trust(kind: str, digest: str) -> Trust:

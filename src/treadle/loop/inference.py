@@ -270,7 +270,7 @@ class _Contents(Mapping[str, bytes]):
 
 
 def find_hold(hold: tuple[float, float, str | None], now: float) -> Hold | None:
-    """Return the rest of a wait that the journal records; `None` if it is over."""
+    """Return the rest of a wait that the journal records; `None` if the wait is over."""
     until, seconds, model = hold
     # A clock that was set back must not prolong the wait.
     left = min(seconds, until - now)

@@ -35,7 +35,7 @@ _LIMITS = frozenset(
 
 
 class Rolled(Struct, frozen=True):
-    """One finished rollout with what it used."""
+    """One finished rollout, with the tokens and the cost that it used."""
 
     run: Run[Any]
     rollout: Rollout
@@ -118,7 +118,8 @@ def rewards_of(rolled: Iterable[Rolled]) -> list[float | None]:
 
 
 def find_fork_points(events: Sequence[Event]) -> list[int]:
-    """Return the numbers of events after which a run can be forked: those before each inference but the first."""
+    """Return the numbers of events after which a run can be forked: the events before each inference except the
+    first."""
     points: list[int] = []
     for before, event in itertools.pairwise(events):
         if isinstance(event.body, e.InferenceStarted) and event.body.step > 1:

@@ -103,7 +103,8 @@ class Handover:
             connection.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (_OPEN, str(number)))
 
     def finish(self, group: Group | None) -> None:
-        """Wake the receivers after a group was counted; `group` is the one for the consumer, if it was kept."""
+        """Wake the receivers after a group was counted; `group` is the group for the consumer, if the group was
+        kept."""
         if group is not None:
             self._ready.put_nowait(group)
         if self._queue is not None:

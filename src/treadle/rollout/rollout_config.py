@@ -41,7 +41,8 @@ class CurriculumSection(ConfigSection):
     target: Share = 0.5
     """The pass rate of the tasks that are drawn most often."""
     width: Annotated[float, Field(gt=0, le=1)] = 0.5
-    """How far from `target` the pass rate of a task may be until it is drawn as rarely as `floor` says."""
+    """How far the pass rate of a task may be from `target`. Tasks that are farther away are drawn as rarely as
+    `floor` says."""
     floor: Annotated[float, Field(gt=0, le=1)] = 0.05
     """The weight of tasks that are too easy or too hard; a new task has the weight 1."""
 

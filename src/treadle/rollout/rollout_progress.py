@@ -1,4 +1,4 @@
-"""What is reported while rollouts are made."""
+"""The progress of rollouts: notices and counts."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, TypeAlias
@@ -51,7 +51,7 @@ class GroupEnded(JobNotice, frozen=True, tag="group_ended"):
     has_variance: bool = True
     staleness: int = 0
     reason: str | None = None
-    """Why it was not delivered."""
+    """Why the group was not delivered; `None` if it was delivered."""
 
     def line(self) -> str | None:
         """See `JobNotice.line`."""
@@ -66,7 +66,7 @@ class Waiting(JobNotice, frozen=True, tag="waiting"):
     undelivered: int = 0
     """How many groups the receivers do not have yet."""
     troubles: dict[str, str] = msgspec.field(default_factory=dict)
-    """Why a sink cannot deliver at the moment, by its name."""
+    """For each sink that cannot deliver at the moment: the reason, by the name of the sink."""
 
 
 class RolloutProgress(JobProgress, kw_only=True):
@@ -95,9 +95,9 @@ class RolloutProgress(JobProgress, kw_only=True):
     refused: int = 0
     """How many groups a sink or its receiver has refused."""
     troubles: dict[str, str] = msgspec.field(default_factory=dict)
-    """Why a sink cannot deliver at the moment, by its name."""
+    """For each sink that cannot deliver at the moment: the reason, by the name of the sink."""
     sampled_tokens: int = 0
-    """The sampled tokens of the delivered groups. Each of them is delivered once."""
+    """The sampled tokens of the delivered groups. Each token is delivered once."""
     tokens_per_second: float = 0.0
     """The rate of output tokens of the last half minute."""
     weight_version: str | None = None
@@ -118,7 +118,7 @@ class RolloutProgress(JobProgress, kw_only=True):
         return self.rejected
 
     def observe(self, status: str, details: Mapping[str, Any]) -> None:
-        """Add the outcome of an item; `details` are those of its outcome in the ledger."""
+        """Add the outcome of an item; `details` has the details of this outcome in the ledger."""
         if status == ItemStatus.KEPT:
             self.oldest = max(self.oldest, details["staleness"])
             self.sampled_tokens += details["sampled_tokens"]

@@ -52,12 +52,12 @@ class RolloutCounts(Struct):
     tool_errors: Counter[str] = field(default_factory=Counter)
     """Calls that failed or were not run."""
     drift: Counter[str] = field(default_factory=Counter)
-    """Branches by the reason why they begin."""
+    """The number of branches by the reason why they begin."""
     examples: dict[str, tuple[str, DriftReport]] = field(default_factory=dict)
     """The run and the report of the first branch of each reason."""
     stop_reasons: Counter[str] = field(default_factory=Counter)
     grades: Counter[str] = field(default_factory=Counter)
-    """Trajectories by grade."""
+    """The number of trajectories of each grade."""
     versions: Counter[str] = field(default_factory=Counter)
     """Sampled tokens by the version of the weights."""
     rewards: dict[str, list[float]] = field(default_factory=dict)

@@ -22,9 +22,10 @@ class KnownVersion(Struct):
 
     version: str
     since: float
-    """When it was announced, or an answer of it first arrived, in seconds since the epoch."""
+    """When the version was announced, or when an answer with it first arrived, in seconds since the epoch."""
     is_announced: bool = False
-    """True if it was announced before any answer had it, so that the weights before it were others."""
+    """True if the version was announced before any answer had it. Answers before that were then sampled by
+    other weights."""
 
 
 class SampledVersions(Struct, frozen=True):

@@ -9,8 +9,8 @@ from treadle.routing.protocol import Router, RoutingFacts, TierCandidate, Unrout
 from treadle.routing.routers import RulesRouter
 
 MANY_TOOLS = 24
-"""From this number of tools on, only a model that is strong with tools is chosen, if it is known how strong it
-is."""
+"""From this number of tools on, only models that are strong with tools are chosen, or models of unknown
+strength."""
 
 
 def choose(router: Router, facts: RoutingFacts) -> Route:

@@ -21,7 +21,8 @@ class TierCandidate(Struct, frozen=True, kw_only=True):
     """What the next inference would cost, estimated from the prompt and an answer of usual length."""
     context_tokens: int | None = None
     sees_images: bool | None = None
-    """True if the model is known to see images, false if it cannot; `None`: its dialect can send them."""
+    """True if the model is known to see images, false if it is known that it cannot; `None`: unknown, but the
+    model's dialect can send images."""
     tool_strength: str | None = None
     latency_seconds: float | None = None
     """The time until an answer is complete: the one that was measured, or else the one that was configured."""
@@ -87,5 +88,5 @@ class Checker(Protocol):
     """A router that checks answers before they are used, while there is a better tier that could be asked."""
 
     def check(self, request: Request, completion: Completion) -> Awaitable[CheckedAnswer]:
-        """Return what is wrong with the answer to `request`."""
+        """Return the fault of the answer to `request`, or the verdict that it can be used."""
         ...

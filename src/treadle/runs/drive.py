@@ -214,8 +214,8 @@ def spec_for(
 
 
 def system_message(spec: AgentSpec, said: str | None, output: OutputSpec | None) -> str | None:
-    """Return the system message if it differs from the spec's instructions, else `None`. `said` is its text
-    without the schema of `output`."""
+    """Return the system message if it differs from the spec's instructions, else `None`. `said` is the text of
+    the message without the schema of `output`."""
     if output is not None:
         from treadle.tools.schema.answer_schema import instruct
 

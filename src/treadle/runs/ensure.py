@@ -28,12 +28,12 @@ from treadle.runs.turns import write_back
 
 
 class IfExists(Struct, frozen=True, kw_only=True):
-    """What `ensure_run` does with a run that the journal has already."""
+    """The rules of `ensure_run` for a run that the journal already has."""
 
     is_likely: bool = False
     """True if the journal probably has the run. The run is then looked for before it is begun."""
     checks_text: bool = False
-    """True if it is an error that the run was begun with another message of the user than the task has."""
+    """True if it is an error that the run was begun with another message of the user than the text of the task."""
     accepts_driven: bool = False
     """True if a run that another process drives is returned in its present state, and is no error."""
     accepts_waiting: bool = False
@@ -43,7 +43,8 @@ class IfExists(Struct, frozen=True, kw_only=True):
     """True if a finished run from elsewhere is returned only if the user trusts it. A run that is continued needs
     trust in any case."""
     continued_faults: Collection[Fault] = tuple(Fault)
-    """The faults after which a run that ended with an error is continued. After others it counts as finished."""
+    """The faults after which a run that ended with an error is continued. After other faults, the run counts as
+    finished."""
 
 
 async def ensure_run(

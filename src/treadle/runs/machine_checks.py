@@ -1,4 +1,4 @@
-"""What works on this machine, and what to do about the rest: packages, stores, sandboxes and keys."""
+"""The checks of this machine: whether packages, stores, sandboxes and keys work, and what to do if they do not."""
 
 import os
 import platform
@@ -28,9 +28,9 @@ class MachineCheck(Struct, frozen=True, omit_defaults=True):
     seen: str
     """The finding, or the reason why something does not work."""
     advice: str | None = None
-    """Advice how to make it work."""
+    """Advice on how to make the checked thing work; `None` if it works."""
     is_needed: bool = False
-    """True if nothing works without it."""
+    """True if no run is possible without the checked thing."""
 
 
 def check_machine(journal: str) -> Iterator[MachineCheck]:

@@ -152,7 +152,7 @@ class ForkOptions(TypedDict, total=False):
     deps: object
     on_event: Emit | None
     trust: bool
-    """As for `ResumeOptions`."""
+    """True to use a run that comes from elsewhere, as in `ResumeOptions`."""
 
 
 class SessionOptions(TypedDict, total=False):
@@ -175,7 +175,7 @@ class SessionOptions(TypedDict, total=False):
     """True if the session keeps the events that it appends in memory, for `Session.read_events`."""
     deps: object
     trust: bool
-    """As for `ResumeOptions`."""
+    """True to use a run that comes from elsewhere, as in `ResumeOptions`."""
 
 
 DeliveryName: TypeAlias = Literal["queue", "steer", "interrupt"]
@@ -203,7 +203,8 @@ class Given(Struct, frozen=True):
     keeps_events: bool = False
     """True if the driver keeps the events that it appends in memory."""
     on_driver: Callable[[Driver], None] | None = None
-    """A function that is called with the run's driver before it works; `None`: nobody needs it."""
+    """A function that is called with the run's driver before the driver begins to work; `None`: nothing is
+    called."""
 
 
 class Face(Struct, frozen=True):

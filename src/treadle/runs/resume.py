@@ -192,6 +192,7 @@ async def hand_over(
 
 
 def load_task_of(started: e.RunStarted | None) -> Task | None:
-    """Return the task of a run; `None` if it has none. Raises: `ConfigError` if the task cannot be loaded."""
+    """Return the task of a run; `None` if the run has no task. Raises: `ConfigError` if the task cannot be
+    loaded."""
     ref = started.task if started is not None else None
     return None if ref is None else load_task(f"{ref.task_set}:{ref.task_id}")

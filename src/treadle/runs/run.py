@@ -140,7 +140,8 @@ class Run(Generic[T_co]):
 
     @property
     def messages(self) -> list[Message]:
-        """The whole transcript, the system message included, whatever the model still saw of it at the end."""
+        """The whole transcript, including the system message and the messages that the model no longer saw at
+        the end."""
         return list(self.state.transcript)
 
     @property

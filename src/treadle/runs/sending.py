@@ -33,20 +33,21 @@ _MESSAGES: dict[Delivery, type[Steer | Enqueue | Interrupt]] = {
 
 
 class Sent(Struct, frozen=True):
-    """What has become of a message that was sent to a run."""
+    """The state of a message that was sent to a run."""
 
     number: int
     """The number of the message in the run's inbox."""
     is_driven: bool
     """True if a process drives the run, and takes the message in between two actions."""
     refused: str | None = None
-    """Why the message means nothing, if it was taken in and does; else `None`."""
+    """Why the message had no effect; `None` if it had one, or was not taken in yet."""
 
 
 async def send(
     journal: Journal, run_id: str, message: InboxMessage, blobs: Mapping[str, bytes] | None = None
 ) -> Sent:
-    """Send a message to a run. If nobody drives the run, take in what waits in its inbox, without driving it.
+    """Send a message to a run. If nobody drives the run, take in the messages that wait in its inbox, without
+    driving it.
 
     Raises: `RunNotFoundError`; `JournalError`.
     """
@@ -59,7 +60,7 @@ async def send(
 
 
 def user_message(message: Message, delivery: Delivery) -> InboxMessage:
-    """Return the message for an inbox that delivers what the user says."""
+    """Return the inbox message that delivers a message of the user in the given way."""
     return _MESSAGES[delivery](message)
 
 
@@ -79,7 +80,7 @@ def deliver(
 
 
 class Driven:
-    """The run of a stream, which can be sent messages while it is driven."""
+    """The run of a stream. Messages can be sent to it while it is driven."""
 
     def __init__(self) -> None:
         self._driver: Driver | None = None

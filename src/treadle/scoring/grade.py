@@ -28,7 +28,7 @@ class Graded(Struct, frozen=True, kw_only=True):
     details: dict[str, str] = {}
     """The sentences that explain the new grades."""
     changed: tuple[str, ...] = ()
-    """The names whose grade was recorded now, because it is new or differs from the one before."""
+    """The names whose grade was recorded now, because it is new or differs from the earlier grade."""
 
 
 class NotGradableError(ScoringError):

@@ -207,7 +207,8 @@ class RecordFold:
         self._tools: tuple[ToolSpec, ...] = ()
 
     def add(self, first_seq: int, bodies: Iterable[e.DurableBody]) -> list[TurnRecord]:
-        """Add the run's next events, and return the records of the turns, or parts of turns, that they end."""
+        """Add the run's next events, and return the records of the turns, or parts of turns, that end with
+        these events."""
         found: list[TurnRecord] = []
         fold = self._fold
         for seq, body in enumerate(bodies, first_seq):

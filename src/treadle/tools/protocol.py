@@ -84,7 +84,7 @@ class Decision(Struct, frozen=True):
     reason: str | None = None
     """The reason that the model is told if the call was refused."""
     arguments: str | None = None
-    """JSON arguments that replace the model's. The model is told of them."""
+    """JSON arguments that replace the model's. The model is told about this change."""
 
 
 class ApprovalRequest(Struct, frozen=True):

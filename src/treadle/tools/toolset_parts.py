@@ -73,7 +73,8 @@ def _on_path(folder: Path, position: int) -> Iterator[None]:
 
 @contextmanager
 def told(what: str, source: str) -> Iterator[None]:
-    """Turn every exception of an import in the `with` block into a `ConfigError` that says where it happened."""
+    """Turn every exception of an import in the `with` block into a `ConfigError` that says where the exception
+    happened."""
     try:
         yield
     except (Exception, SystemExit) as error:

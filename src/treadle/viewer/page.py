@@ -24,7 +24,8 @@ def write_page(report: Report, out: Path) -> Path:
 def encode_page(report: Report) -> bytes:
     """Return the page with the report in it.
 
-    The report is JSON, compressed and in base64, so that nothing in it can end the element that it is in.
+    The report is JSON, compressed and in base64, so that no text in the report can end the HTML element around
+    it.
     """
     page = files("treadle.viewer").joinpath("page.html").read_text("utf-8")
     data = b64encode(gzip.compress(msgspec.json.encode(report), 6, mtime=0)).decode()

@@ -129,7 +129,7 @@ class RayWorker:
             working.cancel()
             starting.cancel()
             ray.kill(actor)
-        raise WorkerError("a worker on Ray ended")
+        raise WorkerError("a worker on Ray ended and left no error message")
 
 
 async def _result(reference: Any) -> Any:

@@ -19,8 +19,8 @@ from treadle.runs.run import Run
 
 
 def used_since(before: tuple[Usage, float | None], run: Run[Any]) -> tuple[Usage, float | None]:
-    """Return the tokens and the cost that a run has used since it had used `before`; the cost is `None` if it
-    is unknown."""
+    """Return the tokens and the cost that a run has used after the use `before`; the cost is `None` if it is
+    unknown."""
     usage, cost_usd = before
     used = Usage(run.usage.input_tokens - usage.input_tokens, run.usage.output_tokens - usage.output_tokens)
     return used, None if cost_usd is None or run.cost_usd is None else run.cost_usd - cost_usd

@@ -49,13 +49,13 @@ def read_count(name: str, argument: str, default: int | None = None) -> int:
 
 
 class DrivenCount(Struct, frozen=True):
-    """How many runs a process drives."""
+    """The number of runs that a process drives."""
 
     in_flight: int = 0
     waiting_on_model: int = 0
-    """How many of them wait for an answer of a model."""
+    """How many of the driven runs wait for an answer of a model."""
     waiting_on_tools: int = 0
-    """How many of them wait for tools."""
+    """How many of the driven runs wait for tools."""
 
 
 class DrivenRuns:

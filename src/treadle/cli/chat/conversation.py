@@ -47,7 +47,8 @@ _NAMED = re.compile(r"""(?<!\S)@(?:'([^'\n]+)'|"([^"\n]+)"|((?:\\ |[^\s@'"])(?:\
 
 
 def as_file(text: str) -> str | None:
-    """Return the path that a message consists of, as terminals paste it when a file is dropped; else `None`."""
+    """Return the path that a message consists of, as a terminal writes it when a file is dropped on it; `None`
+    if the message is not a path."""
     name = text
     if len(text) > 1 and text[0] == text[-1] and text[0] in "'\"":
         name = text[1:-1]

@@ -1,4 +1,4 @@
-"""What a person types between and during the turns of a conversation.
+"""The input that a person types between and during the turns of a conversation.
 
 On a screen, the first key during a turn pauses the output and opens a prompt, so that the answer and the typed
 line are not mixed.
@@ -27,7 +27,7 @@ _PROMPT = "› "
 
 
 class ChatPrompt:
-    """The source of a person's messages, or of those in a pipe or file."""
+    """The reader of messages: from a person at the terminal, or from a pipe or file."""
 
     def __init__(
         self, commands: Mapping[str, bool], words: Callable[[], Iterable[str]], *, is_person: bool
@@ -93,7 +93,7 @@ class ChatPrompt:
             session.app.erase_when_done = False
 
     def put_off(self) -> None:
-        """End `read_aside`, and keep what was typed for the next message."""
+        """End `read_aside`, and keep the typed text for the next message."""
         self._is_put_off = True
         session = self._session
         if session is not None and session.app.is_running:

@@ -49,7 +49,7 @@ class SlashCommand(Struct, frozen=True):
     perform: Callable[[CommandedChat, str], None]
     """The function that carries out the command. It is called with the text after the command."""
     takes: str = ""
-    """The name of what is written after the command; empty if nothing is."""
+    """The name of the text after the command; empty if the command takes no text."""
 
     @property
     def takes_file(self) -> bool:

@@ -123,7 +123,9 @@ def _read_answer(
     most = 1 if has_answer else 2
     if len(words) > most:
         what = "a text" if has_answer else "more than one text"
-        raise ConfigError(f"{words[-1]!r} is too much: {what} cannot be given too; put an answer in quotes")
+        raise ConfigError(
+            f"there is one argument too many, {words[-1]!r}: {what} cannot be given; put an answer in quotes"
+        )
     names = words if has_answer else words[:-1]
     if names:
         question_id = find_question(questions, names[0])

@@ -272,7 +272,7 @@ _Judge: TypeAlias = Annotated[
 
 
 class KnowledgeOptions(OptionGroup, frozen=True, kw_only=True):
-    """What a new agent knows. `None` means that an option was not given."""
+    """The options for the knowledge of a new agent. `None` means that an option was not given."""
 
     persona: _Persona = None
     memory: _Memory = None
@@ -286,7 +286,8 @@ class KnowledgeOptions(OptionGroup, frozen=True, kw_only=True):
             raise ConfigError("--user is empty; give the name of a user")
 
     def over_file(self) -> "KnowledgeOptions":
-        """Return the options with the section `chat` of treadle.toml for those that were not given.
+        """Return these options. Those that were not given come from the section `chat` of treadle.toml. Raises:
+        `ConfigError`.
 
         Raises: `ConfigError`.
         """

@@ -237,7 +237,7 @@ class MountOptions(OptionGroup, frozen=True, kw_only=True):
 
 
 class ViewOptions(OptionGroup, frozen=True, kw_only=True):
-    """The options for what is printed while a run is driven."""
+    """The options about the output while a run is driven."""
 
     is_json: IsStreamJson = False
     """True if each event is printed as a line of JSON."""

@@ -19,7 +19,8 @@ class SessionMeter(Struct):
     cost_usd: float | None = 0.0
     """The cost; `None` if the cost of an inference is unknown."""
     seconds: float = 0.0
-    """The time that was spent on turns, without the time between them and the time of waiting for a person."""
+    """The time that was spent on turns. The time between turns, and the time of waiting for a person, are not
+    in it."""
     turn: int = 0
     """The number of the newest turn whose time is in `seconds`."""
     turn_seconds: float = 0.0
@@ -71,7 +72,7 @@ class SessionMeter(Struct):
 class TurnView(TextView):
     """A view of the turns that follow one message, which ends with what they and the session used.
 
-    It can be paused while the person types: what happens meanwhile is shown after that.
+    It can be paused while the person types, and then shows afterwards what happened meanwhile.
     """
 
     meter: SessionMeter

@@ -103,7 +103,7 @@ class Noted(Body, frozen=True, gc=False, tag="noted"):
     remark: str | None = None
     """A text for people who read the run; `None` if there is none."""
     by: str | None = None
-    """Who or what said it; `None` if unknown."""
+    """Who or what added the labels or the remark; `None` if unknown."""
     refused: str | None = None
     """The tag of the message that had no effect, such as `answer`; `remark` says why. `None`: no message was
     refused."""

@@ -37,15 +37,15 @@ class MessageInjected(BodyWithContents, frozen=True, gc=False, tag="message_inje
     delivery: Delivery | None = None
     """How a message of the user that came during a turn reaches the model; `None` for Treadle's own messages."""
     is_nudge: bool = False
-    """True if the message asks the model to act, after an answer that had no content, or that says of a tool which
-    exists that it cannot be used."""
+    """True if the message asks the model to act, after an answer that had no content, or that says that an
+    existing tool cannot be used."""
 
 
 class ContextCompacted(BodyWithContents, frozen=True, gc=False, tag="context_compacted"):
     """A change of what the model sees of the transcript, so that it fits into the model's context again."""
 
     messages: int
-    """How many messages, from the first, are replaced. They are counted in the transcript as the model saw it."""
+    """How many messages, from the first, are replaced. They are counted in the transcript that the model saw."""
     replacement: tuple[Message, ...]
     """The messages that take their place."""
     usage: Usage | None = None
@@ -61,9 +61,9 @@ class ContextCompacted(BodyWithContents, frozen=True, gc=False, tag="context_com
     reason: str = "budget"
     """Why the context was compacted: `budget`, `overflow` (the server refused the prompt) or `asked`."""
     tokens_before: int = 0
-    """The estimated tokens of the prompt before."""
+    """The estimated tokens of the prompt before the compaction."""
     tokens_after: int = 0
-    """The estimated tokens of the prompt after it."""
+    """The estimated tokens of the prompt after the compaction."""
     model: str | None = None
     """The name of the model that wrote the summary; `None` if no model was asked."""
     cost_usd: float | None = 0.0

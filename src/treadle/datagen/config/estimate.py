@@ -78,7 +78,7 @@ class Estimate(Struct, frozen=True, kw_only=True):
     """How many samples will be made, the rejected ones included."""
     roles: tuple[RoleEstimate, ...]
     seconds: float
-    """How long it will take."""
+    """How long the generation will take, in seconds."""
     spread: float
     """The uncertainty as a factor: each real number is expected between the estimate divided by this factor and the
     estimate multiplied by it."""

@@ -20,7 +20,8 @@ from treadle.export import report_blocks as b
 from treadle.jobs.ledger import ItemStatus, Ledger
 
 _WHOLE, _WHOLE_BYTES = 1_000, 12_000_000
-"""How many rows, and as many rejected samples, have their messages in the report, and how large they may be."""
+"""How many rows, and how many rejected samples, have their messages in the report, and how many bytes these may
+have."""
 _MAX_MESSAGES = 80
 _MAX_CELLS = 1_200
 """The largest number of rectangles in the map. If there are more topics, subtopics are drawn together."""
@@ -37,7 +38,7 @@ _HEADS = (
 
 
 class DatasetContents(Struct, frozen=True):
-    """What was read of a dataset: its statistics, its rows and its rejected samples."""
+    """The data that was read from a dataset: its statistics, its rows and its rejected samples."""
 
     stats: DatasetStats
     kept: b.RowSample

@@ -183,7 +183,7 @@ class Splits(Struct, frozen=True, kw_only=True):
 
 
 class SplitPlan(Struct, frozen=True, kw_only=True):
-    """How a dataset is split and written."""
+    """The settings by which a dataset is split and written."""
 
     shares: dict[str, float]
     formats: tuple[str, ...] = ("trl",)

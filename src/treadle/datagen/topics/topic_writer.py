@@ -71,7 +71,7 @@ class TopicRequest(Struct, frozen=True, kw_only=True):
 
 
 class TopicAnswer(Struct, frozen=True, kw_only=True):
-    """What a model answered."""
+    """The answer of a model to a request for topics."""
 
     subtopics: tuple[tuple[str, tuple[str, ...]], ...] = ()
     """The subtopics: each text, which may be empty or too long, with the ids of its other parents."""

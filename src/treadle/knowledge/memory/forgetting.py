@@ -1,4 +1,5 @@
-"""Who may write which memories, and how episodes fade. Recalling an episode keeps it; other kinds do not fade."""
+"""The rules for memories: who may write which of them, and how episodes fade. Recalling an episode keeps it;
+other kinds do not fade."""
 
 import math
 
@@ -49,7 +50,7 @@ RULES: dict[Store, dict[Author, str]] = {
 
 
 def find_refusal(draft: Draft) -> str | None:
-    """Return why the policy refuses a write, and what would be accepted; `None` if it accepts it."""
+    """Return why the policy refuses a write, and what it would accept; `None` if it accepts the write."""
     rule, store, author = RULES[draft.store][draft.author], draft.store.value, draft.author.value
     if rule == _REFUSED:
         allowed = [item.value for item, other in RULES[draft.store].items() if other != _REFUSED]

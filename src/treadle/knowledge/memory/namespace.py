@@ -11,7 +11,7 @@ from treadle.core.errors import ConfigError, ProviderError
 from treadle.core.types import StopReason
 from treadle.journal.memory import MemoryJournal
 from treadle.journal.protocol import Clock, Journal
-from treadle.journal.sqlite.journal import SqliteJournal
+from treadle.journal.sqlite.sqlite_journal import SqliteJournal
 from treadle.knowledge.memory.embeddings import BATCH, Embedder, make_embedder
 from treadle.knowledge.memory.memory_store import SqliteMemory
 from treadle.knowledge.memory.memory_tables import Database

@@ -109,7 +109,7 @@ class MemoryEntry(Struct, frozen=True, kw_only=True, omit_defaults=True):
     strength: float = 1.0
     """How slowly the memory fades: see `strength.decay`."""
     used_at: float = 0.0
-    """When it was last written, written again or recalled."""
+    """When the memory was last written, written again or recalled."""
     merged: int = 0
     """The number of later writes that said the same."""
 

@@ -75,7 +75,7 @@ def put_vector(
 
 
 class VectorIndex:
-    """The codes of one namespace and model, read from the database as far as they are new."""
+    """The codes of one namespace and model. Only new codes are read from the database."""
 
     def __init__(self, space: tuple[int, int], model: int) -> None:
         self._space = space
@@ -183,7 +183,7 @@ def _similarities(vectors: Sequence[bytes], values: Sequence[float]) -> list[flo
 def check_numbers(db: sqlite3.Connection, model: str, numbers: int) -> int | None:
     """Return the row of a model of embeddings; `None` if nothing is stored for it.
 
-    Raises: `ConfigError` if its vectors have another length than `numbers`.
+    Raises: `ConfigError` if the model's vectors have another length than `numbers`.
     """
     row = db.execute("SELECT id, numbers FROM memory_models WHERE name=?", (model,)).fetchone()
     if row is None:

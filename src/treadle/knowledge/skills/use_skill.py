@@ -27,7 +27,7 @@ from treadle.tools.schema.validation import ArgumentChecker
 
 NAME = "use_skill"
 TOKENS = 8000
-"""The most tokens that one call brings, if the skill does not say otherwise."""
+"""The most tokens of one call's result, if the skill does not say otherwise."""
 FOLDER = ".skills"
 """The folder in the sandbox for the files of skills."""
 _STATE = "skills"

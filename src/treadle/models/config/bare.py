@@ -171,7 +171,7 @@ def _find_maker(provider: str, name: str) -> Maker:
     near = get_close_matches(provider, known, n=1)
     hint = f"did you mean {near[0] + ':' + name.partition(':')[2]!r}? " if near else ""
     raise ConfigError(
-        f"unknown provider {provider!r} in the model name {name!r}; {hint}known are {', '.join(sorted(known))}. "
+        f"unknown provider {provider!r} in the model name {name!r}; {hint}known: {', '.join(sorted(known))}. "
         f"A model whose own name has a colon is written {'openai:' + name!r}"
     )
 

@@ -49,8 +49,8 @@ _PER_SERVER = frozenset(("base_url", "api_key", "api_key_env", "headers"))
 
 
 class JobUse(Struct, frozen=True, kw_only=True):
-    """What a job needs of its models. All models of jobs that ask one server share a limiter, so that all of them
-    wait if the server asks for it."""
+    """The demands of a job on its models. All models of jobs that ask one server share a limiter, so that all
+    of them wait if the server asks for it."""
 
     seed: int
     """The seed to sample with, if the settings have none and the server takes one."""

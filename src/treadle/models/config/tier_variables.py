@@ -161,7 +161,7 @@ class _Environment:
         if provider not in known:
             hint = did_you_mean(provider, known) or ";"
             raise ConfigError(
-                f"{variable}: unknown provider {provider!r}{hint} known are {', '.join(sorted(known))}"
+                f"{variable}: unknown provider {provider!r}{hint} the providers are {', '.join(sorted(known))}"
             )
 
     def _needs_key(self, provider: str) -> bool:

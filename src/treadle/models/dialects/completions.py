@@ -130,7 +130,7 @@ def read_completion(raw: Json, settings: Settings, price: Price | None) -> Compl
     text = choice["text"]
     finish = choice.get("finish_reason")
     if raw.get("error") or choice.get("error") or not isinstance(text, str):
-        raise ValueError("an error")
+        raise ValueError("it contains an error")
     reason = read_reason(finish, has_calls=False, is_empty=not text)
     opaque = rest_of(raw, _RESPONSE_FIELDS)
     rest = rest_of(choice, _CHOICE_FIELDS)
@@ -224,7 +224,7 @@ class _TokenAnswer(PlainAnswer, forbid_unknown_fields=True, gc=False, kw_only=Tr
 
 
 class CompletionsReader(TokenAnswerReader):
-    """The reader of plain completions. If token ids are asked for, an answer with them is a plain one."""
+    """The reader of plain completions. If the settings ask for token ids, a plain answer may have them."""
 
     ANSWER = _Answer
     TOKEN_ANSWER = _TokenAnswer

@@ -42,7 +42,7 @@ class EngineInfo(Struct, frozen=True):
     """An inference engine."""
 
     name: str
-    """`vllm` or `sglang`."""
+    """The name of the engine: `vllm` or `sglang`."""
     version: str | None = None
     """The version; `None` if the server does not say it."""
     weight_version: str | None = None
@@ -151,12 +151,13 @@ class HttpEndpoint:
 
     @property
     def root(self) -> str:
-        """The URL of the server itself, below which are paths that are not part of OpenAI's API."""
+        """The URL of the server itself. Paths that are not part of OpenAI's API are below it."""
         parts = urlsplit(self._base_url)
         return urlunsplit(parts._replace(path=parts.path.rstrip("/").removesuffix("/v1")))
 
     async def find_engine(self) -> EngineInfo | None:
-        """Return the engine of the server, which is asked once; `None` if it is not known.
+        """Return the engine of the server; `None` if it is not known. The server is asked only once. Raises:
+        `TransportError`.
 
         Raises: `TransportError`.
         """

@@ -190,7 +190,7 @@ def _status_of(error: dict[str, Json]) -> int:
 
 
 def retry_after_seconds(header: Callable[[str], str | None]) -> float | None:
-    """Return how long the headers ask to wait, in seconds; `None` if they do not say it or cannot be understood."""
+    """Return how long the headers ask to wait, in seconds; `None` if they do not say it, or are not understood."""
     for name, unit in (("retry-after-ms", 0.001), ("retry-after", 1.0)):
         text = header(name)
         if text is None:

@@ -156,7 +156,8 @@ class KnownTexts:
 
 
 def find_prompt(body: bytes, text: bytes) -> int:
-    """Return where the ids of the prompt of an answer begin with `text`; -1 if they do not."""
+    """Return the position at which the prompt's ids in an answer begin with `text`; -1 if they do not begin
+    with it."""
     # A quotation mark within a text has a backslash before it, so this is a key.
     start = body.rfind(_PROMPT_KEY) + len(_PROMPT_KEY)
     end = start + len(text)

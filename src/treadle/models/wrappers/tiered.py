@@ -18,14 +18,14 @@ from treadle.models.wrappers.fallback import FallbackModel
 
 
 class ToolStrength(StrEnum):
-    """How well a model calls tools."""
+    """The ability of a model to call tools."""
 
     WEAK = "weak"
-    """It is not trusted with tools."""
+    """The model is not trusted with tools."""
     MEDIUM = "medium"
-    """It can handle a few tools."""
+    """The model can handle a few tools."""
     STRONG = "strong"
-    """It can handle many tools, and long chains of calls."""
+    """The model can handle many tools, and long chains of calls."""
 
 
 QUALITY = {"frontier": 1.0, "mid": 0.6, "small": 0.25}
@@ -51,8 +51,8 @@ class Tier(Struct, frozen=True, kw_only=True):
 
 
 class TieredModel(FallbackModel):
-    """A model of up to three tiers. Everything that holds for any of its answers holds for all tiers, as for the
-    models of a `FallbackModel`."""
+    """A model of up to three tiers. As in a `FallbackModel`, any of the models may answer, so a property such
+    as `max_output_tokens` or `has_price` has a value that is right for all of them."""
 
     def __init__(
         self,

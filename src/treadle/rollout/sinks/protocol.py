@@ -33,8 +33,8 @@ class Receipt(Struct, frozen=True):
     """The result of a delivery. It is stored together with the notes, in one transaction."""
 
     is_final: bool = True
-    """True if the receiver has the group for good. False if it may still lose it, so that it is kept, and `check`
-    says later what became of it."""
+    """True if the receiver has the group for good. If false, the receiver may still lose the group, so the
+    group is kept, and `check` says later whether it was lost."""
     note: str = ""
     """Data about the group that the sink needs later."""
     notes: dict[str, str | None] = {}
@@ -42,7 +42,7 @@ class Receipt(Struct, frozen=True):
 
 
 class SinkCheck(Struct, frozen=True):
-    """What became of groups that were handed over. It is stored in one transaction."""
+    """The news about groups that were handed over. It is stored in one transaction."""
 
     taken: tuple[str, ...] = ()
     """The keys of groups that the receiver has for good."""

@@ -62,7 +62,7 @@ class Clause(Struct, frozen=True):
     """A part of a message that asks for one thing."""
 
     text: str
-    """The clause in lower case, without politeness and without what it excludes."""
+    """The clause in lower case, without words of politeness and without the things that it excludes."""
     forms: tuple[str, ...]
     """`text`, and the same with the imperative of its verb, where Norwegian has another form after "kan du"."""
     start: int
@@ -73,7 +73,7 @@ class Clause(Struct, frozen=True):
     is_capability: bool
     """True if the clause was introduced with "can you", so that it may ask for an ability."""
     is_request: bool
-    """True if the clause tells what to do. Otherwise it tells something."""
+    """True if the clause says what to do; false if it states something."""
 
 
 def read(message: str) -> Reading:

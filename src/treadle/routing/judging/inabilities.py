@@ -44,7 +44,7 @@ class Refusal(Struct, frozen=True, omit_defaults=True):
     tool: str
     """The name of the tool."""
     span: tuple[int, int]
-    """The part of the answer."""
+    """The part of the answer: the position of its first character, and the position after its last."""
 
 
 class ToolProfile:

@@ -37,7 +37,7 @@ class IdsRequest(Struct, kw_only=True):
 
 
 class SampledAnswer(Struct, frozen=True):
-    """What an engine sampled for one request."""
+    """The ids that an engine sampled for one request, with further data about them."""
 
     request_id: str
     model: str
@@ -46,7 +46,7 @@ class SampledAnswer(Struct, frozen=True):
     logprobs: tuple[float, ...]
     """The logprob of each id of `token_ids`."""
     versions: tuple[tuple[int, str], ...]
-    """Pairs of a number of successive ids and the version of the weights that sampled them."""
+    """For each version of the weights, the number of successive ids that it sampled, and the version."""
     finish: str
     """`stop`, `length` or `abort`."""
 

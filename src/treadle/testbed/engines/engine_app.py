@@ -1,4 +1,4 @@
-"""What the mock engines have in common: their settings, their weights, and the answers that they work on.
+"""The common part of the mock engines: their settings, their weights, and the answers that they work on.
 
 An engine keeps every answer that it sampled (`EngineApp.sampled`), so that tests can compare them with what was
 delivered.
@@ -44,7 +44,7 @@ class EngineSettings(ServerSettings, frozen=True, kw_only=True):
     max_tokens: int = 32_768
     """The most ids that a prompt and its answer may have together."""
     cut_rate: float = 0.0
-    """The share of answers that end early, as if they had reached their limit."""
+    """The share of answers that end early, as if they had reached their limit of tokens."""
     abort_rate: float = 0.0
     """The share of answers that the engine aborts in the middle."""
     latency_tail: float = 0.0

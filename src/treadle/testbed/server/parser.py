@@ -1,6 +1,7 @@
 """HTTP/1.1 for the mock server: requests without I/O, and the encoding of responses.
 
-httptools parses. What it lets pass and RFC 9112 calls ambiguous, and requests that are too large, are refused here.
+httptools does the parsing. This module refuses requests that are too large, and requests that httptools accepts
+although RFC 9112 calls them ambiguous.
 """
 
 from collections import deque

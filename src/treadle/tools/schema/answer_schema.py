@@ -135,7 +135,7 @@ def choose_output(schema: dict[str, Json], mode: OutputMode, names: Iterable[str
 
 
 def instruct(instructions: str | None, output: OutputSpec) -> str | None:
-    """Return the instructions, with the schema added if the model learns of it in no other way."""
+    """Return the instructions, with the schema added if the model is not told the schema in another way."""
     if output.mode is not OutputMode.TEXT:
         return instructions
     asked = ask_for_schema(output)

@@ -143,6 +143,6 @@ def _message_of(trajectory: Trajectory, span: Span) -> Message:
     if span.message < 0:
         raise ExportError(
             f"the answer of event {span.seq} of run {span.run_id!r} is not among the messages of its branch, so "
-            "it cannot be weighed as a message"
+            "the mask cannot give it the weight of a message"
         )
     return trajectory.messages[span.message]

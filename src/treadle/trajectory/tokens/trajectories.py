@@ -44,7 +44,8 @@ class Drift(StrEnum):
 
 
 class DriftReport(Struct, frozen=True):
-    """Why a branch begins, and where its prompt differs from the ids that it comes closest to."""
+    """The report about the beginning of a branch: why it begins, and where its prompt differs from the most
+    similar earlier ids."""
 
     kind: Drift
     position: int
@@ -81,7 +82,7 @@ class Span(Struct, frozen=True, kw_only=True):
     model: str | None = None
     engine: str | None = None
     weight_versions: tuple[tuple[int, str], ...] = ()
-    """Numbers of successive tokens with the weight version that sampled them; empty if no version is known."""
+    """How many successive tokens each weight version sampled, in order; empty if no version is known."""
     settings: Settings | None = None
     """The sampling settings as sent."""
     is_trained: bool = True

@@ -56,7 +56,7 @@ class StepToolCallDelta(Struct, frozen=True):
     """A piece of the arguments of a call that the model is writing."""
 
     call_id: str
-    """The id of the call as the server streams it; empty if it has none yet."""
+    """The id of the call as the server streams it; empty if the call has no id yet."""
     arguments_delta: str
     delta_type: Literal["tool_call"] = "tool_call"
     index: int = 0
@@ -111,7 +111,7 @@ Delta: TypeAlias = (
     | ToolProgressDelta
     | RetryDelta
 )
-"""What a step reports while it runs."""
+"""A report of a running step."""
 
 
 class InferenceStepResult(Struct, frozen=True):
@@ -162,7 +162,7 @@ class TurnCompletedEvent(Struct, frozen=True):
     session_id: str
     final_text: str
     response_ids: list[str]
-    """The ids that the server gave to the responses. Empty if it gives none."""
+    """The ids that the server gave to the responses; empty if the server gives none."""
     num_steps: int
     event_type: Literal["turn_completed"] = "turn_completed"
     stop_reason: StopReason = StopReason.COMPLETED

@@ -80,7 +80,7 @@ def read_completion(raw: Json, settings: Settings, price: Price | None) -> Compl
     Raises: `TypeError`, `LookupError`, `AttributeError` or `ValueError` if it contains an error or cannot be read.
     """
     if raw.get("type") == "error":
-        raise ValueError("an error")
+        raise ValueError("it contains an error")
     content = raw["content"]
     message = message_of([{"type": "text", "text": content}] if isinstance(content, str) else content)
     told = raw.get("stop_reason") or None

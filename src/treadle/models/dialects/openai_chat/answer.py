@@ -76,7 +76,7 @@ def read_completion(raw: Json, settings: Settings, price: Price | None) -> Compl
     """
     choice = raw["choices"][0]
     if raw.get("error") or choice.get("error"):
-        raise ValueError("an error")
+        raise ValueError("it contains an error")
     contents: dict[str, bytes] = {}
     message, is_refused = _read_message(choice["message"], settings, contents)
     finish = choice.get("finish_reason")
@@ -357,7 +357,7 @@ class _TokenAnswer(PlainAnswer, forbid_unknown_fields=True, gc=False, kw_only=Tr
 
 
 class ChatReader(TokenAnswerReader):
-    """The reader of plain chat completions. If token ids are asked for, an answer with them is a plain one."""
+    """The reader of plain chat completions. If the settings ask for token ids, a plain answer may have them."""
 
     ANSWER = _Answer
     TOKEN_ANSWER = _TokenAnswer
