@@ -47,7 +47,7 @@ class AskApprover(Struct, frozen=True, gc=False):
 
 
 class AskUser(Struct, frozen=True, gc=False):
-    """The action to put open questions to the user. The run pauses if none of them is answered."""
+    """The action to put open questions to the user. The run pauses if the user answers no question."""
 
     questions: tuple[e.QuestionAsked, ...]
 

@@ -1,4 +1,4 @@
-"""Sums of what a part of a run used: tokens, and a cost that may not be known."""
+"""Sums of the tokens and the cost that a part of a run used. The cost may not be known."""
 
 from typing import NamedTuple
 

@@ -28,7 +28,7 @@ class ItemStatus(StrEnum):
     """The status of an item, and of an attempt at it."""
 
     OPEN = "open"
-    """Planned, and not decided yet. Items only."""
+    """The item is planned, and not decided yet. An attempt never has this status."""
     KEPT = "kept"
     REJECTED = "rejected"
     FAILED = "failed"

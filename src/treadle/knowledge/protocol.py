@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class CompletedTurn(Struct, frozen=True, kw_only=True):
-    """A completed turn, as it is remembered."""
+    """A completed turn, in the form in which it is remembered."""
 
     run_id: str
     number: int

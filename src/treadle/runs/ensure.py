@@ -33,7 +33,8 @@ class IfExists(Struct, frozen=True, kw_only=True):
     is_likely: bool = False
     """True if the journal probably has the run. The run is then looked for before it is begun."""
     checks_text: bool = False
-    """True if it is an error that the run was begun with another message of the user than the text of the task."""
+    """True if it is an error that the run was begun with a message of the user that is not the text of the
+    task."""
     accepts_driven: bool = False
     """True if a run that another process drives is returned in its present state, and is no error."""
     accepts_waiting: bool = False
