@@ -19,10 +19,10 @@ from treadle.agent.session import Session
 from treadle.cli.chat.keyboard import Keyboard, Prompt
 from treadle.cli.chat.slash import COMMANDS, is_misspelt
 from treadle.cli.exit import ExitCode, join_codes
+from treadle.cli.jobs.command_agents import CommandAgents, make_agent, print_knowledge
 from treadle.cli.jobs.driving import FollowUp, print_follow_up
 from treadle.cli.jobs.execute import Work
 from treadle.cli.jobs.journals import find_run, open_existing, open_or_make
-from treadle.cli.jobs.run_agents import RunAgents, make_agent, print_knowledge
 from treadle.cli.jobs.run_files import read_mount
 from treadle.cli.options import common as o
 from treadle.cli.options.agent_options import AgentOptions, KnowledgeOptions, PolicyOptions
@@ -341,7 +341,7 @@ def chat(
                 "--skills, --document and --judge are for a new one"
             )
         run_id = _find_newest(opened) if session is None else find_run(opened, session)
-        agents = RunAgents(opened, agent, limits, is_trusted=is_trusted)
+        agents = CommandAgents(opened, agent, limits, is_trusted=is_trusted)
         return Chat(agents.agent_for_run(run_id), follow_up, run_id, is_json=is_json).run()
 
 

@@ -6,10 +6,10 @@ from typing import Annotated
 import typer
 
 from treadle.cli.exit import ExitCode
+from treadle.cli.jobs.command_agents import CommandAgents
 from treadle.cli.jobs.driving import FollowUp, drive, write_answer
 from treadle.cli.jobs.execute import execute
 from treadle.cli.jobs.journals import find_run, open_existing
-from treadle.cli.jobs.run_agents import RunAgents
 from treadle.cli.options import common as o
 from treadle.cli.options.agent_options import AgentOptions, PolicyOptions
 from treadle.cli.terminal.asking import find_question, print_question
@@ -71,7 +71,7 @@ def answer(
             raise ConfigError(f"no question of run {run_id!r} is open; `{command}` shows the run")
         question_id, said = _read_answer(questions, words or [], option, is_declined=is_declined)
         if is_resumed:
-            runner = RunAgents(opened, agent, limits, is_trusted=is_trusted).agent_for_run(run_id)
+            runner = CommandAgents(opened, agent, limits, is_trusted=is_trusted).agent_for_run(run_id)
             return drive(
                 runner,
                 lambda emit: runner.resume(run_id, answers={question_id: said}, on_event=emit),
@@ -178,7 +178,7 @@ def approve(
         calls = _find_calls(run_id, waiting, call, follow_up)
         if said.arguments is not None and len(calls) > 1:
             raise ConfigError("edit is for one call; give its id instead of 'all'")
-        runner = RunAgents(opened, agent, limits, is_trusted=is_trusted).agent_for_run(run_id)
+        runner = CommandAgents(opened, agent, limits, is_trusted=is_trusted).agent_for_run(run_id)
         approvals = dict.fromkeys(calls, said)
         return drive(
             runner,

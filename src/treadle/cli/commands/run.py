@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 import typer
 
 from treadle.cli.exit import ExitCode, join_codes
+from treadle.cli.jobs.command_agents import CommandAgents, make_agent, print_knowledge
 from treadle.cli.jobs.driving import FollowUp, drive, print_follow_up
 from treadle.cli.jobs.execute import execute, run_limited
 from treadle.cli.jobs.journals import (
@@ -24,7 +25,6 @@ from treadle.cli.jobs.journals import (
     open_existing,
     open_or_make,
 )
-from treadle.cli.jobs.run_agents import RunAgents, make_agent, print_knowledge
 from treadle.cli.jobs.run_files import (
     FileChanges,
     find_changes,
@@ -269,7 +269,7 @@ def resume(
         raise ConfigError("--failed goes with --all")
     follow_up = FollowUp(journal, agent.api_key is not None)
     with closing(open_existing(journal)) as opened:
-        agents = RunAgents(opened, agent, limits, is_trusted=is_trusted)
+        agents = CommandAgents(opened, agent, limits, is_trusted=is_trusted)
         if run is not None:
             return _resume_one(agents, find_run(opened, run), shown, follow_up)
         run_ids = find_unfinished(opened, has_failed=is_failed)
@@ -279,7 +279,7 @@ def resume(
         return _resume_all(agents, run_ids, parallel_runs, follow_up, is_json=shown.is_json)
 
 
-def _resume_one(agents: RunAgents, run_id: str, shown: o.ViewOptions, follow_up: FollowUp) -> int:
+def _resume_one(agents: CommandAgents, run_id: str, shown: o.ViewOptions, follow_up: FollowUp) -> int:
     """Resume one run, show it while it works, and return the exit code."""
     run = Run.load(run_id, agents.journal)
     if run.status is Status.FINISHED and run.stop_reason is not StopReason.ERROR:
@@ -318,7 +318,7 @@ def _show(run: Run, shown: o.ViewOptions) -> int:
 
 
 def _resume_all(
-    agents: RunAgents, run_ids: list[str], parallel_runs: int, follow_up: FollowUp, *, is_json: bool
+    agents: CommandAgents, run_ids: list[str], parallel_runs: int, follow_up: FollowUp, *, is_json: bool
 ) -> int:
     """Resume runs, and return the gravest of their exit codes."""
     begin = time.monotonic()
@@ -396,7 +396,7 @@ def fork(
         old_id = find_run(opened, run)
         at = at if turn is None else _find_turn(opened, old_id, turn, at)
         _check(opened, old_id, at, text)
-        runner = RunAgents(opened, agent, limits, is_trusted=is_trusted).agent_for_run(old_id, at)
+        runner = CommandAgents(opened, agent, limits, is_trusted=is_trusted).agent_for_run(old_id, at)
         return drive(
             runner,
             lambda emit: runner.fork(old_id, at, text=text, new_run_id=new_id, on_event=emit),
