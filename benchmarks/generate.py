@@ -29,7 +29,7 @@ from treadle.datagen.config.generation_config import GenerationConfig
 from treadle.datagen.dataset.dataset_folder import DatasetFolder
 from treadle.datagen.dataset.verification import Totals, verify_rows
 from treadle.datagen.generation import generate
-from treadle.datagen.generation_progress import GenerationNotice, GenerationProgress, SampleEnded
+from treadle.datagen.generation_progress import GenerationProgress, SampleEnded
 from treadle.datagen.quality.duplicates import DuplicateIndex
 from treadle.datagen.sample_work import REJECTED, ROWS
 from treadle.datagen.topics.topic_files import save_topics
@@ -37,6 +37,7 @@ from treadle.datagen.topics.topic_graph import Topic, TopicGraph, topic_id
 from treadle.export.row_formats.treadle_rows import TREADLE
 from treadle.export.rows import Row
 from treadle.jobs.ledger import ItemOutcome, ItemStatus, Ledger, LedgerEntry, PlannedItem
+from treadle.jobs.progress import JobNotice
 from treadle.journal.registry import open_journal
 from treadle.models.protocol import Watch
 from treadle.testbed.teacher import TeacherModel
@@ -98,7 +99,7 @@ async def measure_window() -> list[Figure]:
                 begin, cpu = time.perf_counter(), time.process_time()
 
                 def note(
-                    notice: GenerationNotice, progress: GenerationProgress, counted: list[float] = counted
+                    notice: JobNotice, progress: GenerationProgress, counted: list[float] = counted
                 ) -> None:
                     if isinstance(notice, SampleEnded) and notice.status == "kept":
                         counted.append(time.perf_counter())
@@ -226,7 +227,7 @@ async def measure_memory() -> list[Figure]:
         config = _config(folder, rows, "mock:teacher")
         marks: list[str] = []
 
-        def note(notice: GenerationNotice, progress: GenerationProgress) -> None:
+        def note(notice: JobNotice, progress: GenerationProgress) -> None:
             if isinstance(notice, SampleEnded) and progress.kept in (100, rows // 10, rows // 3, rows):
                 marks.append(f"{_resident_mb():.0f} MB at {progress.kept:,}")
 
@@ -256,7 +257,7 @@ async def measure_resume() -> list[Figure]:
         (folder / "config.yaml").write_text(dump(config))
         stop = asyncio.Event()
 
-        def note(notice: GenerationNotice, progress: GenerationProgress) -> None:
+        def note(notice: JobNotice, progress: GenerationProgress) -> None:
             if progress.kept >= 20:
                 stop.set()
 

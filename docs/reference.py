@@ -9,10 +9,11 @@ import json
 import re
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
-from treadle.cli.table import COMMANDS, Command, Group
+from treadle.cli.table import COMMANDS, CommandEntry, GroupEntry
 from treadle.core import events, types
 from treadle.core.events import Event
 from treadle.datagen.config.config_schema import schema
@@ -81,12 +82,12 @@ def _command_tables(_: str) -> str:
     panels: dict[str, list[str]] = {}
     for name, entry in COMMANDS.items():
         rows = panels.setdefault(entry.panel, [])
-        if isinstance(entry, Group):
+        if isinstance(entry, GroupEntry):
             rows += [
                 f"| `treadle {name} {sub}` | {command.summary} |" for sub, command in entry.commands.items()
             ]
         else:
-            assert isinstance(entry, Command)
+            assert isinstance(entry, CommandEntry)
             rows.append(f"| `treadle {name}` | {entry.summary} |")
             rows += [
                 f"| `treadle {name} {sub}` | {command.summary} |" for sub, command in entry.commands.items()
@@ -97,13 +98,18 @@ def _command_tables(_: str) -> str:
     )
 
 
+@cache
+def _schema_of(kind: str) -> Any:
+    return _SCHEMAS[kind]()
+
+
 def _config_tables(place: str) -> str:
     """Return a table of keys for each section of a kind of file: the configuration of `treadle generate` or of
     `treadle rollout`, or a persona."""
     parts = []
     global _kind
     _kind = place.partition(":")[2]
-    for path, section in _sections("", _SCHEMAS[_kind]()):
+    for path, section in _sections("", _schema_of(_kind)):
         rows = [
             f"| `{key}` | {_write_type(value)} | {_write_default(value)} | "
             f"{_join(value.get('description') or _follow(value).get('description', ''))} |"
@@ -133,7 +139,7 @@ def _sections(path: str, section: Any) -> Iterator[tuple[str, Any]]:
 def _follow(node: Any) -> Any:
     """Return the schema that `node` refers to, or `node` itself."""
     name = node.get("$ref", "").rpartition("/")[2]
-    found: Any = _SCHEMAS[_kind]()["$defs"]
+    found: Any = _schema_of(_kind)["$defs"]
     return found[name] if name else node
 
 

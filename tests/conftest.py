@@ -11,6 +11,11 @@ from tests.forks import process
 from tests.postgres.server import Server, Shared
 
 IS_FULL = bool(os.environ.get("TREADLE_FULL"))
+MOST_SETS = 16
+"""How many sets of parameters of one test the gate runs, spread evenly; the mark `sets(N)` gives another number.
+All sets are run in the long form, and where the command line names files or tests."""
+ALL_SETS = "TREADLE_ALL_SETS"
+"""The variable that tells the workers of pytest-xdist to run all sets."""
 
 # The gate uses the same examples each time, so that a failure comes from the change under test; the long form draws
 # new ones. Neither has a deadline, because a busy machine is not a defect.
@@ -92,6 +97,31 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
         terminalreporter.section(f"CPU seconds of {title}, of {sum(table.values()):.1f} in all")
         for name, seconds in sorted(table.items(), key=lambda item: -item[1])[:count]:
             terminalreporter.write_line(f"{seconds:8.2f}  {name}")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    is_chosen = config.args_source is not pytest.Config.ArgsSource.TESTPATHS or config.getoption("keyword")
+    if not hasattr(config, "workerinput") and is_chosen:
+        os.environ[ALL_SETS] = "1"
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if IS_FULL or os.environ.get(ALL_SETS):
+        return
+    families: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        families.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    left_out = set()
+    for family in families.values():
+        mark = family[0].get_closest_marker("sets")
+        most = MOST_SETS if mark is None else mark.args[0]
+        if len(family) > most:
+            kept = {round(number * (len(family) - 1) / (most - 1)) for number in range(most)}
+            left_out |= {item for number, item in enumerate(family) if number not in kept}
+    if left_out:
+        config.hook.pytest_deselected(items=list(left_out))
+        items[:] = [item for item in items if item not in left_out]
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:

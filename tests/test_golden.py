@@ -124,7 +124,7 @@ async def test_a_run_of_an_older_version_goes_on_today_wherever_it_was_killed(pa
                 async with agent.session(run_id) as session:
                     await session.finish_turn()
                     run = await session.send("And now? " + "Tell me more about it. " * 150)
-                    assert (run.state.is_turn_open, run.stop_reason) == (False, "completed"), size
+                    assert (run.state.turn.is_open, run.stop_reason) == (False, "completed"), size
             else:
                 run = await agent.resume(run_id)
                 while run.questions or run.approvals:
@@ -134,7 +134,7 @@ async def test_a_run_of_an_older_version_goes_on_today_wherever_it_was_killed(pa
                         answers=dict.fromkeys(run.questions, "it was done"),
                         approvals=dict.fromkeys(run.approvals, True),
                     )
-                assert run.status == "finished", (size, run.state.questions, run.approvals)
+                assert run.status == "finished", (size, run.questions, run.approvals)
             found = await replay(list(journal.read(run_id)))
             assert found.is_exact, (size, found.divergence)
 

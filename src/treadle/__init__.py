@@ -6,6 +6,7 @@ if TYPE_CHECKING:
     from treadle.agent.agent import Agent
     from treadle.agent.run_stream import RunStream
     from treadle.agent.session import Session
+    from treadle.core.asking import Answer, Question
     from treadle.core.errors import (
         ConfigError,
         ExportError,
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     )
     from treadle.core.events.narrowing import Ephemeral, Event
     from treadle.core.policy import Approval, InDoubt, Policy, ToolLimits
-    from treadle.core.questions import Answer, Question
     from treadle.core.replay import Replay
     from treadle.core.types import (
         Effect,
@@ -59,7 +59,7 @@ __version__ = "0.1.0"
 
 _WHERE = {
     "Agent": "treadle.agent.agent",
-    "Answer": "treadle.core.questions",
+    "Answer": "treadle.core.asking",
     "Approval": "treadle.core.policy",
     "ApprovalRequest": "treadle.tools.protocol",
     "Attachment": "treadle.tools.protocol",
@@ -84,7 +84,7 @@ _WHERE = {
     "Option": "treadle.core.types",
     "Price": "treadle.models.wire.provider",
     "ProviderError": "treadle.core.errors",
-    "Question": "treadle.core.questions",
+    "Question": "treadle.core.asking",
     "Replay": "treadle.core.replay",
     "ReplayDivergence": "treadle.core.errors",
     "RetryWithMessage": "treadle.core.errors",

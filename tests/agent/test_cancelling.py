@@ -127,7 +127,7 @@ class World:
         for info in self.journal.runs():
             assert not info.is_driven, "the lease was kept"
             run = Run.load(info.run_id, self.journal)
-            if not run.state.calls:
+            if not run.state.turn.calls:
                 assert check_transcript(run.messages) == []
             assert (await agent.replay(info.run_id)).divergence is None
         assert all(count == 1 for count in self.effects.values()), self.effects

@@ -70,7 +70,7 @@ async def test_a_queued_message_is_journalled_at_once_and_begins_the_next_turn()
         lab.gate.opened.set()
         runs = await asyncio.gather(first, *others)
     assert [run.output for run in runs] == ["to a", "to b", "to c"]
-    assert [run.state.turn for run in runs] == [1, 2, 3]
+    assert [run.state.turn.number for run in runs] == [1, 2, 3]
     started = lab.bodies(e.TurnStarted)
     seqs = [event.seq for event in lab.journal.read("s") if isinstance(event.body, e.MessageInjected)]
     assert [body.queued_seq for body in started] == [None, *seqs]
@@ -96,7 +96,7 @@ async def test_a_steering_message_is_seen_at_the_next_step() -> None:
         await asyncio.sleep(0)
         lab.gate.opened.set()
         run, steered = await asyncio.gather(first, steering)
-    assert run.state.turn == steered.state.turn == 1
+    assert run.state.turn.number == steered.state.turn.number == 1
     assert steered.output == "done"
     assert texts(steered) == ["user: a", "assistant: ", "tool: waited", "user: b", "assistant: done"]
     assert [message.content for message in lab.model.requests[1].messages][-1] == "b"
@@ -134,8 +134,8 @@ async def test_a_steering_message_that_comes_too_late_begins_the_next_turn() -> 
         await asyncio.sleep(0)
         lab.gate.opened.set()
         run, steered = await asyncio.gather(first, steering)
-    assert (run.state.turn, run.stop_reason, run.output) == (1, StopReason.MAX_STEPS, "wrapped up")
-    assert (steered.state.turn, steered.output) == (2, "to b")
+    assert (run.state.turn.number, run.stop_reason, run.output) == (1, StopReason.MAX_STEPS, "wrapped up")
+    assert (steered.state.turn.number, steered.output) == (2, "to b")
     await lab.check()
 
 
@@ -149,10 +149,10 @@ async def test_an_interrupt_stops_the_turn_and_begins_the_next() -> None:
         await asyncio.sleep(0)
         interrupting = asyncio.ensure_future(session.send("c", delivery="interrupt"))
         run, second, third = await asyncio.gather(first, queued, interrupting)
-    assert (run.stop_reason, run.state.turn) == (StopReason.CANCELLED, 1)
+    assert (run.stop_reason, run.state.turn.number) == (StopReason.CANCELLED, 1)
     assert [result.is_error for result in run.results] == [True]
-    assert (third.output, third.state.turn) == ("to c", 2)
-    assert (second.output, second.state.turn) == ("to b", 3)
+    assert (third.output, third.state.turn.number) == ("to c", 2)
+    assert (second.output, second.state.turn.number) == ("to b", 3)
     assert heard[-2:] == ["tool_completed", "turn_completed"]
     await lab.check()
 
@@ -167,7 +167,7 @@ async def test_an_interrupt_stops_a_running_inference() -> None:
         lab.model._delay_seconds = 0.0
         interrupted = await session.send("b", delivery="interrupt")
         assert (await first).stop_reason is StopReason.CANCELLED
-        assert (interrupted.output, interrupted.state.turn) == ("to b", 2)
+        assert (interrupted.output, interrupted.state.turn.number) == ("to b", 2)
     await lab.check()
 
 
@@ -197,7 +197,7 @@ async def test_an_interrupt_ends_a_turn_that_waits_for_a_decision() -> None:
         with pytest.raises(ConfigError, match=r"session\.finish_turn"):
             await session.send("b")
         run = await session.send("b", delivery="interrupt")
-        assert (run.output, run.state.turn) == ("to b", 2)
+        assert (run.output, run.state.turn.number) == ("to b", 2)
     await lab.check()
 
 

@@ -23,7 +23,7 @@ from treadle.models.wrappers.tiered import TieredModel
 from treadle.routing.judging import Judgement, MessageFacts, ModelJudge, PatternJudge, write_hint
 from treadle.runs.trust import demands_of
 from treadle.telemetry.turn_records import read_turn_records
-from treadle.telemetry.usage_stats import Stats
+from treadle.telemetry.usage_stats import UsageStats
 from treadle.trajectory.turns import TurnCompleted, turns
 
 GRAVE = "Great, now delete everything"
@@ -252,7 +252,7 @@ async def test_what_a_judge_costs_counts_everywhere() -> None:
     records = list(read_turn_records(run.events))
     assert [record.cost_usd for record in records] == [0.5, 0.5]
     assert records[0].judgement == judgement
-    stats = Stats()
+    stats = UsageStats()
     stats.add_run(run.events)
     assert stats.models["judge"].tally.usage.total_tokens == 220
     assert stats.all.tally.cost_usd == 1.0
@@ -290,10 +290,10 @@ async def test_routers_use_the_recorded_judgement() -> None:
     tiers = {"small": ScriptedModel(["ok"], name="s"), "frontier": ScriptedModel(["ok"], name="f")}
     made = agent(TieredModel(tiers, router="rules"), judge=ModelJudge(paid(FOUND)))
     run = await made.run("thanks!")
-    assert run.state.route is not None
-    assert run.state.route.tier == "frontier", run.state.route
+    assert run.state.turn.route is not None
+    assert run.state.turn.route.tier == "frontier", run.state.turn.route
     plain = agent(TieredModel(dict(tiers, small=ScriptedModel(["ok"], name="s")), router="rules"), judge=None)
-    route = (await plain.run("thanks!")).state.route
+    route = (await plain.run("thanks!")).state.turn.route
     assert route is not None
     assert route.tier == "small", route
 

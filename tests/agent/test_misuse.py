@@ -97,7 +97,7 @@ MISUSES: list[tuple[Callable[[], object], str]] = [
     (lambda: make().run_sync("go", on_event="x"), "on_event is 'x'; give a function"),
     (lambda: make().stream("go", on_event=print), "stream has no option 'on_event'"),
     (lambda: make(tools=[query]).run_sync("go"), r"the tool 'query' needs deps \(Database\)"),
-    (lambda: make(tools=[query], deps=3).run_sync("go"), "needs deps of the type Database; given was 3"),
+    (lambda: make(tools=[query], deps=3).run_sync("go"), "needs deps of the type Database; 3 was given"),
     (lambda: done().resume_sync("r", answer={}), "resume has no option 'answer'; did you mean 'answers'"),
     (lambda: done().resume_sync(Run), "the run's id is"),
     (lambda: done().resume_sync("r", answers={"q": "x"}), "no question 'q' is open"),

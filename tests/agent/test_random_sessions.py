@@ -125,7 +125,7 @@ def check_messages(bodies: list[e.DurableBody], state: State) -> None:
         if (isinstance(body, e.TurnStarted) and body.queued_seq is None)
         or (isinstance(body, e.MessageInjected) and body.delivery is not None)
     ]
-    waiting = [message.content for _, message in (*state.queued, *state.steering)]
+    waiting = [message.content for _, message in (*state.queued, *state.turn.steering)]
     own = [
         body.message.content
         for body in bodies
@@ -152,7 +152,7 @@ async def test_what_always_holds(seed: int) -> None:
         for info in journal.runs():
             bodies = [event.body for event in journal.read(info.run_id)]
             state = fold(bodies)
-            if not state.calls:
+            if not state.turn.calls:
                 assert check_transcript(list(state.messages)) == []
                 assert check_transcript(list(state.transcript)) == []
             check_messages(bodies, state)

@@ -109,7 +109,7 @@ async def test_a_session_is_begun_or_continued_whatever_is_expected(expects_new)
         async with agent.session("s", expects_new=expects_new) as session:
             assert (await session.send("go")).output == expected
     assert len(session.run_id) == 1
-    assert fold([event.body for event in journal.read("s")]).turn == 2
+    assert fold([event.body for event in journal.read("s")]).turn.number == 2
 
 
 async def test_a_run_that_is_no_session_is_refused_even_if_a_new_one_is_expected():

@@ -9,15 +9,15 @@ from tests.loop.test_loop import Gate
 from treadle import Agent, Policy, Run, ScriptedModel, open_journal, tool
 from treadle.agent.subagent import child_run_id
 from treadle.core import events as e
+from treadle.core.asking import Question
 from treadle.core.errors import ConfigError
-from treadle.core.questions import Question
 from treadle.core.types import Completion, FinishReason, Message, Role, StopReason, Usage
 from treadle.journal.listing import facts_of
 from treadle.journal.memory import MemoryJournal
 from treadle.journal.protocol import CALLER, Journal, RunFilter
 from treadle.models import call
 from treadle.models.scripted import Answer
-from treadle.trajectory.verification import verify_run
+from treadle.trajectory.run_verification import verify_run
 
 ASK = [call("helper", {"task": "add"}, call_id="c1")]
 CHILD = child_run_id("parent", "c1")
@@ -88,7 +88,7 @@ async def test_a_sub_agent_has_what_is_left_of_the_budgets() -> None:
         assert policy.max_cost_usd == pytest.approx((1.1 - 0.1 - 0.1) / 2, rel=0.01)
         assert policy.deadline_seconds is not None
         assert 0 < policy.deadline_seconds <= 60
-    assert run.state.spent.tokens == 1000 + 2 * 100 + run.state.last_usage.total_tokens
+    assert run.state.turn.spent.tokens == 1000 + 2 * 100 + run.state.size.last_usage.total_tokens
 
 
 async def test_a_sub_agent_that_uses_up_the_budget_ends_the_turn() -> None:

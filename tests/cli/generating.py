@@ -7,9 +7,10 @@ import asyncio
 import sys
 import time
 
+from treadle.cli.exit import allow_interrupts
 from treadle.cli.jobs.execute import execute_until_stopped
-from treadle.cli.start import allow_interrupts
-from treadle.cli.terminal.generation import make_generation_view
+from treadle.cli.jobs.generating import SampleFeed
+from treadle.cli.terminal.job_view import make_job_view
 from treadle.cli.terminal.output import print_interrupted
 from treadle.datagen.generation_progress import (
     GenerationProgress,
@@ -27,7 +28,9 @@ IN_FLIGHT = 4
 def main(samples: int, seconds: float, *options: str) -> int:
     """Show the view, and return the exit code."""
     progress, begin = GenerationProgress(), time.monotonic()
-    view = make_generation_view("parcels", is_json="--json" in options, is_quiet="--quiet" in options)
+    view = make_job_view(
+        "parcels", progress, SampleFeed(), is_json="--json" in options, is_quiet="--quiet" in options
+    )
 
     async def make(number: int) -> None:
         sample_id = f"s{number:06d}"

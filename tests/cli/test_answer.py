@@ -89,8 +89,8 @@ def test_what_cannot_be_an_answer_is_said(cli: Cli) -> None:
     (question_id,) = done.lines[-1]["questions"]
     choices = "answer 'Which?' with one of 1 'a.txt', 2 'b.txt'"
     wrong = {
-        ("c.txt",): f"'c.txt' is none of the options; {choices}",
-        ("c.txt", "--resume"): f"'c.txt' is none of the options; {choices}",
+        ("c.txt",): f"'c.txt' is not one of the options; {choices}",
+        ("c.txt", "--resume"): f"'c.txt' is not one of the options; {choices}",
         ("--option", "3"): f"there is no option 3; {choices}",
         ("other", "a.txt"): f"no open question begins with 'other'; open are: {question_id}",
         (question_id,): f"say what the answer to '{question_id}' is: a TEXT, --option N or --decline",
@@ -118,7 +118,7 @@ def test_the_person_at_the_terminal_answers(cli: Cli, terminals: list[Terminal])
     terminal.wait_for("  1. a.txt")
     terminal.wait_for("answers later")
     terminal.type("3\r")
-    terminal.wait_for("is none of the options")
+    terminal.wait_for("is not one of the options")
     terminal.wait_for("answers later")
     terminal.type("B.TXT\r")
     terminal.wait_for("completed")

@@ -10,13 +10,15 @@ import pytest
 from tests.cli.command import RealCli
 from tests.forks.process import ForkServer
 
-from treadle.cli.table import COMMANDS, Command, Group
+from treadle.cli.table import COMMANDS, CommandEntry, GroupEntry
 
 
-def commands(entries: dict[str, Command | Group] = COMMANDS) -> Iterator[tuple[tuple[str, ...], Command]]:
+def commands(
+    entries: dict[str, CommandEntry | GroupEntry] = COMMANDS,
+) -> Iterator[tuple[tuple[str, ...], CommandEntry]]:
     """Every command with the words that name it."""
     for name, entry in entries.items():
-        if isinstance(entry, Group):
+        if isinstance(entry, GroupEntry):
             for words, command in commands(dict(entry.commands)):
                 yield (name, *words), command
         else:
@@ -26,7 +28,7 @@ def commands(entries: dict[str, Command | Group] = COMMANDS) -> Iterator[tuple[t
 
 
 ALL = dict(commands())
-GROUPS = [(), *[(name,) for name, entry in COMMANDS.items() if isinstance(entry, Group)]]
+GROUPS = [(), *[(name,) for name, entry in COMMANDS.items() if isinstance(entry, GroupEntry)]]
 
 
 BARE = ForkServer("typer.main", "typer.rich_utils", "rich.panel", "rich.table", "rich.markdown", "pydantic")

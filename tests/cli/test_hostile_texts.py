@@ -9,8 +9,8 @@ from rich.console import Console
 from tests.cli.command import Cli
 
 from treadle import Agent, ScriptedModel, open_journal
-from treadle.cli.terminal.asking import print_question
-from treadle.core.questions import Question
+from treadle.cli.terminal.terminal_asker import print_question
+from treadle.core.asking import Question
 from treadle.core.types import Json, Option
 from treadle.knowledge.memory import Author, Draft, Store, open_memory
 
@@ -44,7 +44,6 @@ def hostile(cli: Cli) -> Cli:
         (["sessions", "--grep", "forged"], 5),
         (["memory", "list"], 2),
         (["memory", "search", "paid"], 2),
-        (["memory", "history", "self_facts-1"], 1),
         (["memory", "show", "self_facts-1"], None),
         (["show", "last"], None),
         (["show", "last", "--markdown"], None),

@@ -104,7 +104,7 @@ def test_the_commands_of_personas(cli: Cli) -> None:
     cli.write("ada.yaml", "name: Ada\nconstraints: [Never guess.]\n")
     assert cli("persona", "check", "ada.yaml").code == 0
     assert "1. Never guess." in cli("persona", "show", "ada.yaml").out
-    schema = json.loads(cli("persona", "schema").out)
+    schema = json.loads(cli("schema", "persona").out)
     assert "constraints" in schema["properties"]
 
 

@@ -123,7 +123,7 @@ def test_no_key_of_tiers_and_embeddings_is_left_anywhere(cli: Cli, script: Scrip
             ("models", "tiers"),
             ("models", "route", "Hello"),
             ("memory", "list", "--persona", "Ada", "--user", "default"),
-            ("memory", "embed", "--embeddings", "vectors", "--persona", "Ada", "--user", "default"),
+            ("memory", "search", "boats", "--embeddings", "vectors", "--persona", "Ada", "--user", "default"),
             ("export", "--all", "--format", "journal", "-o", "journal.jsonl"),
         )
     ]

@@ -16,6 +16,12 @@ tools cal x                                | did you mean 'call'?               
 models lst                                 | did you mean 'list'?                               | 2
 run hi --modle m                           | no such option: --modle (possible options: --model | 2
 tools import files --output x              | possible options: --out                            | 2
+schema                                     | missing argument 'what'. choose from: config,      | 2
+schema persnoa                             | 'persnoa' is not one of 'config', 'generate'       | 2
+models schema                              | was removed; write: treadle schema config          | 2
+persona schema -x                          | was removed; write: treadle schema persona         | 2
+generate --schema                          | no such option: --schema; write: treadle schema gen | 2
+rollout --schema                           | no such option: --schema; write: treadle schema rol | 2
 completion bsh                             | 'bsh' is not one of 'bash', 'zsh'                  | 2
 --nothere                                  | no such option: --nothere                          | 2
 # Missing, surplus and conflicting words
@@ -73,7 +79,7 @@ run hi -m m --base-url localhost:8000      | --base-url 'localhost:8000' is not 
 run hi -m m --base-url http://             | --base-url 'http://' is not a url                  | 2
 run hi $M --max-cost 1                     | no price of the model 'openai:m' is known          | 2
 models check opnai:x                       | did you mean 'openai:x'?                           | 2
-models set-key nobody                      | unknown provider 'nobody'                          | 2
+models set-key nobody                      | there is no provider 'nobody'                          | 2
 TREADLE_CONFIG=bad.toml run hi -m fast     | 'bad.toml' is not valid toml                       | 2
 TREADLE_CONFIG=odd.toml run hi -m fast     | unknown key 'modle', did you mean 'model'?         | 2
 TREADLE_CONFIG=nothere.toml run hi -m fast | which is not a file                                | 2
@@ -119,7 +125,7 @@ init treadle.json                          | must end with .toml                
 # Runs, events, calls and tasks that do not exist
 show nothere                               | there is no run 'nothere'; the newest is           | 2
 show abc                                   | ('abc1', 'abc2'); write more of it                 | 2
-show abc1 --artifact ffff                  | no artifacts of run 'abc1' have a hash             | 2
+show abc1 --artifact ffff                  | run 'abc1' has no artifacts                        | 2
 files abc1 --at 999                        | --at 999: run 'abc1' has the events 1 to           | 2
 fork abc1                                  | give --text text for the next turn                 | 2
 fork abc1 --at 3 --text x                  | the turn is still open at event 3                  | 2

@@ -19,10 +19,10 @@ from tests.knowledge.documents.test_documents import make_pdf
 
 from treadle import Agent, ToolContext, tool
 from treadle.context.compaction_summary import write_summary
+from treadle.core.asking import Question
 from treadle.core.errors import ConfigError, UntrustedError
 from treadle.core.fence import fence
 from treadle.core.log import Log
-from treadle.core.questions import Question
 from treadle.core.types import Artifact, Json, Message, Option, Request, Role, ToolCall
 from treadle.formats import FORMATS
 from treadle.journal.memory import MemoryJournal

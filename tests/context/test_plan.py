@@ -9,8 +9,8 @@ from tests.context.contexts import TEXT, transcripts
 from treadle.context.compaction_plan import Seen, Sizes, make_plan
 from treadle.context.compaction_size import Measured, Summarised, make_event
 from treadle.context.compaction_summary import is_summary, read_summary, request_summary, write_summary
-from treadle.core.context import compact
-from treadle.core.tokens import weigh, weigh_message
+from treadle.core.estimates import weigh, weigh_message
+from treadle.core.prompting import compact
 from treadle.core.transcript import check_transcript
 from treadle.core.types import Message, Role, ToolCall
 

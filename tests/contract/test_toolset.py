@@ -17,8 +17,8 @@ from tests.loop.workbench import make_call
 from tests.tools.web import Asked, serve
 
 from treadle import Agent, Policy, RunNotFoundError, ScriptedModel
+from treadle.core.asking import Question
 from treadle.core.errors import ServerError
-from treadle.core.questions import Question
 from treadle.core.transcript import check_transcript
 from treadle.core.types import (
     Effect,

@@ -6,22 +6,17 @@ from msgspec.structs import replace
 from treadle.context.compaction_plan import make_plan
 from treadle.context.compaction_size import Summarised, make_event, measure
 from treadle.core import events as e
-from treadle.core.answers import check_answer
-from treadle.core.context import count_prompt
-from treadle.core.decide import (
-    Append,
-    Ask,
-    CheckAnswer,
-    Compact,
-    Infer,
-    RequestApprovals,
-    can_ask_again,
-    decide,
-)
+from treadle.core.actions import Append, AskApprover, AskUser, CheckAnswer, Compact, Infer, RequestApprovals
+from treadle.core.answering import check_answer
+from treadle.core.asking import AskNow, Question, decide_question, open_questions
+from treadle.core.calls import waiting_calls
+from treadle.core.decide import decide
+from treadle.core.limits import can_ask_again
 from treadle.core.policy import Approval, Autonomy, InDoubt, Policy
-from treadle.core.questions import AskNow, AskUser, Question, decide_question
+from treadle.core.prompting import count_prompt
 from treadle.core.spec import AgentSpec, PartSpec
-from treadle.core.state import ESCALATED, State, Status, apply, count_messages
+from treadle.core.state import ESCALATED, State, Status, apply
+from treadle.core.steering import count_messages
 from treadle.core.types import (
     Caller,
     Child,
@@ -109,7 +104,7 @@ class History:
             )
         )
         self.open_turn()
-        self.first = self.state.said
+        self.first = self.state.turn.said
         """The first message of the user."""
 
     @property
@@ -140,7 +135,7 @@ class History:
         self.add(
             e.TurnStarted(
                 at=0.0,
-                turn=self.state.turn + 1,
+                turn=self.state.turn.number + 1,
                 message=message,
                 recalled=self.draw(recollections),
                 queued_seq=seq,
@@ -207,11 +202,11 @@ class History:
                 return
             assert len(self.bodies) < 400, "it never ends"
             if action is None:
-                open_ids = [key for key, answer in self.state.questions.items() if answer is None]
+                open_ids = [body.question_id for body in open_questions(self.state)]
                 self.resume()
                 for key in open_ids:
                     self.answer(key)
-                for item in self.state.waiting_calls:
+                for item in waiting_calls(self.state):
                     self.decide_about(item.call)
             elif isinstance(action, Append):
                 for body in action.bodies:
@@ -228,7 +223,7 @@ class History:
             elif isinstance(action, RequestApprovals):
                 for item in action.calls:
                     self.add(e.ApprovalRequested(at=0.0, call_id=item.call.call_id))
-            elif isinstance(action, Ask):
+            elif isinstance(action, AskApprover):
                 if self.draw(st.booleans()):
                     self.decide_about(action.calls[0].call)
                 else:
@@ -257,7 +252,7 @@ class History:
         decided = decide_question(self.state, question, call.call_id, call.call_id)
         if not isinstance(decided, AskNow):
             return False
-        assert self.state.spent.questions < self.state.policy.autonomy.max_questions
+        assert self.state.turn.spent.questions < self.state.policy.autonomy.max_questions
         self.add(decided.body)
         kind = self.draw(st.sampled_from(["answered", "withdrawn" if effect is Effect.ONCE else "waits"]))
         if kind == "answered":
@@ -295,7 +290,7 @@ class History:
                 replace(failed, stop_reason=StopReason.CONTEXT_OVERFLOW, error_type="ContextOverflowError")
             )
             return
-        route = self.state.route
+        route = self.state.turn.route
         following = next(
             (tier for tier in TIERS if route and TIERS.index(tier) > TIERS.index(route.tier)), None
         )
@@ -327,7 +322,7 @@ class History:
 
     def choose(self) -> Route | None:
         """Return the choice of a model if one is made for the next inference."""
-        route, tried = self.state.route, self.state.tried
+        route, tried = self.state.turn.route, self.state.turn.tried
         if not self.is_routed or (route is not None and route.tier not in tried):
             return None
         return Route(next(tier for tier in TIERS if tier not in tried), "m")
@@ -375,9 +370,9 @@ class History:
     def call_within(self, parent: ToolCall, call_id: str) -> None:
         most, open_calls = (
             self.state.policy.max_tool_calls,
-            self.state.open_calls,
+            self.state.turn.open_calls,
         )
-        if most is not None and self.state.spent.tool_calls + open_calls >= most:
+        if most is not None and self.state.turn.spent.tool_calls + open_calls >= most:
             return
         step, parent_id = self.state.step, parent.call_id
         if self.draw(st.booleans()):

@@ -74,13 +74,13 @@ def test_an_event_has_ids_in_base64_and_one_of_an_older_version_has_lists() -> N
     old = e.decode_body(msgspec.json.encode(told))
     assert isinstance(old, e.InferenceCompleted)
     assert old.completion.tokens == TokenRecord((1, 2), 0, (3,), (-0.5,))
-    assert fold([old]).prior == fold([body]).prior
+    assert fold([old]).shown.prior == fold([body]).shown.prior
 
 
 def test_the_state_has_all_ids_of_the_newest_inference() -> None:
     first = completed(1, TokenRecord.of(prompt=(1, 2), output=(3, 4)))
     shared = msgspec.structs.replace(TokenRecord.of(prompt=(5,), output=(6,)), prompt_shared_tokens=4)
-    prior = fold([first, completed(2, shared)]).prior
+    prior = fold([first, completed(2, shared)]).shown.prior
     assert prior is not None
     assert (unpack_ids(prior.token_ids), prior.messages, prior.is_cut) == ((1, 2, 3, 4, 5, 6), 2, False)
 
@@ -88,6 +88,6 @@ def test_the_state_has_all_ids_of_the_newest_inference() -> None:
 def test_ids_stand_for_no_messages_after_a_compaction_and_are_kept_for_sharing() -> None:
     first = completed(1, TokenRecord.of(prompt=(1, 2), output=(3, 4)))
     summary = Message(Role.USER, "in short")
-    prior = fold([first, e.ContextCompacted(at=2.0, messages=1, replacement=(summary,))]).prior
+    prior = fold([first, e.ContextCompacted(at=2.0, messages=1, replacement=(summary,))]).shown.prior
     assert prior is not None
     assert (unpack_ids(prior.token_ids), prior.messages) == ((1, 2, 3, 4), 0)

@@ -6,6 +6,7 @@ import pytest
 
 from treadle import Agent, ScriptedModel
 from treadle.core import events as e
+from treadle.core.calls import to_message
 from treadle.core.errors import ConfigError
 from treadle.core.log import Log
 from treadle.core.parts import (
@@ -18,7 +19,7 @@ from treadle.core.parts import (
     make_part,
 )
 from treadle.core.policy import Policy
-from treadle.core.state import fold, to_message
+from treadle.core.state import fold
 from treadle.core.types import (
     Artifact,
     Completion,

@@ -161,7 +161,7 @@ def test_patches_in_a_circle_end_with_an_error() -> None:
         one: magic + msgspec.msgpack.encode(Patch(1, bytes.fromhex(two), ((0, 1),))),
         two: magic + msgspec.msgpack.encode(Patch(1, bytes.fromhex(one), ((0, 1),))),
     }
-    with pytest.raises(JournalError, match="made from itself"):
+    with pytest.raises(JournalError, match="its patch refers to itself"):
         load(stored.__getitem__, one)
 
 

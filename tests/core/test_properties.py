@@ -5,8 +5,9 @@ from hypothesis import strategies as st
 from tests.core.histories import LIMITS, History, find_fault, histories
 
 from treadle.core import events as e
-from treadle.core.context import count_prompt, find_room
+from treadle.core.asking import open_questions
 from treadle.core.decide import decide
+from treadle.core.prompting import count_prompt, find_room
 from treadle.core.replay import replay
 from treadle.core.state import State, Status, fold
 from treadle.core.transcript import check_transcript
@@ -57,9 +58,9 @@ def test_deciding_is_a_function_of_the_state(history: History) -> None:
 @given(histories())
 def test_every_run_ends_with_a_whole_transcript(history: History) -> None:
     state = history.state
-    assert state.stop_reason is not None
-    assert not state.is_turn_open
-    assert state.calls == {}
+    assert state.ending.stop_reason is not None
+    assert not state.turn.is_open
+    assert state.turn.calls == {}
     is_session = state.started is not None and state.started.is_session
     assert state.status is (Status.RUNNING if is_session else Status.FINISHED)
     assert check_transcript(list(state.messages)) == []
@@ -78,12 +79,12 @@ def test_compactions_change_what_the_model_sees_and_nothing_else(history: Histor
             continue
         assert check_transcript(list(state.messages)) == []
         assert state.messages[0] == before.messages[0]
-        assert state.opened is not None
+        assert state.turn.opened is not None
         texts = [message.content for message in state.messages if message.role is Role.USER]
         assert history.first in texts or any(text.endswith(f"\n\n{history.first}") for text in texts)
-        if state.is_turn_open:
-            said = state.messages[state.context.turn_at].content
-            assert said == state.said or said.endswith(f"\n\n{state.said}")
+        if state.turn.is_open:
+            said = state.messages[state.turn.position].content
+            assert said == state.turn.said or said.endswith(f"\n\n{state.turn.said}")
 
 
 @many
@@ -91,7 +92,11 @@ def test_compactions_change_what_the_model_sees_and_nothing_else(history: Histor
 def test_no_request_is_over_the_room(history: History) -> None:
     for state, body in zip(history.states, history.bodies, strict=False):
         room = find_room(state)
-        if isinstance(body, e.InferenceStarted) and state.can_compact and state.policy.compact_at is not None:
+        if (
+            isinstance(body, e.InferenceStarted)
+            and state.shown.can_compact
+            and state.policy.compact_at is not None
+        ):
             assert room is None or count_prompt(state) <= room
 
 
@@ -117,7 +122,7 @@ def test_a_limit_that_was_told_is_the_stop_reason(history: History) -> None:
 @given(histories())
 def test_budgets_hold(history: History) -> None:
     for state in history.states:
-        policy, spent = state.policy, state.spent
+        policy, spent = state.policy, state.turn.spent
         if policy.max_steps is not None:
             assert spent.steps <= policy.max_steps + 1
         if policy.max_tool_calls is not None:
@@ -129,10 +134,10 @@ def test_budgets_hold(history: History) -> None:
 def test_questions_hold(history: History) -> None:
     """No turn asks more than the policy allows, and no question is open when its turn is over."""
     for state in history.states:
-        assert 0 <= state.spent.questions <= state.policy.autonomy.max_questions
-        is_open = any(answer is None for answer in state.questions.values())
-        assert state.is_turn_open or not is_open
-        assert state.spent.nudges <= 1
+        assert 0 <= state.turn.spent.questions <= state.policy.autonomy.max_questions
+        is_open = bool(open_questions(state))
+        assert state.turn.is_open or not is_open
+        assert state.turn.spent.nudges <= 1
 
 
 @many
@@ -168,7 +173,7 @@ def test_every_message_sent_during_a_turn_is_seen_once(history: History) -> None
         if isinstance(body, e.MessageInjected) and body.delivery is not None:
             sent[seq] = body.message.content
     state = history.state
-    waiting = {seq for seq, _ in (*state.queued, *state.steering)}
+    waiting = {seq for seq, _ in (*state.queued, *state.turn.steering)}
     assert waiting <= sent.keys()
     assert not state.started or not state.started.is_session or not waiting
     told = [message.content for message in state.transcript if message.role is Role.USER]

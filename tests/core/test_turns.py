@@ -8,6 +8,8 @@ from hypothesis import strategies as st
 from tests.core.histories import History, histories
 
 from treadle.core import events as e
+from treadle.core.asking import open_questions
+from treadle.core.calls import waiting_calls
 from treadle.core.state import State, fold
 from treadle.core.turns import StepFold, TurnFold
 
@@ -16,12 +18,12 @@ GOLDEN = sorted((Path(__file__).parent.parent / "data").glob("*.jsonl"))
 
 def check(turns: TurnFold, state: State) -> None:
     """Compare what the fold and the state both know."""
-    assert (turns.turns, turns.is_turn_open) == (state.turn, state.is_turn_open)
-    waits = {f"question:{name}" for name, answer in state.questions.items() if answer is None}
-    waits |= {f"call:{item.call.call_id}" for item in state.waiting_calls}
+    assert (turns.turns, turns.is_turn_open) == (state.turn.number, state.turn.is_open)
+    waits = {f"question:{body.question_id}" for body in open_questions(state)}
+    waits |= {f"call:{item.call.call_id}" for item in waiting_calls(state)}
     assert set(turns.waiting) - {"resume"} == waits
     if isinstance(turns, StepFold):
-        assert turns.is_asking == state.is_inferring
+        assert turns.is_asking == (state.turn.asked is not None)
         assert (turns.started, turns.at) == (state.started, state.at)
 
 

@@ -21,9 +21,9 @@ from typing import Any
 from tests.postgres.server import Server
 
 from treadle import Agent, Approval, ApprovalRequest, InDoubt, Policy, Run, ToolContext, tool
+from treadle.core.asking import Question
 from treadle.core.errors import RunNotFoundError
 from treadle.core.events import DurableBody, Event, MessageInjected, TurnStarted
-from treadle.core.questions import Question
 from treadle.core.spec import MemorySpec
 from treadle.core.types import Completion, FinishReason, Message, Request, Role, ToolCall
 from treadle.journal.protocol import RunWriter
@@ -83,10 +83,16 @@ class CrashingWriter:
     def __init__(self, inner: RunWriter) -> None:
         self._inner = inner
         self.run_id = inner.run_id
+        self.driven = inner.driven
 
     def append(self, bodies: Sequence[DurableBody], blobs: Mapping[str, bytes] | None = None) -> None:
         boundary()
         self._inner.append(bodies, blobs)
+        boundary()
+
+    def take_in(self, number: int) -> None:
+        boundary()
+        self._inner.take_in(number)
         boundary()
 
     async def sync(self) -> None:
@@ -524,7 +530,7 @@ async def converse(agent: Agent) -> Run:
     """Continue the session, and send the messages that it does not have yet, one after another."""
     async with agent.session(RUN_ID) as session:
         run = await session.finish_turn()
-        for number in range(session.run.state.turn, TURNS):
+        for number in range(session.run.state.turn.number, TURNS):
             run = await session.send(f"Message {number}")
         return run
 

@@ -132,7 +132,7 @@ agents = {
 }
 if find_spec("pydantic_monty"):
     agents["python"] = Agent(once("python", {"code": "1 + 1"}), tools=["python"], journal="memory:")
-limiter = Limiter(requests_per_minute=60_000, store=path)
+limiter = Limiter(requests_per_minute=60_000)
 
 def use(names):
     for name in names:

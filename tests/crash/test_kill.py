@@ -147,7 +147,7 @@ def check_end(
     told = [body.question_id for body in end if isinstance(body, QuestionAnswered) and not body.is_withdrawn]
     assert len(told) == len(set(told)), "a question was answered twice"
     state = fold(end)
-    assert (state.status, state.stop_reason) == ("finished", "completed")
+    assert (state.status, state.ending.stop_reason) == ("finished", "completed")
     assert [blur(message) for message in state.transcript] == [
         blur(message, like) for message, like in zip(expected, state.transcript, strict=True)
     ]
@@ -232,12 +232,13 @@ def enumerate_points(
     return len(points)
 
 
+@pytest.mark.sets(100)
 @pytest.mark.parametrize("case", CASES, ids=[f"{name}{'-heard' * heard}" for name, heard in CASES])
 def test_killed_at_boundaries(
     case: tuple[str, bool], tmp_path: Path, record_property: Callable[..., None]
 ) -> None:
-    """The short form tests every fifth boundary, fewer of a long scenario; the full form tests every one."""
-    stride = 1 if IS_FULL else 16 if case[0] == "agents" else 5
+    """The short form tests every twelfth boundary, fewer of a long scenario; the full form tests every one."""
+    stride = 1 if IS_FULL else 36 if case[0] == "agents" else 12
     count = enumerate_points(tmp_path, case, "process", stride)
     record_property("crash_points", count)
     assert count >= 40 // stride
@@ -272,7 +273,7 @@ def test_the_user_is_asked_about_a_call_in_doubt(tmp_path: Path) -> None:
         assert run_once(path, "async", "process", point, False, InDoubt.ASK) == -signal.SIGKILL
         assert run_once(path, "async", "process", None, False, InDoubt.ASK) == 0
         state = fold(read(path))
-        assert state.stop_reason == "completed"
+        assert state.ending.stop_reason == "completed"
         asked += any(message.content == "unknown, says the user" for message in state.messages)
         effects = [line for line in witnessed(path, "effect") if line.startswith("once")]
         assert len(effects) == len(set(effects))
@@ -312,7 +313,13 @@ def test_a_run_that_was_killed_keeps_its_route_and_pays_for_no_answer_again(tmp_
         answered = {body.step for body in kept if isinstance(body, InferenceCompleted | InferenceFailed)}
         assert not answered & {int(step) for step in witnessed(path, "hesitated")[before:]}
         state = fold(kept)
-        seen.add((state.route.tier if state.route else None, state.is_inferring, bool(state.untold)))
+        seen.add(
+            (
+                state.turn.route.tier if state.turn.route else None,
+                state.turn.asked is not None,
+                bool(state.turn.untold),
+            )
+        )
     assert {("small", True, False), ("mid", True, False), ("small", False, False)} <= seen
 
 
@@ -334,7 +341,7 @@ def test_messages_of_a_session_that_was_killed(name: str, tmp_path: Path) -> Non
         assert sorted(told) == sorted(["go", *MESSAGES])
         assert set(kept) <= set(told)
         assert not state.queued
-        assert not state.is_turn_open
+        assert not state.turn.is_open
         begun = [body.queued_seq for body in bodies if isinstance(body, TurnStarted) if body.queued_seq]
         assert len(begun) == len(set(begun))
         effects = [line for line in witnessed(path, "effect") if line.startswith("once")]
@@ -356,9 +363,13 @@ def test_a_session_with_a_memory_that_was_killed(tmp_path: Path) -> None:
         assert run_once(path, "remembering", "process", None, False) == 0
         bodies = read(path)
         state = fold(bodies)
-        assert (state.turn, state.is_turn_open, state.stop_reason) == (TURNS, False, "completed")
+        assert (state.turn.number, state.turn.is_open, state.ending.stop_reason) == (
+            TURNS,
+            False,
+            "completed",
+        )
         summaries = [body for body in bodies if isinstance(body, ContextCompacted) and body.model]
-        assert state.compactions
+        assert state.shown.compactions
         assert len(summaries) <= len(witnessed(path, "summary")) <= len(summaries) + 1
         effects = [line for line in witnessed(path, "effect") if line.startswith("once")]
         assert len(effects) == len(set(effects))
@@ -426,7 +437,7 @@ def test_replay_of_what_was_killed_is_exact(name: str, tmp_path: Path) -> None:
 
 def test_in_doubt_is_the_kind_of_the_result() -> None:
     """`blur` finds results in doubt by their text, so this test ties the text to the error kind."""
-    from treadle.core.decide import unknown_outcome
+    from treadle.core.calls import unknown_outcome
     from treadle.core.types import ToolCall
 
     result = unknown_outcome(ToolCall("c", "once", "{}"))

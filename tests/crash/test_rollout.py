@@ -154,7 +154,7 @@ def test_a_server_that_dies_is_a_failure_and_no_reward(tmp_path: Path) -> None:
     server.kill()
     server.communicate()
     assert process.wait(120) == 1
-    assert "too many groups failed, the last one with: infrastructure: rollout rollout-" in work.error
+    assert "too many groups failed, the last one with: infrastructure: run rollout-" in work.error
     assert "go on later with: treadle rollout rollout.yaml" in work.error
     notices = work.read_output()
     assert {line["reward"] for line in notices if line["event"] == "rollout_ended"} == {1.0}

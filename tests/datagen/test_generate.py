@@ -12,8 +12,10 @@ from treadle.core.errors import ConfigError, ProviderError
 from treadle.datagen.config.generation_config import GenerationConfig
 from treadle.datagen.dataset.dataset_folder import DatasetFolder
 from treadle.datagen.generation import Continuation, GenerationResult, generate
-from treadle.datagen.generation_progress import GenerationNotice, GenerationProgress, SampleEnded
+from treadle.datagen.generation_progress import GenerationProgress, SampleEnded
+from treadle.export.report_blocks import Figure
 from treadle.jobs.ledger import ItemStatus, Ledger
+from treadle.jobs.progress import JobNotice
 from treadle.journal.protocol import QUEUE
 from treadle.journal.registry import open_journal
 from treadle.testbed.server import OracleServer, ServerSettings, serve
@@ -71,8 +73,9 @@ async def test_the_asked_number_of_rows_with_all_that_they_say_about_themselves(
         assert {"transcript", "schema", "verified", "duplicates"} <= sample["filters"].keys()
         assert row["lineage"]["run_id"].startswith(sample["sample_id"])
     assert sum(sample.get("is_verified", False) for sample in samples) > 10
-    for name in ("topics.json", "config.yaml", "README.md", "report.html", "train.trl.jsonl"):
+    for name in ("topics.json", "config.yaml", "README.md", "train.trl.jsonl"):
         assert (tmp_path / name).stat().st_size > 0
+    assert result.report.figures[0] == Figure(f"{len(samples):,}", "rows kept")
 
 
 async def test_the_same_seed_makes_the_same_plan(tmp_path: Path) -> None:
@@ -188,7 +191,7 @@ async def test_a_wrong_key_ends_the_generation_at_once(tmp_path: Path) -> None:
 async def test_a_stop_finishes_what_is_in_flight(server: OracleServer, tmp_path: Path) -> None:
     stop = asyncio.Event()
 
-    def listen(notice: GenerationNotice, progress: GenerationProgress) -> None:
+    def listen(notice: JobNotice, progress: GenerationProgress) -> None:
         if isinstance(notice, SampleEnded) and progress.kept == 3:
             stop.set()
 

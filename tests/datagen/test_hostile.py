@@ -5,6 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from tests.datagen.hostile import Server, make_config, read_lines, run
 
@@ -37,7 +38,7 @@ def test_a_lost_journal_is_missed(tmp_path: Path) -> None:
         result = run(make_config(server, tmp_path))
         for file in result.folder.path.glob("journal.db*"):
             file.unlink()
-        with pytest.raises(ConfigError, match=r"journal\.db' is missing"):
+        with pytest.raises(ConfigError, match=r"journal\.db' with the runs of this job is missing"):
             run(make_config(server, tmp_path, generation={"num_samples": 3}))
         assert not result.folder.journal.exists()
 
@@ -175,7 +176,7 @@ def test_samples_that_came_to_no_end_are_kept_with_the_reason(tmp_path: Path, ro
     stats = collect(result.folder.path)
     assert stats.rejections["unfinished"] == stats.rejected == len(rejected)
     assert "unfinished" in result.folder.card.read_text()
-    assert "unfinished" in result.folder.report.read_text()
+    assert "unfinished" in msgspec.json.encode(result.report).decode()
 
 
 def call_once(name: str, arguments: str) -> Callable[[dict[str, Any]], Any]:

@@ -13,12 +13,15 @@ from typing import Any
 
 import pytest
 from tests.docs.page import blocks
+from tests.forks.process import FORKS
 
 from treadle.testbed.server import ServerSettings
 from treadle.testbed.server.oracle_app import HttpReply, OracleApp
 from treadle.testbed.server.serving import ServerConnection
 
 ROOT = Path(__file__).parents[2]
+COMMANDS = ROOT / "tests" / "forks"
+"""The folder of a command `treadle` that starts without importing anything."""
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 SCRIPTS = json.loads((Path(__file__).parent / "scripts.json").read_text())
 """What the mock server is told in place of a user's message, if it has to do more than answer."""
@@ -80,6 +83,7 @@ def server() -> Iterator[str]:
     thread.join()
 
 
+@pytest.mark.sets(100)
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_the_examples_of_a_page_run(page: Path, server: str, tmp_path: Path) -> None:
     (tmp_path / "reports").mkdir()
@@ -88,28 +92,25 @@ def test_the_examples_of_a_page_run(page: Path, server: str, tmp_path: Path) -> 
     (tmp_path / "petstore.yaml").write_text(PETSTORE)
     env = {name: value for name, value in os.environ.items() if not name.startswith(("TREADLE_", "OPENAI_"))}
     env |= {
-        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{env['PATH']}",
-        "PYTHONPATH": str(ROOT),
+        "PATH": os.pathsep.join([str(COMMANDS), str(Path(sys.executable).parent), env["PATH"]]),
+        "TREADLE_TEST_DOOR": str(FORKS.door),
         "OPENAI_API_KEY": "key",
         "OPENAI_BASE_URL": server,
         "XDG_CONFIG_HOME": str(tmp_path / "config"),
         "XDG_STATE_HOME": str(tmp_path / "state"),
     }
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.docs.page", str(page)],
-        cwd=tmp_path,
-        env=env,
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr
+    done = FORKS.start("-m", "tests.docs.page", str(page), cwd=tmp_path, env=env, stderr=subprocess.PIPE)
+    _, told = done.communicate()
+    assert done.returncode == 0, told
 
 
 def test_the_tables_are_up_to_date() -> None:
-    done = subprocess.run(
-        [sys.executable, ROOT / "docs" / "reference.py", "--check"], capture_output=True, text=True
+    script = "import runpy; runpy.run_path({!r}, run_name='__main__')".format(
+        str(ROOT / "docs" / "reference.py")
     )
-    assert done.returncode == 0, done.stdout + done.stderr
+    done = FORKS.start("-c", script, "--check", stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    told, _ = done.communicate()
+    assert done.returncode == 0, told
 
 
 def test_every_page_is_in_the_site() -> None:

@@ -23,7 +23,7 @@ from treadle.models import call
 from treadle.models.scripted import Answer
 from treadle.testbed import oracle_for
 from treadle.tools.protocol import ToolLike, ToolOutput
-from treadle.trajectory.verification import verify_run
+from treadle.trajectory.run_verification import verify_run
 
 
 async def record(*answers: Answer, tools: list[ToolLike] | None = None) -> tuple[Any, str]:

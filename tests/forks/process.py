@@ -13,6 +13,7 @@ import select
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -147,6 +148,9 @@ class ForkServer:
         self._modules = modules
         self._lock = threading.Lock()
         self._owner = os.getpid()
+        self._folder = tempfile.TemporaryDirectory(prefix="treadle-forks-")
+        self.door = Path(self._folder.name) / "door"
+        """The socket through which any process can order processes, once the first order has started the server."""
 
     @cached_property
     def _control(self) -> socket.socket:
@@ -154,7 +158,7 @@ class ForkServer:
         program = str(Path(__file__).with_name("server.py"))
         with other:
             subprocess.Popen(
-                [sys.executable, program, str(other.fileno()), *self._modules],
+                [sys.executable, program, str(other.fileno()), str(self.door), *self._modules],
                 cwd=ROOT,
                 stdin=subprocess.DEVNULL,
                 pass_fds=[other.fileno()],

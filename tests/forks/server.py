@@ -1,8 +1,9 @@
 """The server behind `tests.forks.process`: it imports modules once and forks for each order.
 
-Started as `python server.py SOCKET MODULE...`. An order is its length followed by JSON; the three standard streams
-and a pipe for the answer come with the length. The server writes the id of the process to the pipe, and when the
-process has ended its wait status and CPU seconds.
+Started as `python server.py SOCKET DOOR MODULE...`. An order is its length followed by JSON; the three standard
+streams and a pipe for the answer come with the length. The server writes the id of the process to the pipe, and
+when the process has ended its wait status and CPU seconds. Orders come through the socket, and from any process
+through the door, a socket with the path DOOR that takes one order for each connection.
 """
 
 import atexit
@@ -41,7 +42,7 @@ def preload(names: list[str]) -> None:
     assert not os.path.isdir("/proc/self/task") or len(os.listdir("/proc/self/task")) == 1
 
 
-def serve(control: socket.socket) -> dict[str, Any] | None:
+def serve(control: socket.socket, door: socket.socket) -> dict[str, Any] | None:
     """Fork for each order. Return the order in the child, and `None` in the server when the socket is closed."""
     answers: dict[int, int] = {}
     woken, wake = os.pipe()
@@ -49,15 +50,20 @@ def serve(control: socket.socket) -> dict[str, Any] | None:
     signal.signal(signal.SIGCHLD, lambda *_: None)
     signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
     while True:
-        ready, _, _ = select.select([control, woken], [], [])
+        ready, _, _ = select.select([control, door, woken], [], [])
         if woken in ready:
             os.read(woken, 4096)
             reap(answers)
-        if control in ready:
-            head, fds, _, _ = socket.recv_fds(control, HEAD.size, 4)
-            if not head:
+        for source in (control, door):
+            if source not in ready:
+                continue
+            visitor = source.accept()[0] if source is door else source
+            head, fds, _, _ = socket.recv_fds(visitor, HEAD.size, 4)
+            if not head and visitor is control:
                 return None
-            order = json.loads(receive(control, HEAD.unpack(head)[0]))
+            order = json.loads(receive(visitor, HEAD.unpack(head)[0]))
+            if visitor is not control:
+                visitor.close()
             pid = os.fork()
             if pid == 0:
                 signal.set_wakeup_fd(-1)
@@ -65,6 +71,7 @@ def serve(control: socket.socket) -> dict[str, Any] | None:
                 for number in range(3):
                     os.dup2(fds[number], number)
                 control.detach()
+                door.detach()
                 os.closerange(3, max(*fds, wake, woken, *answers.values()) + 1)
                 return order
             answers[pid] = fds[3]
@@ -178,11 +185,14 @@ if __name__ == "__main__":
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     # Import from the working folder and not from this file's; each forked process sets its own first entry.
     sys.path[0] = os.getcwd()
-    preload(sys.argv[2:])
+    preload(sys.argv[3:])
     del sys.path[0]
     gc.collect()
     gc.freeze()
-    order = serve(socket.socket(fileno=int(sys.argv[1])))
+    door = socket.socket(socket.AF_UNIX)
+    door.bind(sys.argv[2])
+    door.listen(16)
+    order = serve(socket.socket(fileno=int(sys.argv[1])), door)
     if order is not None:
         become(order)
         run_to_end(order["arguments"])

@@ -18,7 +18,7 @@ from tests.http.ways import TRANSPORTS, WAYS, collect, whole
 from tests.models.server import STALL, End, Reply, serve, stream
 
 from treadle.core.errors import RequestError, TransportError
-from treadle.http.plain.body import Inflater
+from treadle.http.plain.answer_body import Inflater
 from treadle.http.plain.client import find_pool
 from treadle.http.plain.dial import connect_first, dial
 from treadle.http.transport import HttpTransport

@@ -9,6 +9,8 @@ from msgspec.structs import replace
 from tests.core.histories import History, histories
 
 from treadle.core import events as e
+from treadle.core.asking import open_questions
+from treadle.core.calls import waiting_calls
 from treadle.core.policy import Policy
 from treadle.core.state import State, Status, fold
 from treadle.core.types import (
@@ -36,27 +38,27 @@ def check(facts: Facts, state: State, bodies: list[e.DurableBody]) -> None:
     first = next((body for body in bodies if isinstance(body, e.TurnStarted | e.MessageInjected)), None)
     assert facts.status == state.status.value
     if state.status is Status.FINISHED:
-        assert facts.stop_reason == state.stop_reason
+        assert facts.stop_reason == state.ending.stop_reason
     assert facts.events == state.seq == len(bodies)
     assert (facts.created_at, facts.updated_at) == (bodies[0].at, state.at)
-    assert (facts.turns, facts.steps) == (state.turn, state.step)
+    assert (facts.turns, facts.steps) == (state.turn.number, state.step)
     if facts.is_exact:
         assert facts.input_tokens == state.usage.input_tokens
     assert facts.cached_input_tokens == state.usage.cached_input_tokens
     assert facts.output_tokens == state.usage.output_tokens
     assert facts.cost_usd == state.cost_usd
-    assert facts.reward == state.rewards.get("check")
-    assert facts.error == (None if state.error is None else state.error[:200])
-    assert facts.fault == (None if state.fault is None else state.fault.value)
+    assert facts.reward == state.turn.rewards.get("check")
+    assert facts.error == (None if state.ending.error is None else state.ending.error[:200])
+    assert facts.fault == (None if state.ending.fault is None else state.ending.fault.value)
     assert (facts.model, facts.is_session) == (state.agent.model.name or None, started.is_session)
     assert (facts.task_set, facts.task_id) == ((task.task_set, task.task_id) if task else (None, None))
-    assert facts.is_turn_open == state.is_turn_open
+    assert facts.is_turn_open == state.turn.is_open
     assert facts.input == (None if first is None else first.message.content[:200])
-    waits = {f"question:{name}" for name, answer in state.questions.items() if answer is None}
-    waits |= {f"call:{item.call.call_id}" for item in state.waiting_calls}
+    waits = {f"question:{body.question_id}" for body in open_questions(state)}
+    waits |= {f"call:{item.call.call_id}" for item in waiting_calls(state)}
     assert set(facts.waiting) == waits
     if facts.context_chars is not None:
-        assert facts.context_chars == 4 * state.last_usage.total_tokens + state.unsent_chars
+        assert facts.context_chars == 4 * state.size.last_usage.total_tokens + state.size.unsent_chars
 
 
 @given(histories())

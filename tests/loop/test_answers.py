@@ -116,7 +116,7 @@ async def test_a_fault_is_told_to_the_model(answers, mode, fault):
     told = [event.body for event in run.events if isinstance(event.body, e.MessageInjected)]
     assert fault in told[0].output_fault
     assert fault in model.requests[1].messages[-1].content
-    assert run.state.spent.rejected_answers == 1
+    assert run.state.turn.spent.rejected_answers == 1
     await replays(agent, run)
 
 
@@ -146,7 +146,7 @@ async def test_kinds_of_failure_keep_their_own_budgets():
     agent = Agent(model, schema=City, journal=MemoryJournal(), policy=Policy(max_output_attempts=2))
     run = await agent.run("Tell of Oslo.")
     assert run.output == GOOD, run.error
-    assert run.state.spent.rejected_answers == 1
+    assert run.state.turn.spent.rejected_answers == 1
     assert sum(isinstance(event.body, e.InferenceFailed) for event in run.events) == 4
 
 

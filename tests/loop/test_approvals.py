@@ -12,7 +12,7 @@ from treadle.core.errors import ConfigError
 from treadle.core.state import Status
 from treadle.core.types import StopReason, ToolErrorKind
 from treadle.models import call
-from treadle.trajectory.verification import verify_run
+from treadle.trajectory.run_verification import verify_run
 
 __all__ = ["lab"]
 
@@ -62,7 +62,7 @@ async def test_never_is_told_to_the_model_and_counts_for_nothing(lab: Lab) -> No
     run = await agent.run("go")
     assert (SENT, kinds(run)) == ([], [ToolErrorKind.REFUSED, None])
     assert results(run)[0][1] == "Not run: the policy of this run does not allow it."
-    assert run.state.spent.tool_calls == 1
+    assert run.state.turn.spent.tool_calls == 1
     assert run.stop_reason is StopReason.COMPLETED
 
 

@@ -92,7 +92,7 @@ async def test_in_an_older_journal_nothing_counts_that_was_lost() -> None:
         writer.append([replace(begin, version=version), *rest])
         await writer.release()
         again = Agent(ScriptedModel(["done"]), policy=Policy(max_steps=1), journal=journal)
-        steps = (await again.resume(version)).state.spent.steps
+        steps = (await again.resume(version)).state.turn.spent.steps
         assert steps == (1 if version == "2.0" else 2)
         assert (await again.replay(version)).is_exact
 
@@ -117,8 +117,8 @@ async def test_failed_attempts_count_if_the_server_may_charge_for_them(
     agent = Agent(model, journal=MemoryJournal(), policy=Policy(max_tokens=10_000))
     run = await agent.run("x" * 400)
     assert run.output == "done"
-    assert run.state.spent.steps == (3 if is_billed else 1)
-    assert (run.state.spent.tokens > 200) is is_billed
+    assert run.state.turn.spent.steps == (3 if is_billed else 1)
+    assert (run.state.turn.spent.tokens > 200) is is_billed
     assert (await agent.replay(run.run_id)).is_exact
 
 
@@ -129,7 +129,7 @@ async def test_no_attempt_is_made_that_the_budget_does_not_hold() -> None:
     )
     run = await agent.run("x" * 400)
     assert (len(inner.requests), run.stop_reason) == (2, StopReason.ERROR)
-    assert run.state.spent.tokens == 200
+    assert run.state.turn.spent.tokens == 200
     run = await agent.resume(run.run_id)
     assert (len(inner.requests), run.stop_reason) == (2, StopReason.MAX_TOKENS)
     assert (await agent.replay(run.run_id)).is_exact

@@ -360,7 +360,7 @@ async def test_estimates_learn_from_what_the_server_counts():
     runs, _ = await live(agent_of(model), 20)
     assert {run.stop_reason for run in runs} == {"completed"}
     assert model.refused == 0
-    assert runs[-1].state.context.rate > 1.5
+    assert runs[-1].state.size.rate > 1.5
 
 
 async def test_a_model_with_a_tokenizer_is_asked_before_a_prompt_is_sent():
@@ -477,5 +477,5 @@ async def test_a_resumed_run_has_no_call_id_twice():
         run_id = session.run_id
     async with agent.session(run_id) as session:
         run = await session.send("And now?")
-    assert run.state.compactions
+    assert run.state.shown.compactions
     assert not check_transcript(run.messages)

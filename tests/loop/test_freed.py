@@ -19,10 +19,11 @@ from treadle.models.wrappers.retry import RetryModel
 
 @pytest.fixture(autouse=True)
 def _without_collector() -> Iterator[None]:
-    gc.collect()
+    gc.freeze()  # so that what other tests have left is not looked through
     gc.disable()
     yield
     gc.enable()
+    gc.unfreeze()
 
 
 @tool(effect="pure")

@@ -16,7 +16,7 @@ from treadle.core.types import Effect, Message, Role, StopReason, ToolCall, Tool
 from treadle.journal.memory import MemoryJournal
 from treadle.models import call
 from treadle.tools.resolve import resolve_tools
-from treadle.trajectory.verification import verify_run
+from treadle.trajectory.run_verification import verify_run
 
 __all__ = ["lab"]
 
@@ -87,7 +87,7 @@ async def test_they_are_journalled_within_the_call_that_makes_them(lab: Lab) -> 
         ("call_1_0/3", "read_file", "call_1_0"),
     ]
     assert started[1].arguments == '{"to":"a"}'
-    assert run.state.spent.tool_calls == 4
+    assert run.state.turn.spent.tool_calls == 4
     # Files of inner calls are kept with the outer call, which is run again as a whole or not at all.
     kinds_of = [event.type for event in run.events]
     assert kinds_of.count("snapshot_taken") == 2
@@ -265,7 +265,7 @@ async def test_no_effect_is_repeated_whatever_code_does_when_it_runs_again(
         await asyncio.gather(task, return_exceptions=True)
     run = await agent.resume("r")
     assert world.sent == sent
-    assert run.state.spent.tool_calls == calls
+    assert run.state.turn.spent.tool_calls == calls
     assert ("outcome of this call is unknown" in results(run)[0][1]) is is_in_doubt
 
 
@@ -307,7 +307,7 @@ async def test_a_policy_with_limits_counts_them_by_tool(lab: Lab) -> None:
     assert world.sent == ["a"]
     assert kinds(run)[1] is ToolErrorKind.OVER_LIMIT
     assert Policy().limits_of("send") == ()
-    assert Effect.ONCE in run.state.effects.values()
+    assert Effect.ONCE in [tool.effect for tool in run.state.tools]
 
 
 @pytest.mark.parametrize("is_begun", [True, False])

@@ -111,7 +111,7 @@ class Lab:
             assert replay.events == len(events)
             state = fold([event.body for event in events])
             assert replay.state == state
-            if not state.calls:
+            if not state.turn.calls:
                 assert check_transcript(list(state.messages)) == []
 
 
@@ -1456,7 +1456,7 @@ async def test_files_changed_by_a_cancelled_tool_of_a_session_are_kept(lab: Lab)
 
     async with lab.agent([call("half")], tools=[half]).session("s") as session:
         await cancel_at(gate, asyncio.ensure_future(session.send("a")))
-    assert list(fold([event.body for event in lab.journal.read("s")]).files) == ["half.txt"]
+    assert list(fold([event.body for event in lab.journal.read("s")]).sandbox.files) == ["half.txt"]
 
 
 async def test_cancelling_a_turn_that_is_over_does_not_end_it_again(lab: Lab) -> None:
@@ -1626,15 +1626,15 @@ async def test_every_event_of_a_run_can_be_forked_with_the_files_of_that_moment(
     events = origin.events
     for at in range(1, len(events) + 1):
         before = fold([event.body for event in events[:at]])
-        is_whole = before.turn == 0 or not before.is_turn_open
+        is_whole = before.turn.number == 0 or not before.turn.is_open
         if is_whole:
-            steps = ["said again"] * 4 if before.turn else rich_steps()
+            steps = ["said again"] * 4 if before.turn.number else rich_steps()
         fork = await agent.fork(origin.run_id, at, text="more" if is_whole else None)
         assert fork.stop_reason is StopReason.COMPLETED
         assert check_transcript(fork.messages) == []
         copied = [event.body for event in lab.journal.read(fork.run_id)[:at]]
         assert copied[1:] == [event.body for event in events[1:at]]
-        assert fold(copied).files == before.files
+        assert fold(copied).sandbox.files == before.sandbox.files
         head = copied[0]
         assert isinstance(head, e.RunStarted)
         assert head.parent is not None

@@ -8,14 +8,14 @@ from tests.loop.test_loop import Lab, kinds, lab, results
 
 from treadle import Agent, InDoubt, Policy, ScriptedModel, ToolContext, tool
 from treadle.core import events as e
+from treadle.core.asking import DECIDE_ALONE, Answer, Question, read_answer
 from treadle.core.errors import ConfigError, NotAskedError
 from treadle.core.policy import Autonomy
-from treadle.core.questions import DECIDE_ALONE, Answer, Question, read_answer
 from treadle.core.state import Status
 from treadle.core.types import Completion, FinishReason, Message, Option, Role, StopReason
 from treadle.models import call
 from treadle.tools.schema.answer_schema import find_output_fault
-from treadle.trajectory.verification import verify_run
+from treadle.trajectory.run_verification import verify_run
 
 __all__ = ["lab"]
 
@@ -179,7 +179,7 @@ async def test_a_once_tool_asks_only_who_answers_now(lab: Lab) -> None:
     run = await lab.agent([call("pay")], "ok", tools=[pay]).run("go")
     assert (asked, run.output, count(run, "question_asked")) == (["Nobody can be asked now."], "ok", 0)
     run = await lab.agent([call("pay")], "ok", tools=[pay], asker=Asker(None)).run("go")
-    assert (run.output, run.state.spent.questions, run.questions) == ("ok", 0, {})
+    assert (run.output, run.state.turn.spent.questions, run.questions) == ("ok", 0, {})
     assert [event.is_withdrawn for event in run.events if isinstance(event, e.QuestionAnswered)] == [True]
     assert not any(info.is_waiting for info in lab.journal.runs())
 
@@ -210,7 +210,7 @@ async def test_the_same_question_is_answered_with_the_earlier_answer(lab: Lab) -
         run = await session.send("go")
         told = "Not asked again: you asked this before. The answer was: main"
         assert results(run)[1] == ("ask_user", told)
-        assert run.state.spent.questions == 1
+        assert run.state.turn.spent.questions == 1
         await session.send("and now")
         assert len(asker.asked) == 2, "another turn may ask the same"
 
@@ -232,7 +232,7 @@ async def test_an_unfit_answer_is_asked_for_again(lab: Lab) -> None:
     )
     assert results(run) == [("ask_user", "b")]
     assert asker.asked[1].fault == (
-        "the answer 'c' is none of the options; answer 'Which?' with one of 1 'a', 2 'b'"
+        "the answer 'c' is not one of the options; answer 'Which?' with one of 1 'a', 2 'b'"
     )
     assert asker.asked[2].fault is not None
 
@@ -240,7 +240,7 @@ async def test_an_unfit_answer_is_asked_for_again(lab: Lab) -> None:
 @pytest.mark.parametrize(
     ("said", "message"),
     [
-        ("c", "'c' is none of the options; answer 'Which\\?' with one of 1 'a', 2 'b'"),
+        ("c", "'c' is not one of the options; answer 'Which\\?' with one of 1 'a', 2 'b'"),
         (3, "there is no option 3"),
         ("  ", "the answer is empty"),
         (True, "is not a text"),
@@ -413,7 +413,7 @@ async def test_a_question_about_a_lost_outcome_is_put_to_the_asker(lab: Lab) -> 
     run = await later.resume("r")
     assert "was started and interrupted" in asker.asked[0].text
     assert (run.output, results(run)) == ("ok", [("charge", "it was charged")])
-    assert run.state.spent.questions == 0
+    assert run.state.turn.spent.questions == 0
 
 
 async def test_cancelling_while_somebody_is_asked_keeps_the_question(lab: Lab) -> None:
@@ -533,7 +533,7 @@ async def test_the_answer_to_a_marked_question_is_a_message_of_the_same_turn(lab
     assert run.questions == {"step_1?1": "Which file?\nSay its name."}
     assert (await agent.resume(run.run_id)).status is Status.PAUSED
     run = await agent.resume(run.run_id, answers={"step_1?1": "a.txt"})
-    assert (run.output, users(run), run.state.turn) == ("ok", ["go", "a.txt"], 1)
+    assert (run.output, users(run), run.state.turn.number) == ("ok", ["go", "a.txt"], 1)
     assert run.messages[1].content.startswith("I need to know.\n[ASK_USER]")
 
 
@@ -584,7 +584,8 @@ async def test_a_turn_that_only_thinks_is_told_once_to_act(lab: Lab) -> None:
 
 
 async def test_a_run_of_an_older_version_is_not_told(lab: Lab) -> None:
-    from treadle.core.decide import Append, decide
+    from treadle.core.actions import Append
+    from treadle.core.decide import decide
     from treadle.core.spec import AgentSpec, PartSpec
     from treadle.core.state import fold
 

@@ -210,8 +210,8 @@ async def test_a_cascade_counts_the_answer_that_it_throws_away_once():
     assert (thrown.model, thrown.next_tier) == ("s", "mid")
     assert run.usage == Usage(150, 150)
     assert run.cost_usd == pytest.approx(0.021)
-    assert (run.state.spent.tokens, run.state.spent.steps) == (300, 1)
-    assert run.state.spent.cost_usd == pytest.approx(0.021)
+    assert (run.state.turn.spent.tokens, run.state.turn.spent.steps) == (300, 1)
+    assert run.state.turn.spent.cost_usd == pytest.approx(0.021)
     # The next model is told what was tried, and by whom it was not.
     told = mid.requests[0].messages[-1].content
     assert "its answer was not used: it gave up" in told
@@ -245,7 +245,7 @@ async def test_a_cascade_climbs_tier_by_tier_and_takes_the_last_answer_as_it_is(
     run = await agent.run(EASY)
     assert run.output == "Sorry, I can't."
     assert [item.next_tier for item in failures(run)] == ["mid", "frontier"]
-    assert run.state.tried == {"small": "it was empty", "mid": "it gave up"}
+    assert run.state.turn.tried == {"small": "it was empty", "mid": "it gave up"}
     await check_exact(agent, run)
 
 

@@ -1,5 +1,6 @@
 """`model()`: names, environment variables, settings and errors."""
 
+import inspect
 import subprocess
 import sys
 
@@ -10,6 +11,7 @@ from treadle.core.errors import ConfigError
 from treadle.core.log import Log
 from treadle.core.types import Message, Request, Role, ToolCall
 from treadle.models import HttpResponse, InProcessTransport, ModelConfig, Price, Watch, model
+from treadle.models.config.bare import GENERAL_OPTIONS
 from treadle.models.config.presets import DIALECTS, find_preset, provider_names
 from treadle.models.protocol import output_mode_of
 
@@ -259,3 +261,8 @@ def test_a_schema_beside_tools_is_asked_for_by_a_tool_where_the_server_takes_non
     # An explicit setting wins.
     made = model(f"{provider}:m", api_key="k", output_mode="native")
     assert output_mode_of(made, schema, has_tools=True) == "native"
+
+
+def test_every_parameter_of_model_is_a_general_option():
+    parameters = set(inspect.signature(model).parameters)
+    assert parameters - {"name", "options"} == set(GENERAL_OPTIONS)

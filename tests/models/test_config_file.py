@@ -7,7 +7,6 @@ import jsonschema_rs
 import pytest
 from tests.models.answers import REQUEST, answer, error
 
-from treadle.cli.commands.setup import TEMPLATE
 from treadle.core.errors import ConfigError
 from treadle.models import (
     CacheModel,
@@ -19,7 +18,7 @@ from treadle.models import (
     Watch,
     load_config,
 )
-from treadle.models.config.toml_file import config_schema, find_config
+from treadle.models.config.toml_file import config_schema, find_config, starter_file
 
 
 @pytest.fixture(autouse=True)
@@ -241,11 +240,11 @@ def test_a_file_that_cannot_be_read(tmp_path):
 def test_the_schema_takes_what_the_loader_takes():
     schema = config_schema()
     validator = jsonschema_rs.validator_for(schema)
-    values = tomllib.loads(TEMPLATE)
+    values = tomllib.loads(starter_file())
     assert validator.is_valid(values)
     commented = "\n".join(
         line.removeprefix("# ")
-        for line in TEMPLATE.splitlines()
+        for line in starter_file().splitlines()
         if not line.startswith("# ") or " = " in line
     )
     # Every key that the template offers in a comment is a real one.

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from treadle.models.wrappers.limit_rules import Bucket, Concurrency, Pace
+from treadle.models.wrappers.limit_rules import Bucket, Concurrency, RequestPace
 
 
 @given(
@@ -63,7 +63,7 @@ class Server:
 def storm(server, *, seconds=60.0, runs=64, seed=0, latency=0.05, change=None):
     """Return the useful share of the bucket, the wasted share of the calls, and the times of the refusals."""
     random = Random(seed)
-    pace, concurrency = Pace(0.0, random), Concurrency(limit=8, maximum=1000)
+    pace, concurrency = RequestPace(0.0, random), Concurrency(limit=8, maximum=1000)
     number = itertools.count()
     events: list = []
     now, waiting, in_flight, answered, refused, wake = 0.0, runs, 0, 0, [], -1.0
@@ -115,7 +115,7 @@ def test_a_limit_that_changes_is_found_again(header, rate, later):
 
 
 def test_nobody_is_sent_before_the_server_said():
-    pace = Pace(0.0, Random(1))
+    pace = RequestPace(0.0, Random(1))
     for _ in range(20):
         pace.admit(0.0)
     for _ in range(15):
@@ -132,7 +132,7 @@ def test_nobody_is_sent_before_the_server_said():
 
 
 def test_without_a_word_of_the_server_it_waits_ever_longer():
-    pace, now, waits = Pace(0.0, Random(1)), 0.0, []
+    pace, now, waits = RequestPace(0.0, Random(1)), 0.0, []
     for _ in range(12):
         pace.admit(now)
         pace.refuse(now, now, None)
@@ -144,7 +144,7 @@ def test_without_a_word_of_the_server_it_waits_ever_longer():
 
 
 def test_a_server_that_tells_is_followed_before_it_refuses():
-    pace = Pace(0.0, Random(1))
+    pace = RequestPace(0.0, Random(1))
     assert pace.wait(0.0) == 0.0
     # 60 a minute, of which 3 are left, with 2 others on the way.
     pace.hear(60, 3, 57.0, 2, 0.0)
@@ -152,7 +152,7 @@ def test_a_server_that_tells_is_followed_before_it_refuses():
     pace.admit(0.0)
     assert pace.wait(0.0) == pytest.approx(1.0)
     # The bucket is full, so nothing is known about how fast it refills.
-    pace = Pace(0.0)
+    pace = RequestPace(0.0)
     pace.hear(60, 60, 0.0, 0, 0.0)
     assert pace.rate is None
 
@@ -212,7 +212,7 @@ def test_a_few_callers_say_nothing_of_the_server():
 
 def test_a_hold_delays_requests_and_teaches_nothing():
     """A server that refuses one of twenty requests at random is not slowed down."""
-    pace = Pace(0.0, Random(1))
+    pace = RequestPace(0.0, Random(1))
     for number in range(100):
         now = number * 1.0
         pace.hold(now, 0.5)

@@ -167,9 +167,9 @@ def test_one_model_for_everything(monkeypatch):
             {"MID_PROVIDER": "openai", "MID_MODEL": "gpt", "MID_API_KEY": " "},
             "set also TREADLE_MID_API_KEY",
         ),
-        ({"MID_MODELS": "vllm/a", "MID_MAX_TOKENS": "many"}, "TREADLE_MID_MAX_TOKENS is 'many', which is no valid"),
+        ({"MID_MODELS": "vllm/a", "MID_MAX_TOKENS": "many"}, "TREADLE_MID_MAX_TOKENS is 'many'; give a whole"),
         ({"MID_MODELS": "vllm/a", "MID_TOOL_STRENGTH": "huge"}, "TREADLE_MID_TOOL_STRENGTH is 'huge'"),
-        ({"MID_MODELS": "vllm/a", "MID_EXTRA_BODY": "[1]"}, "TREADLE_MID_EXTRA_BODY is .*no JSON object"),
+        ({"MID_MODELS": "vllm/a", "MID_EXTRA_BODY": "[1]"}, "TREADLE_MID_EXTRA_BODY is .*give a JSON object"),
         (
             {"MID_MODELS": "vllm/a", "MID_COST_INPUT_PER_1K": "0.1"},
             "the price is incomplete; set also TREADLE_MID_COST_OUTPUT_PER_1K",

@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 from tests.testbed.threaded import ThreadedServer
 
+from treadle.jobs.progress import JobNotice
 from treadle.rollout import Rollouts
 from treadle.rollout.rollout_folder import read_groups, read_stored
-from treadle.rollout.rollout_progress import RolloutNotice, RolloutProgress
+from treadle.rollout.rollout_progress import RolloutProgress
 from treadle.testbed.engines import ENGINES, EngineSettings
 
 
@@ -66,7 +67,7 @@ def test_every_sampled_token_is_delivered_once(tmp_path: Path, engine: Engine, t
 def test_worker_processes_make_the_rollouts_although_one_is_killed(tmp_path: Path, engine: Engine) -> None:
     killed: list[int] = []
 
-    def listen(notice: RolloutNotice, progress: RolloutProgress) -> None:
+    def listen(notice: JobNotice, progress: RolloutProgress) -> None:
         workers = [pid for pid in children() if b"worker" in Path(f"/proc/{pid}/cmdline").read_bytes()]
         if progress.delivered == 1 and not killed and workers:
             killed.append(workers[0])

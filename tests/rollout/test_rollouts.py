@@ -13,13 +13,14 @@ from treadle.core.errors import AuthenticationError, ConfigError, ExportError, S
 from treadle.core.events import InferenceCompleted
 from treadle.export.groups import Group
 from treadle.jobs.ledger import Ledger
+from treadle.jobs.progress import JobNotice
 from treadle.journal.memory import MemoryJournal
 from treadle.journal.registry import open_journal
 from treadle.rollout import Result, Rollouts
 from treadle.rollout.group_plan import GroupSpec
 from treadle.rollout.rollout_config import make_config
 from treadle.rollout.rollout_folder import check_continued, read_groups, read_stored
-from treadle.rollout.rollout_progress import GroupEnded, RolloutNotice, RolloutProgress, RolloutRetried
+from treadle.rollout.rollout_progress import GroupEnded, RolloutProgress, RolloutRetried
 from treadle.rollout.sinks.protocol import BaseSink, Receipt
 from treadle.rollout.sinks.registry import make_sinks
 from treadle.scoring.protocol import Subject
@@ -32,9 +33,9 @@ class Told:
     """A listener that keeps the notices."""
 
     def __init__(self) -> None:
-        self.notices: list[RolloutNotice] = []
+        self.notices: list[JobNotice] = []
 
-    def __call__(self, notice: RolloutNotice, progress: RolloutProgress) -> None:
+    def __call__(self, notice: JobNotice, progress: RolloutProgress) -> None:
         self.notices.append(notice)
 
     def reasons(self) -> list[str]:
@@ -129,9 +130,7 @@ def test_a_group_that_cannot_be_completed_is_dropped_and_says_why(tmp_path: Path
     rollouts._listener = told
     result = asyncio.run(rollouts.run())
     assert (result.end.reason, result.progress.delivered, result.progress.failed) == ("done", 2, 1)
-    assert told.reasons() == [
-        "infrastructure: rollout rollout-1-0 failed 2 times, at last with: no GPU is left"
-    ]
+    assert told.reasons() == ["infrastructure: run rollout-1-0 failed 2 times, at last with: no GPU is left"]
     assert all(rollout["reward"] == 1.0 for line in lines(tmp_path) for rollout in line["rollouts"])
     # The next start tries the group again, under the same number.
     school.pause = lambda seed: asyncio.sleep(0)
@@ -192,7 +191,7 @@ def test_the_window_is_over_rollouts_and_there_is_no_barrier(tmp_path: Path) -> 
     school.pause = pause
     rollouts = make(tmp_path, school, groups=9, group_size=3, window=4)
 
-    def listen(notice: RolloutNotice, progress: RolloutProgress) -> None:
+    def listen(notice: JobNotice, progress: RolloutProgress) -> None:
         told(notice, progress)
         assert progress.in_flight <= 4
         if progress.delivered == 8:
@@ -354,7 +353,7 @@ class Half:
 
 def test_what_would_change_the_plan_is_refused(tmp_path: Path) -> None:
     asyncio.run(make(tmp_path).run())
-    with pytest.raises(ConfigError, match=r"group_size was 4 and is now 8.*another --out"):
+    with pytest.raises(ConfigError, match=r"group_size was 4 and is now 8.*another folder"):
         asyncio.run(make(tmp_path, group_size=8).run())
     with pytest.raises(ConfigError, match="runs of other rollouts with the name 'rollout'"):
         asyncio.run(make(tmp_path / "other", journal=str(tmp_path / "runs.db")).run())
@@ -399,7 +398,7 @@ def test_a_full_queue_stops_new_groups_until_the_sink_goes_on(tmp_path: Path) ->
     async def work() -> Result:
         rollouts = make(tmp_path, school, groups=12, group_size=2, window=4, ahead=2, sinks=[sink])
 
-        def listen(notice: RolloutNotice, progress: RolloutProgress) -> None:
+        def listen(notice: JobNotice, progress: RolloutProgress) -> None:
             most.append(progress.undelivered)
             if progress.undelivered == 2:
                 asyncio.get_running_loop().call_later(0.02, sink.is_open.set)
@@ -424,7 +423,7 @@ def test_a_group_that_becomes_too_old_while_it_waits_for_its_sink_is_not_deliver
     async def work() -> Result:
         rollouts = make(tmp_path, school, groups=1, group_size=2, max_staleness=0, sinks=[sink])
 
-        def listen(notice: RolloutNotice, progress: RolloutProgress) -> None:
+        def listen(notice: JobNotice, progress: RolloutProgress) -> None:
             if isinstance(notice, GroupEnded):
                 rollouts.stop()
                 if not restarts:
@@ -479,7 +478,7 @@ def test_a_deadline_that_passes_while_the_server_answers_ends_one_group(tmp_path
     rollouts._listener = told = Told()
     result = asyncio.run(rollouts.run())
     assert (result.end.reason, result.progress.delivered) == ("done", 2)
-    assert told.reasons() == ["deadline: rollout rollout-1-0 waited for an answer when its deadline passed"]
+    assert told.reasons() == ["deadline: run rollout-1-0 waited for an answer when its deadline passed"]
 
 
 def test_a_limit_that_was_reached_because_answers_were_lost_is_no_reward_of_zero(tmp_path: Path) -> None:
@@ -499,8 +498,8 @@ def test_a_limit_that_was_reached_because_answers_were_lost_is_no_reward_of_zero
     assert (result.end.reason, result.progress.delivered) == ("done", 2)
     assert {rollout["reward"] for line in lines(tmp_path) for rollout in line["rollouts"]} == {1.0}
     assert told.reasons() == [
-        "infrastructure: rollout rollout-1-0 ended with max_steps, which counts answers that were lost on the way, "
-        "2 in this rollout"
+        "infrastructure: run rollout-1-0 ended with max_steps, which counts answers that were lost on the way, "
+        "2 in this run"
     ]
 
 

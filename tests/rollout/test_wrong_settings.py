@@ -10,7 +10,7 @@ from tests.testbed.threaded import ThreadedServer
 from treadle.core.errors import ConfigError, TransportError
 from treadle.export.groups import Group
 from treadle.rollout import Rollouts
-from treadle.rollout.making import MAX_REFUSED
+from treadle.rollout.handover import MAX_REFUSED
 from treadle.rollout.rollout_config import load_config
 from treadle.rollout.sinks.protocol import Receipt, SinkCheck, SinkMemory
 from treadle.rollout.sinks.registry import make_sinks
@@ -34,7 +34,7 @@ def test_the_renderer_of_another_model_is_refused(tmp_path: Path, kind: str) -> 
         name = {"model": f"{kind}:oracle", "base_url": server.url}
         for renderer in ("chatml", "chatml?thinking=closed"):
             rollouts = make(tmp_path / "wrong", model={**name, "renderer": renderer})
-            with pytest.raises(ConfigError, match=r"the renderer 'chatml\S*' is that of another model than"):
+            with pytest.raises(ConfigError, match=r"the renderer 'chatml\S*' is for another model than"):
                 asyncio.run(rollouts.run())
         assert not app.sampled
         right = make(tmp_path / "right", model={**name, "renderer": f"hf:{tmp_path}/tokenizer"})

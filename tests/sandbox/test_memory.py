@@ -186,7 +186,7 @@ def test_an_empty_sandbox_has_nothing_to_report() -> None:
 
 
 def test_damaged_contents_are_not_restored() -> None:
-    with pytest.raises(JournalError, match="is damaged: it has another hash"):
+    with pytest.raises(JournalError, match="is damaged: its hash is different"):
         MemorySandbox.restore({"a": digest(b"1")}, lambda _: b"2")
 
 

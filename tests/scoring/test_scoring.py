@@ -67,7 +67,7 @@ async def test_a_grade_is_an_event_and_is_recorded_only_when_it_changes() -> Non
     again = await grade(journal, run.run_id, scorers("check", "tool_use"))
     assert again.changed == ()
     assert rewarded(journal, run.run_id) == [("check", 1.0), ("tool_use", 1.0)]
-    assert Run.load(run.run_id, journal).state.rewards == {"check": 1.0, "tool_use": 1.0}
+    assert Run.load(run.run_id, journal).state.turn.rewards == {"check": 1.0, "tool_use": 1.0}
 
 
 @pytest.mark.parametrize(

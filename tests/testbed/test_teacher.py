@@ -23,11 +23,11 @@ from treadle.journal.memory import MemoryJournal
 from treadle.models.wrappers.format_model import FormatModel
 from treadle.tasks.draws import Draw
 from treadle.tasks.files.task_set import TASK_SET
+from treadle.testbed.roles.errands import Shelf, errands, find_errand
+from treadle.testbed.roles.speakers import ask_more
+from treadle.testbed.roles.talks import find_talk, talks
 from treadle.testbed.teacher import TeacherModel
-from treadle.testbed.working.errands.catalogue import ERRANDS, find_errand
-from treadle.testbed.working.errands.errand import Shelf
-from treadle.testbed.writers.framing import ask_more
-from treadle.trajectory.verification import verify_run
+from treadle.trajectory.run_verification import verify_run
 
 SAMPLES = 300 if os.environ.get("TREADLE_FULL") else 40
 """How many samples of each kind are made."""
@@ -270,7 +270,7 @@ def test_each_wording_of_an_errand_is_understood():
         },
         short=frozenset({"notes.txt", "a/data.csv", "README.md"}),
     )
-    for errand in ERRANDS:
+    for errand in errands():
         for number in range(10):
             values = errand.draw(shelf, Draw(str(number)))
             assert values is not None, errand.name
@@ -281,6 +281,21 @@ def test_each_wording_of_an_errand_is_understood():
                 assert found.is_gapped is (prompt in errand.gapped)
                 expected = {name: value for name, value in values.items() if name in prompt.fields}
                 assert dict(found.values) == expected
+
+
+@pytest.mark.parametrize("sort", ["problems", "definitions", "refusals"])
+def test_each_wording_of_a_talk_is_understood(sort):
+    for talk in talks(sort):
+        for number in range(10):
+            values = talk.draw("old invoices", Draw(str(number)))
+            for wording in talk.prompts:
+                found = find_talk(wording.render(values))
+                assert found is not None, wording.text
+                assert found[0] is talk, wording.text
+                reply = talk.reply(found[1], ["read_file"])
+                assert reply.text, wording.text
+                assert reply.reasoning, wording.text
+                assert "{" not in reply.text + reply.reasoning
 
 
 @pytest.mark.parametrize("format", ["hermes", "qwen3_coder", "glm45", "mistral"])

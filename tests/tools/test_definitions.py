@@ -13,7 +13,7 @@ from treadle.core.documents import decode_document, is_yaml_name
 from treadle.core.errors import ConfigError
 from treadle.core.types import Effect, ToolSpec
 from treadle.tools.schema.tool_definitions import (
-    Loss,
+    DefinitionLoss,
     Shape,
     parse_definitions,
     read_definitions,
@@ -197,12 +197,12 @@ def test_what_a_definition_has_no_place_for_is_told() -> None:
         "_meta": None,
     }
     assert parse_definitions(value, "here").lost == (
-        Loss("", "nextCursor"),
-        Loss("f", "strict"),
-        Loss("g", "title"),
-        Loss("g", "annotations.title"),
-        Loss("h", "category"),
-        Loss("h", "enum of 'a'"),
+        DefinitionLoss("", "nextCursor"),
+        DefinitionLoss("f", "strict"),
+        DefinitionLoss("g", "title"),
+        DefinitionLoss("g", "annotations.title"),
+        DefinitionLoss("h", "category"),
+        DefinitionLoss("h", "enum of 'a'"),
     )
 
 
@@ -295,7 +295,7 @@ def test_files_of_json_and_yaml(tmp_path: Path) -> None:
         ("b.yaml", b"a: [", "'b.yaml' is not valid YAML"),
         ("b.yaml", b"a: &a [*a]", "'b.yaml' is nested too deeply"),
         ("b.yaml", b"? [a]\n: b", "'b.yaml' is not valid YAML"),
-        ("b.yaml", b"on: 1", "'b.yaml': a key is no text, but True; put it in quotes"),
+        ("b.yaml", b"on: 1", "'b.yaml': the key True is not a text; put it in quotes"),
     ],
 )
 def test_files_that_cannot_be_read(name: str, data: bytes, message: str) -> None:

@@ -24,7 +24,7 @@ from treadle.models import call
 from treadle.tools.context import Scope, ToolContext
 from treadle.tools.mcp import MCPServer, MCPServers, mcp
 from treadle.tools.protocol import ToolOutput
-from treadle.trajectory.verification import verify_run
+from treadle.trajectory.run_verification import verify_run
 
 HERE = Path(__file__).parent / "mcp"
 SDK = str(HERE / "sdk_server.py")

@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.conftest import IS_FULL
 
 from treadle import Agent, ScriptedModel
-from treadle.core.questions import Answer, Question
+from treadle.core.asking import Answer, Question
 from treadle.core.state import Status
 from treadle.journal.memory import MemoryJournal
 from treadle.models import call
@@ -57,7 +58,7 @@ def running(folder: Path, transport: str, era: str) -> Iterator[Place]:
         process.wait()
 
 
-@pytest.fixture(params=KINDS, ids=["-".join(kind) for kind in KINDS])
+@pytest.fixture(params=KINDS if IS_FULL else KINDS[::3], ids="-".join)
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
     with running(tmp_path, *request.param) as place:
         yield place

@@ -14,7 +14,7 @@ from treadle.core.types import Role
 from treadle.journal.memory import MemoryJournal
 from treadle.models import call
 from treadle.tools.mcp import MCPServer, mcp
-from treadle.trajectory.verification import verify_run
+from treadle.trajectory.run_verification import verify_run
 
 NPM_VERSION = "2026.8.31"
 

@@ -23,7 +23,7 @@ from treadle.sandbox.in_memory import MemorySandbox
 from treadle.tools.context import Scope, ToolContext
 from treadle.tools.protocol import ToolOutput
 from treadle.tools.python import Python, python
-from treadle.trajectory.verification import verify_run
+from treadle.trajectory.run_verification import verify_run
 
 
 class Lab:

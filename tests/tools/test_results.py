@@ -8,7 +8,7 @@ from treadle.journal.memory import MemoryJournal
 from treadle.models import call
 from treadle.tools.context import ToolContext
 from treadle.tools.read_result import ReadResult
-from treadle.trajectory.verification import verify_run
+from treadle.trajectory.run_verification import verify_run
 
 WHOLE = "".join(f"{number:05}\n" for number in range(5000))
 
@@ -31,7 +31,7 @@ async def test_results_are_read_in_pages():
 
 
 async def test_what_is_not_there_is_said():
-    with pytest.raises(Exception, match="has 30,000 characters, so there is none at 30,000"):
+    with pytest.raises(Exception, match="has 30,000 characters, so it ends before character 30,000"):
         await read(start=30_000)
     with pytest.raises(Exception, match="there is no result of a call 'c7'"):
         await read(call_id="c7")

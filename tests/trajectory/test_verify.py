@@ -24,7 +24,7 @@ from treadle.core.types import Message, Role, ToolCall
 from treadle.journal.memory import MemoryJournal
 from treadle.models import call
 from treadle.testbed import oracle_for
-from treadle.trajectory.verification import verify_run
+from treadle.trajectory.run_verification import verify_run
 
 CALLS = 0
 

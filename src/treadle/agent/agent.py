@@ -31,7 +31,6 @@ from treadle.runs.agent_parts import is_agent, make_spec, refuse_missing
 from treadle.runs.answer_type import AnswerType, answer_type
 from treadle.runs.batch import Batch
 from treadle.runs.begin import run_task
-from treadle.runs.deliver import Driven
 from treadle.runs.ensure import batch_work
 from treadle.runs.fork import fork_run
 from treadle.runs.options import (
@@ -54,6 +53,7 @@ from treadle.runs.options import (
 )
 from treadle.runs.resume import resume_run
 from treadle.runs.run import Run, T_co, V
+from treadle.runs.sending import Driven
 from treadle.runs.task import Task
 from treadle.runs.toolboxes import Toolboxes
 from treadle.runs.trust import demands_of
@@ -223,9 +223,8 @@ class Agent(Generic[T_co]):
 
     @property
     def spec(self) -> AgentSpec:
-        """The description of the agent, as it is now, from which another process can build it again.
-
-        It has no instructions if they come from a function; the spec of a run has what the function returned.
+        """The description of the agent in its present state, from which another process can build it again. It
+        has no instructions if they come from a function; the spec of a run has what the function returned.
         """
         text = self.instructions if isinstance(self.instructions, str) else None
         parts = (self.model, text, self.policy, self.answer, self.files, self._context)

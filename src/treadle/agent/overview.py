@@ -1,11 +1,12 @@
-"""Overviews of sessions: the summary of one, and the search in all. Both are readings of events."""
+"""Overviews of sessions: the summary of one, and the search in all. Both are computed from events."""
 
 from collections.abc import Iterable, Iterator
 
 from msgspec import Struct
 
 from treadle.core import events as e
-from treadle.core.questions import open_questions
+from treadle.core.asking import open_questions
+from treadle.core.calls import waiting_calls
 from treadle.core.state import State, advance
 from treadle.core.types import Delivery, Usage
 from treadle.journal.protocol import Journal, RunFilter, make_title
@@ -28,13 +29,13 @@ class SessionSummary(Struct, frozen=True, kw_only=True):
     tool_calls: int
     """Calls of the model that have a result."""
     failed_tool_calls: int
-    """Those whose result is an error."""
+    """Calls of the model whose result is an error."""
     errors: tuple[str, ...]
     """What went wrong in turns that failed, in order."""
     usage: Usage
-    """Tokens of all inferences, those of agents that it called included."""
+    """Tokens of all inferences, including those of the agents that the session called."""
     cost_usd: float | None
-    """What these cost; `None` if unknown."""
+    """The cost of these inferences; `None` if it is unknown."""
     began_at: float
     """The time of the first event, in seconds since the epoch."""
     updated_at: float
@@ -76,7 +77,7 @@ def summarize_session(run_id: str, bodies: Iterable[e.DurableBody]) -> SessionSu
     return SessionSummary(
         run_id=run_id,
         title=str(metadata.get("title") or title),
-        turns=state.turn,
+        turns=state.turn.number,
         steps=state.step,
         messages=messages,
         tool_calls=calls,
@@ -87,7 +88,7 @@ def summarize_session(run_id: str, bodies: Iterable[e.DurableBody]) -> SessionSu
         began_at=began_at,
         updated_at=state.at,
         questions={body.question_id: body.text for body in open_questions(state)},
-        approvals=tuple([item.call.name for item in state.waiting_calls]),
+        approvals=tuple([item.call.name for item in waiting_calls(state)]),
         queued=tuple([message.content for _, message in state.queued]),
     )
 

@@ -58,8 +58,8 @@ class RunStream(Generic[T_co]):
     def steer(self, text: str) -> None:
         """Send a message that the model sees at its next step. It is journalled at once.
 
-        A session answers it in the next turn if this one ends before; a run that is no session ends without it.
-        Raises: `ConfigError` if the run has not begun, or is over.
+        A session answers it in the next turn if this one ends before; a run that is not a session ends without
+        it. Raises: `ConfigError` if the run has not begun, or is over.
         """
         self._steer(check_text(text))
 

@@ -2,19 +2,20 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from types import TracebackType
 from typing import Any, Generic, Unpack, cast
 
 from treadle.agent.overview import SessionSummary, summarize_session
 from treadle.agent.run_stream import RunStream
 from treadle.agent.sync import block
+from treadle.core.asking import Answerable, open_questions
+from treadle.core.calls import waiting_calls
 from treadle.core.errors import ConfigError, RunExistsError, RunNotFoundError, UnsupportedPartError
 from treadle.core.events import ContextCompacted, TurnStarted
 from treadle.core.events.narrowing import Event
-from treadle.core.questions import Answerable
 from treadle.core.registry import check_options
-from treadle.core.state import Status, clone
+from treadle.core.state import State, Status, clone
 from treadle.core.types import Artifact, Delivery, Message, Role
 from treadle.loop.driver import Driver
 from treadle.loop.listener import Emit
@@ -23,7 +24,6 @@ from treadle.models.protocol import check_parts
 from treadle.runs.agent_parts import AgentParts
 from treadle.runs.attachments import Attachable, read_attachments
 from treadle.runs.begin import Beginning, begin, make_run_id
-from treadle.runs.deliver import deliver
 from treadle.runs.drive import grade_run, leave
 from treadle.runs.options import (
     DeliveryName,
@@ -35,6 +35,7 @@ from treadle.runs.options import (
 )
 from treadle.runs.resume import go_on, load_task_of, reopen, resume_turn
 from treadle.runs.run import Run, T_co
+from treadle.runs.sending import deliver
 from treadle.runs.turns import next_queued, open_turn, takes_time, write_back
 from treadle.tools.protocol import Decision
 
@@ -42,8 +43,9 @@ from treadle.tools.protocol import Decision
 class Session(Generic[T_co]):
     """A conversation. Use it with `async with`, or with `with` and the `_sync` methods.
 
-    A session holds the run's lease until it is closed. The limits of the policy apply to each turn. A session can
-    be used further after a turn that failed. If it is opened again, a turn that ended with an error is open again.
+    A session holds the run's lease until it is closed. The limits of the policy apply to each turn. A session
+    can still be used after a turn that failed. If it is opened again, a turn that ended with an error is open
+    again.
     """
 
     def __init__(
@@ -65,14 +67,16 @@ class Session(Generic[T_co]):
         self._senders: dict[int, _Sender[T_co]] = {}
         """The tasks whose messages wait for a turn or were given to the running one, by the numbers of the
         messages' events."""
+        self._serving: asyncio.Task[None] | None = None
+        """The task that answers messages of other processes while no turn is running."""
         self._loop: asyncio.AbstractEventLoop | None = None
         self.run_id = run_id
 
     async def open(self) -> "Session[T_co]":
         """Begin the session, or continue it from its journal.
 
-        A new session with a given id is in the journal at once; one without from its first message on, so that a
-        session without messages leaves nothing behind.
+        A new session with a given id is in the journal at once; a session without a given id is in the journal
+        from its first message on, so that a session without messages leaves nothing behind.
 
         Raises: `LeaseHeldError` if it is open elsewhere; `ConfigError` if the run is not a session, or if a tool
         needs `deps` that were not given; `UntrustedError` if it comes from elsewhere and nobody trusts it.
@@ -88,12 +92,16 @@ class Session(Generic[T_co]):
                 if driver is None:
                     raise
         self.run_id, self._driver, self._loop = run_id, driver, asyncio.get_running_loop()
+        driver.on_mail = self._hear
+        driver.attend_idle()
+        if driver.has_mail:
+            self._serve()
         return self
 
     @property
     def is_turn_open(self) -> bool:
         """True if the last turn was interrupted; `finish_turn` continues it."""
-        return self._open_driver().state.is_turn_open
+        return self._open_driver().state.turn.is_open
 
     @property
     def run(self) -> Run[T_co]:
@@ -102,7 +110,8 @@ class Session(Generic[T_co]):
 
     @property
     def messages(self) -> list[Message]:
-        """The whole transcript so far, including the system message, whatever the model still sees of it."""
+        """The whole transcript so far, including the system message and the messages that the model no longer
+        sees."""
         return list(self._open_driver().state.transcript)
 
     @property
@@ -120,10 +129,11 @@ class Session(Generic[T_co]):
     async def send(self, text: str, **options: Unpack[SendOptions]) -> Run[T_co]:
         """Run one turn with `text` as the user's message, and return the run. See `SendOptions`.
 
-        Other tasks may call it while a turn is running. The message is then journalled at once, and delivered as
-        `delivery` says. The run is that of the turn that answers the message: for `steer` the running one, or the
-        next if the running one ends before the model has seen the message. If no turn is running, an interrupted
-        one is finished first; `interrupt` ends it instead, also if it waits for an answer or an approval.
+        Other tasks may call it while a turn is running. The message is then journalled at once, and delivered
+        as `delivery` says. The returned run has the outcome of the turn that answers the message: for `steer`
+        the running one, or the next if the running one ends before the model has seen the message. If no turn
+        is running, an interrupted one is finished first; `interrupt` ends it instead, also if it waits for an
+        answer or an approval.
 
         Cancelling ends the turn. A message that is still waiting for its turn is kept, and answered with the next.
 
@@ -172,9 +182,10 @@ class Session(Generic[T_co]):
     ) -> Run[T_co]:
         """Continue a turn that was interrupted, or that waits for an answer or an approval, and return the run.
 
-        Then messages that were left in the queue are answered, each in a turn, and the run is that of the last.
-        `answers` and `approvals` are as for `Agent.resume`. For approvals that are not given, the agent's approver
-        is asked again. Raises: `ConfigError` for an answer or an approval that the turn does not wait for.
+        Then messages that were left in the queue are answered, each in a turn, and the returned run has the
+        outcome of the last one. `answers` and `approvals` are as for `Agent.resume`. For approvals that are not
+        given, the agent's approver is asked again. Raises: `ConfigError` for an answer or an approval that the
+        turn does not wait for.
         """
         async with self._alone():
             driver = self._open_driver()
@@ -202,13 +213,13 @@ class Session(Generic[T_co]):
     async def compact(self) -> ContextCompacted | None:
         """Compact the context now: old results are cut, and all but the newest turns are summarised.
 
-        Return the event that says what went; `None` if there is nothing to compact. Contexts are also compacted by
-        themselves when they become too long; see `Policy.compact_at`.
-        Raises: `ConfigError` if a turn is open.
+        Return the event that says what was cut and summarised; `None` if there is nothing to compact. Contexts
+        are also compacted by themselves when they become too long; see `Policy.compact_at`. Raises:
+        `ConfigError` if a turn is open.
         """
         async with self._alone():
             driver = self._open_driver()
-            if driver.state.is_turn_open:
+            if driver.state.turn.is_open:
                 raise ConfigError(
                     f"a turn of session {self.run_id!r} is open; finish it with `session.finish_turn()`"
                 )
@@ -222,11 +233,11 @@ class Session(Generic[T_co]):
         """
         async with self._alone():
             driver = self._open_driver()
-            if self._task is not None and driver.state.turn and not driver.state.is_turn_open:
-                if "check" not in driver.state.rewards:
+            if self._task is not None and driver.state.turn.number and not driver.state.turn.is_open:
+                if "check" not in driver.state.turn.rewards:
                     grade_run(driver, self._task)
                 await driver.kept()
-            return driver.state.rewards.get("check")
+            return driver.state.turn.rewards.get("check")
 
     async def read_events(self) -> Sequence[Event]:
         """Return the events so far. They are read from the journal, unless this session began the run and
@@ -247,8 +258,8 @@ class Session(Generic[T_co]):
         )
 
     async def close(self) -> None:
-        """Wait for the running turn and for those of messages that were sent, then release the run, so that any
-        process can open it again.
+        """Wait for the running turn and for the turns of messages that were sent, then release the run, so that
+        any process can open it again.
 
         A `close` that is cancelled while it waits cancels the turn. Calling it again does nothing.
         """
@@ -277,7 +288,8 @@ class Session(Generic[T_co]):
                 await leave(driver, "closed")
 
     def send_sync(self, text: str, **options: Unpack[SendOptions]) -> Run[T_co]:
-        """Call `send` and block until it returns. Any thread but that of the session's event loop may call it."""
+        """Call `send` and block until it returns. Any thread may call it, except the thread of the session's
+        event loop."""
         return block(lambda: self.send(text, **options), "await session.send(...)", self._loop)
 
     async def __aenter__(self) -> "Session[T_co]":
@@ -359,6 +371,30 @@ class Session(Generic[T_co]):
             self._turn.cancel()
         return seq
 
+    def _hear(self, _: str) -> None:
+        """Answer messages that arrive while no turn is running. Any thread may call this."""
+        if self._loop is not None:
+            with suppress(RuntimeError):  # the loop is closed
+                self._loop.call_soon_threadsafe(self._serve)
+
+    def _serve(self) -> None:
+        if self._driver is not None and (self._serving is None or self._serving.done()):
+            self._serving = asyncio.ensure_future(self._answer_mail())
+
+    async def _answer_mail(self) -> None:
+        """Take in what has arrived, go on with a turn that waited for it, and answer messages that wait."""
+        async with self._alone():
+            driver = self._driver
+            if driver is None or not driver.has_mail:
+                return
+            waits = _count_waits(driver.state)
+            await driver.take_in()
+            if driver.state.status is Status.PAUSED and _count_waits(driver.state) < waits:
+                resume_turn(self._agent, driver, self._task, None, None)
+                await self._drive(None)
+            while not self._senders and self._next_seq(driver) is not None:
+                await self._answer_next(driver, None)
+
     async def _await_turn(
         self, message: Message, blobs: Mapping[str, bytes], delivery: Delivery, emit: Emit | None
     ) -> Run[T_co]:
@@ -388,13 +424,13 @@ class Session(Generic[T_co]):
 
     async def _end_open_turn(self, driver: Driver, emit: Emit | None, *, stops: bool) -> None:
         """Finish the turn that is open, or end it if `stops`. Raises: `ConfigError` if it waits for somebody."""
-        if driver.state.is_turn_open and stops:
+        if driver.state.turn.is_open and stops:
             if driver.state.status is Status.PAUSED:
                 resume_turn(self._agent, driver, self._task, None, None)
             await driver.abandon("interrupted")
-        if driver.state.is_turn_open:
+        if driver.state.turn.is_open:
             await self._drive(emit)
-        if driver.state.is_turn_open:
+        if driver.state.turn.is_open:
             raise ConfigError(
                 f"session {self.run_id!r} waits for an answer or an approval; give it with "
                 "`session.finish_turn(answers=..., approvals=...)`"
@@ -430,7 +466,7 @@ class Session(Generic[T_co]):
             self._turn = None
             if waiting is not None and waiting in driver.state.queued:
                 # The turn was cancelled while it was judged or something was recalled for it.
-                number = driver.state.turn + 1
+                number = driver.state.turn.number + 1
                 driver.put(TurnStarted(turn=number, message=waiting[1], queued_seq=waiting[0]))
             if self._is_interrupted and task.uncancel() <= before:
                 await see_through(lambda: driver.abandon("interrupted"))
@@ -454,6 +490,11 @@ class Session(Generic[T_co]):
 
     def _make_run(self, driver: Driver) -> Run[T_co]:
         return Run(driver.run_id, clone(driver.state), self._agent.journal, self._given.answer)
+
+
+def _count_waits(state: State) -> int:
+    """Return how many questions and approvals a run waits for."""
+    return len(open_questions(state)) + len(waiting_calls(state))
 
 
 class _Sender(Generic[T_co]):

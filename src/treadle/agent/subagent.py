@@ -13,12 +13,12 @@ from typing import Any, Protocol
 import msgspec
 from msgspec.structs import replace
 
-from treadle.core.budget import Allowance
+from treadle.core.asking import Answer, Answerable, Question, open_questions
 from treadle.core.errors import ConfigError, NotAskedError, ToolError
 from treadle.core.events import Event, RunStarted, ToolStarted
 from treadle.core.events.narrowing import Item
+from treadle.core.limits import Allowance
 from treadle.core.policy import Policy
-from treadle.core.questions import Answer, Answerable, Question, open_questions
 from treadle.core.spec import PartSpec
 from treadle.core.state import Status
 from treadle.core.types import Caller, Child, Effect, Json, Option, StopReason, ToolSpec
@@ -56,7 +56,7 @@ _PARAMETERS: dict[str, Json] = {
 
 
 class CalledAgent(AgentParts, Protocol):
-    """What a tool uses of its agent."""
+    """The attributes of an agent that its tool uses."""
 
     def keep_in(self, journal: Journal) -> None:
         """Keep the runs in `journal` from now on."""
@@ -253,7 +253,8 @@ def child_run_id(run_id: str, call_id: str) -> str:
 
 
 def count_callers(journal: Journal, run_id: str) -> int:
-    """Return how many runs are above a run, itself included: 1 for a run that no call started. Blocks."""
+    """Return how deep a run is nested: 1 for a run that no call started, 2 for a run that such a run called,
+    and so on. Blocks."""
     count = 1
     while True:
         started = journal.read(run_id, until_seq=1)[0].body
@@ -263,7 +264,7 @@ def count_callers(journal: Journal, run_id: str) -> int:
 
 
 def limit_policy(policy: Policy, allowance: Allowance) -> Policy:
-    """Return `policy` with what the calling run allows, where that is less."""
+    """Return `policy` with the limits that the calling run allows, where these are lower."""
     limits: Mapping[str, Any] = {
         name: left if (own := getattr(policy, name)) is None else min(own, left)
         for name in allowance.__struct_fields__

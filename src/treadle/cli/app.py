@@ -15,7 +15,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from treadle.cli.exit import MEANINGS, ExitCode
-from treadle.cli.table import COMMANDS, VARIABLE, Command, Group
+from treadle.cli.table import COMMANDS, MOVED, VARIABLE, CommandEntry, GroupEntry
 
 _SETTINGS = {"help_option_names": ["-h", "--help"]}
 
@@ -32,23 +32,37 @@ _EPILOG = "\n\n".join(
 class LazyCommand(TyperCommand):
     """A command of the table, whose module is imported when the command is run or asked for its own help."""
 
-    def __init__(self, name: str, entry: Command | Group) -> None:
+    def __init__(self, name: str, entry: CommandEntry | GroupEntry) -> None:
         super().__init__(name, help=entry.summary, rich_help_panel=entry.panel)
         self._entry = entry
 
     def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
         """Load the command, and return its context."""
         assert self.name is not None
-        if isinstance(self._entry, Command) and args and args[0] in self._entry.commands:
+        if isinstance(self._entry, CommandEntry) and args and args[0] in self._entry.commands:
             own = LazyCommand(args[0], self._entry.commands[args[0]])
             return own.make_context(f"{info_name} {args[0]}", args[1:], parent=parent, **extra)
         command = _load(self.name, self._entry)
         return command.make_context(info_name, args, parent=parent, **extra)
 
 
-def _load(name: str, entry: Command | Group) -> Any:
+class MovedCommand(TyperCommand):
+    """A command that was removed. It says what to do in its place, and is not in the help."""
+
+    def __init__(self, words: str, advice: str) -> None:
+        super().__init__(words.rpartition(" ")[2], hidden=True)
+        self._words, self._advice = words, advice
+
+    def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
+        """Raise the error. Raises: `ConfigError`."""
+        from treadle.core.errors import ConfigError
+
+        raise ConfigError(f"`treadle {self._words}` was removed; {self._advice}")
+
+
+def _load(name: str, entry: CommandEntry | GroupEntry) -> Any:
     """Return the command that an entry of the table describes."""
-    if isinstance(entry, Group):
+    if isinstance(entry, GroupEntry):
         group = typer.Typer(
             no_args_is_help=True,
             add_completion=False,
@@ -68,10 +82,15 @@ def _load(name: str, entry: Command | Group) -> Any:
     return typer.main.get_command(single)
 
 
-def _make_group(name: str, group: typer.Typer, entries: Mapping[str, Command | Group]) -> TyperGroup:
+def _make_group(
+    name: str, group: typer.Typer, entries: Mapping[str, CommandEntry | GroupEntry]
+) -> TyperGroup:
     made = typer.main.get_group(group)
     made.name = name
     made.commands = {key: LazyCommand(key, entry) for key, entry in entries.items()}
+    for words, advice in MOVED.items():
+        if words.rpartition(" ")[0] == name:
+            made.commands[words.rpartition(" ")[2]] = MovedCommand(words, advice)
     return made
 
 
@@ -138,10 +157,6 @@ def run() -> NoReturn:
     _leave(code)
 
 
-_RENAMED = {"--engine": "--workers"}
-"""The options that had another name before."""
-
-
 def _decode_arguments() -> None:
     """Decode the arguments as UTF-8, whatever the locale says. Raises: `ConfigError` for one that is not UTF-8."""
     for index, text in enumerate(sys.argv):
@@ -169,9 +184,10 @@ def _report(error: BaseException) -> ExitCode:
     if os.environ.get("TREADLE_DEBUG"):
         traceback.print_exception(error)
     elif write_usage_error is not None:
-        text = _name_value(str(write_usage_error()).strip().replace("Value error, ", ""), error)
-        if (name := _RENAMED.get(getattr(error, "option_name", ""))) is not None:
-            text = f"{text.partition('.')[0].partition(' Did ')[0]}; it is called {name} now"
+        text = _name_value(" ".join(str(write_usage_error()).split()).replace("Value error, ", ""), error)
+        used = f"{getattr(context, 'command_path', '')} {getattr(error, 'option_name', '')}"
+        if (advice := MOVED.get(used.removeprefix("treadle "))) is not None:
+            text = f"{text.partition('.')[0].partition(' (')[0].partition(' Did ')[0]}; {advice}"
         more = f" See: {context.command_path} --help" if context is not None else ""
         print_error(f"{text[:1].lower()}{text[1:]}{'' if text.endswith(('.', '?', ')')) else '.'}{more}")
         return ExitCode.MISUSE
@@ -209,4 +225,6 @@ def _leave(code: ExitCode) -> NoReturn:
     if any(thread.name.startswith("treadle-tool") for thread in threading.enumerate()):
         atexit._run_exitfuncs()
         os._exit(code)
+    # While the interpreter ends it gives signals back their default action, but not to those that are ignored.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     sys.exit(code)

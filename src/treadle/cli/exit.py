@@ -1,5 +1,7 @@
-"""The exit codes of the command `treadle`."""
+"""How the command `treadle` ends: its exit codes, and what Ctrl-C does before its function begins."""
 
+import os
+import signal
 from collections.abc import Iterable
 from enum import IntEnum
 
@@ -34,3 +36,15 @@ def join_codes(codes: Iterable[int]) -> ExitCode:
     """Return the gravest of the exit codes of several runs."""
     found = set(codes)
     return next((code for code in _GRAVEST_FIRST if code in found), ExitCode.DONE)
+
+
+def end_at_once(*_: object) -> None:
+    """End the process, as the handler of Ctrl-C while modules are imported."""
+    os.write(2, b"interrupted\n")
+    os._exit(ExitCode.INTERRUPTED)
+
+
+def allow_interrupts() -> None:
+    """Let Ctrl-C raise `KeyboardInterrupt` from now on, instead of ending the process at once."""
+    if signal.getsignal(signal.SIGINT) is end_at_once:
+        signal.signal(signal.SIGINT, signal.default_int_handler)

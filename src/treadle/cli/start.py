@@ -11,6 +11,8 @@ import signal
 import sys
 from typing import Any, NoReturn
 
+from treadle.cli.exit import end_at_once
+
 _PLAIN = str.maketrans("·›●○◐▶↳✓✗─", "->*o~>>+x-") | {ord("…"): "..."}
 """The replacements for the marks that commands print, on a terminal that does not have them."""
 
@@ -18,22 +20,11 @@ _PLAIN = str.maketrans("·›●○◐▶↳✓✗─", "->*o~>>+x-") | {ord("�
 def main() -> NoReturn:
     """Run the command that the process was started with, and exit."""
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-        signal.signal(signal.SIGINT, _end)
+        signal.signal(signal.SIGINT, end_at_once)
     _prepare_streams()
     from treadle.cli.app import run
 
     run()
-
-
-def allow_interrupts() -> None:
-    """Let Ctrl-C raise `KeyboardInterrupt` from now on, instead of ending the process at once."""
-    if signal.getsignal(signal.SIGINT) is _end:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-
-
-def _end(*_: object) -> None:
-    os.write(2, b"interrupted\n")
-    os._exit(130)
 
 
 def _prepare_streams() -> None:

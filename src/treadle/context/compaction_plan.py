@@ -11,8 +11,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from msgspec import Struct
 
 from treadle.context.compaction_summary import is_summary
-from treadle.core.context import forget
-from treadle.core.tokens import weigh
+from treadle.core.estimates import weigh
+from treadle.core.prompting import forget
 from treadle.core.types import Message, Role
 from treadle.tools.read_result import NAME
 
@@ -24,10 +24,10 @@ _LEAST_CHARS = 400
 
 
 class Sizes(Struct, frozen=True):
-    """The sizes that a plan aims at, in tokens."""
+    """The sizes that a plan tries to reach, in tokens."""
 
     tools: float
-    """The tools that every prompt holds."""
+    """The size of the tools, which are in every prompt."""
     goal: float
     """The size of the compacted prompt, if it can be reached without removing newer turns and results."""
     enough: float
@@ -60,15 +60,15 @@ class Plan(Struct, frozen=True):
     messages: int = 0
     """How many messages, from the first, are replaced."""
     head: tuple[Message, ...] = ()
-    """The messages among those that stay: the system message and the task."""
+    """The messages that stay, among those that are replaced: the system message and the task."""
     earlier: Message | None = None
-    """The summary of an earlier compaction among them."""
+    """The summary of an earlier compaction, if it is among the messages that are replaced."""
     old: tuple[Message, ...] = ()
     """The messages that are summarised or dropped."""
     asked: tuple[Message, ...] = ()
     """The message of the open turn, if it is among those that are replaced."""
     shortened: dict[str, str] = {}
-    """The results that are cut, by call id: the line that the model sees of each."""
+    """The results that are cut: by call id, the line that the model sees in place of each."""
     forgotten: tuple[int, ...] = ()
     """The positions of messages that lose their recalled memories."""
 

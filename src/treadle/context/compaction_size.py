@@ -8,9 +8,9 @@ from msgspec.structs import replace
 from treadle.context.compaction_plan import Plan, Seen, Sizes
 from treadle.context.compaction_summary import read_summary, write_summary
 from treadle.core import events as e
-from treadle.core.context import compact, find_room
+from treadle.core.estimates import weigh_message, weigh_tools
+from treadle.core.prompting import compact, find_room
 from treadle.core.state import State
-from treadle.core.tokens import weigh_message, weigh_tools
 from treadle.core.types import Completion, Message, Usage
 
 _SUMMARY_SHARE = 24
@@ -25,11 +25,11 @@ class Measured(Struct, frozen=True):
     seen: Seen
     sizes: Sizes
     tokens: int
-    """The size of the prompt."""
+    """The size of the prompt in tokens."""
     room: int
-    """How many tokens it may have."""
+    """How many tokens the prompt may have."""
     ratio: float
-    """The factor by which estimates of tokens are corrected, from what the server counted."""
+    """The factor by which estimates of tokens are corrected. It comes from the server's counts."""
 
 
 class Summarised(Struct, frozen=True):
@@ -38,10 +38,10 @@ class Summarised(Struct, frozen=True):
     text: str = ""
     """The summary; empty if there is none."""
     left_out: int = 0
-    """How many of the old messages are not in it."""
+    """How many of the old messages are not in the summary."""
     error: str | None = None
     model: str | None = None
-    """The model that was asked; `None` if none was."""
+    """The name of the model that was asked; `None` if no model was asked."""
     usage: Usage | None = None
     cost_usd: float | None = 0.0
     sampled: Completion | None = None
@@ -58,7 +58,7 @@ def measure(state: State, tokens: int, *, is_refused: bool) -> Measured:
 
     messages = tuple(state.messages)
     weights = [weigh_message(message) for message in messages]
-    tools = state.context.tools_tokens or weigh_tools(state.tools)
+    tools = state.size.tools_tokens or weigh_tools(state.tools)
     ratio = tokens / max(1.0, tools + sum(weights))
     room = find_room(state)
     if room is None or is_refused:
@@ -70,9 +70,9 @@ def measure(state: State, tokens: int, *, is_refused: bool) -> Measured:
     seen = Seen(
         messages,
         [ratio * weight for weight in weights],
-        state.context.turn_at,
-        state.is_turn_open,
-        state.context.recalled,
+        state.turn.position,
+        state.turn.is_open,
+        state.shown.recalled,
         any([is_reader(tool) for tool in state.tools]),
     )
     summary = min(high, max(low, room / _SUMMARY_SHARE))

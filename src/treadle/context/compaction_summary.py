@@ -3,9 +3,9 @@
 import re
 from collections.abc import Sequence
 
+from treadle.core.estimates import weigh
 from treadle.core.fence import fence
 from treadle.core.log import Log
-from treadle.core.tokens import weigh
 from treadle.core.types import Message, Request, Role
 
 _LEAD = (
@@ -41,7 +41,8 @@ def write_summary(text: str, left_out: int) -> Message:
 
 
 def read_summary(message: Message | None) -> tuple[str, int]:
-    """Return the text of a summary, and how many messages are in no summary; an empty text if there is none."""
+    """Return the text of a summary, and how many messages are in no summary; an empty text if there is no
+    summary."""
     found = None if message is None else _FENCE.search(message.content)
     if found is None:
         return "", 0
@@ -104,7 +105,8 @@ def cut_middle(text: str, chars: int) -> str:
 
 
 def fit_summary(text: str, tokens: float) -> tuple[str, str | None]:
-    """Return a summary that is short enough, and what is wrong with the one that the model wrote."""
+    """Return a summary that is short enough. Return also what is wrong with the summary that the model wrote;
+    `None` if nothing is wrong."""
     text = text.strip()
     if not text:
         return "", "the model wrote no summary"

@@ -40,7 +40,7 @@ async def look_up_window(model: Model) -> tuple[int, str] | None:
 
 
 def make_window(known: tuple[int, str] | None, model: Model, policy: Policy) -> Window | None:
-    """Return the window of a run. What the policy says counts more than what is `known` about the model.
+    """Return the window of a run. The window in the policy takes precedence over the `known` window of the model.
 
     The room for the answer is what the model asks for, but at most half of the window.
     """

@@ -1,4 +1,5 @@
-"""What the model saw at a step of a run, and what of the transcript was left out, read from the run's events."""
+"""What the model saw at a step of a run, and which parts of the transcript were left out. It is read from the
+run's events."""
 
 from collections.abc import Sequence
 
@@ -6,10 +7,10 @@ from msgspec import Struct
 
 from treadle.context.compaction_summary import is_summary
 from treadle.core import events as e
-from treadle.core.context import find_kept, find_room
 from treadle.core.errors import ConfigError
+from treadle.core.estimates import weigh_message, weigh_tools
+from treadle.core.prompting import find_kept, find_room
 from treadle.core.state import State, advance
-from treadle.core.tokens import weigh_message, weigh_tools
 from treadle.core.types import Message, Usage, Window
 
 
@@ -29,7 +30,7 @@ class SeenMessage(Struct, frozen=True, omit_defaults=True):
 
 
 class LeftOut(Struct, frozen=True, omit_defaults=True):
-    """A message of the transcript that the model did not see, or of which it saw less."""
+    """A message of the transcript that the model did not see, or saw only in part."""
 
     message: Message
     number: int
@@ -42,7 +43,7 @@ class LeftOut(Struct, frozen=True, omit_defaults=True):
     """The number of the event that left it out."""
 
 
-class View(Struct, frozen=True, omit_defaults=True):
+class StepView(Struct, frozen=True, omit_defaults=True):
     """What the model saw at one step."""
 
     step: int
@@ -59,15 +60,16 @@ class View(Struct, frozen=True, omit_defaults=True):
     is_counted: bool
     """True if the server counted `tokens`."""
     usage: Usage | None
-    """What the server counted; `None` if it did not, or gave no answer."""
+    """The token counts of the server; `None` if the server did not count, or gave no answer."""
     window: Window | None
     room: int | None
     """How many tokens the prompt could have; `None` if that was not known."""
     left_out: tuple[LeftOut, ...]
 
 
-def view_step(events: Sequence[e.Event], step: int) -> View:
-    """Return what the model saw at `step`, in the newest attempt at it. Raises: `ConfigError` if there is none."""
+def view_step(events: Sequence[e.Event], step: int) -> StepView:
+    """Return what the model saw at `step`, in the newest attempt. Raises: `ConfigError` if the run has no such
+    step."""
     asked = [
         event for event in events if isinstance(event.body, e.InferenceStarted) and event.body.step == step
     ]
@@ -119,7 +121,7 @@ class _Reader:
         kept: list[int | None] = [None] * len(body.replacement)
         old: list[tuple[Message, int | None]] = []
         for at, number in enumerate(self._numbers[: body.messages]):
-            place, _ = find_kept(seen[at], self._state.context.recalled.get(at, 0), body.replacement)
+            place, _ = find_kept(seen[at], self._state.shown.recalled.get(at, 0), body.replacement)
             if place is not None and kept[place] is None:
                 kept[place] = number
             elif number is not None:
@@ -140,9 +142,9 @@ class _Reader:
             self._gone[number] = LeftOut(whole, number, self._size(whole), why, seq)
 
     def _size(self, message: Message) -> int:
-        return int(weigh_message(message) * self._state.context.rate)
+        return int(weigh_message(message) * self._state.size.rate)
 
-    def view(self, start: e.InferenceStarted, seq: int, usage: Usage | None) -> View:
+    def view(self, start: e.InferenceStarted, seq: int, usage: Usage | None) -> StepView:
         """Return the view at the inference that `start` began."""
         state = self._state
         lines = {item.message.call_id for item in self._gone.values() if item.why == "cut"}
@@ -154,16 +156,16 @@ class _Reader:
                     number,
                     is_summary(message),
                     message.call_id is not None and message.call_id in lines,
-                    state.context.recalled.get(at, 0),
+                    state.shown.recalled.get(at, 0),
                 )
                 for at, (message, number) in enumerate(zip(state.messages, self._numbers, strict=True))
             ]
         )
         tools = state.tools if start.has_tools else ()
-        tools_tokens = int(weigh_tools(tools) * state.context.rate)
+        tools_tokens = int(weigh_tools(tools) * state.size.rate)
         guessed = tools_tokens + sum([item.tokens for item in messages])
         counted = usage.input_tokens if usage is not None else 0
-        return View(
+        return StepView(
             step=start.step,
             seq=seq,
             model=start.model,

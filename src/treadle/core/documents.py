@@ -33,7 +33,7 @@ def decode_document(data: bytes, origin: str, *, is_yaml: bool | None = None) ->
     except (msgspec.DecodeError, UnicodeError) as error:
         raise ConfigError(f"{origin} is not valid JSON: {error}") from error
     except RecursionError:
-        raise ConfigError(f"{origin} is nested too deeply, or in itself") from None
+        raise ConfigError(f"{origin} is nested too deeply, or contains itself") from None
 
 
 def is_yaml_name(name: str) -> bool:
@@ -79,10 +79,10 @@ class _Plain:
             return value.isoformat()
         if value is None or isinstance(value, str | int | float):
             return value
-        raise ConfigError(f"{self._origin} holds a {type(value).__name__}, which JSON has no place for")
+        raise ConfigError(f"{self._origin} holds a {type(value).__name__}, which JSON cannot express")
 
     def _key(self, key: Any) -> str:
         # A key 200 can only mean "200"; a key that was read as true may have been written as `on` or as `yes`.
         if isinstance(key, bool) or not isinstance(key, str | int):
-            raise ConfigError(f"{self._origin}: a key is no text, but {key!r}; put it in quotes")
+            raise ConfigError(f"{self._origin}: the key {key!r} is not a text; put it in quotes")
         return str(key)

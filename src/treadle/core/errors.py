@@ -212,7 +212,7 @@ class ExportError(TreadleError, ValueError):
 
 
 class PublishError(TreadleError, RuntimeError):
-    """A service for datasets refused an upload, or could not be reached."""
+    """Raised if a service for datasets refuses an upload, or cannot be reached."""
 
 
 class FormatError(TreadleError, ValueError):

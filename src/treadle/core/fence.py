@@ -1,8 +1,9 @@
 """Marks around foreign text in a prompt: memories, documents, skills and results. What stands between them is data.
 
 A fence looks like `<memory-3f9a2c1b04 store="episodic">` ... `</memory-3f9a2c1b04>`. The number is derived from
-the content, so that the same content has the same fence when a run is resumed, and a text cannot know the number of
-the fence that it will stand in. Texts inside that look like a mark are changed so that they are none.
+the content, so that the same content has the same fence when a run is resumed, and a text cannot know the
+number of the fence that it will stand in. Texts inside that look like a mark are changed so that they are not
+marks any more.
 """
 
 import hashlib

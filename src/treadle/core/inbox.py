@@ -1,7 +1,9 @@
 """The messages that others send to a run, whoever drives it, and what each of them means.
 
-A message is stored in the run's inbox. The driver of the run, or the next one, takes it in: it appends the events
-that the message means, and the last of them has the message's number. Pure: it depends on the state alone.
+A message is stored in the run's inbox. The driver of the run, or the next one, takes it in: it appends the
+events that the message means (`events_of`), and the last of them has the message's number. So `State.taken`
+says which messages were taken in, and each is taken in once. A message that has no effect is answered with a
+`noted` event that says why.
 """
 
 from collections.abc import Iterable, Mapping
@@ -12,8 +14,13 @@ from msgspec import Struct
 from msgspec.structs import force_setattr
 
 from treadle.core import events as e
+from treadle.core.actions import Append
+from treadle.core.asking import Answer, FindFault, open_questions, read_answer
+from treadle.core.calls import abandon_turn, waiting_calls
+from treadle.core.decide import decide
 from treadle.core.errors import ConfigError
-from treadle.core.types import Message
+from treadle.core.state import State, Status
+from treadle.core.types import Delivery, Message
 
 RESERVED = "treadle."
 """The beginning of the names of labels that only Treadle sets."""
@@ -26,7 +33,8 @@ class Steer(Struct, frozen=True, gc=False, tag_field="type", tag="steer"):
 
 
 class Enqueue(Struct, frozen=True, gc=False, tag_field="type", tag="queue"):
-    """A message of the user that begins a turn of its own, after the open one and those that wait already."""
+    """A message of the user that begins a turn of its own, after the open turn and the messages that already
+    wait."""
 
     message: Message
 
@@ -66,14 +74,14 @@ class Cancel(Struct, frozen=True, gc=False, omit_defaults=True, tag_field="type"
 
 
 class Note(Struct, frozen=True, gc=False, omit_defaults=True, tag_field="type", tag="note"):
-    """Labels or a remark for a run, at any time, also after its end."""
+    """Labels or a remark that somebody adds to a run. They can be added at any time, also after the run's end."""
 
     labels: dict[str, str | None] = {}
     """The labels to set; `None` removes a label."""
     remark: str | None = None
     """A text for people who read the run."""
     by: str | None = None
-    """Who or what says it; `None` if unknown."""
+    """Who or what adds the labels or the remark; `None` if unknown."""
 
     def __post_init__(self) -> None:
         force_setattr(self, "labels", check_labels(self.labels))
@@ -115,7 +123,8 @@ def kind_of(message: InboxMessage) -> str:
 
 
 def check_labels(labels: object) -> dict[str, str | None]:
-    """Return labels that were given for a note. Raises: `ConfigError` for names and values that no label has."""
+    """Return labels that were given for a note. Raises: `ConfigError` for names and values that a label cannot
+    have."""
     if not isinstance(labels, Mapping):
         raise ConfigError(f"the labels are {labels!r:.200}; give a mapping of names to texts")
     for name, value in labels.items():
@@ -129,3 +138,95 @@ def check_labels(labels: object) -> dict[str, str | None]:
 def last_taken(events: Iterable[e.Event]) -> int:
     """Return the number of the newest message that `events` took in; 0 if they took in none."""
     return max([event.body.inbox or 0 for event in events], default=0)
+
+
+def stops(state: State, kind: str) -> bool:
+    """Return whether a message with the tag `kind` stops the work that is under way."""
+    if not state.turn.is_open or state.status is not Status.RUNNING:
+        return False
+    return kind == Cancel.__struct_config__.tag or (
+        kind == Interrupt.__struct_config__.tag and state.is_session
+    )
+
+
+def events_of(state: State, posted: Posted, find_fault: FindFault) -> tuple[e.DurableBody, ...]:
+    """Return the events that a message means in `state`, in which no inference runs. The last one has its number.
+
+    `find_fault` checks answers against the schema of their question.
+    """
+    message = posted.message
+    bodies: tuple[e.DurableBody, ...]
+    if message is None:
+        bodies = (_refuse("unreadable", posted.fault or "it cannot be read"),)
+    elif isinstance(message, Note):
+        bodies = (e.Noted(labels=message.labels, remark=message.remark, by=message.by),)
+    elif isinstance(message, Cancel):
+        bodies = _cancel(state, message)
+    elif isinstance(message, GiveAnswer):
+        bodies = (_answer(state, message, find_fault),)
+    elif isinstance(message, DecideCall):
+        bodies = (_decide(state, message),)
+    else:
+        bodies = _receive(state, message)
+    force_setattr(bodies[-1], "inbox", posted.number)
+    return bodies
+
+
+def _refuse(kind: str, why: str) -> e.Noted:
+    return e.Noted(remark=f"The message means nothing: {why}.", refused=kind)
+
+
+def _cancel(state: State, message: Cancel) -> tuple[e.DurableBody, ...]:
+    if not state.turn.is_open:
+        return (_refuse("cancel", "no turn is open"),)
+    if state.is_session:
+        said = () if message.reason is None else (e.Noted(remark=message.reason),)
+        return (*said, *_end_turn(state))
+    return (e.RunPaused(reason="cancelled", remark=message.reason),)
+
+
+def _end_turn(state: State) -> tuple[e.DurableBody, ...]:
+    """Return the events that end the open turn of a session without an answer."""
+    if state.status is Status.PAUSED:
+        return (e.RunResumed(), *abandon_turn(state))
+    if state.turn.failure is not None and isinstance(action := decide(state), Append):
+        return action.bodies  # its inference was stopped
+    return abandon_turn(state)
+
+
+def _answer(state: State, message: GiveAnswer, find_fault: FindFault) -> e.DurableBody:
+    known = {body.question_id: body for body in open_questions(state)}
+    asked = known.get(message.question_id)
+    if asked is None:
+        return _refuse("answer", f"the question {message.question_id!r:.100} is not open")
+    if message.is_declined:
+        return e.QuestionAnswered(question_id=asked.question_id, text="")
+    try:
+        answer: Answer = read_answer(asked, message.text, find_fault)
+    except ConfigError as error:
+        return _refuse("answer", str(error))
+    return e.QuestionAnswered(question_id=asked.question_id, text=answer.text)
+
+
+def _decide(state: State, message: DecideCall) -> e.DurableBody:
+    if message.call_id not in {item.call.call_id for item in waiting_calls(state)}:
+        return _refuse("decide", f"the call {message.call_id!r:.100} does not wait for a decision")
+    return e.ApprovalDecided(
+        call_id=message.call_id,
+        is_approved=message.is_approved,
+        reason=message.reason,
+        arguments=message.arguments,
+    )
+
+
+def _receive(state: State, message: Steer | Enqueue | Interrupt) -> tuple[e.DurableBody, ...]:
+    """Return the events of a user's message. Only a session has a next turn that can answer it."""
+    kind, is_open = kind_of(message), state.turn.is_open
+    if state.status is Status.FINISHED or (not is_open and not state.is_session):
+        return (_refuse(kind, "the run is over"),)
+    if not state.is_session and not isinstance(message, Steer):
+        return (_refuse(kind, "the run is no session, so it has no next turn"),)
+    said = e.MessageInjected(message=message.message, delivery=Delivery(kind))
+    if not isinstance(message, Interrupt) or not is_open:
+        return (said,)
+    return (said, *_end_turn(state))

@@ -35,7 +35,7 @@ class Missing(StrEnum):
     CRITERIA = "criteria"
     """What makes the result good."""
     PRIORITY = "priority"
-    """Which of two conditions counts more."""
+    """It is open which of two conditions is more important."""
     AMOUNT = "amount"
     """How much money."""
 
@@ -46,7 +46,7 @@ class Ambiguity(Struct, frozen=True, omit_defaults=True):
     kind: AmbiguityClass
     missing: Missing
     span: tuple[int, int]
-    """The part of the message, from its first character to after its last."""
+    """The part of the message: the position of its first character, and the position after its last."""
 
 
 class TaskKind(StrEnum):
@@ -81,7 +81,8 @@ class TaskFound(Struct, frozen=True, omit_defaults=True):
     tools: tuple[str, ...]
     """The names of the tools that suit the work."""
     span: tuple[int, int]
-    """The part of the message that asks for the work."""
+    """The part of the message that asks for the work: the position of its first character, and the position
+    after its last."""
 
 
 class Judgement(Struct, frozen=True, omit_defaults=True):
@@ -104,8 +105,8 @@ class Judgement(Struct, frozen=True, omit_defaults=True):
     error: str | None = None
     """Why the patterns judged in place of another judge; `None` if they did not."""
     model: str | None = None
-    """The name of the model that was asked for its judgement, also if it failed; `None` if none was asked."""
+    """The name of the model that was asked to judge, also if it failed; `None` if no model was asked."""
     usage: Usage | None = None
     """The tokens that its judgement took; `None`: unknown, or no model was asked."""
     cost_usd: float | None = 0.0
-    """What its judgement cost; `None`: unknown."""
+    """The cost of the judgement in US dollars; `None`: unknown."""

@@ -29,7 +29,7 @@ _CODES = (
 
 
 class Mask:
-    """A set of secrets, which it replaces in texts. Its `repr` contains none of them."""
+    """A set of secrets and the replacement of them in texts. Its `repr` contains no secret."""
 
     def __init__(self, secrets: Iterable[str]) -> None:
         """Collect the forms of `secrets`. Those shorter than `MIN_SECRET_CHARS` are ignored."""

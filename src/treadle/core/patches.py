@@ -54,7 +54,7 @@ class Version(Struct, frozen=True):
     digest: str
     number: int = 0
     patches: tuple[Patch, ...] = ()
-    """The patches that lead to this version, the one of the whole content first."""
+    """The patches that lead to this version. The first one is for the whole content."""
 
 
 def store_next(old: Version, before: bytes, digest: str, content: bytes) -> tuple[Version, bytes]:
@@ -82,12 +82,12 @@ def load(read: ReadStored, digest: str) -> tuple[Version, bytes]:
         patches.append(patch)
         names.append(patch.base.hex())
         if names[-1] in names[:-1]:
-            raise JournalError(f"the content {digest!r} is damaged: it is made from itself")
+            raise JournalError(f"the content {digest!r} is damaged: its patch refers to itself")
     patches.reverse()
     for patch in patches:
         content = _apply(patch.pieces, content)
     if hashlib.sha256(content).hexdigest() != digest:
-        raise JournalError(f"the content {digest!r} is damaged: it has another hash")
+        raise JournalError(f"the content {digest!r} is damaged: its hash is different")
     return Version(digest, _number_of(patches), tuple(patches)), content
 
 

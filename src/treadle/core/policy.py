@@ -105,7 +105,7 @@ class Policy(Struct, frozen=True, kw_only=True):
     """Rules by the name of a tool, a pattern such as `web_*`, or an effect such as `once`. The name counts first,
     then the longest pattern, then the effect. Calls that no rule matches are run."""
     max_output_attempts: int = 3
-    """How many answers in one turn may break the schema that they must fit before the turn ends with an error."""
+    """How many answers in one turn may fail to fit the required schema before the turn ends with an error."""
     in_doubt: InDoubt = InDoubt.TELL
     """The treatment of calls with the effect `once` whose outcome was lost."""
     last_step_message: str = LAST_STEP_MESSAGE
@@ -117,7 +117,7 @@ class Policy(Struct, frozen=True, kw_only=True):
     compact_to: float = 0.4
     """The share of the room for the prompt that a compacted context may fill."""
     keep_turns: int = 2
-    """How many of the newest turns a compaction keeps as they are, if there is room for them."""
+    """How many of the newest turns a compaction keeps unchanged, if there is room for them."""
     summary_model: str | None = None
     """The model that summarises old turns, such as `small` or `openai:gpt-5-mini`. Default: the agent's own
     model."""
@@ -167,7 +167,7 @@ class Policy(Struct, frozen=True, kw_only=True):
             self.last_step_message.format(limit="max_steps")
         except (KeyError, IndexError, ValueError) as error:
             raise ConfigError(
-                f"Policy.last_step_message may hold no placeholder but {{limit}} ({error!r}); "
+                f"Policy.last_step_message may contain only the placeholder {{limit}} ({error!r}); "
                 "write {{ for a brace"
             ) from None
 

@@ -46,7 +46,7 @@ class Registry(Generic[T]):
         return [*self.table, *sorted({*self._plugins(), *self._loaded} - {*self.table})]
 
     def add(self, name: str, made: T) -> None:
-        """Make an object of the program known by a name, in this process."""
+        """Register an object under a name, for this process only."""
         self._loaded[name] = made
 
     def load(self, name: str) -> T:
@@ -104,7 +104,8 @@ def did_you_mean(name: str, known: Iterable[str], otherwise: str = "", *, cutoff
 
 
 def check_options(given: Iterable[str], known: frozenset[str], what: str) -> None:
-    """Check that all options have `known` names. Raises: `ConfigError` with the nearest names for one of `what`."""
+    """Check that all options have `known` names. Raises: `ConfigError` with the nearest names if one is
+    unknown. `what` names the kind of option in the message."""
     if not known.issuperset(given):
         name, names = next(name for name in given if name not in known), ", ".join(sorted(known))
         hint = did_you_mean(name, known) or ";"

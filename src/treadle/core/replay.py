@@ -11,27 +11,25 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from treadle.core import events as e
-from treadle.core.answers import FindFault, check_answer
-from treadle.core.decide import (
+from treadle.core.actions import (
     Action,
     Append,
-    Ask,
+    AskApprover,
+    AskUser,
     CheckAnswer,
     Compact,
     Infer,
     RequestApprovals,
     RunCalls,
-    abandon_turn,
-    decide,
-    judge_answer,
-    recorded_fault,
-    refuse_unapproved,
-    stop_calls,
 )
+from treadle.core.answering import check_answer, judge_answer, recorded_fault
+from treadle.core.asking import FindFault, open_questions
+from treadle.core.calls import CallState, abandon_turn, refuse_unapproved, stop_calls
+from treadle.core.decide import decide
 from treadle.core.errors import ReplayDivergence
 from treadle.core.policy import Policy
-from treadle.core.questions import AskUser, open_questions
-from treadle.core.state import CallState, State, advance, count_messages
+from treadle.core.state import State, advance
+from treadle.core.steering import count_messages
 from treadle.core.types import Message, StopReason
 
 _OF_A_CALL = (
@@ -54,7 +52,7 @@ class Replay(Struct, frozen=True):
     events: int
     """How many events replay reproduced."""
     state: State
-    """The state after the last of them."""
+    """The state after the last event that replay reproduced."""
     divergence: ReplayDivergence | None = None
     """The first decision that differs from the journal; `None` if all are equal."""
 
@@ -124,7 +122,7 @@ class _Replayer:
             started = e.InferenceStarted(step=action.step, messages=messages, has_tools=action.has_tools)
             outcomes = (e.InferenceCompleted, e.InferenceFailed)
             if self._expect(started):
-                while self.state.is_inferring and self._observe(outcomes, action):
+                while self.state.turn.asked is not None and self._observe(outcomes, action):
                     pass
         elif isinstance(action, Compact):
             self._observe((e.ContextCompacted,), action)
@@ -132,7 +130,7 @@ class _Replayer:
             for _ in action.calls:
                 if not self._observe((e.ApprovalRequested, e.ToolCompleted), action):
                     return
-        elif isinstance(action, Ask):
+        elif isinstance(action, AskApprover):
             self._observe_decisions(action)
         elif isinstance(action, AskUser):
             self._observe_answers(action)
@@ -151,7 +149,7 @@ class _Replayer:
             if isinstance(body, e.ToolCompleted) and body.parent_call_id is None:
                 open_ids.discard(body.result.call_id)
 
-    def _observe_decisions(self, action: Ask) -> None:
+    def _observe_decisions(self, action: AskApprover) -> None:
         for _ in action.calls:
             if not self._observe((e.ApprovalDecided, e.RunPaused), action):
                 return
@@ -159,7 +157,7 @@ class _Replayer:
             if not isinstance(decided, e.ApprovalDecided):
                 return
             if not decided.is_approved:
-                result = refuse_unapproved(self.state.calls[decided.call_id].call, decided)
+                result = refuse_unapproved(self.state.turn.calls[decided.call_id].call, decided)
                 refused = e.ToolCompleted(step=self.state.step, result=result)
                 if self._next is not None and _is_same(self._next, refused):
                     self._take(self._next)
@@ -230,7 +228,7 @@ class _Replayer:
         return False
 
     def _open(self, call_id: str) -> CallState | None:
-        item = self.state.calls.get(call_id)
+        item = self.state.turn.calls.get(call_id)
         return item if item is not None and item.result is None else None
 
     def _interrupt(self, body: e.DurableBody, decided: str) -> bool:
@@ -245,7 +243,7 @@ class _Replayer:
 
     def _stopped(self) -> Sequence[e.DurableBody]:
         """Return the next events if they end the open calls as a cancellation or a deadline does; else nothing."""
-        if not self.state.is_turn_open:
+        if not self.state.turn.is_open:
             return ()
         start = self.state.seq
         skipped = isinstance(self._bodies[start], e.SnapshotTaken)
@@ -313,7 +311,7 @@ def _is_same(body: e.DurableBody, wanted: e.DurableBody) -> bool:
 
 def _describe(what: e.DurableBody | Action) -> str:
     """Return a short text for a message: the type, and the fields except the time."""
-    if isinstance(what, RunCalls | RequestApprovals | Ask):
+    if isinstance(what, RunCalls | RequestApprovals | AskApprover):
         first = "tool_started" if isinstance(what, RunCalls) else "an approval"
         return f"{first} for {', '.join(item.call.call_id for item in what.calls)}"
     fields = {name: getattr(what, name) for name in what.__struct_fields__ if name not in _OF_THE_WORLD}

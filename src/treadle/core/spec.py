@@ -39,8 +39,8 @@ class ContextSpec(Struct, frozen=True, omit_defaults=True, kw_only=True):
     """Everything that an agent knows besides its instructions and the conversation."""
 
     persona: dict[str, Json] | None = None
-    """The persona, as its file says it, without its toolsets, which are in `AgentSpec.tools`; `None` if there is
-    none."""
+    """The content of the persona's file, without its toolsets, which are in `AgentSpec.tools`; `None` if the
+    agent has no persona."""
     memory: MemorySpec | None = None
     """The memory; `None`: the agent remembers nothing between sessions."""
     skills: tuple[str, ...] = ()

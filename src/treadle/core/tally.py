@@ -24,7 +24,8 @@ UNKNOWN = Charge(None, None)
 
 
 def charge_of(body: e.DurableBody) -> Charge | None:
-    """Return what a body says was used, without the runs that tool calls drove; `None` if it says nothing of it."""
+    """Return what a body says was used, without the runs that tool calls drove; `None` if the body records no
+    use."""
     if isinstance(body, e.InferenceCompleted):
         usage, cost_usd = body.completion.usage, body.completion.cost_usd
         if body.verdict is not None:

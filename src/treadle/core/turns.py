@@ -1,9 +1,9 @@
 """The turns of a run, folded from its events: which turn is open, what it waits for, and what was lost in it.
 
-This is the one place outside `core.state` that knows when a turn is open. Listings keep a `TurnFold` for each run;
-what reads a run as turns, records or spans keeps a `StepFold`, which also follows the inferences. Both are changed
-in place, in a time that does not depend on the length of the run, and a fold of some events and then of the rest
-equals the fold of all.
+This is the one place outside `core.state` that knows when a turn is open. Listings keep a `TurnFold` for each
+run; code that reads a run as turns, records or spans keeps a `StepFold`, which also follows the inferences.
+Both are changed in place, in a time that does not depend on the length of the run, and a fold of some events
+and then of the rest equals the fold of all.
 """
 
 from collections.abc import Callable
@@ -29,8 +29,9 @@ class TurnFold(Struct, kw_only=True, gc=False):
     is_turn_open: bool = False
     """True if the newest turn has not ended."""
     waiting: dict[str, None] = {}
-    """The questions without an answer (`question:ID`), the calls without an approval (`call:ID`), and `resume` for
-    a run that somebody cancelled: it waits until somebody resumes it."""
+    """What the open turn waits for: the questions without an answer (`question:ID`), the calls without an
+    approval (`call:ID`), and `resume` for a run that somebody cancelled and that waits until somebody resumes
+    it."""
     turns: int = 0
     """How many turns have begun, which is also the number of the newest one."""
     has_failed: bool = False
@@ -38,7 +39,7 @@ class TurnFold(Struct, kw_only=True, gc=False):
 
     def take(self, body: e.DurableBody) -> bool:
         """Take an event, and return whether it changed something. Events of inferences change nothing."""
-        change = _CHANGES.get(type(body))
+        change = TURN_CHANGES.get(type(body))
         return change is not None and change(self, body)
 
     def end_wait(self, name: str) -> bool:
@@ -63,36 +64,19 @@ class StepFold(TurnFold, kw_only=True, gc=False):
     is_asking: bool = False
     """True if an inference was started whose outcome is not recorded."""
     has_lost: bool = False
-    """True if the newest event tells that the outcome of an inference was lost. It may have been paid for."""
+    """Whether the newest `inference_started` or `run_resumed` tells that the outcome of an inference before it was
+    lost. It may have been paid for."""
     idle_seconds: float = 0.0
-    """For `run_resumed`: how long nobody drove the run. 0 for other events."""
-
-    @property
-    def copied_until(self) -> int:
-        """The number of the last event that was copied from another run; 0 if the run is not a fork."""
-        return 0 if self.started is None or self.started.parent is None else self.started.parent.seq
+    """How long nobody drove the run before it was resumed last; 0 if it never was."""
+    copied_until: int = 0
+    """The number of the last event that was copied from another run; 0 if the run is not a fork."""
 
     def take(self, body: e.DurableBody) -> bool:
-        """Take the next event, and return whether it changed the turns or what they wait for."""
-        self.has_lost, self.idle_seconds = False, 0.0
-        if isinstance(body, e.InferenceStarted):
-            self.has_lost, self.is_asking = self.is_asking, True
-            if body.model is not None:
-                self.model = self.asked_model = body.model
-        elif isinstance(body, e.InferenceCompleted):
-            self.is_asking = False
-        elif isinstance(body, e.InferenceFailed):
-            self.is_asking = body.retry_in_seconds is not None
-        elif isinstance(body, e.RunStarted):
-            self.started, self.model = body, body.spec.model.name
-        elif isinstance(body, e.RunResumed):
-            self.has_lost, self.is_asking = self.is_asking, False
-            self.idle_seconds = max(0.0, body.at - self.at)
-            if body.agent is not None:
-                self.model = body.agent.model.name
+        """Take the next event, and return whether it changed the turns, or what the open turn waits for."""
+        change = STEP_CHANGES.get(type(body))
+        is_changed = change is not None and change(self, body)
         self.at = body.at
-        change = _CHANGES.get(type(body))
-        return change is not None and change(self, body)
+        return is_changed
 
 
 def _on_turn_started(fold: TurnFold, body: e.TurnStarted) -> bool:
@@ -129,10 +113,10 @@ def _begin_wait(fold: TurnFold, name: str) -> bool:
 
 
 def _on_tool_completed(fold: TurnFold, body: e.ToolCompleted) -> bool:
-    return bool(fold.waiting) and fold.end_wait(f"call:{body.result.call_id}")
+    return fold.end_wait(f"call:{body.result.call_id}") if fold.waiting else False
 
 
-_CHANGES: dict[type, Callable[[Any, Any], bool]] = {
+TURN_CHANGES: dict[type, Callable[[Any, Any], bool]] = {
     e.TurnStarted: _on_turn_started,
     e.TurnCompleted: _on_turn_completed,
     e.RunFinished: _on_end,
@@ -144,4 +128,46 @@ _CHANGES: dict[type, Callable[[Any, Any], bool]] = {
     e.ApprovalRequested: lambda fold, body: _begin_wait(fold, f"call:{body.call_id}"),
     e.ApprovalDecided: lambda fold, body: fold.end_wait(f"call:{body.call_id}"),
 }
-"""What the events change that change turns or waits. Events of other types are left out."""
+"""The functions that take the events which change turns or waits; `TurnFold.take` calls them."""
+
+
+def _start_run(fold: StepFold, body: e.RunStarted) -> bool:
+    fold.started, fold.model = body, body.spec.model.name
+    fold.copied_until = 0 if body.parent is None else body.parent.seq
+    return False
+
+
+def _start_inference(fold: StepFold, body: e.InferenceStarted) -> bool:
+    fold.has_lost, fold.is_asking = fold.is_asking, True
+    if body.model is not None:
+        fold.model = fold.asked_model = body.model
+    return False
+
+
+def _complete_inference(fold: StepFold, body: e.InferenceCompleted) -> bool:
+    fold.is_asking = False
+    return False
+
+
+def _fail_inference(fold: StepFold, body: e.InferenceFailed) -> bool:
+    fold.is_asking = body.retry_in_seconds is not None
+    return False
+
+
+def _resume_run(fold: StepFold, body: e.RunResumed) -> bool:
+    fold.has_lost, fold.is_asking = fold.is_asking, False
+    fold.idle_seconds = max(0.0, body.at - fold.at)
+    if body.agent is not None:
+        fold.model = body.agent.model.name
+    return _on_run_resumed(fold, body)
+
+
+STEP_CHANGES: dict[type, Callable[[Any, Any], bool]] = {
+    **TURN_CHANGES,
+    e.RunStarted: _start_run,
+    e.RunResumed: _resume_run,
+    e.InferenceStarted: _start_inference,
+    e.InferenceCompleted: _complete_inference,
+    e.InferenceFailed: _fail_inference,
+}
+"""The functions that take the events which change a `StepFold`; `StepFold.take` calls them, and sets `at`."""

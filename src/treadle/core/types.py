@@ -51,7 +51,7 @@ class FinishReason(StrEnum):
 
 
 class StopReason(StrEnum):
-    """The reason why a turn ended, and with it the run, if the run is not a session."""
+    """The reason why a turn ended, and also why the run ended, if the run is not a session."""
 
     COMPLETED = "completed"
     """The model gave its final answer."""
@@ -119,8 +119,8 @@ class ToolErrorKind(StrEnum):
 
 
 UNREADABLE_CALL = "unreadable_call"
-"""The name of a call whose own name cannot be read. Its arguments are the text that the model wrote. If the server
-said what is wrong with it, `ToolCall.opaque` has that under the same name."""
+"""The name of a call whose own name cannot be read. Its arguments are the text that the model wrote. If the
+server said what is wrong with the call, `ToolCall.opaque` has this text under the same name."""
 
 
 class ToolCall(Struct, frozen=True, omit_defaults=True, gc=False):
@@ -325,14 +325,14 @@ class TokenRecord(Struct, frozen=True, omit_defaults=True, gc=False):
 
 
 class TokenGrade(StrEnum):
-    """How exactly a server, or what was recorded of its answers, says what the model sampled."""
+    """How exactly it is known what the model sampled, from the server or from the record of its answers."""
 
     TOKEN_EXACT = "token_exact"
-    """The engine's ids and log probabilities."""
+    """The engine's ids and log probabilities are known."""
     TOKEN_IDS = "token_ids"
-    """The engine's ids, without log probabilities for all sampled tokens."""
+    """The engine's ids are known, without log probabilities for all sampled tokens."""
     TEXT = "text"
-    """Only texts."""
+    """Only texts are known."""
 
 
 class Prior(Struct, frozen=True, gc=False):
@@ -482,7 +482,7 @@ class TaskRef(Struct, frozen=True, omit_defaults=True, gc=False):
 
 
 class Parent(Struct, frozen=True, gc=False):
-    """The point at which a fork left another run."""
+    """The point at which a fork begins to differ from the run that it was forked from."""
 
     run_id: str
     """The id of the other run."""
@@ -507,7 +507,7 @@ class Child(Struct, frozen=True, omit_defaults=True, gc=False):
     usage: Usage = Usage()
     """The tokens that the run used during the call; they count for the caller's budgets."""
     cost_usd: float | None = 0.0
-    """What these cost; `None` if unknown."""
+    """The cost of these tokens in US dollars; `None` if it is not known."""
 
 
 class Window(Struct, frozen=True, omit_defaults=True, gc=False):
@@ -516,7 +516,7 @@ class Window(Struct, frozen=True, omit_defaults=True, gc=False):
     tokens: int
     """How many tokens the prompt and the answer may have together."""
     output_tokens: int = 0
-    """The part of them that is kept free for the answer."""
+    """The part of `tokens` that is kept free for the answer."""
     source: str = "said"
     """Where `tokens` comes from: `said` (by the user), `preset` (a table of models) or `probe` (the server)."""
 
@@ -529,7 +529,7 @@ class Route(Struct, frozen=True, omit_defaults=True, gc=False):
     model: str
     """The name of the tier's model."""
     reasons: tuple[str, ...] = ()
-    """Why it was chosen, in words."""
+    """Why the model was chosen, in words."""
     scores: dict[str, float] = {}
     """The score of each tier that was considered, chosen or not; higher is better."""
     rejected: dict[str, str] = {}
@@ -537,16 +537,16 @@ class Route(Struct, frozen=True, omit_defaults=True, gc=False):
 
 
 class Verdict(Struct, frozen=True, omit_defaults=True, gc=False):
-    """What a second model said about an answer, and what it cost to ask."""
+    """The judgement of a second model about an answer, with the cost of asking it."""
 
     text: str
-    """What it said, or why it could not be asked."""
+    """The text of the judgement, or why the second model could not be asked."""
     model: str | None = None
     """The name of the model that was asked."""
     usage: Usage = Usage()
-    """The tokens that it took; they count for the budgets."""
+    """The tokens that the judgement took; they count for the budgets."""
     cost_usd: float | None = 0.0
-    """The cost; `None` if it is not known."""
+    """The cost of the judgement in US dollars; `None` if it is not known."""
 
 
 class RecalledItem(Struct, frozen=True, omit_defaults=True, gc=False):
@@ -559,7 +559,7 @@ class RecalledItem(Struct, frozen=True, omit_defaults=True, gc=False):
     version: int = 1
     """The version of the memory."""
     score: float = 0.0
-    """How well it fits the message; only comparable within one turn."""
+    """How well the item fits the message; only comparable within one turn."""
 
 
 class Recalled(Struct, frozen=True, omit_defaults=True, gc=False):
@@ -570,18 +570,18 @@ class Recalled(Struct, frozen=True, omit_defaults=True, gc=False):
     items: tuple[RecalledItem, ...] = ()
     """The items in `text`, in order."""
     left_out: int = 0
-    """How many items also fit the message, and had no room."""
+    """How many further items fit the message, but had no room."""
 
 
 class Delivery(StrEnum):
     """What happens with a message that the user sends during a turn."""
 
     QUEUE = "queue"
-    """It begins the next turn."""
+    """The message begins the next turn."""
     STEER = "steer"
-    """The model sees it at its next step."""
+    """The model sees the message at its next step."""
     INTERRUPT = "interrupt"
-    """It stops the turn, and begins the next one."""
+    """The message stops the turn, and begins the next one."""
 
 
 class Option(Struct, frozen=True, omit_defaults=True, gc=False):

@@ -4,53 +4,40 @@ A call with the same folder continues what was interrupted.
 """
 
 import asyncio
-import contextlib
 from collections.abc import Mapping
+from functools import partial
 
 import msgspec
 from msgspec import Struct
 
-from treadle.core.errors import ConfigError, JournalError, MistakesError, ProviderError
-from treadle.datagen.config.estimate import is_free
+from treadle.core.errors import MistakesError, ProviderError
 from treadle.datagen.config.fingerprint import explain_changes, find_changes, fingerprint
 from treadle.datagen.config.generation_config import GenerationConfig
 from treadle.datagen.config.loading import write_config
 from treadle.datagen.config.roles import make_models
-from treadle.datagen.conversations.dialogue import bill_of
 from treadle.datagen.conversations.studio import Studio
 from treadle.datagen.dataset.card import write_card
 from treadle.datagen.dataset.dataset_folder import DatasetFolder
-from treadle.datagen.dataset.report.write import read_contents, write_report
+from treadle.datagen.dataset.dataset_report import make_dataset_report, read_contents
 from treadle.datagen.dataset.splits import write_splits
-from treadle.datagen.generation_progress import (
-    GenerationNotice,
-    GenerationProgress,
-    Listener,
-    SampleBegun,
-    SampleEnded,
-    SampleStep,
-    TopicsReady,
-)
+from treadle.datagen.generation_progress import GenerationProgress, Listener, SampleStep, TopicsReady
 from treadle.datagen.quality.duplicates import DuplicateIndex, DuplicateSettings
 from treadle.datagen.quality.pipeline import Pipeline
 from treadle.datagen.sample_plan import SamplePlan
-from treadle.datagen.sample_work import REJECTED, ROWS, Judged, SampleWork
+from treadle.datagen.sample_work import REJECTED, ROWS, JudgedSample, SampleWork
 from treadle.datagen.scenarios.environment import open_environments
 from treadle.datagen.scenarios.kinds import possible_kinds
 from treadle.datagen.scenarios.scenario import sample_id_of
 from treadle.datagen.topics.building import BuildStoppedError, build_topics
 from treadle.datagen.topics.topic_files import load_topics, save_topics
 from treadle.datagen.topics.topic_graph import TopicGraph
-from treadle.datagen.topics.topic_writer import RUN_PREFIX
-from treadle.jobs.job import End, Job, JobSettings
-from treadle.jobs.ledger import ItemOutcome, ItemStatus, JobCounts, Ledger, PlannedItem
-from treadle.jobs.meter import JobLimits, JobMeter, LimitReachedError
-from treadle.journal.protocol import Journal
-from treadle.journal.registry import open_journal
+from treadle.datagen.topics.topic_writer import RUN_PREFIX as TOPIC_RUN_PREFIX
+from treadle.export.report_blocks import Report
+from treadle.jobs.job import Job, JobEnd, JobOptions, JobSettings, OpenJob
+from treadle.jobs.ledger import ItemStatus, Ledger, PlannedItem
+from treadle.jobs.meter import LimitReachedError
+from treadle.journal.protocol import Journal, RunFilter
 from treadle.models.protocol import Model
-from treadle.workers.protocol import WorkerOptions, Workers
-from treadle.workers.queued import QueueWorkers
-from treadle.workers.registry import make_workers
 
 
 class Continuation(Struct, frozen=True, kw_only=True):
@@ -65,9 +52,11 @@ class Continuation(Struct, frozen=True, kw_only=True):
 class GenerationResult(Struct, frozen=True):
     """The outcome of a generation."""
 
-    end: End
+    end: JobEnd
     progress: GenerationProgress
     folder: DatasetFolder
+    report: Report
+    """The report of the dataset, which `treadle.viewer.write_page` writes as a page."""
 
 
 async def generate(
@@ -85,27 +74,33 @@ async def generate(
     rows; `ProviderError` for a fault of the user, such as a wrong key; `JournalError` if the journal or the ledger
     cannot be written.
     """
-    options = options or Continuation()
-    with contextlib.ExitStack() as stack:
-        ledger = stack.enter_context(Ledger(folder.ledger, {ROWS: folder.rows, REJECTED: folder.rejected}))
-        if ledger.last_number and not folder.journal.exists():
-            raise ConfigError(
-                f"the journal {str(folder.journal)!r} is missing, which has the runs of the rows; put it back, or "
-                "name another folder with output.path"
-            )
-        journal = stack.enter_context(contextlib.closing(open_journal(folder.journal)))
-        _prepare_ledger(ledger, config, options)
+    progress = GenerationProgress()
+    job_options = JobOptions(
+        ledger=folder.ledger,
+        files={ROWS: folder.rows, REJECTED: folder.rejected},
+        journal=folder.journal,
+        limits=config.limits,
+        window=config.generation.window,
+        workers=config.generation.workers,
+        stop=stop,
+        listener=listener,
+    )
+    check = partial(_check_continued, config, options or Continuation())
+    topics = RunFilter(id_prefix=TOPIC_RUN_PREFIX)
+    async with OpenJob(job_options, progress, _runs_of, others=topics, check=check) as job:
         write_config(folder.path, config)
-        generation = _Generation(config, folder, ledger, journal, listener, stop or asyncio.Event())
+        generation = _Generation(config, folder, job)
         try:
             end = await generation.run()
         finally:
             await generation.close()
-        await asyncio.to_thread(_write_files, folder, config)
-        return GenerationResult(end, generation.progress, folder)
+        report = await asyncio.to_thread(_write_files, folder, config)
+        return GenerationResult(end, progress, folder, report)
 
 
-def _prepare_ledger(ledger: Ledger, config: GenerationConfig, options: Continuation) -> None:
+def _check_continued(
+    config: GenerationConfig, options: Continuation, ledger: Ledger, journal: Journal
+) -> None:
     """Compare the configuration with the one that the dataset was begun with, and reopen the samples to try again.
 
     Raises: `ConfigError` that names the changed keys.
@@ -123,127 +118,77 @@ def _prepare_ledger(ledger: Ledger, config: GenerationConfig, options: Continuat
     )
 
 
-def _write_files(folder: DatasetFolder, config: GenerationConfig) -> None:
+def _write_files(folder: DatasetFolder, config: GenerationConfig) -> Report:
+    """Write the splits and the card, and return the report."""
     write_splits(folder.path, config)
     contents = read_contents(folder.path)
     write_card(folder.path, config, contents.stats)
-    write_report(folder.path, contents=contents)
+    return make_dataset_report(folder.path, contents)
 
 
 class _Generation:
     """One process's work on a dataset."""
 
     def __init__(
-        self,
-        config: GenerationConfig,
-        folder: DatasetFolder,
-        ledger: Ledger,
-        journal: Journal,
-        listener: Listener,
-        stop: asyncio.Event,
+        self, config: GenerationConfig, folder: DatasetFolder, job: Job[JudgedSample, GenerationProgress]
     ) -> None:
-        limits = config.limits
         self._config = config
         self._folder = folder
-        self._ledger = ledger
-        self._journal = journal
-        self._listener = listener
-        self._stop = stop
-        self._meter = JobMeter(
-            JobLimits(
-                max_cost_usd=limits.max_cost_usd, max_tokens=limits.max_tokens, max_seconds=limits.max_seconds
-            )
-        )
-        counts = ledger.counts()
-        add_spent(self._meter, counts, ledger, journal)
-        self._meter.seconds_before = float(ledger.get("worked_seconds") or 0.0)
+        self._job = job
         self._models: Mapping[str, Model] = {
-            role: self._meter.measure(model, is_free=is_free(model))
-            for role, model in make_models(config).items()
+            role: job.meter.measure(model) for role, model in make_models(config).items()
         }
+        job.progress.kinds = job.counts.labels
         self._studio: Studio | None = None
-        self.progress = GenerationProgress(
-            kept=counts.kept, resumed=counts.kept, rejected=counts.rejected, reasons=counts.reasons
-        )
-        self.progress.kinds = dict(counts.labels)
 
-    async def run(self) -> End:
+    async def run(self) -> JobEnd:
+        config, job = self._config, self._job
         # The tools come first, because a server that does not start must not cost the topics.
-        environments = open_environments(self._config.tools, self._config.seed)
+        environments = open_environments(config.tools, config.seed)
         studio = self._studio = Studio(
-            self._config, self._models, self._journal, environments, self._tell_step, self._make_workers()
+            config, self._models, job.journal, environments, self._tell_step, job.workers
         )
         try:
-            async with asyncio.timeout(self._meter.seconds_left):
+            async with asyncio.timeout(job.meter.seconds_left):
                 topics = await self._find_topics()
         except BuildStoppedError:
-            return End("stopped")
+            return JobEnd("stopped")
         except (ProviderError, TimeoutError):
-            if (limit := self._meter.find_limit()) is None:
+            if (limit := job.meter.find_limit()) is None:
                 raise
-            return End(limit)
+            return JobEnd(limit)
         leaves = list(topics.leaves())
         failed = sum(topic.error is not None for topic in topics.topics.values())
-        self._tell(TopicsReady(leaves=len(leaves), failed=failed))
+        job.tell(TopicsReady(leaves=len(leaves), failed=failed))
         kinds = possible_kinds(
-            self._config.generation.kinds,
+            config.generation.kinds,
             has_tools=bool(studio.tools),
-            max_calls=self._config.tools.max_calls,
-            max_steps=self._config.tools.max_steps,
+            max_calls=config.tools.max_calls,
+            max_steps=config.tools.max_steps,
         )
-        plan = SamplePlan(self._config, leaves, kinds)
-        self.progress.wanted = plan.wanted
-        pipeline = Pipeline(self._config, judge=self._models.get("judge"), tools=studio.shared_tools)
+        plan = SamplePlan(config, leaves, kinds)
+        job.progress.wanted = plan.wanted
+        pipeline = Pipeline(config, judge=self._models.get("judge"), tools=studio.shared_tools)
         duplicates = None
         if isinstance(pipeline.duplicates, DuplicateSettings):
-            duplicates = DuplicateIndex(self._ledger.connection, pipeline.duplicates)
-        work = SampleWork(studio, pipeline, duplicates, self._config.generation.sample_attempts)
-        engine = Job(
-            self._ledger,
-            work,
-            plan.make_item,
-            self._settings(plan),
-            self._meter,
-            on_begin=self._begin,
-            on_outcome=lambda item, outcome: self._count(plan, engine, item, outcome),
+            duplicates = DuplicateIndex(job.ledger.connection, pipeline.duplicates)
+        work = SampleWork(studio, plan, pipeline, duplicates, job)
+        settings = JobSettings(
+            wanted=plan.wanted,
+            max_items=plan.wanted * config.generation.max_attempts,
+            max_failures=2 * config.generation.window + 20,
         )
-        stopping = asyncio.ensure_future(self._stop.wait())
-        stopping.add_done_callback(lambda _: engine.stop() if self._stop.is_set() else None)
-        try:
-            return await engine.run()
-        finally:
-            stopping.cancel()
-
-    def _make_workers(self) -> Workers:
-        """Return where the runs are driven. What workers use is counted when a turn has ended."""
-        generation = self._config.generation
-        workers = make_workers(generation.workers, self._journal, WorkerOptions(window=generation.window))
-        if isinstance(workers, QueueWorkers):
-            workers.on_used = lambda usage, cost_usd: self._meter.add(
-                usage.input_tokens, usage.output_tokens, cost_usd
-            )
-        return workers
+        return await job.run(work, settings)
 
     async def close(self) -> None:
-        """Close the workers, tools and models."""
-        with contextlib.suppress(JournalError):
-            self._ledger.set("worked_seconds", repr(self._meter.worked_seconds))
+        """Close the tools."""
         if self._studio is not None:
             await self._studio.close()
 
-    def _settings(self, plan: SamplePlan) -> JobSettings:
-        generation = self._config.generation
-        return JobSettings(
-            wanted=plan.wanted,
-            window=generation.window,
-            max_items=plan.wanted * generation.max_attempts,
-            max_failures=2 * generation.window + 20,
-        )
-
     async def _find_topics(self) -> TopicGraph:
         """Return the topics: those of this dataset, those of a file, or new ones."""
-        config = self._config.topics
-        if self._ledger.get("topics") is not None:
+        config, job = self._config.topics, self._job
+        if job.ledger.get("topics") is not None:
             return load_topics(self._folder.topics)
         if config.load is not None:
             graph = load_topics(config.load)
@@ -251,64 +196,23 @@ class _Generation:
             graph = await build_topics(
                 config,
                 model=self._models["topics"],
-                journal=self._journal,
+                journal=self._job.journal,
                 seed=self._config.seed,
                 dataset=self._config.name,
-                on_notice=self._tell,
-                stop=self._stop,
+                on_notice=job.tell,
+                stop=job.stop,
             )
-            if (limit := self._meter.reached) is not None:
+            if (limit := job.meter.reached) is not None:
                 # Topics that did not fit in the limit would be left out for ever.
                 raise LimitReachedError(limit)
         save_topics(graph, self._folder.topics)
-        self._ledger.set("topics", "done")
+        job.ledger.set("topics", "done")
         return graph
 
-    def _begin(self, item: PlannedItem, attempt: int) -> None:
-        spec = item.spec
-        self.progress.in_flight += 1
-        self._tell(
-            SampleBegun(
-                sample_id=sample_id_of(item.number), topic=tuple(spec["topic"]), kind=spec.get("kind")
-            )
-        )
-
-    def _count(self, plan: SamplePlan, engine: Job[Judged], item: PlannedItem, outcome: ItemOutcome) -> None:
-        progress, counts = self.progress, engine.counts
-        progress.in_flight -= 1
-        progress.kept, progress.rejected, progress.failed = counts.kept, counts.rejected, counts.failed
-        progress.reasons, progress.kinds = counts.reasons, counts.labels
-        if outcome.status is ItemStatus.REJECTED and outcome.is_final:
-            plan.give_back(item.share, counts)
-        self._tell(
-            SampleEnded(
-                sample_id=sample_id_of(item.number), status=outcome.status.value, reasons=outcome.reasons
-            )
-        )
-        if self._stop.is_set():
-            engine.stop()
-
     def _tell_step(self, sample_id: str, text: str) -> None:
-        self._tell(SampleStep(sample_id=sample_id, text=text))
-
-    def _tell(self, notice: GenerationNotice) -> None:
-        progress, meter = self.progress, self._meter
-        progress.input_tokens, progress.output_tokens = meter.input_tokens, meter.output_tokens
-        progress.cost_usd, progress.seconds = meter.cost_usd, meter.seconds
-        progress.is_stopping = self._stop.is_set()
-        self._listener(notice, progress)
+        self._job.tell(SampleStep(sample_id=sample_id, text=text))
 
 
-def add_spent(meter: JobMeter, counts: JobCounts, ledger: Ledger, journal: Journal) -> None:
-    """Add to `meter` what was spent before this process: on topics, on samples that were counted, and on samples
-    that were interrupted. `counts` are those of the ledger."""
-    meter.add(counts.input_tokens, counts.output_tokens, counts.cost_usd)
-    topics = bill_of(journal, RUN_PREFIX)
-    meter.add(topics.usage.input_tokens, topics.usage.output_tokens, topics.cost_usd)
-    for item in ledger.open_items():
-        runs = bill_of(journal, f"{sample_id_of(item.number)}-")
-        known = ledger.spent(item.number)
-        cost = None if runs.cost_usd is None else runs.cost_usd - known.cost_usd
-        meter.add(
-            runs.usage.input_tokens - known.input_tokens, runs.usage.output_tokens - known.output_tokens, cost
-        )
+def _runs_of(item: PlannedItem) -> RunFilter:
+    """Return the runs of a sample."""
+    return RunFilter(id_prefix=f"{sample_id_of(item.number)}-")

@@ -1,24 +1,26 @@
 """What is reported while a dataset is generated."""
 
 from collections.abc import Callable
-from typing import TypeAlias
+from typing import ClassVar, TypeAlias
 
 import msgspec
-from msgspec import Struct
+
+from treadle.jobs.progress import JobNotice, JobProgress, JobWords
 
 
-class GenerationNotice(Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="event"):
-    """One thing that happened. As JSON it is one line of `treadle generate --json`."""
-
-
-class TopicsReady(GenerationNotice, frozen=True, tag="topics_ready"):
+class TopicsReady(JobNotice, frozen=True, tag="topics_ready"):
     """The topics are complete."""
 
     leaves: int
     failed: int
 
+    def line(self) -> str:
+        """See `JobNotice.line`."""
+        failed = f", {self.failed:,} could not be expanded" if self.failed else ""
+        return f"{self.leaves:,} leaf topic{'' if self.leaves == 1 else 's'}{failed}"
 
-class TopicExpanded(GenerationNotice, frozen=True, tag="topic_expanded"):
+
+class TopicExpanded(JobNotice, frozen=True, tag="topic_expanded"):
     """One topic got its subtopics, or failed."""
 
     path: tuple[str, ...]
@@ -29,8 +31,22 @@ class TopicExpanded(GenerationNotice, frozen=True, tag="topic_expanded"):
     """How many topics have to be expanded, as far as is known now."""
     error: str | None = None
 
+    def line(self) -> str | None:
+        """See `JobNotice.line`."""
+        if self.error is None:
+            return None
+        return f"no subtopics for {' › '.join(self.path):.100}: {self.error:.200}"
 
-class SampleBegun(GenerationNotice, frozen=True, tag="sample_begun"):
+    def share(self) -> tuple[int, int]:
+        """See `JobNotice.share`."""
+        return self.done, self.expected
+
+    def describe(self) -> str:
+        """See `JobNotice.describe`."""
+        return f"{self.done:,} of {self.expected:,} topic{'' if self.expected == 1 else 's'} expanded"
+
+
+class SampleBegun(JobNotice, frozen=True, tag="sample_begun"):
     """Work on a sample has begun."""
 
     sample_id: str
@@ -38,14 +54,14 @@ class SampleBegun(GenerationNotice, frozen=True, tag="sample_begun"):
     kind: str | None
 
 
-class SampleStep(GenerationNotice, frozen=True, tag="sample_step"):
+class SampleStep(JobNotice, frozen=True, tag="sample_step"):
     """One line about the sample that is being written: a message, a call or a result."""
 
     sample_id: str
     text: str
 
 
-class SampleEnded(GenerationNotice, frozen=True, tag="sample_ended"):
+class SampleEnded(JobNotice, frozen=True, tag="sample_ended"):
     """A sample was kept, rejected, or failed."""
 
     sample_id: str
@@ -55,31 +71,20 @@ class SampleEnded(GenerationNotice, frozen=True, tag="sample_ended"):
     """The names of the filters that rejected the sample, each with its reason after a colon, or the error."""
 
 
-class GenerationProgress(Struct, kw_only=True):
-    """The counts of a generation, changed in place."""
+class GenerationProgress(JobProgress, kw_only=True):
+    """The counts of a generation."""
 
-    wanted: int = 0
-    """The number of rows that were asked for; 0 while it is not known yet."""
-    kept: int = 0
-    rejected: int = 0
-    failed: int = 0
-    """Samples that failed through a fault of the infrastructure."""
-    in_flight: int = 0
-    resumed: int = 0
-    """How many of the kept rows were there when this process began."""
-    reasons: dict[str, int] = msgspec.field(default_factory=dict)
-    """The number of rejections by filter."""
+    WORDS: ClassVar[JobWords] = JobWords(noun="row", item="sample", in_flight="sample")
+
     kinds: dict[str, int] = msgspec.field(default_factory=dict)
     """The number of kept rows by kind of tool use."""
-    input_tokens: int = 0
-    output_tokens: int = 0
-    cost_usd: float | None = 0.0
-    """`None` if a price is unknown."""
-    seconds: float = 0.0
-    """How long this process has worked, on a monotonic clock."""
-    is_stopping: bool = False
-    """True after the first Ctrl-C: samples in flight are finished, and no new ones begun."""
+
+    def shares(self) -> list[str]:
+        """See `JobProgress.shares`."""
+        # Another thread may draw this while kinds are added.
+        kinds = sorted(dict(self.kinds).items(), key=lambda item: -item[1])
+        return [f"{name} {count:,}" for name, count in kinds]
 
 
-Listener: TypeAlias = Callable[[GenerationNotice, GenerationProgress], None]
+Listener: TypeAlias = Callable[[JobNotice, GenerationProgress], None]
 """A function that is called for each notice, with the counts after it."""

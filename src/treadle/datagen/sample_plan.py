@@ -1,7 +1,7 @@
 """The plan of a dataset: which sample has which topic, kind, difficulty, persona and seed.
 
-Everything but the kind and the topic of a sample that replaces a rejected one depends only on the configuration and
-the number of the sample.
+All of it depends only on the configuration and the number of the sample, with two exceptions: the kind, and the
+topic of a sample that replaces a rejected one.
 """
 
 import heapq

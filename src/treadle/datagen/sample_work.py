@@ -13,21 +13,24 @@ from treadle.datagen.conversations.dialogue import bill_of
 from treadle.datagen.conversations.make import MadeSample, make_sample
 from treadle.datagen.conversations.projection import describe_plan
 from treadle.datagen.conversations.studio import Studio
+from treadle.datagen.generation_progress import GenerationProgress, SampleBegun, SampleEnded
 from treadle.datagen.quality.duplicates import DuplicateIndex
 from treadle.datagen.quality.pipeline import Pipeline, is_good, mark_row
 from treadle.datagen.quality.protocol import Candidate, FilterVerdict
-from treadle.datagen.scenarios.scenario import SampleSpec
+from treadle.datagen.sample_plan import SamplePlan
+from treadle.datagen.scenarios.scenario import SampleSpec, sample_id_of
 from treadle.export.row_formats.treadle_rows import TREADLE
 from treadle.export.rows import Lineage, Row
-from treadle.jobs.ledger import ItemOutcome, ItemStatus, PlannedItem
+from treadle.jobs.job import Expected, Job
+from treadle.jobs.ledger import ItemOutcome, ItemStatus, JobCounts, PlannedItem
 
 ROWS, REJECTED = "rows", "rejected"
 """The names of the ledger's files."""
 UNFINISHED = "unfinished"
-"""What a sample is rejected by whose conversation came to no end, because of the models that took part."""
+"""The reason for rejecting a sample whose conversation did not end, because of the models that took part."""
 
 
-class Judged(Struct, frozen=True):
+class JudgedSample(Struct, frozen=True):
     """A sample that was made, with the verdicts about it."""
 
     spec: SampleSpec
@@ -36,26 +39,52 @@ class Judged(Struct, frozen=True):
 
 
 class SampleWork:
-    """The making and judging of a dataset's samples; see `engines.engine.Work`."""
+    """The making and judging of a dataset's samples; see `jobs.job.JobWork`."""
 
     def __init__(
-        self, studio: Studio, pipeline: Pipeline, duplicates: DuplicateIndex | None, attempts: int
+        self,
+        studio: Studio,
+        plan: SamplePlan,
+        pipeline: Pipeline,
+        duplicates: DuplicateIndex | None,
+        job: "Job[JudgedSample, GenerationProgress]",
     ) -> None:
-        """Make the work. `duplicates` is `None` if duplicates are kept; `attempts` is how often a sample is
-        made."""
+        """Make the work. `duplicates` is `None` if duplicates are kept."""
         self._studio = studio
+        self._plan = plan
         self._pipeline = pipeline
         self._duplicates = duplicates
-        self._attempts = attempts
+        self._job = job
+        self._attempts = studio.config.generation.sample_attempts
 
-    async def attempt(self, item: PlannedItem, attempt: int) -> Judged:
+    def make_item(self, number: int, counts: JobCounts) -> PlannedItem:
+        """See `JobWork.make_item`."""
+        return self._plan.make_item(number, counts)
+
+    def note(self, item: PlannedItem, outcome: ItemOutcome) -> None:
+        """See `JobWork.note`."""
+        if outcome.status is ItemStatus.REJECTED and outcome.is_final:
+            self._plan.give_back(item.share, self._job.counts)
+        self._job.tell(
+            SampleEnded(
+                sample_id=sample_id_of(item.number), status=outcome.status.value, reasons=outcome.reasons
+            )
+        )
+
+    async def attempt(self, item: PlannedItem, attempt: int, expected: Expected) -> JudgedSample:
         """Make and judge one sample. Raises: `ProviderError` for a fault of the user, such as a wrong key."""
+        async with expected.slot():
+            topic, kind = tuple(item.spec["topic"]), item.spec.get("kind")
+            self._job.tell(SampleBegun(sample_id=sample_id_of(item.number), topic=topic, kind=kind))
+            return await self._make(item, attempt)
+
+    async def _make(self, item: PlannedItem, attempt: int) -> JudgedSample:
         spec = msgspec.convert(item.spec, SampleSpec)
         made = await make_sample(self._studio, spec, attempt, item.feedback)
         if made.fault is Fault.USER:
             raise ProviderError(f"sample {spec.sample_id} cannot be made: {made.error}")
         if made.row is None or made.scenario is None:
-            return Judged(spec, made)
+            return JudgedSample(spec, made)
         candidate = Candidate(
             row=made.row,
             run_id=made.run_id,
@@ -70,8 +99,8 @@ class SampleWork:
             verdicts = await self._pipeline.check(candidate)
         except ProviderError as error:
             failed = replace(made, row=None, error=str(error), fault=Fault.INFRASTRUCTURE)
-            return Judged(spec, self._add_judge(failed))
-        return Judged(spec, self._add_judge(made), verdicts)
+            return JudgedSample(spec, self._add_judge(failed))
+        return JudgedSample(spec, self._add_judge(made), verdicts)
 
     def _add_judge(self, made: MadeSample) -> MadeSample:
         """Return `made` with what the judge has used."""
@@ -82,7 +111,7 @@ class SampleWork:
         return replace(made, usage=bill.usage, cost_usd=bill.cost_usd)
 
     def settle(
-        self, item: PlannedItem, attempt: int, result: Judged, connection: sqlite3.Connection
+        self, item: PlannedItem, attempt: int, result: JudgedSample, connection: sqlite3.Connection
     ) -> ItemOutcome:
         """Return the outcome of an attempt, after searching for duplicates among the counted rows."""
         made, verdicts = result.made, list(result.verdicts)
@@ -120,7 +149,7 @@ class SampleWork:
             line=_encode(row),
         )
 
-    def _describe_unfinished(self, result: Judged) -> Row:
+    def _describe_unfinished(self, result: JudgedSample) -> Row:
         """Return the plan and the first message of a sample whose conversation was not finished, as a row."""
         made, agent = result.made, self._studio.models["agent"].name
         said = () if made.scenario is None else (Message(Role.USER, made.scenario.message),)

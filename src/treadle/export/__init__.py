@@ -1,4 +1,16 @@
-"""Rows for training. Each format is one file; `export_rows` writes rows and `read_rows` reads them."""
+"""What leaves a journal: rows and groups of rollouts, in the formats of those who read them, and reports.
+
+Read first: `rows.py` (a row with its lineage, of a run), `exporter.py` (`RowFormat`, the formats by name, and
+what a row loses in one), `groups.py` (finished runs as rollouts and groups), `token_exporter.py` (rows with token
+ids), `row_files.py` (files of both) and `report_blocks.py` (reports as values, which `treadle.viewer` shows).
+
+To add a row format, write a class like `RowFormat` in a file of `row_formats/` and add a line to `FORMATS` in
+`exporter.py`; another package registers it under an entry point of the group `treadle.export`. `losses` names what
+the format cannot hold, and `tests/export` checks that it loses nothing else. Refuse a row that the format's readers
+would misread. A token format is a pure function of a `Group` in a file of `token_formats/` and a line in
+`TOKEN_FORMATS`. What a trainer's convention needs (-100, 1.0) is made in its format and nowhere else.
+`python docs/reference.py` updates the tables in docs.
+"""
 
 from treadle.export.exporter import (
     FORMATS,

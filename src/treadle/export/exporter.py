@@ -40,7 +40,7 @@ COMMON_LOSSES = (Loss.OPAQUE, Loss.SERVER_CALLS, Loss.PARTS, Loss.TOOL_LIMITS)
 def find_losses(before: Row, after: Row) -> tuple[Loss, ...]:
     """Return what `after` lacks in comparison with `before`.
 
-    `after` is `before`, written and read in another format.
+    `after` is the result of writing `before` in another format and reading it again.
     """
     found = {*_compare_messages(before, after)}
     if before.lineage != after.lineage:
@@ -160,7 +160,8 @@ class RowFormat(Protocol):
 
     @property
     def has_reasoning(self) -> bool:
-        """True if the format's readers know reasoning; it is then written unless the caller says otherwise."""
+        """True if the format's readers know reasoning. The reasoning is then written unless the caller says
+        otherwise."""
         ...
 
     @property
@@ -228,7 +229,7 @@ def export_rows(
 ) -> Iterator[bytes]:
     """Yield one row, a line of JSON, for each run; several lines if the format's rows are files of their own.
 
-    A run that failed because of a fault that was not its model's is left out. `only_completed` also leaves out runs
+    A run that failed is left out if its model was not at fault. `only_completed` also leaves out runs
     that reached a limit, were refused or were cancelled, and `min_reward` runs with a lower reward or none. If
     `on_skip` is given, it is called with the id of each run that is left out and the reason; otherwise such a run
     raises an error. `with_reasoning` of `None` means the default of the format.

@@ -73,7 +73,7 @@ WEIGHTS_LABEL = "reward_weights"
 
 
 class GroupBy(StrEnum):
-    """What makes runs a group."""
+    """The property that the runs of one group have in common."""
 
     GROUP = "group"
     """The label `group`, which `treadle rollout` gives to runs. A run without it is a group of its own."""
@@ -111,7 +111,7 @@ def _sum_rewards(rollout: Rollout) -> float | None:
 
 
 def read_rollout(journal: Journal, run: Run[Any], decode: Decoders = None) -> tuple[Rollout, TokenGraph]:
-    """Return a finished run as a rollout whose reward is not summed up yet, and its token graph. It blocks.
+    """Return a finished run as a rollout, without the sum of its rewards, and the run's token graph. Blocks.
 
     `decode` is that of `load_tokens`. Raises: `ExportError` if a sampled token would be lost or delivered twice.
     """
@@ -123,7 +123,7 @@ def read_rollout(journal: Journal, run: Run[Any], decode: Decoders = None) -> tu
         run_id=run.run_id,
         trajectories=graph.trajectories,
         reward=None,
-        rewards=dict(run.state.rewards),
+        rewards=dict(run.state.turn.rewards),
         stop_reason=run.stop_reason,
         messages=tuple(run.messages),
         tools=() if run.state.started is None else run.state.started.tools,
@@ -135,7 +135,7 @@ def read_rollout(journal: Journal, run: Run[Any], decode: Decoders = None) -> tu
 
 
 class ExportedTokens:
-    """The conservation of an export: the sums over its runs, and whether a token is in it twice."""
+    """The sums over the runs of an export, and the check that no token is in the export twice."""
 
     def __init__(self) -> None:
         self.total = Conservation()

@@ -158,26 +158,28 @@ def row_of(run_id: str, bodies: Sequence[DurableBody]) -> Row:
 
     state = fold(bodies)
     started = state.started
-    if started is None or state.stop_reason is None or state.is_turn_open:
+    if started is None or state.ending.stop_reason is None or state.turn.is_open:
         raise ExportError(f"run {run_id!r} is not finished; resume it first")
     messages = tuple(state.transcript)
     if faults := check_transcript(messages):
         raise ExportError(f"run {run_id!r} has a faulty transcript: {'; '.join(faults[:3])}")
-    if state.fault in (Fault.INFRASTRUCTURE, Fault.USER):
-        raise ExportError(f"run {run_id!r} failed through no fault of its model ({state.error}); resume it")
+    if state.ending.fault in (Fault.INFRASTRUCTURE, Fault.USER):
+        raise ExportError(
+            f"run {run_id!r} failed through no fault of its model ({state.ending.error}); resume it"
+        )
     if not any(message.role is Role.ASSISTANT for message in messages):
-        raise ExportError(f"run {run_id!r} has no answer ({state.stop_reason}: {state.error})")
+        raise ExportError(f"run {run_id!r} has no answer ({state.ending.stop_reason}: {state.ending.error})")
     task, parent = started.task, started.parent
     models = _find_models(bodies)
     results = [body.result for body in bodies if isinstance(body, ToolCompleted)]
     lineage = Lineage(
         run_id=run_id,
         model=models[-1] if models else started.spec.model.name,
-        stop_reason=state.stop_reason.value,
+        stop_reason=state.ending.stop_reason.value,
         tools_hash=hash_tools(started.tools),
         task=None if task is None else f"{task.task_set}:{task.task_id}",
         seed=None if task is None else task.seed,
-        reward=state.rewards.get("check"),
+        reward=state.turn.rewards.get("check"),
         parent=None if parent is None else f"{parent.run_id}:{parent.seq}",
         tool_errors=tuple([item.call_id for item in messages if item.is_error and item.call_id]),
         simulated=tuple([item.call_id for item in results if item.is_simulated]),
@@ -268,12 +270,12 @@ def write_object(call: ToolCall, otherwise: str) -> bytes:
     except msgspec.DecodeError as error:
         raise ExportError(
             f"the arguments of {call.name} ({call.call_id}) are not JSON ({error}); "
-            f"the format {otherwise} carries them as text"
+            f"the format {otherwise} can hold them as text"
         ) from error
     if not isinstance(value, dict):
         raise ExportError(
             f"the arguments of {call.name} ({call.call_id}) are {value!r:.80}, not an object; "
-            f"the format {otherwise} carries them as text"
+            f"the format {otherwise} can hold them as text"
         )
     return call.arguments.strip().encode() or b"{}"
 

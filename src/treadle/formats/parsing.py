@@ -84,7 +84,7 @@ class IncrementalParser:
     def feed(self, chunk: str) -> list[Piece]:
         """Add `chunk` to the text and return the pieces that are now certain."""
         if self._result is not None:
-            raise ValueError("the parser is closed; make another for another text")
+            raise ValueError("the parser is closed; make a new one for another text")
         self._unread.append(chunk)
         # While the format waits for the end of the text, joining the chunks each time would be quadratic.
         if not self._reader.waits_for_all:
@@ -186,7 +186,7 @@ def _check(found: Format, message: Message, text: str, schemas: ToolSchemas) -> 
         what = "the reasoning, which does not come back as it was"
     else:
         return
-    raise FormatError(f"the format {found.name} cannot carry {what}")
+    raise FormatError(f"the format {found.name} cannot express {what}")
 
 
 def render_tools(tools: Sequence[ToolLike], format: str) -> str:

@@ -80,7 +80,7 @@ class TranscriptWriter:
         return render(message, self._format, self._tools)
 
     def can_write(self, message: Message, text: str) -> bool:
-        """Return whether `text`, which says `message`, is what would be written for it."""
+        """Return whether writing `message` in the format gives exactly `text`."""
         if kept_text(message) is None and (message.tool_calls or message.reasoning):
             try:
                 return find_format(self._format).render(message) == text

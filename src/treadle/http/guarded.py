@@ -117,7 +117,7 @@ class GuardedHttp:
             fault = f"{url.origin_ascii} answered {answer.status}, a redirect"
             location = answer.headers.get("location")
             if location is None:
-                raise ToolError(f"{fault} that does not say where to (it has no Location)")
+                raise ToolError(f"{fault} without an address to go to (it has no Location header)")
             following = transport_errors.join(str(url), location)
             if following is None:
                 raise ToolError(f"{fault} to an invalid URL: {location[:200]!r}")
@@ -185,7 +185,7 @@ class GuardedHttp:
             raise ToolError(f"the URL of {host!r} holds a user or password, so no request is made")
         if not {(host, None), (host, port)} & self._hosts:
             allowed = ", ".join(sorted(_write_host(*item) for item in self._hosts)) or "none"
-            raise ToolError(f"the host {_write_host(host, port)!r} is not allowed; allowed are: {allowed}")
+            raise ToolError(f"the host {_write_host(host, port)!r} is not allowed; allowed hosts: {allowed}")
         return host, port
 
     async def _check(self, url: "Url") -> tuple[str, Sequence[str]]:

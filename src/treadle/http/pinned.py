@@ -97,7 +97,7 @@ class PinnedConnection:
             self.close()
             raise transport_errors.broken(self._origin, str(error) or type(error).__name__) from error
         except asyncio.CancelledError:
-            # The answer may still come, and would be taken for that of the next request.
+            # The answer may still come, and would be taken for the answer to the next request.
             self.close()
             raise
 

@@ -20,7 +20,7 @@ class Answer(Struct, frozen=True, gc=False):
     status: int
     body: bytes
     header: Callable[[str], str | None]
-    """Return the first header with a name, whatever its case; `None` if there is none."""
+    """Return the first header with this name, in any case; `None` if the answer has no such header."""
 
 
 class StreamedAnswer(Struct, frozen=True):
@@ -28,7 +28,7 @@ class StreamedAnswer(Struct, frozen=True):
 
     status: int
     header: Callable[[str], str | None]
-    """Return the first header with a name, whatever its case; `None` if there is none."""
+    """Return the first header with this name, in any case; `None` if the answer has no such header."""
     chunks: AsyncIterator[bytes]
     """The body as it arrives, in pieces of any size."""
 

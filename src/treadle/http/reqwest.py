@@ -82,7 +82,7 @@ def client_for(settings: ClientSettings) -> "Client":
         if _of_parent:
             raise ConfigError(
                 "this process was forked from one that had sent HTTPS requests already, and the HTTP client does "
-                "not survive that; start processes with 'spawn', or fork before the first request"
+                "not work after a fork; start processes with 'spawn', or fork before the first request"
             ) from error
         raise
     _forget_in_forks(client)

@@ -136,11 +136,11 @@ def follow(method: str, urls: tuple[str, ...], answer: Answer | StreamedAnswer) 
     location = answer.header("location")
     if location is None:
         raise RequestError(
-            f"{fault} that does not say where to (it has no Location): {_ADVICE}", status=status
+            f"{fault} without an address to go to (it has no Location header): {_ADVICE}", status=status
         )
     found = join(urls[-1], location)
     if found is None:
-        raise RequestError(f"{fault} to what is not a URL: {_ADVICE}", status=status)
+        raise RequestError(f"{fault} to a place that is not a URL: {_ADVICE}", status=status)
     if found.origin_ascii != _parse(urls[-1]).origin_ascii:
         raise RequestError(refuse(origin, found.origin_ascii, status), status=status)
     if method == "POST" and status in (301, 302, 303):

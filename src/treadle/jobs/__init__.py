@@ -1,1 +1,15 @@
-"""Many runs for one purpose: the window, the ledger and the limits that generations and rollouts share."""
+"""Jobs: many runs for one purpose. This room has everything that generations, rollouts and evaluations share.
+
+A job works through a plan of items with a sliding window. An item is one attempt (task x model x seed, driven to a
+graded run or a fault of the infrastructure) or several. Its outcome is counted in the ledger, in one transaction
+with what is handed over. The same ids of runs continue what was interrupted, so that nothing is paid for twice.
+
+Read first: `job` (`Job`, the window `Slots`, `JobWork`, which a job implements, and `OpenJob`), then `attempt` (the
+one way from an attempt to its graded run), `ledger`, `meter` (use and limits), `progress` (counts and notices; a
+command shows them with `cli/terminal/job_view`), `sections` (the keys that configurations share) and `seeded` (the
+agents and models of attempts).
+
+To add a job, write a configuration (a subclass of `AttemptSection`), a `JobWork` that plans items and says what an
+attempt means, a `JobProgress` with its words, and a function that opens the job with `OpenJob` and runs it.
+`tests/jobs/evaluation.py` does this in 200 lines.
+"""

@@ -1,15 +1,196 @@
-"""Attempts: task x model x seed, each driven to a graded run or a fault of the infrastructure."""
+"""Attempts: task x model x seed, each driven to a graded run or a fault of the infrastructure.
 
-from collections.abc import Iterable
+After a fault of the infrastructure, an attempt is made again; the fault is never a grade. An attempt that cannot be
+completed fails with the reason.
+"""
+
+import asyncio
+from collections.abc import Iterable, Mapping
 from fnmatch import fnmatchcase
+from typing import Any
 
-from treadle.core.errors import ConfigError
+from msgspec import Struct
+
+from treadle.core.errors import ConfigError, ProviderError, ScoringError
 from treadle.core.registry import did_you_mean
-from treadle.runs.task import load_task, split_reference, task_set
+from treadle.core.state import Status
+from treadle.core.types import Fault, Json, Parent, StopReason
+from treadle.jobs.job import Expected, Job
+from treadle.jobs.ledger import ItemOutcome, ItemStatus
+from treadle.jobs.progress import JobNotice
+from treadle.jobs.sections import AttemptSection
+from treadle.jobs.seeded import SeededAgents
+from treadle.runs.ensure import ensure_run
+from treadle.runs.retries import RetryPolicy, find_infrastructure_fault
+from treadle.runs.run import Run
+from treadle.runs.task import Task, load_task, split_reference, task_set
+from treadle.sandbox.in_memory import SharedFiles
+from treadle.scoring.grade import grade
+from treadle.scoring.registry import make_scorers, read_rewards
+
+_BUDGETS = frozenset((StopReason.MAX_STEPS, StopReason.MAX_TOKENS, StopReason.MAX_COST, StopReason.DEADLINE))
+"""The limits that answers which were lost on the way count for."""
+
+
+class Attempt(Struct, frozen=True, kw_only=True):
+    """One run of a job."""
+
+    run_id: str
+    """The id of the run. The attempt is continued if the journal has it."""
+    task: Task
+    seed: int
+    """The seed of the model's sampling."""
+    model: str = ""
+    """The name of the model, if the job has several."""
+    files: SharedFiles | None = None
+    """The files of the task, if several attempts share them."""
+    metadata: Mapping[str, Json] = {}
+    parent: Parent | None = None
+    """The run that this one is forked from; `None` if it begins from the start."""
+
+
+class AttemptFailedError(Exception):
+    """Raised if an attempt has no graded run. The text is `reason: explanation`."""
+
+    def __init__(self, text: str, status: ItemStatus = ItemStatus.REJECTED) -> None:
+        super().__init__(text)
+        self.status = status
+        """The status of the item that the attempt belongs to."""
+
+
+class AttemptRetried(JobNotice, frozen=True, tag="attempt_retried"):
+    """An attempt failed because of the infrastructure and is made again."""
+
+    run_id: str
+    attempt: int
+    """How often the attempt was made, from 1."""
+    error: str
+
+    def line(self) -> str:
+        """See `JobNotice.line`."""
+        return f"{self.run_id} is tried again: {self.error:.200}"
+
+    def key(self) -> str:
+        """See `JobNotice.key`. If a server fails, all attempts in flight fail with the same text."""
+        return self.error
+
+
+class AttemptDriver:
+    """The one way from an attempt to its graded run."""
+
+    def __init__(
+        self,
+        job: Job[Any, Any],
+        agents: Mapping[str, SeededAgents],
+        config: AttemptSection,
+        retried: type[AttemptRetried] = AttemptRetried,
+    ) -> None:
+        """Make a driver of the attempts of `job`. `agents` are those of each model by the name in the attempts.
+
+        `retried` is the class of the notices about attempts that are made again.
+        """
+        self._job = job
+        self._agents = agents
+        self.rewards = read_rewards(config.rewards)
+        self._scorers = make_scorers(self.rewards)
+        retries = config.retries
+        self._retries = RetryPolicy(attempts=retries.attempts, delay_seconds=retries.delay_seconds)
+        self._retried = retried
+
+    async def drive(self, attempt: Attempt, expected: Expected) -> Run[Any]:
+        """Return the graded run of an attempt, which is made in one of the `expected` slots.
+
+        Raises: `AttemptFailedError` if there is none; `ProviderError` for a fault of the user; `ConfigError`;
+        `JournalError`.
+        """
+        number = 1
+        while True:
+            async with expected.slot(is_again=number > 1):
+                outcome = await self._try(attempt)
+            fault = find_infrastructure_fault(outcome)
+            if fault is None and isinstance(outcome, Run):
+                return outcome
+            if fault is None:
+                raise outcome  # type: ignore[misc]
+            is_over = self._job.meter.find_limit() is not None
+            pause = None if is_over else self._retries.pause_after(number, outcome)
+            if pause is None:
+                text = f"run {attempt.run_id} failed {number} times, at last with: {fault}"
+                raise AttemptFailedError(f"infrastructure: {text}", ItemStatus.FAILED)
+            self._job.progress.retried += 1
+            self._job.tell(self._retried(run_id=attempt.run_id, attempt=number, error=fault))
+            await asyncio.sleep(pause)
+            number += 1
+
+    async def _try(self, attempt: Attempt) -> Run[Any] | Exception:
+        """Return the run, graded unless it ended with a fault of the infrastructure, or the error of the attempt.
+
+        Raises: `AttemptFailedError` if another attempt would not help; `ProviderError` for a fault of the user.
+        """
+        run_id = attempt.run_id
+        agent = self._agents[attempt.model].make(attempt.task, attempt.seed)
+        try:
+            if attempt.parent is not None:
+                run = await ensure_run(agent, run_id, attempt.parent)
+            else:
+                run = await self._job.workers.run(
+                    agent, run_id, attempt.task, files=attempt.files, metadata=attempt.metadata
+                )
+        except Exception as error:
+            # Graders and other code of users raise anything.
+            return error
+        check_ended(run)
+        missing = [item for item in self._scorers if item.name not in run.state.turn.rewards]
+        if missing and find_infrastructure_fault(run) is None:
+            try:
+                await grade(self._job.journal, run_id, missing)
+            except ScoringError as error:
+                return error
+            run = await asyncio.to_thread(Run.load, run_id, self._job.journal)
+        return run
+
+
+def outcome_of(result: Run[Any] | AttemptFailedError, **more: Any) -> ItemOutcome:
+    """Return the outcome of an item that is one attempt: kept, with the use of its run, or failed, with the
+    reason. `more` are further fields of an `ItemOutcome`.
+
+    `more` are further fields of an `ItemOutcome`.
+    """
+    if isinstance(result, AttemptFailedError):
+        return ItemOutcome(status=result.status, reasons=(str(result),), **more)
+    return ItemOutcome(
+        status=ItemStatus.KEPT,
+        input_tokens=result.usage.input_tokens,
+        output_tokens=result.usage.output_tokens,
+        cost_usd=result.cost_usd,
+        **more,
+    )
+
+
+def check_ended(run: Run[Any]) -> None:
+    """Check that a run can have a grade, or that another attempt may help.
+
+    Raises: `AttemptFailedError`; `ProviderError` for a fault of the user.
+    """
+    if run.status is not Status.FINISHED:
+        raise AttemptFailedError(f"paused: run {run.run_id} waits for an answer or an approval")
+    if run.stop_reason is StopReason.CANCELLED:
+        raise AttemptFailedError(f"cancelled: run {run.run_id} was cancelled")
+    if run.stop_reason is StopReason.DEADLINE and run.error is not None:
+        # A grade of the unfinished work would depend on how fast the server is.
+        raise AttemptFailedError(f"deadline: run {run.run_id} waited for an answer when its deadline passed")
+    lost = run.state.turn.spent.steps - run.steps
+    if run.stop_reason in _BUDGETS and lost > 0:
+        raise AttemptFailedError(
+            f"infrastructure: run {run.run_id} ended with {run.stop_reason.value}, which counts answers that were "
+            f"lost on the way, {lost} in this run"
+        )
+    if run.fault is Fault.USER:
+        raise ProviderError(f"run {run.run_id!r} cannot be made: {run.error}")
 
 
 def find_tasks(references: Iterable[str]) -> list[str]:
-    """Return the tasks that are meant by task sets, `SET:ID` and patterns such as `files:csv_sum-*`.
+    """Return the tasks that `references` name: task sets, `SET:ID`, and patterns such as `files:csv_sum-*`.
 
     Raises: `ConfigError` for a set or a task that does not exist, and for a pattern that no task fits.
     """

@@ -1,54 +1,167 @@
-"""The engine: works through a plan with a sliding window until enough items are kept, and counts each outcome.
+"""The job: it works through a plan with a sliding window until enough items are kept, and counts each outcome.
 
-The engine does not know what the work is. `make_item` plans items as long as more are needed. An item that is
-rejected is attempted again or replaced by a new one, and a ledger records each outcome. A new engine over the same
-ledger continues where the last one was interrupted.
+A job does not know what its items are. Its `JobWork` plans items as long as more are needed, attempts them and
+decides their outcomes. An item that is rejected is attempted again or replaced by a new one, and a ledger
+records each outcome. A new job over the same ledger continues where the last one was interrupted.
 """
 
 import asyncio
+import contextlib
 import sqlite3
-from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Generic, Protocol, TypeVar
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager, closing
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Generic, Protocol, TypeVar
 
+import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
+from treadle.core.errors import ConfigError, JournalError
+from treadle.core.types import Json
 from treadle.jobs.ledger import ItemOutcome, ItemStatus, JobCounts, Ledger, PlannedItem
-from treadle.jobs.meter import JobMeter
-from treadle.runs.batch import Batch
+from treadle.jobs.meter import JobMeter, open_meter
+from treadle.jobs.progress import JobListener, JobNotice, JobProgress
+from treadle.jobs.sections import AttemptSection, LimitSection
+from treadle.journal.protocol import Journal, RunFilter
+from treadle.journal.registry import open_journal
+from treadle.runs.batch import collecting_less
+from treadle.runs.retries import NO_RETRIES, RetryPolicy
+from treadle.workers.protocol import WorkerOptions, Workers
+from treadle.workers.queued import QueueWorkers
+from treadle.workers.registry import make_workers
 
 R = TypeVar("R")
+P = TypeVar("P", bound=JobProgress)
+_REFRESH_SECONDS = 0.5
+"""How often the counts are refreshed while nothing happens."""
+_LOOK_SECONDS = 0.2
+"""How often the workers are asked at most what they do, which takes time for each run in flight."""
+_BEATS = 10
+"""The number of refreshes between two notices that the job goes on."""
+
+
+class Slots:
+    """The window of a job: slots for runs, which are given out in the order in which they were asked for.
+
+    Runs that need slots are announced with `expect`, so that a job knows when all of them have begun.
+    """
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.used = 0
+        self._expected = 0
+        """How many runs wait for a slot."""
+        self._semaphore = asyncio.Semaphore(size)
+        self._changed = asyncio.Event()
+
+    def expect(self, count: int) -> "Expected":
+        """Return the announcement of `count` runs, which ends with its `with` block."""
+        expected = Expected(self)
+        expected.add(count)
+        return expected
+
+    async def until_all_begun(self) -> None:
+        """Wait until no run waits for a slot."""
+        while self._expected:
+            await self._change()
+
+    async def until_free(self) -> None:
+        """Wait until a slot is free that nobody waits for."""
+        while self._expected or self.used >= self.size:
+            await self._change()
+
+    async def _change(self) -> None:
+        self._changed.clear()
+        await self._changed.wait()
+
+    async def __aenter__(self) -> None:
+        await self._semaphore.acquire()
+        self.used += 1
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.used -= 1
+        self._semaphore.release()
+        self._changed.set()
+
+    def note(self, count: int) -> None:
+        """Add to the number of runs that wait for a slot."""
+        self._expected += count
+        self._changed.set()
+
+
+class Expected:
+    """The announcement of the runs of one item."""
+
+    def __init__(self, slots: Slots) -> None:
+        self._slots = slots
+        self._left = 0
+
+    def add(self, count: int) -> None:
+        """Announce further runs."""
+        self._left += count
+        self._slots.note(count)
+
+    def expect(self, count: int) -> "Expected":
+        """Return a further announcement for the same window."""
+        return self._slots.expect(count)
+
+    @asynccontextmanager
+    async def slot(self, *, is_again: bool = False) -> AsyncIterator[None]:
+        """Hold a slot for one of the announced runs, or for one that had a slot before if `is_again`."""
+        async with self._slots:
+            if not is_again:
+                self.add(-1)
+            yield
+
+    def __enter__(self) -> "Expected":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.add(-self._left)
 
 
 class JobWork(Protocol[R]):
-    """The work on items: attempts, and their outcomes."""
+    """The content of a job: the plan of its items, the attempts at them, and their outcomes."""
 
-    async def attempt(self, item: PlannedItem, attempt: int) -> R:
-        """Work on an item, and return the result. An exception ends the whole plan."""
+    def make_item(self, number: int, counts: JobCounts) -> PlannedItem:
+        """Return the item with this number, given the counts so far."""
+        ...
+
+    async def attempt(self, item: PlannedItem, attempt: int, expected: Expected) -> R:
+        """Work on an item in slots of the window, and return the result. `expected` announces one run.
+
+        An exception ends the whole job.
+        """
         ...
 
     def settle(
         self, item: PlannedItem, attempt: int, result: R, connection: sqlite3.Connection
     ) -> ItemOutcome:
-        """Return the outcome. This is called within the transaction that counts it, and must not block."""
+        """Decide the outcome of an attempt, and return it."""
+        ...
+
+    def note(self, item: PlannedItem, outcome: ItemOutcome) -> None:
+        """Take note of an outcome after it was counted."""
         ...
 
 
 class JobSettings(Struct, frozen=True, kw_only=True):
-    """The settings of an engine."""
+    """The settings of a job."""
 
     wanted: int
     """How many items are wanted."""
-    window: int
-    """How many items are worked on at the same time."""
     max_items: int
     """How many items the plan may have."""
     max_failures: int = 20
-    """The work ends when this many attempts in a row have failed because of the infrastructure."""
+    """The job ends when this many attempts in a row have failed because of the infrastructure."""
 
 
-class End(Struct, frozen=True):
-    """Why the work ended."""
+class JobEnd(Struct, frozen=True):
+    """Why a job ended."""
 
     reason: str
     """`done`, `stopped`, `max_items`, `failures`, or the name of a limit."""
@@ -56,143 +169,335 @@ class End(Struct, frozen=True):
     """The newest failure, if the reason is `failures`."""
 
 
-class Job(Generic[R]):
+class Job(Generic[R, P]):
     """One process's work on a plan."""
 
     def __init__(
         self,
         ledger: Ledger,
-        work: JobWork[R],
-        make_item: Callable[[int, JobCounts], PlannedItem],
-        settings: JobSettings,
+        journal: Journal,
         meter: JobMeter,
+        workers: Workers,
+        progress: P,
         *,
-        on_begin: Callable[[PlannedItem, int], None] = lambda item, attempt: None,
-        on_outcome: Callable[[PlannedItem, ItemOutcome], None] = lambda item, outcome: None,
-        until_free: Callable[[], Awaitable[None]] | None = None,
+        window: int,
+        stop: asyncio.Event | None = None,
+        listener: JobListener = lambda notice, progress: None,
     ) -> None:
-        """Make an engine. `make_item` returns the item with a number, given the counts so far. `until_free` waits
-        until there is room for another item within the window."""
+        """Make a job whose runs are driven by `workers`, at most `window` at a time; see `JobOptions`."""
         self.ledger = ledger
+        self.journal = journal
+        self.meter = meter
+        self.workers = workers
+        self.progress = progress
+        self.slots = Slots(window)
         self.counts = ledger.counts()
+        self.stop = stop or asyncio.Event()
         self.in_flight = 0
-        self._work = work
-        self._make_item = make_item
-        self._settings = settings
-        self._meter = meter
-        self._on_begin = on_begin
-        self._on_outcome = on_outcome
-        self._until_free = until_free
-        self._again: list[PlannedItem] = ledger.open_items()[::-1]
-        """Items to attempt, the next one last."""
-        self._last_number = ledger.last_number
+        """How many items are worked on."""
+        self.end: JobEnd | None = None
+        self.on_refresh: Callable[[], None] = lambda: None
+        """Called when the counts are refreshed, for counts of a job's own."""
+        self.make_beat: Callable[[], JobNotice] | None = None
+        """Return the notice that says that the job goes on; `None` if there is none."""
+        self._listener = listener
         self._failures = 0
         """How many attempts in a row failed."""
         self._error: str | None = None
         """Why the newest of them failed."""
         self._changed = asyncio.Event()
-        """Set when an outcome was counted, or the work is to stop."""
-        self.end: End | None = None
+        """Set when an outcome was counted, or the job is to stop."""
+        self._looked_at = -_LOOK_SECONDS
+        """When the workers were last asked what they do, on the clock of the meter."""
+        progress.resumed = self.counts.kept
+        self.refresh()
 
-    def stop(self) -> None:
-        """Begin no more items. Those in flight are finished."""
-        self.end = self.end or End("stopped")
-        self._changed.set()
+    def tell(self, notice: JobNotice) -> None:
+        """Pass a notice to the listener, with refreshed counts."""
+        self.refresh()
+        self._listener(notice, self.progress)
 
-    async def run(self) -> End:
-        """Work until enough items are kept or a limit is reached, and return why the work ended.
+    def refresh(self) -> None:
+        """Refresh the counts."""
+        progress, counts, meter = self.progress, self.counts, self.meter
+        progress.kept, progress.rejected, progress.failed = counts.kept, counts.rejected, counts.failed
+        progress.reasons = counts.reasons
+        progress.in_flight = self.slots.used
+        progress.input_tokens, progress.output_tokens = meter.input_tokens, meter.output_tokens
+        progress.cost_usd, progress.seconds = meter.cost_usd, meter.seconds
+        progress.is_stopping = self.stop.is_set()
+        if progress.seconds - self._looked_at >= _LOOK_SECONDS:
+            self._looked_at = progress.seconds
+            status = self.workers.status()
+            progress.on_model, progress.on_tools = status.waiting_on_model, status.waiting_on_tools
+            progress.workers, progress.restarts = status.workers, status.restarts
+        self.on_refresh()
 
-        A cancellation stops the work in flight at once; a new engine over the same ledger continues it. Raises: the
-        exceptions of `JobWork.attempt` and `JobWork.settle`.
+    async def beat(self) -> None:
+        """Refresh the counts regularly, until cancelled, and tell that the job goes on."""
+        while True:
+            for _ in range(_BEATS):
+                await asyncio.sleep(_REFRESH_SECONDS)
+                self.refresh()
+            if self.make_beat is not None:
+                self.tell(self.make_beat())
+
+    async def run(
+        self,
+        work: JobWork[R],
+        settings: JobSettings,
+        until_free: Callable[[], Awaitable[None]] | None = None,
+    ) -> JobEnd:
+        """Work until enough items are kept or a limit is reached, and return why the job ended.
+
+        `until_free` waits until another item may begin; by default, until a slot is free. A cancellation stops the
+        work in flight at once; a new job over the same ledger continues it. Raises: the exceptions of
+        `JobWork.attempt` and `JobWork.settle`.
         """
-        batch: Batch[None] = Batch(self._attempt, self._items(), self._settings.window)
-        deadline = self._meter.seconds_left
+        again = self.ledger.open_items()[::-1]
+        stopping = asyncio.ensure_future(self._wait_for_stop())
         try:
-            async with asyncio.timeout(deadline):
-                async for _ in batch:
-                    pass
+            with collecting_less(self.slots.size):
+                async with asyncio.timeout(self.meter.seconds_left), asyncio.TaskGroup() as group:
+                    while True:
+                        await (until_free or self.slots.until_free)()
+                        item = await self._next(work, settings, again)
+                        if item is None:
+                            break
+                        self.in_flight += 1
+                        expected = self.slots.expect(1)
+                        group.create_task(self._attempt(work, settings, item, expected, again))
         except TimeoutError:
-            if self._meter.find_limit() is None:
+            if self.meter.find_limit() is None:
                 raise
-            self.end = End("max_seconds")
+            self.end = JobEnd("max_seconds")
+        except ExceptionGroup as failed:
+            raise failed.exceptions[0] from None
         finally:
-            await batch.aclose()
+            stopping.cancel()
         assert self.end is not None
         return self.end
 
-    async def _items(self) -> AsyncIterator[PlannedItem]:
-        while True:
-            if self._until_free is not None:
-                await self._until_free()
-            item = await self._next()
-            if item is None:
-                return
-            self.in_flight += 1
-            yield item
+    async def close(self) -> None:
+        """Stop the workers, and record how long was worked."""
+        await self.workers.close()
+        with contextlib.suppress(JournalError):
+            self.ledger.set("worked_seconds", repr(self.meter.worked_seconds))
 
-    async def _next(self) -> PlannedItem | None:
+    async def _wait_for_stop(self) -> None:
+        await self.stop.wait()
+        self.end = self.end or JobEnd("stopped")
+        self._changed.set()
+
+    async def _next(
+        self, work: JobWork[R], settings: JobSettings, again: list[PlannedItem]
+    ) -> PlannedItem | None:
         """Return the next item to attempt, after waiting until one is needed; `None` at the end."""
+        counts = self.counts
         while True:
             self._changed.clear()
-            if self.end is None and self.counts.kept >= self._settings.wanted:
-                self.end = End("done")
-            if self.end is None and (limit := self._meter.find_limit()) is not None:
-                self.end = End(limit)
+            if self.end is None and counts.kept >= settings.wanted:
+                self.end = JobEnd("done")
+            if self.end is None and (limit := self.meter.find_limit()) is not None:
+                self.end = JobEnd(limit)
+            if self.end is None and self.stop.is_set():
+                self.end = JobEnd("stopped")
             if self.end is not None:
                 return None
-            if self.counts.kept + self.in_flight < self._settings.wanted:
-                if self._again:
-                    return self._again.pop()
-                if self._last_number < self._settings.max_items:
-                    return self._plan_next()
+            if counts.kept + self.in_flight < settings.wanted:
+                if again:
+                    return again.pop()
+                if counts.planned < settings.max_items:
+                    return self._plan_next(work)
                 if not self.in_flight:
-                    self.end = End("failures", self._error) if self.counts.failed else End("max_items")
+                    self.end = JobEnd("failures", self._error) if counts.failed else JobEnd("max_items")
                     return None
             await self._changed.wait()
 
-    def _plan_next(self) -> PlannedItem:
-        item = self._make_item(self._last_number + 1, self.counts)
+    def _plan_next(self, work: JobWork[R]) -> PlannedItem:
+        item = work.make_item(self.counts.planned + 1, self.counts)
         self.ledger.plan(item)
-        self._last_number = item.number
         self.counts.planned += 1
         self.counts.shares[item.share] = self.counts.shares.get(item.share, 0) + 1
         return item
 
-    async def _attempt(self, _: int, item: PlannedItem) -> None:
+    async def _attempt(
+        self,
+        work: JobWork[R],
+        settings: JobSettings,
+        item: PlannedItem,
+        expected: Expected,
+        again: list[PlannedItem],
+    ) -> None:
         attempt = item.attempts + 1
-        self._on_begin(item, attempt)
         try:
-            result = await self._work.attempt(item, attempt)
+            with expected:
+                result = await work.attempt(item, attempt, expected)
             outcome = self.ledger.count(
                 item.number,
                 attempt,
-                lambda connection: self._work.settle(item, attempt, result, connection),
-                self._meter.worked_seconds,
+                lambda connection: work.settle(item, attempt, result, connection),
+                self.meter.worked_seconds,
             )
         finally:
             self.in_flight -= 1
             self._changed.set()
-        self._take(item, attempt, outcome)
+        self._count(item, outcome, settings)
+        if outcome.status is ItemStatus.REJECTED and not outcome.is_final:
+            again.append(replace(item, attempts=attempt, feedback=outcome.reasons))
+        work.note(item, outcome)
 
-    def _take(self, item: PlannedItem, attempt: int, outcome: ItemOutcome) -> None:
+    def _count(self, item: PlannedItem, outcome: ItemOutcome, settings: JobSettings) -> None:
         counts = self.counts
+        self._failures = self._failures + 1 if outcome.status is ItemStatus.FAILED else 0
         if outcome.status is ItemStatus.KEPT:
             counts.kept += 1
             counts.labels[outcome.label] = counts.labels.get(outcome.label, 0) + 1
-            self._failures = 0
         elif outcome.status is ItemStatus.REJECTED:
             counts.rejected += 1
             name = outcome.reasons[0].partition(":")[0] if outcome.reasons else ""
             counts.reasons[name] = counts.reasons.get(name, 0) + 1
-            self._failures = 0
             if outcome.is_final:
                 counts.shares[item.share] -= 1
-            else:
-                self._again.append(replace(item, attempts=attempt, feedback=outcome.reasons))
         else:
             counts.failed += 1
-            self._failures += 1
             self._error = outcome.reasons[0] if outcome.reasons else None
-            if self._failures >= self._settings.max_failures and self.end is None:
-                self.end = End("failures", self._error)
-        self._on_outcome(item, outcome)
+            if self._failures >= settings.max_failures and self.end is None:
+                self.end = JobEnd("failures", self._error)
+
+
+class JobOptions(Struct, frozen=True, kw_only=True):
+    """The options of a job: where it is kept, and how its runs are driven."""
+
+    ledger: Path
+    files: Mapping[str, Path]
+    """The files of the ledger by name."""
+    journal: str | Path
+    """The journal of the runs: a file, or the address of a store."""
+    limits: LimitSection
+    window: int
+    """How many runs are driven at the same time."""
+    workers: str | Workers
+    """The workers that drive the runs, or their name, such as `local:4`."""
+    worker_retries: RetryPolicy = RetryPolicy()
+    """How often a worker elsewhere continues a run that ended with a fault of the infrastructure."""
+    stop: asyncio.Event | None = None
+    """An event that stops the job: once it is set, items in flight are finished and no new ones begin. `None`:
+    nothing stops it."""
+    listener: JobListener = lambda notice, progress: None
+    """The function that is called for each notice, with the counts after it."""
+
+    @classmethod
+    def of_attempts(
+        cls,
+        config: AttemptSection,
+        files: Mapping[str, Path],
+        *,
+        workers: Workers | None = None,
+        stop: asyncio.Event | None = None,
+        listener: JobListener = lambda notice, progress: None,
+    ) -> "JobOptions":
+        """Return the options of a job that attempts tasks, whose attempts are made again by the job itself.
+
+        `workers` take the place of the configured ones.
+        """
+        return cls(
+            ledger=config.path / "ledger.db",
+            files=files,
+            journal=config.journal or config.path / "runs.db",
+            limits=config.limits,
+            window=config.window,
+            workers=workers or config.workers,
+            worker_retries=NO_RETRIES,
+            stop=stop,
+            listener=listener,
+        )
+
+
+class OpenJob(Generic[P]):
+    """A job that is opened, or continued if it was interrupted, and closed at the end of an `async with`.
+
+    It is not an asynchronous generator, because asyncio closes all generators of a failing program at the same
+    time, also those that others still use.
+    """
+
+    def __init__(
+        self,
+        options: JobOptions,
+        progress: P,
+        runs_of: Callable[[PlannedItem], RunFilter],
+        *,
+        others: RunFilter | None = None,
+        check: Callable[[Ledger, Journal], None] = lambda ledger, journal: None,
+    ) -> None:
+        """Prepare the job.
+
+        `runs_of` finds the runs of an item, and `others` are the runs that belong to no item: what they have used
+        counts for the limits. `check` is called first, and may refuse to continue.
+        """
+        self._options = options
+        self._progress = progress
+        self._runs_of = runs_of
+        self._others = others
+        self._check = check
+        self._stack = AsyncExitStack()
+
+    async def __aenter__(self) -> Job[Any, P]:
+        """Open the job. Raises: `ConfigError` if another process works on it; `JournalError`."""
+        try:
+            return self._open()
+        except BaseException:
+            await self._stack.aclose()
+            raise
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._stack.aclose()
+
+    def _open(self) -> Job[Any, P]:
+        options = self._options
+        ledger = self._stack.enter_context(Ledger(options.ledger, options.files))
+        if ledger.last_number and isinstance(options.journal, Path) and not options.journal.exists():
+            raise ConfigError(
+                f"the journal {str(options.journal)!r} with the runs of this job is missing; put it back, or name "
+                "another folder (--out)"
+            )
+        journal = self._stack.enter_context(closing(open_journal(options.journal)))
+        self._check(ledger, journal)
+        meter = open_meter(options.limits, ledger, journal, self._runs_of, self._others)
+        workers = options.workers
+        if isinstance(workers, str):
+            retries = options.worker_retries
+            workers = make_workers(workers, journal, WorkerOptions(window=options.window, retries=retries))
+        if isinstance(workers, QueueWorkers):
+            workers.on_used = lambda usage, cost_usd: meter.add(
+                usage.input_tokens, usage.output_tokens, cost_usd
+            )
+        job: Job[Any, P] = Job(
+            ledger,
+            journal,
+            meter,
+            workers,
+            self._progress,
+            window=options.window,
+            stop=options.stop,
+            listener=options.listener,
+        )
+        self._stack.push_async_callback(job.close)
+        return job
+
+
+def check_unchanged(ledger: Ledger, described: Mapping[str, Json], place: object) -> None:
+    """Check that a job is continued with the facts that it was begun with, and record them if it is new.
+
+    `place` is where the job is kept, for the message. Raises: `ConfigError` that names the keys that have changed.
+    """
+    known = ledger.get("config")
+    before = described if known is None else msgspec.json.decode(known)
+    changed = [key for key in described if before.get(key) != described[key]]
+    if changed:
+        told = "; ".join([f"{key} was {before.get(key)!r} and is now {described[key]!r}" for key in changed])
+        raise ConfigError(
+            f"the work in {str(place)!r} was begun with another configuration: {told}. Give the same values, or "
+            "another folder (--out)"
+        )
+    ledger.set("config", msgspec.json.encode(described).decode())

@@ -67,7 +67,7 @@ class ItemOutcome(Struct, frozen=True, kw_only=True):
     input_tokens: int = 0
     output_tokens: int = 0
     cost_usd: float | None = None
-    """`None` if a price is unknown."""
+    """The cost in US dollars; `None` if a price is unknown."""
     file: str | None = None
     """The file that `line` is appended to; `None` if there is none."""
     line: bytes = b""
@@ -75,7 +75,7 @@ class ItemOutcome(Struct, frozen=True, kw_only=True):
 
 
 class LedgerEntry(Struct, frozen=True, kw_only=True):
-    """One attempt as the ledger has it."""
+    """One attempt that the ledger has recorded."""
 
     number: int
     attempt: int
@@ -116,7 +116,7 @@ class JobCounts(Struct):
     input_tokens: int = 0
     output_tokens: int = 0
     cost_usd: float | None = 0.0
-    """`None` if the cost of an attempt is unknown."""
+    """The cost in US dollars; `None` if the cost of an attempt is unknown."""
 
 
 class Ledger:
@@ -148,7 +148,7 @@ class Ledger:
             raise
 
     def get(self, name: str) -> str | None:
-        """Return a stored fact about the plan; `None` if it is not there."""
+        """Return a stored fact about the plan; `None` if the ledger does not have it."""
         found = self.connection.execute("SELECT value FROM meta WHERE name = ?", (name,)).fetchone()
         return None if found is None else str(found[0])
 
@@ -422,7 +422,7 @@ _VERSION = "1"
 
 
 def lock(path: Path) -> "sqlite3.Connection":
-    """Return a connection that holds the right to write the ledger; it ends with the process."""
+    """Return a connection that holds the right to write the ledger; the right ends with the process."""
     import sqlite3
 
     try:
@@ -441,7 +441,7 @@ def lock(path: Path) -> "sqlite3.Connection":
 
 
 def connect(path: Path, *, is_readonly: bool) -> "sqlite3.Connection":
-    """Return a connection to the database of the ledger at `path`, which is created if it does not exist."""
+    """Return a connection to the database of the ledger at `path`, which is created if it is missing."""
     import sqlite3
 
     try:

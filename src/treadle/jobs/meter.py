@@ -9,17 +9,11 @@ from msgspec.structs import replace
 
 from treadle.core.errors import TransportError
 from treadle.core.types import Completion, Message, Request, Usage
-from treadle.models.protocol import Model, Watch, estimate_cost_usd
+from treadle.jobs.ledger import Ledger, PlannedItem
+from treadle.jobs.sections import LimitSection
+from treadle.journal.protocol import Journal, RunFilter
+from treadle.models.protocol import Model, Watch, estimate_cost_usd, part_of
 from treadle.models.wrappers.wrapper import Wrapper
-
-
-class JobLimits(Struct, frozen=True, kw_only=True):
-    """The limits of a plan. `None` means no limit."""
-
-    max_cost_usd: float | None = None
-    max_tokens: int | None = None
-    max_seconds: float | None = None
-    """How long the plan may be worked on, over all processes."""
 
 
 class LimitReachedError(TransportError):
@@ -50,9 +44,9 @@ class _Need(Struct):
 
 
 class JobMeter:
-    """The use of all models of a plan, including that of earlier processes."""
+    """The use of all models of a plan. It includes the use of earlier processes."""
 
-    def __init__(self, limits: JobLimits, *, now: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, limits: LimitSection, *, now: Callable[[], float] = time.monotonic) -> None:
         self.limits = limits
         self.input_tokens = 0
         self.output_tokens = 0
@@ -123,8 +117,8 @@ class JobMeter:
     async def infer(self, model: "MeteredModel", request: Request, watch: Watch) -> Completion:
         """Return the answer of `model`, and count it.
 
-        What it may use is reserved before. A request that only fits if those in flight use less than reserved waits
-        for them. Raises: `LimitReachedError` at a limit.
+        The tokens and the cost that it may need are reserved first. If a request fits only when the requests in
+        flight use less than they have reserved, it waits for them. Raises: `LimitReachedError` at a limit.
         """
         need = await self._reserve(model, request)
         try:
@@ -173,9 +167,9 @@ class JobMeter:
     def _guess_input(self, request: Request) -> int:
         return round(_count_chars(request) / self._chars_per_token)
 
-    def measure(self, model: Model, *, is_free: bool = False) -> "MeteredModel":
-        """Return `model` with its use counted here. A model that is free costs nothing if it states no cost."""
-        return MeteredModel(model, self, is_free=is_free)
+    def measure(self, model: Model) -> "MeteredModel":
+        """Return `model` with its use counted here."""
+        return MeteredModel(model, self)
 
 
 class MeteredModel(Wrapper):
@@ -183,10 +177,10 @@ class MeteredModel(Wrapper):
 
     CHANGES_ANSWERS = False
 
-    def __init__(self, inner: Model, meter: JobMeter, *, is_free: bool) -> None:
+    def __init__(self, inner: Model, meter: JobMeter) -> None:
         super().__init__(inner)
         self._meter = meter
-        self._is_free = is_free
+        self._is_free = is_free(inner)
 
     async def infer(self, request: Request, watch: Watch) -> Completion:
         """Return the inner model's answer; see `Model.infer`. Raises: `LimitReachedError` at a limit."""
@@ -200,6 +194,11 @@ class MeteredModel(Wrapper):
         return completion
 
 
+def is_free(model: Model) -> bool:
+    """Return whether a model runs in this process and costs nothing."""
+    return part_of(model).name.partition(":")[0] in ("mock", "oracle")
+
+
 def _text_of(message: Message) -> str:
     return "".join(
         [message.content, message.reasoning or "", *[call.arguments for call in message.tool_calls]]
@@ -211,3 +210,29 @@ def _count_chars(request: Request) -> int:
     texts = [_text_of(message) for message in request.messages]
     texts += [f"{tool.name}{tool.description}{tool.parameters}" for tool in request.tools]
     return sum(map(len, texts)) + len(str(request.output_schema or ""))
+
+
+def open_meter(
+    limits: LimitSection,
+    ledger: Ledger,
+    journal: Journal,
+    runs_of: Callable[[PlannedItem], RunFilter],
+    others: RunFilter | None = None,
+) -> JobMeter:
+    """Return the meter of a job, with the use and the time of earlier processes.
+
+    This use is the sum of three parts: the use that the ledger has counted, the further use of the runs of open
+    items, which `runs_of` finds, and the use of `others`, which belong to no item.
+    """
+    meter = JobMeter(limits)
+    counts = ledger.counts()
+    meter.add(counts.input_tokens, counts.output_tokens, counts.cost_usd)
+    meter.seconds_before = float(ledger.get("worked_seconds") or 0.0)
+    for info in () if others is None else journal.runs(others):
+        meter.add(info.input_tokens, info.output_tokens, info.cost_usd)
+    for item in ledger.open_items():
+        for info in journal.runs(runs_of(item)):
+            meter.add(info.input_tokens, info.output_tokens, info.cost_usd)
+        known = ledger.spent(item.number)
+        meter.add(-known.input_tokens, -known.output_tokens, -known.cost_usd)
+    return meter

@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from treadle.core.errors import ConfigError
 from treadle.core.places import Document, parse_document
 from treadle.core.policy import Policy
+from treadle.core.types import Json
 
 Count = Annotated[int, Field(ge=1)]
 Number = Annotated[int, Field(ge=0)]
@@ -43,7 +44,7 @@ class AgentSection(ConfigSection):
     max_result_chars: Count | None = None
     """The longest tool result in characters."""
     context_tokens: Count | None = None
-    """The context window of the model, if it is not known or should be smaller."""
+    """The context window of the model in tokens, if it is not known or should be smaller."""
     compact_at: Share | None = 0.8
     """The share of the room for the prompt at which the context is compacted; `null`: never."""
 
@@ -72,6 +73,35 @@ class LimitSection(ConfigSection):
     """The most tokens of all requests together, input and output."""
     max_seconds: Annotated[float, Field(gt=0)] | None = None
     """The longest time of work, the sum over all processes."""
+
+
+class AttemptSection(ConfigSection):
+    """The configuration of a job that attempts tasks."""
+
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9_][\w.-]*$", max_length=60)] = "job"
+    """The beginning of the ids of all groups and runs."""
+    seed: int = 0
+    """The seed of the tasks, of the sampling of each run, and of the forks."""
+    tasks: Annotated[list[str], Field(min_length=1)] = ["files"]
+    """The tasks: a task set, `SET:ID`, or a pattern such as `files:csv_sum-*`. `SET` is the name of an installed
+    set, or `file.py:ATTRIBUTE` or `package.module:ATTRIBUTE`."""
+    window: Annotated[int, Field(ge=1, le=100_000)] = 64
+    """How many runs are driven at the same time."""
+    workers: str = "here"
+    """Where the runs are driven: `here`, `local:N` (N processes), or `ray`."""
+    agent: AgentSection = AgentSection()
+    """The agent."""
+    rewards: Annotated[dict[str, float | dict[str, Json]], Field(min_length=1)] = {"check": 1.0}
+    """The parts of the reward by name, each with its weight or a mapping of settings: `check` (the check of the
+    task), `tool_use`, `length`, `judge`, or a function as `module:function`."""
+    retries: RetrySection = RetrySection()
+    """What happens after a fault of the infrastructure."""
+    limits: LimitSection = LimitSection()
+    """The limits of all runs together."""
+    path: Path = Path("job")
+    """The folder with the state of the work; the same folder continues it."""
+    journal: str | None = None
+    """The journal of the runs: a path, or the address of a store. Default: `runs.db` in the folder."""
 
 
 def read_document(path: str | Path | None) -> Document:

@@ -27,7 +27,7 @@ class ModelPlan(Struct, frozen=True):
 
     table: ModelTable
     name: str | None = None
-    """Its name in treadle.toml; `None` if the plan's configuration has its settings."""
+    """The model's name in treadle.toml; `None` if the plan's configuration has its settings."""
 
 
 def plan_model(given: str | ModelTable | None, file: ModelFile) -> ModelPlan:
@@ -124,8 +124,8 @@ def find_model(given: str | ModelTable | None) -> MakeModel:
     plan = plan_model(given, file)
     if plan.table.seed is not None:
         raise ConfigError(
-            f"the model has the seed {plan.table.seed!r}, with which the rollouts of a group would be equal; "
-            "delete it, and give the seed of the rollouts"
+            f"the model has the seed {plan.table.seed!r}, which would make the rollouts of a group equal; "
+            "remove it, and give the seed of the rollouts"
         )
     return ConfiguredModel(plan, file)
 

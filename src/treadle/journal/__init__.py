@@ -1,4 +1,14 @@
-"""Journals, which keep runs. `open_journal` opens one from a path."""
+"""Journals, which keep runs. `open_journal` opens one from a path.
+
+Read first: `protocol.py` (what a store does, leases and inboxes included), `memory.py` (the smallest store),
+`registry.py` (stores by the scheme of an address) and `tables/` (what stores in databases share; `sqlite/` and
+`postgres/` are two of them). `listing.py` has the facts about a run that lists show, and `jsonl.py` the form in
+which runs travel.
+
+To add a store, write a `Journal` and a function of an address and `StoreOptions` that opens it, and add a line to
+`STORES` in `registry.py`, or an entry point of the group `treadle.journal`. Add its levels to `KINDS` in
+`tests/contract/test_journal.py`, and its way to be opened to the fixture `reopen` there.
+"""
 
 from typing import TYPE_CHECKING
 

@@ -11,14 +11,14 @@ _DIGEST = re.compile(rb"(?<![0-9a-f])[0-9a-f]{64}(?![0-9a-f])")
 
 
 def digests_in(raw: bytes) -> set[str]:
-    """Return every hash in encoded events, which may also be in a text. Damaged events are searched too."""
+    """Return every hash in encoded events, including hashes inside texts. Damaged events are searched too."""
     return {found.decode() for found in _DIGEST.findall(raw)}
 
 
 def find_unused(
     mine: set[str], read: ReadStored, others: Iterable[bytes], stored: Iterable[tuple[str, bytes]]
 ) -> set[str]:
-    """Return the contents of `mine`, and of those that they are patches of, that are not needed without the run.
+    """Return the contents that no other run needs: those of `mine`, and the contents that these are patches of.
 
     `read` returns what is stored under a hash. `others` are the encoded events of all other runs. `stored` has each
     hash with what is stored under it; a content is needed if another one that stays is a patch of it.
@@ -71,7 +71,8 @@ def delete_runs(journal: Journal, run_id: str) -> list[str]:
 
 
 def find_callees(journal: Journal, run_id: str) -> list[str]:
-    """Return the id of a run, followed by those of the runs that its calls of agents drove, and theirs. Blocks."""
+    """Return the id of a run, followed by those of the runs that its calls of agents drove, directly or
+    indirectly. Blocks."""
     found = [run_id]
     for name in found:
         found += [info.run_id for info in journal.runs(RunFilter(labels={CALLER: name}))]

@@ -1,12 +1,14 @@
-"""The runs that this process drives, as others in the process see them: who has sent them messages, and who listens
-to what they say while they work.
+"""The runs that this process drives, as others in the process see them: who has sent them messages, and who
+listens to their output while they work.
 
 A driver compares one number per action, so that any number of runs can be in flight. Other processes are watched
 once for each journal, and never for each run.
 """
 
 import threading
+from collections import deque
 from collections.abc import Callable, Iterable
+from concurrent.futures import Future
 from typing import TypeAlias
 from weakref import WeakValueDictionary
 
@@ -22,50 +24,61 @@ OnDelta: TypeAlias = Callable[[int, Delta], None]
 class DrivenRun:
     """A run that this process drives."""
 
-    __slots__ = ("__weakref__", "_on_change", "_on_mail", "_read", "listeners", "newest", "run_id")
+    __slots__ = ("__weakref__", "_on_mail", "_read", "coming", "listeners", "newest", "on_listen", "run_id")
 
     def __init__(self, run_id: str, read: Callable[[str, int], list[Posted]], newest: int = 0) -> None:
         self.run_id = run_id
         self._read = read
         self.newest = newest
         """The number of the newest message in the run's inbox, as far as this process knows."""
+        self.coming: deque[Future[int]] = deque()
+        """The messages that this process is storing; the driver waits for them."""
         self.listeners: tuple[OnDelta, ...] = ()
         """The functions that get what the run says while it works."""
+        self.on_listen: Callable[[], None] | None = None
+        """The function that is called when `listeners` changes, in any thread."""
         self._on_mail: OnMail | None = None
-        self._on_change: Callable[[], None] | None = None
 
     def read(self, after: int) -> list[Posted]:
         """Return the messages that came after number `after`. Blocks. Raises: `JournalError`."""
         return self._read(self.run_id, after)
 
-    def attend(self, on_mail: OnMail | None, on_change: Callable[[], None] | None) -> None:
-        """Call `on_mail` when a message arrives, and `on_change` when `listeners` changes, in any thread."""
-        self._on_mail, self._on_change = on_mail, on_change
+    def attend(self, on_mail: OnMail | None) -> None:
+        """Call `on_mail` when a message arrives, from now on."""
+        self._on_mail = on_mail
 
     def deliver(self, number: int, kind: str) -> None:
         """Note that a message has arrived. Any thread may call this, more than once for the same message."""
-        if number > self.newest:
+        with _lock:
+            if number <= self.newest:
+                return
             self.newest = number
-            if (on_mail := self._on_mail) is not None:
-                on_mail(kind)
+        if (on_mail := self._on_mail) is not None:
+            on_mail(kind)
+
+    def forget(self, newest: int, taken: int) -> None:
+        """Note that there is no message after number `taken`, unless one came after number `newest`."""
+        with _lock:
+            if self.newest == newest:
+                self.newest = taken
 
     def listen(self, listener: OnDelta) -> Callable[[], None]:
         """Call `listener` with each delta from now on. Return the function that ends this. Any thread may call
         both."""
         with _lock:
             self.listeners += (listener,)
-        self._changed()
+        self._tell_driver()
 
         def end() -> None:
             with _lock:
                 self.listeners = tuple([item for item in self.listeners if item is not listener])
-            self._changed()
+            self._tell_driver()
 
         return end
 
-    def _changed(self) -> None:
-        if (on_change := self._on_change) is not None:
-            on_change()
+    def _tell_driver(self) -> None:
+        if (on_listen := self.on_listen) is not None:
+            on_listen()
 
 
 _lock = threading.Lock()
@@ -90,6 +103,13 @@ class DrivenRuns:
     def find(self, run_id: str) -> DrivenRun | None:
         """Return the run with this id; `None` if this process does not drive it."""
         return self._runs.get(run_id)
+
+    def expect(self, run_id: str, number: "Future[int]") -> None:
+        """Make the driver of a run wait for a message that is being stored, if this process drives the run."""
+        if (run := self._runs.get(run_id)) is not None:
+            while run.coming and run.coming[0].done():
+                run.coming.popleft()
+            run.coming.append(number)
 
     def deliver(self, messages: Iterable[tuple[str, int, str]]) -> None:
         """Tell runs that messages have arrived: for each the run's id, its number and its tag."""

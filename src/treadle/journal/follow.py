@@ -22,7 +22,7 @@ class Page(NamedTuple):
 
     events: list[Event]
     position: Any
-    """The position at which the next page begins, a value of the store's."""
+    """The position at which the next page begins, in the store's own form."""
     is_last: bool
     """True if the run was over before the page was read, so that no further page can come."""
     has_more: bool
@@ -132,7 +132,7 @@ async def follow(
 
 
 class PolledNews:
-    """The `News` of a store with a number that changes whenever something is kept.
+    """The `News` of a store that has a number which changes at every commit.
 
     It looks often after a change, because changes come in groups, and every `POLL_SECONDS` when nothing happens.
     """

@@ -164,7 +164,7 @@ def _read_line(line: bytes, runs: dict[str, _Run]) -> None:
     expected = len(run.events) + 1
     if event.seq != expected:
         raise JournalError(
-            f"event {event.seq} of run {event.run_id!r} where event {expected} belongs; "
+            f"event {event.seq} of run {event.run_id!r} stands where event {expected} is expected; "
             "the file is incomplete or out of order"
         )
     if (expected == 1) is not isinstance(event.body, e.RunStarted):

@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from treadle.core import events as e
+from treadle.core.estimates import CHARS_PER_TOKEN, count_chars, guess_of_chars
 from treadle.core.inbox import RESERVED
 from treadle.core.state import Status, fold
 from treadle.core.tally import Charge, charge_of
-from treadle.core.tokens import CHARS_PER_TOKEN, count_chars, guess_of_chars
-from treadle.core.turns import TurnFold
+from treadle.core.turns import TURN_CHANGES, TurnFold
 from treadle.core.types import Delivery, Message, Usage
 from treadle.journal.protocol import CALLER, RunInfo
 
@@ -139,7 +139,7 @@ def facts_of(bodies: Iterable[e.DurableBody]) -> Facts:
         state = fold(bodies)
         facts.input_tokens = state.usage.input_tokens
         facts.output_tokens = state.usage.output_tokens
-        facts.context_chars = CHARS_PER_TOKEN * state.last_usage.total_tokens + state.unsent_chars
+        facts.context_chars = CHARS_PER_TOKEN * state.size.last_usage.total_tokens + state.size.unsent_chars
         facts.is_exact = True
     return facts
 
@@ -161,7 +161,7 @@ def _on_run_started(facts: Facts, body: e.RunStarted) -> bool:
 
 def _on_turn_started(facts: Facts, body: e.TurnStarted) -> bool:
     facts.status, facts.stop_reason = Status.RUNNING.value, None
-    facts.take(body)
+    TURN_CHANGES[e.TurnStarted](facts, body)
     facts.reward = None
     if facts.input is None:
         facts.input = body.message.content[:_SHOWN_CHARS]
@@ -169,7 +169,8 @@ def _on_turn_started(facts: Facts, body: e.TurnStarted) -> bool:
         _say(facts, f"{body.recalled.text}\n\n")
     if body.hint is not None:
         _say(facts, f"\n\n{body.hint}")
-    _charge(facts, charge_of(body))
+    if body.judgement is not None:
+        _charge(facts, charge_of(body))
     return _say(facts, body.message.content) or True
 
 
@@ -233,7 +234,7 @@ def _on_run_finished(facts: Facts, body: e.RunFinished) -> bool:
 
 
 def _end(facts: Facts, body: e.TurnCompleted | e.RunFinished) -> bool:
-    facts.take(body)
+    TURN_CHANGES[type(body)](facts, body)
     facts.error = None if body.error is None else body.error[:_SHOWN_CHARS]
     facts.fault = None if body.fault is None else body.fault.value
     return True
@@ -241,14 +242,14 @@ def _end(facts: Facts, body: e.TurnCompleted | e.RunFinished) -> bool:
 
 def _on_run_paused(facts: Facts, body: e.RunPaused) -> bool:
     facts.status, facts.stop_reason = Status.PAUSED.value, body.reason
-    facts.take(body)
+    TURN_CHANGES[type(body)](facts, body)
     return True
 
 
 def _on_run_resumed(facts: Facts, body: e.RunResumed) -> bool:
     if body.agent is not None:
         facts.model = body.agent.model.name or None
-    facts.take(body)
+    TURN_CHANGES[type(body)](facts, body)
     facts.status, facts.stop_reason = Status.RUNNING.value, None
     return True
 
@@ -275,10 +276,10 @@ _UPDATES: dict[type, Callable[[Facts, Any], bool]] = {
     e.InferenceFailed: _on_inference_failed,
     e.ContextCompacted: _on_context_compacted,
     e.MessageInjected: _on_message_injected,
-    e.QuestionAsked: Facts.take,
-    e.QuestionAnswered: Facts.take,
-    e.ApprovalRequested: Facts.take,
-    e.ApprovalDecided: Facts.take,
+    e.QuestionAsked: TURN_CHANGES[e.QuestionAsked],
+    e.QuestionAnswered: TURN_CHANGES[e.QuestionAnswered],
+    e.ApprovalRequested: TURN_CHANGES[e.ApprovalRequested],
+    e.ApprovalDecided: TURN_CHANGES[e.ApprovalDecided],
     e.TurnCompleted: _on_turn_completed,
     e.RunPaused: _on_run_paused,
     e.RunResumed: _on_run_resumed,

@@ -35,10 +35,10 @@ class Clock(Protocol):
 
 
 CALLER = "treadle.caller"
-"""The label of a sub-agent's run: the id of the run whose call drives it."""
+"""The label of a sub-agent's run. Its value is the id of the run whose call drives it."""
 
 QUEUE = "treadle.queue"
-"""The label of a run that workers may drive: the name of the queue in which it waits for one; see
+"""The label of a run that workers may drive. Its value is the name of the queue in which the run waits; see
 `Journal.claim`."""
 
 
@@ -96,7 +96,7 @@ class RunInfo(Struct, frozen=True, kw_only=True):
     """The part of `input_tokens` that the server had in its cache."""
     output_tokens: int = 0
     cost_usd: float | None = 0.0
-    """`None` if the cost of an inference is unknown."""
+    """The cost in US dollars; `None` if the cost of an inference is unknown."""
     created_at: float = 0.0
     """The time of the first event, in seconds since the epoch."""
     updated_at: float = 0.0
@@ -213,7 +213,7 @@ class Settled:
 
 _NOTHING = cast("Generator[None, None, None]", iter(()))
 DONE = Settled()
-"""The awaitable for a writer whose events are all kept."""
+"""An awaitable that is finished already, for a writer whose events are all stored."""
 
 
 class RunWriter(Protocol):
@@ -224,7 +224,7 @@ class RunWriter(Protocol):
 
     @property
     def driven(self) -> DrivenRun:
-        """The run as others in this process see it; it knows whether messages have arrived."""
+        """The entry of this run in the list of driven runs; it knows whether messages have arrived."""
         ...
 
     def append(self, bodies: Sequence[DurableBody], blobs: Mapping[str, bytes] | None = None) -> None:
@@ -246,7 +246,8 @@ class RunWriter(Protocol):
         ...
 
     def take_in(self, number: int) -> None:
-        """Forget the messages up to `number`, together with the events that were appended last, which they mean."""
+        """Remove the messages up to `number` from the inbox, together with storing the events that were
+        appended last and that result from these messages."""
         ...
 
     def sync(self) -> Awaitable[None]:
@@ -346,7 +347,7 @@ class Journal(Protocol):
         ...
 
     def news(self) -> News:
-        """Return an object that waits for whatever is kept from now on."""
+        """Return an object that waits until something new is stored in the journal."""
         ...
 
     def post(self, run_id: str, message: InboxMessage, blobs: Mapping[str, bytes] | None = None) -> int:

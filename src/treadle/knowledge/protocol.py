@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from treadle.knowledge.memory import Memory
 
 
-class Turn(Struct, frozen=True, kw_only=True):
+class CompletedTurn(Struct, frozen=True, kw_only=True):
     """A completed turn, as it is remembered."""
 
     run_id: str
@@ -85,7 +85,7 @@ class PromptReport(Struct, frozen=True):
         return [*found, *self.notes]
 
 
-class Source(Protocol):
+class RecallSource(Protocol):
     """Something that is recalled for each turn: memories or documents."""
 
     async def recall(
@@ -108,7 +108,7 @@ class Surroundings(Protocol):
 
     @property
     def tools(self) -> Sequence[Tool]:
-        """The tools that belong to it, such as `use_skill`."""
+        """The tools that belong to this knowledge, such as `use_skill`."""
         ...
 
     @property
@@ -139,7 +139,7 @@ class Surroundings(Protocol):
         """
         ...
 
-    async def write_back(self, turn: Turn) -> None:
+    async def write_back(self, turn: CompletedTurn) -> None:
         """Remember a completed turn. Doing it again changes nothing. It never fails: a failure is logged."""
         ...
 

@@ -17,8 +17,8 @@ from treadle.core.types import Json, Recalled, StopReason
 from treadle.journal.memory import MemoryJournal
 from treadle.journal.protocol import Clock, Journal
 from treadle.knowledge.personas.persona import Persona
-from treadle.knowledge.personas.sections import BUDGETS, Item, assemble
-from treadle.knowledge.protocol import PromptReport, Source, Surroundings, Turn
+from treadle.knowledge.personas.prompt_sections import BUDGETS, Item, assemble
+from treadle.knowledge.protocol import CompletedTurn, PromptReport, RecallSource, Surroundings
 from treadle.knowledge.skills.catalog import Catalog
 from treadle.knowledge.skills.use_skill import UseSkill
 from treadle.knowledge.trusted_files import Trust, demands_of_persona, digest_of, read_trust, record_trust
@@ -27,7 +27,7 @@ from treadle.tools.protocol import Tool
 from treadle.tools.resolve import demands_of_tools, resolve_tools
 
 if TYPE_CHECKING:
-    from treadle.knowledge.documents import Loaded
+    from treadle.knowledge.documents import LoadedDocuments
     from treadle.knowledge.memory import Memory
 
 PersonaLike: TypeAlias = Persona | Mapping[str, Json] | str | Path
@@ -37,7 +37,7 @@ MemoryLike: TypeAlias = MemorySpec | str | bool | None
 RECALL_SECONDS = 30.0
 """How long a recall may take before the turn begins without it."""
 LIBRARY = "treadle-documents"
-"""The name in whose memory the documents of agents without a memory are."""
+"""The name of the persona under which the documents of agents without a memory are stored."""
 
 _MAX_COUNTED = 1000
 _HEADING_TOKENS = 50
@@ -174,9 +174,9 @@ class _Known:
         missing = [path for path in self._documents if not Path(path).is_file()]
         if missing and is_strict:
             raise ConfigError(f"there is no document {missing[0]!r}")
-        self._loaded: Loaded | None = None
+        self._loaded: LoadedDocuments | None = None
         self._is_strict = is_strict
-        self._sources: list[Source] = []
+        self._sources: list[RecallSource] = []
         self._memory: Memory | None = None
         self._library: Memory | None = None
         tools: list[Tool] = [UseSkill(self._catalog)] if self._catalog.skills else []
@@ -209,7 +209,7 @@ class _Known:
         tools = MemoryToolset(self._library).tools()
         return tools if spec is not None else [tool for tool in tools if tool.spec.name == "recall"]
 
-    def _load_documents(self) -> "Loaded | None":
+    def _load_documents(self) -> "LoadedDocuments | None":
         """Return the documents that are whole in the prompt; the others are put into the memory in pieces."""
         if self._loaded is None and self._documents:
             from treadle.knowledge.documents import load_documents
@@ -263,7 +263,7 @@ class _Known:
                 found.append(recalled)
         return _join(found)
 
-    async def write_back(self, turn: Turn) -> None:
+    async def write_back(self, turn: CompletedTurn) -> None:
         """See `Surroundings.write_back`."""
         if self._memory is None or not self.writes_back:
             return
@@ -338,7 +338,8 @@ def _paths(name: str, given: Iterable[str | Path]) -> tuple[str, ...]:
 
 
 def demands_of_context(spec: ContextSpec) -> list[str]:
-    """Return what an agent that knows this would read, write and send here. Finding it out does none of that."""
+    """Return texts that say what an agent with this knowledge would read, write and send here. This function
+    itself does none of that."""
     try:
         persona = None if spec.persona is None else Persona.from_value(spec.persona)
     except ConfigError:

@@ -9,28 +9,29 @@ import os
 import tempfile
 from enum import StrEnum
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from treadle.core.errors import ConfigError
 from treadle.core.spec import PartSpec
 from treadle.journal.identity import state_folder
-from treadle.knowledge.personas.persona import Persona
-from treadle.models.config.model_demands import demands_of_judge, demands_of_model
-from treadle.tools.resolve import demands_of_tools
+
+if TYPE_CHECKING:
+    from treadle.knowledge.personas.persona import Persona
 
 
 class Trust(StrEnum):
     """How far the user trusts a content."""
 
     UNTRUSTED = "untrusted"
-    """The user has said nothing about it, so he is asked before it is used."""
+    """The user has not decided about the content, and is asked before it is used."""
     ALLOWED = "allowed"
-    """The user allowed its use, and does not vouch for it: the model gets it as data."""
+    """The user allowed the use of the content, and does not vouch for it: the model gets it as data."""
     TRUSTED = "trusted"
-    """The user vouches for it: the model gets it as instructions."""
+    """The user vouches for the content: the model gets it as instructions."""
     BUILTIN = "builtin"
-    """It is part of Treadle."""
+    """The content is part of Treadle."""
 
 
 def read_trust(kind: str, digest: str) -> Trust:
@@ -69,17 +70,20 @@ _HARMLESS = ("files", "vfs", "python", "shell", "ask")
 """Toolsets that work only in the sandbox of the run, or only with the user."""
 
 
-def digest_of(persona: Persona) -> str:
+def digest_of(persona: "Persona") -> str:
     """Return the hash of a persona's content, to which the user's trust is bound."""
     return hashlib.sha256(msgspec.json.encode(persona.to_value(), order="sorted")).hexdigest()
 
 
-def demands_of_persona(persona: Persona, folder: Path | None = None) -> tuple[str, ...]:
+def demands_of_persona(persona: "Persona", folder: Path | None = None) -> tuple[str, ...]:
     """Return what an agent with this persona would start, import, open, ask and send, beyond its sandbox.
 
-    Documents within `folder`, that of the persona's file, are left out, and so are skills, each of which the user
-    is asked for by itself. Finding it out starts and sends nothing.
+    Documents within `folder`, the folder of the persona's file, are left out, and so are skills, each of which
+    the user is asked for by itself. This function itself starts and sends nothing.
     """
+    from treadle.models.config.model_demands import demands_of_judge, demands_of_model
+    from treadle.tools.resolve import demands_of_tools
+
     found: list[str] = []
     if persona.model is not None:
         try:

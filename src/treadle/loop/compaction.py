@@ -1,4 +1,4 @@
-"""The performer of compactions: it plans what goes, has old messages summarised, and returns the event."""
+"""The performer of compactions: it chooses the messages to remove, has them summarised, and returns the event."""
 
 import asyncio
 
@@ -8,13 +8,13 @@ from treadle.context.compaction_plan import Plan, make_plan
 from treadle.context.compaction_size import Measured, Summarised, make_event, measure
 from treadle.context.compaction_summary import fit_summary, read_summary, request_summary
 from treadle.context.context_window import look_up_window
-from treadle.core import answers
 from treadle.core import events as e
-from treadle.core.context import count_prompt
-from treadle.core.decide import Compact, guess_cost_usd
+from treadle.core.actions import Compact
 from treadle.core.errors import ConfigError, ProviderError
-from treadle.core.state import State, guess_next_tokens
-from treadle.core.tokens import weigh_message
+from treadle.core.estimates import weigh_message
+from treadle.core.limits import guess_cost_usd
+from treadle.core.prompting import count_prompt, guess_next_tokens, make_request
+from treadle.core.state import State
 from treadle.core.types import Completion, Request, Usage
 from treadle.journal.protocol import Clock
 from treadle.loop.outbox import Outbox
@@ -44,7 +44,7 @@ class Compaction:
     async def make(self, state: State, action: Compact) -> e.ContextCompacted | None:
         """Return the event of a compaction; `None` if somebody asked for it and there is nothing to compact."""
         begin = self._clock.monotonic()
-        tokens = count_tokens(self._model, answers.make_request(state, has_tools=state.limit is None))
+        tokens = count_tokens(self._model, make_request(state, has_tools=state.turn.limit is None))
         is_refused = action.reason == "overflow"
         measured = measure(state, tokens or count_prompt(state), is_refused=is_refused)
         is_asked = action.reason == "asked"
@@ -118,14 +118,15 @@ def give_up(state: State, action: Compact, why: str) -> e.ContextCompacted:
 
 
 def count_tokens(model: Model, request: Request) -> int | None:
-    """Return the tokens of the prompt of `request`; `None` unless a method `count_tokens` of the model knows."""
+    """Return the number of tokens in the prompt of `request`, as the model's method `count_tokens` says; `None`
+    if the model has no such method, or if it does not know."""
     count = getattr(model, "count_tokens", None)
     return None if count is None else count(request)
 
 
 def _find_obstacle(state: State, model: Model, expected: Usage) -> str | None:
     """Return why the budgets allow no summary; `None` if they do. The next inference must still be possible."""
-    policy, spent = state.policy, state.spent
+    policy, spent = state.policy, state.turn.spent
     following = guess_next_tokens(state)
     if policy.max_tokens is not None and spent.tokens + expected.total_tokens + following > policy.max_tokens:
         return "max_tokens leaves no room for a summary"

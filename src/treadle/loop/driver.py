@@ -11,6 +11,7 @@ nothing before the events that led to it are durable. Only the driver appends.
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import cached_property, partial
 from typing import Any
 
@@ -18,24 +19,27 @@ from msgspec.structs import force_setattr as stamp
 from msgspec.structs import replace
 
 from treadle.core import events as e
-from treadle.core.answers import FindFault
-from treadle.core.decide import (
+from treadle.core.actions import (
     Action,
     Append,
-    Ask,
+    AskApprover,
+    AskUser,
     CheckAnswer,
     Compact,
     Infer,
     RequestApprovals,
     RunCalls,
-    abandon_turn,
-    decide,
-    stop_calls,
 )
-from treadle.core.questions import AskUser
+from treadle.core.asking import FindFault, to_answer
+from treadle.core.calls import abandon_turn, stop_calls
+from treadle.core.decide import decide
+from treadle.core.errors import JournalError
+from treadle.core.inbox import Posted, events_of, kind_of, stops
 from treadle.core.state import State, Status, advance
 from treadle.core.types import Fault, StopReason
+from treadle.journal.driven import OnMail
 from treadle.journal.protocol import Clock, RunWriter
+from treadle.loop.calls.questions import find_form_fault
 from treadle.loop.calls.workbench import Workbench
 from treadle.loop.compaction import Compaction, give_up
 from treadle.loop.hooks import MANY, Hooks
@@ -45,6 +49,7 @@ from treadle.loop.outbox import DONE, Outbox
 from treadle.loop.toolcalls import ToolCalls
 from treadle.loop.wayout import see_through
 from treadle.models.protocol import Model
+from treadle.tools.protocol import Decision
 
 
 class Driver:
@@ -83,6 +88,16 @@ class Driver:
         self._unhooked: list[e.DurableBody] = []
         """The bodies of the events that the hooks have not been told."""
         self._is_released = False
+        self._driven = writer.driven
+        self._acting: asyncio.Task[Any] | None = None
+        """The task that performs an action now; `None` between two actions."""
+        self._stopped_by: str | None = None
+        """The tag of the message that has stopped the action; `None` if none has."""
+        self.on_mail: OnMail | None = None
+        """The function that is told of messages that arrive while nobody drives the run on."""
+        self.on_taken: Callable[[int, int | None], None] | None = None
+        """The function that is told of each message that was taken in: its number, and the number of the event with
+        the user's message in it, if there is one."""
         self._listener: Listener | None = None
         self.listen(emit)
 
@@ -102,11 +117,14 @@ class Driver:
     async def leave(self) -> None:
         """Close what tools hold for the run, release its lease, and wait until all is durable. Safe to repeat."""
         # A run that ended with an error may be resumed, so its tools keep what they hold outside this process.
-        has_failed = self.state.stop_reason is StopReason.ERROR
+        has_failed = self.state.ending.stop_reason is StopReason.ERROR
         self.bench.scope.is_run_over = self.state.status is Status.FINISHED and not has_failed
         if not self.bench.scope.is_empty:
             await see_through(self.bench.close_scope)
         if not self._is_released:
+            if not self._held and self.has_mail:
+                with suppress(JournalError):  # the next driver takes them in
+                    await self.take_in()
             await self._writer.release()
             self._is_released = True
         if not self._held:
@@ -122,19 +140,24 @@ class Driver:
         Afterwards `kept` waits until all events are durable. Cancelling stops the model and the tools at once, and
         leaves a journal that can be resumed. Raises: `JournalError` if the store fails; nothing else.
         """
-        state, bench = self.state, self.bench
+        state, bench, driven = self.state, self.bench, self._driven
         bench.questions.begin()
-        while (action := decide(state)) is not None:
-            deadline_seconds = state.policy.deadline_seconds
-            if isinstance(action, Append):
-                self.put(*action.bodies)
-            elif deadline_seconds is None or isinstance(action, Ask | AskUser):
-                # The time that somebody takes to decide does not count against the deadline.
-                await self._performer(action)(state, action, self)
-            else:
-                await self._perform_until(action, deadline_seconds)
-            if self._listener is not None:
-                await self.kept()
+        self._attend()
+        try:
+            while True:
+                if driven.newest > state.taken or driven.coming:
+                    await self.take_in()
+                if (action := decide(state)) is None:
+                    break
+                if isinstance(action, Append):
+                    self.put(*action.bodies)
+                else:
+                    await self._act(action)
+                if self._listener is not None:
+                    await self.kept()
+        finally:
+            bench.questions.arrivals.on_wait = None
+            self.attend_idle()
         if state.status is Status.PAUSED:
             # A run that waits for somebody holds nothing, and calls that wait for an answer begin again.
             if bench.sandbox is not None:
@@ -142,6 +165,109 @@ class Driver:
             if not bench.scope.is_empty:
                 await see_through(bench.close_scope)
         return state
+
+    @property
+    def has_mail(self) -> bool:
+        """True if messages have arrived that were not taken in."""
+        return self._driven.newest > self.state.taken or bool(self._driven.coming)
+
+    def attend_idle(self) -> None:
+        """Call `on_mail` when a message arrives, until the run is driven on."""
+        self._driven.attend(self.on_mail)
+
+    async def _act(self, action: Action) -> None:
+        """Perform an action, until its end or until a message stops it."""
+        # No variable has the task: it keeps its cancellation, whose traceback has this frame, alive.
+        self._acting = asyncio.current_task()
+        assert self._acting is not None
+        deadline_seconds, before = self.state.policy.deadline_seconds, self._acting.cancelling()
+        try:
+            if deadline_seconds is None or isinstance(action, AskApprover | AskUser):
+                # The time that somebody takes to decide does not count against the deadline.
+                await self._performer(action)(self.state, action, self)
+            else:
+                await self._perform_until(action, deadline_seconds)
+        except asyncio.CancelledError:
+            if self._stopped_by is None or self._acting.uncancel() > before:
+                raise
+            self._throw_away(_STOPPED.get(self._stopped_by, self._stopped_by), StopReason.CANCELLED)
+        else:
+            if self._stopped_by is not None:  # what the action waited for has caught the cancellation
+                self._acting.uncancel()
+        finally:
+            self._acting = self._stopped_by = None
+
+    def _attend(self) -> None:
+        """Hear of messages while the run is driven."""
+        loop = asyncio.get_running_loop()
+
+        def on_mail(kind: str) -> None:
+            with suppress(RuntimeError):  # the loop is closed
+                loop.call_soon_threadsafe(self._hear, kind)
+
+        self._driven.attend(on_mail)
+        self.bench.questions.arrivals.on_wait = self._look
+
+    def _hear(self, kind: str) -> None:
+        """Stop the action if a message with the tag `kind` wants that; take it in at once if somebody is asked."""
+        if self._acting is None:  # it is taken in before the next action
+            return
+        if stops(self.state, kind):
+            if self._stopped_by is None:
+                self._stopped_by = kind
+                self._acting.cancel()
+        elif self.bench.questions.arrivals:
+            self._look()
+
+    def _look(self) -> None:
+        """Take in what has arrived while somebody is asked, because it may have the answer."""
+        if self.has_mail:
+            self._looking = asyncio.ensure_future(self._take_in_answers())
+
+    async def _take_in_answers(self) -> None:
+        with suppress(JournalError):  # the next action fails too
+            await self.take_in(is_acting=True)
+
+    async def take_in(self, *, is_acting: bool = False) -> None:
+        """Take in the messages that have arrived: append the events that they mean.
+
+        If `is_acting`, an action is under way: the first message that stops it, and all later ones, then stay
+        in the inbox.
+        """
+        driven, state = self._driven, self.state
+        while driven.coming:
+            stored = asyncio.wrap_future(driven.coming[0])
+            await asyncio.wait([stored])  # which does not cancel it, so that no message is lost
+            driven.coming.popleft()
+            _ = stored.cancelled() or stored.exception()
+        newest = driven.newest
+        found = await asyncio.to_thread(driven.read, state.taken)
+        for posted in found:
+            if posted.number > state.taken:
+                if is_acting and posted.message is not None and stops(state, kind_of(posted.message)):
+                    return
+                self._take(posted)
+        if not found:
+            driven.forget(newest, state.taken)
+
+    def _take(self, posted: Posted) -> None:
+        """Append the events that a message means, and give an answer to those who wait for it."""
+        state, first_seq = self.state, self.state.seq + 1
+        bodies = events_of(state, posted, find_form_fault)
+        if any([isinstance(body, e.TurnCompleted) for body in bodies]):
+            self._put_stopped(bodies)
+        else:
+            self.put(*bodies)
+        self._writer.take_in(posted.number)
+        arrivals = self.bench.questions.arrivals
+        for body in bodies:
+            if isinstance(body, e.QuestionAnswered):
+                arrivals.settle(body.question_id, to_answer(body.text))
+            elif isinstance(body, e.ApprovalDecided):
+                arrivals.settle(body.call_id, Decision(body.is_approved, body.reason, body.arguments))
+        if self.on_taken is not None:
+            has_said = isinstance(bodies[0], e.MessageInjected)
+            self.on_taken(posted.number, first_seq if has_said else None)
 
     @cached_property
     def _compaction(self) -> Compaction:
@@ -167,7 +293,7 @@ class Driver:
 
         A turn that is over or waits for the user is not changed.
         """
-        is_working = self.state.is_turn_open and self.state.status is Status.RUNNING
+        is_working = self.state.turn.is_open and self.state.status is Status.RUNNING
         if not self._throw_away(reason, StopReason.CANCELLED) and is_working:
             self._put_stopped(abandon_turn(self.state))
         await self.drive()
@@ -259,7 +385,7 @@ class Driver:
         """Return whether the hooks are to be told now. Patient ones are told when the turn ends or pauses."""
         hooks, state = self._hooks, self.state
         assert hooks is not None
-        if not hooks.is_patient or not state.is_turn_open or len(self._unhooked) >= MANY:
+        if not hooks.is_patient or not state.turn.is_open or len(self._unhooked) >= MANY:
             return True
         return state.status is not Status.RUNNING
 
@@ -316,7 +442,7 @@ class Driver:
 
     def _throw_away(self, why: str, stop_reason: StopReason) -> bool:
         """Record that the running inference was stopped. Return whether there was one."""
-        is_inferring = self.state.is_inferring
+        is_inferring = self.state.turn.asked is not None
         if is_inferring:
             failure = e.InferenceFailed(
                 step=self.state.step + 1,
@@ -339,6 +465,10 @@ def _make_inference(model: Model, read_blob: Callable[[str], bytes] | None, cloc
         if isinstance(model, TieredModel):
             return RoutedInference(model, read_blob, clock)
     return Inference(model, read_blob, clock)
+
+
+_STOPPED = {"cancel": "cancelled", "interrupt": "interrupted"}
+"""Why an action was stopped, by the tag of the message that has stopped it."""
 
 
 class _Progress:

@@ -14,13 +14,14 @@ Hook: TypeAlias = Callable[[Event], object]
 """A function that is called with each durable event. It runs on the event loop, so it must not block.
 
 A hook may also have these methods: `catch_up(run_id, events)` is called with the events so far, in a thread,
-before a run that exists goes on; `leave(run_id)` when this process no longer drives a run; and `close()` by
-`Agent.close`. If it has a method `take(run_id, first_seq, bodies)`, that is called with the bodies of several
-events at once instead, which costs less. If it has an attribute `is_patient` that is true, it is called only when a
-turn has ended or the run is paused, and within long turns from time to time.
+before a run that exists goes on; `leave(run_id)` is called when this process no longer drives a run; and
+`close()` is called by `Agent.close`. If it has a method `take(run_id, first_seq, bodies)`, this method is
+called instead, with the bodies of several events at once, which costs less. If it has an attribute `is_patient`
+that is true, it is called only when a turn has ended or the run is paused, and within long turns from time to
+time.
 """
 MANY = 256
-"""The number of events that even a patient hook is told."""
+"""After this many events of one turn, a hook with a true `is_patient` is called even if the turn goes on."""
 
 
 class Hooks:

@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from msgspec.structs import replace
 
-from treadle.core import answers
+from treadle.core import answering
 from treadle.core import events as e
-from treadle.core.context import count_prompt, find_room
-from treadle.core.decide import CheckAnswer, Infer, can_ask_again, guess_cost_usd
+from treadle.core.actions import CheckAnswer, Infer
+from treadle.core.asking import FindFault
 from treadle.core.errors import (
     AuthenticationError,
     ConfigError,
@@ -20,9 +20,12 @@ from treadle.core.errors import (
     RequestError,
     UnsupportedPartError,
 )
+from treadle.core.limits import can_ask_again, guess_cost_usd
 from treadle.core.packed import ID_BYTES, as_packed, count_shared
 from treadle.core.parts import describe, digests_of_parts
-from treadle.core.state import State, count_messages, guess_next_tokens
+from treadle.core.prompting import count_prompt, find_room, guess_next_tokens, make_request
+from treadle.core.state import State
+from treadle.core.steering import count_messages
 from treadle.core.types import (
     Artifact,
     Completion,
@@ -83,11 +86,11 @@ class Inference:
         failures = _Failures(state, step, outbox, is_heard=self.on_delta is not None)
         begin = self._clock.monotonic()
         try:
-            request = answers.make_request(state, has_tools=action.has_tools)
-            if state.has_parts:
+            request = make_request(state, has_tools=action.has_tools)
+            if state.shown.has_parts:
                 await self._contents.load(digests_of_parts(messages))
                 request = replace(request, contents=self._contents)
-            if state.window is not None or state.context.refused_tokens is not None:
+            if state.window is not None or state.size.refused_tokens is not None:
                 check_room(state, self._model, request)
             first = None if self.on_delta is None else _FirstToken(self.on_delta, self._clock)
             watch = Watch(first, failures)
@@ -116,7 +119,7 @@ class Inference:
                 self._call_ids = call_ids_of(state.transcript)
             completion = with_ids(completion, step, self._call_ids)
         if completion.tokens is not None:
-            completion = replace(completion, tokens=share_prompt(completion.tokens, state.prior))
+            completion = replace(completion, tokens=share_prompt(completion.tokens, state.shown.prior))
         blobs, answered_by = completion.contents, watch.answered_by
         if blobs is not None:
             completion = replace(completion, contents=None)
@@ -149,7 +152,7 @@ def check_room(state: State, model: Model, request: Request) -> None:
     if getattr(model, "count_tokens", None) is None or state.policy.compact_at is None:
         return
     room = find_room(state)
-    if room is None or not state.can_compact or _SAFETY * count_prompt(state) < room:
+    if room is None or not state.shown.can_compact or _SAFETY * count_prompt(state) < room:
         return
     tokens = count_tokens(model, request)
     if tokens is not None and tokens > room:
@@ -202,9 +205,9 @@ class _Hide:
 def _guess_cost_usd(state: State, model: Model) -> float | None:
     """Estimate what the next inference costs; `None` if nothing is known about the price."""
     tokens = guess_next_tokens(state)
-    if state.spent.cost_usd:
+    if state.turn.spent.cost_usd:
         return guess_cost_usd(state, tokens)
-    output_tokens = state.last_usage.output_tokens
+    output_tokens = state.size.last_usage.output_tokens
     return estimate_cost_usd(model, Usage(tokens - output_tokens, output_tokens))
 
 
@@ -267,7 +270,7 @@ class _Contents(Mapping[str, bytes]):
 
 
 def find_hold(hold: tuple[float, float, str | None], now: float) -> Hold | None:
-    """Return the rest of a wait that the journal records; `None` if it is over."""
+    """Return the rest of a wait that the journal records; `None` if the wait is over."""
     until, seconds, model = hold
     # A clock that was set back must not prolong the wait.
     left = min(seconds, until - now)
@@ -340,10 +343,10 @@ def share_prompt(tokens: TokenRecord, prior: Prior | None) -> TokenRecord:
 
 
 async def check_answer(
-    find_fault: answers.FindFault | None, state: State, action: CheckAnswer, outbox: Outbox
+    find_fault: FindFault | None, state: State, action: CheckAnswer, outbox: Outbox
 ) -> None:
     """Check an answer with `find_fault`; without one, only against the run's schema."""
     # Imported here because only runs with a schema need the validator.
     from treadle.tools.schema.answer_schema import find_output_fault
 
-    outbox.put(*answers.check_answer(state, action, find_fault or find_output_fault))
+    outbox.put(*answering.check_answer(state, action, find_fault or find_output_fault))

@@ -9,10 +9,10 @@ from collections.abc import Awaitable, Callable, Mapping
 
 from msgspec.structs import replace
 
-from treadle.core import answers
 from treadle.core import events as e
-from treadle.core.decide import Infer
+from treadle.core.actions import Infer
 from treadle.core.errors import ConfigError
+from treadle.core.prompting import make_request
 from treadle.core.state import ESCALATED, State
 from treadle.core.types import Completion, Fault, Route, StopReason, Usage, Verdict
 from treadle.journal.protocol import Clock
@@ -62,7 +62,7 @@ class RoutedInference(Inference):
         await super().perform(state, action, caught)
         outcome = caught.outcome
         assert outcome is not None
-        LATENCIES.add_event(outcome, state.asked)
+        LATENCIES.add_event(outcome, state.turn.asked)
         if isinstance(outcome, e.InferenceCompleted):
             outcome = await self._check(state, action, outcome)
             if isinstance(outcome, e.InferenceFailed):
@@ -75,7 +75,7 @@ class RoutedInference(Inference):
 
     def _choose(self, state: State, action: Infer) -> Route | None:
         """Choose the model to ask. Return the choice if it is new; `None` if the turn's earlier choice holds."""
-        before, tiers = state.route, self._tiered.tiers
+        before, tiers = state.turn.route, self._tiered.tiers
         if before is not None and before.tier in tiers:
             facts = self._facts(state, action)
             _, rejected = split(facts)
@@ -97,12 +97,12 @@ class RoutedInference(Inference):
 
     def _next_tier(self, state: State, action: Infer, why: str, *, is_failure: bool) -> str | None:
         """Return the tier that takes the place of the one that was asked; `None` if there is none."""
-        if state.route is None:
+        if state.turn.route is None:
             return None
-        facts = replace(self._facts(state, action), tried={**state.tried, state.route.tier: why})
+        facts = replace(self._facts(state, action), tried={**state.turn.tried, state.turn.route.tier: why})
         allows_weaker = is_failure and self._tiered.allows_weaker
         try:
-            return replace_tier(facts, state.route, why, allows_weaker=allows_weaker).tier
+            return replace_tier(facts, state.turn.route, why, allows_weaker=allows_weaker).tier
         except ConfigError:
             return None
 
@@ -122,8 +122,8 @@ class RoutedInference(Inference):
         following = self._next_tier(state, action, "", is_failure=False)
         if following is None:
             return done
-        request = answers.make_request(state, has_tools=action.has_tools)
-        if state.has_parts:
+        request = make_request(state, has_tools=action.has_tools)
+        if state.shown.has_parts:
             request = replace(request, contents=self._contents)
         checked = await self._router.check(request, done.completion)
         if checked.fault is None:

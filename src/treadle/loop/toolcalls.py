@@ -6,9 +6,9 @@ from collections.abc import Coroutine, Sequence
 from contextlib import nullcontext, suppress
 
 from treadle.core import events as e
-from treadle.core.decide import Ask, RequestApprovals, RunCalls, refuse_unapproved
-from treadle.core.inner import last_once
-from treadle.core.state import CallState, State
+from treadle.core.actions import AskApprover, RequestApprovals, RunCalls
+from treadle.core.calls import CallState, last_once, refuse_unapproved
+from treadle.core.state import State
 from treadle.core.types import FinishReason, ToolResult
 from treadle.loop.calls.orders import Order, read_call, to_decided
 from treadle.loop.calls.questions import ParkedError
@@ -53,7 +53,7 @@ class ToolCalls:
     async def request_approvals(self, state: State, action: RequestApprovals, outbox: Outbox) -> None:
         """Record which calls wait for approval. A call that could not run anyway gets its error result instead."""
         bodies: list[e.DurableBody] = []
-        is_cut_off = state.finish_reason is FinishReason.LENGTH
+        is_cut_off = state.turn.finish_reason is FinishReason.LENGTH
         for item in action.calls:
             ready = read_call(item.call, self._bench.toolbox.tools, is_cut_off=is_cut_off)
             if isinstance(ready, ToolResult):
@@ -62,7 +62,7 @@ class ToolCalls:
                 bodies.append(e.ApprovalRequested(call_id=item.call.call_id))
         outbox.put(*bodies)
 
-    async def ask(self, state: State, action: Ask, outbox: Outbox) -> None:
+    async def ask(self, state: State, action: AskApprover, outbox: Outbox) -> None:
         """Ask the approver about one call after another; record a pause at the first that nobody decides about."""
         await outbox.kept()
         for item in action.calls:
@@ -72,7 +72,8 @@ class ToolCalls:
                 outbox.put(e.RunPaused(reason="approval"))
                 return
             decided = to_decided(item.call.call_id, decision)
-            outbox.put(decided)
+            if not self._bench.questions.arrivals.has_recorded(item.call.call_id):
+                outbox.put(decided)
             if not decision.is_approved:
                 outbox.put(e.ToolCompleted(step=state.step, result=refuse_unapproved(item.call, decided)))
             if self._bench.report is not None and time.monotonic() - begin > _SOON_SECONDS:
@@ -90,7 +91,7 @@ def _order(state: State, item: CallState) -> Order:
         item.call,
         state.step,
         item.attempt + 1,
-        is_cut_off=state.finish_reason is FinishReason.LENGTH,
+        is_cut_off=state.turn.finish_reason is FinishReason.LENGTH,
         edited=approval.arguments if isinstance(approval, e.ApprovalDecided) else None,
         last_once=last_once(item) if item.inner else 0,
     )

@@ -1,4 +1,26 @@
-"""Models, which answer requests. The names are loaded when they are first used."""
+"""Models, which answer requests. The names below are loaded when they are first used.
+
+Read first: `protocol.py` (what a model is), `config/recipe.py` (how a name becomes a model), `wire/http_model.py`
+(how a request is sent and its answer read) and `dialects/openai_chat/` (the dialect that is used most). A part
+imports only the parts before it: `wire/` (what dialects share), `dialects/` (one for each wire format), `tokens/`
+(models that are sent token ids), `wrappers/` (retry, limit, cost, fallback, cache, tiers, text formats),
+`config/` (names, providers, treadle.toml, stored keys).
+
+How to add
+- a provider with a dialect that exists: an entry in `_PRESETS` of `config/presets.py`, and its name in
+  `docs/models.md`. `tests/models/test_config.py` tests all entries. What a server wants otherwise in requests is a
+  field of `Quirks` in `wire/provider.py`. What it writes otherwise in answers needs no quirk: the dialect reads the
+  forms of all servers.
+- a dialect: a subclass of `HttpModel` with its `PRESET` in `dialects/`, a line in `DIALECTS` of
+  `config/presets.py`, and a module in `tests/models/wire` with a server's responses; the contract tests then run
+  it. Raise the errors of `core/errors`, because they decide what is tried again. Texts of servers' errors belong
+  in `wire/faults.toml`. Data without a field is kept in `opaque` under the dialect's name, which `_FOREIGN_KEYS`
+  of `openai_chat` then needs too.
+- an engine that takes token ids: a subclass of `HttpTokenEngine` in `tokens/engines/`, a line in its
+  `registry.py`, its paths in `wire/endpoint.py`, and its endpoints in the mock of `testbed/engines/`.
+Other packages register entry points: `treadle.models` (a function from a `ModelConfig` to a `Model`),
+`treadle.dialects` and `treadle.token_engines` (a class).
+"""
 
 from typing import TYPE_CHECKING
 

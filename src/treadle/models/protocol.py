@@ -9,9 +9,9 @@ from typing import Protocol, TypeAlias
 from msgspec import Struct
 
 from treadle.core.errors import ProviderError
-from treadle.core.events import Delta
+from treadle.core.events import Delta, ReasoningDelta, TextDelta, ToolCallDelta
 from treadle.core.spec import PartSpec
-from treadle.core.types import Artifact, Completion, Json, OutputMode, Request, Usage
+from treadle.core.types import Artifact, Completion, Json, Message, OutputMode, Request, Usage
 
 
 class RateLimits(Struct, frozen=True, omit_defaults=True):
@@ -130,7 +130,8 @@ def has_price(model: Model) -> bool:
 
 
 def estimate_cost_usd(model: Model, usage: Usage) -> float | None:
-    """Return what `usage` would cost; `None` unless a method `estimate_cost_usd` of the model knows."""
+    """Return what `usage` would cost in US dollars, as the model's method `estimate_cost_usd` says; `None` if
+    the model has no such method, or if the method does not know."""
     estimate = getattr(model, "estimate_cost_usd", None)
     return None if estimate is None else estimate(usage)
 
@@ -141,6 +142,16 @@ def part_of(model: Model) -> PartSpec:
     if isinstance(part, PartSpec):
         return part
     return PartSpec(name=model.name, missing="it is an object of the program")
+
+
+def pass_on(message: Message, on_delta: Callable[[Delta], None]) -> None:
+    """Call `on_delta` with a whole message, for callers that stream an answer which came in one piece."""
+    if message.reasoning:
+        on_delta(ReasoningDelta(message.reasoning))
+    if message.content:
+        on_delta(TextDelta(message.content))
+    for index, call in enumerate(message.tool_calls):
+        on_delta(ToolCallDelta(index, call.call_id or None, call.name, call.arguments))
 
 
 def check_parts(model: Model, parts: Iterable[Artifact]) -> None:

@@ -1,4 +1,4 @@
-"""The reading of answers, which all renderers share whose calls Treadle has a text format for."""
+"""The reading of answers, shared by all renderers for whose calls Treadle has a text format."""
 
 from collections.abc import Sequence
 
@@ -87,14 +87,15 @@ def check_parts(messages: Sequence[Message], name: str) -> None:
 
 
 def keep_text(message: Message, text: str, writer: TranscriptWriter) -> Message:
-    """Return a message that was read from `text`; it keeps the text if `writer` would write another one."""
+    """Return a message that was read from `text`; it keeps the text if `writer` would write a different text."""
     return message if writer.can_write(message, text) else replace(message, opaque=with_text(message, text))
 
 
 def to_wire(message: Message, *, has_text_arguments: bool = False) -> dict[str, Json]:
     """Return a message as chat templates expect it.
 
-    The arguments of a call are an object, or their text if they are not one, or with `has_text_arguments`.
+    The arguments of a call are an object. They are their text if they are not an object, or if
+    `has_text_arguments` is true.
     """
     wire: dict[str, Json] = {"role": message.role.value, "content": message.content}
     if message.role is Role.TOOL:

@@ -74,7 +74,7 @@ class HfRenderer(AnswerReader):
         stops = [*_find_ends(folder, config, self.tokenizer), *self._find_closing()]
         if not stops:
             raise ConfigError(
-                f"nothing in {str(folder)!r} says which token ends an answer; name it as eos_token in "
+                f"the folder {str(folder)!r} does not say which token ends an answer; set eos_token in "
                 "tokenizer_config.json"
             )
         super().__init__(format, stops, self._find_prefill())

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from treadle.renderers.protocol import Renderer
 
 Maker: TypeAlias = Callable[[str, str, Mapping[str, Json]], "Renderer"]
-"""A function of a renderer's name, the part after its kind, and its options."""
+"""A function that makes a renderer from its name, the part of the name after the kind, and its options."""
 
 RENDERERS: Registry[Maker] = Registry(
     "renderer",

@@ -172,8 +172,8 @@ def load_bpe(path: Path) -> BpeTokenizer:
     except (LookupError, TypeError, AttributeError, ValueError) as error:
         said = error if isinstance(error, ConfigError) else repr(error)
         raise ConfigError(
-            f"{str(path)!r} is no byte-level BPE tokenizer that Treadle reads by itself ({said}); use hf:FOLDER, "
-            "which reads any tokenizer.json"
+            f"{str(path)!r} is not a byte-level BPE tokenizer that Treadle reads by itself ({said}); use "
+            "hf:FOLDER, which reads any tokenizer.json"
         ) from None
 
 
@@ -181,7 +181,7 @@ def _read_bpe(raw: Json) -> BpeTokenizer:
     """Source: the files of tokenizers 0.23, whose byte-level vocabularies write bytes as GPT-2 did."""
     model = raw["model"]
     if model["type"] != "BPE" or raw.get("normalizer") is not None or model.get("ignore_merges"):
-        raise ConfigError("it has another model, or changes texts before it splits them")
+        raise ConfigError("its model is not plain BPE, or it changes texts before it splits them")
     letters = {letter: byte for byte, letter in byte_letters().items()}
     added = {item["content"]: item["id"] for item in raw.get("added_tokens") or ()}
     if odd := [item["content"] for item in raw.get("added_tokens") or () if not item["special"]]:
@@ -198,7 +198,7 @@ def _read_pattern(raw: Json) -> str | None:
     steps = raw["pretokenizers"] if raw["type"] == "Sequence" else [raw]
     *splits, last = steps
     if last["type"] != "ByteLevel" or last.get("use_regex", True) or last.get("add_prefix_space", True):
-        raise ConfigError("its words follow the rules of GPT-2 or others")
+        raise ConfigError("it splits texts into words by other rules than a regular expression")
     if not splits:
         return None
     (split,) = splits
@@ -247,7 +247,7 @@ class FileTokenizer:
         try:
             self._marked = self._load(data)
         except Exception as error:
-            raise ConfigError(f"{where} is no tokenizer: {error}") from None
+            raise ConfigError(f"{where} is not a tokenizer: {error}") from None
         added = self._marked.get_added_tokens_decoder()
         self.special_ids = {token.content: number for number, token in added.items() if token.special}
         longest_first = sorted(self.special_ids, key=len, reverse=True)

@@ -8,7 +8,6 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from treadle.agent.agent import Agent
 from treadle.core import events as e
 from treadle.core.events.codec import Event
 from treadle.core.types import FinishReason, Parent, StopReason, Usage
@@ -17,7 +16,6 @@ from treadle.journal.protocol import Journal
 from treadle.rollout.group_plan import GroupSpec
 from treadle.rollout.rollout_config import RolloutConfig
 from treadle.rollout.versions import SampledVersions, read_sampled
-from treadle.runs.ensure import ensure_run
 from treadle.runs.run import Run
 from treadle.scoring.advantages import compute_advantages
 from treadle.scoring.grade import total_reward
@@ -37,16 +35,18 @@ _LIMITS = frozenset(
 
 
 class Rolled(Struct, frozen=True):
-    """One finished rollout with what it used."""
+    """One finished rollout, with the tokens and the cost that it used."""
 
     run: Run[Any]
     rollout: Rollout
     usage: Usage
-    """What it used itself. The beginning that a fork shares with its root is not part of it."""
+    """The tokens that the rollout used itself. The beginning that a fork shares with its root is not part of
+    it."""
     cost_usd: float | None
-    """What this has cost; `None` if a price is unknown."""
+    """The cost of these tokens in US dollars; `None` if a price is unknown."""
     sampled: SampledVersions
-    """The versions of the weights that sampled its tokens, those of the shared beginning included."""
+    """The versions of the weights that sampled the rollout's tokens, including the tokens of the shared
+    beginning."""
     is_overlong: bool
 
 
@@ -54,7 +54,7 @@ class GroupReader:
     """The rollouts and groups of one configuration, read from the journal. Its methods block."""
 
     def __init__(self, config: RolloutConfig, journal: Journal) -> None:
-        self._config = config
+        self.config = config
         self._journal = journal
         self.rewards = read_rewards(config.rewards)
         self._decode = config.find_decode()
@@ -66,7 +66,7 @@ class GroupReader:
         """
         rollout, graph = read_rollout(self._journal, run, self._decode)
         trajectories, known = rollout.trajectories, rollout.rewards
-        most = self._config.max_row_tokens
+        most = self.config.max_row_tokens
         spans = [span for item in trajectories for span in item.spans]
         is_overlong = (
             run.stop_reason in _LIMITS
@@ -77,7 +77,7 @@ class GroupReader:
             rollout,
             reward=total_reward(known, self.rewards),
             rewards={spec.name: known[spec.name] for spec in self.rewards if spec.name in known},
-            is_trained=not (is_overlong and self._config.overlong == "mask"),
+            is_trained=not (is_overlong and self.config.overlong == "mask"),
         )
         usage, cost = self._own(run)
         sampled = read_sampled([node for nodes in graph.nodes.values() for node in nodes])
@@ -95,7 +95,7 @@ class GroupReader:
 
     def make_group(self, spec: GroupSpec, rolled: Sequence[Rolled], weight_version: str | None) -> Group:
         """Return a group as it is delivered."""
-        config = self._config
+        config = self.config
         has_advantages = config.advantages != "none" and config.deliver == "group"
         return make_group(
             [one.rollout for one in rolled],
@@ -108,7 +108,7 @@ class GroupReader:
 
     def load(self, spec: GroupSpec, weight_version: str | None) -> Group:
         """Return a group that was delivered, from the journal. Raises: `RunNotFoundError`."""
-        runs = [Run.load(spec.run_id(self._config.name, index), self._journal) for index in spec.rollouts]
+        runs = [Run.load(spec.run_id(self.config.name, index), self._journal) for index in spec.rollouts]
         return self.make_group(spec, [self.read(run) for run in runs], weight_version)
 
 
@@ -118,7 +118,8 @@ def rewards_of(rolled: Iterable[Rolled]) -> list[float | None]:
 
 
 def find_fork_points(events: Sequence[Event]) -> list[int]:
-    """Return the numbers of events after which a run can be forked: those before each inference but the first."""
+    """Return the numbers of events after which a run can be forked: the events before each inference except the
+    first."""
     points: list[int] = []
     for before, event in itertools.pairwise(events):
         if isinstance(event.body, e.InferenceStarted) and event.body.step > 1:
@@ -126,15 +127,14 @@ def find_fork_points(events: Sequence[Event]) -> list[int]:
     return points
 
 
-async def fork_once(agent: Agent[Any], root: Run[Any], run_id: str, *, seed: int) -> Run[Any]:
-    """Return the run `run_id`, which is forked from `root` at a step that the seed chooses.
+def find_fork(root: Run[Any], run_id: str, *, seed: int) -> Parent:
+    """Return where the run `run_id` is forked from `root`: before an inference that the seed chooses.
 
-    The inferences before that step are neither sampled nor paid for again. A run that exists is continued. A root
-    that has only one step is forked at its beginning.
+    The inferences before it are neither sampled nor paid for again. A root that has only one step is forked at its
+    beginning.
     """
     points = find_fork_points(root.events) or [_first_step(root.events)]
-    at = points[int(fraction(seed, run_id, "fork") * len(points))]
-    return await ensure_run(agent, run_id, Parent(root.run_id, at))
+    return Parent(root.run_id, points[int(fraction(seed, run_id, "fork") * len(points))])
 
 
 def _first_step(events: Sequence[Event]) -> int:

@@ -43,13 +43,13 @@ class ParcelStatus(StrEnum):
     """What became of a group in the queue of one sink."""
 
     QUEUED = "queued"
-    """It waits to be delivered."""
+    """The group waits to be delivered."""
     SENT = "sent"
-    """It was handed over. The receiver may still lose it, so it is kept."""
+    """The group was handed over. The receiver may still lose it, so the queue keeps it."""
     DONE = "done"
-    """The receiver has it for good."""
+    """The receiver has the group for good."""
     REFUSED = "refused"
-    """The sink's format cannot express it, or the receiver refused it."""
+    """The sink's format cannot express the group, or the receiver refused it."""
 
 
 class Parcel(Struct, frozen=True):
@@ -58,9 +58,9 @@ class Parcel(Struct, frozen=True):
     sink: str
     key: str
     data: bytes | None
-    """`None` if the sink's format cannot express the group."""
+    """The encoded group; `None` if the sink's format cannot express it."""
     reason: str = ""
-    """Why it cannot."""
+    """Why the sink's format cannot express the group, or why the receiver refused it; empty otherwise."""
 
 
 class DeliveryQueue:
@@ -117,8 +117,8 @@ class DeliveryQueue:
         self._changed.set()
 
     def counts(self) -> dict[str, dict[ParcelStatus, int]]:
-        """Return how many groups of each sink have each status. What waits for a sink of an earlier process that is
-        not used now is left out."""
+        """Return how many groups of each sink have each status. Groups that wait for a sink which only an
+        earlier process used are left out."""
         counts = {name: dict.fromkeys(ParcelStatus, 0) for name in self._sinks}
         for sink, status, number in self._connection.execute(
             "SELECT sink, status, count(*) FROM parcels GROUP BY sink, status"

@@ -25,7 +25,7 @@ class GroupSpec(Struct, frozen=True):
     """The positions in the group of the rollouts to make."""
 
     def unit_id(self, name: str) -> str:
-        """Return the id of what is delivered: of the group, or of a rollout that is delivered alone."""
+        """Return the id of the unit that is delivered: a group, or a single rollout."""
         return f"{name}-{self.group}" if len(self.rollouts) != 1 else self.run_id(name, self.rollouts[0])
 
     def run_id(self, name: str, index: int) -> str:

@@ -14,12 +14,10 @@ from treadle.core.places import Problem
 from treadle.core.types import Json
 from treadle.jobs.attempt import find_tasks
 from treadle.jobs.sections import (
-    AgentSection,
+    AttemptSection,
     ConfigSection,
     Count,
-    LimitSection,
     Number,
-    RetrySection,
     Share,
     read_document,
 )
@@ -43,7 +41,8 @@ class CurriculumSection(ConfigSection):
     target: Share = 0.5
     """The pass rate of the tasks that are drawn most often."""
     width: Annotated[float, Field(gt=0, le=1)] = 0.5
-    """How far from `target` the pass rate of a task may be until it is drawn as rarely as `floor` says."""
+    """How far the pass rate of a task may be from `target`. Tasks that are farther away are drawn as rarely as
+    `floor` says."""
     floor: Annotated[float, Field(gt=0, le=1)] = 0.05
     """The weight of tasks that are too easy or too hard; a new task has the weight 1."""
 
@@ -56,40 +55,26 @@ class TreeSection(ConfigSection):
     """How many rollouts of a group begin from the start. Each of the others is forked from one of them."""
 
 
-class RolloutConfig(ConfigSection):
+class RolloutConfig(AttemptSection):
     """The configuration of rollouts."""
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9_][\w.-]*$", max_length=60)] = "rollout"
     """The beginning of the ids of all groups and runs."""
-    seed: int = 0
-    """The seed of the tasks, of the sampling of each rollout, and of the forks."""
     model: str | ModelTable | None = None
     """The model: `provider:name`, a name of treadle.toml, `oracle`, or a mapping with `model` and settings. By
     default, the default model of treadle.toml."""
-    tasks: Annotated[list[str], Field(min_length=1)] = ["files"]
-    """The tasks: a task set, `SET:ID`, or a pattern such as `files:csv_sum-*`. `SET` is the name of an installed
-    set, or `file.py:ATTRIBUTE` or `package.module:ATTRIBUTE`."""
     order: Literal["shuffled", "given"] = "shuffled"
     """The order in which tasks are taken. All are taken once before one is taken again."""
     groups: Count = 100
     """How many groups are delivered."""
     group_size: Count = 8
     """How many rollouts of its task a group has."""
-    window: Annotated[int, Field(ge=1, le=100_000)] = 64
-    """How many rollouts are driven at the same time. They may be of different groups."""
     ahead: Number | None = None
     """How many complete groups may wait for a slow receiver before no new ones begin. Default: as many as fill the
     window."""
-    workers: str = "here"
-    """Where the runs are driven: `here`, `local:N` (N processes), or `ray`."""
     deliver: Literal["group", "rollout"] = "group"
     """`group` delivers a group when all of its rollouts have ended; `rollout` each rollout at once, without
     advantages."""
-    agent: AgentSection = AgentSection()
-    """The agent."""
-    rewards: Annotated[dict[str, float | dict[str, Json]], Field(min_length=1)] = {"check": 1.0}
-    """The parts of the reward by name, each with its weight or a mapping of settings: `check` (the check of the
-    task), `tool_use`, `length`, `judge`, or a function as `module:function`."""
     advantages: AdvantageKind | Literal["none"] = AdvantageKind.GROUP
     """How advantages are computed from the rewards of a group; `none`: not at all."""
     solved_at: float = 1.0
@@ -114,17 +99,11 @@ class RolloutConfig(ConfigSection):
     """The choice of tasks by their pass rate."""
     tree: TreeSection | None = None
     """Rollouts that are forked from others of their group."""
-    retries: RetrySection = RetrySection()
-    """What happens after a fault of the infrastructure."""
-    limits: LimitSection = LimitSection()
-    """The limits of all rollouts together."""
     sinks: list[str] = []
     """Where groups go, such as `jsonl:groups.jsonl`, `parquet:DIR` or `atropos:URL`. Paths are relative to the
     current folder."""
     path: Path = Path("rollouts")
     """The folder with the state of the work; the same folder continues it."""
-    journal: str | None = None
-    """The journal of the runs: a path, or the address of a store. Default: `runs.db` in the folder."""
 
     @property
     def unit_size(self) -> int:

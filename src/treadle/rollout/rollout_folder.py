@@ -10,6 +10,7 @@ from msgspec import Struct
 from treadle.core.errors import ConfigError
 from treadle.core.masking import MASK, hide_password
 from treadle.export.groups import Group
+from treadle.jobs.job import check_unchanged
 from treadle.jobs.ledger import ItemStatus, JobCounts, Ledger, LedgerEntry
 from treadle.journal.identity import is_sealed, make_seal
 from treadle.journal.protocol import Journal, RunFilter
@@ -49,19 +50,19 @@ class RolloutFolder(Struct, frozen=True):
 
 
 class Stored(Struct, frozen=True):
-    """What the folder of rollouts has."""
+    """The stored content of a folder of rollouts."""
 
     config: RolloutConfig
-    """The configuration, without what may be secret."""
+    """The configuration, without values that may be secret."""
     is_trusted: bool
-    """Whether the user made the folder. What another one names is not opened or loaded."""
+    """True if this user made the folder. If not, the files and modules that it names are not opened or loaded."""
     counts: JobCounts
     entries: tuple[LedgerEntry, ...]
     """The delivered groups in the order in which they were counted."""
 
 
 def read_stored(path: Path) -> Stored:
-    """Return what is stored in the folder `path`. Raises: `ConfigError` if it is no folder of rollouts."""
+    """Return what is stored in the folder `path`. Raises: `ConfigError` if `path` is not a folder of rollouts."""
     folder = RolloutFolder(path)
     if not folder.ledger.exists():
         raise ConfigError(
@@ -70,7 +71,7 @@ def read_stored(path: Path) -> Stored:
     with Ledger(folder.ledger, is_readonly=True) as ledger:
         settings = ledger.get("settings")
         if settings is None:
-            raise ConfigError(f"the ledger in {str(path)!r} is not that of rollouts; give another folder")
+            raise ConfigError(f"the ledger in {str(path)!r} is not a ledger of rollouts; give another folder")
         entries = sorted(ledger.entries(ItemStatus.KEPT), key=lambda entry: entry.at)
         config = RolloutConfig.model_validate_json(settings)
         is_trusted = is_sealed(ledger.get(_SEAL) or "", _SEAL, settings)
@@ -125,27 +126,18 @@ def check_continued(config: RolloutConfig, ledger: Ledger, journal: Journal) -> 
     Raises: `ConfigError` that names the keys that have changed.
     """
     config = _without_secrets(config)
-    now = {key: getattr(config, key) for key in _FIXED}
-    described = msgspec.json.decode(config.model_dump_json(include=set(_FIXED)))
-    known = ledger.get("config")
-    if known is not None:
+    if (known := ledger.get("config")) is not None:
+        # Folders of earlier versions have the journal's address with its password.
         before = msgspec.json.decode(known)
         before["journal"] = before["journal"] and hide_password(before["journal"])
-        changed = [key for key in now if before.get(key) != described[key]]
-        if changed:
-            told = "; ".join(
-                [f"{key} was {before.get(key)!r} and is now {described[key]!r}" for key in changed]
-            )
-            raise ConfigError(
-                f"the rollouts in {str(config.path)!r} were begun with another configuration: {told}. Give the "
-                "same values, or another --out"
-            )
+        ledger.set("config", msgspec.json.encode(before).decode())
     elif journal.runs(RunFilter(id_prefix=f"{config.name}-"), limit=1):
         raise ConfigError(
             f"the journal has runs of other rollouts with the name {config.name!r}; give another --name, or "
             "continue those in their folder"
         )
-    ledger.set("config", msgspec.json.encode(described).decode())
+    described = msgspec.json.decode(config.model_dump_json(include=set(_FIXED)))
+    check_unchanged(ledger, described, config.path)
     settings = config.model_dump_json()
     ledger.set("settings", settings)
     ledger.set(_SEAL, make_seal(_SEAL, settings))

@@ -1,38 +1,27 @@
 """What is reported while rollouts are made."""
 
-import math
-import time
-from collections import deque
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeAlias
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar, TypeAlias
 
 import msgspec
-from msgspec import Struct
 
-from treadle.core import events as e
-from treadle.core.events.narrowing import Event
+from treadle.jobs.attempt import AttemptRetried
 from treadle.jobs.ledger import ItemStatus
-
-_RATE_SECONDS = 30.0
-"""The time over which the rate of tokens is measured."""
+from treadle.jobs.progress import Average, JobNotice, JobProgress, JobWords
 
 
-class RolloutNotice(Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="event"):
-    """One thing that happened. As JSON it is one line of `treadle rollout --json`."""
-
-
-class Started(RolloutNotice, frozen=True, tag="started"):
+class Started(JobNotice, frozen=True, tag="started"):
     """The work begins, or goes on."""
 
     groups: int
     """How many groups are wanted."""
     done: int
-    """How many were delivered before."""
+    """How many groups were delivered before this process began."""
     tasks: int
     """How many tasks there are to choose from."""
 
 
-class RolloutEnded(RolloutNotice, frozen=True, tag="rollout_ended"):
+class RolloutEnded(JobNotice, frozen=True, tag="rollout_ended"):
     """One rollout has ended."""
 
     run_id: str
@@ -42,20 +31,16 @@ class RolloutEnded(RolloutNotice, frozen=True, tag="rollout_ended"):
     stop_reason: str
     input_tokens: int = 0
     output_tokens: int = 0
-    """What it sampled itself; the beginning that a fork shares with its root is not counted again."""
+    """The tokens that the rollout sampled itself; the beginning that a fork shares with its root is not counted
+    again."""
     cost_usd: float | None = 0.0
 
 
-class RolloutRetried(RolloutNotice, frozen=True, tag="rollout_retried"):
+class RolloutRetried(AttemptRetried, frozen=True, tag="rollout_retried"):
     """One rollout failed because of the infrastructure and is tried again."""
 
-    run_id: str
-    attempt: int
-    """The number of the attempt that failed, from 1."""
-    error: str
 
-
-class GroupEnded(RolloutNotice, frozen=True, tag="group_ended"):
+class GroupEnded(JobNotice, frozen=True, tag="group_ended"):
     """One group was delivered, dropped or failed. If rollouts are delivered one by one, this is one of them."""
 
     group_id: str
@@ -66,55 +51,34 @@ class GroupEnded(RolloutNotice, frozen=True, tag="group_ended"):
     has_variance: bool = True
     staleness: int = 0
     reason: str | None = None
-    """Why it was not delivered."""
+    """Why the group was not delivered; `None` if it was delivered."""
+
+    def line(self) -> str | None:
+        """See `JobNotice.line`."""
+        verb = "was dropped" if self.status == "dropped" else self.status
+        return None if self.reason is None else f"{self.group_id} {verb}: {self.reason:.200}"
 
 
-class Waiting(RolloutNotice, frozen=True, tag="waiting"):
+class Waiting(JobNotice, frozen=True, tag="waiting"):
     """A sign of life while nothing ends, and while groups wait for their receivers."""
 
     in_flight: int
     undelivered: int = 0
     """How many groups the receivers do not have yet."""
-    troubles: dict[str, str] = {}
+    troubles: dict[str, str] = msgspec.field(default_factory=dict)
     """Why a sink cannot deliver at the moment, by its name."""
 
 
-class Average(Struct):
-    """The mean and the standard deviation of numbers that come one by one."""
+class RolloutProgress(JobProgress, kw_only=True):
+    """The counts of the rollouts of one configuration.
 
-    count: int = 0
-    mean: float = 0.0
-    squares: float = 0.0
-    """The sum of the squared differences to the mean."""
+    Items are groups, or rollouts that are delivered one by one.
+    """
 
-    def add(self, value: float) -> None:
-        """Add a number."""
-        self.count += 1
-        delta = value - self.mean
-        self.mean += delta / self.count
-        self.squares += delta * (value - self.mean)
+    WORDS: ClassVar[JobWords] = JobWords(
+        noun="group", item="group", kept="delivered", rejected="dropped", in_flight="rollout"
+    )
 
-    @property
-    def deviation(self) -> float:
-        """The standard deviation of the numbers; 0 if there are fewer than two."""
-        return math.sqrt(self.squares / (self.count - 1)) if self.count > 1 else 0.0
-
-
-class RolloutProgress(Struct, kw_only=True):
-    """The counts of the rollouts of one configuration, changed in place."""
-
-    wanted: int = 0
-    """How many items are wanted: groups, or rollouts if they are delivered one by one."""
-    delivered: int = 0
-    resumed: int = 0
-    """How many of them were delivered before this process began."""
-    dropped: int = 0
-    failed: int = 0
-    """How many could not be completed because of the infrastructure."""
-    reasons: dict[str, int] = msgspec.field(default_factory=dict)
-    """The number of dropped ones by reason."""
-    retried: int = 0
-    """How many rollouts were tried again after a fault of the infrastructure."""
     rewards: Average = msgspec.field(default_factory=Average)
     """The rewards of all graded rollouts, those of dropped groups included."""
     group_rewards: Average = msgspec.field(default_factory=Average)
@@ -124,8 +88,6 @@ class RolloutProgress(Struct, kw_only=True):
     graded_groups: int = 0
     no_variance: int = 0
     """How many groups have equal rewards."""
-    in_flight: int = 0
-    """How many rollouts are driven now."""
     waiting: int = 0
     """How many complete groups wait for their receiver."""
     undelivered: int = 0
@@ -134,44 +96,32 @@ class RolloutProgress(Struct, kw_only=True):
     """How many groups a sink or its receiver has refused."""
     troubles: dict[str, str] = msgspec.field(default_factory=dict)
     """Why a sink cannot deliver at the moment, by its name."""
-    on_model: int | None = None
-    """How many rollouts wait for the model now; `None` if it is not known."""
-    on_tools: int | None = None
-    """How many wait for tools."""
-    workers: int = 1
-    restarts: int = 0
-    """How many workers died and were replaced."""
     sampled_tokens: int = 0
-    """The sampled tokens of the delivered groups. Each of them is delivered once."""
-    input_tokens: int = 0
-    output_tokens: int = 0
+    """The sampled tokens of the delivered groups. Each token is delivered once."""
     tokens_per_second: float = 0.0
     """The rate of output tokens of the last half minute."""
-    cost_usd: float | None = 0.0
-    """`None` if a price is unknown."""
     weight_version: str | None = None
     """The newest weights that are known; `None` if no answer had a version."""
     staleness: int = 0
     """How many versions the newest delivered group was behind."""
     oldest: int = 0
     """How many versions the stalest delivered group was behind."""
-    seconds: float = 0.0
-    """How long this process has worked."""
-    is_stopping: bool = False
-    """True after the first Ctrl-C: groups in flight are finished, and no new ones begun."""
 
-    def count(self, status: str, reasons: Sequence[str], details: Mapping[str, Any]) -> None:
-        """Add the outcome of an item; `details` are those of its outcome in the ledger."""
+    @property
+    def delivered(self) -> int:
+        """How many items were delivered."""
+        return self.kept
+
+    @property
+    def dropped(self) -> int:
+        """How many items were dropped."""
+        return self.rejected
+
+    def observe(self, status: str, details: Mapping[str, Any]) -> None:
+        """Add the outcome of an item; `details` has the details of this outcome in the ledger."""
         if status == ItemStatus.KEPT:
-            self.delivered += 1
             self.oldest = max(self.oldest, details["staleness"])
             self.sampled_tokens += details["sampled_tokens"]
-        elif status == ItemStatus.REJECTED:
-            self.dropped += 1
-            name = reasons[0].partition(":")[0]
-            self.reasons[name] = self.reasons.get(name, 0) + 1
-        else:
-            self.failed += 1
         graded = [reward for reward in details["rewards"] if reward is not None]
         for reward in graded:
             self.rewards.add(reward)
@@ -181,44 +131,58 @@ class RolloutProgress(Struct, kw_only=True):
             self.solved_once += details["solved"] > 0
             self.no_variance += not details["has_variance"]
 
+    def stopping(self, *, is_short: bool = False) -> str:
+        """See `JobProgress.stopping`."""
+        if is_short:
+            return "finishing; Ctrl-C: stop now"
+        end = "press Ctrl-C again to stop now"
+        if not self.in_flight and self.undelivered:
+            groups = "1 group" if self.undelivered == 1 else f"{self.undelivered:,} groups"
+            stay = "stays" if self.undelivered == 1 else "stay"
+            return f"stopping: {groups} that no sink has taken {stay} in the folder; {end}"
+        flight = f"{self.in_flight:,} rollout{'' if self.in_flight == 1 else 's'}"
+        return f"stopping: the groups of {flight} in flight will be finished; {end}"
 
-Listener: TypeAlias = Callable[[RolloutNotice, RolloutProgress], None]
+    def results(self) -> list[str]:
+        """See `JobProgress.results`."""
+        if not self.rewards.count:
+            return []
+        return [
+            f"reward {self.rewards.mean:.3f} ± {self.rewards.deviation:.3f}",
+            f"solved once {self.solved_once / self.graded_groups:.0%}",
+        ]
+
+    def work(self) -> list[str]:
+        """See `JobProgress.work`."""
+        complete = [f"{self.waiting:,} complete"] if self.waiting else []
+        return [*complete, f"{self.tokens_per_second:,.0f} tokens/s"]
+
+    def use(self) -> list[str]:
+        """See `JobProgress.use`."""
+        texts = [f"{self.sampled_tokens:,} sampled"] if self.sampled_tokens else []
+        if self.weight_version is not None:
+            texts.append(f"weights {self.weight_version:.30}")
+            texts.append(f"staleness {self.staleness} (at most {self.oldest})")
+        return texts
+
+    def faults(self) -> list[str]:
+        """See `JobProgress.faults`."""
+        texts = [f"{self.no_variance:,} without variance"] if self.no_variance else []
+        texts += super().faults()
+        if self.undelivered:
+            texts.append(f"{self.undelivered:,} undelivered")
+        if self.refused:
+            texts.append(f"{self.refused:,} refused by a sink")
+        return texts + [f"{name}: {trouble:.100}" for name, trouble in self.troubles.items()]
+
+
+class SingleProgress(RolloutProgress, kw_only=True):
+    """The counts of rollouts that are delivered one by one."""
+
+    WORDS: ClassVar[JobWords] = JobWords(
+        noun="rollout", item="group", kept="delivered", rejected="dropped", in_flight="rollout"
+    )
+
+
+Listener: TypeAlias = Callable[[JobNotice, RolloutProgress], None]
 """A function that is called for each notice, with the counts after it."""
-
-
-class TokenRate:
-    """The rate of output tokens of the last half minute. It is also a hook that counts inferences."""
-
-    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
-        self._now = now
-        self._began = now()
-        self._counts: deque[tuple[int, int]] = deque()
-        """The tokens of each second that had some."""
-        self._total = 0
-
-    def take(self, run_id: str, first_seq: int, bodies: Sequence[e.DurableBody]) -> None:
-        """Count events; see `loop.hooks.Hook`."""
-        for body in bodies:
-            if isinstance(body, e.InferenceCompleted) and body.completion.usage is not None:
-                self.add(body.completion.usage.output_tokens)
-
-    def __call__(self, event: Event) -> None:
-        """Count an event; see `loop.hooks.Hook`."""
-        self.take(event.run_id, event.seq, (event.body,))
-
-    def add(self, tokens: int) -> None:
-        """Count output tokens."""
-        second = int(self._now())
-        if not self._counts or self._counts[-1][0] != second:
-            self._counts.append((second, 0))
-        self._counts[-1] = (second, self._counts[-1][1] + tokens)
-        self._total += tokens
-
-    @property
-    def per_second(self) -> float:
-        """The output tokens per second."""
-        now = self._now()
-        while self._counts and now - self._counts[0][0] > _RATE_SECONDS:
-            self._total -= self._counts.popleft()[1]
-        seconds = min(_RATE_SECONDS, now - self._began)
-        return self._total / seconds if seconds > 0 else 0.0

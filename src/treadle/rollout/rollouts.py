@@ -2,40 +2,55 @@
 
 import asyncio
 import contextlib
+import math
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from msgspec import Struct
 
 from treadle.agent.sync import iterate_blocking
 from treadle.core.errors import ConfigError
 from treadle.export.groups import Group
-from treadle.jobs.job import End
-from treadle.jobs.ledger import Ledger
-from treadle.jobs.seeded import MakeModel
-from treadle.journal.registry import open_journal
+from treadle.jobs.attempt import AttemptDriver, find_tasks
+from treadle.jobs.job import Job, JobEnd, JobOptions, JobSettings, OpenJob
+from treadle.jobs.ledger import PlannedItem
+from treadle.jobs.progress import JobNotice, TokenRate
+from treadle.jobs.seeded import MakeModel, SeededAgents
+from treadle.journal.protocol import RunFilter
 from treadle.models.protocol import Model
 from treadle.models.tokens.weights import UpdateMode, Weights
+from treadle.rollout.collect import GroupReader
 from treadle.rollout.deliveries import DeliveryQueue, Parcel
-from treadle.rollout.making import Given, Making
+from treadle.rollout.group_plan import GroupPlan, GroupSpec
+from treadle.rollout.group_work import GROUPS, GroupWork, MadeGroup
+from treadle.rollout.handover import Handover
 from treadle.rollout.rollout_config import RolloutConfig, load_config, make_config
 from treadle.rollout.rollout_folder import RolloutFolder, check_continued
 from treadle.rollout.rollout_progress import (
     Listener,
+    RolloutEnded,
     RolloutProgress,
+    RolloutRetried,
+    SingleProgress,
+    Started,
+    Waiting,
 )
 from treadle.rollout.sinks.protocol import Sink
 from treadle.rollout.sinks.registry import make_sinks
-from treadle.rollout.work import GROUPS
+from treadle.rollout.versions import Versions
 from treadle.trajectory.tokens.masks import make_mask
 from treadle.workers.protocol import Workers
+from treadle.workers.queued import QueueWorkers
+from treadle.workers.registry import HereWorkers
 
 
 class RolloutResult(Struct, frozen=True):
     """The outcome of the work."""
 
-    end: End
+    end: JobEnd
     progress: RolloutProgress
     folder: RolloutFolder
     refusals: tuple[Parcel, ...] = ()
@@ -68,10 +83,10 @@ class Rollouts:
         self._sinks: list[Sink] = [item for item in given if not isinstance(item, str)]
         if names := [item for item in given if isinstance(item, str)]:
             options["sinks"] = names
-        if isinstance(model, str | Mapping):
-            options["model"], model = model, None
         if isinstance(workers, str):
             options["workers"], workers = workers, None
+        if isinstance(model, str | Mapping):
+            options["model"], model = model, None
         if config is None:
             config = make_config(options)
         elif isinstance(config, str | Path):
@@ -80,14 +95,14 @@ class Rollouts:
             raise ConfigError(f"give a configuration or options, not both: {', '.join(options)}")
         self.config = config
         self.folder = RolloutFolder(config.path)
-        self.progress = RolloutProgress()
+        self.progress = RolloutProgress() if config.deliver == "group" else SingleProgress()
         self._model = model
         self._workers = workers
         self._listener = listener
         self.weights = weights or Weights()
         """The weights of the engines."""
         self._stop = asyncio.Event()
-        self._work: Making | None = None
+        self._work: _Work | None = None
         self._loop: AsyncGenerator[Group, None] | None = None
         """The loop of `async for`; `None` if there was none."""
         self._announced: list[str] = []
@@ -104,7 +119,7 @@ class Rollouts:
         async with contextlib.AsyncExitStack() as stack:
             work = await self._open(stack, stop or self._stop, is_consumed=False)
             end = await work.run()
-            return RolloutResult(end, self.progress, self.folder, work.refusals())
+            return RolloutResult(end, self.progress, self.folder, work.handover.refusals())
 
     async def groups(self) -> AsyncGenerator[Group, None]:
         """Yield the groups as they are completed. Leaving the loop stops the work; it can be continued."""
@@ -114,12 +129,12 @@ class Rollouts:
             work = await self._open(stack, self._stop, is_consumed=True)
             making = asyncio.ensure_future(work.run())
             try:
-                if (left := await work.find_open_group()) is not None:
+                if (left := await work.handover.find_open_group(work.job.journal)) is not None:
                     yield left
-                    work.acknowledge()
-                while (group := await work.next_group(making)) is not None:
+                    work.handover.acknowledge()
+                while (group := await work.handover.next_group(making)) is not None:
                     yield group
-                    work.acknowledge()
+                    work.handover.acknowledge()
                 await making
             finally:
                 making.cancel()
@@ -161,36 +176,129 @@ class Rollouts:
 
     async def _open(
         self, stack: contextlib.AsyncExitStack, stop: asyncio.Event, *, is_consumed: bool
-    ) -> Making:
+    ) -> "_Work":
         """Begin the work, which ends with `stack`."""
         if self._work is not None:
             raise ConfigError("these rollouts are being made already; make another object with another path")
         folder, config = self.folder, self.config
-        ledger = stack.enter_context(Ledger(folder.ledger, {GROUPS: folder.groups}))
-        journal = stack.enter_context(contextlib.closing(open_journal(config.journal or folder.journal)))
-        check_continued(config, ledger, journal)
-        mask = make_mask(config.loss, decode=config.find_decode())
-        made = make_sinks(config.sinks, group_size=config.unit_size, mask=mask)
-        sinks = [*self._sinks, *made]
-        outbox = await stack.enter_async_context(DeliveryQueue(folder.ledger, sinks)) if sinks else None
-        given = Given(
-            model=self._model,
-            workers=self._workers,
-            weights=self.weights,
-            listener=self._listener,
-            progress=self.progress,
-            stop=stop,
-            is_consumed=is_consumed,
+        options = JobOptions.of_attempts(
+            config, {GROUPS: folder.groups}, workers=self._workers, stop=stop, listener=self._listener
         )
-        self._work = work = Making(config, ledger, journal, outbox, given)
-        stack.push_async_callback(self._close, work)
+        opened = OpenJob(
+            options, self.progress, partial(_runs_of, config), check=partial(check_continued, config)
+        )
+        job = await stack.enter_async_context(opened)
+        mask = make_mask(config.loss, decode=config.find_decode())
+        sinks = [*self._sinks, *make_sinks(config.sinks, group_size=config.unit_size, mask=mask)]
+        queue = await stack.enter_async_context(DeliveryQueue(folder.ledger, sinks)) if sinks else None
+        handover = Handover(config, job.ledger, queue, self.progress, stop, is_consumed=is_consumed)
+        self._work = work = _Work(config, job, handover, self._model, self.weights)
+        stack.callback(self._forget)
+        if queue is not None:
+            queue.find_fault = work.groups.find_fault
         for version in self._announced:
             work.note_version(version)
         self._announced.clear()
         return work
 
-    async def _close(self, work: Making) -> None:
+    def _forget(self) -> None:
+        self._work = None
+
+
+class _Work:
+    """One process's work on the rollouts of a configuration: the job, and all that its groups need."""
+
+    def __init__(
+        self,
+        config: RolloutConfig,
+        job: Job[MadeGroup, RolloutProgress],
+        handover: Handover,
+        model: Model | MakeModel | None,
+        weights: Weights,
+    ) -> None:
+        self.job = job
+        self.handover = handover
+        self._config = config
+        self._tasks = find_tasks(config.tasks)
+        self._plan = GroupPlan(config, self._tasks)
+        self._versions = Versions(job.ledger)
+        self._rate = TokenRate()
+        self._is_here = isinstance(job.workers, HereWorkers)
+        self._agents = SeededAgents(
+            config.agent,
+            config.model if model is None else model,
+            job.journal,
+            (self._rate,),
+            self._measure,
+            weights if self._is_here else None,
+        )
+        if weights.version is not None:
+            self._versions.announce(weights.version)
+        reader = GroupReader(config, job.journal)
+        driver = AttemptDriver(job, {"": self._agents}, config, RolloutRetried)
+        self.groups = GroupWork(
+            self._plan, driver, reader, self._versions, handover, handover.progress, self._tell
+        )
+        entries = list(job.ledger.entries())
+        self._plan.restore(entries, job.ledger.open_items())
+        self.groups.restore(entries)
+        job.progress.wanted = self._plan.wanted
+        job.on_refresh = self._refresh
+        job.make_beat = self._make_beat
+        job.tell(Started(groups=self._plan.wanted, done=handover.progress.delivered, tasks=len(self._tasks)))
+
+    async def run(self) -> JobEnd:
+        """Work until enough groups are delivered, and return why the work ended."""
+        config, wanted = self._config, self._plan.wanted
+        settings = JobSettings(
+            wanted=wanted,
+            max_items=wanted * config.max_dropped,
+            max_failures=3 + math.ceil(config.window / config.group_size),
+        )
+        beating = asyncio.ensure_future(self.job.beat())
         try:
-            await work.close()
+            await self._agents.prepare()
+            end = await self.job.run(self.groups, settings, self._until_free)
+            await self.handover.drain()
+            self.job.refresh()
+            return end
         finally:
-            self._work = None
+            beating.cancel()
+
+    async def _until_free(self) -> None:
+        """Wait until all planned rollouts have begun. The next group is then prepared before a slot is free."""
+        await self.job.slots.until_all_begun()
+        await self.handover.until_few_wait()
+
+    def note_version(self, version: str) -> None:
+        """Record new weights."""
+        self._versions.announce(version)
+        self._versions.save()
+
+    def _measure(self, model: Model) -> Model:
+        return self.job.meter.measure(model) if self._is_here else model
+
+    def _tell(self, notice: JobNotice) -> None:
+        if isinstance(notice, RolloutEnded) and not self._is_here:
+            self._rate.add(notice.output_tokens)
+            if not isinstance(self.job.workers, QueueWorkers):
+                # Workers of another package do not tell what they use.
+                self.job.meter.add(notice.input_tokens, notice.output_tokens, notice.cost_usd)
+        self.job.tell(notice)
+
+    def _refresh(self) -> None:
+        self.handover.refresh()
+        self.handover.progress.tokens_per_second = self._rate.per_second
+        self.handover.progress.weight_version = self._versions.current
+
+    def _make_beat(self) -> JobNotice:
+        progress = self.handover.progress
+        return Waiting(
+            in_flight=progress.in_flight, undelivered=progress.undelivered, troubles=progress.troubles
+        )
+
+
+def _runs_of(config: RolloutConfig, item: PlannedItem) -> RunFilter:
+    """Return the runs of an item."""
+    spec = msgspec.convert(item.spec, GroupSpec)
+    return RunFilter(run_ids=[spec.run_id(config.name, index) for index in spec.rollouts])

@@ -4,11 +4,15 @@ import re
 import time
 from collections.abc import Iterable, Mapping
 
+import msgspec
 from msgspec import Struct
 
+from treadle.jobs.ledger import Ledger
 from treadle.trajectory.tokens.nodes import Node
 
 _NUMBER = re.compile(r"(\d+)$")
+_FACT = "versions"
+"""The fact of the ledger with the known versions."""
 _STEP_SECONDS = 1e-6
 """The time between two versions that sampled the same answer."""
 
@@ -18,9 +22,10 @@ class KnownVersion(Struct):
 
     version: str
     since: float
-    """When it was announced, or an answer of it first arrived, in seconds since the epoch."""
+    """When the version was announced, or when an answer with it first arrived, in seconds since the epoch."""
     is_announced: bool = False
-    """True if it was announced before any answer had it, so that the weights before it were others."""
+    """True if the version was announced before any answer had it. Answers before that were then sampled by
+    other weights."""
 
 
 class SampledVersions(Struct, frozen=True):
@@ -29,7 +34,7 @@ class SampledVersions(Struct, frozen=True):
     versions: Mapping[str, float] = {}
     """The versions that answers have, each with the time at which the first such answer arrived."""
     unsigned_at: float | None = None
-    """When the oldest answer was asked for whose version is not known; `None` if there is none."""
+    """The time of the oldest request whose answer has no known version; `None` if there is none."""
 
 
 class Versions:
@@ -39,9 +44,19 @@ class Versions:
     announced. An answer without a version is taken to be of the weights that were the newest when it was asked for.
     """
 
-    def __init__(self, known: Iterable[KnownVersion] = ()) -> None:
-        self.known = list(known)
+    def __init__(self, ledger: Ledger | None = None) -> None:
+        """Read the known versions from a ledger, if there is one."""
+        self._ledger = ledger
+        self._saved = "[]" if ledger is None else ledger.get(_FACT) or "[]"
+        self.known = msgspec.json.decode(self._saved, type=list[KnownVersion])
         """All versions, the oldest first."""
+
+    def save(self) -> None:
+        """Store the known versions in the ledger, if they have changed."""
+        known = msgspec.json.encode(self.known).decode()
+        if self._ledger is not None and known != self._saved:
+            self._saved = known
+            self._ledger.set(_FACT, known)
 
     @property
     def current(self) -> str | None:
@@ -108,7 +123,7 @@ def read_sampled(nodes: Iterable[Node]) -> SampledVersions:
 
 
 def merge_sampled(sampled: Iterable[SampledVersions]) -> SampledVersions:
-    """Return what several rollouts have together."""
+    """Return the versions of several rollouts as one value."""
     versions: dict[str, float] = {}
     times: list[float] = []
     for one in sampled:

@@ -9,8 +9,8 @@ from treadle.routing.protocol import Router, RoutingFacts, TierCandidate, Unrout
 from treadle.routing.routers import RulesRouter
 
 MANY_TOOLS = 24
-"""From this number of tools on, only a model that is strong with tools is chosen, if it is known how strong it
-is."""
+"""From this number of tools on, only models that are strong with tools are chosen, or models of unknown
+strength."""
 
 
 def choose(router: Router, facts: RoutingFacts) -> Route:
@@ -40,7 +40,7 @@ def choose(router: Router, facts: RoutingFacts) -> Route:
 def replace_tier(facts: RoutingFacts, route: Route, why: str, *, allows_weaker: bool) -> Route:
     """Return the route that follows `route`, whose tier is in `facts.tried` or can no longer do the work.
 
-    It leads to the nearest better tier that can. Raises: `ConfigError` if there is none.
+    It leads to the nearest better tier that can. Raises: `ConfigError` if there is no such tier.
     """
     fitting, rejected = split(facts)
     known = {item.tier: item for item in fitting if item.tier != route.tier}

@@ -5,10 +5,10 @@ from math import ceil
 
 from msgspec.structs import replace
 
-from treadle.core.context import count_prompt
 from treadle.core.errors import UnsupportedPartError
+from treadle.core.estimates import weigh, weigh_part, weigh_tools
+from treadle.core.prompting import count_prompt
 from treadle.core.state import State
-from treadle.core.tokens import weigh, weigh_part, weigh_tools
 from treadle.core.types import Artifact, Role, ToolSpec, Usage
 from treadle.models.protocol import check_parts, estimate_cost_usd
 from treadle.models.wrappers.tiered import QUALITY, Tier, TieredModel, window_of
@@ -22,7 +22,7 @@ from treadle.routing.latency import LATENCIES
 from treadle.routing.protocol import RoutingFacts, TierCandidate
 
 _OUTPUT_TOKENS = 500
-"""The length of an answer for which costs are estimated, if there was none before."""
+"""The length of an answer for which costs are estimated before there was an answer."""
 _OUTPUT_ROOM = 1000
 """The room for an answer, if the run does not say it."""
 
@@ -33,18 +33,18 @@ def facts_of_state(
     """Return the facts for the next inference of a run. Without `is_judged`, they have only what filters need."""
     parts: list[Artifact] = []
     required: list[Artifact] = []
-    if state.has_parts:
+    if state.shown.has_parts:
         parts = [part for item in state.messages for part in item.parts]
         # A model is told in words of other parts that it cannot be sent.
         required = [part for item in state.messages if item.role is Role.USER for part in item.parts]
     tokens = count_prompt(state)
-    if not state.context.known_messages and state.window is None:
+    if not state.size.known_messages and state.window is None:
         tokens += ceil(weigh_tools(state.tools))
-    judged = state.opened.judgement if is_judged and state.opened is not None else None
+    judged = state.turn.opened.judgement if is_judged and state.turn.opened is not None else None
     judges = is_judged and judged is None
     facts = facts_of(
         model,
-        state.said if judges else "",
+        state.turn.said if judges else "",
         parts=parts,
         required_parts=required,
         tools=state.tools if has_tools else (),
@@ -56,16 +56,16 @@ def facts_of_state(
     if judged is not None:
         facts = replace(
             facts,
-            text=state.said,
+            text=state.turn.said,
             is_boilerplate=judged.is_boilerplate and not parts,
             is_identity_sensitive=judged.is_identity_sensitive,
             difficulty=judged.difficulty,
         )
     return replace(
         facts,
-        is_first_turn=state.turn <= 1,
+        is_first_turn=state.turn.number <= 1,
         is_session=state.started is not None and state.started.is_session,
-        tried=state.tried,
+        tried=state.turn.tried,
     )
 
 
@@ -83,8 +83,9 @@ def facts_of(
 ) -> RoutingFacts:
     """Return the facts for a message. `follows_question` is true if it follows a question of the assistant.
 
-    `required_parts` are the `parts` that the model must accept; `None` means all. `prompt_tokens` are those of the
-    whole request; `None`: they are estimated. Without `is_judged`, the facts have only what filters need.
+    `required_parts` are the `parts` that the model must accept; `None` means all. `prompt_tokens` are the
+    tokens of the whole request; `None`: they are estimated. Without `is_judged`, the facts have only what
+    filters need.
     """
     images = sum(part.kind == "image" for part in parts)
     if prompt_tokens is None:

@@ -14,7 +14,7 @@ from treadle.core.types import Fault
 from treadle.journal.protocol import Journal
 
 _FIRST = 5
-"""The first samples count equally."""
+"""How many samples count equally, from the first one on."""
 _WEIGHT = 0.2
 """The weight of each later sample."""
 _FAILURE_WEIGHT = 0.3
@@ -42,7 +42,7 @@ class Latencies:
         self._journals: WeakSet[Journal] = WeakSet()
 
     def get(self, model: str) -> Latency:
-        """Return what was measured for a model."""
+        """Return the measurements of a model."""
         return self._known.get(model, Latency())
 
     def add(self, model: str, total_seconds: float, first_token_seconds: float | None = None) -> None:

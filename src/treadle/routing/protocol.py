@@ -21,7 +21,8 @@ class TierCandidate(Struct, frozen=True, kw_only=True):
     """What the next inference would cost, estimated from the prompt and an answer of usual length."""
     context_tokens: int | None = None
     sees_images: bool | None = None
-    """True if the model is known to see images, false if it cannot; `None`: its dialect can send them."""
+    """True if the model is known to see images, false if it is known that it cannot; `None`: unknown, but the
+    model's dialect can send images."""
     tool_strength: str | None = None
     latency_seconds: float | None = None
     """The time until an answer is complete: the one that was measured, or else the one that was configured."""
@@ -65,7 +66,7 @@ class Router(Protocol):
     """A rule that chooses a tier for a turn."""
 
     def route(self, facts: RoutingFacts) -> Route:
-        """Return the choice among `facts.candidates`, of which there is at least one, with a score for each."""
+        """Return the choice among `facts.candidates`, with a score for each. There is at least one candidate."""
         ...
 
 
@@ -77,9 +78,9 @@ class CheckedAnswer(Struct, frozen=True):
     """The result of the check of an answer."""
 
     fault: str | None
-    """Why the answer is not used; `None` if it is."""
+    """Why the answer is not used; `None` if it is used."""
     verdict: Verdict | None = None
-    """What a second model said about it, and what that cost; `None` if none was asked."""
+    """What a second model said about the answer, and what that cost; `None` if no second model was asked."""
 
 
 @runtime_checkable
@@ -87,5 +88,5 @@ class Checker(Protocol):
     """A router that checks answers before they are used, while there is a better tier that could be asked."""
 
     def check(self, request: Request, completion: Completion) -> Awaitable[CheckedAnswer]:
-        """Return what is wrong with the answer to `request`."""
+        """Return the fault of the answer to `request`, or the verdict that it can be used."""
         ...

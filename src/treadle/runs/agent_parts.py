@@ -81,7 +81,7 @@ def make_spec(
 
 def path_of(files: Files | None) -> str | None:
     """Return the path on disk of initial files; `None` if they are not from the disk."""
-    place = getattr(files, "path", files)  # that of a `Mount`
+    place = getattr(files, "path", files)  # the path of a `Mount`
     return str(place) if isinstance(place, str | Path) else None
 
 
@@ -106,7 +106,7 @@ def read_agent(part: PartSpec) -> AgentSpec:
     try:
         return msgspec.convert((part.settings or {}).get("spec"), AgentSpec)
     except msgspec.ValidationError as error:
-        raise ConfigError(f"the part {part.name!r} describes no agent: {error}") from error
+        raise ConfigError(f"the part {part.name!r} does not describe an agent: {error}") from error
 
 
 def refuse_missing(spec: AgentSpec, *, has_model: bool, has_tools: bool) -> None:

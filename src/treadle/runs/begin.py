@@ -98,7 +98,7 @@ class Beginning(Struct, frozen=True):
     """The initial files; `None`: those of the task or of the agent."""
     metadata: Mapping[str, Json] | None = None
     attached: Attached = ((), {})
-    """What comes with the user's message."""
+    """The parts that are sent with the user's message, and their contents for the store."""
     is_session: bool = False
     is_lazy: bool = False
     """True if the first events are appended together with those that follow."""

@@ -1,4 +1,4 @@
-"""A drive of a run: its driver, its way to the end or to a pause, and the release of its lease."""
+"""The driving of a run: making its driver, driving it until the run ends or pauses, and releasing its lease."""
 
 import asyncio
 from collections.abc import Awaitable
@@ -39,7 +39,7 @@ T = TypeVar("T")
 
 
 class Terms(Struct, frozen=True):
-    """What a run is driven under from now on."""
+    """The conditions under which a run is driven from now on."""
 
     task: Task | None
     output: OutputSpec | None
@@ -74,7 +74,7 @@ async def drive(
             await write_back(agent, driver.run_id, driver.state)
             driver.put(await open_turn(agent, driver, waiting[1], queued_seq=waiting[0]))
             await driver.drive()
-        if task is not None and state.status is Status.FINISHED and not state.rewards:
+        if task is not None and state.status is Status.FINISHED and not state.turn.rewards:
             grade_run(driver, task)
         await driver.leave()
     except BaseException as error:
@@ -176,9 +176,11 @@ async def restore(journal: Journal, state: State) -> Sandbox:
     """Return a sandbox with the files and tool states of `state`, read from the journal."""
     from treadle.sandbox.in_memory import MemorySandbox
 
-    if not state.files and not state.tool_states:
+    if not state.sandbox.files and not state.sandbox.tool_states:
         return MemorySandbox.restore({}, journal.read_stored)
-    return await asyncio.to_thread(MemorySandbox.restore, state.files, journal.read_stored, state.tool_states)
+    return await asyncio.to_thread(
+        MemorySandbox.restore, state.sandbox.files, journal.read_stored, state.sandbox.tool_states
+    )
 
 
 def spec_for(
@@ -204,8 +206,8 @@ def spec_for(
 
 
 def system_message(spec: AgentSpec, said: str | None, output: OutputSpec | None) -> str | None:
-    """Return the system message if it differs from the spec's instructions, else `None`. `said` is its text
-    without the schema of `output`."""
+    """Return the system message if it differs from the spec's instructions, else `None`. `said` is the text of
+    the message without the schema of `output`."""
     if output is not None:
         from treadle.tools.schema.answer_schema import instruct
 
@@ -226,8 +228,8 @@ def without_schema(message: str | None, output: OutputSpec) -> str | None:
 def grade_run(driver: Driver, task: Task) -> None:
     """Run the task's check and append its grade. A run that failed through no fault of the model gets no grade."""
     state, sandbox = driver.state, driver.bench.sandbox
-    if state.fault in (Fault.INFRASTRUCTURE, Fault.USER):
+    if state.ending.fault in (Fault.INFRASTRUCTURE, Fault.USER):
         return
     files = {} if sandbox is None else {path: sandbox.read(path) for path in sandbox.paths()}
-    grade = task.check(state.output, files)
+    grade = task.check(state.ending.output, files)
     driver.put(e.Rewarded(reward=grade.reward, detail=grade.detail or None))

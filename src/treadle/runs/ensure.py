@@ -1,4 +1,5 @@
-"""The one way to a run with a given id: `ensure_run` returns it, whatever the journal has of it already.
+"""The one way to a run with a given id: `ensure_run` returns it, whether the journal has none of it, a part of
+it or all of it.
 
 Work that is repeated after a crash with the same ids is continued, and nothing is paid for twice.
 """
@@ -10,8 +11,8 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
+from treadle.core.asking import open_questions
 from treadle.core.errors import ConfigError, LeaseHeldError, RunExistsError, RunNotFoundError
-from treadle.core.questions import open_questions
 from treadle.core.state import Status
 from treadle.core.types import Fault, Json, Parent, Role, StopReason
 from treadle.journal.protocol import RunFilter
@@ -30,9 +31,9 @@ class IfExists(Struct, frozen=True, kw_only=True):
     """What `ensure_run` does with a run that the journal has already."""
 
     is_likely: bool = False
-    """True if the journal probably has the run. Then it is looked for before it is begun."""
+    """True if the journal probably has the run. The run is then looked for before it is begun."""
     checks_text: bool = False
-    """True if it is an error that the run was begun with another message of the user than the task has."""
+    """True if it is an error that the run was begun with another message of the user than the text of the task."""
     accepts_driven: bool = False
     """True if a run that another process drives is returned in its present state, and is no error."""
     accepts_waiting: bool = False
@@ -42,7 +43,8 @@ class IfExists(Struct, frozen=True, kw_only=True):
     """True if a finished run from elsewhere is returned only if the user trusts it. A run that is continued needs
     trust in any case."""
     continued_faults: Collection[Fault] = tuple(Fault)
-    """The faults after which a run that ended with an error is continued. After others it counts as finished."""
+    """The faults after which a run that ended with an error is continued. After other faults, the run counts as
+    finished."""
 
 
 async def ensure_run(
@@ -149,7 +151,7 @@ def _lacks_grade(run: Run[Any]) -> bool:
     """Return whether the process of a finished run of a task died before it graded the run."""
     started = run.state.started
     has_task = started is not None and started.task is not None
-    return has_task and not run.state.rewards and run.fault not in (Fault.INFRASTRUCTURE, Fault.USER)
+    return has_task and not run.state.turn.rewards and run.fault not in (Fault.INFRASTRUCTURE, Fault.USER)
 
 
 def waits_for_user(run: Run[Any]) -> bool:

@@ -62,7 +62,7 @@ async def fork_run(
     agent.kit.toolbox(task).check_deps(given.deps)
     head = _forked(agent, started, Parent(run_id, at), given, task)
     state = fold([head, *[event.body for event in events[1:at]]])
-    if state.is_turn_open is (text is not None):
+    if state.turn.is_open is (text is not None):
         raise ConfigError(_explain_fork(state, at))
     sandbox = await restore(agent.journal, state)
     window = await agent.kit.window(head.spec.policy)
@@ -108,6 +108,6 @@ def _forked(
 
 
 def _explain_fork(state: State, at: int) -> str:
-    if state.is_turn_open:
+    if state.turn.is_open:
         return f"the turn is not over at event {at}, so the fork continues it; do not give a text"
     return f"the turn is over at event {at}; give a text for the next turn, or an earlier event"

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, TypedDict
 import msgspec
 from msgspec import Struct
 
+from treadle.core.asking import Answerable
 from treadle.core.errors import ConfigError
 from treadle.core.policy import Policy
-from treadle.core.questions import Answerable
 from treadle.core.registry import did_you_mean
 from treadle.core.spec import ContextSpec, PartSpec
 from treadle.core.types import Artifact, Delivery, Json
@@ -84,8 +84,8 @@ class AgentOptions(TypedDict, total=False):
     documents: Iterable[str | Path]
     """The paths of documents that the agent knows, before those of the persona."""
     judge: "MessageJudge | str | None"
-    """What judges the user's messages before their turns: `patterns`, `model:` and the name of a model, a
-    `MessageJudge`, or `none`. Default: that of the persona, if it has one."""
+    """The judge of the user's messages, which is asked before each turn: `patterns`, `model:` and the name of a
+    model, a `MessageJudge`, or `none`. Default: that of the persona, if it has one."""
     user: str | None
     """The user whom the memories are about. Default: as the persona or the memory says."""
     trust: bool
@@ -203,7 +203,8 @@ class Given(Struct, frozen=True):
     keeps_events: bool = False
     """True if the driver keeps the events that it appends in memory."""
     on_driver: Callable[[Driver], None] | None = None
-    """A function that is called with the run's driver before it works; `None`: nobody needs it."""
+    """A function that is called with the run's driver before the driver begins to work; `None`: nothing is
+    called."""
 
 
 class Face(Struct, frozen=True):
@@ -215,7 +216,8 @@ class Face(Struct, frozen=True):
 
 
 def read_context(options: Mapping[str, Any]) -> tuple[ContextSpec | None, Face | None]:
-    """Return what the options say that the agent knows, and the parts that its persona has, if it has one.
+    """Return the context that the options describe, and the parts of the agent that come from its persona, if
+    it has one.
 
     Raises: `ConfigError`, `UntrustedError`.
     """
@@ -310,7 +312,7 @@ def check_files(files: object) -> None:
 
 
 def check_callable(name: str, given: object) -> None:
-    """Check that an optional function is one. Raises: `ConfigError`."""
+    """Check that an optional function is a function or `None`. Raises: `ConfigError`."""
     if given is not None and not callable(given):
         raise ConfigError(f"{name} is {given!r:.200}; give a function")
 
@@ -348,7 +350,7 @@ def check_run_id(run_id: object) -> None:
 
 
 def check_text(text: object) -> str:
-    """Return the text of a message. Raises: `ConfigError` if it is none."""
+    """Return the text of a message. Raises: `ConfigError` if it is not a text."""
     if not isinstance(text, str):
         raise ConfigError(f"the message is {text!r:.200}; give a str")
     return text

@@ -1,17 +1,16 @@
 """The continuation of runs, of the turns of sessions, and the answers and approvals that they wait for."""
 
 import asyncio
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
-from msgspec.structs import force_setattr as stamp
 from msgspec.structs import replace
 
 from treadle.core import events as e
+from treadle.core.asking import Answerable, open_questions, read_answer
+from treadle.core.calls import waiting_calls
 from treadle.core.errors import ConfigError
-from treadle.core.questions import Answerable, open_questions, read_answer
-from treadle.core.state import State, Status, advance
+from treadle.core.state import State, Status
 from treadle.core.types import (
     Message,
     Role,
@@ -19,7 +18,7 @@ from treadle.core.types import (
     ToolErrorKind,
     ToolResult,
 )
-from treadle.journal.protocol import Clock, Journal, RunWriter
+from treadle.journal.protocol import RunWriter
 from treadle.loop.calls.orders import read_call, to_decided
 from treadle.loop.driver import Driver
 from treadle.loop.wayout import see_through
@@ -64,8 +63,8 @@ async def continue_run(
             state, given_options.get("answers"), given_options.get("approvals"), agent.kit.own.tools
         )
         task = load_task_of(state.started)
-        is_over = state.status is Status.FINISHED and state.stop_reason is not StopReason.ERROR
-        if is_over and (task is None or state.rewards):
+        is_over = state.status is Status.FINISHED and state.ending.stop_reason is not StopReason.ERROR
+        if is_over and (task is None or state.turn.rewards):
             agent.hooks.leave(run_id)
             await see_through(writer.release)
             await write_back(agent, run_id, state)
@@ -111,7 +110,7 @@ async def go_on(
     output = agent.kit.output(None if recorded is None else recorded.schema, task)
     terms = Terms(task, output, policy, await agent.kit.window(policy))
     driver = make_driver(agent, state, writer, sandbox, given, terms)
-    if state.status is not Status.FINISHED or state.stop_reason is StopReason.ERROR:
+    if state.status is not Status.FINISHED or state.ending.stop_reason is StopReason.ERROR:
         driver.put(resumed(agent, driver, terms))
     return driver
 
@@ -123,7 +122,8 @@ def resume_turn(
     answers: Mapping[str, Answerable] | None,
     approvals: Mapping[str, Decision | bool] | None,
 ) -> None:
-    """Append that the turn that waits is driven again, with answers and decisions. Raises: `ConfigError`."""
+    """Append the event that the waiting turn is driven again, with the given answers and decisions. Raises:
+    `ConfigError`."""
     state = driver.state
     decided = _read_decisions(state, answers, approvals, driver.bench.toolbox.tools)
     terms = Terms(task, state.output_spec, state.policy, state.window)
@@ -144,7 +144,7 @@ def _read_decisions(
     found: list[e.DurableBody] = []
     for question_id, answer in (answers or {}).items():
         found.append(read_given(state, question_id, answer))
-    waiting = {item.call.call_id: item.call for item in state.waiting_calls}
+    waiting = {item.call.call_id: item.call for item in waiting_calls(state)}
     for call_id, said in (approvals or {}).items():
         if call_id not in waiting:
             raise ConfigError(
@@ -171,47 +171,6 @@ def read_given(state: State, question_id: str, said: Answerable) -> e.QuestionAn
     return e.QuestionAnswered(question_id=question_id, text=answer.text)
 
 
-async def record_answers(journal: Journal, run_id: str, answers: Mapping[str, Answerable]) -> State:
-    """Record answers to questions of a run that waits, without driving it, and return the run's state.
-
-    Raises: `ConfigError` if a question is not open, or an answer does not fit; `RunNotFoundError`;
-    `LeaseHeldError` if a process drives the run.
-    """
-
-    def read(state: State) -> list[e.DurableBody]:
-        return [read_given(state, question_id, said) for question_id, said in answers.items()]
-
-    return await record(journal, run_id, read)
-
-
-async def record(
-    journal: Journal,
-    run_id: str,
-    make: Callable[[State], Sequence[e.DurableBody]],
-    clock: Clock = time,
-) -> State:
-    """Append the events that `make` returns for a run's state, without driving the run. Return the new state.
-
-    Raises: `RunNotFoundError`; `LeaseHeldError` if a process drives the run; what `make` raises.
-    """
-    writer = await journal.acquire(run_id)
-    try:
-        state = (await asyncio.to_thread(Run.load, run_id, journal)).state
-        bodies = tuple(make(state))
-        for body in bodies:
-            stamp(body, "at", clock.time())
-            if state.policy.deadline_seconds is not None:
-                stamp(body, "worked_seconds", state.work_seconds)  # nobody works on the turn meanwhile
-        if bodies:
-            writer.append(bodies)
-            await writer.sync()
-        for body in bodies:
-            advance(state, body)
-        return state
-    finally:
-        await see_through(writer.release)
-
-
 async def hand_over(
     agent: AgentParts, run_id: str, given: Given, task: Task | None = None, text: str | None = None
 ) -> State:
@@ -233,6 +192,7 @@ async def hand_over(
 
 
 def load_task_of(started: e.RunStarted | None) -> Task | None:
-    """Return the task of a run; `None` if it has none. Raises: `ConfigError` if the task cannot be loaded."""
+    """Return the task of a run; `None` if the run has no task. Raises: `ConfigError` if the task cannot be
+    loaded."""
     ref = started.task if started is not None else None
     return None if ref is None else load_task(f"{ref.task_set}:{ref.task_id}")

@@ -49,14 +49,16 @@ NO_RETRIES = RetryPolicy(attempts=1)
 def find_infrastructure_fault(outcome: Outcome) -> str | None:
     """Return the fault of the infrastructure with which an attempt ended; `None` if another attempt would not help.
 
-    An exception is such a fault unless it says that the configuration is wrong, that a request cannot succeed, or
-    that the store has failed. A run that another process drives may be free later.
+    An exception is such a fault unless it says that the configuration is wrong, that a request cannot succeed,
+    or that the store has failed. If another process drives the run, a later attempt may help.
     """
     if isinstance(outcome, Exception):
         return _describe(outcome) if _may_pass(outcome) else None
     state = outcome.state if isinstance(outcome, Run) else outcome
     return (
-        (state.error or "unknown") if state.has_failed_turn and state.fault is Fault.INFRASTRUCTURE else None
+        (state.ending.error or "unknown")
+        if state.has_failed_turn and state.ending.fault is Fault.INFRASTRUCTURE
+        else None
     )
 
 

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any, Generic, cast, overload
 import msgspec
 from msgspec.structs import replace
 
+from treadle.core.asking import Question, open_questions, to_question
+from treadle.core.calls import waiting_calls
 from treadle.core.errors import ConfigError
 from treadle.core.events import ToolCompleted
 from treadle.core.events.narrowing import Event
-from treadle.core.questions import Question, open_questions, to_question
 from treadle.core.spec import AgentSpec
 from treadle.core.state import State, Status, fold
 from treadle.core.types import Fault, Json, Message, StopReason, ToolCall, ToolResult, Usage
@@ -97,12 +98,12 @@ class Run(Generic[T_co]):
     @property
     def stop_reason(self) -> StopReason | None:
         """The reason why the last turn ended; `None` if it has not ended."""
-        return None if self.state.is_turn_open else self.state.stop_reason
+        return None if self.state.turn.is_open else self.state.ending.stop_reason
 
     @property
     def output(self) -> str:
         """The final answer, or the model's last text if a limit or an error ended the turn."""
-        return self.state.output
+        return self.state.ending.output
 
     @property
     def value(self) -> T_co:
@@ -130,16 +131,17 @@ class Run(Generic[T_co]):
     @property
     def error(self) -> str | None:
         """What went wrong in the last turn; `None` if nothing did."""
-        return self.state.error
+        return self.state.ending.error
 
     @property
     def fault(self) -> Fault | None:
         """The party responsible for `error`; `None` if nobody is."""
-        return self.state.fault
+        return self.state.ending.fault
 
     @property
     def messages(self) -> list[Message]:
-        """The whole transcript, the system message included, whatever the model still saw of it at the end."""
+        """The whole transcript, including the system message and the messages that the model no longer saw at
+        the end."""
         return list(self.state.transcript)
 
     @property
@@ -160,7 +162,7 @@ class Run(Generic[T_co]):
     @property
     def reward(self) -> float | None:
         """The reward that the task's check gave; `None` if there is no task, or its check was not run."""
-        return self.state.rewards.get("check")
+        return self.state.turn.rewards.get("check")
 
     @property
     def questions(self) -> dict[str, str]:
@@ -175,7 +177,7 @@ class Run(Generic[T_co]):
     @property
     def approvals(self) -> dict[str, ToolCall]:
         """The calls that wait for approval, by id. Decide with `Agent.resume(run_id, approvals={id: True})`."""
-        return {item.call.call_id: item.call for item in self.state.waiting_calls}
+        return {item.call.call_id: item.call for item in waiting_calls(self.state)}
 
     @cached_property
     def events(self) -> list[Event]:
@@ -186,7 +188,7 @@ class Run(Generic[T_co]):
     @property
     def files(self) -> Mapping[str, bytes]:
         """The sandbox's files as path to content, read from the journal."""
-        return {path: self._journal.read_blob(digest) for path, digest in self.state.files.items()}
+        return {path: self._journal.read_blob(digest) for path, digest in self.state.sandbox.files.items()}
 
     @property
     def results(self) -> list[ToolResult]:

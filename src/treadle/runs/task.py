@@ -71,7 +71,7 @@ class TaskSet(Protocol):
 
     @property
     def name(self) -> str:
-        """The name of the set, which references to its tasks begin with."""
+        """The name of the set; references to its tasks begin with it."""
         ...
 
     def __len__(self) -> int:
@@ -164,6 +164,8 @@ def load_task(reference: str) -> Task:
     """
     name, task_id = split_reference(reference)
     if not name or not task_id:
+        if ":" in reference.strip(":"):
+            task_set(reference.partition(":")[0])  # its error names similar sets
         raise ConfigError(f"{reference!r} is not a task; write SET:ID, such as 'files:csv_sum-0042'")
     return task_set(name).get(task_id)
 

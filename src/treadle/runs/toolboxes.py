@@ -78,9 +78,8 @@ class Toolboxes:
         *,
         can_read: bool = False,
     ) -> Toolbox:
-        """Return the tools for a run of `task`, with the tool for the `answer` if `output` has one.
-
-        With `can_read` there is a tool that reads results again, if there are other tools.
+        """Return the tools for a run of `task`, with the answer tool if `output` uses one. With `can_read`
+        there is a tool that reads results again, if there are other tools.
         """
         if can_read and self.toolbox(task).tools:
             inner = self.toolbox(task, output, answer)

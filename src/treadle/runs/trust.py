@@ -37,7 +37,7 @@ def demands_of(spec: AgentSpec, state: State | None = None) -> tuple[str, ...]:
         return tuple(found)
     if state.started is not None and state.started.task is not None:
         found.append(f"load the task set {state.started.task.task_set!r} and use its check")
-    for item in state.calls.values():
+    for item in state.turn.calls.values():
         if item.result is None:
             call = f"{item.call.name}({item.call.arguments[:_MAX_CHARS]})"
             found.append(f"make the recorded call {call!r}")

@@ -1,11 +1,12 @@
-"""The beginning of turns, with what the agent recalls for them, and what it remembers of completed ones."""
+"""The beginning of turns, with the memories that the agent recalls for them, and the storing of completed turns
+in its memory."""
 
 from typing import TYPE_CHECKING
 
 from treadle.core import events as e
 from treadle.core.state import State
 from treadle.core.types import Message, StopReason
-from treadle.knowledge.protocol import Turn, turn_key
+from treadle.knowledge.protocol import CompletedTurn, turn_key
 from treadle.loop.driver import Driver
 from treadle.runs.agent_parts import AgentParts
 
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 def next_queued(state: State) -> tuple[int, Message] | None:
     """Return the message that begins the next turn of a session, with the number of its event; `None` if none
     waits, or if a turn is open."""
-    if state.is_turn_open or not state.queued or state.started is None or not state.started.is_session:
+    if state.turn.is_open or not state.queued or state.started is None or not state.started.is_session:
         return None
     return state.queued[0]
 
@@ -30,15 +31,15 @@ def takes_time(agent: "AgentParts") -> bool:
 async def open_turn(
     agent: AgentParts, driver: Driver, message: Message, *, queued_seq: int | None = None
 ) -> e.TurnStarted:
-    """Return the event that opens the next turn with the user's message, what the agent's judge says about it, and
-    what the agent recalls for it."""
-    number, recalled, judgement, hint = driver.state.turn + 1, None, None, None
+    """Return the event that opens the next turn. It has the user's message, the judgement of the agent's judge
+    about it, and the memories that the agent recalls for it."""
+    number, recalled, judgement, hint = driver.state.turn.number + 1, None, None, None
     if agent.judge is not None:
         judgement, hint = await _judge(agent, agent.judge, driver, message)
     if agent.known is not None:
         key = turn_key(driver.run_id, number)
         recalled = await agent.known.recall(
-            message.content, turn_key=key, now=agent.clock.time(), told=driver.state.told
+            message.content, turn_key=key, now=agent.clock.time(), told=driver.state.shown.told
         )
     return e.TurnStarted(
         turn=number,
@@ -72,10 +73,12 @@ async def _judge(
 async def write_back(agent: AgentParts, run_id: str, state: State) -> None:
     """Remember the newest turn, if it is completed and the agent remembers turns. Doing it again changes
     nothing."""
-    known, opened = agent.known, state.opened
+    known, opened = agent.known, state.turn.opened
     if known is None or not known.writes_back or opened is None:
         return
-    if not state.is_turn_open and state.stop_reason is StopReason.COMPLETED:
-        text, answer = opened.message.content, state.output
-        turn = Turn(run_id=run_id, number=state.turn, text=text, answer=answer, began_at=opened.at)
+    if not state.turn.is_open and state.ending.stop_reason is StopReason.COMPLETED:
+        text, answer = opened.message.content, state.ending.output
+        turn = CompletedTurn(
+            run_id=run_id, number=state.turn.number, text=text, answer=answer, began_at=opened.at
+        )
         await known.write_back(turn)

@@ -35,7 +35,7 @@ class Sandbox(Protocol):
         ...
 
     def read_state(self, name: str) -> bytes | None:
-        """Return the state that a tool stored under `name`, or `None` if there is none."""
+        """Return the state that a tool stored under `name`, or `None` if nothing was stored."""
         ...
 
     def write_state(self, name: str, content: bytes) -> None:
@@ -70,7 +70,8 @@ class Sandbox(Protocol):
         ...
 
     def undo_changes(self) -> None:
-        """Undo all changes since the last `take_delta`. If there was none, nothing is undone."""
+        """Undo all changes since the last `take_delta`. Without an earlier `take_delta`, nothing is
+        undone."""
         ...
 
 
@@ -135,7 +136,7 @@ class CommandFolder(Protocol):
 
 
 class CommandSandbox(Protocol):
-    """One way to run commands: what they can see and reach."""
+    """One way to run commands, which defines what commands can see and reach."""
 
     @property
     def read_only_paths(self) -> tuple[str, ...]:

@@ -1,1 +1,14 @@
-"""Scoring: grades of finished runs, and what follows from them for training."""
+"""Grades of finished runs, and the advantages of rollouts.
+
+Read first: `protocol.py`, then `registry.py` (rewards as texts and settings) and `grade.py` (which records a
+`rewarded` event for each score). `advantages.py` is pure.
+
+To add a scorer, write a class with `name` and `score` in a file of its own or in `scorers.py`, and add a line to
+`SCORERS` in `registry.py`. Another package registers it under an entry point of the group `treadle.scoring`. Its
+settings are keyword-only arguments after `name`; `--reward NAME` works only if all of them have defaults. Check
+them, and raise `ConfigError`. An exception in `score` is a fault of the infrastructure; a score of 0 is a verdict.
+A run that a limit ended is graded too: it has no `error`, and its `output` may be empty or unfinished.
+
+Tests are in `tests/scoring/test_scoring.py`. People find the scorer in the table of `docs/rewards.md`, the
+docstring of `rewards` in `jobs/sections.py`, and the help of `--reward` in `cli/commands/`.
+"""

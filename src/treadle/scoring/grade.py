@@ -11,8 +11,9 @@ from treadle.core.errors import ScoringError, TreadleError, UntrustedError
 from treadle.core.state import State, Status
 from treadle.core.types import Fault
 from treadle.journal.protocol import Journal
-from treadle.runs.resume import load_task_of, record
+from treadle.runs.resume import load_task_of
 from treadle.runs.run import Run
+from treadle.runs.sending import record
 from treadle.runs.trust import settle_trust
 from treadle.scoring.protocol import Score, Scorer, Subject
 from treadle.scoring.registry import RewardSpec
@@ -27,11 +28,11 @@ class Graded(Struct, frozen=True, kw_only=True):
     details: dict[str, str] = {}
     """The sentences that explain the new grades."""
     changed: tuple[str, ...] = ()
-    """The names whose grade was recorded now, because it is new or differs from the one before."""
+    """The names whose grade was recorded now, because it is new or differs from the earlier grade."""
 
 
 class NotGradableError(ScoringError):
-    """Raised if a run has no grade by its nature: it is not finished, or failed through no fault of its model."""
+    """Raised if a run cannot have a grade: it is not finished, or failed through no fault of its model."""
 
 
 async def grade(journal: Journal, run_id: str, scorers: Sequence[Scorer], *, trust: bool = False) -> Graded:
@@ -73,7 +74,7 @@ async def grade(journal: Journal, run_id: str, scorers: Sequence[Scorer], *, tru
         await record(journal, run_id, lambda state: _events(state, changed))
     return Graded(
         run_id=run_id,
-        rewards={**run.state.rewards, **{name: item.reward for name, item in scores.items()}},
+        rewards={**run.state.turn.rewards, **{name: item.reward for name, item in scores.items()}},
         details={name: item.detail for name, item in scores.items()},
         changed=tuple(changed),
     )

@@ -50,7 +50,7 @@ class Step(Struct, frozen=True):
     reasoning: str = ""
     """Why the calls are made, in one sentence."""
     draft: str = ""
-    """The answer to give if no further step is possible; empty if there is none yet."""
+    """The answer to give if no further step is possible; empty if no answer is known yet."""
     may_fail: bool = False
     """True if a failed call is not made again: the solver gets its error as a `FailedResult`."""
 

@@ -1,4 +1,10 @@
-"""Telemetry: records of turns, OpenTelemetry, and statistics. The names are loaded when they are first used."""
+"""What operators read of events: a log of turns, statistics and OpenTelemetry.
+
+Read first: `turn_records.py` (one record for each turn), then `turn_log.py` (the log of them, and the hooks that
+treadle.toml asks for), `usage_stats.py` and `open_telemetry.py`. All of them keep a `StepFold` of `core/turns.py`.
+A hook is any function of an event; a class may also have the methods in `loop/hooks.py`. The names below are loaded
+when they are first used.
+"""
 
 from typing import TYPE_CHECKING
 

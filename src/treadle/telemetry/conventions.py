@@ -20,7 +20,7 @@ _PROVIDERS = {
 }
 """The names that the conventions have for providers, where they differ from Treadle's."""
 OTHER = "OTHER"
-"""The name of a provider, or an error, that has none."""
+"""The value for a provider or an error that has no name in the conventions."""
 
 Attributes: TypeAlias = dict[str, Any]
 """The attributes of a span or a measurement. The API has no name for their values."""

@@ -311,7 +311,7 @@ class _RunSpans:
     def _arguments_of(self, body: e.ToolStarted) -> str | None:
         if body.arguments is not None or self._state is None:
             return body.arguments
-        item = self._state.calls.get(body.call_id)
+        item = self._state.turn.calls.get(body.call_id)
         return None if item is None else item.call.arguments
 
     def complete_call(self, seq: int, body: e.ToolCompleted, messages: Sequence[Message]) -> None:

@@ -162,7 +162,7 @@ class JsonlTurnLog(TurnLog):
         self._inode = (found.st_ino, found.st_dev)
         self._looks_at, self._size = now + _LOOK_SECONDS, found.st_size
         if found.st_size:
-            # Once no other process is writing, a line without an end is that of a process that was killed.
+            # Once no other process is writing, a line without an end comes from a process that was killed.
             with _locked(file):
                 os.lseek(file, -1, os.SEEK_END)
                 if os.read(file, 1) != b"\n":

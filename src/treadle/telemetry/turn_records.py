@@ -14,7 +14,7 @@ from msgspec import Struct
 from treadle.core import events as e
 from treadle.core.judgement import Judgement
 from treadle.core.tally import UNKNOWN, charge_of
-from treadle.core.turns import StepFold
+from treadle.core.turns import STEP_CHANGES, StepFold
 from treadle.core.types import Caller, Child, Json, Parent, RecalledItem, Route, StopReason, ToolSpec, Usage
 from treadle.routing.judging import find_refusal
 from treadle.telemetry.conventions import agent_name
@@ -92,9 +92,9 @@ class TurnRecord(Struct, kw_only=True, gc=False):
     failed_attempts: int = 0
     """The attempts at inferences that failed, or whose outcome was lost."""
     input_tokens: int = 0
-    """Includes `cached_input_tokens`."""
+    """The input tokens, including `cached_input_tokens`."""
     output_tokens: int = 0
-    """Includes `reasoning_tokens`."""
+    """The output tokens, including `reasoning_tokens`."""
     cached_input_tokens: int = 0
     reasoning_tokens: int = 0
     cache_write_tokens: int = 0
@@ -103,7 +103,7 @@ class TurnRecord(Struct, kw_only=True, gc=False):
     cached_share: float | None = None
     """The share of `input_tokens` that the servers had in their caches; `None` if there are no input tokens."""
     cost_usd: float | None = None
-    """`None` if a part of the cost is not known."""
+    """The cost in US dollars; `None` if a part of the cost is not known."""
     known_cost_usd: float = 0.0
     """The part of the cost that is known."""
     cost_basis: str = "known"
@@ -143,7 +143,7 @@ class TurnRecord(Struct, kw_only=True, gc=False):
     of their own."""
 
     def charge(self, usage: Usage | None, cost_usd: float | None) -> None:
-        """Add what was used. `None` is not known."""
+        """Add tokens and their cost. `None` means that a value is not known."""
         if usage is None:
             self.uncounted_inferences += 1
         else:
@@ -207,17 +207,23 @@ class RecordFold:
         self._tools: tuple[ToolSpec, ...] = ()
 
     def add(self, first_seq: int, bodies: Iterable[e.DurableBody]) -> list[TurnRecord]:
-        """Add the run's next events, and return the records of the turns, or parts of turns, that they end."""
+        """Add the run's next events, and return the records of the turns, or parts of turns, that end with
+        these events."""
         found: list[TurnRecord] = []
+        fold = self._fold
         for seq, body in enumerate(bodies, first_seq):
-            self._fold.take(body)
-            take = _TAKE.get(type(body))
+            if (both := _BOTH.get(type(body))) is None:
+                continue
+            change, take = both
+            if change is not None:
+                change(fold, body)
+            fold.at = body.at
             if take is None:
                 continue
             record = take(self, body)
-            if seq <= self._fold.copied_until:
+            if seq <= fold.copied_until:
                 # What a fork copied was used by the run that it was copied from.
-                self._fold.is_asking = False
+                fold.is_asking = False
                 if self._part is not None:
                     self._part = self._begin(body.at)
             elif record is not None:
@@ -415,6 +421,9 @@ _TAKE: dict[type, Callable[[RecordFold, Any], TurnRecord | None]] = {
     e.QuestionAnswered: RecordFold._on_question_answered,
     e.ApprovalDecided: RecordFold._on_approval_decided,
 }
+
+_BOTH = {kind: (STEP_CHANGES.get(kind), _TAKE.get(kind)) for kind in (*STEP_CHANGES, *_TAKE)}
+"""The functions for a body that change the fold and the record, so that both are found with one look-up."""
 
 
 def _labels_of(started: e.RunStarted) -> dict[str, str]:

@@ -12,11 +12,12 @@ from msgspec import Struct, field
 
 from treadle.core import events as e
 from treadle.core.tally import UNKNOWN, Charge, Tally, charge_of
-from treadle.core.turns import StepFold
+from treadle.core.turns import STEP_CHANGES, StepFold
 from treadle.core.types import Json, StopReason
 
 _GROWTH = math.log(1.02)
 """The logarithm of the ratio between two neighbouring buckets: a quantile is right to 1 %."""
+_TELLS_LOSS = frozenset((e.InferenceStarted, e.RunResumed))
 _FAILED = frozenset((StopReason.ERROR, StopReason.REFUSED, StopReason.CONTEXT_OVERFLOW))
 
 
@@ -43,7 +44,7 @@ class Durations(Struct, gc=False):
 
 
 class Use(Struct, gc=False):
-    """The inferences of a model, of a day, or of all."""
+    """The figures about the inferences of one model, of one day, or of all models."""
 
     inferences: int = 0
     tally: Tally = field(default_factory=Tally)
@@ -111,12 +112,13 @@ class UsageStats:
         self.runs += 1
         fold = StepFold()
         for event in events:
-            asked = fold.model
-            fold.take(event.body)
+            body, asked = event.body, fold.model
+            if (change := STEP_CHANGES.get(type(body))) is not None:
+                change(fold, body)
             if event.seq > fold.copied_until:
-                if fold.has_lost:
-                    self._fail(event.body, asked, "Lost", UNKNOWN)
-                self._add(event.body, fold.model)
+                if fold.has_lost and type(body) in _TELLS_LOSS:
+                    self._fail(body, asked, "Lost", UNKNOWN)
+                self._add(body, fold.model)
 
     def _add(self, body: e.DurableBody, model: str) -> None:
         if isinstance(body, e.InferenceCompleted):

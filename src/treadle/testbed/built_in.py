@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from hashlib import blake2b
 
 from treadle.core.events import ReasoningDelta, TextDelta, ToolCallDelta
-from treadle.core.types import Completion, FinishReason, Json, Message, Request, ToolSpec, Usage
+from treadle.core.types import Completion, FinishReason, Json, Message, Request, Role, ToolSpec, Usage
 from treadle.models.protocol import Watch
 
 _CHUNK_CHARS = 24
@@ -22,6 +22,16 @@ def make_completion(
     )
     reason = FinishReason.TOOL_CALLS if message.tool_calls else FinishReason.STOP
     return Completion(message, reason, usage, 0.0, model, response_id)
+
+
+def find_requests(messages: Sequence[Message]) -> list[int]:
+    """Return the positions of the user's messages. A message after a tool result comes from the loop, such as the
+    request for a final answer, and is left out."""
+    return [
+        index
+        for index, message in enumerate(messages)
+        if message.role is Role.USER and (index == 0 or messages[index - 1].role is not Role.TOOL)
+    ]
 
 
 def stream(message: Message) -> Iterator[TextDelta | ReasoningDelta | ToolCallDelta]:

@@ -28,8 +28,8 @@ from treadle.core.types import (
 )
 from treadle.models.config.bare import ModelConfig
 from treadle.models.protocol import Model
-from treadle.testbed.built_in import BuiltInModel, digest, make_completion
-from treadle.testbed.instance import make_instance
+from treadle.testbed.built_in import BuiltInModel, digest, find_requests, make_completion
+from treadle.testbed.instance import make_instance, only_required
 
 _MAX_RESULT_CHARS = 2_000
 _LINE = re.compile(r"^[ \t]*(?:(call)[ \t]+([^\s{]+)[ \t]*|(then)[ \t]*$|(say)[ \t]+)", re.MULTILINE)
@@ -63,7 +63,7 @@ class EchoModel(BuiltInModel):
         required: str | None = None,
     ) -> Completion:
         """See `BuiltInModel.complete`."""
-        start = _find_script(messages)
+        start = (find_requests(messages) or [-1])[-1]
         text = messages[start].content if start >= 0 else ""
         since = messages[start + 1 :]
         script = _read(text, {tool.name for tool in tools})
@@ -97,17 +97,6 @@ def make_model(config: ModelConfig) -> Model:
     from treadle.testbed.teacher import make_teacher
 
     return make_teacher(config.name)
-
-
-def _find_script(messages: Sequence[Message]) -> int:
-    """Return the position of the newest message of the user; -1 if there is none.
-
-    A user message that follows a tool result comes from the loop, such as the request for a final answer.
-    """
-    for index in range(len(messages) - 1, -1, -1):
-        if messages[index].role is Role.USER and (index == 0 or messages[index - 1].role is not Role.TOOL):
-            return index
-    return -1
 
 
 def _read(text: str, known: set[str]) -> _Script:
@@ -169,16 +158,8 @@ def _answer(
     if not tools or script.steps:
         return said
     names = ", ".join(tool.name for tool in tools)
-    example = f"call {tools[0].name} {_encode(make_instance(_without_optional(tools[0].parameters)))}"
+    example = f"call {tools[0].name} {_encode(make_instance(only_required(tools[0].parameters)))}"
     return f"{said}\nA line such as `{example}` makes me call a tool. I have: {names}."
-
-
-def _without_optional(schema: dict[str, Json]) -> dict[str, Json]:
-    """Return the schema of an object without its optional properties."""
-    known, required = schema.get("properties"), schema.get("required")
-    if not isinstance(known, dict) or not isinstance(required, list):
-        return schema
-    return schema | {"properties": {name: known[name] for name in known if name in required}}
 
 
 def _results(messages: Sequence[Message]) -> Iterator[str]:

@@ -33,6 +33,14 @@ def make_instance(schema: Json, text: str = "text", fill: Fill | None = None) ->
     return _Maker(schema, text, fill).make(schema, 0)
 
 
+def only_required(schema: dict[str, Json]) -> dict[str, Json]:
+    """Return the schema of an object without its optional properties."""
+    known, required = schema.get("properties"), schema.get("required")
+    if not isinstance(known, dict) or not isinstance(required, list):
+        return {**schema, "properties": {}}
+    return {**schema, "properties": {name: known[name] for name in known if name in required}}
+
+
 class _Maker:
     def __init__(self, root: Json, text: str, fill: Fill | None) -> None:
         self._root = root
@@ -119,7 +127,8 @@ def _follow_all(schema: Json, root: Json) -> Json:
 
 
 def _follow(reference: str, root: Json) -> Json:
-    """Return the schema that `reference` points to within `root`; True, which any value fits, if there is none."""
+    """Return the schema that `reference` points to within `root`; the schema True, which any value fits, if
+    nothing is there."""
     found = root
     for name in reference.removeprefix("#").strip("/").split("/") if reference.startswith("#") else ():
         if name:

@@ -16,12 +16,11 @@ from treadle.testbed.built_in import BuiltInModel, digest, make_completion
 from treadle.testbed.oracle import check_rate
 from treadle.testbed.play import Manner
 from treadle.testbed.request_facts import Facts, find_facts, text_of
+from treadle.testbed.roles.agent_role import answer_as_agent
+from treadle.testbed.roles.scenario_role import write_scenario
+from treadle.testbed.roles.speakers import judge, write_user_turn
+from treadle.testbed.roles.topic_role import write_topics
 from treadle.testbed.textual import read_text_request
-from treadle.testbed.working.agent import answer_as_agent
-from treadle.testbed.writers.judge import judge
-from treadle.testbed.writers.scenario import write_scenario
-from treadle.testbed.writers.topics import write_topics
-from treadle.testbed.writers.user import write_user_turn
 
 TEACHER = "teacher"
 

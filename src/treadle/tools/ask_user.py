@@ -5,9 +5,8 @@ from typing import Annotated
 
 from pydantic import BaseModel, Field
 
+from treadle.core.asking import DECIDE_ALONE, Question, tell_repeated
 from treadle.core.errors import NotAskedError
-from treadle.core.markers import tell_repeated
-from treadle.core.questions import DECIDE_ALONE, Question
 from treadle.core.spec import PartSpec
 from treadle.core.types import Option
 from treadle.tools.context import ToolContext

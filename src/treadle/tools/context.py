@@ -5,9 +5,9 @@ from collections.abc import Callable, Hashable, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Any, Final, Generic
 
-from treadle.core.budget import Allowance
+from treadle.core.asking import Answer, Question
 from treadle.core.errors import NotAskedError, ToolError
-from treadle.core.questions import Answer, Question
+from treadle.core.limits import Allowance
 from treadle.core.types import Child, Json, ToolCall, ToolResult, ToolSpec
 from treadle.journal.protocol import Journal
 from treadle.sandbox.protocol import Sandbox
@@ -83,12 +83,12 @@ class Scope:
 
 
 class ToolContext(Generic[DepsT]):
-    """What a running call can use of its run. A parameter with this annotation receives it.
+    """The resources of a run that a running call can use. A parameter with this annotation receives it.
 
     `ToolContext[Database]` says that the tool needs a `Database` as `deps`.
 
-    A context that you make yourself, as in a test of a tool, is one outside of a run: there is nobody to ask, no
-    other tool to call, no journal, and nobody who watches. The workbench makes the contexts of runs.
+    A context that you make yourself, as in a test of a tool, does not belong to a run: there is nobody to ask,
+    no other tool to call, no journal, and nobody who watches. The workbench makes the contexts of runs.
     """
 
     __slots__ = ("_deps", "call_id", "run_id", "sandbox", "scope", "step", "tools")
@@ -196,4 +196,4 @@ class ToolContext(Generic[DepsT]):
 
 
 NO_CONTEXT: ToolContext[Any] = ToolContext("", "", 0)
-"""The context for tools with a false `takes_context`, which do not use it."""
+"""The context that is given to tools with a false `takes_context`. These tools do not use it."""

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from msgspec import Struct
 
-from treadle.core.questions import Answerable, Question
+from treadle.core.asking import Answerable, Question
 from treadle.core.spec import PartSpec
 from treadle.core.types import Json, ToolCall, ToolSpec
 
@@ -53,7 +53,8 @@ class Tool(Protocol):
         ...
 
     def find_fault(self, arguments: Json) -> str | None:
-        """Return what in `arguments` breaks the schema, in words that help the model to correct it, or `None`."""
+        """Return the reason why `arguments` do not fit the schema, in words that help the model to correct
+        them; `None` if they fit."""
         ...
 
     async def call(self, arguments: dict[str, Json], context: "ToolContext") -> str | ToolOutput:
@@ -83,7 +84,7 @@ class Decision(Struct, frozen=True):
     reason: str | None = None
     """The reason that the model is told if the call was refused."""
     arguments: str | None = None
-    """JSON arguments that replace the model's. The model is told of them."""
+    """JSON arguments that replace the model's. The model is told about this change."""
 
 
 class ApprovalRequest(Struct, frozen=True):

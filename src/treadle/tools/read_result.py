@@ -49,11 +49,11 @@ class ReadResult:
         found = await context.find_result(call_id)
         if found is None:
             raise ToolError(
-                f"there is no result of a call {call_id!r}; give the id in the line that says it was cut"
+                f"there is no result of a call {call_id!r}; give the id from the line about the cut result"
             )
         text = found.content
         if start >= max(1, len(text)):
-            raise ToolError(f"the result has {len(text):,} characters, so there is none at {start:,}")
+            raise ToolError(f"the result has {len(text):,} characters, so it ends before character {start:,}")
         end = max(start + 1, arguments.get("end", start + _PAGE_CHARS))
         stop = min(len(text), end, start + _MOST_CHARS)
         if start == 0 and stop == len(text):
@@ -63,5 +63,5 @@ class ReadResult:
 
 
 def is_reader(spec: ToolSpec) -> bool:
-    """Return whether `spec` defines this tool, and not another tool with the same name."""
+    """Return whether `spec` defines the tool `read_result`, and not another tool with the same name."""
     return spec.name == NAME and spec.description.startswith(_DESCRIPTION)

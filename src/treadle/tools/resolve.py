@@ -1,4 +1,5 @@
-"""Toolsets by name: making them, and saying what a recorded one would start, import, open, ask and send here."""
+"""Toolsets by name: how they are made, and what a recorded one would start, import, open, ask and send on this
+machine."""
 
 import inspect
 import re
@@ -33,7 +34,7 @@ TOOLSETS: Registry[Any] = Registry(
         "shell": "treadle.tools.shell:make_shell",
         "shell-unprotected": "treadle.tools.shell:make_unprotected_shell",
         "python": "treadle.tools.python.interpreter:make_python",
-        "mcp:": "treadle.tools.mcp.entries:mcp",
+        "mcp:": "treadle.tools.mcp.server_entries:mcp",
         "mock:": "treadle.tools.mock.mocks:mock",
         "openapi:": "treadle.tools.openapi.operations:openapi",
         "spin:": "treadle.tools.spin:spin",
@@ -41,8 +42,9 @@ TOOLSETS: Registry[Any] = Registry(
 )
 """Functions and classes that make toolsets. They are called with the settings of a part as keyword arguments.
 
-A name that ends with a colon is written with a text, as in `mcp:npx some-server`; the text is the first argument.
-A class from an entry point is called in the same way; any other object from one is a tool or toolset itself.
+A name that ends with a colon is written with a text, as in `mcp:npx some-server`; the text is the first
+argument. A class from an entry point is called in the same way; any other object from an entry point is itself
+a tool or toolset.
 """
 
 FILE = re.compile(r"(.+\.py)(?::(\w+))?", re.DOTALL)
@@ -191,7 +193,8 @@ memory, and `ask` only asks the user."""
 
 
 def demands_of_tools(part: PartSpec) -> list[str]:
-    """Return what making a toolset from `part` and calling it would start, import, open, ask and send."""
+    """Return texts that say what would be started, imported, opened, asked and sent if a toolset were made from
+    `part` and called."""
     if part.missing is not None:
         return []
     if part.name in _FIXED:

@@ -52,7 +52,7 @@ class Toolbox:
             is_checkable = isinstance(plain, type) and not is_typeddict(plain)
             if is_checkable and not getattr(plain, "_is_protocol", False) and not isinstance(deps, plain):
                 raise ConfigError(
-                    f"the tool {name!r} needs deps of the type {_name_of(kind)}; given was {deps!r:.200}"
+                    f"the tool {name!r} needs deps of the type {_name_of(kind)}; {deps!r:.200} was given"
                 )
 
     def under(self, policy: Policy) -> "Toolbox":

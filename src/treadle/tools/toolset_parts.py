@@ -73,7 +73,8 @@ def _on_path(folder: Path, position: int) -> Iterator[None]:
 
 @contextmanager
 def told(what: str, source: str) -> Iterator[None]:
-    """Turn every exception of an import in the `with` block into a `ConfigError` that says where it happened."""
+    """Turn every exception of an import in the `with` block into a `ConfigError` that says where the exception
+    happened."""
     try:
         yield
     except (Exception, SystemExit) as error:
@@ -190,7 +191,8 @@ def may_hold_secret(text: str) -> bool:
 
 
 def without_secrets(part: PartSpec) -> PartSpec:
-    """Return `part` as it may be recorded: without its settings and its text if they may hold a secret."""
+    """Return `part` in the form that may be recorded: without its settings and its text if they may hold a
+    secret."""
     if part.missing is not None:
         return part
     if may_hold_secret(part.name):

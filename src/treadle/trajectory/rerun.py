@@ -13,8 +13,8 @@ from typing import Protocol
 from msgspec import Struct
 
 from treadle.core import events as e
-from treadle.core.inner import InnerDecision, Recall, Run, Settle
-from treadle.core.questions import AskNow, Question, QuestionDecision, Refuse, decide_question
+from treadle.core.asking import AskNow, Question, QuestionDecision, RefuseToAsk, decide_question
+from treadle.core.calls import InnerDecision, RunInner, SettleInner
 from treadle.core.state import State
 from treadle.core.types import Json, ToolCall, ToolErrorKind, ToolResult
 from treadle.loop.calls.results import failed
@@ -58,7 +58,7 @@ class Inner(Struct, frozen=True):
         return (self.started.name, self.started.arguments) == (name, arguments)
 
 
-class Attempt(Struct):
+class Rerun(Struct):
     """The outcome of making the calls of one group again, in one order."""
 
     sandbox: MemorySandbox
@@ -98,7 +98,7 @@ class Attempt(Struct):
 
 
 class Record(Protocol):
-    """What the rules of an attempt read of the recorded run."""
+    """The parts of the recorded run that the rules of an attempt read."""
 
     @property
     def state(self) -> State:
@@ -126,7 +126,7 @@ class RecordedRules(Rules):
     """The rules of an attempt: inner calls are made again if that is harmless, otherwise answered as recorded, and
     questions are answered from the journal."""
 
-    def __init__(self, record: Record, attempt: Attempt) -> None:
+    def __init__(self, record: Record, attempt: Rerun) -> None:
         self._record = record
         self._attempt = attempt
         self._settled: set[str] = set()
@@ -138,20 +138,20 @@ class RecordedRules(Rules):
         known = self._record.inner_of(parent_id).get(call.call_id)
         if known is None or not known.is_call(name, arguments):
             text = f"the recorded run did not call {name}({arguments}) here"
-            return Settle(failed(call, ToolErrorKind.FAILED, text))
+            return SettleInner(failed(call, ToolErrorKind.FAILED, text))
         reason = self._record.find_reason(call, known.result)
         if reason is None:
-            return Run(call, 1)
+            return RunInner(call, 1)
         self._attempt.compare(known.seq, known.result, reason, None, (0.0, 0.0))
         self._settled.add(call.call_id)
-        return Recall(known.result)
+        return SettleInner(known.result, is_recorded=True)
 
     def decide_question(
         self, question: Question, asker_id: str, call_id: str, number: int
     ) -> QuestionDecision:
         """Answer a question from the journal. Nobody else is asked."""
         decided = decide_question(self._record.state, question, asker_id, call_id, number)
-        return Refuse("The journal has no answer.") if isinstance(decided, AskNow) else decided
+        return RefuseToAsk("The journal has no answer.") if isinstance(decided, AskNow) else decided
 
     def compare(self, parent_id: str, bodies: Sequence[e.DurableBody]) -> None:
         """Compare the results of a call's inner calls. Recorded inner calls that it did not make now are

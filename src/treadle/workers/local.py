@@ -107,7 +107,7 @@ async def _finish(process: asyncio.subprocess.Process) -> None:
 
 
 def make_local(journal: Journal, argument: str, options: WorkerOptions) -> QueueWorkers:
-    """Return a workers with as many worker processes as `argument` says. Raises: `ConfigError`."""
+    """Return workers with as many processes as `argument` says. Raises: `ConfigError`."""
     count = read_count("local", argument)
     shared = share_window(options, count)
     handles: list[WorkerHandle] = [Process(journal.address or "", shared) for _ in range(count)]

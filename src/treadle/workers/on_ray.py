@@ -129,7 +129,7 @@ class RayWorker:
             working.cancel()
             starting.cancel()
             ray.kill(actor)
-        raise WorkerError("a worker on Ray ended")
+        raise WorkerError("a worker on Ray ended and left no error message")
 
 
 async def _result(reference: Any) -> Any:
@@ -168,7 +168,7 @@ class _Cluster:
 
 
 class RayWorkers(QueueWorkers):
-    """A workers over actors."""
+    """The workers that are actors of one Ray cluster."""
 
     def __init__(
         self, journal: Journal, options: WorkerOptions, handles: list[WorkerHandle], cluster: _Cluster
@@ -183,7 +183,7 @@ class RayWorkers(QueueWorkers):
 
 
 def make_ray(journal: Journal, argument: str, options: WorkerOptions) -> RayWorkers:
-    """Return a workers with as many actors as `argument` says, by default one for each core of this machine.
+    """Return workers with as many actors as `argument` says, by default one for each core of this machine.
 
     Raises: `ConfigError`, also if Ray is not installed.
     """

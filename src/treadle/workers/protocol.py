@@ -33,11 +33,11 @@ class WorkersStatus(Struct, frozen=True, kw_only=True):
     in_flight: int = 0
     """How many runs were given to `run` and have not ended."""
     driven: int = 0
-    """How many of them are being driven; the others wait for a worker."""
+    """How many of the runs in flight are being driven; the others wait for a worker."""
     waiting_on_model: int | None = None
-    """How many of those wait for an answer of a model; `None` if that is not known."""
+    """How many of the driven runs wait for an answer of a model; `None` if that is not known."""
     waiting_on_tools: int | None = None
-    """How many of those wait for tools; `None` if that is not known."""
+    """How many of the driven runs wait for tools; `None` if that is not known."""
     restarts: int = 0
     """How many workers died and were replaced."""
 
@@ -73,7 +73,7 @@ class Workers(Protocol):
         ...
 
     def session(self, agent: Agent[Any], run_id: str, /, **options: Unpack[SessionOptions]) -> WorkedSession:
-        """Return the session `run_id`, which is begun or continued, and whose turns are driven in this place."""
+        """Return the session `run_id`, which is begun or continued, and whose turns these workers drive."""
         ...
 
     def status(self) -> WorkersStatus:

@@ -1,8 +1,8 @@
-"""Runners whose runs wait in a queue of the journal until a worker claims them.
+"""Workers whose runs wait in a queue of the journal until a worker claims them.
 
-The workers begins a run, leaves it in the queue and waits until the journal says that it has ended. It also starts
-workers and replaces those that die. Who drives a run does not matter: workers that joined by themselves count as
-much as those of the workers.
+`QueueWorkers` begins a run, leaves it in the queue and waits until the journal says that it has ended. It also
+starts workers and replaces those that die. Who drives a run does not matter: workers that joined by themselves
+count as much as those that it started.
 """
 
 import asyncio
@@ -33,7 +33,7 @@ from treadle.workers.registry import DrivenCount
 STOP_SECONDS = 30.0
 """How long a worker may take to give its runs back before it is killed."""
 _LOOK_SECONDS = 1.0
-"""How long a workers waits for news before it looks at its runs again."""
+"""How long to wait for news before looking at the runs again."""
 _PAUSE_SECONDS = 0.02
 """The least time between two looks."""
 _MAX_DEATHS = 5
@@ -47,7 +47,7 @@ _AFTER_WORK = IfExists(is_likely=True, accepts_waiting=True, continued_faults=()
 
 
 class WorkerHandle(Protocol):
-    """A worker that a workers starts, on this machine or on another one."""
+    """A worker that `QueueWorkers` starts, on this machine or on another one."""
 
     async def work(self, tell: "Callable[[WorkerReport], None]") -> None:
         """Start the worker, and wait until it has died. `tell` takes its reports.
@@ -59,14 +59,15 @@ class WorkerHandle(Protocol):
 
 
 class WorkerReport(Struct, omit_defaults=True, kw_only=True):
-    """What a worker tells its workers; also a line that `treadle worker --json` prints."""
+    """A report of a worker to the `QueueWorkers` that started it; also a line that `treadle worker --json`
+    prints."""
 
     count: DrivenCount | None = None
     """What the worker drives at the moment; `None` if the report is about something else."""
     run_id: str | None = None
     """A run that the worker cannot drive."""
     problem: str | None = None
-    """Why it cannot."""
+    """The reason why the worker cannot drive it."""
     is_config: bool = False
     """True if the configuration is wrong, such as a key that is missing."""
 
@@ -79,10 +80,10 @@ class WorkerReport(Struct, omit_defaults=True, kw_only=True):
 
 
 class QueueWorkers:
-    """A workers over the workers of a queue."""
+    """The workers that claim runs from a queue of the journal."""
 
     def __init__(self, journal: Journal, options: WorkerOptions, handles: list[WorkerHandle]) -> None:
-        """Make a workers; its workers start with the first run. Raises: `ConfigError`."""
+        """Keep the options. The worker processes start with the first run. Raises: `ConfigError`."""
         if journal.address is None:
             raise ConfigError(
                 "workers need a journal that other processes can open; give the path of a file, or the address of "
@@ -108,7 +109,7 @@ class QueueWorkers:
     ) -> Run[Any]:
         """See `Workers.run`."""
         if self._is_closed:
-            raise ConfigError("the workers is closed; make another one")
+            raise ConfigError("these workers are closed; make new ones")
         if not isinstance(task, str):
             load_task(f"{task.task_set}:{task.task_id}")  # a worker does the same
         given = Given(agent.answer, options.get("deps", agent.deps))
@@ -141,7 +142,7 @@ class QueueWorkers:
     @contextlib.contextmanager
     def _await_end(self, run_id: str) -> Any:
         if run_id in self._waiting:
-            raise ConfigError(f"run {run_id!r} is waited for already; give each run an id of its own")
+            raise ConfigError(f"run {run_id!r} is being waited for already; give each run its own id")
         ended = self._waiting[run_id] = asyncio.get_running_loop().create_future()
         try:
             yield ended

@@ -19,14 +19,15 @@ from treadle.runs.run import Run
 
 
 def used_since(before: tuple[Usage, float | None], run: Run[Any]) -> tuple[Usage, float | None]:
-    """Return the tokens and the cost of a run since it had used `before`; a cost is `None` if it is unknown."""
+    """Return the tokens and the cost that a run has used after the use `before`; the cost is `None` if it is
+    unknown."""
     usage, cost_usd = before
     used = Usage(run.usage.input_tokens - usage.input_tokens, run.usage.output_tokens - usage.output_tokens)
     return used, None if cost_usd is None or run.cost_usd is None else run.cost_usd - cost_usd
 
 
 class QueuedSession:
-    """A session with the methods of `engines.protocol.WorkedSession`. It holds no lease between its calls.
+    """A session with the methods of `workers.protocol.WorkedSession`. It holds no lease between its calls.
 
     A session that was begun without the queue is driven here, because no worker takes it.
     """
@@ -74,9 +75,9 @@ class QueuedSession:
         if self._local is not None:
             return await self._local.finish_turn()
         run = await self._load()
-        if run.state.is_turn_open:
+        if run.state.turn.is_open:
             return await self._await(run.usage, run.cost_usd)
-        return await self._hand_over(None) if run.state.stop_reason is StopReason.ERROR else run
+        return await self._hand_over(None) if run.state.ending.stop_reason is StopReason.ERROR else run
 
     async def send(self, text: str) -> Run[Any]:
         """See `Session.send`."""

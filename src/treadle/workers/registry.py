@@ -53,9 +53,9 @@ class DrivenCount(Struct, frozen=True):
 
     in_flight: int = 0
     waiting_on_model: int = 0
-    """How many of them wait for an answer of a model."""
+    """How many of the driven runs wait for an answer of a model."""
     waiting_on_tools: int = 0
-    """How many of them wait for tools."""
+    """How many of the driven runs wait for tools."""
 
 
 class RunsInFlight:
@@ -84,8 +84,8 @@ class RunsInFlight:
     def count(self) -> DrivenCount:
         """Return how many runs are in flight, and what they wait for."""
         states = [driver.state for driver in list(self._in_flight.values()) if driver is not None]
-        on_model = sum([state.is_inferring for state in states])
-        on_tools = sum([state.is_turn_open and not state.is_inferring for state in states])
+        on_model = sum([state.turn.asked is not None for state in states])
+        on_tools = sum([state.turn.is_open and not state.turn.asked is not None for state in states])
         return DrivenCount(len(self._in_flight), on_model, on_tools)
 
 

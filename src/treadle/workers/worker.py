@@ -99,6 +99,8 @@ class Worker:
                 try:
                     state, agent = await asyncio.to_thread(self._prepare, run_id)
                 except BaseException:
+                    # Once it is released, this worker could claim it again.
+                    self._left_out.add(run_id)
                     await see_through(writer.release)
                     raise
                 given = Given(agent.answer, agent.deps, on_driver=hold)

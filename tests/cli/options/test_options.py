@@ -11,9 +11,9 @@ from tests.cli.command import Cli
 from tests.cli.scripted import Script, say
 
 from treadle.cli.chat.conversation import chat
+from treadle.cli.commands.drive_runs import fork, resume, run
 from treadle.cli.commands.replies import approve
-from treadle.cli.commands.run import fork, resume, run
-from treadle.cli.options.agent_options import POLICY, SETTINGS, AgentOptions, PolicyOptions
+from treadle.cli.options.agent_options import POLICY, SETTINGS, AgentFlags, PolicyOptions
 from treadle.cli.options.option_groups import FieldOptions, OptionHelp, as_command, parameters_of
 from treadle.core.errors import ConfigError
 from treadle.core.policy import Approval, InDoubt, Policy, ToolLimits
@@ -43,7 +43,7 @@ def test_every_field_has_an_option_with_a_help() -> None:
 @pytest.mark.parametrize("command", [run, chat, fork, resume, approve])
 def test_all_commands_that_drive_a_run_take_the_same_groups(command: object) -> None:
     names = [parameter.name for parameter in parameters_of(command)]  # type: ignore[arg-type]
-    for group in (AgentOptions, PolicyOptions):
+    for group in (AgentFlags, PolicyOptions):
         assert {parameter.name for parameter in group.parameters()} <= set(names)
 
 
@@ -77,7 +77,7 @@ def test_groups_reach_the_function_as_one_value() -> None:
     seen: list[object] = []
 
     def command(
-        name: Annotated[str, typer.Argument()], *, agent: AgentOptions, limits: PolicyOptions, n: int = 3
+        name: Annotated[str, typer.Argument()], *, agent: AgentFlags, limits: PolicyOptions, n: int = 3
     ) -> int:
         seen.extend((name, agent, limits.over(Policy()), n))
         return 0
@@ -96,12 +96,12 @@ def test_groups_reach_the_function_as_one_value() -> None:
         tool_limits={"web_*": ToolLimits(max_calls=3, max_result_chars=20)},
         last_step_message="Stop.",
     )
-    assert seen == ["x", AgentOptions(model="m", tools=("a", "b"), settings=settings), policy, 3]
+    assert seen == ["x", AgentFlags(model="m", tools=("a", "b"), settings=settings), policy, 3]
 
 
 def test_the_key_is_not_shown() -> None:
-    assert "sk-1" not in repr(AgentOptions(model="m", api_key="sk-1"))
-    assert msgspec.json.encode(AgentOptions(model="m")) == b'{"model":"m"}'
+    assert "sk-1" not in repr(AgentFlags(model="m", api_key="sk-1"))
+    assert msgspec.json.encode(AgentFlags(model="m")) == b'{"model":"m"}'
 
 
 def test_settings_and_limits_reach_the_server_and_the_journal(cli: Cli, script: Script) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from treadle import Agent, ScriptedModel
-from treadle.cli.terminal.plan import print_plan
+from treadle.cli.terminal.generation_plan import print_plan
 from treadle.datagen.config.estimate import (
     Estimate,
     RoleEstimate,

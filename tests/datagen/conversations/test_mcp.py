@@ -16,7 +16,7 @@ from treadle.datagen.scenarios.scenario import Environment, Kind
 from treadle.journal.memory import MemoryJournal
 from treadle.models.scripted import call
 from treadle.tools.mcp import MCPServer
-from treadle.trajectory.verification import verify_run
+from treadle.trajectory.run_verification import verify_run
 
 OLD = "2020-01-02T03:04:05Z"
 

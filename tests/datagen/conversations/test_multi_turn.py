@@ -202,4 +202,4 @@ async def test_a_finished_sample_is_read_from_its_journals():
     assert (again.usage, again.cost_usd) == (made.usage, made.cost_usd)
     assert not any(silent.asked.values())
     said = fold([event.body for event in studio.journal.read("s000001-1-user")])
-    assert said.turn == 2
+    assert said.turn.number == 2

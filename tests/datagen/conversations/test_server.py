@@ -16,7 +16,7 @@ from treadle.datagen.scenarios.scenario import SampleSpec
 from treadle.journal.memory import MemoryJournal
 from treadle.models.wire.provider import Price
 from treadle.testbed.server import ServerSettings, serve
-from treadle.trajectory.verification import verify_run
+from treadle.trajectory.run_verification import verify_run
 
 
 def plan(config: GenerationConfig, number: int, turns: int) -> SampleSpec:

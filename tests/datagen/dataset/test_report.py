@@ -1,25 +1,18 @@
 """The report: one file that shows a dataset, asks for nothing, and is not controlled by what rows say."""
 
-import json
 import os
-import re
 from collections.abc import Iterator
-from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from tests.browser.chromium import PROGRAM, Chromium
 from tests.datagen.dataset import made
+from tests.viewer.reports import EVIL, blocks_of, read_page
 
 from treadle.datagen.dataset.dataset_folder import DatasetFolder
-from treadle.datagen.dataset.report.topic_map import MAX_CELLS, draw_map
-from treadle.datagen.dataset.report.treemap import Box, lay_out
-from treadle.datagen.dataset.report.write import write_report
+from treadle.datagen.dataset.dataset_report import make_dataset_report, report_path
 from treadle.jobs.ledger import ItemOutcome, ItemStatus, Ledger, PlannedItem
-
-EVIL = "</script><script>throw 1</script><img src=http://127.0.0.1:9/x onerror=alert(1)>"
+from treadle.viewer import write_page
 
 
 def evil_folder(path: Path) -> Path:
@@ -51,39 +44,34 @@ def evil_folder(path: Path) -> Path:
     return path
 
 
-class Tags(HTMLParser):
-    """A parser that collects the elements and the addresses in them."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.names: set[str] = set()
-        self.addresses: list[str] = []
-        self.ids: list[str] = []
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.names.add(tag)
-        self.addresses += [value or "" for name, value in attrs if name in ("src", "href", "action")]
-        self.ids += [value or "" for name, value in attrs if name == "id"]
+def page_of(path: Path, out: Path | None = None) -> tuple[Path, str]:
+    """Write the page of a dataset, and return its path and its text."""
+    written = write_page(make_dataset_report(path), out or report_path(path))
+    return written, written.read_text("utf-8")
 
 
 def test_the_page_holds_everything_and_escapes_all_texts(tmp_path: Path) -> None:
-    page = write_report(evil_folder(tmp_path / "d")).read_text("utf-8")
-    tags = Tags()
-    tags.feed(page)
-    assert "img" not in tags.names
-    assert all(address.startswith(("#", "data:,")) for address in tags.addresses)
-    assert page.count("<script") == 2
-    assert len(tags.ids) == len(set(tags.ids))
-    data = re.search(r'<script type="application/json" id="rows">(.*?)</script>', page, re.DOTALL)
-    assert data is not None
-    rows = json.loads(data[1])
+    path, page = page_of(evil_folder(tmp_path / "d"))
+    assert path == DatasetFolder(tmp_path / "d").report
+    assert EVIL not in page
+    rows = blocks_of(page, "browse")[0]["items"]
     assert len(rows) == 42
-    assert {row["status"] for row in rows} == {"kept", "rejected"}
-    assert any(EVIL in row["asked"] for row in rows)
-    rejected = next(row for row in rows if row["status"] == "rejected")
-    assert [verdict["passed"] for verdict in rejected["verdicts"]] == [True, False]
-    for title in ("Topics", "Tool use", "Lengths", "Kinds, ", "Quality", "Time and cost", "Rows"):
-        assert f"<h2>{title}" in page
+    assert {row["keys"]["status"] for row in rows} == {"kept", "rejected"}
+    assert any(EVIL in row["text"] for row in rows)
+    rejected = next(row for row in rows if row["keys"]["status"] == "rejected")
+    assert [verdict["is_passed"] for verdict in rejected["verdicts"]] == [True, False]
+    report = read_page(page)
+    shown = [section["title"] for section in report["sections"] if section["blocks"]]
+    assert shown == [
+        "Topics",
+        "Tool use",
+        "Lengths",
+        "Kinds, difficulties and models",
+        "Quality",
+        "Time and cost",
+        "Rows",
+    ]
+    assert {"value": "40", "label": "rows kept"} in report["figures"]
 
 
 def test_results_stand_at_their_calls_whatever_their_order(tmp_path: Path) -> None:
@@ -98,52 +86,47 @@ def test_results_stand_at_their_calls_whatever_their_order(tmp_path: Path) -> No
     ]
     row = made.plain_row(1)
     row = replace(row, messages=(row.messages[0], Message(Role.ASSISTANT, "", calls), *results))
-    page = write_report(made.write_rows(tmp_path / "rows.jsonl", [row]), tmp_path / "r.html").read_text(
-        "utf-8"
-    )
-    data = re.search(r'id="rows">(.*?)</script>', page, re.DOTALL)
-    assert data is not None
-    shown = json.loads(data[1])[0]["messages"][1]["calls"]
+    path = made.write_rows(tmp_path / "rows.jsonl", [row])
+    assert report_path(path) == tmp_path / "rows.report.html"
+    _, page = page_of(path, tmp_path / "r.html")
+    shown = blocks_of(page, "browse")[0]["items"][0]["messages"][1]["calls"]
     assert [(call["arguments"][-3], call["result"]) for call in shown] == [
         (str(number), f"text {number}") for number in range(3)
     ]
 
 
-def test_a_large_dataset_is_sampled_and_says_so(tmp_path: Path) -> None:
+def test_all_rows_of_a_large_dataset_are_listed_and_a_sample_has_its_messages(tmp_path: Path) -> None:
     count = 100_000 if os.environ.get("TREADLE_FULL") else 3_000
     path = made.plain_folder(tmp_path / "d", count, leaves=count // 10, rejected=500)
-    page = write_report(path).read_text("utf-8")
+    _, page = page_of(path)
     assert len(page) < 10_000_000
-    assert f"400 of {count:,} rows (drawn at random)" in page
-    assert "200 of 500 rejected samples (drawn at random)" in page
+    browse = next(section for section in read_page(page)["sections"] if section["name"] == "browse")
+    assert f"all {count:,} rows; 1,000 of them (drawn at random) with their messages" in browse["lead"]
+    assert "all 500 rejected samples." in browse["lead"]
+    rows = browse["blocks"][0]["items"]
+    assert len(rows) == count + 500
+    assert sum("messages" in row for row in rows) == 1_500
 
 
 def test_an_empty_dataset_has_a_report(tmp_path: Path) -> None:
-    page = write_report(made.plain_folder(tmp_path / "d", 0, rejected=0)).read_text("utf-8")
-    assert ">0</b><span>rows</span>" in page
+    _, page = page_of(made.plain_folder(tmp_path / "d", 0, rejected=0))
+    assert {"value": "0", "label": "rows kept"} in read_page(page)["figures"]
 
 
-@given(st.lists(st.integers(1, 50), min_size=1, max_size=40), st.integers(20, 900), st.integers(20, 900))
-def test_a_treemap_fills_its_room_without_overlaps(weights: list[int], width: int, height: int) -> None:
-    weights.sort(reverse=True)
-    boxes = lay_out(weights, Box(0, 0, width, height))
-    areas = [box.width * box.height for box in boxes]
-    scale = width * height / sum(weights)
-    assert areas == pytest.approx([weight * scale for weight in weights])
-    assert all(box.x + box.width <= width * 1.001 and box.y + box.height <= height * 1.001 for box in boxes)
-    for index, one in enumerate(boxes):
-        for two in boxes[:index]:
-            across = min(one.x + one.width, two.x + two.width) - max(one.x, two.x)
-            down = min(one.y + one.height, two.y + two.height) - max(one.y, two.y)
-            assert across <= 1e-6 * width or down <= 1e-6 * height
-
-
-def test_a_map_of_many_topics_draws_subtopics_together() -> None:
-    leaves = {("all", f"area {n // 500}", f"field {n // 25}", f"topic {n}"): n % 7 for n in range(5_000)}
-    drawn = draw_map(leaves)
-    assert drawn.count("<button") <= 2 * MAX_CELLS
-    assert "5,000 topics are drawn as 200" in drawn
-    assert draw_map({("all", "one"): 3}) == ""
+def test_a_map_of_many_topics_draws_subtopics_together(tmp_path: Path) -> None:
+    topics = [("all", f"area {n // 500}", f"field {n // 25}", f"topic {n}") for n in range(5_000)]
+    rows = [
+        made.plain_row(n, topic=path, topic_id=f"{n:016x}") for n, path in enumerate(topics) for _ in range(1)
+    ]
+    _, page = page_of(made.write_rows(tmp_path / "rows.jsonl", rows))
+    section = next(item for item in read_page(page)["sections"] if item["name"] == "topics")
+    block = section["blocks"][0]
+    assert len(block["items"]) == 200
+    assert block["above"] == ["all"]
+    assert all(item["size"] == item["value"] == 25 for item in block["items"])
+    assert "5,000 topics are drawn as 200" in section["lead"]
+    _, page = page_of(made.write_rows(tmp_path / "one.jsonl", rows[:1]))
+    assert blocks_of(page, "topics") == []
 
 
 @pytest.fixture(scope="module")
@@ -155,14 +138,44 @@ def browser() -> Iterator[Chromium]:
     found.close()
 
 
+def test_in_a_browser_a_treemap_fills_its_room_without_overlaps(tmp_path: Path, browser: Chromium) -> None:
+    path, _ = page_of(made.plain_folder(tmp_path / "d", 300, leaves=37))
+    browser.open(path)
+    found = browser.evaluate(
+        "new Promise(done => { const look = () => document.querySelector('.map button') ? done(1) "
+        ": requestAnimationFrame(look); look() }).then(() => { const box = document.querySelector('.map')"
+        ".getBoundingClientRect(); return [[0, 0, box.width, box.height], ...[...document.querySelectorAll("
+        "'.map button')].map(e => ['left', 'top', 'width', 'height'].map(k => parseFloat(e.style[k])))] })"
+    )
+    (_, _, wide, high), *boxes = found
+    assert len(boxes) == 37
+    names = browser.evaluate(
+        "[...document.querySelectorAll('.map > div')].map(e => e.offsetWidth * e.offsetHeight)"
+        ".reduce((sum, area) => sum + area, 0)"
+    )
+    assert names + sum(w * h for _, _, w, h in boxes) == pytest.approx(wide * high, rel=0.02)
+    for index, (x, y, w, h) in enumerate(boxes):
+        assert x >= 0 <= y
+        assert x + w <= wide + 1
+        assert y + h <= high + 1
+        for left, top, width, height in boxes[:index]:
+            across = min(x + w, left + width) - max(x, left)
+            down = min(y + h, top + height) - max(y, top)
+            assert across <= 0.01 or down <= 0.01
+
+
 @pytest.mark.parametrize(("width", "is_dark"), [(1200, False), (390, True)])
 def test_in_a_browser_it_works_asks_for_nothing_and_has_no_errors(
     tmp_path: Path, browser: Chromium, width: int, is_dark: bool
 ) -> None:
-    path = write_report(evil_folder(tmp_path / "d"))
+    path, _ = page_of(evil_folder(tmp_path / "d"))
     browser.requests.clear()
     browser.open(path, width, 900, is_dark=is_dark)
     rows = "document.querySelectorAll('.row').length"
+    browser.evaluate(
+        "new Promise(done => { const look = () => document.querySelector('.map button') ? done(1) "
+        ": requestAnimationFrame(look); look() })"
+    )
     assert browser.evaluate(rows) == 25
     assert browser.evaluate("document.documentElement.scrollWidth") <= width
     browser.evaluate("document.getElementById('more').click()")

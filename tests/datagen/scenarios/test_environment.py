@@ -14,7 +14,7 @@ from treadle.datagen.scenarios.environment import MAX_LISTED_FILES, Environments
 from treadle.datagen.scenarios.scenario import Environment, Kind
 from treadle.models.scripted import call
 from treadle.sandbox.in_memory import MemorySandbox, SharedFiles
-from treadle.trajectory.verification import verify_run
+from treadle.trajectory.run_verification import verify_run
 
 
 @pytest.fixture

@@ -117,7 +117,7 @@ async def test_vectors_of_another_length_are_refused_and_words_are_searched(
     assert [hit.entry.text for hit in found.hits] == [TEXTS[3]]
     assert "have 32 numbers, and those stored in this journal have 64" in str(found.note)
     await memory.write(Draft(store=Store.SELF_FACTS, text="One more text."))
-    with pytest.raises(ConfigError, match="treadle memory embed --again"):
+    with pytest.raises(ConfigError, match="drop_vectors"):
         await memory.embed_missing()
     memory.store.drop_vectors("vllm:m")
     assert await memory.embed_missing() == len(TEXTS) + 1

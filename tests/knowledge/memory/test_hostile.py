@@ -16,7 +16,7 @@ from treadle.journal import open_journal
 from treadle.journal.check import Check
 from treadle.journal.protocol import APPLICATION_ID
 from treadle.knowledge.memory import Author, Draft, Store, open_memory
-from treadle.knowledge.memory.tables import Database
+from treadle.knowledge.memory.memory_tables import Database
 
 NOW = 1_800_000_000.0
 IS_FULL = bool(os.environ.get("TREADLE_FULL"))

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from treadle.knowledge.personas.persona import Persona
-from treadle.knowledge.personas.sections import Item, assemble
+from treadle.knowledge.personas.prompt_sections import Item, assemble
 
 ADA = Persona.from_value(
     {

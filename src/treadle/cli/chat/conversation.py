@@ -16,21 +16,21 @@ from msgspec.structs import replace
 
 from treadle.agent.agent import Agent
 from treadle.agent.session import Session
-from treadle.cli.chat.keyboard import Keyboard, Prompt
+from treadle.cli.chat.keyboard import ChatPrompt, Keyboard
 from treadle.cli.chat.slash import COMMANDS, is_misspelt
 from treadle.cli.exit import ExitCode, join_codes
-from treadle.cli.jobs.command_agents import CommandAgents, make_agent, print_knowledge
 from treadle.cli.jobs.driving import FollowUp, print_follow_up
-from treadle.cli.jobs.execute import Work
-from treadle.cli.jobs.journals import find_run, open_existing, open_or_make
+from treadle.cli.jobs.execute import CommandLoop
+from treadle.cli.jobs.journals import open_existing, open_or_make
+from treadle.cli.jobs.resumed_agents import ResumedAgents, make_agent, print_knowledge
 from treadle.cli.jobs.run_files import read_mount
 from treadle.cli.options import common as o
-from treadle.cli.options.agent_options import AgentOptions, KnowledgeOptions, PolicyOptions
+from treadle.cli.options.agent_options import AgentFlags, KnowledgeOptions, PolicyOptions
 from treadle.cli.options.common import complete_run
-from treadle.cli.terminal.asking import make_approver, make_asker
 from treadle.cli.terminal.format import exit_code
-from treadle.cli.terminal.meter import Meter, TurnView
 from treadle.cli.terminal.output import clean, is_live, print_error, print_note, spinner, stdout, write_count
+from treadle.cli.terminal.session_meter import SessionMeter, TurnView
+from treadle.cli.terminal.terminal_asker import make_approver, make_asker
 from treadle.cli.terminal.view import JsonView
 from treadle.core.errors import ConfigError, RunNotFoundError, TreadleError
 from treadle.core.registry import did_you_mean
@@ -38,6 +38,7 @@ from treadle.core.types import Delivery, StopReason, ToolCall
 from treadle.journal.protocol import Journal, RunFilter
 from treadle.loop.listener import Emit
 from treadle.runs.run import Run
+from treadle.runs.run_names import find_run
 
 _MAX_PATH_CHARS = 4096
 _ENDS = ".,;:!?)"
@@ -46,7 +47,8 @@ _NAMED = re.compile(r"""(?<!\S)@(?:'([^'\n]+)'|"([^"\n]+)"|((?:\\ |[^\s@'"])(?:\
 
 
 def as_file(text: str) -> str | None:
-    """Return the path that a message consists of, as terminals paste it when a file is dropped; else `None`."""
+    """Return the path that a message consists of, as a terminal writes it when a file is dropped on it; `None`
+    if the message is not a path."""
     name = text
     if len(text) > 1 and text[0] == text[-1] and text[0] in "'\"":
         name = text[1:-1]
@@ -59,8 +61,8 @@ def as_file(text: str) -> str | None:
 
 
 def find_files(text: str) -> tuple[list[Path], list[str]]:
-    """Return the files that a message names as `@path`, `@'a path'` or `@a\\ path`, and the names that look like
-    files and are none."""
+    r"""Return the files that a message names as `@path`, `@'a path'` or `@a\ path`, and the names that look like
+    files but do not exist."""
     found: list[Path] = []
     missing: list[str] = []
     for quoted, double, plain in _NAMED.findall(text):
@@ -92,19 +94,19 @@ class Chat:
         self._follow_up = replace(follow_up, tools=agent.spec.tools)
         self.session: Session = agent.session(run_id)
         commands = {name: item.takes_file for name, item in COMMANDS.items()}
-        self._prompt = Prompt(commands, lambda: agent.tools, is_person=sys.stdin.isatty() and not is_json)
+        self._prompt = ChatPrompt(commands, lambda: agent.tools, is_person=sys.stdin.isatty() and not is_json)
         self._approver = agent.approver = None if is_json else make_approver()
         self._asker = agent.asker = None if is_json else make_asker()
         self._keys = asyncio.Lock()
         """Held while somebody reads from the terminal during a turn."""
-        self._meter = Meter()
+        self._meter = SessionMeter()
         self._codes: list[int] = []
         self._attached: list[Path] = []
         """The files for the next message."""
 
     def run(self) -> int:
         """Run the conversation until the input ends, and return the exit code; on a terminal it is always 0."""
-        with Work() as self.work:
+        with CommandLoop() as self.work:
             with spinner("starting the tools"):
                 self.work.run(self.session.open())
             try:
@@ -113,7 +115,7 @@ class Chat:
                 state = self.session.run.state
             finally:
                 self.work.run(self.session.close())
-        if state.turn or state.queued:
+        if state.turn.number or state.queued:
             assert self.session.run_id is not None
             print_note("continue with: " + self._follow_up.write("chat", session=self.session.run_id))
         return ExitCode.DONE if self._prompt.is_person else join_codes(self._codes)
@@ -131,12 +133,12 @@ class Chat:
                 stdout().print(clean(line), soft_wrap=True)
             print_knowledge(self.agent)
         state = run.state
-        if state.turn:
-            self._meter = Meter.of(run)
-            newest = "" if state.is_turn_open else "; the newest one:"
-            print_note(f"{write_count(state.turn, 'turn')} so far{newest}")
-            stdout().print("› " + clean(state.said).replace("\n", "\n  "), style="cyan", soft_wrap=True)
-            if not state.is_turn_open and run.output:
+        if state.turn.number:
+            self._meter = SessionMeter.of(run)
+            newest = "" if state.turn.is_open else "; the newest one:"
+            print_note(f"{write_count(state.turn.number, 'turn')} so far{newest}")
+            stdout().print("› " + clean(state.turn.said).replace("\n", "\n  "), style="cyan", soft_wrap=True)
+            if not state.turn.is_open and run.output:
                 stdout().print(clean(run.output), soft_wrap=True)
 
     def _talk(self) -> None:
@@ -192,7 +194,7 @@ class Chat:
                 print_note("the last turn waits for your decision")
             else:
                 print_note("the last turn was interrupted; it continues now")
-            calls = [item.call for item in run.state.calls.values()]
+            calls = [item.call for item in run.state.turn.calls.values()]
             self._take_turn(lambda emit: session.finish_turn(on_event=emit), calls)
         return not session.is_turn_open
 
@@ -295,7 +297,7 @@ def chat(
         bool, typer.Option("--continue", "-c", help="Continue the newest session of the journal.")
     ] = False,
     *,
-    agent: AgentOptions,
+    agent: AgentFlags,
     knowledge: KnowledgeOptions,
     is_trusted: o.IsTrusted = False,
     mount: o.MountOptions,
@@ -341,7 +343,7 @@ def chat(
                 "--skills, --document and --judge are for a new one"
             )
         run_id = _find_newest(opened) if session is None else find_run(opened, session)
-        agents = CommandAgents(opened, agent, limits, is_trusted=is_trusted)
+        agents = ResumedAgents(opened, agent, limits, is_trusted=is_trusted)
         return Chat(agents.agent_for_run(run_id), follow_up, run_id, is_json=is_json).run()
 
 

@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
 from typing import TYPE_CHECKING, Any
 
-from treadle.cli.terminal.meter import TurnView
 from treadle.cli.terminal.output import is_live, print_note, stdout
+from treadle.cli.terminal.session_meter import TurnView
 from treadle.journal.identity import state_folder
 
 if TYPE_CHECKING:
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 _PROMPT = "› "
 
 
-class Prompt:
-    """The source of a person's messages, or of those in a pipe or file."""
+class ChatPrompt:
+    """The reader of messages: from a person at the terminal, or from a pipe or file."""
 
     def __init__(
         self, commands: Mapping[str, bool], words: Callable[[], Iterable[str]], *, is_person: bool
@@ -93,7 +93,7 @@ class Prompt:
             session.app.erase_when_done = False
 
     def put_off(self) -> None:
-        """End `read_aside`, and keep what was typed for the next message."""
+        """End `read_aside`, and keep the typed text for the next message."""
         self._is_put_off = True
         session = self._session
         if session is not None and session.app.is_running:
@@ -194,7 +194,7 @@ _PASTES_AS_ONE, _PASTES_AS_TYPED = "\x1b[?2004h", "\x1b[?2004l"
 class Keyboard:
     """The keyboard during one turn."""
 
-    def __init__(self, prompt: Prompt, view: TurnView, lock: asyncio.Lock) -> None:
+    def __init__(self, prompt: ChatPrompt, view: TurnView, lock: asyncio.Lock) -> None:
         """Make the keyboard of a turn. `lock` is held while somebody else reads from it."""
         self._prompt = prompt
         self._view = view
@@ -212,7 +212,7 @@ class Keyboard:
                     return
 
     def stop(self) -> None:
-        """End `watch`. What was typed of a line becomes the beginning of the next message."""
+        """End `watch`. A line that is only partly typed becomes the beginning of the next message."""
         self._is_over.set()
         self._prompt.put_off()
 

@@ -2,34 +2,54 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from msgspec import Struct
 
 from treadle.cli.terminal.format import format_compaction
 from treadle.cli.terminal.output import clean, print_note, stdout, write_cost, write_count, write_usage
-from treadle.core.context import count_prompt, find_room
 from treadle.core.errors import ConfigError
+from treadle.core.prompting import count_prompt, find_room
 from treadle.core.registry import did_you_mean
 from treadle.core.state import State
 
 if TYPE_CHECKING:
-    from treadle.cli.chat.conversation import Chat
+    from treadle.agent.agent import Agent
+    from treadle.agent.session import Session
+    from treadle.cli.jobs.execute import CommandLoop
     from treadle.knowledge.memory import Memory
 
 _MAX_SHOWN = 20
 """How many memories are shown."""
 
 
+class CommandedChat(Protocol):
+    """The parts of a conversation that its commands use."""
+
+    agent: "Agent"
+    session: "Session"
+    work: "CommandLoop"
+    is_over: bool
+    """True once the person has asked to leave."""
+
+    def retry(self) -> None:
+        """Try the last turn again, if it ended with an error."""
+        ...
+
+    def attach(self, name: str) -> None:
+        """Remember a file for the next message."""
+        ...
+
+
 class SlashCommand(Struct, frozen=True):
     """A command of a conversation."""
 
     about: str
-    """What it does, for `/help`."""
-    perform: "Callable[[Chat, str], None]"
-    """The function that carries it out, with the text after the command."""
+    """What the command does, for `/help`."""
+    perform: Callable[[CommandedChat, str], None]
+    """The function that carries out the command. It is called with the text after the command."""
     takes: str = ""
-    """The name of what is written after the command; empty if nothing is."""
+    """The name of the text after the command; empty if the command takes no text."""
 
     @property
     def takes_file(self) -> bool:
@@ -44,7 +64,7 @@ def is_misspelt(text: str) -> bool:
     return command.startswith("/") and command[1:].isalpha() and (not rest or is_near)
 
 
-def _help(chat: "Chat", _: str) -> None:
+def _help(chat: CommandedChat, _: str) -> None:
     names = {name: f"{name} {item.takes}".rstrip() for name, item in COMMANDS.items()}
     width = max(map(len, names.values()))
     lines = "\n".join([f"{names[name]:{width}}  {item.about}" for name, item in COMMANDS.items()])
@@ -58,7 +78,7 @@ While a turn runs, a line that you type is answered after it, and the model sees
 next step. Ctrl-C stops the current turn, and Ctrl-D leaves."""
 
 
-def _files(chat: "Chat", _: str) -> None:
+def _files(chat: CommandedChat, _: str) -> None:
     files = chat.session.files
     for path, content in sorted(files.items()):
         stdout().print(f"{clean(path)}  {write_count(len(content), 'byte')}", soft_wrap=True)
@@ -66,11 +86,11 @@ def _files(chat: "Chat", _: str) -> None:
         print_note("no files")
 
 
-def _attach(chat: "Chat", name: str) -> None:
+def _attach(chat: CommandedChat, name: str) -> None:
     chat.attach(name)
 
 
-def _context(chat: "Chat", _: str) -> None:
+def _context(chat: CommandedChat, _: str) -> None:
     print_note(describe_context(chat.session.run.state))
 
 
@@ -80,11 +100,11 @@ def describe_context(state: State) -> str:
     share = (
         "the window of the model is not known" if room is None else f"{tokens / room:.0%} of {room:,} tokens"
     )
-    done = f" · compacted {write_count(state.compactions, 'time')}" if state.compactions else ""
+    done = f" · compacted {write_count(state.shown.compactions, 'time')}" if state.shown.compactions else ""
     return f"the next prompt has about {tokens:,} tokens ({share}){done}"
 
 
-def _compact(chat: "Chat", _: str) -> None:
+def _compact(chat: CommandedChat, _: str) -> None:
     done = chat.work.run(chat.session.compact())
     if done is None:
         print_note("there is nothing to compact")
@@ -92,10 +112,10 @@ def _compact(chat: "Chat", _: str) -> None:
     print_note(format_compaction(done))
 
 
-def _cost(chat: "Chat", _: str) -> None:
+def _cost(chat: CommandedChat, _: str) -> None:
     run = chat.session.run
     facts = (
-        write_count(run.state.turn, "turn"),
+        write_count(run.state.turn.number, "turn"),
         write_count(run.steps, "step"),
         write_usage(run.usage),
         write_cost(run.cost_usd),
@@ -103,7 +123,7 @@ def _cost(chat: "Chat", _: str) -> None:
     print_note(" · ".join(facts))
 
 
-def _memory(chat: "Chat", text: str) -> None:
+def _memory(chat: CommandedChat, text: str) -> None:
     memory = _find_memory(chat)
     if text:
         found = chat.work.run(memory.search(text, limit=_MAX_SHOWN))
@@ -116,7 +136,7 @@ def _memory(chat: "Chat", text: str) -> None:
         print_note("nothing is remembered" + (" that fits" if text else ""))
 
 
-def _remember(chat: "Chat", text: str) -> None:
+def _remember(chat: CommandedChat, text: str) -> None:
     from treadle.knowledge.memory import Author, Draft, Store
 
     memory = _find_memory(chat)
@@ -126,18 +146,18 @@ def _remember(chat: "Chat", text: str) -> None:
     print_note(f"remembered as {written.entry.entry_id}" if written.entry else "deleted before, and not kept")
 
 
-def _find_memory(chat: "Chat") -> "Memory":
+def _find_memory(chat: CommandedChat) -> "Memory":
     known = chat.agent.known
     if known is None or known.memory is None:
         raise ConfigError("this session has no memory; begin one with --memory or a persona that has one")
     return known.memory
 
 
-def _retry(chat: "Chat", _: str) -> None:
+def _retry(chat: CommandedChat, _: str) -> None:
     chat.retry()
 
 
-def _quit(chat: "Chat", _: str) -> None:
+def _quit(chat: CommandedChat, _: str) -> None:
     chat.is_over = True
 
 

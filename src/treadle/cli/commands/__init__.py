@@ -1,5 +1,5 @@
-"""The commands, one file for each group of them. `cli/table.py` says which function is which command.
+"""The commands, one file for each group of them. `cli/commands.txt` says which function is which command.
 
 A command's function takes the options, calls the function that does the work, prints, and returns the exit code.
-Its docstring is the help: the first line stands in `cli/table.py` too, and `Examples:` has two command lines.
+Its docstring is the help: the first line stands in `cli/commands.txt` too, and `Examples:` has two command lines.
 """

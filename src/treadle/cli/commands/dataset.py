@@ -333,9 +333,11 @@ def verify(
 
 def _find_journal(path: Path) -> str:
     """Return the journal of a dataset's folder. Raises: `ConfigError` if there is none."""
+    if not path.exists():
+        raise ConfigError(f"there is no file {str(path)!r}; give the folder of a dataset, or a file of rows")
     if not path.is_dir():
         raise ConfigError(
-            "--journal: give the journal with the runs of the rows, because FILE has none beside it"
+            "give the journal with the runs of the rows, with --journal PATH: a single file of rows has none"
         )
     folder = DatasetFolder(path)
     if not folder.journal.exists() and folder.sources.exists():
@@ -368,10 +370,11 @@ def report(
         treadle dataset report dataset
         treadle dataset report rows.jsonl --out report.html
     """
-    from treadle.datagen.dataset.report.write import write_report
+    from treadle.datagen.dataset.dataset_report import make_dataset_report, report_path
+    from treadle.viewer import write_page
 
     with spinner("writing the report"):
-        written = write_report(path, out)
+        written = write_page(make_dataset_report(path), out or report_path(path))
     stdout().print(str(written), soft_wrap=True)
     print_note("open it in a browser")
     return ExitCode.DONE

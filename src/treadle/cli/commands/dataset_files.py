@@ -1,12 +1,11 @@
 """`treadle dataset split`, `merge`, `convert` and `pairs`: new files of rows."""
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import msgspec
 import typer
 from msgspec.structs import replace
 
@@ -18,10 +17,10 @@ from treadle.cli.terminal.output import bar, print_json, print_lines, print_note
 from treadle.core.errors import ConfigError, ExportError
 from treadle.datagen.dataset.dataset_folder import DatasetFolder
 from treadle.datagen.dataset.merging import merge
-from treadle.export import FORMATS, Row, encode_row, find_losses, read_row
-from treadle.export.exporter import LINES, find_unread
+from treadle.export import FORMATS
+from treadle.export.conversion import RowConversion
 from treadle.export.preferences import find_pairs, write_pair
-from treadle.export.row_files import detect_format, open_writer, read_objects
+from treadle.export.row_files import detect_format, open_writer
 from treadle.export.whole import write_whole
 from treadle.journal.protocol import Journal
 
@@ -63,7 +62,7 @@ def split(
     plan = _make_plan(path, splits, formats, seed)
     if out is None and not path.is_dir():
         raise ConfigError(
-            "--out: give the folder to write the splits to, because the rows are in a single file"
+            "give the folder to write the splits to, with --out DIR: a single file of rows has no folder"
         )
     with spinner("splitting"):
         found = split_rows(path, out or path, plan, is_fresh=is_fresh)
@@ -132,7 +131,7 @@ def merge_datasets(
         treadle dataset merge dataset more.jsonl --out all
     """
     if out is None:
-        raise ConfigError("--out: give the new folder for the merged dataset")
+        raise ConfigError("give the new folder for the merged dataset, with --out DIR")
     with spinner("merging"):
         merged = merge(paths, out, is_forced=is_forced)
     if is_json:
@@ -211,7 +210,7 @@ def convert(
     """
     source = _find(source, out, is_json=is_json)
     found = from_ if from_ is not None else detect_format(source, advice="give --from with one of")
-    conversion = _Conversion(found, to, has_reasoning)
+    conversion = RowConversion(found, to, has_reasoning)
     with ExitStack() as stack:
         advance = stack.enter_context(bar("converting", None, is_json=out is None))
         if out is None:
@@ -221,10 +220,34 @@ def convert(
             for row in conversion.rows(source, advance):
                 writer.write(row)
     if is_json:
-        print_json(conversion.report())
+        print_json(
+            {
+                "from": conversion.name,
+                "rows": conversion.written,
+                "not_read": dict(conversion.unread),
+                "lost": dict(conversion.losses),
+                "left_out": conversion.refused,
+            }
+        )
     else:
-        conversion.print_notes(to, out)
+        _print_notes(conversion, to, out)
     return ExitCode.FAILED if conversion.refused else ExitCode.DONE
+
+
+def _print_notes(conversion: RowConversion, to: str, out: Path | None) -> None:
+    """Print what was lost and left out."""
+    for what, count in conversion.unread.most_common():
+        print_note(f"{write_count(count, 'row')} lost {what}, which is not read from {conversion.name}")
+    for what, count in conversion.losses.most_common():
+        print_note(f"{write_count(count, 'row')} lost {what}")
+    for place, why in list(conversion.refused.items())[:_MAX_LISTED]:
+        print_note(f"{place} left out: {why}")
+    if len(conversion.refused) > _MAX_LISTED:
+        print_note(
+            f"and {write_count(len(conversion.refused) - _MAX_LISTED, 'more row')} left out for such reasons"
+        )
+    where = "" if out is None else f", and written to {str(out)!r}"
+    print_note(f"{write_count(conversion.written, 'row')} converted from {conversion.name} to {to}{where}")
 
 
 def _find(source: Path, out: Path | None, *, is_json: bool) -> Path:
@@ -238,83 +261,6 @@ def _find(source: Path, out: Path | None, *, is_json: bool) -> Path:
     if is_json and out is None:
         raise ConfigError("--json prints the counts on standard output; give --out for the rows")
     return source
-
-
-class _Conversion:
-    """The conversion of a file: what its rows lost, and which were left out."""
-
-    def __init__(self, from_: str, to: str, has_reasoning: bool | None) -> None:
-        self.from_ = FORMATS.load(from_)
-        self.to = FORMATS.load(to)
-        self.name = from_
-        self.refused: dict[str, str] = {}
-        self._has_reasoning = has_reasoning
-        self._written = 0
-        self._unread: Counter[str] = Counter()
-        self._losses: Counter[str] = Counter()
-
-    def lines(self, source: Path, on_done: Callable[[str], None]) -> Iterator[bytes]:
-        """Yield the rows that can be written, as lines of the other format."""
-        for row in self.rows(source, on_done):
-            yield encode_row(row, self.to, with_reasoning=self._has_reasoning)
-
-    def rows(self, source: Path, on_done: Callable[[str], None]) -> Iterator[Row]:
-        """Yield the rows that can be written, and count what they lose. `on_done` is called after each."""
-        for place, raw in read_objects(source, self.name):
-            try:
-                row = read_row(raw, self.from_)
-                again = self._rewrite(row)
-                unread = () if again is None else find_unread(raw, again, self.from_.aliases)
-                back = read_row(self._write(row), self.to)
-            except ExportError as error:
-                self.refused[place] = str(error)
-                continue
-            self._unread.update(unread)
-            self._losses.update([loss.value for loss in find_losses(row, back)])
-            self._written += 1
-            yield row
-            on_done(place)
-
-    def _rewrite(self, row: Row) -> dict[str, object] | None:
-        try:
-            return _decode(encode_row(row, self.from_, with_reasoning=True), self.from_.has_own_files)
-        except ExportError:
-            return None  # such a row can be read in this format, but not written
-
-    def _write(self, row: Row) -> dict[str, object]:
-        return _decode(encode_row(row, self.to, with_reasoning=self._has_reasoning), self.to.has_own_files)
-
-    def report(self) -> dict[str, object]:
-        """Return the counts."""
-        return {
-            "from": self.name,
-            "rows": self._written,
-            "not_read": dict(self._unread),
-            "lost": dict(self._losses),
-            "left_out": self.refused,
-        }
-
-    def print_notes(self, to: str, out: Path | None) -> None:
-        """Print what was lost and left out."""
-        for what, count in self._unread.most_common():
-            print_note(f"{write_count(count, 'row')} lost {what}, which is not read from {self.name}")
-        for what, count in self._losses.most_common():
-            print_note(f"{write_count(count, 'row')} lost {what}")
-        for place, why in list(self.refused.items())[:_MAX_LISTED]:
-            print_note(f"{place} left out: {why}")
-        if len(self.refused) > _MAX_LISTED:
-            print_note(
-                f"and {write_count(len(self.refused) - _MAX_LISTED, 'more row')} left out for such reasons"
-            )
-        where = "" if out is None else f" to {str(out)!r}"
-        print_note(f"{write_count(self._written, 'row')} converted from {self.name} to {to}{where}")
-
-
-def _decode(data: bytes, has_own_files: bool) -> dict[str, object]:
-    if has_own_files:
-        return {LINES: [msgspec.json.decode(line) for line in data.split(b"\n")]}
-    decoded: dict[str, object] = msgspec.json.decode(data)
-    return decoded
 
 
 def pairs(

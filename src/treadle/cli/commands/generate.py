@@ -84,9 +84,6 @@ def generate(
             help="Continue although the configuration was changed: existing rows stay, new rows follow it.",
         ),
     ] = False,
-    is_schema: Annotated[
-        bool, typer.Option("--schema", help="Print the JSON Schema of configurations, for editors.")
-    ] = False,
     is_init: Annotated[
         bool, typer.Option("--init", help="Print a commented configuration to start from.")
     ] = False,
@@ -105,17 +102,11 @@ def generate(
     # The modules of the generation are not needed for the help.
     from treadle.cli.jobs import generating
 
-    if is_schema:
-        from treadle.cli.terminal.output import print_schema
-        from treadle.datagen.config.config_schema import schema
-
-        print_schema(schema())
-        return ExitCode.DONE
     if is_init:
         return generating.print_starter()
     options = {"out": out, "num_samples": num_samples, "model": model, "seed": seed, "workers": workers}
     given = {name: str(value) for name, value in options.items() if value is not None}
-    changes = generating.Changes(given, tuple(settings or ()))
+    changes = generating.GenerationChanges(given, tuple(settings or ()))
     if is_dry:
         return generating.print_dry_run(config, changes, is_json=shown.is_json)
     return generating.run(config, changes, shown, retry_failed=retry_failed, accept_changes=accept_changes)

@@ -4,14 +4,13 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
 from itertools import islice
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 import typer
 
-from treadle.agent.overview import search_sessions
 from treadle.cli.exit import ExitCode
-from treadle.cli.jobs.journals import find_run, iterate_runs, list_runs, open_existing, status_of
+from treadle.cli.jobs.journals import open_existing
 from treadle.cli.options import common as o
 from treadle.cli.options.selection import Selection
 from treadle.cli.terminal.format import format_age, style_of
@@ -33,9 +32,12 @@ from treadle.cli.terminal.output import (
 from treadle.core.errors import ConfigError, JournalError
 from treadle.core.tally import Tally
 from treadle.core.types import Json
-from treadle.journal.deletion import delete_runs, find_callees
 from treadle.journal.protocol import DAMAGED, Journal, RunFilter, RunInfo
-from treadle.telemetry.usage_stats import Durations, UsageStats
+from treadle.runs.run_names import find_run
+from treadle.runs.statuses import iterate_runs, list_runs, status_of
+
+if TYPE_CHECKING:
+    from treadle.telemetry.usage_stats import Durations, UsageStats
 
 _MARKS = {
     "finished": ("●", ""),
@@ -213,6 +215,8 @@ def sessions(
 
 
 def _search(journal: Journal, text: str, limit: int, *, is_json: bool) -> int:
+    from treadle.agent.overview import search_sessions
+
     if not text:
         raise ConfigError("--grep needs a text that is not empty")
     count, last = 0, ""
@@ -251,6 +255,8 @@ def _around(line: str, text: str, width: int) -> str:
 
 
 def _delete(journal: Journal, run_ids: list[str], *, is_sure: bool) -> int:
+    from treadle.journal.deletion import delete_runs, find_callees
+
     for run_id in dict.fromkeys(run_ids):
         info = next(item for item in journal.runs(RunFilter(id_prefix=run_id)) if item.run_id == run_id)
         agents = len(find_callees(journal, run_id)) - 1
@@ -314,6 +320,8 @@ def stats(
         treadle stats
         treadle stats --model openai:gpt-5-mini --json | jq .days
     """
+    from treadle.telemetry.usage_stats import UsageStats
+
     found, damaged = UsageStats(), []
     with closing(open_existing(journal)) as opened, spinner("counting"):
         for info in iterate_runs(opened, selection.condition, status=selection.listed, limit=limit or None):
@@ -332,7 +340,7 @@ def stats(
     return ExitCode.FAILED if damaged else ExitCode.DONE
 
 
-def _print(found: UsageStats) -> None:
+def _print(found: "UsageStats") -> None:
     if not found.runs:
         print_note("no such runs")
         return
@@ -381,7 +389,7 @@ def _cost(tally: Tally) -> str:
     return f"{write_cost(tally.known_cost_usd)} + {tally.unknown_costs:,} unknown"
 
 
-def _latency(durations: Durations) -> tuple[str, str]:
+def _latency(durations: "Durations") -> tuple[str, str]:
     found = [durations.quantile(share) for share in (0.5, 0.95)]
     first, second = ["-" if value is None else _write_latency(value) for value in found]
     return first, second

@@ -1,13 +1,11 @@
 """`treadle models`: the models of treadle.toml and of providers."""
 
 import sys
-from collections.abc import Iterator
 from contextlib import closing
 from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 import typer
-from msgspec import Struct
 from msgspec.structs import replace
 
 from treadle.cli.exit import ExitCode
@@ -19,42 +17,21 @@ from treadle.cli.terminal.output import (
     make_table,
     print_json,
     print_note,
-    print_schema,
     print_table,
     stdout,
 )
 from treadle.core.errors import ConfigError, JournalError
-from treadle.core.masking import hide_in_url
 from treadle.core.registry import did_you_mean
-from treadle.core.types import Usage
-from treadle.journal.registry import DEFAULT_PATH, open_journal
+from treadle.models.config import known_models
+from treadle.models.config.known_models import ListedModel
 from treadle.models.config.presets import find_preset, provider_names
-from treadle.models.config.recipe import Config, load_config
+from treadle.models.config.recipe import load_config
 from treadle.models.config.stored_keys import delete_key, store_key, where_is_key
-from treadle.models.protocol import Model, estimate_cost_usd
-from treadle.models.wrappers.tiered import QUALITY, TieredModel, find_nearest, window_of
-from treadle.routing import LATENCIES, choose, facts_of, make_router
+from treadle.models.protocol import Model
 
 if TYPE_CHECKING:
-    from treadle.models.config.probe import Finding, Probed, Prober
-    from treadle.models.config.recipe import Config
-    from treadle.models.config.tables import ModelTable
-
-
-class Listed(Struct, frozen=True, omit_defaults=True):
-    """One model or provider."""
-
-    name: str
-    model: str
-    """The model that a name stands for, or the dialect that a provider speaks."""
-    where: str | None = None
-    """The address of the server, if it is known."""
-    key: str | None = None
-    """The environment variable with the API key."""
-    has_key: bool = True
-    """True if the key is set in the environment or stored, or none is needed."""
-    notes: tuple[str, ...] = ()
-    is_default: bool = False
+    from treadle.models.config.probe import EndpointFinding, Probed, Prober
+    from treadle.routing.known_tiers import ListedTier
 
 
 def list_models(is_json: o.IsJson = False) -> int:
@@ -64,10 +41,8 @@ def list_models(is_json: o.IsJson = False) -> int:
         treadle models list
         treadle models list --json
     """
-    from treadle.models.config.recipe import load_config
-
     config = load_config()
-    models, known = list(_list_models(config)), list(_list_providers())
+    models, known = list(known_models.list_models(config)), list(known_models.list_providers())
     if is_json:
         print_json(*models)
         print_json(*[{"provider": item.name, **msgspec.to_builtins(item)} for item in known])
@@ -85,7 +60,7 @@ def list_models(is_json: o.IsJson = False) -> int:
     return ExitCode.DONE
 
 
-def _print_groups(items: list[Listed]) -> None:
+def _print_groups(items: list[ListedModel]) -> None:
     width = max(len(item.name) for item in items)
     model_width = min(44, max(len(item.model) for item in items))
     for item in items:
@@ -95,71 +70,6 @@ def _print_groups(items: list[Listed]) -> None:
         mark = "*" if item.is_default else " "
         text = f"{mark} {item.name:<{width}}  {item.model:<{model_width}}  {' · '.join(parts)}"
         stdout().print(clean(text.rstrip()), soft_wrap=True, style=None if item.has_key else "dim")
-
-
-def _list_models(config: "Config") -> Iterator[Listed]:
-    from treadle.models.config.presets import split_name
-
-    for name, table in config.file.models.items():
-        provider, _ = split_name(table.model)
-        preset = find_preset(provider)
-        key = table.api_key_env or (preset.key_variable if preset is not None and preset.needs_key else None)
-        is_own = table.base_url is not None and table.api_key_env is None
-        yield Listed(
-            name,
-            table.model,
-            where=None if table.base_url is None else hide_in_url(table.base_url),
-            key=None if is_own else key,
-            has_key=is_own or key is None or where_is_key(key) is not None,
-            notes=tuple(_notes(table)),
-            is_default=config.default_model == name,
-        )
-
-
-def _notes(table: "ModelTable") -> Iterator[str]:
-    if table.limit is not None:
-        yield f"limit {table.limit}"
-    if table.fallback:
-        yield f"else {', '.join(table.fallback)}"
-    if table.cache is not None:
-        yield f"cache {table.cache}"
-    yield _describe_price(table)
-
-
-def _describe_price(table: "ModelTable") -> str:
-    """Return the price of a million tokens, or `price unknown`."""
-    from treadle.models.config.presets import split_name
-
-    if table.price is not None:
-        return f"${table.price.input_usd_per_million:g} in, ${table.price.output_usd_per_million:g} out"
-    provider, rest = split_name(table.model)
-    preset = find_preset(provider)
-    if preset is None or preset.price_provider is None or table.base_url is not None:
-        return "price unknown"
-    try:
-        from genai_prices import Usage, calc_price
-
-        # The price of a short request: some models cost more for a long prompt.
-        prices = [
-            1000 * calc_price(counted, model_ref=rest, provider_id=preset.price_provider).total_price
-            for counted in (Usage(input_tokens=1000), Usage(output_tokens=1000))
-        ]
-    except (ImportError, LookupError):
-        return "price unknown"
-    return f"${float(prices[0]):g} in, ${float(prices[1]):g} out"
-
-
-def _list_providers() -> Iterator[Listed]:
-    from treadle.models.config.bare import providers
-
-    for name, kind in providers().items():
-        preset = find_preset(name)
-        if preset is None:
-            yield Listed(name, kind, notes=() if kind.startswith("treadle.") else ("from another package",))
-            continue
-        variable = preset.key_variable if preset.needs_key else None
-        has_key = variable is None or where_is_key(variable) is not None
-        yield Listed(name, preset.dialect, where=preset.base_url, key=variable, has_key=has_key)
 
 
 _GRADES = {
@@ -190,7 +100,6 @@ def check(
         treadle models check my-model --base-url http://localhost:8000/v1
     """
     from treadle.models.config.probe import Prober
-    from treadle.models.config.recipe import load_config
 
     config = load_config()
 
@@ -220,7 +129,7 @@ async def _probe(prober: "Prober", *, is_json: bool) -> "Probed":
     return prober.result()
 
 
-def _print_findings(finding: "Finding") -> None:
+def _print_findings(finding: "EndpointFinding") -> None:
     marks = {True: ("yes    ", "green"), False: ("no     ", "yellow"), None: ("unknown", "dim")}
     mark, style = marks[finding.is_there]
     console = stdout()
@@ -228,27 +137,6 @@ def _print_findings(finding: "Finding") -> None:
     console.print(f"{finding.name:<16} {clean(finding.seen)}", soft_wrap=True)
     if finding.advice is not None:
         console.print(f"{'':<26}{clean(finding.advice)}", style="dim", soft_wrap=True)
-
-
-class ListedTier(Struct, frozen=True, omit_defaults=True):
-    """One tier. `None` means that something is not known."""
-
-    tier: str
-    models: tuple[str, ...] = ()
-    """The model, and its fallbacks."""
-    context_tokens: int | None = None
-    input_usd_per_million: float | None = None
-    output_usd_per_million: float | None = None
-    sees_images: bool | None = None
-    tool_strength: str | None = None
-    first_token_seconds: float | None = None
-    """The measured time until an answer begins."""
-    total_seconds: float | None = None
-    """The measured time until an answer is complete."""
-    samples: int = 0
-    """How many answers were measured."""
-    missing: str | None = None
-    """Why the tier cannot be used."""
 
 
 def tiers(journal: o.Journal = None, is_json: o.IsJson = False) -> int:
@@ -260,6 +148,10 @@ def tiers(journal: o.Journal = None, is_json: o.IsJson = False) -> int:
         treadle models tiers
         treadle models tiers --json
     """
+    from treadle.journal.registry import DEFAULT_PATH, open_journal
+    from treadle.routing import LATENCIES
+    from treadle.routing.known_tiers import list_tiers
+
     config = load_config()
     if not config.file.tiers:
         prefix = config.file.tiers_prefix
@@ -272,7 +164,7 @@ def tiers(journal: o.Journal = None, is_json: o.IsJson = False) -> int:
             LATENCIES.warm(opened)
     except JournalError:
         pass  # there are no runs yet
-    found = list(_list(config))
+    found = list(list_tiers(config))
     if is_json:
         print_json(*found)
         return ExitCode.DONE
@@ -282,45 +174,7 @@ def tiers(journal: o.Journal = None, is_json: o.IsJson = False) -> int:
     return ExitCode.DONE
 
 
-def _list(config: Config) -> Iterator[ListedTier]:
-    for name in QUALITY:
-        table = config.file.tiers.get(name)  # type: ignore[call-overload]
-        if table is None:
-            try:
-                instead, _ = find_nearest(
-                    name, config.file.tiers, allows_weaker=config.file.router.allows_weaker
-                )
-                missing = f"not configured; {instead} takes its place"
-            except ConfigError:
-                missing = "not configured, and there is no better tier"
-            yield ListedTier(name, missing=missing)
-            continue
-        models = (table.model, *table.fallback)
-        try:
-            tier = config.tier(name)
-        except ConfigError as error:
-            yield ListedTier(name, models, missing=str(error))
-            continue
-        measured = LATENCIES.get(tier.model.name)
-        prices = [
-            None if (cost := estimate_cost_usd(tier.model, usage)) is None else round(1000 * cost, 6)
-            for usage in (Usage(1000, 0), Usage(0, 1000))
-        ]
-        yield ListedTier(
-            name,
-            models,
-            window_of(tier),
-            prices[0],
-            prices[1],
-            tier.sees_images,
-            tier.tool_strength,
-            measured.first_token_seconds,
-            measured.total_seconds,
-            measured.samples,
-        )
-
-
-def _print_tiers(found: list[ListedTier]) -> None:
+def _print_tiers(found: list["ListedTier"]) -> None:
     columns = ("tier", "models", "window", "$ per 1M in, out", "images", "tools", "latency")
     table = make_table(*columns, wrapped=columns)
     for item in found:
@@ -372,6 +226,9 @@ def route(
         treadle models route 'Prove that there are infinitely many primes.'
         treadle models route 'What is in this picture?' --images 1 --router scored
     """
+    from treadle.models.wrappers.tiered import TieredModel
+    from treadle.routing import choose, facts_of, make_router
+
     model = load_config().model("auto" if router is None else f"auto:{router}")
     assert isinstance(model, TieredModel)
     facts = facts_of(model, text)
@@ -448,7 +305,7 @@ def _find_variable(provider: str) -> str:
     if preset is None:
         known = provider_names()
         hint = did_you_mean(provider, known) or ";"
-        raise ConfigError(f"unknown provider {provider!r}{hint} known are {', '.join(known)}")
+        raise ConfigError(f"there is no provider {provider!r}{hint} the providers are {', '.join(known)}")
     if preset.key_variable is None:
         raise ConfigError(f"the provider {provider!r} needs no key")
     return preset.key_variable
@@ -460,16 +317,3 @@ def _read_key(variable: str) -> str:
     from getpass import getpass
 
     return getpass(f"{variable} (not shown): ").strip()
-
-
-def schema() -> int:
-    """Print the JSON Schema of treadle.toml, which editors use to complete and check it.
-
-    Examples:
-        treadle models schema
-        treadle models schema > treadle.schema.json
-    """
-    from treadle.models.config.toml_file import config_schema
-
-    print_schema(config_schema())
-    return ExitCode.DONE

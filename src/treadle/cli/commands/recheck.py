@@ -10,7 +10,7 @@ import typer
 
 from treadle.cli.exit import ExitCode
 from treadle.cli.jobs.execute import execute
-from treadle.cli.jobs.journals import Apart, find_runs, import_file, open_existing, read_started
+from treadle.cli.jobs.journals import Apart, find_runs, import_file, open_existing
 from treadle.cli.options import common as o
 from treadle.cli.options.agent_options import PolicyOptions
 from treadle.cli.terminal.output import (
@@ -30,11 +30,12 @@ from treadle.core.replay import replay as replay_events
 from treadle.journal.memory import MemoryJournal
 from treadle.journal.protocol import Journal
 from treadle.runs.run import Run
+from treadle.runs.run_names import read_started
 from treadle.scoring.grade import Graded, NotGradableError, grade, total_reward
 from treadle.scoring.registry import make_scorers, read_rewards
 
 if TYPE_CHECKING:
-    from treadle.trajectory.verification import Verification
+    from treadle.trajectory.run_verification import Verification
 
 
 def replay(
@@ -157,7 +158,7 @@ def _verify(
     is_json: bool,
 ) -> int:
     """Verify runs, print each, and return the exit code."""
-    from treadle.trajectory.verification import verify_run
+    from treadle.trajectory.run_verification import verify_run
 
     _refuse_strange_tools(journal, run_ids, tools or ())
     found: list[Verification] = []

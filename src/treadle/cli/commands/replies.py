@@ -1,26 +1,31 @@
-"""`treadle answer` and `treadle approve`: tell a run what it waits for."""
+"""`treadle answer`, `approve`, `cancel` and `label`: tell a run something, whoever drives it."""
 
+import time
 from contextlib import closing
 from typing import Annotated
 
 import typer
 
 from treadle.cli.exit import ExitCode
-from treadle.cli.jobs.command_agents import CommandAgents
 from treadle.cli.jobs.driving import FollowUp, drive, write_answer
 from treadle.cli.jobs.execute import execute
-from treadle.cli.jobs.journals import find_run, open_existing
+from treadle.cli.jobs.journals import open_existing
+from treadle.cli.jobs.resumed_agents import ResumedAgents
 from treadle.cli.options import common as o
-from treadle.cli.options.agent_options import AgentOptions, PolicyOptions
-from treadle.cli.terminal.asking import find_question, print_question
-from treadle.cli.terminal.format import format_call
+from treadle.cli.options.agent_options import AgentFlags, PolicyOptions
+from treadle.cli.terminal.format import exit_code, format_call
 from treadle.cli.terminal.output import clean, print_json, print_note, stdout
+from treadle.cli.terminal.terminal_asker import find_question, print_question
+from treadle.cli.terminal.view import make_view
+from treadle.core.asking import Answer, Answerable, Question
 from treadle.core.errors import ConfigError
-from treadle.core.questions import Answer, Answerable, Question
+from treadle.core.inbox import Cancel, InboxMessage, Note
 from treadle.core.registry import did_you_mean
 from treadle.core.types import ToolCall
-from treadle.runs.resume import record_answers
+from treadle.journal.protocol import Journal
 from treadle.runs.run import Run
+from treadle.runs.run_names import find_run
+from treadle.runs.sending import answer_message, send
 from treadle.tools.protocol import Decision
 
 
@@ -41,7 +46,7 @@ def answer(
     is_declined: Annotated[bool, typer.Option("--decline", help="Decline to answer.")] = False,
     is_resumed: Annotated[bool, typer.Option("--resume", help="Continue the run after the answer.")] = False,
     *,
-    agent: AgentOptions,
+    agent: AgentFlags,
     is_trusted: o.IsTrusted = False,
     journal: o.Journal = None,
     limits: PolicyOptions,
@@ -71,16 +76,21 @@ def answer(
             raise ConfigError(f"no question of run {run_id!r} is open; `{command}` shows the run")
         question_id, said = _read_answer(questions, words or [], option, is_declined=is_declined)
         if is_resumed:
-            runner = CommandAgents(opened, agent, limits, is_trusted=is_trusted).agent_for_run(run_id)
+            runner = ResumedAgents(opened, agent, limits, is_trusted=is_trusted).agent_for_run(run_id)
             return drive(
                 runner,
                 lambda emit: runner.resume(run_id, answers={question_id: said}, on_event=emit),
                 shown,
                 run_id,
                 follow_up,
-                calls=[item.call for item in loaded.state.calls.values()],
+                calls=[item.call for item in loaded.state.turn.calls.values()],
             )
-        execute(record_answers(opened, run_id, {question_id: said}))
+        sent = execute(send(opened, run_id, answer_message(loaded.state, question_id, said)))
+        if sent.is_driven:
+            print_note("sent; the process that drives the run takes the answer in")
+            return ExitCode.DONE
+        if sent.refused is not None:
+            raise ConfigError(sent.refused)
         left = Run.load(run_id, opened)
     if left.questions:
         print_note(
@@ -113,7 +123,9 @@ def _read_answer(
     most = 1 if has_answer else 2
     if len(words) > most:
         what = "a text" if has_answer else "more than one text"
-        raise ConfigError(f"{words[-1]!r} is too much: {what} cannot be given too; put an answer in quotes")
+        raise ConfigError(
+            f"there is one argument too many, {words[-1]!r}: {what} cannot be given; put an answer in quotes"
+        )
     names = words if has_answer else words[:-1]
     if names:
         question_id = find_question(questions, names[0])
@@ -126,6 +138,105 @@ def _read_answer(
     if is_declined:
         return question_id, Answer(is_declined=True)
     return question_id, words[-1] if option is None else option
+
+
+def cancel(
+    run: o.RunId,
+    reason: Annotated[
+        str | None, typer.Option("--reason", metavar="TEXT", help="Why, for those who read the run.")
+    ] = None,
+    *,
+    journal: o.Journal = None,
+) -> int:
+    """Stop a run, also one that another process drives.
+
+    The model and the tools are stopped at once. The run then waits until it is resumed; in a session, only the open
+    turn ends.
+
+    Examples:
+        treadle cancel last
+        treadle cancel 0190c3f1 --reason 'wrong file'
+    """
+    with closing(open_existing(journal)) as opened:
+        return _send(opened, find_run(opened, run), Cancel(reason), "cancelled")
+
+
+def label(
+    run: o.RunId,
+    labels: Annotated[
+        list[str],
+        typer.Argument(metavar="NAME=VALUE...", help="Labels; NAME= removes one.", show_default=False),
+    ],
+    remark: Annotated[
+        str | None, typer.Option("--remark", metavar="TEXT", help="A text for those who read the run.")
+    ] = None,
+    *,
+    journal: o.Journal = None,
+) -> int:
+    """Label a run, also one that is finished or that another process drives.
+
+    Examples:
+        treadle label last quality=good
+        treadle label last quality= --remark 'looked at it again'
+    """
+    found: dict[str, str | None] = {}
+    for text in labels:
+        name, sign, value = text.partition("=")
+        if not sign or not name:
+            raise ConfigError(f"{text!r} is not a label; write NAME=VALUE, or NAME= to remove it")
+        found[name] = value or None
+    with closing(open_existing(journal)) as opened:
+        note = Note(labels=found, remark=remark)
+        return _send(opened, find_run(opened, run), note, "labelled")
+
+
+def follow(
+    run: o.RunId,
+    is_new: Annotated[bool, typer.Option("--from-now", help="Leave out what has happened before.")] = False,
+    *,
+    journal: o.Journal = None,
+    shown: o.ViewOptions,
+) -> int:
+    """Show a run that another process drives, live.
+
+    It ends when the run is finished. Ctrl-C ends it too, and leaves the run alone.
+
+    Examples:
+        treadle follow last
+        treadle follow 0190c3f1 --from-now
+    """
+    with closing(open_existing(journal)) as opened:
+        run_id = find_run(opened, run)
+        view = make_view(is_json=shown.is_json, is_quiet=shown.is_quiet, calls=())
+        begin = time.monotonic()
+
+        async def show() -> None:
+            async for event in opened.follow(run_id, None if is_new else 0):
+                waiting = view.on_event(event)  # type: ignore[func-returns-value]
+                if waiting is not None:
+                    await waiting
+
+        try:
+            execute(show())
+        except KeyboardInterrupt:
+            view.close()
+            return ExitCode.INTERRUPTED
+        except BaseException:
+            view.close()
+            raise
+        found = Run.load(run_id, opened)
+        view.finish(found, time.monotonic() - begin, None)
+        return exit_code(found)
+
+
+def _send(journal: Journal, run_id: str, message: InboxMessage, done: str) -> int:
+    """Send a message to a run, print what has become of it, and return the exit code."""
+    sent = execute(send(journal, run_id, message))
+    if sent.refused is not None:
+        print_note(sent.refused)
+        return ExitCode.FAILED
+    print_note("sent to the process that drives the run" if sent.is_driven else done)
+    return ExitCode.DONE
 
 
 _DECISIONS = ("yes", "no", "edit")
@@ -150,7 +261,7 @@ def approve(
         str | None, typer.Option("--reason", metavar="TEXT", help="With no: the reason, for the model.")
     ] = None,
     *,
-    agent: AgentOptions,
+    agent: AgentFlags,
     is_trusted: o.IsTrusted = False,
     journal: o.Journal = None,
     limits: PolicyOptions,
@@ -178,7 +289,7 @@ def approve(
         calls = _find_calls(run_id, waiting, call, follow_up)
         if said.arguments is not None and len(calls) > 1:
             raise ConfigError("edit is for one call; give its id instead of 'all'")
-        runner = CommandAgents(opened, agent, limits, is_trusted=is_trusted).agent_for_run(run_id)
+        runner = ResumedAgents(opened, agent, limits, is_trusted=is_trusted).agent_for_run(run_id)
         approvals = dict.fromkeys(calls, said)
         return drive(
             runner,
@@ -186,7 +297,7 @@ def approve(
             shown,
             run_id,
             follow_up,
-            calls=[item.call for item in loaded.state.calls.values()],
+            calls=[item.call for item in loaded.state.turn.calls.values()],
         )
 
 

@@ -6,12 +6,11 @@ from pathlib import Path
 from typing import Annotated, Any, Self
 
 import typer
-from msgspec import Struct
 
 from treadle.cli.exit import ExitCode
 from treadle.cli.options import common as o
 from treadle.cli.options.agent_options import Model
-from treadle.cli.options.option_groups import make_parameter
+from treadle.cli.options.option_groups import OptionGroup, make_parameter
 from treadle.cli.terminal.output import bar, print_json, stdout
 from treadle.export.groups import Group
 
@@ -103,7 +102,7 @@ _OPTIONS: dict[str, Any] = {
 """The options by the key of the configuration that each overrides."""
 
 
-class RolloutOptions(Struct, frozen=True):
+class RolloutOptions(OptionGroup, frozen=True, kw_only=True):
     """The options that override keys of the configuration."""
 
     given: Mapping[str, Any] = {}
@@ -118,7 +117,9 @@ class RolloutOptions(Struct, frozen=True):
     def from_values(cls, values: Mapping[str, Any]) -> Self:
         """See `OptionGroup.from_values`."""
         given = {name: values[name] for name in _OPTIONS if values[name] not in (None, [])}
-        return cls({name: str(value) if isinstance(value, Path) else value for name, value in given.items()})
+        return cls(
+            given={name: str(value) if isinstance(value, Path) else value for name, value in given.items()}
+        )
 
 
 def rollout(
@@ -137,9 +138,6 @@ def rollout(
             "times.",
         ),
     ] = None,
-    is_schema: Annotated[
-        bool, typer.Option("--schema", help="Print the JSON Schema of configurations, for editors.")
-    ] = False,
     is_demo: Annotated[
         bool, typer.Option("--demo", help="Show it all offline: a mock engine, rollouts, and their report.")
     ] = False,
@@ -165,15 +163,9 @@ def rollout(
             given.get("groups", GROUPS),
             given.get("group_size", SIZE),
         )
-    if is_schema:
-        from treadle.cli.terminal.output import print_schema
-        from treadle.rollout.rollout_config import schema
-
-        print_schema(schema())
-        return ExitCode.DONE
     from treadle.cli.jobs import rolling
 
-    changes = rolling.Changes(given, tuple(settings or ()))
+    changes = rolling.RolloutChanges(given, tuple(settings or ()))
     return rolling.run(config, changes, shown)
 
 
@@ -216,8 +208,9 @@ def report(
         treadle rollout report rollouts -o report.html --renderer chatml
     """
     # The modules of the report are not needed for the help.
-    from treadle.rollout.report.write import write_report
     from treadle.rollout.rollout_folder import read_groups, read_stored
+    from treadle.rollout.rollout_report import make_rollout_report
+    from treadle.viewer import write_page
 
     stored = read_stored(folder)
     decode = None
@@ -232,13 +225,13 @@ def report(
                 yield group
                 advance(group.group_id)
 
-        path = write_report(
+        found = make_rollout_report(
             groups(),
-            out or folder / "report.html",
             name=stored.config.name,
             dropped=stored.counts.reasons,
             decode=decode,
         )
+    path = write_page(found, out or folder / "report.html")
     if is_json:
         print_json({"report": str(path), "groups": len(stored.entries)})
     else:

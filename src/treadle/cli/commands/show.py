@@ -7,14 +7,15 @@ from typing import Annotated
 import typer
 
 from treadle.cli.exit import ExitCode
-from treadle.cli.jobs.journals import find_run, open_existing
-from treadle.cli.jobs.run_files import find_changes, write_files
+from treadle.cli.jobs.journals import open_existing
 from treadle.cli.options import common as o
 from treadle.cli.terminal.output import clean, print_json, print_lines, print_note, stdout, write_count
 from treadle.cli.terminal.transcripts import print_events, print_transcript, write_artifact
 from treadle.core.errors import ConfigError
 from treadle.core.state import fold
+from treadle.runs.file_changes import find_changes, write_files
 from treadle.runs.run import Run
+from treadle.runs.run_names import find_run
 from treadle.trajectory.markdown import RESULT_CHARS, write_markdown
 
 
@@ -132,15 +133,15 @@ def files(
         if at is not None and at > len(events):
             raise ConfigError(f"--at {at}: run {run_id!r} has the events 1 to {len(events)}")
         found = Run(run_id, fold([event.body for event in events[:at]]), opened)
-        paths = find_changes(found).written if is_changed else sorted(found.state.files)
+        paths = find_changes(found).written if is_changed else sorted(found.state.sandbox.files)
         if out is not None:
             write_files(found, paths, out, is_forced=is_forced)
             print_note(f"{write_count(len(paths), 'file')} written to {str(out)!r}")
             return ExitCode.DONE
         for path in paths:
-            size = len(found.read_artifact(found.state.files[path]))
+            size = len(found.read_artifact(found.state.sandbox.files[path]))
             if is_json:
-                print_json({"path": path, "bytes": size, "sha256": found.state.files[path]})
+                print_json({"path": path, "bytes": size, "sha256": found.state.sandbox.files[path]})
             else:
                 stdout().print(f"{clean(path)}  {write_count(size, 'byte')}", soft_wrap=True)
     if not paths:

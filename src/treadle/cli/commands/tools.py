@@ -1,21 +1,17 @@
 """`treadle tools`: lists, calls, converts and serves tools."""
 
-import asyncio
-import contextlib
 import os
-import socket
 import sys
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 import typer
 
 from treadle.cli.exit import ExitCode
 from treadle.cli.jobs.execute import execute
-from treadle.cli.jobs.run_files import read_mount
 from treadle.cli.options import common as o
 from treadle.cli.terminal.output import (
     clean,
@@ -30,25 +26,20 @@ from treadle.cli.terminal.output import (
 )
 from treadle.core.documents import decode_document, is_yaml_name
 from treadle.core.errors import ConfigError
-from treadle.core.events import SnapshotTaken
-from treadle.core.registry import did_you_mean, require
+from treadle.core.registry import did_you_mean
 from treadle.core.types import FileDelta, ToolCall, ToolErrorKind, ToolResult, ToolSpec
-from treadle.export.whole import write_whole
-from treadle.loop.calls.orders import Order
-from treadle.loop.calls.workbench import Workbench
-from treadle.loop.outbox import Collected
-from treadle.runs.begin import make_run_id
-from treadle.sandbox.in_memory import MemorySandbox
-from treadle.server.tools.tool_sessions import ToolSessions
 from treadle.tools.protocol import Tool
 from treadle.tools.schema.tool_definitions import (
-    Loss,
+    DefinitionLoss,
     Shape,
     parse_definitions,
     read_definitions,
     write_definitions,
 )
-from treadle.tools.toolbox import Toolbox
+
+if TYPE_CHECKING:
+    from treadle.sandbox.in_memory import MemorySandbox
+    from treadle.server.tool_sessions import ToolSessions
 
 _ABOUT = {
     "ask": "ask the user questions, with options or free text",
@@ -146,6 +137,8 @@ def call(
         treadle tools call read_file '{"file_path": "notes.md"}' --tools files --mount .
         treadle tools call python '{"code": "2 ** 64"}' --tools python
     """
+    from treadle.cli.jobs.run_files import read_mount
+    from treadle.sandbox.in_memory import MemorySandbox
     from treadle.tools.resolve import resolve_tools
 
     with spinner("starting the tools"):
@@ -179,9 +172,16 @@ def _read_stdin() -> str:
 
 
 async def _make_call(
-    call: ToolCall, tools: dict[str, Tool], sandbox: MemorySandbox
+    call: ToolCall, tools: dict[str, Tool], sandbox: "MemorySandbox"
 ) -> tuple[ToolResult, FileDelta]:
     """Make the call and its inner calls. Return its result and the changed files."""
+    from treadle.core.events import SnapshotTaken
+    from treadle.loop.calls.orders import Order
+    from treadle.loop.calls.workbench import Workbench
+    from treadle.loop.outbox import Collected
+    from treadle.runs.begin import make_run_id
+    from treadle.tools.toolbox import Toolbox
+
     sandbox.take_delta()
     bench, outbox = Workbench(Toolbox(tools), run_id=make_run_id(), sandbox=sandbox), Collected()
     bench.report = lambda _, text: print_note(text)
@@ -218,6 +218,8 @@ def import_tools(
         treadle tools import 'mcp:npx -y some-server' -o tools.json
         treadle tools import tools.yaml --format openai
     """
+    from treadle.export.whole import write_whole
+
     if out is not None and not is_forced and os.path.lexists(out):
         raise ConfigError(f"{str(out)!r} exists; --force replaces it")
     if out is not None and out.is_dir():
@@ -267,7 +269,7 @@ def encode(specs: Sequence[ToolSpec], shape: Shape, *, is_yaml: bool = False) ->
     return text.rstrip("\n").encode()
 
 
-def print_losses(lost: Iterable[Loss], begin: str) -> None:
+def print_losses(lost: Iterable[DefinitionLoss], begin: str) -> None:
     """Print one remark for each thing that was lost, with the tools that lost it."""
     tools_by_what: dict[str, list[str]] = {}
     for item in lost:
@@ -324,6 +326,9 @@ def serve(
         treadle tools serve --tools files --tools python --port 3000
         treadle tools serve --tools python --mcp stdio
     """
+    from treadle.cli.jobs.run_files import read_mount
+    from treadle.sandbox.in_memory import MemorySandbox
+    from treadle.server.tool_sessions import ToolSessions
     from treadle.tools.resolve import resolve_tools
 
     if has_spin and mcp is not None:
@@ -337,91 +342,25 @@ def serve(
         max_sessions=max_sessions,
     )
     if mcp is Mcp.STDIO:
-        _serve_stdio(sessions)
+        from treadle.server.mcp_tools import serve_stdio
+
+        execute(serve_stdio(sessions))
         return ExitCode.DONE
-    listener = _listen(host, port)
-    url = f"http://{host if ':' not in host else f'[{host}]'}:{listener.getsockname()[1]}"
-    app = _make_app(sessions, host, has_mcp=not has_spin, has_spin=mcp is None)
-    paths = {**({"mcp": f"{url}/mcp"} if not has_spin else {}), **({"spin": url} if mcp is None else {})}
-    _serve_http(app, listener, sessions, paths, is_json=is_json)
+    from treadle.server.tool_app import listen, serve_http
+
+    listener, url = listen(host, port)
+    protocols = [
+        name for name, is_left_out in (("mcp", has_spin), ("spin", mcp is not None)) if not is_left_out
+    ]
+
+    def tell(paths: dict[str, str]) -> None:
+        _print_addresses(paths, sessions, is_json=is_json)
+
+    execute(serve_http(sessions, listener, host, url, protocols, tell))
     return ExitCode.DONE
 
 
-def _serve_stdio(sessions: ToolSessions) -> None:
-    """Serve MCP to the process that started this one, until it closes standard input."""
-    from treadle.server.tools.mcp import serve_stdio
-
-    async def work() -> None:
-        try:
-            await serve_stdio(sessions)
-        finally:
-            await sessions.close()
-
-    execute(work())
-
-
-def _serve_http(
-    app: Any, listener: socket.socket, sessions: ToolSessions, paths: dict[str, str], *, is_json: bool
-) -> None:
-    """Serve the application at `listener` until Ctrl-C."""
-    uvicorn = require("uvicorn", "serve")
-
-    async def work() -> None:
-        config = uvicorn.Config(app, log_level="error", lifespan="on", timeout_graceful_shutdown=2)
-        server = uvicorn.Server(config)
-        # Ctrl-C is handled by `execute`, as in all commands.
-        server.capture_signals = contextlib.nullcontext
-        task = asyncio.ensure_future(server.serve(sockets=[listener]))
-        try:
-            # A client that connects now waits in the listener's queue.
-            _print_addresses(paths, sessions, is_json=is_json)
-            await asyncio.shield(task)
-        finally:
-            server.should_exit = True
-            await asyncio.wait([task], timeout=5)
-            await sessions.close()
-
-    execute(work())
-
-
-def _listen(host: str, port: int) -> socket.socket:
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listener = socket.socket(family)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        listener.bind((host, port))
-        listener.listen(128)
-    except OSError as error:
-        listener.close()
-        raise ConfigError(
-            f"cannot serve at {host}:{port}: {error.strerror}; try another --port, or 0"
-        ) from error
-    return listener
-
-
-def _make_app(sessions: ToolSessions, host: str, *, has_mcp: bool, has_spin: bool) -> Any:
-    """Return the ASGI application for the protocols."""
-    from treadle.server.tools.mcp import mcp_app, needs_session
-    from treadle.server.tools.spin import SpinService, spin_routes
-
-    starlette, routing = require("starlette.applications", "serve"), require("starlette.routing", "serve")
-    routes = spin_routes(SpinService(sessions)) if has_spin else []
-    inner = mcp_app(sessions, host) if has_mcp else None
-
-    @contextlib.asynccontextmanager
-    async def lifespan(app: Any) -> AsyncIterator[None]:
-        if inner is None:
-            yield
-        else:
-            async with inner.router.lifespan_context(inner):
-                yield
-
-    if inner is not None:
-        routes = [*routes, routing.Mount("/", needs_session(inner))]
-    return starlette.Starlette(routes=routes, lifespan=lifespan)
-
-
-def _print_addresses(paths: dict[str, str], sessions: ToolSessions, *, is_json: bool) -> None:
+def _print_addresses(paths: dict[str, str], sessions: "ToolSessions", *, is_json: bool) -> None:
     if is_json:
         print_json({**paths, "tools": list(sessions.tools)})
         return

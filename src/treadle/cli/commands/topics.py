@@ -3,10 +3,8 @@
 import asyncio
 import os
 import sys
-from collections import Counter
 from collections.abc import Callable, Coroutine
 from contextlib import closing
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
@@ -32,20 +30,15 @@ from treadle.datagen.config.generation_config import GenerationConfig, Models, T
 from treadle.datagen.dataset.dataset_folder import DatasetFolder
 from treadle.datagen.generation_progress import TopicExpanded
 from treadle.datagen.topics.building import BuildStoppedError, build_topics
-from treadle.datagen.topics.draw import draw_svg
 from treadle.datagen.topics.topic_files import (
-    MAX_EDGES,
     TopicFormat,
-    draw_mermaid,
     encode_topics,
     load_topics,
     parse_topics,
     read_topics,
     save_topics,
 )
-from treadle.datagen.topics.topic_graph import SEPARATOR, Topic, TopicGraph, clean_topic, find_topic, topic_id
-from treadle.datagen.topics.topic_graph import prune as prune_graph
-from treadle.export.whole import whole_file
+from treadle.datagen.topics.topic_graph import SEPARATOR, Topic, TopicGraph, clean_topic, topic_id
 from treadle.journal.registry import make_folder
 from treadle.models.config.tables import ModelTable
 
@@ -372,61 +365,6 @@ def _label(graph: TopicGraph, topic: Topic, count: int) -> "Text":
     return label
 
 
-_TOPIC = "An id, a text, or a path such as 'Sports > Cricket'. May be given several times."
-
-
-def prune(
-    file: File,
-    drop: Annotated[
-        list[str] | None,
-        typer.Option("--drop", metavar="TOPIC", help=f"Leave out a topic with all below it. {_TOPIC}"),
-    ] = None,
-    below: Annotated[
-        list[str] | None,
-        typer.Option("--below", metavar="TOPIC", help="Leave out all below a topic, which becomes a leaf."),
-    ] = None,
-    keep: Annotated[
-        list[str] | None,
-        typer.Option("--keep", metavar="TOPIC", help="Keep only a topic, and what is above and below it."),
-    ] = None,
-    max_depth: Annotated[
-        int | None, typer.Option("--max-depth", metavar="N", min=1, help="Keep only N levels below the root.")
-    ] = None,
-    is_failed: Annotated[
-        bool, typer.Option("--failed", help="Leave out topics that could not be expanded.")
-    ] = False,
-    out: o.Out = None,
-    is_forced: o.IsForced = False,
-) -> int:
-    """Write a new file of topics without some of them.
-
-    A branch that loses all its topics is left out too, and does not become a leaf.
-
-    Examples:
-        treadle topics prune topics.json --drop 'Sports > Cricket' -o fewer.json
-        treadle topics prune topics.json --failed --max-depth 2 -o fewer.json
-    """
-    if not (drop or below or keep or max_depth or is_failed):
-        raise ConfigError("say what to leave out, with --drop, --below, --keep, --max-depth or --failed")
-    refuse_existing(out, is_forced=is_forced)
-    graph = read(file)
-
-    def ids(names: list[str] | None) -> list[str]:
-        return [find_topic(graph, name).topic_id for name in names or ()]
-
-    made = prune_graph(
-        graph,
-        drop=ids(drop),
-        below=ids(below),
-        keep=ids(keep),
-        max_depth=max_depth,
-        is_without_failed=is_failed,
-    )
-    print_note(f"{write_count(len(graph.topics) - len(made.topics), 'topic')} left out")
-    write(made, out)
-    return ExitCode.DONE
-
-
 def import_topics(
     file: File, out: o.Out = None, format: Format = TopicFormat.TREADLE, is_forced: o.IsForced = False
 ) -> int:
@@ -441,67 +379,3 @@ def import_topics(
     refuse_existing(out, is_forced=is_forced)
     write(read(file), out, format)
     return ExitCode.DONE
-
-
-class Picture(StrEnum):
-    """A kind of picture."""
-
-    SVG = "svg"
-    MERMAID = "mermaid"
-
-
-def draw(
-    file: File,
-    out: o.Out = None,
-    rows: Annotated[
-        Path | None,
-        typer.Option("--rows", metavar="PATH", help="A dataset or its rows, which colour its topics."),
-    ] = None,
-    kind: Annotated[
-        Picture | None,
-        typer.Option("--as", help="The kind of picture. Default: by the name of --out, else svg."),
-    ] = None,
-    is_forced: o.IsForced = False,
-) -> int:
-    """Draw topics as an SVG picture or a Mermaid diagram.
-
-    The SVG needs nothing from the network, and shows more about the topic under the pointer.
-
-    Examples:
-        treadle topics draw dataset/topics.json --rows dataset -o topics.svg
-        treadle topics draw topics.json -o topics.mmd
-    """
-    if kind is None:
-        is_mermaid = out is not None and out.suffix.lower() in (".mmd", ".mermaid", ".md")
-        kind = Picture.MERMAID if is_mermaid else Picture.SVG
-    if kind is Picture.MERMAID and rows is not None:
-        raise ConfigError("--rows colours an SVG; a Mermaid diagram has no colours")
-    refuse_existing(out, is_forced=is_forced)
-    graph = read(file)
-    counts = None if rows is None else _count(rows, graph)
-    text = draw_mermaid(graph) if kind is Picture.MERMAID else draw_svg(graph, counts)
-    if out is not None and out.suffix.lower() == ".md":
-        text = f"```mermaid\n{text}```\n"
-    if kind is Picture.MERMAID and len(graph.topics) > MAX_EDGES:
-        print_note(
-            f"Mermaid draws only {MAX_EDGES} edges unless `maxEdges` is configured; an SVG has no limit"
-        )
-    if out is None:
-        print_bytes(text.encode())
-        return ExitCode.DONE
-    with whole_file(out) as written:
-        written.write(text.encode())
-    print_note(f"{write_count(len(graph.topics), 'topic')} drawn to {out}")
-    return ExitCode.DONE
-
-
-def _count(path: Path, graph: TopicGraph) -> Counter[str]:
-    """Return the number of rows of each topic. Raises: `ConfigError`, `ExportError`."""
-    from treadle.datagen.dataset.entries import read_entries
-
-    samples = [entry.row.lineage.sample for entry in read_entries(path)]
-    counts = Counter([sample.topic_id for sample in samples if sample is not None])
-    unknown = len(samples) - sum(count for key, count in counts.items() if key in graph.topics)
-    if unknown:
-        print_note(f"{write_count(unknown, 'row')} of {path} belong to none of the topics")
-    return counts

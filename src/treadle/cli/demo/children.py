@@ -18,7 +18,7 @@ from treadle.core.errors import TreadleError
 from treadle.core.types import Json
 
 
-class Child:
+class ChildProcess:
     """A child process that ends when its standard input ends. It is killed at the end of `with`."""
 
     def __init__(self, *arguments: str) -> None:
@@ -66,7 +66,7 @@ class Child:
                 stream.close()
 
 
-class ModelServer(Child):
+class ModelServer(ChildProcess):
     """The server that plays the models, on a free local port."""
 
     def __init__(self, *options: str) -> None:
@@ -80,7 +80,7 @@ class ModelServer(Child):
         raise TreadleError("the model's server ended before it listened")
 
 
-class WorkerProcess(Child):
+class WorkerProcess(ChildProcess):
     """A process with a command of treadle that prints lines of JSON."""
 
     def __init__(self, *arguments: str) -> None:

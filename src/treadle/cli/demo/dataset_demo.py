@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 LABEL = 16
 
 
-class Counts(Struct):
+class DemoCounts(Struct):
     """What a worker has reported so far."""
 
     kept: int = 0
@@ -90,7 +90,7 @@ class DemoView:
         self._console.print(f"      {why}", style="dim", soft_wrap=True)
 
     @contextmanager
-    def working(self, counts: Counts) -> Iterator[None]:
+    def working(self, counts: DemoCounts) -> Iterator[None]:
         """Show a progress bar, which begins at the rows that are there."""
         self._told = counts.kept
         if is_live():
@@ -107,7 +107,7 @@ class DemoView:
                 self._progress.stop()
                 self._progress = None
 
-    def update(self, counts: Counts) -> None:
+    def update(self, counts: DemoCounts) -> None:
         """Show the progress of a worker."""
         if self._progress is not None and self._bar is not None:
             self._progress.update(self._bar, completed=counts.kept, description=str(counts))
@@ -117,7 +117,7 @@ class DemoView:
 
 
 class DemoOutcome(Struct, frozen=True):
-    """What the workers left."""
+    """The results of the workers."""
 
     folder: DatasetFolder
     wanted: int
@@ -287,7 +287,7 @@ def _prepare(out: Path, folder: DatasetFolder) -> None:
         if folder.path.exists():
             if not folder.ledger.exists():
                 raise ConfigError(
-                    f"--out {str(out)!r}: {str(folder.path)!r} is there and no dataset; choose another folder"
+                    f"--out {str(out)!r}: {str(folder.path)!r} exists and is not a dataset; choose another folder"
                 )
             for path in folder.path.iterdir():
                 path.unlink()
@@ -346,7 +346,7 @@ def _generate(options: DemoOptions, config: Path, folder: DatasetFolder, view: D
     """Start a worker, kill it, and start the same command again."""
     kill_after = max(1, options.rows // 3) if options.kill_after is None else options.kill_after
     begin = time.monotonic()
-    counts = Counts()
+    counts = DemoCounts()
     before: list[bytes] = []
     with WorkerProcess("generate", str(config)) as worker:
         view.step("worker", f"process {worker.pid}: {write_command('generate', str(config))}")
@@ -360,7 +360,7 @@ def _generate(options: DemoOptions, config: Path, folder: DatasetFolder, view: D
         before = folder.rows.read_bytes().splitlines(keepends=True)
         # A row is counted once its line is whole.
         before = [line for line in before if line.endswith(b"\n")]
-        counts = Counts(kept=len(before))
+        counts = DemoCounts(kept=len(before))
         with WorkerProcess("generate", str(config)) as worker:
             view.step(
                 "new worker",
@@ -373,7 +373,9 @@ def _generate(options: DemoOptions, config: Path, folder: DatasetFolder, view: D
     return DemoOutcome(folder, options.rows, before, kill_after > 0 and bool(before), summary or {}, seconds)
 
 
-def _watch(worker: WorkerProcess, view: DemoView, counts: Counts, kill_after: int) -> dict[str, Json] | None:
+def _watch(
+    worker: WorkerProcess, view: DemoView, counts: DemoCounts, kill_after: int
+) -> dict[str, Json] | None:
     """Show the progress of a worker until it ends, and return its summary; `None` after `kill_after` rows."""
     summary: dict[str, Json] = {}
     with view.working(counts):

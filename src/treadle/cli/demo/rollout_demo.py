@@ -18,9 +18,10 @@ from treadle.cli.terminal.output import (
     write_seconds,
 )
 from treadle.core.errors import ConfigError
-from treadle.rollout.report.write import write_report
 from treadle.rollout.rollout_config import load_config
 from treadle.rollout.rollout_folder import RolloutFolder, Stored, read_groups, read_stored
+from treadle.rollout.rollout_report import make_rollout_report
+from treadle.viewer import write_page
 
 GROUPS, SIZE = 24, 8
 """How many groups of how many rollouts the demonstration makes, unless options say otherwise."""
@@ -65,9 +66,8 @@ def run_demo(out: Path, shown: o.ViewOptions, groups: int = GROUPS, size: int = 
         code = drive(load_config(config), write_command("rollout", str(config)), shown)
     folder = RolloutFolder(out / "rollouts")
     stored = read_stored(folder.path)
-    report = write_report(
-        read_groups(folder.path, stored), out / "report.html", name="demo", dropped=stored.counts.reasons
-    )
+    found = make_rollout_report(read_groups(folder.path, stored), name="demo", dropped=stored.counts.reasons)
+    report = write_page(found, out / "report.html")
     sampled, exact = _check(folder, stored)
     lines = sum(1 for _ in (out / "rows.jsonl").open("rb"))
     _say(

@@ -11,7 +11,6 @@ from treadle.agent.agent import Agent
 from treadle.cli.exit import ExitCode
 from treadle.cli.jobs.execute import execute
 from treadle.cli.options.common import ViewOptions
-from treadle.cli.terminal.asking import make_approver, make_asker, print_question
 from treadle.cli.terminal.format import exit_code, format_call
 from treadle.cli.terminal.output import (
     OptionValue,
@@ -20,6 +19,7 @@ from treadle.cli.terminal.output import (
     stderr,
     write_command,
 )
+from treadle.cli.terminal.terminal_asker import make_approver, make_asker, print_question
 from treadle.cli.terminal.view import make_view
 from treadle.core.spec import PartSpec
 from treadle.core.types import Json, StopReason, ToolCall

@@ -1,8 +1,8 @@
 """The execution of a command's coroutines, with the handling of Ctrl-C.
 
 The first Ctrl-C (or SIGTERM) cancels the work and waits until its journal is complete; a second one does not
-wait. Work that can finish what it has begun is asked to stop by the first one, cancelled by the second, and not
-waited for at the third.
+wait. Some work can finish what it has begun: the first Ctrl-C asks it to stop, the second one cancels it, and
+the third one ends the waiting.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ from treadle.http.background import new_event_loop
 T = TypeVar("T")
 
 
-class Work:
+class CommandLoop:
     """An event loop that runs one coroutine after another. It is closed at the end of `with`."""
 
     def __init__(self) -> None:
@@ -43,7 +43,7 @@ class Work:
         except asyncio.CancelledError:
             raise KeyboardInterrupt from None
 
-    def __enter__(self) -> "Work":
+    def __enter__(self) -> "CommandLoop":
         return self
 
     def __exit__(
@@ -54,7 +54,7 @@ class Work:
 
 def execute(coroutine: Coroutine[Any, Any, T]) -> T:
     """Return the coroutine's result. Raises: `KeyboardInterrupt` if it was interrupted."""
-    with Work() as work:
+    with CommandLoop() as work:
         return work.run(coroutine)
 
 

@@ -1,22 +1,24 @@
 """The work of `treadle generate`: applies the options to the configuration, and runs the generation."""
 
 import asyncio
+import time
+from collections import deque
 from collections.abc import Coroutine, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
 from treadle.cli.exit import ExitCode
-from treadle.cli.jobs.long_work import LongWork
+from treadle.cli.jobs.job_command import JobCommand
 from treadle.cli.options import common as o
-from treadle.cli.terminal.generation import make_generation_view
+from treadle.cli.terminal.generation_plan import print_plan
 from treadle.cli.terminal.output import (
     print_bytes,
     print_note,
+    shorten,
     write_command,
 )
-from treadle.cli.terminal.plan import print_plan
 from treadle.core.errors import ConfigError
 from treadle.core.overrides import read_change
 from treadle.core.types import Json
@@ -28,9 +30,19 @@ from treadle.datagen.config.roles import try_models
 from treadle.datagen.dataset.dataset_folder import DatasetFolder
 from treadle.datagen.generation import Continuation, GenerationResult
 from treadle.datagen.generation import generate as generate_dataset
-from treadle.datagen.generation_progress import GenerationNotice, GenerationProgress
+from treadle.datagen.generation_progress import GenerationProgress, SampleBegun, SampleEnded, SampleStep
 from treadle.datagen.topics.topic_files import load_topics
+from treadle.jobs.progress import JobNotice
+from treadle.viewer import write_page
 
+if TYPE_CHECKING:
+    from rich.text import Text
+
+_STEPS = 5
+"""How many lines of the sample that is being written are shown."""
+_READ_SECONDS = 1.0
+"""How long a finished sample is shown at least."""
+_STATUS_STYLES = {"kept": "green", "rejected": "yellow", "failed": "red"}
 _KEYS = {
     "out": "output.path",
     "num_samples": "generation.num_samples",
@@ -41,7 +53,7 @@ _KEYS = {
 """The keys of the configuration that options override."""
 
 
-class Changes(Struct, frozen=True):
+class GenerationChanges(Struct, frozen=True):
     """The options that override keys of the configuration."""
 
     options: Mapping[str, str]
@@ -75,7 +87,7 @@ def print_starter() -> int:
     return ExitCode.DONE
 
 
-def print_dry_run(path: Path | None, changes: Changes, *, is_json: bool) -> int:
+def print_dry_run(path: Path | None, changes: GenerationChanges, *, is_json: bool) -> int:
     """Print the plan, then check everything, without asking a model. The plan needs no keys.
 
     Raises: `ConfigError` after the plan if the generation could not begin.
@@ -98,7 +110,7 @@ def print_dry_run(path: Path | None, changes: Changes, *, is_json: bool) -> int:
 
 def run(
     path: Path | None,
-    changes: Changes,
+    changes: GenerationChanges,
     shown: o.ViewOptions,
     *,
     retry_failed: bool,
@@ -116,31 +128,23 @@ def run(
     return _Generation(loaded.config, options, changes.command(path), shown).run()
 
 
-class _Generation(LongWork[GenerationNotice, GenerationProgress, GenerationResult]):
+class _Generation(JobCommand[GenerationResult]):
     """The work of one generation."""
-
-    PARTS = "samples"
-    DONE = "kept"
 
     def __init__(
         self, config: GenerationConfig, options: Continuation, again: str, shown: o.ViewOptions
     ) -> None:
-        view = make_generation_view(config.name, is_json=shown.is_json, is_quiet=shown.is_quiet)
-        super().__init__(view, GenerationProgress(), "row", again, shown)
+        super().__init__(config.name, GenerationProgress(), SampleFeed(), again, shown)
         self._config = config
         self._options = options
 
     def start(self, stop: asyncio.Event) -> Coroutine[Any, Any, GenerationResult]:
-        """See `LongWork.start`."""
+        """See `JobCommand.start`."""
         folder = DatasetFolder(self._config.output.path)
         return generate_dataset(self._config, folder, listener=self.listen, stop=stop, options=self._options)
 
-    def count(self, progress: GenerationProgress) -> tuple[int, int]:
-        """See `LongWork.count`."""
-        return progress.kept, progress.wanted
-
     def explain_max_items(self, result: GenerationResult) -> str:
-        """See `LongWork.explain_max_items`."""
+        """See `JobCommand.explain_max_items`."""
         stats = write_command("dataset", "stats", str(result.folder.path))
         return (
             f"too many samples were rejected; see the reasons with `{stats}`, try them again with --retry-failed, "
@@ -148,10 +152,65 @@ class _Generation(LongWork[GenerationNotice, GenerationProgress, GenerationResul
         )
 
     def report(self, result: GenerationResult) -> int:
-        """See `LongWork.report`."""
+        """See `JobCommand.report`."""
         code, folder = super().report(result), result.folder
-        if not self.shown.is_quiet and not self.shown.is_json and result.progress.kept:
+        write_page(result.report, folder.report)
+        if self.says_more and result.progress.kept:
             print_note(f"rows: {folder.rows}   card: {folder.card}   report: {folder.report}")
             print_note(f"look at them: {write_command('dataset', 'show', str(folder.path))}")
             print_note(f"check them: {write_command('dataset', 'verify', str(folder.path))}")
         return code
+
+
+class _Shown(Struct):
+    """A sample in flight, or the one that is shown."""
+
+    begun: SampleBegun
+    lines: deque[str]
+    """The newest lines."""
+    ended: SampleEnded | None = None
+    ended_at: float = 0.0
+
+
+class SampleFeed:
+    """The lines about the sample that is being written; see `Feed`."""
+
+    def __init__(self) -> None:
+        self._samples: dict[str, _Shown] = {}
+        """The samples in flight, by id."""
+        self._shown: _Shown | None = None
+
+    def note(self, notice: JobNotice) -> None:
+        """See `Feed.note`."""
+        if isinstance(notice, SampleStep):
+            sample = self._samples.get(notice.sample_id)
+            if sample is not None:
+                sample.lines.append(notice.text)
+                shown = self._shown
+                if shown is None or (shown.ended and time.monotonic() - shown.ended_at >= _READ_SECONDS):
+                    self._shown = sample
+        elif isinstance(notice, SampleBegun):
+            self._samples[notice.sample_id] = _Shown(notice, deque(maxlen=_STEPS))
+        elif isinstance(notice, SampleEnded):
+            sample = self._samples.pop(notice.sample_id, None)
+            if sample is not None:
+                sample.ended, sample.ended_at = notice, time.monotonic()
+
+    def lines(self, height: int) -> list["Text"]:
+        """See `Feed.lines`."""
+        from rich.text import Text
+
+        shown = self._shown
+        if shown is None or height < 2:
+            return []
+        begun, ended = shown.begun, shown.ended
+        kind = f" ({begun.kind})" if begun.kind else ""
+        head = Text(f"  {begun.sample_id} ", style="bold").append(
+            shorten(f"{' › '.join(begun.topic)}{kind}", 200), style="not bold cyan"
+        )
+        steps = [Text(f"    {shorten(text, 400)}", style="dim") for text in tuple(shown.lines)]
+        if ended is not None:
+            reasons = ": " + "; ".join(ended.reasons) if ended.reasons else ""
+            told = shorten(f"{ended.status}{reasons}", 400)
+            steps.append(Text(f"    {told}", style=_STATUS_STYLES.get(ended.status, "")))
+        return [head, *steps[-(height - 1) :]]

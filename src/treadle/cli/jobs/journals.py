@@ -1,29 +1,19 @@
-"""Functions that open and import journals, find the runs that a command line names, and tell their statuses."""
+"""Functions that open and import journals, and what commands for several runs share."""
 
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from itertools import islice
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from msgspec.structs import replace
-
-from treadle.cli.jobs.execute import execute
 from treadle.cli.terminal.output import print_error, spinner, write_error
-from treadle.core.errors import ConfigError, JournalError, RunNotFoundError, TreadleError
-from treadle.core.events import RunStarted
-from treadle.core.types import StopReason
-from treadle.journal.jsonl import Imported, import_lines
-from treadle.journal.protocol import CALLER, DAMAGED, Journal, RunFilter, RunInfo
+from treadle.core.errors import ConfigError, JournalError, TreadleError
+from treadle.journal.protocol import Journal
 from treadle.journal.registry import make_folder, open_journal
-from treadle.runs.begin import make_run_id
+from treadle.runs.run_names import find_run
 
-_MAX_LISTED = 5
-"""How many ids an error lists."""
-_PAGE = 50
-"""How many runs are listed at a time."""
-_BEYOND = 2**32
-"""A number that no event reaches, used to ask for a run without reading its events."""
+if TYPE_CHECKING:
+    from treadle.journal.jsonl import Imported
 
 
 def open_existing(address: str | None, level: str = "process") -> Journal:
@@ -40,6 +30,8 @@ def open_or_make(address: str | None, level: str) -> Journal:
 
 def new_run_id(given: str | None) -> str:
     """Return the id of a new run: a given one or a generated one. Raises: `ConfigError`."""
+    from treadle.runs.begin import make_run_id
+
     if given is None:
         return make_run_id()
     if not given or given == "last" or given.startswith("-") or not given.isprintable() or " " in given:
@@ -49,56 +41,14 @@ def new_run_id(given: str | None) -> str:
     return given
 
 
-def find_run(journal: Journal, text: str) -> str:
-    """Return the id of the run that `text` names: an id, the beginning of one, or `last`.
-
-    Raises: `RunNotFoundError` if no run or more than one has such an id.
-    """
-    found = journal.runs(RunFilter(id_prefix=text), limit=_MAX_LISTED + 1) if text else []
-    if len(found) == 1:
-        return found[0].run_id
-    if found:
-        if _has_run(journal, text):
-            return text
-        ids = ", ".join([repr(info.run_id) for info in found[:_MAX_LISTED]])
-        more = ", ..." if len(found) > _MAX_LISTED else ""
-        raise RunNotFoundError(
-            f"several runs have an id that begins with {text!r} ({ids}{more}); write more of it"
-        )
-    newest = _find_newest(journal)
-    if newest is None:
-        raise RunNotFoundError(f"there is no run {text!r}: the journal is empty")
-    if text == "last":
-        return newest
-    raise RunNotFoundError(f"there is no run {text!r} in this journal; the newest is {newest!r}")
-
-
-def _find_newest(journal: Journal) -> str | None:
-    """Return the id of the newest run that is not the run of an agent that another one called."""
-    after = None
-    while page := journal.runs(after=after, limit=_PAGE, newest_first=True):
-        for info in page:
-            if info.caller_run_id is None:
-                return info.run_id
-        after = page[-1].run_id
-    return None
-
-
-def _has_run(journal: Journal, run_id: str) -> bool:
-    try:
-        journal.read(run_id, after_seq=_BEYOND)
-    except RunNotFoundError:
-        return False
-    except JournalError:  # it is there, but damaged
-        return True
-    return True
-
-
-def import_file(journal: Journal, path: str) -> Imported:
+def import_file(journal: Journal, path: str) -> "Imported":
     """Store the runs of an exported journal, and return their ids. `-` is standard input.
 
     Raises: `ConfigError` if the file cannot be read; `JournalError` if it is not an exported journal.
     """
+    from treadle.cli.jobs.execute import execute
+    from treadle.journal.jsonl import import_lines
+
     try:
         if path == "-":
             return execute(import_lines(journal, sys.stdin.buffer))
@@ -142,108 +92,3 @@ def find_runs(journal: Journal, texts: list[str] | None, *, is_all: bool) -> lis
     if is_all:
         return [info.run_id for info in journal.runs()]
     return list(dict.fromkeys(find_run(journal, text) for text in texts or ()))
-
-
-def read_started(journal: Journal, run_id: str) -> RunStarted:
-    """Return the first event of a run. Raises: `RunNotFoundError`, `JournalError`."""
-    events = journal.read(run_id, until_seq=1)
-    started = events[0].body if events else None
-    if not isinstance(started, RunStarted):
-        raise JournalError(f"run {run_id!r} does not begin with run_started; its journal is damaged")
-    return started
-
-
-PAGE = 500
-"""How many runs are read from the journal at a time."""
-
-FAILED = "failed"
-"""The status of the runs that ended with the stop reason `error`."""
-_IDLE = RunFilter(is_finished=False, is_driven=False)
-FILTERS = {
-    "finished": RunFilter(is_finished=True),
-    "running": RunFilter(is_finished=False, is_driven=True),
-    "unfinished": replace(_IDLE, is_waiting=False),
-    "waiting": replace(_IDLE, is_waiting=True),
-    DAMAGED: RunFilter(),
-    "open": replace(_IDLE, is_waiting=False, is_session=True, is_turn_open=False),
-}
-"""The journal's filter for each status. If `status_of` has to decide, it also lets other runs through."""
-
-
-def status_of(info: RunInfo) -> str:
-    """Return the status of a run for a listing.
-
-    `finished`; `running` if a live process drives it; `waiting` for an answer or an approval; `open` for a session
-    between two turns; `unfinished` if it can be resumed; `damaged` if its facts cannot be read.
-    """
-    if info.status == DAMAGED:
-        return DAMAGED
-    if info.status == "finished":
-        return "finished"
-    if info.is_driven:
-        return "running"
-    if info.is_waiting:
-        return "waiting"
-    return "open" if info.is_session and not info.is_turn_open else "unfinished"
-
-
-def list_runs(
-    journal: Journal,
-    condition: RunFilter | None = None,
-    *,
-    status: str | None = None,
-    after: str | None = None,
-    limit: int | None = None,
-) -> list[RunInfo]:
-    """Return the newest `limit` runs that have `status`, meet `condition` and are older than `after`."""
-    return list(iterate_runs(journal, condition, status=status, after=after, limit=limit))
-
-
-def iterate_runs(
-    journal: Journal,
-    condition: RunFilter | None = None,
-    *,
-    status: str | None = None,
-    after: str | None = None,
-    limit: int | None = None,
-) -> Iterator[RunInfo]:
-    """Yield the runs that `list_runs` returns, with few of them in memory at a time."""
-    wanted = condition or RunFilter()
-    if status is not None:
-        base = FILTERS[status]
-        given = {name: value for name in wanted.__struct_fields__ if (value := getattr(wanted, name))}
-        wanted = replace(base, **given)
-    found = (
-        info
-        for info in _read_pages(journal, wanted, after, newest_first=True)
-        if status in (None, status_of(info))
-    )
-    return islice(found, limit)
-
-
-def find_unfinished(journal: Journal, *, has_failed: bool = False) -> list[str]:
-    """Return the ids of the runs that no process drives and that can be resumed, the oldest first.
-
-    The runs of agents that other runs called are left out, because they are resumed together with those. With
-    `has_failed`, the runs that ended with an error are included. Damaged runs are always included.
-    """
-    conditions = [FILTERS["unfinished"]]
-    if has_failed:
-        conditions.append(RunFilter(is_finished=True, stop_reason=StopReason.ERROR))
-    found = [
-        info
-        for condition in conditions
-        for info in _read_pages(journal, condition, None, newest_first=False)
-        if status_of(info) in ("unfinished", "finished", DAMAGED) and CALLER not in info.labels
-    ]
-    return [info.run_id for info in sorted(found, key=lambda info: info.created_at)]
-
-
-def _read_pages(
-    journal: Journal, condition: RunFilter, after: str | None, *, newest_first: bool
-) -> Iterator[RunInfo]:
-    while page := journal.runs(condition, after=after, limit=PAGE, newest_first=newest_first):
-        yield from page
-        if len(page) < PAGE:
-            return
-        after = page[-1].run_id

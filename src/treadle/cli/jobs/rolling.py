@@ -3,37 +3,44 @@
 import asyncio
 from collections.abc import Coroutine, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
 from treadle.cli.exit import ExitCode
-from treadle.cli.jobs.long_work import LongWork
+from treadle.cli.jobs.job_command import JobCommand
 from treadle.cli.options import common as o
 from treadle.cli.terminal.output import (
     OptionValue,
+    clean,
     print_error,
     print_interrupted,
     print_note,
+    shorten,
     write_command,
     write_count,
 )
-from treadle.cli.terminal.rollout import make_rollout_view
 from treadle.core.errors import ConfigError
 from treadle.core.masking import hide_password
 from treadle.core.overrides import read_change
 from treadle.core.types import Json
+from treadle.jobs.progress import JobNotice
 from treadle.rollout.rollout_config import RolloutConfig, load_config
-from treadle.rollout.rollout_progress import RolloutNotice, RolloutProgress
+from treadle.rollout.rollout_progress import GroupEnded
 from treadle.rollout.rollouts import RolloutResult, Rollouts
 
+if TYPE_CHECKING:
+    from rich.text import Text
+
+_SHOWN_GROUPS = 6
+"""How many of the newest groups are shown."""
 _MODEL_KEYS = ("base_url", "renderer", "temperature")
 """The options that are settings of the model."""
 _FLAGS = {"tasks": "task", "rewards": "reward", "sinks": "sink", "path": "out"}
 """The options whose names differ from their keys."""
 
 
-class Changes(Struct, frozen=True):
+class RolloutChanges(Struct, frozen=True):
     """The options that override keys of the configuration."""
 
     options: Mapping[str, Any]
@@ -78,7 +85,7 @@ def _read_weight(text: str) -> tuple[str, Json]:
     return spec.scorer, {"weight": spec.weight}
 
 
-def run(path: Path | None, changes: Changes, shown: o.ViewOptions) -> int:
+def run(path: Path | None, changes: RolloutChanges, shown: o.ViewOptions) -> int:
     """Make the rollouts, or continue them, and return the exit code."""
     return drive(changes.load(path), changes.command(path), shown)
 
@@ -89,38 +96,29 @@ def drive(config: RolloutConfig, again: str, shown: o.ViewOptions) -> int:
     return _Rollouts(config, again, shown).run()
 
 
-class _Rollouts(LongWork[RolloutNotice, RolloutProgress, RolloutResult]):
+class _Rollouts(JobCommand[RolloutResult]):
     """The work on the rollouts of one configuration."""
-
-    PARTS = "groups"
-    DONE = "delivered"
 
     def __init__(self, config: RolloutConfig, again: str, shown: o.ViewOptions) -> None:
         # A mistake of the configuration is an error here, which must not be printed into the view.
         self._rollouts = Rollouts(config, listener=self.listen)
-        noun = config.deliver
-        view = make_rollout_view(config.name, noun, is_json=shown.is_json, is_quiet=shown.is_quiet)
-        super().__init__(view, RolloutProgress(), noun, again, shown)
+        super().__init__(config.name, self._rollouts.progress, GroupFeed(), again, shown)
         self._config = config
 
     def start(self, stop: asyncio.Event) -> Coroutine[Any, Any, RolloutResult]:
-        """See `LongWork.start`."""
+        """See `JobCommand.start`."""
         return self._rollouts.run(stop)
 
-    def count(self, progress: RolloutProgress) -> tuple[int, int]:
-        """See `LongWork.count`."""
-        return progress.delivered, progress.wanted
-
     def explain_max_items(self, result: RolloutResult) -> str:
-        """See `LongWork.explain_max_items`."""
+        """See `JobCommand.explain_max_items`."""
         return "too many groups were dropped; see the reasons above, or raise max_dropped"
 
     def report(self, result: RolloutResult) -> int:
-        """See `LongWork.report`."""
+        """See `JobCommand.report`."""
         code, folder = super().report(result), result.folder
         if result.end.reason == "done" and (waiting := result.progress.undelivered):
             print_interrupted(
-                f"; {write_count(waiting, 'group')} not taken by a sink yet; go on with: {self._again}"
+                f"; {write_count(waiting, 'group')} not taken by a sink yet; go on with: {self.again}"
             )
             code = ExitCode.INTERRUPTED
         if result.refusals:
@@ -128,8 +126,42 @@ class _Rollouts(LongWork[RolloutNotice, RolloutProgress, RolloutResult]):
             count = write_count(len(result.refusals), "group")
             print_error(f"{count} refused, such as {first.key} by {first.sink}: {first.reason}")
             code = ExitCode.FAILED
-        if not self.shown.is_quiet and not self.shown.is_json and result.progress.delivered:
+        if self.says_more and result.progress.delivered:
             journal = hide_password(self._config.journal or str(folder.journal))
             print_note(f"groups: {folder.groups}   journal: {journal}")
             print_note(f"look at them: {write_command('rollout', 'report', str(folder.path))}")
         return code
+
+
+class GroupFeed:
+    """The newest groups with their rewards; see `Feed`."""
+
+    def __init__(self) -> None:
+        self._groups: tuple[GroupEnded, ...] = ()
+        """The newest groups, the newest one last."""
+
+    def note(self, notice: JobNotice) -> None:
+        """See `Feed.note`."""
+        if isinstance(notice, GroupEnded):
+            self._groups = (*self._groups[1 - _SHOWN_GROUPS :], notice)
+
+    def lines(self, height: int) -> list["Text"]:
+        """See `Feed.lines`."""
+        return [_write_group(group) for group in self._groups[-height:]] if height else []
+
+
+def _write_group(group: GroupEnded) -> "Text":
+    """Return one group as a line: its id, a mark for each reward, and its task."""
+    from rich.text import Text
+
+    line = Text("  ").append(f"{group.group_id} ", style="bold")
+    for reward in group.rewards:
+        line.append("·" if reward is None else _mark(reward), style="green" if reward else "red")
+    if group.reason is not None:
+        return line.append(f" {group.status}: {shorten(group.reason, 200)}", style="yellow")
+    flat = "" if group.has_variance else " (no variance)"
+    return line.append(clean(f" {group.task}{flat}"), style="cyan" if group.has_variance else "dim")
+
+
+def _mark(reward: float) -> str:
+    return "▁▂▃▄▅▆▇█"[max(0, min(7, round(reward * 7)))]

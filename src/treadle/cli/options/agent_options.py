@@ -12,11 +12,10 @@ from typing import Annotated, Any, Self, TypeAlias
 from urllib.parse import urlsplit
 
 import typer
-from msgspec import Struct
 from msgspec.structs import replace
 
 from treadle.cli.options.common import ApiKey, BaseUrl, Renderer, Tools, complete_model
-from treadle.cli.options.option_groups import FieldOptions, OptionHelp, make_parameter
+from treadle.cli.options.option_groups import FieldOptions, OptionGroup, OptionHelp, make_parameter
 from treadle.core.errors import ConfigError
 from treadle.core.masking import hide_in_url
 from treadle.core.policy import Approval, Policy, ToolLimits
@@ -151,7 +150,7 @@ _SETTINGS = FieldOptions(Settings, SETTINGS, "Sampling")
 _POLICY = FieldOptions(Policy, POLICY, "Limits")
 
 
-class AgentOptions(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class AgentFlags(OptionGroup, frozen=True, kw_only=True, omit_defaults=True):
     """A model, its sampling settings and its tools. `None` means that an option was not given."""
 
     model: str | None = None
@@ -162,7 +161,7 @@ class AgentOptions(Struct, frozen=True, kw_only=True, omit_defaults=True):
     settings: Settings = Settings()
 
     def __repr__(self) -> str:
-        return f"AgentOptions(model={self.model!r}, tools={self.tools!r})"  # never the key
+        return f"AgentFlags(model={self.model!r}, tools={self.tools!r})"  # never the key
 
     @classmethod
     def parameters(cls) -> list[inspect.Parameter]:
@@ -195,7 +194,7 @@ class AgentOptions(Struct, frozen=True, kw_only=True, omit_defaults=True):
         )
 
 
-class PolicyOptions(Struct, frozen=True):
+class PolicyOptions(OptionGroup, frozen=True, kw_only=True):
     """The options for limits."""
 
     given: Mapping[str, Any] = {}
@@ -209,7 +208,7 @@ class PolicyOptions(Struct, frozen=True):
     @classmethod
     def from_values(cls, values: Mapping[str, Any]) -> Self:
         """See `OptionGroup.from_values`."""
-        return cls(_POLICY.read(values))
+        return cls(given=_POLICY.read(values))
 
     def over(self, policy: Policy) -> Policy:
         """Return `policy` with the given limits. Raises: `ConfigError` for a limit out of range."""
@@ -272,45 +271,23 @@ _Judge: TypeAlias = Annotated[
 ]
 
 
-class KnowledgeOptions(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class KnowledgeOptions(OptionGroup, frozen=True, kw_only=True):
     """What a new agent knows. `None` means that an option was not given."""
 
-    persona: Path | None = None
-    memory: bool | None = None
-    user: str | None = None
-    skills: tuple[Path, ...] = ()
-    documents: tuple[Path, ...] = ()
-    judge: str | None = None
+    persona: _Persona = None
+    memory: _Memory = None
+    user: _User = None
+    skills: _Skills = None
+    documents: _Documents = None
+    judge: _Judge = None
 
-    @classmethod
-    def parameters(cls) -> list[inspect.Parameter]:
-        """See `OptionGroup.parameters`."""
-        kinds = {
-            "persona": _Persona,
-            "memory": _Memory,
-            "user": _User,
-            "skills": _Skills,
-            "documents": _Documents,
-            "judge": _Judge,
-        }
-        return [make_parameter(name, kind, None) for name, kind in kinds.items()]
-
-    @classmethod
-    def from_values(cls, values: Mapping[str, Any]) -> Self:
-        """See `OptionGroup.from_values`."""
-        if values["user"] is not None and not values["user"].strip():
+    def __post_init__(self) -> None:
+        if self.user is not None and not self.user.strip():
             raise ConfigError("--user is empty; give the name of a user")
-        return cls(
-            persona=values["persona"],
-            memory=values["memory"],
-            user=values["user"],
-            skills=tuple(values["skills"] or ()),
-            documents=tuple(values["documents"] or ()),
-            judge=values["judge"],
-        )
 
     def over_file(self) -> "KnowledgeOptions":
-        """Return the options with the section `chat` of treadle.toml for those that were not given.
+        """Return these options. Those that were not given come from the section `chat` of treadle.toml. Raises:
+        `ConfigError`.
 
         Raises: `ConfigError`.
         """
@@ -331,4 +308,4 @@ class KnowledgeOptions(Struct, frozen=True, kw_only=True, omit_defaults=True):
     @property
     def is_given(self) -> bool:
         """True if one of the options was given."""
-        return self != type(self)()
+        return any(getattr(self, name) not in (None, []) for name in self.__struct_fields__)

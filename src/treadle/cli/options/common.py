@@ -3,18 +3,16 @@
 A completion must be quick and must not print anything; if it fails, there are no completions.
 """
 
-import inspect
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from contextlib import closing, suppress
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any, Self, TypeAlias
+from typing import Annotated, Any, TypeAlias
 
 import typer
-from msgspec import Struct
 
-from treadle.cli.options.option_groups import make_parameter
+from treadle.cli.options.option_groups import OptionGroup
 from treadle.core.errors import ConfigError
 
 _MAX_RUNS = 50
@@ -225,49 +223,30 @@ IsQuiet: TypeAlias = Annotated[
 ]
 
 
-class MountOptions(Struct, frozen=True):
+class MountOptions(OptionGroup, frozen=True, kw_only=True):
     """The options for files from the disk."""
 
-    path: Path | None = None
+    path: _Mount = None
     """The folder or file; `None` if none was given."""
-    is_whole: bool = False
+    is_whole: _MountAll = False
     """True if nothing is left out."""
 
-    @classmethod
-    def parameters(cls) -> list[inspect.Parameter]:
-        """See `OptionGroup.parameters`."""
-        return [make_parameter("mount", _Mount, None), make_parameter("is_mount_whole", _MountAll, False)]
-
-    @classmethod
-    def from_values(cls, values: Mapping[str, Any]) -> Self:
-        """See `OptionGroup.from_values`."""
-        if values["is_mount_whole"] and values["mount"] is None:
+    def __post_init__(self) -> None:
+        if self.is_whole and self.path is None:
             raise ConfigError("--mount-all goes with --mount DIR")
-        return cls(values["mount"], values["is_mount_whole"])
 
 
-class ViewOptions(Struct, frozen=True):
-    """The options for what is printed while a run is driven."""
+class ViewOptions(OptionGroup, frozen=True, kw_only=True):
+    """The options about the output while a run is driven."""
 
-    is_json: bool = False
+    is_json: IsStreamJson = False
     """True if each event is printed as a line of JSON."""
-    is_quiet: bool = False
+    is_quiet: IsQuiet = False
     """True if only the answer is printed."""
 
-    @classmethod
-    def parameters(cls) -> list[inspect.Parameter]:
-        """See `OptionGroup.parameters`."""
-        return [
-            make_parameter("is_json", IsStreamJson, False),
-            make_parameter("is_quiet", IsQuiet, False),
-        ]
-
-    @classmethod
-    def from_values(cls, values: Mapping[str, Any]) -> Self:
-        """See `OptionGroup.from_values`."""
-        if values["is_json"] and values["is_quiet"]:
+    def __post_init__(self) -> None:
+        if self.is_json and self.is_quiet:
             raise ConfigError("give --json or --quiet, not both")
-        return cls(**values)
 
 
 DatasetPath: TypeAlias = Annotated[

@@ -7,32 +7,32 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
 from types import UnionType
-from typing import Annotated, Any, NamedTuple, Protocol, Self, Union, get_args, get_origin, runtime_checkable
+from typing import Annotated, Any, NamedTuple, Self, Union, get_args, get_origin, get_type_hints
 
 import msgspec
 import typer
 from msgspec import Struct
 
-from treadle.cli.exit import ExitCode
-from treadle.cli.start import allow_interrupts
+from treadle.cli.exit import ExitCode, allow_interrupts
 from treadle.core.errors import ConfigError
 
 _UNITS = {"_usd": "USD", "_seconds": "SECONDS"}
 
 
-@runtime_checkable
-class OptionGroup(Protocol):
-    """Several options that a command takes as one value."""
+class OptionGroup(Struct, frozen=True, kw_only=True):
+    """Several options that a command takes as one value. Each field is an option, as its annotation says."""
 
     @classmethod
     def parameters(cls) -> list[inspect.Parameter]:
         """Return one parameter for each option, as typer reads them."""
-        ...
+        kinds = get_type_hints(cls, include_extras=True)
+        fields = msgspec.structs.fields(cls)
+        return [make_parameter(field.name, kinds[field.name], field.default) for field in fields]
 
     @classmethod
     def from_values(cls, values: Mapping[str, Any]) -> Self:
         """Return the group's value from the parsed options. Raises: `ConfigError`."""
-        ...
+        return cls(**values)
 
 
 class OptionHelp(NamedTuple):

@@ -1,18 +1,15 @@
 """The options that select runs of a journal."""
 
-import inspect
-from collections.abc import Mapping
-from typing import Annotated, Any, Self, TypeAlias
+from typing import Annotated, TypeAlias
 
 import typer
-from msgspec import Struct
 
-from treadle.cli.jobs.journals import FAILED, FILTERS
-from treadle.cli.options.option_groups import make_parameter
+from treadle.cli.options.option_groups import OptionGroup
 from treadle.core.errors import ConfigError
 from treadle.core.registry import did_you_mean
 from treadle.core.types import StopReason
 from treadle.journal.protocol import RunFilter
+from treadle.runs.statuses import FAILED, FILTERS
 from treadle.runs.task import split_reference
 
 _Status: TypeAlias = Annotated[
@@ -32,35 +29,25 @@ _Task: TypeAlias = Annotated[
 ]
 
 
-class Selection(Struct, frozen=True):
-    """Which runs of a journal are meant. `None` means that an option was not given."""
+class Selection(OptionGroup, frozen=True, kw_only=True):
+    """The options that select runs of a journal. `None` means that an option was not given."""
 
-    status: str | None
-    model: str | None
-    task: str | None
+    status: _Status = None
+    model: _Model = None
+    task: _Task = None
 
-    @classmethod
-    def parameters(cls) -> list[inspect.Parameter]:
-        """See `OptionGroup.parameters`."""
-        kinds = {"status": _Status, "model": _Model, "task": _Task}
-        return [make_parameter(name, kind, None) for name, kind in kinds.items()]
-
-    @classmethod
-    def from_values(cls, values: Mapping[str, Any]) -> Self:
-        """See `OptionGroup.from_values`. Raises: `ConfigError` for an unknown status."""
-        status = values["status"]
+    def __post_init__(self) -> None:
         known = [*FILTERS, FAILED, *[reason.value for reason in StopReason]]
-        if status is not None and status not in known:
-            near = did_you_mean(status, known)
+        if self.status is not None and self.status not in known:
+            near = did_you_mean(self.status, known)
             raise ConfigError(
-                f"there is no status {status!r}{near or ';'} the statuses are {', '.join(known)}"
+                f"there is no status {self.status!r}{near or ';'} the statuses are {', '.join(known)}"
             )
-        return cls(status, values["model"], values["task"])
 
     @property
     def is_all(self) -> bool:
         """True if no option was given."""
-        return self == type(self)(None, None, None)
+        return self == type(self)()
 
     @property
     def listed(self) -> str | None:
@@ -69,7 +56,7 @@ class Selection(Struct, frozen=True):
 
     @property
     def condition(self) -> RunFilter:
-        """The journal's filter for the options, but for `listed`."""
+        """The journal's filter for the options, without the condition that `listed` returns."""
         status = self.status
         reason = StopReason.ERROR if status == FAILED else status if status in tuple(StopReason) else None
         task_set, task_id = split_reference(self.task or "")

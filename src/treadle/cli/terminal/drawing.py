@@ -1,6 +1,6 @@
 """Live views on a terminal.
 
-Whatever changes a view only changes values; a thread draws them a few times a second, and rests longer if drawing
+Callers only change the values of a view; a thread draws them a few times a second, and rests longer if drawing
 is slow. The last state stays on the screen.
 """
 
@@ -42,7 +42,7 @@ class Drawing(ABC):
 
     @abstractmethod
     def lines(self, width: int, height: int, *, is_over: bool) -> list["Text"]:
-        """Return what is drawn. Called by the thread, while other threads change values."""
+        """Return the lines to draw. Called by the thread, while other threads change values."""
 
     def close(self) -> None:
         """Draw the last state, and leave the terminal in order. May be called more than once."""

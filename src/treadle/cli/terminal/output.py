@@ -1,4 +1,4 @@
-"""What all commands print with: texts, numbers, tables and progress bars."""
+"""The functions with which all commands print: texts, numbers, tables and progress bars."""
 
 import os
 import re
@@ -154,7 +154,7 @@ def print_schema(schema: Json) -> None:
 def take_stdout() -> Callable[[Any], None]:
     """Return a function that prints a value as a line of JSON on standard output.
 
-    What anything else in this process and its children writes there goes to standard error from now on.
+    Other output of this process and its children goes to standard error from now on.
     """
     flush()
     output = os.fdopen(os.dup(1), "wb")

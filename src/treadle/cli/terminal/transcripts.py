@@ -31,11 +31,13 @@ def write_artifact(journal: Journal, run_id: str, text: str) -> None:
     """
     run = Run.load(run_id, journal)
     known = {item.digest for result in run.results for item in result.artifacts if item.digest is not None}
+    if not known:
+        raise ConfigError(f"run {run_id!r} has no artifacts")
     found = [digest for digest in known if digest.startswith(text)]
     if len(found) != 1:
         raise ConfigError(
             f"{len(found) or 'no'} artifacts of run {run_id!r} have a hash that begins with {text!r}; it has: "
-            f"{', '.join(sorted(digest[:12] for digest in known)) or 'none'}"
+            f"{', '.join(sorted(digest[:12] for digest in known))}"
         )
     print_bytes(run.read_artifact(found[0]))
 
@@ -170,7 +172,7 @@ class _Printer:
     def print_foot(self, run: Run, *, is_driven: bool) -> None:
         """Print the calls without a result, and the outcome."""
         waiting = run.approvals
-        for item in run.state.calls.values():
+        for item in run.state.turn.calls.values():
             if item.attempt and item.result is None and item.call.call_id not in waiting:
                 self.say("○ ", "yellow", end="")
                 self.say(format_call(item.call, self._width - 18), "bold", end="")

@@ -23,8 +23,8 @@ class Body(Struct, frozen=True, omit_defaults=True, kw_only=True, gc=False, tag_
     """How long the turn had been worked on, by a monotonic clock and without pauses and waits for a decision.
     `None` if the policy has no deadline."""
     inbox: int | None = None
-    """The number of the message from outside that the event took in, see `core.inbox`. All messages up to it are
-    taken in then. `None`: the event took in no message."""
+    """The number of the inbox message that this event results from, see `core.inbox`. The run has then taken in
+    all messages up to this number. `None`: the event results from no such message."""
 
 
 class BodyWithContents(Body, frozen=True, kw_only=True, gc=False):

@@ -70,7 +70,8 @@ class InferenceFailed(Body, frozen=True, gc=False, tag="inference_failed"):
     usage: Usage | None = None
     """The tokens of an answer that was complete and thrown away; `None`: there was no such answer."""
     cost_usd: float | None = None
-    """What that answer cost; `None` if it is not known, or there was none."""
+    """The cost in US dollars of the answer that was thrown away; `None` if it is not known, or if there was no
+    such answer."""
     next_tier: str | None = None
     """The tier whose model is asked next in place of the one that failed, or whose answer was thrown away; `None`:
     no other tier is asked."""

@@ -96,16 +96,16 @@ class RunFinished(Body, frozen=True, gc=False, tag="run_finished"):
 
 
 class Noted(Body, frozen=True, gc=False, tag="noted"):
-    """Labels and remarks that somebody added to a run, or the reason why a message to the run means nothing."""
+    """Labels and remarks that somebody added to a run, or the reason why a message to the run had no effect."""
 
     labels: dict[str, str | None] = field(default_factory=dict)
     """The labels that were set, by name; `None` removed a label."""
     remark: str | None = None
     """A text for people who read the run; `None` if there is none."""
     by: str | None = None
-    """Who or what said it; `None` if unknown."""
+    """Who or what added the labels or the remark; `None` if unknown."""
     refused: str | None = None
-    """The tag of the message that means nothing, such as `answer`; `remark` says why. `None`: no message was
+    """The tag of the message that had no effect, such as `answer`; `remark` says why. `None`: no message was
     refused."""
 
 

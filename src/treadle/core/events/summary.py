@@ -11,7 +11,7 @@ _VALUE_CHARS = 60
 
 
 def summarize(body: Struct) -> str:
-    """Return the type of a body and those of its fields that are not at their default, in one short line."""
+    """Return the type of a body, and those of its fields that differ from their defaults, in one short line."""
     line = ", ".join(_fields(body))
     return f"{body.__struct_config__.tag}({line if len(line) <= _LINE_CHARS else line[:_LINE_CHARS] + '…'})"
 

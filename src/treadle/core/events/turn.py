@@ -37,33 +37,33 @@ class MessageInjected(BodyWithContents, frozen=True, gc=False, tag="message_inje
     delivery: Delivery | None = None
     """How a message of the user that came during a turn reaches the model; `None` for Treadle's own messages."""
     is_nudge: bool = False
-    """True if the message asks the model to act, after an answer that had no content, or that says of a tool which
-    exists that it cannot be used."""
+    """True if the message asks the model to act, after an answer that had no content, or that says that an
+    existing tool cannot be used."""
 
 
 class ContextCompacted(BodyWithContents, frozen=True, gc=False, tag="context_compacted"):
     """A change of what the model sees of the transcript, so that it fits into the model's context again."""
 
     messages: int
-    """How many messages, from the first, are replaced. They are counted in the transcript as the model saw it."""
+    """How many messages, from the first, are replaced. They are counted in the transcript that the model saw."""
     replacement: tuple[Message, ...]
     """The messages that take their place."""
     usage: Usage | None = None
     """The tokens that the summary took; `None` if they are not known, or no model was asked."""
     shortened: dict[str, str] = field(default_factory=dict)
-    """The results after the replaced messages of which the model sees only a line from now on: the line by call
-    id."""
+    """The results, after the replaced messages, that the model sees from now on as one line each: that line, by
+    call id."""
     forgotten: tuple[int, ...] = ()
-    """The positions of the messages after the replaced ones that no longer begin with what was recalled for their
-    turn. They are counted as `messages` is."""
+    """The positions of messages from which the memories recalled for their turn are removed from now on. They
+    come after the replaced messages, and are counted as in `messages`."""
     dropped: int = 0
     """How many of the replaced messages are in no summary."""
     reason: str = "budget"
     """Why the context was compacted: `budget`, `overflow` (the server refused the prompt) or `asked`."""
     tokens_before: int = 0
-    """The estimated tokens of the prompt before."""
+    """The estimated tokens of the prompt before the compaction."""
     tokens_after: int = 0
-    """The estimated tokens of the prompt after it."""
+    """The estimated tokens of the prompt after the compaction."""
     model: str | None = None
     """The name of the model that wrote the summary; `None` if no model was asked."""
     cost_usd: float | None = 0.0

@@ -7,7 +7,7 @@ from pathlib import Path
 from treadle.core.errors import ConfigError, TreadleError
 from treadle.core.places import Problem
 from treadle.core.registry import did_you_mean
-from treadle.datagen.config.estimate import Estimate, estimate, is_free
+from treadle.datagen.config.estimate import Estimate, estimate
 from treadle.datagen.config.generation_config import GenerationConfig, Role
 from treadle.datagen.config.loads import is_server, largest_prompts
 from treadle.datagen.config.roles import ROLES, try_models
@@ -18,6 +18,7 @@ from treadle.datagen.scenarios.scenario import Kind
 from treadle.datagen.topics.topic_files import load_topics
 from treadle.export.exporter import FORMATS
 from treadle.export.parquet import require_arrow
+from treadle.jobs.meter import is_free
 from treadle.models.protocol import Model, has_price
 from treadle.runs.task import task_set
 from treadle.tools.resolve import resolve_tools

@@ -18,9 +18,10 @@ from treadle.datagen.config.loads import Load, assume_loads
 from treadle.datagen.config.roles import used_roles
 from treadle.datagen.dataset.dataset_folder import DatasetFolder
 from treadle.datagen.topics.topic_files import load_topics
+from treadle.jobs.meter import is_free
 from treadle.journal.protocol import Journal, RunFilter, RunInfo
 from treadle.journal.registry import open_journal
-from treadle.models.protocol import Model, estimate_cost_usd, part_of
+from treadle.models.protocol import Model, estimate_cost_usd
 
 Part = Literal["topic", "scenario", "sample", "user", "judge"]
 PARTS: Mapping[Role, Part] = {
@@ -60,7 +61,7 @@ class RoleEstimate(Struct, frozen=True, kw_only=True):
     input_tokens: int
     output_tokens: int
     cost_usd: float | None
-    """`None` if the price is unknown."""
+    """The cost in US dollars; `None` if the price is unknown."""
     seconds: float
     """The time of all calls, one after another."""
     is_measured: bool
@@ -77,7 +78,7 @@ class Estimate(Struct, frozen=True, kw_only=True):
     """How many samples will be made, the rejected ones included."""
     roles: tuple[RoleEstimate, ...]
     seconds: float
-    """How long it will take."""
+    """How long the generation will take, in seconds."""
     spread: float
     """The uncertainty as a factor: each real number is expected between the estimate divided by this factor and the
     estimate multiplied by it."""
@@ -214,7 +215,7 @@ def _count_lines(path: Path) -> int:
 def _average(runs: Sequence[RunInfo], count: int, role: Role) -> Load:
     """Return the mean load of one of the `count` pieces of work that `runs` did."""
     costs = [run.cost_usd for run in runs]
-    # The time of the user's session is within that of the agent's.
+    # The time of the user's session is part of the time of the agent's session.
     seconds = 0.0 if role == "user" else sum(run.updated_at - run.created_at for run in runs)
     return Load(
         calls=sum(run.steps for run in runs) / count,
@@ -243,11 +244,6 @@ def _estimate_role(
         seconds=0.0 if is_mock else load.seconds * works,
         is_measured=is_measured,
     )
-
-
-def is_free(model: Model) -> bool:
-    """Return whether a model runs in this process and costs nothing."""
-    return part_of(model).name.partition(":")[0] in ("mock", "oracle")
 
 
 def _price(model: Model, usage: Usage) -> float | None:

@@ -7,8 +7,8 @@ import msgspec
 from msgspec import Struct
 
 from treadle.core.errors import TreadleError
+from treadle.core.estimates import CHARS_PER_TOKEN
 from treadle.core.spec import PartSpec
-from treadle.core.tokens import CHARS_PER_TOKEN
 from treadle.datagen.config.generation_config import GenerationConfig, Role
 from treadle.datagen.scenarios.environment import MAX_LISTED_FILES
 from treadle.datagen.scenarios.kinds import possible_kinds

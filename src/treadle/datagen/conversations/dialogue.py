@@ -26,7 +26,7 @@ class Bill(Struct):
 
     usage: Usage = Usage()
     cost_usd: float | None = 0.0
-    """`None` if the cost of an inference is unknown."""
+    """The cost in US dollars; `None` if the cost of an inference is unknown."""
 
     def add(self, usage: Usage, cost_usd: float | None) -> None:
         """Add what a run has used."""
@@ -100,12 +100,14 @@ async def hold_dialogue(studio: Studio, dialogue: Dialogue, bill: Bill) -> Seque
             )
         )
         run = await session.finish_turn()
-        if run.state.turn == 0:
+        if run.state.turn.number == 0:
             run = await session.send(dialogue.scenario.message)
         user: WorkedSession | None = None
         said: Run[UserTurn] | None = None
         failed = failure_of(run, "the agent", needs_answer=False)
-        while failed is None and run.stop_reason is StopReason.COMPLETED and run.state.turn < spec.turns:
+        while (
+            failed is None and run.stop_reason is StopReason.COMPLETED and run.state.turn.number < spec.turns
+        ):
             if user is None:
                 user = await stack.enter_async_context(_open_user(studio, dialogue))
                 said = await user.finish_turn()
@@ -119,7 +121,7 @@ async def hold_dialogue(studio: Studio, dialogue: Dialogue, bill: Bill) -> Seque
         if failed is None:
             await session.grade()
             events = await session.read_events()
-        if said is None and run.state.turn > 1:
+        if said is None and run.state.turn.number > 1:
             # All that the user said is from an earlier process, whose use belongs to the sample too.
             user = await stack.enter_async_context(_open_user(studio, dialogue))
             said = await user.finish_turn()
@@ -140,7 +142,7 @@ def _open_user(studio: Studio, dialogue: Dialogue) -> WorkedSession:
 async def _reply(studio: Studio, user: WorkedSession, run: Run[Any]) -> Run[UserTurn]:
     """Return the user's reply to the agent's newest answer; it may be in the journal already."""
     said = await user.finish_turn()
-    if said.state.turn == run.state.turn:
+    if said.state.turn.number == run.state.turn.number:
         return said
     return await user.send(read_answer(run.output, studio.config.generation.conversation).text)
 
@@ -151,4 +153,4 @@ def _is_over(studio: Studio, said: UserTurn, run: Run[Any]) -> bool:
     if not message or is_farewell(message):
         return True
     # A user who is satisfied early goes on if the configuration asks for more turns.
-    return said.is_done and run.state.turn >= studio.config.generation.conversation.min_turns
+    return said.is_done and run.state.turn.number >= studio.config.generation.conversation.min_turns

@@ -131,7 +131,7 @@ async def _write_scenario(
         studio.writer, run_id, metadata=metadata, expects_new=True, pauses_when_cancelled=True
     ) as session:
         run = await session.finish_turn()
-        if run.state.turn == 0:
+        if run.state.turn.number == 0:
             run = await session.send(write_facts(facts))
         while True:
             failed = failure_of(run, "the writer of scenarios")
@@ -139,7 +139,7 @@ async def _write_scenario(
             faults = () if written is None else find_scenario_faults(written, spec, environment)
             if failed or not faults:
                 break
-            if run.state.turn >= MAX_TRIES:
+            if run.state.turn.number >= MAX_TRIES:
                 failed = Failed(f"the scenario was rejected {MAX_TRIES} times: {' '.join(faults)}")
                 break
             run = await session.send("\n".join(["The scenario cannot be used. Write it again.", *faults]))

@@ -287,8 +287,7 @@ class Studio:
         return self._prices
 
     async def close(self) -> None:
-        """Stop the workers, and close the tools of the agent, such as connections to servers."""
-        await self.workers.close()
+        """Close the tools of the agent, such as connections to servers."""
         await self._agent.close()
 
 

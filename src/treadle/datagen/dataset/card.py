@@ -282,12 +282,12 @@ OTHER = "other"
 
 
 def hub_license(name: str) -> str:
-    """Return the Hub's name for a licence, which is `other` if it is not in its list."""
+    """Return the Hub's name for a licence, which is `other` if the Hub's list does not have the licence."""
     return _find(name, _HUB)
 
 
 def kaggle_license(name: str) -> str:
-    """Return Kaggle's name for a licence, which is `other` if it is not in its list."""
+    """Return Kaggle's name for a licence, which is `other` if Kaggle's list does not have the licence."""
     return _find(name, _KAGGLE)
 
 

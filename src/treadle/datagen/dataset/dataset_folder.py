@@ -31,7 +31,7 @@ class DatasetFolder(Struct, frozen=True):
 
     @property
     def rows(self) -> Path:
-        """The kept rows in the format `treadle`, in the order in which they were counted."""
+        """The kept rows in the format `treadle`, in the order in which the ledger counted them."""
         return self.path / "rows.jsonl"
 
     @property

@@ -19,7 +19,7 @@ from treadle.datagen.dataset.entries import RowEntry, read_entries
 from treadle.datagen.quality.protocol import FilterVerdict
 from treadle.datagen.topics.topic_files import load_topics
 from treadle.datagen.topics.topic_graph import TopicGraph
-from treadle.export.html.spread import Spread
+from treadle.export.report_blocks import Spread
 from treadle.export.rows import Row
 
 _DIGEST_BYTES = 16

@@ -29,7 +29,7 @@ class MergeSource(Struct):
     same_content: int = 0
     """The number of rows left out because a row with the same messages came before."""
     renamed: int = 0
-    """The number of rows with a new id, because an earlier row had theirs."""
+    """The number of rows that got a new id, because an earlier row has the same id."""
 
 
 class Merged(Struct, frozen=True):

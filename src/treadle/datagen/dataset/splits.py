@@ -148,9 +148,9 @@ class Split(Struct, frozen=True):
 
     name: str
     share: float
-    """The share that was asked for, of 1."""
+    """The share that was asked for, from 0 to 1."""
     wanted: int
-    """The number of rows that is nearest to this share."""
+    """The number of rows that comes closest to this share."""
     rows: int
     topics: int
 

@@ -20,7 +20,7 @@ from treadle.export.rows import Row, SampleInfo
 from treadle.jobs.ledger import ItemStatus, Ledger
 from treadle.journal.protocol import Journal
 from treadle.runs.batch import Batch
-from treadle.trajectory.verification import Verification, verify_run
+from treadle.trajectory.run_verification import Verification, verify_run
 
 _MAX_LISTED = 3
 """How many differences of one row, or ids, are named."""
@@ -142,7 +142,7 @@ async def _check(
 
 
 def compare(row: Row, projected: Row, output: OutputSection | None = None) -> list[str]:
-    """Return how a row differs from what its run says, one clause each."""
+    """Return the differences between a row and its run, one clause each."""
     found = []
     system, said = _split_system(row.messages)
     true_system, true_said = _split_system(projected.messages)

@@ -1,1 +1,11 @@
-"""Quality: filters over finished samples, and the search for duplicates."""
+"""Quality: filters over finished samples, and the search for duplicates.
+
+`protocol` says what a filter is, `registry` has the filters by name, and `pipeline` runs them from the cheapest
+to the costliest. `filters/` has one file for each group of filters. `duplicates` compares a row with all rows
+before it by their `signatures`. `exchanges`, `numbers` and `languages` are what filters share; `words.toml` has
+their words.
+
+A filter is a class with its settings as a class, and a line in `FILTERS` or an entry point of the group
+`treadle.filters`. Its docstring says what a kept row fulfils. One that is derived from `BuiltinFilter` is on by
+default. `cost` decides when it runs. An error of a server is raised, and does not reject the sample.
+"""

@@ -16,6 +16,7 @@ from msgspec import Struct
 from pydantic import Field
 
 from treadle.core.types import Message
+from treadle.datagen.quality.exchanges import exchanges, user_words
 from treadle.datagen.quality.protocol import FilterSettings, FilterVerdict
 from treadle.datagen.quality.signatures import (
     KEY_BITS,
@@ -26,7 +27,6 @@ from treadle.datagen.quality.signatures import (
     make_entry,
     make_signature,
 )
-from treadle.datagen.quality.transcripts import exchanges, user_words
 from treadle.export.rows import Row
 
 if TYPE_CHECKING:
@@ -210,7 +210,7 @@ class DuplicateIndex:
 def tool_shape(row: Row) -> frozenset[int]:
     """Return hashes of the calls by tool and names of arguments, and of the pairs that follow each other.
 
-    A call that failed is another call than one that did not. Repetitions do not count.
+    A failed call and a successful call have different hashes. Repetitions do not count.
     """
     calls: list[str] = []
     for item in exchanges(row.messages):

@@ -38,8 +38,8 @@ _MAX_PAIRED = 10
 _UNITS = (1000.0, 0.001, 100.0, 0.01, 60.0, 1 / 60)
 """The factors between units that people convert: milliseconds, metres, cents, per cent, minutes."""
 _MAX_COUNT = 50
-"""Whole numbers up to this one can be counts of what was seen, whatever was counted. Lines, words and characters
-are counted."""
+"""Whole numbers up to this one can be counts of anything that was seen. Lines, words and characters are
+counted."""
 
 Groups = dict[tuple[str, ...], list[float]]
 
@@ -52,7 +52,7 @@ class NumberSource(Struct, frozen=True):
 
 
 def read_number(text: str) -> float | None:
-    """Return the value of a number as people write it; `None` if it is none, or too large."""
+    """Return the value of a number as people write it; `None` if it is not a number, or too large."""
     try:
         value = float(_MARKS.sub("", text.replace("−", "-")))
     except ValueError:

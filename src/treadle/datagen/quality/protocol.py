@@ -30,7 +30,7 @@ class FilterVerdict(Struct, frozen=True, omit_defaults=True):
     usage: Usage = Usage()
     """The tokens of the filter's own model."""
     cost_usd: float | None = 0.0
-    """The cost of them; `None` if a price is unknown."""
+    """The cost of these tokens; `None` if a price is unknown."""
 
 
 class Candidate(Struct, frozen=True, kw_only=True):
@@ -69,7 +69,7 @@ S = TypeVar("S", bound=FilterSettings)
 
 
 class Filter(Generic[S]):
-    """A check of samples. Cheap filters run first; a sample that one rejects is not given to costlier ones.
+    """A check of samples. Cheap filters run first; a sample that they reject is not given to costlier ones.
 
     A subclass sets `name` and `settings_type`, and implements `check`. Its docstring describes it in the
     documentation.
@@ -112,3 +112,7 @@ class BuiltinFilter(Filter[S]):
     def is_on(cls, config: GenerationConfig) -> bool:
         """See `Filter.is_on`."""
         return True
+
+
+Settings, Verdict = FilterSettings, FilterVerdict
+"""The names under which filters of other packages may import these classes."""

@@ -16,7 +16,7 @@ from typing import TypeAlias
 
 from msgspec import Struct
 
-from treadle.datagen.quality.languages import GERMAN
+from treadle.datagen.quality.languages import GERMAN, word_lists
 
 BANDS = 20
 ROWS = 7
@@ -46,31 +46,11 @@ _MAX_NAME_SHARE = 0.6
 """If more of at least `_MIN_TITLE` words are capitalised, as in titles, capitals do not mark names."""
 _MIN_TITLE = 6
 
-_SILENT_WORDS = (
-    "a an the this that these those it its i me my we us our you your he she they them their his her one ones "
-    "and or but so if then than as at by for from in into of off on onto out over to up with within without about "
-    "is are was were be been being am do does did done have has had having will would shall should can could may "
-    "might must need needs want wants like let lets please kindly thanks thank thx hi hey hello dear ok okay "
-    "there here what which who whom whose when where why how all any each every some no not only just also too "
-    "very really quite still again now today soon asap urgently quickly briefly carefully simply possible maybe "
-    "perhaps actually basically well good great sure would i'd i'm i'll it's that's you're we're let's don't "
-    "because way since while during via per after before between both same such other another more most much many "
-    "them get got give go going make makes made able help know tell us"
-)
-_SILENT = frozenset(_SILENT_WORDS.split())
-_VERB_WORDS = (
-    "add archive ask book call cancel change check compare convert copy count create delete draft email extract "
-    "fetch fill find fix forward give group import invite list load mail make merge message move notify open pay "
-    "print put read remind remove rename replace reply report save schedule search send set show sort start sum "
-    "summarise summarize take tell total translate transfer update upload use verify write in on for from with"
-)
-_VERBS = frozenset(_VERB_WORDS.split())
-"""Words that can begin a request before a name. Any other word before a name at the beginning is read as a first
-name."""
+_SILENT, _VERBS = word_lists("requests")["silent"], word_lists("requests")["verbs"]
 
 
 class RequestSignature(Struct, frozen=True):
-    """What is compared of one request."""
+    """The properties of a request that are compared with those of other requests."""
 
     exact: int
     """A hash of the text without regard to case, spaces and punctuation."""
@@ -163,7 +143,7 @@ def _vector(word: str) -> int:
 
 KEY_BITS = 40
 NUMBER_BITS = 24
-"""A table can have 16 million rows."""
+"""The size of a row's number in an entry. A table can have 16 million rows."""
 _PART_BITS = 10
 _SHIFT = KEY_BITS + NUMBER_BITS - _PART_BITS
 _MASK = (1 << NUMBER_BITS) - 1

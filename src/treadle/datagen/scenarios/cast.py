@@ -1,4 +1,5 @@
-"""Personas: a population of simulated users, drawn from a seed. `population.toml` has what they are drawn from."""
+"""Personas: a population of simulated users, drawn from a seed. `population.toml` has the built-in names, roles
+and styles."""
 
 import tomllib
 from collections.abc import Mapping
@@ -13,7 +14,7 @@ from treadle.tasks.draws import fraction, pick
 
 
 class Population(Struct, frozen=True):
-    """What personas are drawn from by default."""
+    """The roles, styles and names from which personas are drawn by default."""
 
     roles: tuple[str, ...]
     """Occupations."""

@@ -55,7 +55,7 @@ class TreeAnswer(BaseModel):
 
 
 class GraphAnswer(BaseModel):
-    """Subtopics of a graph, with the ids of other topics to which they belong."""
+    """Subtopics of a graph. Each has the ids of further topics to which it belongs."""
 
     subtopics: list[_LinkedSubtopic]
 
@@ -78,7 +78,7 @@ class TopicAnswer(Struct, frozen=True, kw_only=True):
     error: str | None = None
     """Why there is no answer; `None` if there is one."""
     is_down: bool = False
-    """True if the reason is not the model's but that of its server or the network."""
+    """True if the server or the network failed, and not the model."""
 
 
 class TopicWriter:

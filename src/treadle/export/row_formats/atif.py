@@ -2,8 +2,8 @@
 
 A step is a message; the results of an agent's calls are in its `observation`. A step has the token ids and log
 probabilities of its inference in `metrics`, if the engine returned them; log probabilities are written only if
-all of them are known. The exact text of a call's arguments is in the call's `extra`, and the row's lineage in
-that of the trajectory. Images and audio are refused when a row is read.
+all of them are known. The exact text of a call's arguments is in the call's `extra`, and the row's lineage is
+in the `extra` of the trajectory. Images and audio are refused when a row is read.
 
 Source: Harbor 0.25, `models/trajectories/` (the models of ATIF-v1.8, which its validator uses).
 """
@@ -178,7 +178,7 @@ def _read_content(content: Json) -> str:
     if isinstance(content, list):
         odd = next((part["type"] for part in content if part["type"] != "text"), None)
         if odd is not None:
-            raise ExportError(f"a step has {odd} content, which rows have no place for")
+            raise ExportError(f"a step has {odd} content, which this format cannot hold")
         return "".join([part["text"] for part in content])
     return content or ""
 

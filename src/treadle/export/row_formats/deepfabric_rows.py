@@ -1,11 +1,12 @@
 """The row format `deepfabric`: rows as DeepFabric 4.x writes them, which are also read.
 
 Results are joined with calls by id. A row whose results, executions and reasoning contradict each other is
-refused, with what is wrong: DeepFabric skips a call that repeats an earlier one and then counts on by position, so
-that in such rows calls are in steps in which they were not made. `lineage` is in `metadata`.
+refused, with a message that says what is wrong: DeepFabric skips a call that repeats an earlier one and then
+counts on by position, so that in such rows calls are in steps in which they were not made. `lineage` is in
+`metadata`.
 
-Source: DeepFabric 4.4 and 4.13, `Conversation`. Its own validation refuses empty results and empty arguments, which
-are written here as they are.
+Source: DeepFabric 4.4 and 4.13, `Conversation`. Its own validation refuses empty results and empty arguments,
+which are written here unchanged.
 """
 
 import hashlib

@@ -2,7 +2,7 @@
 
 import msgspec
 
-from treadle.core.answers import strip_answer
+from treadle.core.answering import strip_answer
 from treadle.core.errors import ExportError
 from treadle.core.types import Json, Message, Role
 from treadle.export.exporter import ColumnType, Loss, without_reasoning

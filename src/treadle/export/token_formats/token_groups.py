@@ -1,7 +1,7 @@
 """The token format `tokens`: one row for each branch of a rollout, with all that is known about its tokens.
 
-Reading the rows of a group gives the group again. What belongs to a rollout as a whole (its transcript, tools
-and usage) is in the row of its first branch, and what belongs to the group in its first row.
+Reading the rows of a group gives the group again. The data of a whole rollout (its transcript, tools and usage)
+are in the row of its first branch, and the data of the group are in the group's first row.
 """
 
 import math

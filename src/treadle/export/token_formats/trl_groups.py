@@ -2,7 +2,7 @@
 
 A row of `trl_grpo` has the fields that a `rollout_func` returns for one prompt. Positions of the completion
 that are not trained on have 0 in `env_mask` and the log probability 0.0, with which TRL pads too. A row of
-`trl_sft` has the labels themselves, with -100 where no loss is computed; TRL uses such a column as it is.
+`trl_sft` has the labels themselves, with -100 where no loss is computed; TRL uses such a column unchanged.
 
 Source: TRL 1.16, `GRPOTrainer._generate` and `DataCollatorForLanguageModeling`.
 """

@@ -18,7 +18,7 @@ from treadle.formats.scanner.markers import (
 from treadle.formats.scanner.parsed import ParsedCall, ToolLike, to_json, to_openai
 
 MAX_DEPTH = 4
-"""The depth of nested reasoning without an end up to which calls are found in it."""
+"""Calls are also found in reasoning that has no end, if at most this many levels of reasoning are nested."""
 THINK = (("<think>", "</think>"),)
 
 

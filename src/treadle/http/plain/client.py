@@ -22,7 +22,7 @@ from urllib.parse import unquote_to_bytes
 
 from treadle.core.errors import ProviderError
 from treadle.http import transport_errors
-from treadle.http.plain.body import AnswerBody
+from treadle.http.plain.answer_body import AnswerBody
 from treadle.http.plain.dial import dial
 from treadle.http.plain.http_connection import HttpConnection, StaleConnectionError
 from treadle.http.protocol import Answer, StreamedAnswer

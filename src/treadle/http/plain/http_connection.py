@@ -18,7 +18,7 @@ from typing import Any, Protocol, TypeAlias
 from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
 
 from treadle.http import transport_errors
-from treadle.http.plain.body import ENCODINGS, UNREADABLE, AnswerBody, Headers, Inflater
+from treadle.http.plain.answer_body import ENCODINGS, UNREADABLE, AnswerBody, Headers, Inflater
 from treadle.http.protocol import MAX_ANSWER_BYTES, Answer, StreamedAnswer
 
 MAX_HEAD_BYTES = 256 * 1024
@@ -30,8 +30,8 @@ Head: TypeAlias = asyncio.Future[Answer] | asyncio.Future[StreamedAnswer]
 
 
 class StaleConnectionError(Exception):
-    """A request that was lost because the server had closed the idle connection, before any part of an answer
-    came."""
+    """Raised if a request was lost because the server had closed the idle connection, before any part of an
+    answer came."""
 
 
 class ConnectionOwner(Protocol):
@@ -332,7 +332,7 @@ class HttpConnection(asyncio.Protocol):
             head.set_result(answer)  # type: ignore[arg-type]
 
     def _size_is_known(self) -> bool:
-        """Return whether the end of the body is known without the end of the connection."""
+        """Return whether the head says where the body ends. Otherwise it ends with the connection."""
         headers = {name.lower(): value.lower() for name, value in self._headers.items()}
         return b"content-length" in headers or b"chunked" in headers.get(b"transfer-encoding", b"")
 

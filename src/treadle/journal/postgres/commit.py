@@ -1,7 +1,7 @@
 """The statements of one commit: the writes of many runs in one transaction.
 
 What is fast here: all statements are sent at once, in a pipeline, and each handles all runs with one array for
-each column. What several writes of one run appended becomes one frame.
+each column. The events of several writes of one run become one frame.
 
 After the loss of a connection, it is not known whether the server has done a commit. So a commit can be repeated
 without harm: a row of `heads` changes only if its token and its newest frame are those that the writer knows. A run
@@ -21,8 +21,8 @@ from treadle.journal.postgres.lease import first_token
 from treadle.journal.postgres.link import NOTIFY, Db
 from treadle.journal.postgres.pipe import Call, Statement
 from treadle.journal.postgres.reader import mark_of
+from treadle.journal.tables.fact_columns import HEAD_COLUMNS, RUN_COLUMNS
 from treadle.journal.tables.owner import Lease
-from treadle.journal.tables.rows import HEAD_COLUMNS, RUN_COLUMNS
 from treadle.journal.tables.writer import TableWriter, Write, lease_lost, run_exists
 
 _FLOATS = {"created_at", "reward", "updated_at", "cost_usd"}
@@ -174,13 +174,13 @@ class Entry:
             write.error = write.error or self.writer.error
 
     def settle(self, key: int) -> None:
-        """Note that the frame is kept."""
+        """Record that the frame is stored."""
         writer = self.writer
         writer.key, writer.head, writer.checksum = key, self.first_seq, self.checksum
 
 
 def plan(writes: Iterable[Write]) -> list[Entry]:
-    """Return what each run has to keep. A write that cannot be kept gets an error."""
+    """Return one entry for each run in `writes`. A write that cannot be stored gets an error."""
     by_writer: dict[TableWriter, list[Write]] = {}
     names: dict[str, TableWriter] = {}
     for write in writes:
@@ -248,7 +248,7 @@ def _lease_of(entry: Entry) -> Lease:
 
 
 Keys: TypeAlias = dict[str | int, int]
-"""The rows of the runs that are kept, by what `_name` returns."""
+"""The row of each stored run, by the key that `_name` returns."""
 
 
 def keys_in(calls: Sequence[Call], results: Sequence[PGresult]) -> Keys:

@@ -3,8 +3,9 @@
 What is fast here, and why. The event loop sends a commit at the end of its turn, which does not block
 (`commit_now`): handing it to another thread first costs a change of threads. A thread waits for the answer, and
 does everything that could keep the event loop waiting. Up to `_DEPTH` commits are on their way at a time: while
-the server writes one, the next is encoded and sent. What is handed over while so many are on their way is
-committed together, so that there are fewer commits, each of more runs, the longer a commit takes.
+the server writes one, the next is encoded and sent. Writes that are handed over while so many are on their way
+are committed together. The longer a commit takes, the fewer commits there are, and the more runs each of them
+has.
 
 To keep the order of a run's writes, a run is in at most one of the commits that are on their way.
 """
@@ -39,7 +40,7 @@ from treadle.journal.postgres.listener import Listener
 from treadle.journal.postgres.pipe import Call, Pipe
 from treadle.journal.postgres.reader import run_query
 from treadle.journal.protocol import Clock
-from treadle.journal.tables.committer import Committer, Group, Order, settle_in
+from treadle.journal.tables.committer import CommitGroup, Committer, Order, settle_in
 from treadle.journal.tables.owner import Lease
 from treadle.journal.tables.pending import Pending
 from treadle.journal.tables.writer import Write
@@ -57,7 +58,7 @@ _RELEASE = "UPDATE runs SET owner=NULL WHERE id=%s AND token=%s"
 
 
 class Transaction:
-    """What a transaction is given that may have to be repeated."""
+    """The object that is passed to a transaction which may have to be repeated."""
 
     def __init__(self) -> None:
         self.db: Db
@@ -91,7 +92,7 @@ class Batch:
 
     @property
     def size(self) -> int:
-        """About how many bytes the store gets."""
+        """The approximate number of bytes that are sent to the store."""
         return sum([entry.size for entry in self.entries])
 
     @property
@@ -100,7 +101,7 @@ class Batch:
         return [write for entry in self.entries for write in entry.writes]
 
     def split(self) -> "list[Batch]":
-        """Return a batch for each run, and one for the orphans."""
+        """Return one batch for each run, and one for the leases that are released without a write."""
         by_writer: dict[object, list[Item]] = {}
         for item in self.items:
             by_writer.setdefault(item[1].writer, []).append(item)
@@ -160,7 +161,8 @@ class PostgresCommitter(Committer[Transaction]):
         return self._link.db
 
     def commit_now(self, writes: list[Write]) -> bool:
-        """Send `writes` to the server, if that cannot block and keeps their order; the thread settles them."""
+        """Send `writes` to the server, if that cannot block and keeps the order of the writes. The thread
+        settles them."""
         if not self.db_lock.acquire(blocking=False):
             return False
         try:
@@ -199,7 +201,7 @@ class PostgresCommitter(Committer[Transaction]):
             return False
         return True
 
-    def _enqueue(self, item: Group | Callable[[], None]) -> bool:
+    def _enqueue(self, item: CommitGroup | Callable[[], None]) -> bool:
         is_queued = super()._enqueue(item)
         if self._is_waiting:
             with contextlib.suppress(OSError):  # the thread has ended
@@ -211,7 +213,7 @@ class PostgresCommitter(Committer[Transaction]):
 
     # The following methods run in the thread.
 
-    def _next(self, timeout_seconds: float) -> Group | Callable[[], None] | Order:
+    def _next(self, timeout_seconds: float) -> CommitGroup | Callable[[], None] | Order:
         while True:
             self._is_waiting = True
             while self._sent:
@@ -236,7 +238,7 @@ class PostgresCommitter(Committer[Transaction]):
             with self.db_lock:
                 self._recover()
 
-    def _commit_and_settle(self, groups: list[Group]) -> None:
+    def _commit_and_settle(self, groups: list[CommitGroup]) -> None:
         items = [*self._held, *[(group.loop, write) for group in groups for write in group.writes]]
         busy = {entry.writer for batch in self._sent for entry in batch.entries}
         self._held = [item for item in items if item[1].writer in busy]

@@ -46,9 +46,9 @@ class Place(NamedTuple):
     """A position in the frames of all runs."""
 
     seen: Snapshot
-    """What was visible then has been passed."""
+    """The frames that were visible in this snapshot have been read."""
     until: Snapshot | None = None
-    """What was visible then is being passed; `None` if nothing is."""
+    """The frames that were visible in this snapshot are being read; `None` if nothing is being read."""
     last: tuple[int, int, int] = (FIRST, 0, 0)
     """The last frame of `until` that was passed: its transaction, run and seq."""
 

@@ -1,9 +1,9 @@
 """Leases in PostgreSQL, by the clock of the server.
 
-A lease belongs to a process's open journal, its owner, which keeps in its row how long its leases last and sends
-heartbeats. A lease ends when its owner sent no heartbeat for this time by the server's clock, or when its process
-has certainly ended, which a process of the same machine and PID namespace knows. The time before the server was
-started does not count, because nobody could send a heartbeat then.
+The owner of a lease is the open journal of a process. The owner's row says how long its leases last, and the
+owner sends heartbeats. A lease ends when its owner sent no heartbeat for this time by the server's clock, or
+when its process has certainly ended, which a process of the same machine and PID namespace knows. The time
+before the server was started does not count, because nobody could send a heartbeat then.
 
 Every new lease of a run has a higher token, which is also in `heads`. A commit changes only rows of `heads` with
 the writer's token, and holds their locks until its end. Therefore a process that lost its run cannot append to it.
@@ -23,7 +23,8 @@ from treadle.journal.postgres.link import NOTIFY, Db
 from treadle.journal.tables.owner import Lease, Owner, this_owner
 
 FIRST_TOKEN_BITS = 60
-"""The first token of a run is random, so that a writer recognises the run that it made itself."""
+"""The size of the random first token of a run. Because the token is random, a writer recognises the run that it
+made itself."""
 
 HOLDERS = """
     SELECT id, host, space, pid, started, lease_seconds,
@@ -50,7 +51,7 @@ class Holder(Struct, frozen=True):
 
     @classmethod
     def of(cls, row: tuple[Any, ...]) -> "Holder":
-        """Make one from a row of a query that begins with `HOLDERS`."""
+        """Return the holder in a row of a query that begins with `HOLDERS`."""
         key, host, space, pid, started, lease_seconds, silent_seconds = row
         return cls(key, Owner(host, space, pid, started), lease_seconds, silent_seconds)
 
@@ -101,7 +102,7 @@ class Tenant:
             (run_id,),
         ).fetchone()
         if row is None:
-            raise RunNotFoundError(f"run {run_id!r} is not there")
+            raise RunNotFoundError(f"there is no run {run_id!r} in this journal")
         key, holder_id, token = row
         if holder_id == self.id and taken.get(key) == token:
             return Lease(key, token)

@@ -81,7 +81,7 @@ class Listener:
     def _listen(self, db: Db) -> None:
         """Tell of messages, and wake the followers at each commit, until the journal is closed."""
         db.execute(f"LISTEN {MAIL_CHANNEL}".encode())
-        # What was stored while nobody listened.
+        # Events may have been stored while nobody listened.
         rows = db.execute(
             "SELECT run_id, number, kind FROM inbox JOIN runs ON id = run WHERE body IS NOT NULL"
         )

@@ -106,7 +106,7 @@ class PostgresReader(TableReader):
         for name, first, count, body, checksum, before, _, run in rows:
             if name is None:
                 raise JournalError(
-                    f"a frame of the journal {self._name!r} belongs to row {run}, which is no run"
+                    f"a frame of the journal {self._name!r} belongs to row {run}, which is not a run"
                 )
             if before is None and first != 1:
                 raise damaged(name, f"the frame of event {first - 1} is missing")

@@ -12,7 +12,7 @@ from zlib import crc32
 
 from treadle.core.errors import JournalError
 from treadle.journal.sqlite.layout import read_meta
-from treadle.journal.tables.rows import HEAD_COLUMNS, RUN_COLUMNS
+from treadle.journal.tables.fact_columns import HEAD_COLUMNS, RUN_COLUMNS
 from treadle.journal.tables.writer import TableWriter, Write, lease_lost, run_exists
 
 _FRAME_WIDTH = 8

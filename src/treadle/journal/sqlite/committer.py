@@ -21,7 +21,7 @@ from treadle.journal.follow import Changes
 from treadle.journal.protocol import Clock
 from treadle.journal.sqlite.commit import FileState, commit_writes, messages_after, newest_message
 from treadle.journal.sqlite.transactions import BusyError, Transactions
-from treadle.journal.tables.committer import Committer, Group, settle, settle_in
+from treadle.journal.tables.committer import CommitGroup, Committer, settle, settle_in
 from treadle.journal.tables.pending import Pending
 from treadle.journal.tables.writer import Write
 
@@ -89,7 +89,7 @@ class FileCommitter(Committer[sqlite3.Connection]):
 
     # The following methods run in the thread.
 
-    def _commit_and_settle(self, groups: list[Group]) -> None:
+    def _commit_and_settle(self, groups: list[CommitGroup]) -> None:
         writes = [write for _, group in groups for write in group]
         if writes:
             self._keep(writes, _size_of(writes), can_wait=True)

@@ -15,7 +15,7 @@
 A run's frames are a chain: `heads` has the newest, and each names the one before. An index over them would have a
 page for every run or two, and every commit would write as many pages as runs are in flight.
 
-The checksums are explained in `checks`. Rows that version 3 or an older one wrote have none.
+The checksums are explained in `checks`. Rows that version 3 or an older one wrote have no checksum.
 """
 
 import contextlib
@@ -195,7 +195,8 @@ def set_level(db: sqlite3.Connection, level: str) -> None:
 
 
 def sync_folders(path: Path) -> None:
-    """Sync the folder of `path` and those above it on the same disk, so that a power loss keeps the file's name."""
+    """Sync the folder of `path` and the folders above it on the same disk, so that a power loss keeps the
+    file's name."""
     if not hasattr(os, "O_DIRECTORY"):
         return
     folder = path.resolve().parent

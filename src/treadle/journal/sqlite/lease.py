@@ -1,7 +1,7 @@
 """The owners of leases, and whether they are still alive.
 
-A lease belongs to a process's open journal, its owner, which keeps in its row how long its leases last and sends
-heartbeats. Two things end the lease of an owner that did not give it back:
+The owner of a lease is the open journal of a process. The owner's row says how long its leases last, and the
+owner sends heartbeats. Two things end the lease of an owner that did not give it back:
 
 - Its process has ended. Only a process of the same PID namespace can know that, and it ends the lease at once.
 - This journal has watched the owner and seen no new heartbeat for as long as the lease lasts. This time is
@@ -62,7 +62,8 @@ _KINDS = [str, str, int, str, float, float]
 
 
 class Watch:
-    """The knowledge of one open journal about the owners of a file, with the heartbeats that it has seen."""
+    """The knowledge of one open journal about the owners in a file, and the heartbeats that the journal has
+    seen."""
 
     def __init__(self, path: Path, lease_seconds: float, clock: Clock) -> None:
         self.path = path
@@ -87,9 +88,9 @@ class Watch:
         ]
 
     def refuse_alive(self, run_id: str, holder: Holder, last: Silence | None) -> Silence | None:
-        """Return `None` if the lease of `holder` has ended, or its silence, which has to be watched for longer.
+        """Return `None` if the lease of `holder` has ended, or a `Silence` if it must be watched for longer.
 
-        `last` is the result of the look before. Raises: `LeaseHeldError` if `holder` is alive.
+        `last` is the result of the previous call. Raises: `LeaseHeldError` if `holder` is alive.
         """
         if (self.path.resolve(), holder.id) in abandoned or holder.owner.has_ended():
             return None
@@ -127,12 +128,12 @@ def take_lease(
 ) -> Lease | Silence:
     """Take the lease of a run for `owner_id`, within a transaction.
 
-    `last` is the answer to the attempt before. Raises: `RunNotFoundError`, or `LeaseHeldError` if its owner is
-    alive.
+    `last` is the answer to the previous attempt. Raises: `RunNotFoundError`, or `LeaseHeldError` if its owner
+    is alive.
     """
     row = db.execute("SELECT id, owner, token FROM runs WHERE run_id=?", (run_id,)).fetchone()
     if row is None:
-        raise RunNotFoundError(f"run {run_id!r} is not there")
+        raise RunNotFoundError(f"there is no run {run_id!r} in this journal")
     key, holder_id, token = row
     if holder_id == owner_id:
         raise LeaseHeldError(f"run {run_id!r} is being driven by this process already")

@@ -13,7 +13,7 @@ _CODES = (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN)
 
 
 def is_refused(error: Exception, path: Path) -> bool:
-    """Return True if `error` says that a file cannot be written, and it can be read."""
+    """Return True if `error` says that a file cannot be written, and the file can still be read."""
     return any(has_code(error, code) for code in _CODES) and path.is_file() and os.access(path, os.R_OK)
 
 

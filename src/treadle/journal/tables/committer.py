@@ -27,7 +27,7 @@ from treadle.journal.tables.writer import Write
 
 T = TypeVar("T")
 D = TypeVar("D")
-"""What a transaction of the store is given: a connection."""
+"""The type of the connection that a transaction of the store gets."""
 
 _LOOK_SECONDS = 0.05
 """How often the thread looks whether an event loop is blocked, while runs append something."""
@@ -37,7 +37,7 @@ _QUIET_LOOKS = 20
 """After so many looks that found nothing, the thread looks no more until something is appended."""
 
 
-class Group(NamedTuple):
+class CommitGroup(NamedTuple):
     """The writes that one event loop hands over together."""
 
     loop: asyncio.AbstractEventLoop
@@ -75,7 +75,7 @@ class Committer(ABC, Generic[D]):
         """Held by the thread that uses the connection."""
         self.orphans: deque[Lease] = deque()
         """Leases that the next successful transaction releases. Any thread may append one."""
-        self._queue: queue.SimpleQueue[Group | Callable[[], None] | Order] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[CommitGroup | Callable[[], None] | Order] = queue.SimpleQueue()
         self._queue_lock = threading.Lock()
         """Held while something is queued, so that nothing is queued after the command to stop."""
         self._queued = 0
@@ -91,7 +91,7 @@ class Committer(ABC, Generic[D]):
         """This journal's row in `owners`; 0 until it takes its first lease."""
 
     @abstractmethod
-    def _commit_and_settle(self, groups: list[Group]) -> None:
+    def _commit_and_settle(self, groups: list[CommitGroup]) -> None:
         """Keep the writes of `groups`, in the thread, and settle them, now or later.
 
         A write that cannot be kept gets an error, and so does its writer.
@@ -126,7 +126,7 @@ class Committer(ABC, Generic[D]):
 
     def put(self, loop: asyncio.AbstractEventLoop, writes: list[Write]) -> None:
         """Queue `writes` for the committer's thread, which commits them and then settles them in `loop`."""
-        if not self._enqueue(Group(loop, writes)):
+        if not self._enqueue(CommitGroup(loop, writes)):
             self._fail(writes, explain_closed(self._name))
             settle_in(loop, writes)
 
@@ -156,7 +156,7 @@ class Committer(ABC, Generic[D]):
         self.is_watching = True
         self._queue.put(Order.WATCH)
 
-    def _enqueue(self, item: Group | Callable[[], None]) -> bool:
+    def _enqueue(self, item: CommitGroup | Callable[[], None]) -> bool:
         with self._queue_lock:
             if not self._is_stopped:
                 self._queued += 1
@@ -170,7 +170,7 @@ class Committer(ABC, Generic[D]):
 
     # The following methods run in the thread.
 
-    def _next(self, timeout_seconds: float) -> Group | Callable[[], None] | Order:
+    def _next(self, timeout_seconds: float) -> CommitGroup | Callable[[], None] | Order:
         """Return the next item of the queue. Raises: `queue.Empty` if there is none in time."""
         return self._queue.get(timeout=timeout_seconds)
 
@@ -197,8 +197,8 @@ class Committer(ABC, Generic[D]):
                     self._beat_when_due()
                 continue
             # Take all that is queued, up to the first that is not a write.
-            groups: list[Group] = []
-            while isinstance(item, Group):
+            groups: list[CommitGroup] = []
+            while isinstance(item, CommitGroup):
                 groups.append(item)
                 try:
                     item = self._queue.get_nowait()
@@ -212,7 +212,7 @@ class Committer(ABC, Generic[D]):
                 with self.db_lock:
                     self._leave()
                 return
-            if not isinstance(item, Group | Order):
+            if not isinstance(item, CommitGroup | Order):
                 with self.db_lock:
                     item()
                     self._count_done(1)
@@ -231,7 +231,7 @@ class Committer(ABC, Generic[D]):
             return False
         with self.db_lock:
             # The lock comes first, so that a loop cannot commit newer events of a run in between.
-            groups = [Group(*taken) for taken in self._pending.take_stuck()]
+            groups = [CommitGroup(*taken) for taken in self._pending.take_stuck()]
             self._commit_and_settle(groups)
         return True
 

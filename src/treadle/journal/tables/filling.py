@@ -6,7 +6,7 @@ from treadle.core import events as e
 from treadle.core.errors import JournalError
 from treadle.journal.listing import Facts, facts_of
 from treadle.journal.tables.checks import Head, Query, row_checksum, seed_of
-from treadle.journal.tables.rows import HEAD_COLUMNS, RUN_COLUMNS, head_values, run_values
+from treadle.journal.tables.fact_columns import HEAD_COLUMNS, RUN_COLUMNS, head_values, run_values
 
 ReadFrames = Callable[[Query, Head], Iterator[tuple[int, list[bytes]]]]
 """A function that yields the frames of a run."""

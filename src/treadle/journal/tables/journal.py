@@ -30,17 +30,17 @@ from treadle.journal.protocol import RunFilter, RunInfo
 from treadle.journal.tables.checks import Head, Query, damaged
 from treadle.journal.tables.committer import Committer, explain_closed
 from treadle.journal.tables.delete import Unused, find_contents
+from treadle.journal.tables.fact_columns import COLUMNS, facts_from
 from treadle.journal.tables.filling import UNKNOWN, fill_facts, store_facts
 from treadle.journal.tables.letters import INSERT_MESSAGE, Letter
 from treadle.journal.tables.owner import Lease, Silence
 from treadle.journal.tables.pending import Pending
 from treadle.journal.tables.reader import TableReader
-from treadle.journal.tables.rows import COLUMNS, facts_from
 from treadle.journal.tables.writer import TableWriter
 
 T = TypeVar("T")
 D = TypeVar("D")
-"""What a transaction of the store is given: a connection."""
+"""The type of the connection that a transaction of the store gets."""
 
 _TURN_SECONDS = 5.0
 """How long a closing journal waits for an event loop of another thread."""
@@ -126,7 +126,7 @@ class TableJournal(ABC, Generic[D]):
         seal = make_seal(self._origin[0], run_id) or ("here" if self._is_own else "")
         if not seal:
             raise JournalError(
-                f"cannot record that run {run_id!r} is trusted: there is no place for a secret; set {VARIABLE}"
+                f"cannot record that run {run_id!r} is trusted: a file with a secret cannot be made; set {VARIABLE}"
             )
         put = "INSERT INTO trust(run, seal) VALUES(?,?) ON CONFLICT(run) DO UPDATE SET seal=excluded.seal"
         self._committer.submit(lambda db: self._query_in(db)(put, (key, seal))).result()
@@ -170,6 +170,7 @@ class TableJournal(ABC, Generic[D]):
             self._flush(asyncio.get_running_loop())
         letter = Letter(run_id, kind_of(message), encode_message(message), blobs or {}, secrets.randbits(62))
         future = self._committer.submit(partial(self._post, letter))
+        self.driven.expect(run_id, future)
 
         def deliver(done: "Future[int]") -> None:
             if not done.cancelled() and done.exception() is None:

@@ -89,7 +89,7 @@ def _space() -> str:
 def _started(pid: int) -> str | None:
     """Return when a process started, an empty text if it has ended, or `None` if that cannot be known here."""
     try:
-        # Where /proc is that of another namespace, it tells about another process.
+        # If /proc belongs to another namespace, it tells about another process.
         if os.readlink("/proc/self") != str(os.getpid()):
             return None
         stat = Path(f"/proc/{pid}/stat").read_text()

@@ -1,7 +1,8 @@
-"""What event loops appended and have not handed over to the committer yet.
+"""The writes that event loops have not handed over to the committer yet.
 
-An event loop hands over what its runs appended once a turn. While a tool blocks the loop, the committer's thread
-takes what waits there, so that an answer which was received is not lost if the process is killed meanwhile.
+An event loop hands over what its runs appended once a turn. While a tool blocks the loop, the committer's
+thread takes the waiting writes, so that an answer which was received is not lost if the process is killed
+meanwhile.
 """
 
 import asyncio
@@ -39,7 +40,7 @@ class Pending:
         return list(self._writers)
 
     def take(self, loop: asyncio.AbstractEventLoop) -> "list[Write]":
-        """Return the open writes of `loop`, which are handed over with this."""
+        """Return the open writes of `loop`, and count them as handed over."""
         with self.lock:
             return [writer.hand_over() for writer in self._writers.pop(loop, ())]
 

@@ -14,17 +14,17 @@ from treadle.core.inbox import Posted
 from treadle.journal.follow import Page
 from treadle.journal.protocol import DAMAGED, EQUAL_FIELDS, RunFilter, RunInfo
 from treadle.journal.tables.checks import Head, damaged, decode_frame
+from treadle.journal.tables.fact_columns import COLUMNS, info_from, read_head
 from treadle.journal.tables.letters import read_letter
-from treadle.journal.tables.rows import COLUMNS, info_from, read_head
 
 
 class TableReader(ABC):
     """The reading half of an open journal."""
 
     newest_frame: str
-    """The condition on `frames` for being the newest one of a row of `heads`."""
+    """The SQL condition that a row of `frames` is the newest one of its row of `heads`."""
     unknown = "heads.events IS NULL"
-    """The condition on `heads` for facts that are unknown."""
+    """The SQL condition that the facts in a row of `heads` are unknown."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -52,11 +52,11 @@ class TableReader(ABC):
 
     @abstractmethod
     def label_condition(self, name: str, value: str) -> tuple[str, tuple[object, ...]]:
-        """Return the condition on `runs` for having a label, and its values."""
+        """Return the SQL condition that a row of `runs` has this label, and its values."""
 
     @abstractmethod
     def ids_condition(self, run_ids: Collection[str]) -> tuple[str, tuple[object, ...]]:
-        """Return the condition on `runs` for having one of some ids, and its values."""
+        """Return the SQL condition that a row of `runs` has one of these ids, and its values."""
 
     @abstractmethod
     def start_of_all(self) -> Any:
@@ -76,7 +76,7 @@ class TableReader(ABC):
 
     @abstractmethod
     def bodies(self, key: int, *, is_own: bool) -> Iterator[bytes]:
-        """Yield the frames of a run, or those of all other runs, with few of them in memory at a time."""
+        """Yield the frames of a run (`is_own`), or of all other runs, with few of them in memory at a time."""
 
     @abstractmethod
     def close(self) -> None:
@@ -162,7 +162,7 @@ class TableReader(ABC):
         ]
 
     def start_position(self, run_id: str | None, after_seq: int | None) -> Any:
-        """See `Source.start_position`: a seq for one run, a value of the store's for all."""
+        """See `Source.start_position`: a seq for one run, a position in the store's own form for all runs."""
         if run_id is None:
             return self.end_position() if after_seq is None else self.start_of_all()
         key = self.key_of(run_id)

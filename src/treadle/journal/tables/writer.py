@@ -17,9 +17,9 @@ from treadle.journal.driven import DrivenRun
 from treadle.journal.listing import Facts
 from treadle.journal.protocol import DONE, Settled, queue_of
 from treadle.journal.tables.checks import row_checksum, seed_of
+from treadle.journal.tables.fact_columns import head_values, run_values
 from treadle.journal.tables.owner import Lease
 from treadle.journal.tables.pending import Pending
-from treadle.journal.tables.rows import head_values, run_values
 
 
 class Write:
@@ -230,7 +230,7 @@ class TableWriter:
 
 
 def cannot_keep(run_id: str, error: Exception) -> JournalError:
-    """Return the error for an event that has no place in the store."""
+    """Return the error for an event that the store cannot hold."""
     return JournalError(f"an event of run {run_id!r} cannot be kept: {error}")
 
 

@@ -20,21 +20,21 @@ _MARKS = {b"\xef\xbb\xbf": "utf-8-sig", b"\xff\xfe": "utf-16", b"\xfe\xff": "utf
 _HTML = re.compile(rb"\s*(?:<!--.*?-->\s*)*<(?:!doctype\s+html|html|head|body)\b", re.IGNORECASE | re.DOTALL)
 
 
-class Section(Struct, frozen=True):
+class DocumentSection(Struct, frozen=True):
     """A part of a document."""
 
     place: str
-    """Where it is, such as `page 3` or `Setup > Linux`; empty if the document has no parts."""
+    """The place of the part, such as `page 3` or `Setup > Linux`; empty if the document has no parts."""
     text: str
 
 
-class Document(Struct, frozen=True):
+class ReadDocument(Struct, frozen=True):
     """The text of a file."""
 
     source: str
     """The path as it was given."""
     title: str
-    sections: tuple[Section, ...]
+    sections: tuple[DocumentSection, ...]
     digest: str
     """The SHA-256 of the file."""
 
@@ -44,7 +44,7 @@ class Document(Struct, frozen=True):
         return "\n\n".join(section.text for section in self.sections)
 
 
-def read_document(path: str | Path) -> Document:
+def read_document(path: str | Path) -> ReadDocument:
     """Read a file of text, Markdown, HTML or PDF.
 
     Raises: `ConfigError` for a file that cannot be read, is too large, is not text, is encrypted or has no text,
@@ -60,7 +60,7 @@ def read_document(path: str | Path) -> Document:
     except OSError as error:
         raise ConfigError(f"cannot read the document {str(path)!r}: {error.strerror}") from error
     title = file.name
-    sections: tuple[Section, ...]
+    sections: tuple[DocumentSection, ...]
     if content.startswith(b"%PDF-"):
         title, sections = _read_pdf(content, str(path), file.name)
     else:
@@ -70,13 +70,13 @@ def read_document(path: str | Path) -> Document:
         elif file.suffix.lower() in (".md", ".markdown"):
             sections = tuple(_read_markdown(text))
         else:
-            sections = (Section("", text.strip()),)
+            sections = (DocumentSection("", text.strip()),)
     sections = tuple(section for section in sections if section.text.strip())
     if not sections:
         raise ConfigError(
             f"the document {str(path)!r} has no text; if it is scanned, give a version with recognised text"
         )
-    return Document(str(path), title, sections, hashlib.sha256(content).hexdigest())
+    return ReadDocument(str(path), title, sections, hashlib.sha256(content).hexdigest())
 
 
 def _decode(content: bytes, path: str) -> str:
@@ -93,7 +93,7 @@ def _decode(content: bytes, path: str) -> str:
     return text.replace("\r\n", "\n").replace("\r", "\n").replace("\0", "")
 
 
-def _read_markdown(text: str) -> Iterator[Section]:
+def _read_markdown(text: str) -> Iterator[DocumentSection]:
     """Yield the sections below each heading; lines in blocks of code are no headings."""
     path: list[tuple[int, str]] = []
     lines: list[str] = []
@@ -105,11 +105,11 @@ def _read_markdown(text: str) -> Iterator[Section]:
         if heading is None:
             lines.append(line)
             continue
-        yield Section(_join(path), "\n".join(lines).strip())
+        yield DocumentSection(_join(path), "\n".join(lines).strip())
         level = len(heading[1])
         path = [item for item in path if item[0] < level] + [(level, heading[2])]
         lines = [line]
-    yield Section(_join(path), "\n".join(lines).strip())
+    yield DocumentSection(_join(path), "\n".join(lines).strip())
 
 
 def _join(path: list[tuple[int, str]]) -> str:
@@ -173,18 +173,18 @@ class _Html(HTMLParser):
         self.sections[-1][1].append(text)
 
 
-def _read_html(text: str, name: str) -> tuple[str, tuple[Section, ...]]:
+def _read_html(text: str, name: str) -> tuple[str, tuple[DocumentSection, ...]]:
     page = _Html()
     page.feed(text)
     page.close()
     sections = []
     for path, pieces in page.sections:
         lines = [" ".join(line.split()) for line in "".join(pieces).split("\n")]
-        sections.append(Section(_join(path), re.sub(r"\n{3,}", "\n\n", "\n".join(lines)).strip()))
+        sections.append(DocumentSection(_join(path), re.sub(r"\n{3,}", "\n\n", "\n".join(lines)).strip()))
     return " ".join(page.title.split()) or name, tuple(sections)
 
 
-def _read_pdf(content: bytes, path: str, name: str) -> tuple[str, tuple[Section, ...]]:
+def _read_pdf(content: bytes, path: str, name: str) -> tuple[str, tuple[DocumentSection, ...]]:
     pypdf = require("pypdf", "pdf")
     # What it logs about damaged files is in the error, or does not matter.
     logging.getLogger("pypdf").setLevel(logging.CRITICAL)
@@ -198,4 +198,6 @@ def _read_pdf(content: bytes, path: str, name: str) -> tuple[str, tuple[Section,
         raise
     except Exception as error:  # pypdf raises many kinds for damaged files
         raise ConfigError(f"the document {path!r} is a PDF that cannot be read: {error}") from error
-    return title, tuple(Section(f"page {number}", text.strip()) for number, text in enumerate(pages, 1))
+    return title, tuple(
+        DocumentSection(f"page {number}", text.strip()) for number, text in enumerate(pages, 1)
+    )

@@ -6,16 +6,16 @@ from pathlib import Path
 from msgspec import Struct
 
 from treadle.core.errors import ConfigError
+from treadle.core.estimates import guess_tokens
 from treadle.core.fence import fence
-from treadle.core.tokens import guess_tokens
-from treadle.knowledge.documents.extract import Document, read_document
+from treadle.knowledge.documents.extract import ReadDocument, read_document
 from treadle.knowledge.memory import Author, Draft, Memory, Store
 
 _PIECE_CHARS = 1200
 """The length of a piece: short enough that several are recalled for a message, and long enough to make sense."""
 
 
-class Loaded(Struct, frozen=True):
+class LoadedDocuments(Struct, frozen=True):
     """The result of `load_documents`."""
 
     text: str
@@ -31,9 +31,9 @@ def load_documents(
     memory: Memory | None,
     *,
     max_tokens: int = 4000,
-) -> Loaded:
-    """Read documents. Those that together have room in `max_tokens` are whole, smallest first; of the others, the
-    pieces are stored in `memory`, once for each content. Blocks.
+) -> LoadedDocuments:
+    """Read documents. The smallest ones stay whole, as far as they fit into `max_tokens` together. The others
+    are stored in `memory` in pieces, once for each content. Blocks.
 
     Raises: `ConfigError` for a document that cannot be read, and for a large one without a memory.
     """
@@ -56,12 +56,12 @@ def load_documents(
         assert memory is not None
         memory.store.replace_document(item.source, item.digest, list(pieces_of(item)), memory.clock.time())
     kept = [item.source for item in documents if item.source in whole]
-    return Loaded(
+    return LoadedDocuments(
         "\n".join(fenced[source] for source in kept), tuple(kept), tuple(item.source for item in large)
     )
 
 
-def pieces_of(document: Document) -> Iterator[Draft]:
+def pieces_of(document: ReadDocument) -> Iterator[Draft]:
     """Yield the pieces of a document, each with its title and place."""
     for section in document.sections:
         parts = list(_split(section.text))

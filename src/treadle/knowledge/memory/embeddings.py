@@ -57,7 +57,8 @@ class Embedder:
         return found
 
     async def embed_query(self, text: str) -> list[float]:
-        """Return the vector of a query. Those of the newest queries are kept. Raises: `ProviderError`."""
+        """Return the vector of a query. The vectors of the newest queries are kept in memory. Raises:
+        `ProviderError`."""
         if text not in self._kept:
             self._kept[text] = (await self.embed([text]))[0]
             if len(self._kept) > _KEPT_QUERIES:

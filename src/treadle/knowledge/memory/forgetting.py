@@ -49,7 +49,7 @@ RULES: dict[Store, dict[Author, str]] = {
 
 
 def find_refusal(draft: Draft) -> str | None:
-    """Return why the policy refuses a write, and what would be accepted; `None` if it accepts it."""
+    """Return why the policy refuses a write, and what it would accept; `None` if it accepts the write."""
     rule, store, author = RULES[draft.store][draft.author], draft.store.value, draft.author.value
     if rule == _REFUSED:
         allowed = [item.value for item, other in RULES[draft.store].items() if other != _REFUSED]

@@ -39,7 +39,7 @@ class Frequencies:
         self._kept: dict[str, tuple[int, int]] = {}
 
     def of(self, db: sqlite3.Connection, terms: Sequence[str], total: int) -> dict[str, int]:
-        """Return how many entries of the file have each of the terms. Terms that none has are left out."""
+        """Return how many entries of the file have each of the terms. Terms that no entry has are left out."""
         found = {}
         for term in terms:
             count, counted_at = self._kept.get(term, (0, -1))
@@ -188,7 +188,7 @@ _norwegian = snowballstemmer.stemmer("norwegian").stemWord
 
 @lru_cache(maxsize=65_536)
 def stem(word: str) -> str:
-    """Return the form of one word, in lower case, that its other forms share."""
+    """Return the stem of a word in lower case: a text that all forms of the word share."""
     made = word if word.isdecimal() else _norwegian(_english(word))
     plain = "".join(char for char in unicodedata.normalize("NFKD", made) if not unicodedata.combining(char))
     return plain or made

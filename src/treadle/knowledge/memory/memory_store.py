@@ -14,18 +14,7 @@ from treadle.core.errors import ConfigError, MemoryRefusedError
 from treadle.knowledge.memory import vectors as v
 from treadle.knowledge.memory.forgetting import decay, find_refusal, strengthened, weigh
 from treadle.knowledge.memory.fulltext import Frequencies, find_same, index_form, search_words
-from treadle.knowledge.memory.protocol import (
-    AuditRecord,
-    Author,
-    Draft,
-    Entry,
-    Hit,
-    Outcome,
-    Store,
-    Vector,
-    Written,
-)
-from treadle.knowledge.memory.tables import (
+from treadle.knowledge.memory.memory_tables import (
     AUDIT,
     CONTENT,
     ENTRY,
@@ -39,6 +28,17 @@ from treadle.knowledge.memory.tables import (
     read_id,
     read_version,
     write_content,
+)
+from treadle.knowledge.memory.protocol import (
+    AuditRecord,
+    Author,
+    Draft,
+    Hit,
+    MemoryEntry,
+    Outcome,
+    Store,
+    Vector,
+    Written,
 )
 
 _FUSION = 60
@@ -80,7 +80,7 @@ class SqliteMemory:
                 return self._add(db, draft, at)
         raise MemoryRefusedError(f"nothing was remembered: {refusal}")
 
-    def get(self, entry_id: str) -> Entry | None:
+    def get(self, entry_id: str) -> MemoryEntry | None:
         """See `MemoryStore.get`."""
         with self._database.reading() as db:
             row = self._row_of(db, entry_id)
@@ -88,7 +88,7 @@ class SqliteMemory:
 
     def entries(
         self, stores: Collection[Store] = (), limit: int | None = None, *, newest_first: bool = False
-    ) -> list[Entry]:
+    ) -> list[MemoryEntry]:
         """See `MemoryStore.entries`."""
         condition = f"AND store IN ({','.join('?' * len(stores))})" if stores else ""
         with self._database.reading() as db:
@@ -108,7 +108,7 @@ class SqliteMemory:
                 (SPACE_BITS, SPACE_BITS),
             ).fetchall()
 
-    def history(self, entry_id: str) -> Sequence[Entry]:
+    def history(self, entry_id: str) -> Sequence[MemoryEntry]:
         """See `MemoryStore.history`."""
         with self._database.reading() as db:
             row = self._row_of(db, entry_id)
@@ -120,12 +120,12 @@ class SqliteMemory:
             ).fetchall()
         return [*[read_version(newest, version, content) for version, *content in older], newest]
 
-    def rollback(self, entry_id: str, version: int, draft: Draft, at: float) -> Entry:
+    def rollback(self, entry_id: str, version: int, draft: Draft, at: float) -> MemoryEntry:
         """See `MemoryStore.rollback`."""
         old = next((entry for entry in self.history(entry_id) if entry.version == version), None)
         if old is None:
             raise ConfigError(
-                f"there is no version {version} of the memory {entry_id!r}; `treadle memory history` lists them"
+                f"there is no version {version} of the memory {entry_id!r}; `treadle memory show` lists them"
             )
         back = msgspec.structs.replace(
             draft, store=old.store, text=old.text, epistemic=old.epistemic, metadata=old.metadata
@@ -155,7 +155,7 @@ class SqliteMemory:
                 self._delete(db, row)
                 self._record(db, draft, "forgotten", at, row=row)
         if is_refused:
-            raise MemoryRefusedError(f"the memory {entry_id!r} was kept: persona_self may not forget")
+            raise MemoryRefusedError(f"the memory {entry_id!r} was kept: persona_self must not forget it")
         self._database.purge()
         return True
 
@@ -428,11 +428,11 @@ class SqliteMemory:
             )
         return row
 
-    def _read(self, db: sqlite3.Connection, row: int) -> Entry | None:
+    def _read(self, db: sqlite3.Connection, row: int) -> MemoryEntry | None:
         found = db.execute(f"SELECT {ENTRY} FROM memory_entries WHERE id=?", (row,)).fetchone()
         return None if found is None else read_entry(found)
 
-    def _read_all(self, db: sqlite3.Connection, rows: Collection[int]) -> list[tuple[int, Entry]]:
+    def _read_all(self, db: sqlite3.Connection, rows: Collection[int]) -> list[tuple[int, MemoryEntry]]:
         sql = f"SELECT {ENTRY} FROM memory_entries WHERE id IN ({_list(rows)})"
         return [(row[0], read_entry(row)) for row in db.execute(sql)]
 
@@ -445,7 +445,7 @@ class SqliteMemory:
         mark = db.execute(sql, (low >> SPACE_BITS, row[0])).fetchone()
         return row[0], 0 if mark is None else mark[0]
 
-    def _has_vector(self, db: sqlite3.Connection, row: int, entry: Entry, key: int | None) -> bool:
+    def _has_vector(self, db: sqlite3.Connection, row: int, entry: MemoryEntry, key: int | None) -> bool:
         """Return whether an entry has an embedding. One of the same text is taken over."""
         if key is None:
             return False

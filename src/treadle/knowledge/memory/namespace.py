@@ -14,8 +14,17 @@ from treadle.journal.protocol import Clock, Journal
 from treadle.journal.sqlite.journal import SqliteJournal
 from treadle.knowledge.memory.embeddings import BATCH, Embedder, make_embedder
 from treadle.knowledge.memory.memory_store import SqliteMemory
-from treadle.knowledge.memory.protocol import Author, Draft, Entry, Hit, MemoryStore, Store, Vector, Written
-from treadle.knowledge.memory.tables import Database
+from treadle.knowledge.memory.memory_tables import Database
+from treadle.knowledge.memory.protocol import (
+    Author,
+    Draft,
+    Hit,
+    MemoryEntry,
+    MemoryStore,
+    Store,
+    Vector,
+    Written,
+)
 
 RUN = "run"
 """The key under which the metadata of an episode has the id of the session that it tells about."""
@@ -30,7 +39,7 @@ class Found(Struct, frozen=True):
 
     hits: tuple[Hit, ...] = ()
     note: str | None = None
-    """Why the search did not use the embeddings that there are; `None` if it used them, or if there are none."""
+    """Why the search did not use the stored embeddings; `None` if it used them, or if none are stored."""
 
 
 class Memory:
@@ -54,7 +63,8 @@ class Memory:
     async def search(
         self, text: str, *, stores: Collection[Store] = (), limit: int = 10, now: float | None = None
     ) -> Found:
-        """Return the entries that fit `text` best. If the embeddings' server fails, its words find them alone."""
+        """Return the entries that fit `text` best. If the server of embeddings fails, entries are found only by
+        their words."""
         vector, note = await self._embed_query(text)
         at = self.clock.time() if now is None else now
 
@@ -92,7 +102,7 @@ class Memory:
         stop_reason: StopReason | str,
         *,
         is_any_outcome: bool = False,
-    ) -> Entry | None:
+    ) -> MemoryEntry | None:
         """Store a turn as an episode, once, and return it. Later calls for the same turn change nothing.
 
         Return `None` for a turn that did not complete, unless `is_any_outcome`, and for one without an answer.

@@ -18,7 +18,7 @@ class Store(StrEnum):
     """The kinds of memories."""
 
     IDENTITY = "identity"
-    """Who the persona is. Only its file says that."""
+    """Who the persona is. These memories come only from the persona's file."""
     SELF_FACTS = "self_facts"
     """Facts about the persona, the user and how they work together."""
     WORLDVIEW = "worldview"
@@ -55,9 +55,9 @@ class Outcome(StrEnum):
 
     ADDED = "added"
     CHANGED = "changed"
-    """It made a new version of an entry."""
+    """The write made a new version of an entry."""
     MERGED = "merged"
-    """The store had an entry that says the same. That one became stronger."""
+    """The store had an entry that says the same. That entry became stronger."""
     REPEATED = "repeated"
     """A write with this key was made before, so nothing changed."""
 
@@ -69,7 +69,7 @@ class Draft(Struct, frozen=True, kw_only=True):
     text: str
     author: Author = Author.USER
     reason: str | None = None
-    """Why it is worth remembering."""
+    """Why the memory is worth keeping."""
     confidence: float | None = None
     """How sure the author is, from 0 to 1."""
     is_forced: bool = False
@@ -82,16 +82,17 @@ class Draft(Struct, frozen=True, kw_only=True):
     """The idempotency key: of several writes with one key, only the first is made. `None` means that every write is
     made."""
     run_id: str | None = None
-    """The run in which it was written."""
+    """The run in which the memory was written."""
     turn: int | None = None
     """The turn of that run."""
 
 
-class Entry(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class MemoryEntry(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One version of a memory."""
 
     entry_id: str
-    """The store and a number, such as `episodic-17`. All versions share it, and it is never given out again."""
+    """The store and a number, such as `episodic-17`. All versions share it. No other entry ever gets the same
+    id."""
     store: Store
     version: int
     """The number of the version, from 1."""
@@ -108,7 +109,7 @@ class Entry(Struct, frozen=True, kw_only=True, omit_defaults=True):
     strength: float = 1.0
     """How slowly the memory fades: see `strength.decay`."""
     used_at: float = 0.0
-    """When it was last written, written again or recalled."""
+    """When the memory was last written, written again or recalled."""
     merged: int = 0
     """The number of later writes that said the same."""
 
@@ -117,8 +118,8 @@ class Written(Struct, frozen=True):
     """The result of a write."""
 
     outcome: Outcome
-    entry: Entry | None
-    """The entry as it is now; `None` if it was forgotten after a write with the same key."""
+    entry: MemoryEntry | None
+    """The entry in its present state; `None` if it was forgotten after a write with the same key."""
 
 
 class AuditRecord(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -142,7 +143,7 @@ class AuditRecord(Struct, frozen=True, kw_only=True, omit_defaults=True):
 class Hit(Struct, frozen=True):
     """An entry that was found, and how well it fits."""
 
-    entry: Entry
+    entry: MemoryEntry
     score: float
     """The score, which can only be compared with those of other hits of the same search."""
 
@@ -169,13 +170,13 @@ class MemoryStore(Protocol):
         """
         ...
 
-    def get(self, entry_id: str) -> Entry | None:
+    def get(self, entry_id: str) -> MemoryEntry | None:
         """Return the newest version of an entry; `None` if there is no such entry."""
         ...
 
     def entries(
         self, stores: Collection[Store] = (), limit: int | None = None, *, newest_first: bool = False
-    ) -> Sequence[Entry]:
+    ) -> Sequence[MemoryEntry]:
         """Return the entries of some stores, or of all, in order of their first version."""
         ...
 
@@ -183,11 +184,11 @@ class MemoryStore(Protocol):
         """Return all personas and users that have memories in the database, in the order in which they began."""
         ...
 
-    def history(self, entry_id: str) -> Sequence[Entry]:
+    def history(self, entry_id: str) -> Sequence[MemoryEntry]:
         """Return all versions of an entry, the first one first; none if there is no such entry."""
         ...
 
-    def rollback(self, entry_id: str, version: int, draft: Draft, at: float) -> Entry:
+    def rollback(self, entry_id: str, version: int, draft: Draft, at: float) -> MemoryEntry:
         """Write the content of an older version as the newest version.
 
         `draft` says who does it and why; its text is ignored. Raises: as `write`.

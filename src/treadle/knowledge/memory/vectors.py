@@ -26,7 +26,8 @@ _LEAST_ROOM = 64
 
 @cache
 def load_numpy() -> Any:
-    """Return numpy, or `None` if it is not installed. Importing it starts threads, so that waits for a search."""
+    """Return numpy, or `None` if it is not installed. It is imported only for a search, because the import
+    starts threads."""
     try:
         import numpy
     except ImportError:  # the extra `memory` has it
@@ -74,7 +75,7 @@ def put_vector(
 
 
 class VectorIndex:
-    """The codes of one namespace and model, read from the database as far as they are new."""
+    """The codes of one namespace and model. Only new codes are read from the database."""
 
     def __init__(self, space: tuple[int, int], model: int) -> None:
         self._space = space
@@ -182,7 +183,7 @@ def _similarities(vectors: Sequence[bytes], values: Sequence[float]) -> list[flo
 def check_numbers(db: sqlite3.Connection, model: str, numbers: int) -> int | None:
     """Return the row of a model of embeddings; `None` if nothing is stored for it.
 
-    Raises: `ConfigError` if its vectors have another length than `numbers`.
+    Raises: `ConfigError` if the model's vectors have another length than `numbers`.
     """
     row = db.execute("SELECT id, numbers FROM memory_models WHERE name=?", (model,)).fetchone()
     if row is None:
@@ -190,6 +191,7 @@ def check_numbers(db: sqlite3.Connection, model: str, numbers: int) -> int | Non
     if row[1] != numbers:
         raise ConfigError(
             f"the embeddings of {model!r} have {numbers} numbers, and those stored in this journal have {row[1]}; "
-            "use the server that made them, or make them again with `treadle memory embed --again`"
+            "use the server that made them, or delete the stored ones with "
+            "memory.store.drop_vectors(memory.embedder.name) and call memory.embed_missing()"
         )
     return int(row[0])

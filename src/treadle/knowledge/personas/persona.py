@@ -30,13 +30,13 @@ ASK = "ask"
 """The toolset with the tool `ask_user`."""
 
 
-class Section(BaseModel):
+class PersonaSection(BaseModel):
     """A part of a persona. Unknown keys are errors."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True, allow_inf_nan=False)
 
 
-class Fact(Section):
+class Fact(PersonaSection):
     """A fact about the persona."""
 
     text: Annotated[str, Field(min_length=1, max_length=10_000)]
@@ -49,10 +49,10 @@ class Claim(Fact):
     """Something that the persona holds to be true."""
 
     epistemic: Literal["fact", "belief", "hypothesis", "contested"] = "belief"
-    """How sure it is: a `fact`, a `belief`, a `hypothesis`, or `contested` among those who know."""
+    """How sure the claim is: a `fact`, a `belief`, a `hypothesis`, or `contested` among those who know."""
 
 
-class ToolsetTable(Section):
+class ToolsetTable(PersonaSection):
     """A toolset with settings."""
 
     name: Line
@@ -61,7 +61,7 @@ class ToolsetTable(Section):
     """Its settings."""
 
 
-class MemoryTable(Section):
+class MemoryTable(PersonaSection):
     """The settings of the memory."""
 
     user: Line = "default"
@@ -72,15 +72,15 @@ class MemoryTable(Section):
     """Whether each turn is remembered as an episode."""
 
 
-class Persona(Section):
+class Persona(PersonaSection):
     """Who an agent is: what it knows of itself, how it speaks, and what it works with."""
 
     name: Annotated[str, Field(min_length=1, max_length=100, pattern=r"^[^\n]*\S[^\n]*$")]
     """The name of the persona. With the user, it is also the namespace of its memories."""
     role: Annotated[str, Field(max_length=1000)] = ""
-    """What it is, such as "a careful research assistant"."""
+    """What the persona is, such as "a careful research assistant"."""
     background: Text = ""
-    """Where it comes from and what it can do, in any number of paragraphs."""
+    """Where the persona comes from and what it can do, in any number of paragraphs."""
     constraints: Annotated[list[Rule], Field(max_length=100)] = []
     """Rules that always hold, such as "Never give medical advice". They are never left out of the prompt."""
     self_facts: Annotated[list[str | Fact], Field(max_length=10_000)] = []
@@ -88,16 +88,16 @@ class Persona(Section):
     worldview: Annotated[list[str | Claim], Field(max_length=10_000)] = []
     """What the persona holds to be true, each with how sure it is. A text alone is a belief."""
     tone: Text = ""
-    """How it speaks."""
+    """How the persona speaks."""
     language: Annotated[str, Field(max_length=100)] = ""
     """The language of its answers, such as "Norwegian"; by default, that of the user's message."""
     instructions: Text = ""
     """Further instructions, which come after the tone."""
     greeting: Annotated[str, Field(max_length=2000)] = ""
-    """What it says at the beginning of a chat. The model does not see it."""
+    """What the persona says at the beginning of a chat. The model does not see it."""
     autonomy: Autonomy | None = None
-    """How often it may ask the user in one turn: `cautious` five times, `balanced` three times, `decisive` once. If
-    it is given, the persona has the tool `ask_user`."""
+    """How often the persona may ask the user in one turn: `cautious` five times, `balanced` three times,
+    `decisive` once. If it is given, the persona has the tool `ask_user`."""
     model: Line | None = None
     """The model, such as `openai:gpt-5-mini`, a name of treadle.toml, `tier:mid` or `auto`."""
     tools: list[Line | ToolsetTable] = []
@@ -105,11 +105,11 @@ class Persona(Section):
     skills: list[Line] = []
     """Folders of skills, relative to the file of the persona."""
     documents: list[Line] = []
-    """Documents that it knows, as paths relative to the file of the persona."""
+    """Documents that the persona knows, as paths relative to the file of the persona."""
     judge: Line | None = None
     """What judges a message before its turn: `patterns`, or `model:` and the name of a model."""
     memory: bool | MemoryTable = False
-    """`true` if it remembers from one session to the next, or the settings of its memory."""
+    """`true` if the persona remembers from one session to the next, or the settings of its memory."""
 
     @classmethod
     def load(cls, path: str | Path) -> "Persona":
@@ -140,7 +140,7 @@ class Persona(Section):
 
     @property
     def parts(self) -> tuple[PartSpec, ...]:
-        """The toolsets, with that of `ask_user` if the persona has an autonomy."""
+        """The toolsets, including the toolset `ask` if the persona has an `autonomy`."""
         from treadle.tools.resolve import TOOLSETS
 
         found = [
@@ -259,4 +259,4 @@ def _check_toolset(name: str) -> str | None:
     if FILE.fullmatch(name) or REFERENCE.fullmatch(name):
         return None
     known = [item.rstrip(":") for item in TOOLSETS.names()]
-    return f"{name!r:.60} is no toolset{did_you_mean(kind, known) or ';'} known are {', '.join(known)}"
+    return f"{name!r:.60} is not a toolset{did_you_mean(kind, known) or ';'} known are {', '.join(known)}"

@@ -39,7 +39,7 @@ _HEAD = re.compile(rb"---[ \t]*\r?\n(.*?)^---[ \t]*\r?(?:\n|\Z)", re.DOTALL | re
 _EXTRAS = ("when_to_use", "tools_required", "parameters", "composes_with", "token_budget")
 
 
-class Head(BaseModel):
+class SkillHead(BaseModel):
     """The front matter of a skill."""
 
     model_config = ConfigDict(extra="ignore", frozen=True, use_attribute_docstrings=True, allow_inf_nan=False)
@@ -66,13 +66,13 @@ class Head(BaseModel):
     """Tools that the skill's author would allow without a question. Treadle ignores it: the policy decides."""
 
 
-_KEYS = Keys(Head.model_json_schema, {})
+_KEYS = Keys(SkillHead.model_json_schema, {})
 
 
 class Skill(Struct, frozen=True, kw_only=True):
     """A skill as its files describe it."""
 
-    head: Head
+    head: SkillHead
     folder: Path
     body: str
     """The text after the front matter, with `\\n` at the ends of lines."""
@@ -133,7 +133,7 @@ def read_skill(folder: Path) -> Skill:
     )
 
 
-def _read_head(document: Document, folder_name: str) -> Head:
+def _read_head(document: Document, folder_name: str) -> SkillHead:
     """Return the front matter, with the keys of Treadle under `metadata` beside the others."""
     problems = list(document.duplicates())
     extras = document.value.get("metadata")
@@ -144,7 +144,7 @@ def _read_head(document: Document, folder_name: str) -> Head:
     if isinstance(tools, list):
         value["allowed-tools"] = " ".join(map(str, tools))
     try:
-        head = Head.model_validate(value)
+        head = SkillHead.model_validate(value)
     except pydantic.ValidationError as error:
         found = _KEYS.explain(error.errors(include_url=False), value)
         inner = extras if isinstance(extras, dict) else {}

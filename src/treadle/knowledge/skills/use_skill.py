@@ -16,8 +16,8 @@ from collections.abc import Mapping
 import msgspec
 
 from treadle.core.errors import ConfigError, ToolError
+from treadle.core.estimates import guess_tokens
 from treadle.core.fence import fence
-from treadle.core.tokens import guess_tokens
 from treadle.core.types import Effect, Json, ToolCall, ToolSpec
 from treadle.knowledge.skills.catalog import Catalog
 from treadle.knowledge.skills.skill import FILE, Skill, read_skill
@@ -27,7 +27,7 @@ from treadle.tools.schema.validation import ArgumentChecker
 
 NAME = "use_skill"
 TOKENS = 8000
-"""The most tokens that one call brings, if the skill does not say otherwise."""
+"""The most tokens of one call's result, if the skill does not say otherwise."""
 FOLDER = ".skills"
 """The folder in the sandbox for the files of skills."""
 _STATE = "skills"

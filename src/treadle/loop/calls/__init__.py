@@ -1,1 +1,1 @@
-"""How one tool call is made: the workbench, and what it needs."""
+"""The making of one tool call: the workbench, and the modules that it uses."""

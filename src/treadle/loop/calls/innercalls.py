@@ -7,14 +7,14 @@ from typing import Any, TypeAlias
 import msgspec
 
 from treadle.core import events as e
+from treadle.core.calls import RunInner, refuse_after_doubt
 from treadle.core.errors import ToolError
-from treadle.core.inner import Doubt, Recall, Run, Settle, refuse_after_doubt
 from treadle.core.types import Json, ToolCall, ToolResult
 from treadle.loop.calls.rules import Rules
 from treadle.loop.outbox import DONE, Outbox
 from treadle.tools.protocol import ToolOutput
 
-MakeInner: TypeAlias = Callable[[Run, str, int, Outbox], Awaitable[ToolResult]]
+MakeInner: TypeAlias = Callable[[RunInner, str, int, Outbox], Awaitable[ToolResult]]
 """A function that makes an inner call. It takes the decision, the id of the outer call, the step and the outbox."""
 
 
@@ -54,7 +54,7 @@ class InnerCalls:
         self._lock = self._lock or asyncio.Lock()
         async with self._lock:
             if self._is_over:
-                raise ToolError(f"{name!r} was not called: the call that asks for it has ended")
+                raise ToolError(f"{name!r} was not called: the call that wanted to make it has ended")
             self._count += 1
             self._running = asyncio.current_task()
             try:
@@ -90,12 +90,10 @@ class InnerCalls:
         if self.is_in_doubt:
             return refuse_after_doubt(ToolCall(f"{self._parent_id}/{self._count}", name, arguments))
         decided = self._rules.decide_inner(self._parent_id, self._count, name, arguments)
-        if isinstance(decided, Run):
+        if isinstance(decided, RunInner):
             return await self._make_call(decided, self._parent_id, self._step, self)
-        if isinstance(decided, Doubt):
+        if decided.is_doubtful:
             self.is_in_doubt = True
-        elif isinstance(decided, Settle):
+        elif not decided.is_recorded:
             self.put(e.ToolCompleted(step=self._step, result=decided.result, parent_call_id=self._parent_id))
-        else:
-            assert isinstance(decided, Recall)
         return decided.result

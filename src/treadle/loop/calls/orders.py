@@ -1,4 +1,4 @@
-"""Orders: the calls that a workbench makes, and how their texts are read."""
+"""Orders: the calls that a workbench makes, and the reading of their names and arguments."""
 
 import difflib
 from collections.abc import Mapping

@@ -7,25 +7,18 @@ from contextlib import contextmanager, suppress
 from msgspec.structs import replace
 
 from treadle.core import events as e
+from treadle.core.actions import AskUser
+from treadle.core.asking import Answer, Question, RecallAnswer, RefuseToAsk, key_of, read_answer, to_question
 from treadle.core.errors import ConfigError, NotAskedError
-from treadle.core.questions import (
-    Answer,
-    AskUser,
-    Question,
-    Recall,
-    Refuse,
-    key_of,
-    read_answer,
-    to_question,
-)
 from treadle.core.state import State
 from treadle.core.types import Effect, Json
+from treadle.loop.calls.arrivals import Arrivals
 from treadle.loop.calls.rules import NOBODY, Rules
 from treadle.loop.outbox import Outbox
 from treadle.tools.protocol import Asker
 
 MAX_UNFIT = 3
-"""How often an asker may answer one question with something that does not fit it."""
+"""How many answers to one question may fail to fit it."""
 
 
 class ParkedError(BaseException):
@@ -36,7 +29,7 @@ class ParkedError(BaseException):
 
 
 class Questioner:
-    """The one who puts a run's questions to the user, one at a time."""
+    """The object that puts a run's questions to the user, one at a time."""
 
     def __init__(self, run_id: str, asker: Asker | None, rules: Rules) -> None:
         self.run_id = run_id
@@ -44,12 +37,14 @@ class Questioner:
         self.rules = rules
         self.deadline: asyncio.Timeout | None = None
         """The timer of the run's deadline. It stands still while the user is asked."""
+        self.arrivals = Arrivals()
+        """The answers and decisions that arrive from outside while somebody is asked."""
         self._lock: asyncio.Lock | None = None
         self._postponed: set[str] = set()
         """The ids of the questions that the user did not answer since the run was driven."""
 
     def begin(self) -> None:
-        """Allow every question to be put again, because the run is driven anew."""
+        """Allow every question to be asked again, because the run is driven anew."""
         self._postponed.clear()
 
     async def consult(self, body: e.QuestionAsked) -> Answer | None:
@@ -61,7 +56,8 @@ class Questioner:
             if body.question_id in self._postponed:
                 return None
             with held(self.deadline):
-                answer = await self._ask(to_question(body, self.run_id))
+                asked = self._ask(to_question(body, self.run_id))
+                answer = await self.arrivals.first(body.question_id, asked)
         if answer is None:
             self._postponed.add(body.question_id)
         return answer
@@ -73,10 +69,15 @@ class Questioner:
         for body in action.questions:
             answer = await self.consult(body)
             if answer is not None:
-                outbox.put(e.QuestionAnswered(question_id=body.question_id, text=answer.text))
+                self.record(body, answer, outbox)
                 has_answers = True
         if not has_answers:
             outbox.put(e.RunPaused(reason="question"))
+
+    def record(self, body: e.QuestionAsked, answer: Answer, outbox: Outbox) -> None:
+        """Put an answer into the outbox. An answer that came from outside is recorded already, and is left out."""
+        if not self.arrivals.has_recorded(body.question_id):
+            outbox.put(e.QuestionAnswered(question_id=body.question_id, text=answer.text))
 
     async def _ask(self, question: Question) -> Answer | None:
         """Ask until the answer fits. An asker that fails has no answer, and its exception is reported."""
@@ -86,7 +87,7 @@ class Questioner:
                 said = self.asker(question)
                 if not isinstance(said, Answer | str | int | dict | None):
                     said = await said  # type: ignore[misc]
-                return None if said is None else read_answer(question, said, _find_fault)
+                return None if said is None else read_answer(question, said, find_form_fault)
             except ConfigError as error:
                 question = replace(question, fault=str(error))
             except Exception as error:
@@ -138,9 +139,9 @@ class Asking:
 
             check_schema(question.schema)
         decided = questioner.rules.decide_question(question, call_id, self._call_id, number)
-        if isinstance(decided, Refuse):
+        if isinstance(decided, RefuseToAsk):
             raise NotAskedError(decided.reason)
-        if isinstance(decided, Recall):
+        if isinstance(decided, RecallAnswer):
             return decided.answer
         if not can_park and questioner.asker is None:
             raise NotAskedError(NOBODY)
@@ -154,7 +155,7 @@ class Asking:
         if self.is_over:
             raise NotAskedError(NOBODY)
         if answer is not None:
-            outbox.put(e.QuestionAnswered(question_id=body.question_id, text=answer.text))
+            questioner.record(body, answer, outbox)
             self.open_ids.remove(body.question_id)
             await outbox.kept()
             return answer
@@ -190,7 +191,8 @@ def held(*timers: asyncio.Timeout | None) -> Iterator[None]:
                 timer.reschedule(loop.time() + seconds)
 
 
-def _find_fault(schema: dict[str, Json], value: Json) -> str | None:
+def find_form_fault(schema: dict[str, Json], value: Json) -> str | None:
+    """Return why the answer to a form does not fit its schema; `None` if it fits."""
     # Imported here because only forms need the validator.
     from treadle.tools.schema.answer_schema import find_output_fault
 

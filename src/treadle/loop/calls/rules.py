@@ -1,8 +1,8 @@
 """The rules of a workbench: which inner calls run, which questions are asked, and what further runs may use."""
 
-from treadle.core.budget import Allowance, allow
-from treadle.core.inner import InnerDecision, Run, decide_inner
-from treadle.core.questions import Question, QuestionDecision, Refuse, decide_question
+from treadle.core.asking import Question, QuestionDecision, RefuseToAsk, decide_question
+from treadle.core.calls import InnerDecision, RunInner, decide_inner
+from treadle.core.limits import Allowance, allow
 from treadle.core.state import State
 from treadle.core.types import ToolCall
 
@@ -14,7 +14,7 @@ class Rules:
 
     def decide_inner(self, parent_id: str, number: int, name: str, arguments: str) -> InnerDecision:
         """Decide about an inner call of the call `parent_id`; `number` counts its inner calls from 1."""
-        return Run(ToolCall(f"{parent_id}/{number}", name, arguments), 1)
+        return RunInner(ToolCall(f"{parent_id}/{number}", name, arguments), 1)
 
     def decide_question(
         self, question: Question, asker_id: str, call_id: str, number: int
@@ -23,7 +23,7 @@ class Rules:
 
         `number` is how often the call has asked it.
         """
-        return Refuse(NOBODY)
+        return RefuseToAsk(NOBODY)
 
     def allow(self, drivers: frozenset[str]) -> Allowance:
         """Return what a run may use that a call drives. `drivers` are the names of the tools that drive runs."""
@@ -51,5 +51,5 @@ class RunRules(Rules):
 
     def allow(self, drivers: frozenset[str]) -> Allowance:
         """See `Rules.allow`. Calls of one step that drive runs have equal shares."""
-        calls = [item.call.name for item in self._state.calls.values() if item.result is None]
+        calls = [item.call.name for item in self._state.turn.calls.values() if item.result is None]
         return allow(self._state, max(1, sum([name in drivers for name in calls])))

@@ -13,11 +13,10 @@ from typing import Any
 from msgspec.structs import replace
 
 from treadle.core import events as e
-from treadle.core.budget import Allowance
-from treadle.core.decide import refuse_unapproved, unknown_outcome
+from treadle.core.asking import Answer, Question
+from treadle.core.calls import RunInner, refuse_unapproved, unknown_outcome
 from treadle.core.errors import RetryWithMessage
-from treadle.core.inner import Run
-from treadle.core.questions import Answer, Question
+from treadle.core.limits import Allowance
 from treadle.core.types import (
     Child,
     Effect,
@@ -140,7 +139,7 @@ class Workbench:
             result = unknown_outcome(call)
         return self._complete(order, result, outbox, seconds, blobs, has_files=True)
 
-    async def make_inner(self, decided: Run, parent_id: str, step: int, outbox: Outbox) -> ToolResult:
+    async def make_inner(self, decided: RunInner, parent_id: str, step: int, outbox: Outbox) -> ToolResult:
         """Make an inner call of the running call `parent_id`, after asking for approval if it is needed."""
         call = decided.call
         order = Order(call, step, decided.attempt, parent_id)
@@ -159,7 +158,12 @@ class Workbench:
         spec = self.toolbox.by_name.get(call.name)
         if self.approver is None or spec is None:
             return None
-        said = self.approver(ApprovalRequest(self.run_id, call, spec))
+        asked = self._approve(self.approver, ApprovalRequest(self.run_id, call, spec))
+        return await self.questions.arrivals.first(call.call_id, asked)
+
+    @staticmethod
+    async def _approve(approver: Approver, request: ApprovalRequest) -> Decision | None:
+        said = approver(request)
         if not isinstance(said, Decision | bool | None):
             said = await said
         return Decision(said) if isinstance(said, bool) else said

@@ -1,1 +1,1 @@
-"""The construction of models from names and from treadle.toml."""
+"""Names, providers, treadle.toml, stored keys, and the recipe that makes models from them."""

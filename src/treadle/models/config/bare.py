@@ -35,7 +35,7 @@ class ModelConfig(Struct, frozen=True, kw_only=True):
     settings: Settings = Settings()
     price: Price | None = None
     context_tokens: int | None = None
-    """The model's context window."""
+    """The size of the model's context window in tokens; `None` if it is not known."""
     headers: Mapping[str, str] | None = None
     timeout_seconds: float = 600.0
     """The longest time in which the server sends nothing."""
@@ -91,7 +91,7 @@ def bare_model(
     settings = Settings(
         stop=(stop,) if isinstance(stop, str) else tuple(stop) if stop is not None else None,
         extra=dict(extra) if extra else None,
-        **{key: options.pop(key) for key in _SETTINGS & options.keys()},
+        **{key: options.pop(key) for key in _SETTINGS if key in options},
     )
     _check(settings)
     tokens = options.get("context_tokens")
@@ -105,7 +105,7 @@ def bare_model(
         timeout_seconds=timeout_seconds,
         total_timeout_seconds=total_timeout_seconds,
         output_mode=None if output_mode is None else _read_mode(output_mode),
-        **{key: options.pop(key) for key in _CONFIGURED & options.keys()},
+        **{key: options.pop(key) for key in _CONFIGURED if key in options},
         options=options,
     )
     preset = find_preset(provider)
@@ -119,45 +119,24 @@ def bare_model(
     return FormatModel(made, format)
 
 
-GENERAL_OPTIONS = (
+_SETTINGS = ("temperature", "top_p", "max_output_tokens", "seed", "logprobs", "return_token_ids")
+_CONFIGURED = (
     "base_url",
     "api_key",
     "api_key_env",
-    "temperature",
-    "top_p",
-    "max_output_tokens",
-    "seed",
-    "stop",
-    "logprobs",
-    "return_token_ids",
-    "extra",
-    "price",
-    "context_tokens",
-    "timeout_seconds",
-    "connect_timeout_seconds",
-    "total_timeout_seconds",
-    "max_attempts",
     "headers",
     "transport",
-    "output_mode",
-    "format",
-    "renderer",
-    "limiter",
+    "price",
+    "context_tokens",
+    "connect_timeout_seconds",
 )
-"""The options of every model, in the order of the parameters of `treadle.model`."""
-_SETTINGS = frozenset(("temperature", "top_p", "max_output_tokens", "seed", "logprobs", "return_token_ids"))
-_CONFIGURED = frozenset(
-    (
-        "base_url",
-        "api_key",
-        "api_key_env",
-        "price",
-        "context_tokens",
-        "headers",
-        "transport",
-        "connect_timeout_seconds",
-    )
+GENERAL_OPTIONS = (
+    *_CONFIGURED,
+    *_SETTINGS,
+    *("stop", "extra", "output_mode", "format", "renderer", "limiter"),
+    *("timeout_seconds", "total_timeout_seconds", "max_attempts"),
 )
+"""The options of every model."""
 
 
 def providers() -> dict[str, str]:
@@ -192,7 +171,7 @@ def _find_maker(provider: str, name: str) -> Maker:
     near = get_close_matches(provider, known, n=1)
     hint = f"did you mean {near[0] + ':' + name.partition(':')[2]!r}? " if near else ""
     raise ConfigError(
-        f"unknown provider {provider!r} in the model name {name!r}; {hint}known are {', '.join(sorted(known))}. "
+        f"unknown provider {provider!r} in the model name {name!r}; {hint}known: {', '.join(sorted(known))}. "
         f"A model whose own name has a colon is written {'openai:' + name!r}"
     )
 

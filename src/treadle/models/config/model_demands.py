@@ -16,7 +16,8 @@ _VARIABLE = re.compile(r"\$\{(\w+)\}")
 
 
 def demands_of_model(part: PartSpec) -> list[str]:
-    """Return what asking the model of `part` would load, ask and send. Raises: `ConfigError`."""
+    """Return texts that say what would be loaded and sent, and where to, if the model of `part` were asked.
+    Raises: `ConfigError`."""
     if part.missing is not None:
         return [f"send the conversation to the model {part.name!r} of the program"]
     if is_oracle(part.name, part.settings or {}):
@@ -62,7 +63,8 @@ def _demand(part: PartSpec, table: ModelTable | None) -> str:
 
 
 def demands_of_judge(part: PartSpec) -> list[str]:
-    """Return what a judge would send, ask and load. Finding it out does none of that."""
+    """Return texts that say what a judge would load and send, and where to. This function itself loads and
+    sends nothing."""
     kind, _, model = part.name.partition(":")
     if part.missing is not None or kind == "patterns":
         return []

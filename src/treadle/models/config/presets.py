@@ -40,12 +40,12 @@ ORACLE = "oracle"
 
 
 def is_tiered(name: str) -> bool:
-    """Return whether `name` is that of a model that consists of the tiers of treadle.toml."""
+    """Return whether `name` names a model that consists of the tiers of treadle.toml."""
     return name.partition(":")[0] in (AUTO, "tier") and name != "tier"
 
 
 def is_oracle(name: str, options: Mapping[str, object]) -> bool:
-    """Return whether `name` is that of the oracle. With a base URL it is a model with that name on a server."""
+    """Return whether `name` names the oracle. With a base URL, `name` is a model on a server."""
     return name.partition(":")[0] == ORACLE and options.get("base_url") is None
 
 
@@ -116,7 +116,7 @@ _PRESETS: dict[str, Preset] = {
 
 
 def provider_names() -> list[str]:
-    """Return the names of all built-in providers, and of those that are dialects of other packages."""
+    """Return the names of all built-in providers, and of the providers that are dialects of other packages."""
     return [*[_PROVIDERS.get(name, name) for name in DIALECTS.names()], *_PRESETS]
 
 

@@ -18,7 +18,7 @@ MakeModel = Callable[..., Model]
 """A function that makes the model with additional settings, such as `logprobs=True`."""
 
 
-class Finding(Struct, frozen=True, omit_defaults=True):
+class EndpointFinding(Struct, frozen=True, omit_defaults=True):
     """The result for one ability."""
 
     name: str
@@ -31,7 +31,7 @@ class Finding(Struct, frozen=True, omit_defaults=True):
 class Probed(Struct, frozen=True):
     """The results for all abilities."""
 
-    findings: tuple[Finding, ...]
+    findings: tuple[EndpointFinding, ...]
     grade: TokenGrade
     """The exactness with which a run's journal will hold what the model sampled."""
     output_mode: str
@@ -64,9 +64,9 @@ class Prober:
     def __init__(self, make: MakeModel) -> None:
         self._make = make
         self._model = make()
-        self._findings: list[Finding] = []
+        self._findings: list[EndpointFinding] = []
 
-    async def findings(self) -> AsyncIterator[Finding]:
+    async def findings(self) -> AsyncIterator[EndpointFinding]:
         """Yield each finding when it is made; only the first one if the endpoint does not answer."""
         async for finding in self._look():
             self._findings.append(finding)
@@ -85,18 +85,20 @@ class Prober:
             mode = "tool"
         return Probed(tuple(self._findings), grade, mode)
 
-    async def _look(self) -> AsyncIterator[Finding]:
+    async def _look(self) -> AsyncIterator[EndpointFinding]:
         begin = time.monotonic()
         first = await _ask(self._model, "Answer with the one word: ready")
         if isinstance(first, TreadleError):
-            yield Finding("answers", False, str(first))
+            yield EndpointFinding("answers", False, str(first))
             return
         took = time.monotonic() - begin
         usage = first.usage
         tokens = (
             f"{usage.input_tokens} + {usage.output_tokens} tokens" if usage is not None else "no usage told"
         )
-        yield Finding("answers", True, f"{first.message.content.strip()!r:.60}, {took:.1f} s, {tokens}")
+        yield EndpointFinding(
+            "answers", True, f"{first.message.content.strip()!r:.60}, {took:.1f} s, {tokens}"
+        )
         yield await self._streaming()
         tools = await self._tools()
         yield tools
@@ -115,32 +117,32 @@ class Prober:
         seen = (
             f"{len(thought):,} characters with the first answer" if thought else "none with the first answer"
         )
-        yield Finding("reasoning", True if thought else None, seen)
+        yield EndpointFinding("reasoning", True if thought else None, seen)
         yield await self._context()
 
-    async def _streaming(self) -> Finding:
+    async def _streaming(self) -> EndpointFinding:
         pieces: list[object] = []
         completion = await _ask(self._model, "Count from 1 to 20, in digits.", watch=Watch(pieces.append))
         if isinstance(completion, TreadleError):
-            return Finding("streaming", False, str(completion))
+            return EndpointFinding("streaming", False, str(completion))
         if len(pieces) > 1:
-            return Finding("streaming", True, f"{len(pieces)} pieces")
-        return Finding(
+            return EndpointFinding("streaming", True, f"{len(pieces)} pieces")
+        return EndpointFinding(
             "streaming", False, "the answer came in one piece", "a user sees nothing until it is whole"
         )
 
-    async def _tools(self) -> Finding:
+    async def _tools(self) -> EndpointFinding:
         question = "What is the weather in Oslo? Look it up with the tool."
         completion = await _ask(self._model, question, tools=(_WEATHER,))
         if isinstance(completion, TreadleError):
-            return Finding("tools", False, str(completion), _NO_TOOLS)
+            return EndpointFinding("tools", False, str(completion), _NO_TOOLS)
         message = completion.message
         if not message.tool_calls:
             seen = f"no call, but {message.content.strip()!r:.80}"
-            return Finding("tools", False, seen, _NO_TOOLS)
+            return EndpointFinding("tools", False, seen, _NO_TOOLS)
         call = message.tool_calls[0]
         if call.name != _WEATHER.name or not _is_city(call.arguments):
-            return Finding("tools", False, f"a call that is wrong: {call.name}({call.arguments:.80})")
+            return EndpointFinding("tools", False, f"a call that is wrong: {call.name}({call.arguments:.80})")
         results = [
             Message(Role.TOOL, "4 degrees, rain", call_id=item.call_id, name=item.name)
             for item in message.tool_calls
@@ -149,50 +151,52 @@ class Prober:
             self._model, Request(Log([Message(Role.USER, question), message, *results]), (_WEATHER,))
         )
         if isinstance(after, TreadleError):
-            return Finding("tools", False, f"it calls, but does not take the result: {after}")
-        return Finding("tools", True, "it calls, and takes the result")
+            return EndpointFinding("tools", False, f"it calls, but does not take the result: {after}")
+        return EndpointFinding("tools", True, "it calls, and takes the result")
 
-    async def _parallel(self) -> Finding:
+    async def _parallel(self) -> EndpointFinding:
         question = "Look up the weather of Oslo and of Rome, with two calls at the same time."
         completion = await _ask(self._model, question, tools=(_WEATHER,))
         if isinstance(completion, TreadleError):
-            return Finding("parallel calls", False, str(completion))
+            return EndpointFinding("parallel calls", False, str(completion))
         count = len(completion.message.tool_calls)
-        return Finding("parallel calls", count > 1, f"{count} in one step, where two were asked for")
+        return EndpointFinding("parallel calls", count > 1, f"{count} in one step, where two were asked for")
 
-    async def _forced(self) -> Finding:
+    async def _forced(self) -> EndpointFinding:
         completion = await _ask(self._model, "Hello!", tools=(_WEATHER,), required_tool=_WEATHER.name)
         if isinstance(completion, TreadleError):
-            return Finding("forced tool", False, str(completion))
+            return EndpointFinding("forced tool", False, str(completion))
         is_there = any(call.name == _WEATHER.name for call in completion.message.tool_calls)
-        return Finding(
+        return EndpointFinding(
             "forced tool", is_there, "it calls what it must" if is_there else "it does as it likes"
         )
 
-    async def _schema(self) -> Finding:
+    async def _schema(self) -> EndpointFinding:
         question = "Name the capital of Norway, and how many letters its name has."
         completion = await _ask(self._model, question, output_schema=_ANSWER)
         if isinstance(completion, TreadleError):
-            return Finding("json schema", False, str(completion))
+            return EndpointFinding("json schema", False, str(completion))
         text = completion.message.content.strip()
         try:
             value = msgspec.json.decode(text)
             is_there = isinstance(value["capital"], str) and isinstance(value["letters"], int)
         except (msgspec.DecodeError, TypeError, LookupError, RecursionError):
             is_there = False
-        return Finding("json schema", is_there, f"{text!r:.80}")
+        return EndpointFinding("json schema", is_there, f"{text!r:.80}")
 
-    async def _engine(self) -> Finding:
+    async def _engine(self) -> EndpointFinding:
         server = _server_of(self._model)
         try:
             info = await server.find_engine() if server is not None else None
         except TransportError as error:
-            return Finding("engine", None, str(error))
+            return EndpointFinding("engine", None, str(error))
         if info is None:
-            return Finding("engine", False, "neither vLLM nor SGLang, whose token ids are known to be exact")
-        return Finding("engine", True, str(info))
+            return EndpointFinding(
+                "engine", False, "neither vLLM nor SGLang, whose token ids are known to be exact"
+            )
+        return EndpointFinding("engine", True, str(info))
 
-    async def _endpoints(self) -> list[Finding]:
+    async def _endpoints(self) -> list[EndpointFinding]:
         """Return what the engine has besides chat; empty for a server without one."""
         server = _server_of(self._model)
         try:
@@ -201,12 +205,12 @@ class Prober:
                 return []
             paths = await server.find_paths((*TOKEN_PATHS[info.name].values(), PAUSE_PATHS[info.name]))
         except TransportError as error:
-            return [Finding("tokens in", None, str(error))]
+            return [EndpointFinding("tokens in", None, str(error))]
         takes = [path for path in TOKEN_PATHS[info.name].values() if path in paths]
         can_pause = PAUSE_PATHS[info.name] in paths
         return [
-            Finding("tokens in", bool(takes), " and ".join(takes) or "no endpoint takes token ids"),
-            Finding(
+            EndpointFinding("tokens in", bool(takes), " and ".join(takes) or "no endpoint takes token ids"),
+            EndpointFinding(
                 "weight updates",
                 can_pause,
                 f"{PAUSE_PATHS[info.name]} pauses it" if can_pause else "it cannot be paused",
@@ -214,44 +218,46 @@ class Prober:
             ),
         ]
 
-    async def _logprobs(self) -> Finding:
+    async def _logprobs(self) -> EndpointFinding:
         completion = await self._ask_for("Say: one two three", logprobs=True)
         if isinstance(completion, TreadleError):
-            return Finding("logprobs", False, str(completion))
+            return EndpointFinding("logprobs", False, str(completion))
         record = completion.tokens
         if record is None or record.logprobs is None:
-            return Finding("logprobs", False, "the server returned none")
-        return Finding("logprobs", True, f"of {len(record.logprobs)} tokens")
+            return EndpointFinding("logprobs", False, "the server returned none")
+        return EndpointFinding("logprobs", True, f"of {len(record.logprobs)} tokens")
 
-    async def _token_ids(self) -> Finding:
+    async def _token_ids(self) -> EndpointFinding:
         completion = await self._ask_for("Say: one two three", logprobs=True, return_token_ids=True)
         if isinstance(completion, TreadleError):
-            return Finding("token ids", False, str(completion))
+            return EndpointFinding("token ids", False, str(completion))
         record = completion.tokens
         if record is None or record.token_ids is None:
-            return Finding("token ids", False, "the server returned none")
+            return EndpointFinding("token ids", False, "the server returned none")
         if record.prompt_token_ids is None:
-            return Finding("token ids", False, "of the answer alone, and not of the prompt")
+            return EndpointFinding("token ids", False, "of the answer alone, and not of the prompt")
         seen = f"{len(record.prompt_token_ids)} of the prompt, {len(record.token_ids)} of the answer"
-        return Finding("token ids", True, seen)
+        return EndpointFinding("token ids", True, seen)
 
-    async def _template(self, renderer: Renderer) -> Finding:
+    async def _template(self, renderer: Renderer) -> EndpointFinding:
         """Compare the prompt of the renderer with the one that the server makes of the same messages."""
         name, text = "same template", "Say: one two three"
         completion = await self._ask_for(text, renderer="", return_token_ids=True, max_output_tokens=1)
         if isinstance(completion, TreadleError):
-            return Finding(name, None, str(completion))
+            return EndpointFinding(name, None, str(completion))
         record = completion.tokens
         if record is None or record.prompt_token_ids is None:
-            return Finding(name, None, "the server does not return the ids of its prompts")
+            return EndpointFinding(name, None, "the server does not return the ids of its prompts")
         theirs = unpack_ids(record.prompt_token_ids)
         ours = tuple(renderer.render([Message(Role.USER, text)], ()))
         if ours == theirs:
-            return Finding(name, True, f"{renderer.name} and the server make the same {len(ours)} ids")
+            return EndpointFinding(
+                name, True, f"{renderer.name} and the server make the same {len(ours)} ids"
+            )
         at = next((at for at, pair in enumerate(zip(ours, theirs, strict=False)) if pair[0] != pair[1]), -1)
         at = min(len(ours), len(theirs)) if at == -1 else at
         seen = f"from id {at}: {renderer.decode(ours[at:])!r:.60}, the server {renderer.decode(theirs[at:])!r:.60}"
-        return Finding(name, False, seen, "the model sees another prompt than it was trained on")
+        return EndpointFinding(name, False, seen, "the model sees another prompt than it was trained on")
 
     async def _ask_for(self, text: str, **settings: bool | int | str) -> Completion | TreadleError:
         try:
@@ -260,17 +266,17 @@ class Prober:
             return error
         return await _ask(model, text)
 
-    async def _context(self) -> Finding:
+    async def _context(self) -> EndpointFinding:
         find = getattr(_innermost(self._model), "find_context_tokens", None)
         if find is None:
-            return Finding("context length", None, "this provider does not tell it")
+            return EndpointFinding("context length", None, "this provider does not tell it")
         try:
             tokens = await find()
         except (TreadleError, OSError) as error:
-            return Finding("context length", None, str(error))
+            return EndpointFinding("context length", None, str(error))
         if tokens is None:
-            return Finding("context length", None, "the server does not tell it")
-        return Finding("context length", True, f"{tokens:,} tokens")
+            return EndpointFinding("context length", None, "the server does not tell it")
+        return EndpointFinding("context length", True, f"{tokens:,} tokens")
 
 
 async def find_token_settings(model: Model) -> dict[str, bool]:
@@ -287,7 +293,7 @@ async def find_token_settings(model: Model) -> dict[str, bool]:
 async def check_vocabulary(model: Model) -> None:
     """Check that the ids of the renderer of `model` have the same text for its server, if the server says it.
 
-    Raises: `ConfigError` if they have not; `TransportError`.
+    Raises: `ConfigError` if a text differs; `TransportError`.
     """
     renderer: Renderer | None = getattr(_innermost(model), "renderer", None)
     server = _server_of(model)
@@ -298,7 +304,7 @@ async def check_vocabulary(model: Model) -> None:
         # A server may leave special tokens out, and blanks at the ends.
         if theirs is not None and theirs.strip() not in ("", ours.strip()):
             raise ConfigError(
-                f"the renderer {renderer.name!r} is that of another model than the one at {server.server.origin}: "
+                f"the renderer {renderer.name!r} is for another model than the one at {server.server.origin}: "
                 f"the ids of {ours!r:.60} are {theirs!r:.60} there. Give the renderer of the model's own tokenizer"
             )
 

@@ -34,7 +34,7 @@ from treadle.models.config.stored_keys import find_key
 from treadle.models.config.tables import ConfigFile, ModelTable, RouterTable, TierTable
 from treadle.models.config.toml_file import check_names, check_table, find_config, read_file
 from treadle.models.protocol import Model
-from treadle.models.wire.provider import Price
+from treadle.models.wire.provider import Preset, Price
 from treadle.models.wrappers.tiered import Tier, TieredModel, ToolStrength
 from treadle.renderers.registry import locate
 
@@ -49,8 +49,8 @@ _PER_SERVER = frozenset(("base_url", "api_key", "api_key_env", "headers"))
 
 
 class JobUse(Struct, frozen=True, kw_only=True):
-    """What a job needs of its models. All models of jobs that ask one server share a limiter, so that all of them
-    wait if the server asks for it."""
+    """The demands of a job on its models. All models of jobs that ask one server share a limiter, so that all
+    of them wait if the server asks for it."""
 
     seed: int
     """The seed to sample with, if the settings have none and the server takes one."""
@@ -68,7 +68,7 @@ class Config:
         """
         self.file = file
         self.path = path
-        """The file that it was read from; `None` if there is none."""
+        """The file that the configuration was read from; `None` if there is no file."""
         self.notices = notices
         """What was left out of the tiers that the environment defines, and why."""
         check_names(file, self._where)
@@ -170,8 +170,11 @@ class Config:
         settings of the table."""
         target = table.model if table is not None else name or ""
         if job is not None:
-            options = {**options, **_job_options(target, table, options, job)}
-            limiter = limiter or (_share_limiter(target, table, options) if job.needs_keys else None)
+            provider, _ = split_name(target)
+            preset = find_preset(provider)
+            options = {**options, **_job_options(preset, table, options, job)}
+            if limiter is None and preset is not None and job.needs_keys:
+                limiter = _share_limiter(provider, table, options)
         settled = self._settle(table, options)
         first = self._with_retries(target, table, settled, limiter)
         is_named = name is not None and table is not None
@@ -220,9 +223,9 @@ class Config:
         Raises: `ConfigError` for a variable that is not set.
         """
         asked = {key: value for key, value in options.items() if value is not None}
-        if isinstance(asked.get("price"), Mapping):
+        if "price" in asked and isinstance(asked["price"], Mapping):
             asked["price"] = Price(**asked["price"])
-        if isinstance(asked.get("renderer"), str) and asked["renderer"]:
+        if asked.get("renderer") and isinstance(asked["renderer"], str):
             asked["renderer"] = locate(asked["renderer"])
         if table is None:
             return asked
@@ -388,30 +391,8 @@ def model(
     The model's `part` describes it for the agent spec, without secrets. Raises: `ConfigError` for an unknown
     provider or option, a missing key or a setting out of range.
     """
-    asked: dict[str, Any] = {
-        "base_url": base_url,
-        "api_key": api_key,
-        "api_key_env": api_key_env,
-        "temperature": temperature,
-        "top_p": top_p,
-        "max_output_tokens": max_output_tokens,
-        "seed": seed,
-        "stop": stop,
-        "logprobs": logprobs,
-        "return_token_ids": return_token_ids,
-        "extra": extra,
-        "price": price,
-        "context_tokens": context_tokens,
-        "timeout_seconds": timeout_seconds,
-        "connect_timeout_seconds": connect_timeout_seconds,
-        "total_timeout_seconds": total_timeout_seconds,
-        "max_attempts": max_attempts,
-        "headers": headers,
-        "transport": transport,
-        "output_mode": output_mode,
-        "format": format,
-        "renderer": renderer,
-    }
+    # The parameters under their own names, in their order.
+    asked = {key: value for key, value in locals().items() if key not in ("name", "limiter", "options")}
     return Config(ConfigFile())._single(name, None, options | asked, limiter)
 
 
@@ -446,11 +427,10 @@ def _with_cost(
 
 
 def _job_options(
-    target: str, table: ModelTable | None, options: Mapping[str, Any], job: JobUse
+    preset: Preset | None, table: ModelTable | None, options: Mapping[str, Any], job: JobUse
 ) -> dict[str, Any]:
     """Return the options that a job adds to those that were given."""
     added: dict[str, Any] = {}
-    preset = find_preset(split_name(target)[0])
     has_seed = options.get("seed") is not None or (table is not None and table.seed is not None)
     if not has_seed and (preset is None or "seed" not in DIALECTS.load(preset.dialect).UNKNOWN_SETTINGS):
         added["seed"] = job.seed
@@ -459,13 +439,10 @@ def _job_options(
     return added
 
 
-def _share_limiter(target: str, table: ModelTable | None, options: Mapping[str, Any]) -> "Limiter | None":
-    """Return the limiter that the models of all jobs share for a server; `None` for a model without a server."""
+def _share_limiter(provider: str, table: ModelTable | None, options: Mapping[str, Any]) -> "Limiter":
+    """Return the limiter that the models of all jobs share for a server."""
     from treadle.models.wrappers.limiter import Limiter
 
-    provider, _ = split_name(target)
-    if find_preset(provider) is None:
-        return None
     server = [str(options.get(key) or getattr(table, key, None) or "") for key in ("base_url", "api_key_env")]
     return Limiter.shared(" ".join(["job", provider, *server]), is_adaptive=False, learn_at_share=0.4)
 

@@ -89,7 +89,7 @@ class ModelTable(Table):
 
 
 class TierTable(Table):
-    """The models of a tier, and what a router needs to know about them. The settings hold for each model."""
+    """The models of a tier, and what a router needs to know about them. The settings apply to each model."""
 
     model: str
     """A model of this file, or `provider:name`."""
@@ -100,8 +100,8 @@ class TierTable(Table):
     price: PriceTable | None = None
     """The price of the tier's models, if it is not known."""
     tool_strength: Literal["weak", "medium", "strong"] | None = None
-    """How well the models call tools. A `weak` one is not chosen if the agent has tools, and only a `strong` one if
-    it has many."""
+    """How well the models call tools. A tier that is `weak` is not chosen if the agent has tools. If the agent
+    has many tools, only a `strong` tier is chosen."""
     context_tokens: Count | None = None
     """How many tokens the prompt and the answer may have together. Default: what is known about the model."""
     sees_images: bool | None = None
@@ -126,7 +126,7 @@ class RouterTable(Table):
 
 
 class TelemetryTable(Table):
-    """What the commands that drive runs record about them."""
+    """The records that are made by commands which drive runs."""
 
     turn_log: str | None = None
     """A file that gets a line of JSON for each turn, relative to the folder of this file."""
@@ -148,7 +148,7 @@ class ChatTable(Table):
     user: str | None = None
     """The user whom the memories are about."""
     memory: bool | None = None
-    """Whether it remembers from one session to the next. Default: as the persona says."""
+    """Whether the agent remembers from one session to the next. Default: as the persona says."""
 
 
 def _as_tier(value: object) -> object:
@@ -180,8 +180,8 @@ class ConfigFile(Table):
     models: dict[str, ModelTable] = {}
     limits: dict[str, LimitTable] = {}
     tiers: dict[TierName, TierValue] = {}
-    """The tiers of the models `auto` and `tier:NAME`: each a model, or a table of models and what they can
-    do."""
+    """The tiers of the models `auto` and `tier:NAME`. Each is a model, or a table of models with their
+    properties."""
     router: RouterValue = RouterTable()
     """What chooses the tier for the model `auto`: the name of a router, or a table with its settings."""
     judge: str | None = None
@@ -190,6 +190,6 @@ class ConfigFile(Table):
     chat: ChatTable = ChatTable()
     """What a new session of `treadle chat` uses where no option says otherwise."""
     telemetry: TelemetryTable = TelemetryTable()
-    """What the commands that drive runs record about them."""
+    """The records that are made by commands which drive runs."""
     tiers_prefix: str = "TREADLE"
     """The prefix of the environment variables that define tiers, such as TREADLE_SMALL_MODELS."""

@@ -130,7 +130,7 @@ class _Environment:
                 values[field] = read(text.strip())
                 TierTable.model_validate({"model": "m", field: values[field]})
             except (ValueError, ValidationError):
-                raise ConfigError(f"{stem}{suffix} is {text!r}, which is no {_KINDS[read]}") from None
+                raise ConfigError(f"{stem}{suffix} is {text!r}; give {_KINDS[read]}") from None
         prices = [self._all.get(f"{stem}COST_{side}_PER_1K") for side in ("INPUT", "OUTPUT")]
         if any(prices):
             values["price"] = self._price(stem, prices)
@@ -146,7 +146,7 @@ class _Environment:
             try:
                 found.append(10 * float(text))
             except ValueError:
-                raise ConfigError(f"{name} is {text!r}, which is no number") from None
+                raise ConfigError(f"{name} is {text!r}; give a number") from None
         return {"input_usd_per_million": found[0], "output_usd_per_million": found[1]}
 
     def _key(self, variable: str) -> str | None:
@@ -161,7 +161,7 @@ class _Environment:
         if provider not in known:
             hint = did_you_mean(provider, known) or ";"
             raise ConfigError(
-                f"{variable}: unknown provider {provider!r}{hint} known are {', '.join(sorted(known))}"
+                f"{variable}: unknown provider {provider!r}{hint} the providers are {', '.join(sorted(known))}"
             )
 
     def _needs_key(self, provider: str) -> bool:
@@ -192,12 +192,12 @@ def _read_object(text: str) -> dict[str, Json]:
 
 
 _KINDS: dict[object, str] = {
-    int: "valid whole number",
-    float: "valid number",
-    _read_milliseconds: "valid number of milliseconds",
+    int: "a whole number in its range",
+    float: "a number in its range",
+    _read_milliseconds: "a number of milliseconds",
     _read_flag: "yes or no",
-    _read_object: "JSON object",
-    str: "valid value",
+    _read_object: "a JSON object",
+    str: "weak, medium or strong",
 }
 _SETTINGS: dict[str, tuple[str, Any]] = {
     "MAX_TOKENS": ("max_output_tokens", int),

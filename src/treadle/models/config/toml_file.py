@@ -170,6 +170,11 @@ def suggest(name: str, known: Iterable[str], what: str) -> str:
     return f"the {what} are {', '.join(names)}" if names else f"and there are no {what}"
 
 
+def starter_file() -> str:
+    """Return a commented treadle.toml to start from."""
+    return (Path(__file__).parent / "starter.toml").read_text("utf-8")
+
+
 def config_schema() -> dict[str, Json]:
     """Return the JSON Schema of the file, for editors."""
     schema = ConfigFile.model_json_schema()

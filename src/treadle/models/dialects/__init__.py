@@ -1,1 +1,1 @@
-"""One folder for each wire format, with the modules `request`, `answer` and `stream`."""
+"""The dialects: one file or folder for each wire format."""

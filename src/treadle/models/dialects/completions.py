@@ -29,10 +29,11 @@ from treadle.core.types import (
     Usage,
 )
 from treadle.models.wire.body_reader import StreamCollector
+from treadle.models.wire.fitting import rest_of
 from treadle.models.wire.http_model import HttpModel
 from treadle.models.wire.messages import Contents, check_part, with_files
 from treadle.models.wire.openai_style import PlainAnswer, read_reason, read_usage
-from treadle.models.wire.plain import TokenReader
+from treadle.models.wire.plain import TokenAnswerReader
 from treadle.models.wire.provider import Preset, Price, cost_of
 from treadle.models.wire.server import Server, explain_error, find_error
 from treadle.models.wire.token_records import Versions, make_record, read_versions
@@ -129,10 +130,10 @@ def read_completion(raw: Json, settings: Settings, price: Price | None) -> Compl
     text = choice["text"]
     finish = choice.get("finish_reason")
     if raw.get("error") or choice.get("error") or not isinstance(text, str):
-        raise ValueError("an error")
+        raise ValueError("it contains an error")
     reason = read_reason(finish, has_calls=False, is_empty=not text)
-    opaque = {key: value for key, value in raw.items() if key not in _RESPONSE_FIELDS and value is not None}
-    rest = {key: value for key, value in choice.items() if key not in _CHOICE_FIELDS and value is not None}
+    opaque = rest_of(raw, _RESPONSE_FIELDS)
+    rest = rest_of(choice, _CHOICE_FIELDS)
     if rest:
         opaque["choices"] = [rest]
     if reason is None:
@@ -222,7 +223,7 @@ class _TokenAnswer(PlainAnswer, forbid_unknown_fields=True, gc=False, kw_only=Tr
     metrics: None = None
 
 
-class CompletionsReader(TokenReader):
+class CompletionsReader(TokenAnswerReader):
     """The reader of plain completions. If token ids are asked for, an answer with them is a plain one."""
 
     ANSWER = _Answer
@@ -273,7 +274,7 @@ class TextCollector(StreamCollector):
             if name == "text":
                 if value:
                     if type(value) is not str:
-                        raise TypeError("the text is not text")
+                        raise TypeError("the field 'text' is not a string")
                     self._texts.append(value)
                     self._on_delta(TextDelta(value))
             elif name == "token_ids" and value is not None:

@@ -7,7 +7,7 @@ client 0.6, 2026.
 
 import re
 from collections.abc import Callable
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 from urllib.parse import urlsplit, urlunsplit
 
 import msgspec
@@ -32,7 +32,7 @@ from treadle.http.transport import Answer, StreamedAnswer
 from treadle.models.protocol import Watch
 from treadle.models.wire.body_reader import StreamCollector
 from treadle.models.wire.endpoint import join_url
-from treadle.models.wire.fitting import fit_name, object_of, text_of, text_of_value
+from treadle.models.wire.fitting import fit_name, object_of, rest_of, text_of, text_of_value
 from treadle.models.wire.http_model import HttpModel
 from treadle.models.wire.messages import (
     AcceptedParts,
@@ -44,7 +44,6 @@ from treadle.models.wire.messages import (
     with_attached,
 )
 from treadle.models.wire.openai_style import encode_tool, read_logprobs
-from treadle.models.wire.plain import PlainReader
 from treadle.models.wire.provider import Preset, Price, cost_of
 from treadle.models.wire.server import Server, UnfinishedError
 
@@ -108,7 +107,7 @@ def read_completion(raw: Json, settings: Settings, price: Price | None) -> Compl
         opaque={KEY: rest} if rest else None,
     )
     told = raw.get("done_reason")
-    opaque = {key: value for key, value in raw.items() if key not in _KNOWN and value is not None}
+    opaque = rest_of(raw, _KNOWN)
     if told in ("load", "unload") and not message.content and not calls:
         raise UnfinishedError(f"it is empty, and its done_reason is {told!r}")
     if told not in ("stop", "length", None):
@@ -134,7 +133,7 @@ def read_call(raw: dict[str, Json]) -> ToolCall:
     """Return the tool call for an element of an answer's `tool_calls`."""
     function = raw["function"]
     arguments = text_of_value(function.get("arguments")) or "{}"
-    rest = {key: value for key, value in raw.items() if key not in _CALL_FIELDS and value is not None}
+    rest = rest_of(raw, _CALL_FIELDS)
     return ToolCall(raw.get("id") or "", function["name"], arguments, {KEY: rest} if rest else None)
 
 
@@ -142,66 +141,6 @@ def _read_usage(raw: dict[str, Json]) -> Usage | None:
     """Return the token counts; `None` if the server did not count the prompt because it was still in its memory."""
     before, after = raw.get("prompt_eval_count"), raw.get("eval_count")
     return Usage(before, after) if type(before) is int and type(after) is int else None
-
-
-# Plain answers
-
-
-class _Function(Struct, forbid_unknown_fields=True):
-    name: str
-    arguments: msgspec.Raw = msgspec.Raw()
-    index: int = 0
-
-
-class _Call(Struct, forbid_unknown_fields=True):
-    function: _Function
-    id: str = ""
-
-
-class _Message(Struct, forbid_unknown_fields=True):
-    role: Literal["assistant"]
-    content: str = ""
-    thinking: str | None = None
-    tool_calls: list[_Call] | None = None
-
-
-class _Answer(Struct, forbid_unknown_fields=True):
-    message: _Message
-    done: Literal[True]
-    model: str | None = None
-    created_at: str | None = None
-    done_reason: Literal["stop"] | None = None
-    prompt_eval_count: int | None = None
-    eval_count: int | None = None
-    total_duration: int | None = None
-    load_duration: int | None = None
-    prompt_eval_duration: int | None = None
-    eval_duration: int | None = None
-
-
-_DURATIONS = ("total_duration", "load_duration", "prompt_eval_duration", "eval_duration")
-
-
-class OllamaReader(PlainReader):
-    """The reader of plain answers."""
-
-    ANSWER = _Answer
-
-    def _read(self, answer: _Answer) -> Completion | None:
-        said = answer.message
-        calls: tuple[ToolCall, ...] = ()
-        if said.tool_calls:
-            calls = tuple(
-                [
-                    ToolCall(call.id, call.function.name, text_of(call.function.arguments) or "{}")
-                    for call in said.tool_calls
-                ]
-            )
-        before, after = answer.prompt_eval_count, answer.eval_count
-        usage = None if before is None or after is None else Usage(before, after)
-        completion = self._complete(said.content, calls, usage, answer.model, None, said.thinking or None)
-        took = {name: value for name in _DURATIONS if (value := getattr(answer, name)) is not None}
-        return msgspec.structs.replace(completion, opaque=took) if took else completion
 
 
 class OllamaCollector(StreamCollector):
@@ -274,7 +213,6 @@ class OllamaModel(HttpModel):
         tells_window=True,
     )
     PATH = "/api/chat"
-    READER = OllamaReader
     COLLECTOR = OllamaCollector
     HAS_LINES = True
     PARTS: ClassVar[AcceptedParts] = {"image": None}
@@ -415,14 +353,14 @@ def _fields(model: str, settings: Settings, num_ctx: int | None) -> dict[str, Js
     return fields | extra
 
 
-class _SentFunction(Struct):
+class _Function(Struct):
     name: str
     arguments: msgspec.Raw
 
 
-class _SentCall(Struct):
+class _Call(Struct):
     id: str
-    function: _SentFunction
+    function: _Function
 
 
 class _Said(Struct, tag_field="role", tag="assistant", omit_defaults=True):
@@ -479,6 +417,6 @@ _STEP = with_attached(encode_message)
 
 
 def _encode_call(call: ToolCall) -> Json:
-    made = _SentCall(call.call_id, _SentFunction(fit_name(call.name), object_of(call.arguments)))
+    made = _Call(call.call_id, _Function(fit_name(call.name), object_of(call.arguments)))
     own = None if call.opaque is None else call.opaque.get(KEY)
     return {**own, "id": made.id, "function": made.function} if isinstance(own, dict) else made

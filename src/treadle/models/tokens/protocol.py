@@ -15,7 +15,7 @@ class Generated(Struct, frozen=True, kw_only=True):
     """What an engine sampled for one prompt."""
 
     token_ids: PackedIds
-    """The ids of the answer, shape [T], with the one that ended it."""
+    """The ids of the answer, shape [T], including the id that ended it."""
     logprobs: PackedLogprobs | None = None
     """The log probabilities of these ids, shape [T]; `None`: the engine returned none."""
     finish: FinishReason | None
@@ -23,7 +23,7 @@ class Generated(Struct, frozen=True, kw_only=True):
     engine: str | None = None
     """The engine and its version; `None` if it is not known."""
     model: str | None = None
-    """The model as the server names it; `None` if it does not."""
+    """The model as the server names it; `None` if the server does not name it."""
     weight_version: str | None = None
     """The version of the weights, if the engine tells it."""
     versions: tuple[tuple[int, str], ...] = ()

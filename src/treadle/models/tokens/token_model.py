@@ -13,7 +13,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from treadle.core.errors import ConfigError, ProviderError, ServerError, TreadleError, UnsupportedPartError
-from treadle.core.events import Delta, ReasoningDelta, TextDelta, ToolCallDelta
+from treadle.core.events import Delta, TextDelta
 from treadle.core.packed import as_packed, count_packed, list_ids, unpack_logprobs, view_ids
 from treadle.core.parts import describe
 from treadle.core.types import (
@@ -30,7 +30,7 @@ from treadle.core.types import (
     Usage,
 )
 from treadle.formats.text_transcript import DeltaReader
-from treadle.models.protocol import Watch
+from treadle.models.protocol import Watch, pass_on
 from treadle.models.tokens.protocol import Generated, PromptIds, TokenEngine
 from treadle.models.wire.messages import with_files
 from treadle.models.wire.provider import Price, cost_of
@@ -221,7 +221,7 @@ class TokenModel:
         self._known.remember(prompt.packed + packed, text, b"" if prior is None else prior.token_ids)
 
     async def _sample(self, prompt: PromptIds, watch: Watch) -> "_Sampled":
-        """Return an answer. The engine is asked again, after what it sampled, as long as it aborts the answer.
+        """Return an answer. If the engine aborts it, the engine is asked to go on after what it has sampled.
 
         Raises: `ServerError` if it aborts again and again without sampling anything.
         """
@@ -376,7 +376,7 @@ class _Spoken:
             self._held = self._held[end:]
 
     def close(self, message: Message) -> None:
-        """Pass on the rest of the answer, which says `message`."""
+        """Pass on the rest of the answer. `message` is the whole answer."""
         if self._reader is not None:
             if not self._is_over:
                 rest = self._decode([*self._before, *self._new])[len(self._decode(self._before)) :]
@@ -384,9 +384,4 @@ class _Spoken:
                 self._pass_on(rest)
             self._reader.close()
             return
-        if message.reasoning:
-            self._on_delta(ReasoningDelta(message.reasoning))
-        if message.content:
-            self._on_delta(TextDelta(message.content))
-        for index, call in enumerate(message.tool_calls):
-            self._on_delta(ToolCallDelta(index, call.call_id or None, call.name, call.arguments))
+        pass_on(message, self._on_delta)

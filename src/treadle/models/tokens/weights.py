@@ -16,10 +16,10 @@ class UpdateMode(StrEnum):
     """What an update does to answers under way. New requests wait in every mode until it is over."""
 
     WAIT = "wait"
-    """They are finished first, with the old weights."""
+    """Answers under way are finished first, with the old weights."""
     ABORT = "abort"
-    """They are aborted. What was sampled is kept if the model is sent token ids, and sampling goes on after it with
-    the new weights; other models answer again from the beginning."""
+    """Answers under way are aborted. What was sampled is kept if the model is sent token ids, and sampling goes
+    on after it with the new weights; other models answer again from the beginning."""
     KEEP = "keep"
     """The engine stops sampling for the update and goes on with the new weights. Only answers of engines that tell
     which weights sampled which token are kept; others are waited for."""
@@ -33,7 +33,7 @@ class EngineControl(Protocol):
         ...
 
     async def resume(self) -> None:
-        """Go on. Raises: `ProviderError`."""
+        """Let the engine sample again, after `pause`. Raises: `ProviderError`."""
         ...
 
     async def set_version(self, version: str) -> None:
@@ -67,7 +67,7 @@ class Weights:
         self._updating = asyncio.Lock()
 
     def attach(self, model: object) -> None:
-        """Let a model take part, with all its wrappers.
+        """Make a model, with all its wrappers, wait for updates and record the version in its answers.
 
         Raises: `ConfigError` if it is not a model behind one server.
         """

@@ -1,1 +1,1 @@
-"""What the dialects share: requests and answers over HTTP, streams, errors, prices."""
+"""What dialects share: endpoints, requests, answers in pieces, errors, parts of messages."""

@@ -166,7 +166,7 @@ class BodyReader:
             if self._reader is not None and self._unread and not begin.startswith((*_FIELDS, b"{", b"[")):
                 self._refuse("is neither JSON nor a stream of events")
             raise TransportError(
-                f"the answer of {self._server.origin} ended before its end: {self.received()}"
+                f"the answer of {self._server.origin} ended before it was complete: {self.received()}"
             )
         try:
             raw = collector.raw()
@@ -234,7 +234,8 @@ class BodyReader:
                 self._add(line)
             return
         raise ServerError(
-            f"{self._server.origin} streamed what is not JSON: {self._server.excerpt(event)}", status=200
+            f"{self._server.origin} streamed something that is not JSON: {self._server.excerpt(event)}",
+            status=200,
         )
 
     def _split(self, event: bytes) -> list[bytes]:

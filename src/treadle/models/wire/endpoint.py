@@ -55,12 +55,12 @@ class EngineInfo(Struct, frozen=True):
 
     @property
     def gives_ids(self) -> bool:
-        """Whether its chat is known to return token ids."""
+        """True if the engine is known to return token ids from its chat endpoint."""
         return bool(self.numbers) and self.numbers >= _GIVES_IDS.get(self.name, (99,))
 
     @property
     def tells_versions(self) -> bool:
-        """Whether it is known to tell which weights sampled which token of an answer."""
+        """True if the engine is known to tell which weights sampled which token of an answer."""
         return bool(self.numbers) and self.numbers >= _TELLS_VERSIONS.get(self.name, (99,))
 
     def __str__(self) -> str:
@@ -68,7 +68,7 @@ class EngineInfo(Struct, frozen=True):
 
 
 async def find_engine(get: Get) -> EngineInfo | None:
-    """Return the engine behind a server; `None` for any that is neither vLLM nor SGLang, or that does not say so.
+    """Return the engine behind a server; `None` if it is neither vLLM nor SGLang, or if it does not say so.
 
     Source: vLLM 0.11, `owned_by` of `/v1/models` and `/version`; SGLang 0.5, `owned_by` and `/server_info`, before
     `/get_server_info`. Raises: `TransportError`.
@@ -156,7 +156,8 @@ class HttpEndpoint:
         return urlunsplit(parts._replace(path=parts.path.rstrip("/").removesuffix("/v1")))
 
     async def find_engine(self) -> EngineInfo | None:
-        """Return the engine of the server, which is asked once; `None` if it is not known.
+        """Return the engine of the server; `None` if it is not known. The server is asked only once. Raises:
+        `TransportError`.
 
         Raises: `TransportError`.
         """

@@ -6,7 +6,7 @@ the whole history because of them.
 
 import hashlib
 import re
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from functools import lru_cache
 
 import msgspec
@@ -50,6 +50,11 @@ def text_of_value(value: Json) -> str:
     return "" if value is None else msgspec.json.encode(value).decode()
 
 
+def rest_of(raw: dict[str, Json], known: Container[str]) -> dict[str, Json]:
+    """Return the fields of an object that are not `known` and not null, which a message keeps opaque."""
+    return {key: value for key, value in raw.items() if key not in known and value is not None}
+
+
 def fit_arguments(arguments: str) -> str:
     """Return `arguments` unchanged if they are an object, else the text of an object that contains them.
 
@@ -76,7 +81,8 @@ def fit_name(name: str) -> str:
 
 
 def fit_id(call_id: str, max_chars: int = 64) -> str:
-    """Return the id if it has at most `max_chars` ASCII letters, digits, `_` and `-`, else one derived from it."""
+    """Return the id if it has at most `max_chars` ASCII letters, digits, `_` and `-`; otherwise an id that is
+    derived from it."""
     plain = call_id.replace("_", "a").replace("-", "a")
     if len(call_id) <= max_chars and plain.isascii() and plain.isalnum():
         return call_id

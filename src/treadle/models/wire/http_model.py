@@ -22,6 +22,7 @@ from treadle.core.types import (
     Json,
     Message,
     OutputMode,
+    Prior,
     Request,
     Role,
     Settings,
@@ -52,8 +53,8 @@ class HttpModel(HttpEndpoint, ABC):
     DIALECT: ClassVar[str]
     PRESET: ClassVar[Preset]
     """The provider that defined the dialect."""
-    READER: ClassVar[type[PlainReader]]
-    """The reader of plain answers."""
+    READER: ClassVar[type[PlainReader] | None] = None
+    """The fast reader of plain answers; `None`: `_read` reads all answers."""
     PARTS: ClassVar[AcceptedParts] = {}
     """The parts of messages that the dialect can send."""
     RESERVED: ClassVar[frozenset[str]]
@@ -106,11 +107,11 @@ class HttpModel(HttpEndpoint, ABC):
         asked = self.settings
         self._has_tokens = bool(asked.return_token_ids or asked.logprobs or asked.extra)
         """True if answers may have token ids."""
-        self._read_plain = self.READER(self.settings, price).read
+        self._read_plain = _read_nothing if self.READER is None else self.READER(self.settings, price).read
         self._newest: _Prefix = (Request(Log()), (), b"")
         self._prefixes: dict[tuple[object, ...], _Prefix] = {}
         if reserved := sorted(self.RESERVED & (self.settings.extra or {}).keys()):
-            raise ConfigError(f"Settings.extra may not hold {reserved}: the request has its own")
+            raise ConfigError(f"Settings.extra must not contain {reserved}, which the request sets itself")
         for setting in self.UNKNOWN_SETTINGS:
             if getattr(self.settings, setting):
                 raise ConfigError(f"the dialect {self.DIALECT} has no {setting}: leave it out for {model!r}")
@@ -284,10 +285,15 @@ class HttpModel(HttpEndpoint, ABC):
         return f"{type(self).__name__}({self.model!r}, base_url={self.server.origin!r})"
 
 
+def _read_nothing(_body: bytes, _prior: Prior | None = None) -> Completion | None:
+    """Return `None`: without a fast reader, no answer is plain."""
+    return None
+
+
 def _check_types(message: Message) -> None:
     """Check the types that decoding into untyped values does not check. Raises: `TypeError`."""
     texts = [message.content, message.reasoning or ""]
     for call in message.tool_calls:
         texts += (call.call_id, call.name, call.arguments)
     if not all(type(text) is str for text in texts):
-        raise TypeError("a value that must be text is not")
+        raise TypeError("a value that must be a string is not a string")

@@ -31,8 +31,8 @@ AUDIO_FORMATS = {
 """The names of audio formats in OpenAI's APIs, by MIME type."""
 
 NO_TEXT = "(no text)"
-"""What stands for an answer without content: some servers refuse empty messages, and others refuse two messages of
-a user in a row."""
+"""The text that stands for an answer without content: some servers refuse empty messages, and others refuse two
+messages of a user in a row."""
 
 
 def text_of_answer(content: str) -> str:

@@ -63,7 +63,7 @@ def read_reason(told: Json, *, has_calls: bool, is_empty: bool) -> FinishReason 
 
 
 def read_usage(raw: Json) -> Usage | None:
-    """Return the token counts of an answer; `None` if they are not counts.
+    """Return the token counts of an answer; `None` if the answer has no valid counts.
 
     Source: OpenAI; DeepSeek for `prompt_cache_hit_tokens`.
     """

@@ -77,7 +77,7 @@ class PlainReader(ABC):
         )
 
 
-class TokenReader(PlainReader):
+class TokenAnswerReader(PlainReader):
     """A fast reader of answers that have token ids if the settings ask for them."""
 
     TOKEN_ANSWER: ClassVar[Any]

@@ -56,9 +56,9 @@ class Price(Struct, frozen=True):
     input_usd_per_million: float
     output_usd_per_million: float
     cached_input_usd_per_million: float | None = None
-    """`None`: cached input costs the same as other input."""
+    """The price of cached input; `None`: it costs the same as other input."""
     cache_write_usd_per_million: float | None = None
-    """`None`: writing to the cache costs the same as other input."""
+    """The price of writing to the cache; `None`: it costs the same as other input."""
 
     def __post_init__(self) -> None:
         for name in self.__struct_fields__:

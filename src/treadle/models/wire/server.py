@@ -15,7 +15,7 @@ from treadle.core.masking import MASK, Mask, secrets_of_url, words_of
 from treadle.core.types import Json
 from treadle.http.transport import address_of, origin_of
 from treadle.models.protocol import RateLimits
-from treadle.models.wire.faults import STATUS_OF_CODE, find_bad_call, find_meaning
+from treadle.models.wire.faults import find_bad_call, find_meaning, status_of_code
 
 _MAX_CHARS = 400
 _MAX_READ_BYTES = 65_536
@@ -178,7 +178,7 @@ def _find_retry_delay(details: Json) -> float | None:
 def _status_of(error: dict[str, Json]) -> int:
     """Return the HTTP status that an error inside an answer with status 200 names; 200 if it names none."""
     for name in ("type", "status", "code"):
-        if (status := STATUS_OF_CODE.get(str(error.get(name)))) is not None:
+        if (status := status_of_code(str(error.get(name)))) is not None:
             return status
     for name in ("code", "status", "status_code", "http_status"):
         value = error.get(name)
@@ -190,7 +190,7 @@ def _status_of(error: dict[str, Json]) -> int:
 
 
 def retry_after_seconds(header: Callable[[str], str | None]) -> float | None:
-    """Return how long the headers ask to wait, in seconds; `None` if they do not say it or cannot be understood."""
+    """Return how long the headers ask to wait, in seconds; `None` if they do not say it, or are not understood."""
     for name, unit in (("retry-after-ms", 0.001), ("retry-after", 1.0)):
         text = header(name)
         if text is None:

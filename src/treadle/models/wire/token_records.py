@@ -1,4 +1,5 @@
-"""Records of tokens as servers return them: ids and log probabilities that belong together, or none."""
+"""Records of the tokens in servers' answers. Ids and log probabilities that do not belong together are left
+out."""
 
 from collections.abc import Sequence
 from math import nan
@@ -86,7 +87,8 @@ def _pack(ids: Sequence[int] | bytes) -> bytes:
 
 
 def read_versions(spans: Json, count: int | None) -> tuple[Versions, str | None]:
-    """Return which weights sampled how many successive tokens, empty if one version sampled all, and the newest.
+    """Return how many successive tokens each version of the weights sampled (empty if one version sampled all),
+    and the newest version.
 
     `count` is how many tokens there are; `None` for an answer without ids. Spans that do not cover all tokens say
     nothing.
@@ -154,7 +156,8 @@ class KnownTexts:
 
 
 def find_prompt(body: bytes, text: bytes) -> int:
-    """Return where the ids of the prompt of an answer begin with `text`; -1 if they do not."""
+    """Return the position at which the prompt's ids in an answer begin with `text`; -1 if they do not begin
+    with it."""
     # A quotation mark within a text has a backslash before it, so this is a key.
     start = body.rfind(_PROMPT_KEY) + len(_PROMPT_KEY)
     end = start + len(text)

@@ -10,9 +10,8 @@ import msgspec
 from msgspec.structs import replace
 
 from treadle.core.errors import ConfigError
-from treadle.core.events import ReasoningDelta, TextDelta, ToolCallDelta
-from treadle.core.types import Completion, FinishReason, Message, Request, Usage
-from treadle.models.protocol import Model, Watch
+from treadle.core.types import Completion, FinishReason, Request, Usage
+from treadle.models.protocol import Model, Watch, pass_on
 from treadle.models.wrappers.wrapper import Wrapper
 
 _WHOLE = (FinishReason.STOP, FinishReason.TOOL_CALLS)
@@ -44,7 +43,7 @@ class CacheModel(Wrapper):
         path = self._path(request)
         if (kept := _read(path)) is not None:
             if watch.on_delta is not None:
-                _stream(kept.message, watch)
+                pass_on(kept.message, watch.on_delta)
             return replace(kept, is_cached=True, cost_usd=0.0, usage=Usage())
         completion = await self.inner.infer(request, watch)
         if completion.finish_reason in _WHOLE:
@@ -86,13 +85,3 @@ def _write(path: Path, completion: Completion) -> None:
             part.replace(path)
     finally:
         part.unlink(missing_ok=True)
-
-
-def _stream(message: Message, watch: Watch) -> None:
-    assert watch.on_delta is not None
-    if message.reasoning:
-        watch.on_delta(ReasoningDelta(message.reasoning))
-    if message.content:
-        watch.on_delta(TextDelta(message.content))
-    for index, call in enumerate(message.tool_calls):
-        watch.on_delta(ToolCallDelta(index, call.call_id, call.name, call.arguments))

@@ -19,8 +19,6 @@ _GROWTH = 0.004
 """The growth of the rate in each second after that, as a fraction."""
 _CHANGED = 0.85
 """An estimate below this fraction of the learned rate means that the limit has changed."""
-_ENOUGH = 12
-"""The number of requests from which a learned rate is updated."""
 _FEW = 5
 """The number of requests below which nothing is learned."""
 _TRUSTED = 100
@@ -85,7 +83,7 @@ def follow(
     return bucket
 
 
-class Pace:
+class RequestPace:
     """The rate of requests that a server accepts, learned from its refusals and from its headers."""
 
     def __init__(self, now: float, random: Random | None = None) -> None:
@@ -105,12 +103,8 @@ class Pace:
         self._waited = 0.0
         self._before: tuple[float, float, float] | None = None
         """The period before the last refusal: accepted requests, its seconds, and the seconds of waiting in it."""
-        self._carried: tuple[float, float, float] = (0, 0.0, 0.0)
-        """The sums of earlier periods that were too short to learn from."""
         self._first: tuple[float, float] | None = None
         """The first period: accepted requests and seconds. It includes the content of the full bucket."""
-        self._line: tuple[float, float] | None = None
-        """The last period after a pause: accepted requests and seconds."""
         self._weight = 0.0
         """The number of requests that the learned rate is based on."""
         self._borne: float | None = None
@@ -186,7 +180,7 @@ class Pace:
     def _judge(self, now: float) -> None:
         """Learn from the period before the last refusal, when all its requests have been answered."""
         assert self._before is not None
-        accepted, seconds, waited = (new + old for new, old in zip(self._before, self._carried, strict=True))
+        accepted, seconds, waited = self._before
         self._before = None
         self._resumed_at = now
         if self._told_at is not None:
@@ -204,12 +198,6 @@ class Pace:
             self._doubling_seconds *= 1.7
             self._restart(max(self._bucket.rate * 0.75, 1e-3), self._bucket.capacity, now)
             return
-        if counted < _ENOUGH and self.rate is not None:
-            # Refused again soon: add the next period to this one, since the bucket was empty in between.
-            self._carried = (accepted, seconds, waited)
-            self._restart(max(self._bucket.rate * 0.8, 1e-3), self._bucket.capacity, now)
-            return
-        self._carried = (0, 0.0, 0.0)
         if self.rate is None or rate < self.rate * _CHANGED:
             # Nothing was known, or the limit has changed.
             self.rate, self._weight = rate, 0.0
@@ -234,7 +222,6 @@ class Pace:
         refusal.
         """
         assert self._first is not None
-        self._refine(accepted, seconds, waited)
         count, first_seconds = self._first
         low, high = accepted / seconds, accepted / max(seconds - waited, 1e-3)
         rate, counted = low, accepted
@@ -243,21 +230,6 @@ class Pace:
             if active > 0.1 * seconds and accepted > count:
                 rate, counted = (accepted - count) / active, accepted - count
         return min(max(rate, low), high), float(counted)
-
-    def _refine(self, accepted: float, seconds: float, waited: float) -> None:
-        """Estimate the capacity of the bucket from two periods that began with a full bucket.
-
-        The number of accepted requests in a period is the capacity plus the rate times its length: two periods
-        are two points of a line.
-        """
-        active = seconds - waited
-        before, self._line = self._line, (accepted, active)
-        if before is None or abs(active - before[1]) < 0.25 * active:
-            return
-        rate = (accepted - before[0]) / (active - before[1])
-        burst = accepted - rate * active
-        if accepted / seconds <= rate <= accepted / max(active, 1e-3) and burst <= rate * waited:
-            self._first = (burst, 0.0)
 
     def _restart(self, rate: float, capacity: float, now: float, level: float | None = None) -> None:
         self._borne = None

@@ -16,10 +16,10 @@ from typing import Any
 from msgspec import Struct
 
 from treadle.core.errors import ConfigError, RateLimitError, ServerError
-from treadle.core.tokens import CHARS_PER_TOKEN
+from treadle.core.estimates import CHARS_PER_TOKEN
 from treadle.core.types import Completion, Message, Request, Usage
 from treadle.models.protocol import Model, RateLimits, Watch
-from treadle.models.wrappers.limit_rules import Bucket, Concurrency, Pace, follow
+from treadle.models.wrappers.limit_rules import Bucket, Concurrency, RequestPace, follow
 from treadle.models.wrappers.wrapper import Wrapper
 
 START_CONCURRENCY = 8
@@ -144,7 +144,7 @@ class Limiter:
         self._waiters: deque[_Waiter] = deque()
         self._timer: tuple[asyncio.AbstractEventLoop, asyncio.TimerHandle, float] | None = None
         self._in_flight = 0
-        self._pace = Pace(now)
+        self._pace = RequestPace(now)
         self._outcomes: deque[bool] = deque(maxlen=_OUTCOMES)
         """Whether each of the last requests was refused; filled until a rate is learned."""
         self._learns = self._learn_at_share == 0

@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 class RetryModel(Wrapper):
     """A model that tries again after errors that are `is_retryable`, until attempts or time run out.
 
-    Requests to slow down and other failures are counted separately, each up to `max_attempts`. The wait that a
-    server asks for with Retry-After is kept, also after a run was resumed. If it is longer than the time that is
-    left, that is an error at once. Without Retry-After, delays are random and grow, so that many runs do not try
-    again at the same moment.
+    Refusals that ask to slow down and other failures are counted separately, each up to `max_attempts`. The
+    wait that a server asks for with Retry-After is kept, also after a run was resumed. If it is longer than the
+    time that is left, the error is raised at once. Without Retry-After, delays are random and grow, so that
+    many runs do not try again at the same moment.
     """
 
     CHANGES_ANSWERS = False

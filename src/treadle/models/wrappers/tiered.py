@@ -1,7 +1,7 @@
 """A model that consists of tiers, between which a router chooses for each turn.
 
-The loop asks the router, and passes the requests of the turn to the chosen tier's model. What asks this model
-directly, without the loop, gets an answer of the strongest tier.
+The loop asks the router, and passes the requests of the turn to the chosen tier's model. A caller that asks
+this model directly, without the loop, gets an answer of the strongest tier.
 """
 
 from collections.abc import Iterable, Mapping
@@ -21,11 +21,11 @@ class ToolStrength(StrEnum):
     """How well a model calls tools."""
 
     WEAK = "weak"
-    """It is not trusted with tools."""
+    """The model is not trusted with tools."""
     MEDIUM = "medium"
-    """It can handle a few tools."""
+    """The model can handle a few tools."""
     STRONG = "strong"
-    """It can handle many tools, and long chains of calls."""
+    """The model can handle many tools, and long chains of calls."""
 
 
 QUALITY = {"frontier": 1.0, "mid": 0.6, "small": 0.25}
@@ -51,8 +51,8 @@ class Tier(Struct, frozen=True, kw_only=True):
 
 
 class TieredModel(FallbackModel):
-    """A model of up to three tiers. Everything that holds for any of its answers holds for all tiers, as for the
-    models of a `FallbackModel`."""
+    """A model of up to three tiers. As in a `FallbackModel`, any of the models may answer, so a property such
+    as `max_output_tokens` or `has_price` has a value that is right for all of them."""
 
     def __init__(
         self,

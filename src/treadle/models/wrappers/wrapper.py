@@ -61,7 +61,7 @@ class Wrapper:
 
     @property
     def has_price(self) -> bool:
-        """Whether the inner model's answers have a cost."""
+        """True if the inner model's answers have a cost."""
         return has_price(self.inner)
 
     @property

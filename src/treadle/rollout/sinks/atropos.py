@@ -105,7 +105,7 @@ class AtroposSink:
         if len(group.rollouts) != size:
             raise ExportError(
                 f"group {group.group_id!r} has {len(group.rollouts)} rollouts, and the environment has registered "
-                f"groups of {size}: the server would hold it back until others make up the number"
+                f"groups of {size}: the server would keep it until further groups fill a batch"
             )
         rows = FORMAT.write(group, self._mask)
         for row in rows:

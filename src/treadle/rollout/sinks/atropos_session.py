@@ -21,15 +21,17 @@ class AtroposSettings(Struct, frozen=True, kw_only=True):
     group_size: int
     """How many rollouts a group has."""
     name: str = "treadle"
-    """The name of the environment. The sink adds a random end, so that no other environment has it."""
+    """The name of the environment. The sink adds a random ending, so that no other environment has the same
+    name."""
     weight: float = 1.0
     """The share of this environment among others."""
     max_token_length: int = 32768
     """The length of a context, by which the server weighs environments."""
     max_batches: int = 1
-    """How many batches may wait in the server's queue. More make the groups older when they are trained on."""
+    """How many batches may wait in the server's queue. With more batches, the groups are older when they are
+    trained on."""
     taken: str | None = None
-    """The file in which the trainer writes what it takes; `None` if it writes none."""
+    """The file in which the trainer records the groups that it takes; `None` if it writes no such file."""
     poll_seconds: float = 0.5
     """How often the server is asked while its queue is full."""
     lost_after_seconds: float = 600.0
@@ -39,7 +41,7 @@ class AtroposSettings(Struct, frozen=True, kw_only=True):
 
 
 class Env(Struct, frozen=True):
-    """The environment that the sink has registered, and the server process that knows it."""
+    """The environment that the sink has registered, with the server process where it is registered."""
 
     env_id: int
     calls: int
@@ -150,7 +152,7 @@ class AtroposSession:
         )
 
     async def read_latest_key(self) -> str | None:
-        """Return the key of the group that the server got last; `None` if it is not one of ours."""
+        """Return the key of the group that the server got last; `None` if Treadle did not send that group."""
         latest = await self.ask("GET", "/latest_example")
         params = latest.get("generation_params")
         mark = params.get(MARK) if isinstance(params, dict) else None

@@ -38,7 +38,7 @@ class RowsSink(BaseSink):
 
 
 class LinesSink(RowsSink):
-    """A file of JSON lines. What stands after the last acknowledged group is overwritten by the next one."""
+    """A file of JSON lines. Anything after the last acknowledged group is overwritten by the next group."""
 
     _end = 0
     """Where the acknowledged groups end."""

@@ -1,8 +1,8 @@
 """The protocol of sinks, which hand groups of rollouts to trainers.
 
-A sink is driven by the outbox (`rollout/outbox.py`), which keeps each group until the sink has acknowledged it.
-After a crash a group is delivered again under the same key. The sink finds out whether the first delivery
-arrived.
+A sink is driven by the delivery queue (`rollout/deliveries.py`), which keeps each group until the sink has
+acknowledged it. After a crash a group is delivered again under the same key. The sink finds out whether the
+first delivery arrived.
 """
 
 from typing import Protocol
@@ -14,7 +14,7 @@ from treadle.trajectory.tokens.trajectories import TokenGrade
 
 
 class SinkMemory(Protocol):
-    """What the outbox durably keeps for a sink."""
+    """The notes that the delivery queue durably keeps for a sink."""
 
     def get(self, name: str) -> str | None:
         """Return a note; `None` if there is none."""
@@ -33,8 +33,8 @@ class Receipt(Struct, frozen=True):
     """The result of a delivery. It is stored together with the notes, in one transaction."""
 
     is_final: bool = True
-    """True if the receiver has the group for good. False if it may still lose it, so that it is kept, and `check`
-    says later what became of it."""
+    """True if the receiver has the group for good. If false, the receiver may still lose the group, so the
+    group is kept, and `check` says later whether it was lost."""
     note: str = ""
     """Data about the group that the sink needs later."""
     notes: dict[str, str | None] = {}

@@ -73,7 +73,7 @@ class TakenGroups:
 
 
 def mark_of(group: Mapping[str, Json]) -> Mark | None:
-    """Return the identity of a group from the server; `None` if it is not one of Treadle's."""
+    """Return the identity of a group from the server; `None` if Treadle did not make the group."""
     params = group.get("generation_params")
     mark = params.get(MARK) if isinstance(params, dict) else None
     return Mark(mark["key"], mark["part"]) if isinstance(mark, dict) and "key" in mark else None

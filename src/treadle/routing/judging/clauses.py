@@ -62,7 +62,7 @@ class Clause(Struct, frozen=True):
     """A part of a message that asks for one thing."""
 
     text: str
-    """The clause in lower case, without politeness and without what it excludes."""
+    """The clause in lower case, without words of politeness and without the things that it excludes."""
     forms: tuple[str, ...]
     """`text`, and the same with the imperative of its verb, where Norwegian has another form after "kan du"."""
     start: int
@@ -73,7 +73,7 @@ class Clause(Struct, frozen=True):
     is_capability: bool
     """True if the clause was introduced with "can you", so that it may ask for an ability."""
     is_request: bool
-    """True if the clause tells what to do. Otherwise it tells something."""
+    """True if the clause says what to do; false if it states something."""
 
 
 def read(message: str) -> Reading:
@@ -95,7 +95,8 @@ def _read(text: str, left_out: int) -> Reading:
 
 
 def find_language(found: tuple[str, ...]) -> str:
-    """Return the code of the language that has the most of the words; English if there is no such language."""
+    """Return the code of the language in which most of the words are frequent; English if they are frequent in
+    no language."""
     counts = {
         code: sum([2 if letters.intersection(word) else word in frequent for word in found[:_COUNTED_WORDS]])
         for code, frequent, letters in _signs()
@@ -170,7 +171,7 @@ def _to_imperative(text: str) -> str:
     """Return a clause whose first word, an infinitive or participle, is an imperative."""
     verb, _, rest = text.partition(" ")
     for lists in languages().values():
-        if (imperative := lists["clauses"].get("imperatives", {}).get(verb)) is not None:
+        if (imperative := lists.get("clauses", {}).get("imperatives", {}).get(verb)) is not None:
             return f"{imperative} {rest}"
     return _ENDING.sub(r"\1", text)
 

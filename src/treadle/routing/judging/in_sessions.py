@@ -6,13 +6,14 @@ A judgement is recorded with the beginning of its turn, so that a resumed or rep
 import msgspec
 from msgspec.structs import replace
 
-from treadle.core.judgement import AmbiguityClass, Judgement, Missing
+from treadle.core.judgement import AmbiguityClass, Judgement
 from treadle.core.policy import Approval, Autonomy, Policy
 from treadle.core.state import State
 from treadle.core.types import Message, Role, ToolSpec
 from treadle.routing.judging.inabilities import find_refusal
 from treadle.routing.judging.judgements import MessageFacts, judge_message
 from treadle.routing.judging.judges import MessageJudge
+from treadle.routing.judging.lists import prompts
 
 ASK_TOOL = "ask_user"
 """The name of the tool by which the model asks the user."""
@@ -24,24 +25,6 @@ _ASKED_ABOUT: dict[Autonomy, tuple[AmbiguityClass, ...]] = {
     Autonomy.DECISIVE: (_GRAVE,),
 }
 """The classes of ambiguity about which the user is asked."""
-_OPEN: dict[Missing, str] = {
-    Missing.TARGET: "what exactly it is about",
-    Missing.RECIPIENT: "who is to receive it",
-    Missing.TIME: "for which time it is",
-    Missing.SUBJECT: "what its subject is",
-    Missing.SCOPE: "how much it includes",
-    Missing.CRITERIA: "what makes the result good",
-    Missing.PRIORITY: "which of its conditions counts if they contradict each other",
-    Missing.AMOUNT: "how much money it is",
-}
-_HINT = (
-    "[Note from Treadle: the message may leave open {what}. If neither the conversation nor your tools tell you, "
-    "ask the user before you go on.]"
-)
-_GRAVE_HINT = (
-    "[Note from Treadle: the message may ask for something that cannot be undone, and leave open {what}. Unless "
-    "the conversation tells you, ask the user before you do it.]"
-)
 
 
 def facts_of_message(
@@ -55,7 +38,7 @@ def facts_of_message(
     """Return the facts for the judgement of a message that is to begin the next turn of a run in `state`."""
     return MessageFacts(
         tools=tools,
-        has_history=state.turn > 0 or bool(message.parts) or has_documents,
+        has_history=state.turn.number > 0 or bool(message.parts) or has_documents,
         follows_question=follows_question(state),
         topics=topics,
     )
@@ -71,8 +54,8 @@ def follows_question(state: State) -> bool:
 
 
 async def judge_safely(judge: MessageJudge, message: str, facts: MessageFacts) -> Judgement:
-    """Return the judgement about a message. If the judge fails, or gives something else, the patterns judge, and
-    `Judgement.error` says why."""
+    """Return the judgement about a message. If the judge fails, or returns something else, the word lists
+    judge, and `Judgement.error` says why."""
     try:
         found = await judge.judge(message, facts)
         # A judge of another package may give values that a journal could not be read with.
@@ -90,18 +73,18 @@ def write_hint(judgement: Judgement, policy: Policy, tools: tuple[ToolSpec, ...]
         return None
     if not policy.text_markers and all([tool.name != ASK_TOOL for tool in tools]):
         return None
-    return (_GRAVE_HINT if gap.kind is _GRAVE else _HINT).format(what=_OPEN[gap.missing])
+    hints = prompts()["hints"]
+    hint: str = hints["grave" if gap.kind is _GRAVE else "usual"]
+    return hint.format(what=hints["open"][gap.missing])
 
 
 def find_refused_tool(state: State, answer: Message) -> str | None:
-    """Return the name of an offered tool that an answer says cannot be used; `None` if there is none.
-
-    It is `None` as well if the model may call no more tools or not this one, or if it has called it in this turn:
-    then it may have tried.
-    """
-    if answer.tool_calls or state.limit is not None or state.output_spec is not None:
+    """Return the name of an offered tool that an answer says cannot be used; `None` if the answer says no such
+    thing. It is also `None` if the model may call no more tools, may not call this tool, or has called it in
+    this turn, because then it may have tried."""
+    if answer.tool_calls or state.turn.limit is not None or state.output_spec is not None:
         return None
-    since = state.messages.after(state.context.turn_at)
+    since = state.messages.after(state.turn.position)
     tried = {call.name for message in since for call in message.tool_calls}
     offered = [
         tool

@@ -44,11 +44,11 @@ class Refusal(Struct, frozen=True, omit_defaults=True):
     tool: str
     """The name of the tool."""
     span: tuple[int, int]
-    """The part of the answer."""
+    """The part of the answer: the position of its first character, and the position after its last."""
 
 
 class ToolProfile:
-    """What a tool is about."""
+    """The things and actions that a tool is about."""
 
     def __init__(self, name: str, description: str) -> None:
         text = re.sub(r"([a-z0-9])([A-Z])", r"\1 \2", name)[:200].replace("_", " ").replace("-", " ").lower()
@@ -70,8 +70,8 @@ _profile = lru_cache(maxsize=512)(ToolProfile)
 
 
 def find_suited(kind: TaskKind, tools: Iterable[ToolSpec]) -> tuple[str, ...]:
-    """Return the names of the tools that suit a kind of work: they are about one of its things and do one of its
-    deeds."""
+    """Return the names of the tools that suit a kind of work: they are about one of the kind's things and do
+    one of its actions."""
     suits = patterns()["tools"][kind]
     profiles = profile_tools(tools).items()
     return tuple(
@@ -85,7 +85,7 @@ def find_suited(kind: TaskKind, tools: Iterable[ToolSpec]) -> tuple[str, ...]:
 
 @cache
 def _concepts(section: str) -> dict[str, re.Pattern[str]]:
-    names = dict.fromkeys([name for lists in languages().values() for name in lists[section]])
+    names = dict.fromkeys([name for lists in languages().values() for name in lists.get(section, ())])
     return {name: compile_pattern(section, rf"(?<![\w-]){{{name}}}(?![\w-])") for name in names}
 
 

@@ -372,7 +372,7 @@ def rate_difficulty(message: str) -> float:
 
 
 def _lower_by(weight: float, count: int) -> float:
-    """Return the share of ease that is left after `count` signs of difficulty, of which the first counts most."""
+    """Return the share of ease that is left after `count` signs of difficulty. The first sign counts most."""
     return (1 - weight) * (1 - weight / 3) ** min(count - 1, 3) if count else 1.0
 
 

@@ -13,7 +13,7 @@ from itertools import product
 from typing import Any
 
 FILE, ADDRESS, QUOTE, CODE = "\ue000", "\ue001", "\ue002", "\ue003"
-"""The characters that stand in the prose of a message for what is not the user's own words."""
+"""The characters that replace, in the prose of a message, the parts that are not the user's own words."""
 
 _SLOT = re.compile(r"\{([A-Za-z]\w*)\}")
 _END = r"(?= *(?:[?!.,]|$))"
@@ -31,8 +31,13 @@ def languages() -> dict[str, dict[str, Any]]:
 @cache
 def patterns() -> dict[str, Any]:
     """Return the sections of `patterns.toml`."""
-    data: dict[str, Any] = tomllib.loads(files(__package__).joinpath("patterns.toml").read_text("utf-8"))
-    return data
+    return tomllib.loads(files(__package__).joinpath("patterns.toml").read_text("utf-8"))
+
+
+@cache
+def prompts() -> dict[str, Any]:
+    """Return the sections of `prompts.toml`: what models are told about messages and answers."""
+    return tomllib.loads(files(__package__).joinpath("prompts.toml").read_text("utf-8"))
 
 
 def words(section: str, name: str) -> frozenset[str]:

@@ -47,7 +47,7 @@ _SYSCTLS = {
 
 
 def find_bwrap() -> str | None:
-    """Return the path of the program, on PATH or beside Python, or `None`."""
+    """Return the path of the program, on PATH or beside Python; `None` if it is not found."""
     return shutil.which("bwrap") or shutil.which("bwrap", path=str(Path(sys.executable).parent))
 
 
@@ -57,7 +57,8 @@ def is_root() -> bool:
 
 
 def blocking_sysctls() -> list[str]:
-    """Return the kernel settings that forbid user namespaces, as `name=value` that would allow them."""
+    """Return the kernel settings that forbid user namespaces, each as `name=value` with the value that would
+    allow them."""
     found = []
     for name, (forbids, allows) in _SYSCTLS.items():
         try:

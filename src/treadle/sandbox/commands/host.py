@@ -178,7 +178,7 @@ def _check_binds(binds: Mapping[str, str]) -> dict[str, str]:
         normal = os.path.normpath(inner)
         if not normal.startswith("/") or normal in ("/", "/dev", "/proc", "/etc", *WRITABLE.values()):
             raise ConfigError(
-                f"read_only_binds: {outer!r} cannot be shown to commands at {inner!r}; use a path of its own, "
+                f"read_only_binds: {outer!r} cannot be mounted for commands at {inner!r}; use a path of its own, "
                 "such as '/data'"
             )
         checked[os.path.abspath(outer)] = normal

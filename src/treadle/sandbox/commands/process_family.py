@@ -131,7 +131,7 @@ class IsolatedFamily:
 
     def has_ended(self) -> bool:
         """See `ProcessFamily.has_ended`."""
-        raise NotImplementedError("`end_fd` tells")
+        raise NotImplementedError("ask `end_fd` instead")
 
     def kill(self) -> None:
         """See `ProcessFamily.kill`."""

@@ -19,7 +19,7 @@ _OPEN = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class TooMuchError(SandboxError):
-    """A folder holds more than it is allowed to."""
+    """Raised if a folder holds more than is allowed."""
 
 
 class TreeEntry(Struct, frozen=True):
@@ -36,8 +36,8 @@ class TreeEntry(Struct, frozen=True):
 def walk(root: Path, *, is_quiet: bool = False) -> Iterator[TreeEntry]:
     """Yield everything below `root`, each folder before its content.
 
-    `is_quiet` skips what cannot be read, for folders that change meanwhile. Raises: `TooMuchError` if folders are
-    nested more than `MAX_DEPTH` deep; `OSError`.
+    With `is_quiet`, entries that cannot be read are skipped, for folders that change meanwhile. Raises:
+    `TooMuchError` if folders are nested more than `MAX_DEPTH` deep; `OSError`.
     """
     stack = [("", open_folder(str(root)))]
     entries = [os.scandir(stack[0][1])]
@@ -95,13 +95,13 @@ def read_file(found: TreeEntry) -> bytes:
 
 def _force_open(name: str, folder_fd: int | None, flags: int) -> int:
     if not hasattr(os, "O_PATH"):
-        raise PermissionError(f"{name!r} may not be read")
+        raise PermissionError(f"{name!r} cannot be read by this user")
     # A thing opened as a path can be changed and reopened; nothing else can be put in its place meanwhile.
     handle = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder_fd)
     try:
         mode = os.fstat(handle).st_mode
         if stat.S_ISLNK(mode):
-            raise PermissionError(f"{name!r} is a link")
+            raise PermissionError(f"{name!r} is a symlink")
         more = 0o700 if stat.S_ISDIR(mode) else 0o400
         os.chmod(f"/proc/self/fd/{handle}", stat.S_IMODE(mode) | more)
         return os.open(f"/proc/self/fd/{handle}", flags & ~os.O_NOFOLLOW)

@@ -14,8 +14,8 @@ from treadle.tasks.draws import Draw, Wording
 from treadle.tasks.solver import Habit, Solver
 
 MAX_NUMBERS = 8
-"""How many different numbers an answer without an answer line may contain. With more it counts as a list of
-guesses."""
+"""How many different numbers an answer without an answer line may contain. An answer with more numbers counts
+as a list of guesses."""
 
 FILES_SHARE = 0.6
 """The share of the reward for the changes to files that a task asks for. The rest is for the answer."""

@@ -1,75 +1,32 @@
 """The names, places, sentences and source files that the tasks are made of."""
 
 import json
+import tomllib
+from importlib.resources import files
 
 from treadle.tasks.draws import Draw
 
 
-def _split(text: str) -> tuple[str, ...]:
-    return tuple(text.split("|" if "|" in text else None))
+def _read() -> dict[str, tuple[str, ...]]:
+    """Return the lists of `materials.toml`."""
+    lists = tomllib.loads(files(__package__).joinpath("materials.toml").read_text("utf-8"))
+    return {name: tuple([" ".join(part.split()) for part in text.split("|")]) for name, text in lists.items()}
 
 
-FIRST_NAMES = _split(
-    "Ada Amir Anke Beatriz Bruno Chiara Chidi Dana Diego Edith Emeka Farah Felix Gita Goran Hana Henrik "
-    "Ines Ivo Jana Jonas Kaito Keira Lars Leila Luca Mabel Marek Mei Nadia Nils Noor Olga Omar Paula Petra "
-    "Quinn Rafael Rosa Samir Selma Tariq Tessa Uma Viktor Wanda Xenia Yusuf Zoe Zoltan"
-)
-LAST_NAMES = _split(
-    "Abel Adeyemi Bauer Berg Castro Cohen Dahl Duarte Eriksen Fischer Fontana Garcia Gupta Haas Hoffmann "
-    "Ibrahim Ito Jensen Kaur Keller Kowalski Laurent Lindqvist Marin Mendez Nakamura Novak Okafor Osei Park "
-    "Petrov Quist Rossi Ruiz Santos Schmidt Silva Tanaka Toth Urban Vargas Vogel Weber Wolff Yamada Zhou"
-)
-COMPANIES = _split(
-    "Acorn Tools|Blue Heron Foods|Brightwater Labs|Cedar & Stone|Copperfield Print|Delta Paper|Eastgate Clinic|"
-    "Fernhill Textiles|Granite Works|Harbour Logistics|Ironbridge Parts|Juniper Books|Kestrel Aviation|"
-    "Lakeside Dairy|Maple Furniture|Northwind Energy|Orchard Software|Pinecrest Hotels|Quayside Repairs|"
-    "Redwood Garden|Silverline Optics|Tidewater Marine|Umber Ceramics|Valley Seeds|Westfield Cycles"
-)
-CITIES = _split(
-    "Aarhus Basel Bergen Bilbao Bristol Cork Dresden Gdansk Ghent Graz Leeds Lyon Malmo Nantes Oporto Padua "
-    "Riga Seville Split Tallinn Turin Turku Utrecht Vilnius Zagreb"
-)
-REGIONS = ("north", "south", "east", "west", "central", "coast", "islands", "highlands")
-PRODUCTS = _split(
-    "bracket bucket cable clamp drill filter funnel gasket gauge hammer hinge hose ladder lamp lever nozzle "
-    "paint pallet pliers pulley pump rope saw screw shelf shovel spanner tape tarp torch valve vise washer "
-    "wedge wheel winch wire"
-)
-DEPARTMENTS = ("billing", "design", "facilities", "finance", "legal", "marketing", "research", "support")
-SERVICES = _split(
-    "accounts archive billing catalog checkout gateway inventory ledger mailer media notifier orders payments "
-    "pricing profile reports scheduler search shipping tracker"
-)
-TOPICS = _split(
-    "Backups|Billing|Caching|Deployment|Error Codes|Exports|Getting Started|Glossary|Imports|Incidents|"
-    "Installation|Integrations|Limits|Localisation|Monitoring|Notifications|Onboarding|Permissions|Pricing|"
-    "Quotas|Rate Limits|Releases|Reporting|Retention|Roles|Scheduling|Search|Security|Storage|Support|Teams|"
-    "Templates|Testing|Themes|Tokens|Upgrades|Webhooks|Workflows"
-)
-SENTENCES = (
-    "Ask the front desk if something is unclear.",
-    "Figures are provisional until the month is closed.",
-    "Please keep the older version until the review is done.",
-    "The next review is planned for the end of the quarter.",
-    "This page was moved here from the old share.",
-    "Numbers were checked by hand twice.",
-    "See the shared calendar for the dates.",
-    "The format was agreed with the auditors.",
-    "Nothing here is confidential.",
-    "Send corrections to the owner of the folder.",
-    "The old process stays in place for now.",
-    "Two of the entries came in late.",
-)
-NOTE_NAMES = (
-    "README.md",
-    "notes.txt",
-    "docs/handover.md",
-    "docs/contacts.txt",
-    "misc/todo-later.txt",
-    "misc/meeting.md",
-    "old/readme-old.txt",
-    "about.txt",
-)
+_LISTS = _read()
+CITIES = _LISTS["cities"]
+COMPANIES = _LISTS["companies"]
+DEPARTMENTS = _LISTS["departments"]
+FIRST_NAMES = _LISTS["first_names"]
+LANGUAGES = _LISTS["languages"]
+LAST_NAMES = _LISTS["last_names"]
+NOTE_NAMES = _LISTS["note_names"]
+PRODUCTS = _LISTS["products"]
+REGIONS = _LISTS["regions"]
+SENTENCES = _LISTS["sentences"]
+SERVICES = _LISTS["services"]
+TOPICS = _LISTS["topics"]
+VERBS = _LISTS["verbs"]
 
 
 def money(cents: int) -> str:
@@ -124,21 +81,6 @@ def add_notes(files: dict[str, str], draw: Draw, count: int, folder: str = "-") 
         files[name] = f"{title}\n\n{prose(draw, draw.between(1, 4))}\n{owner}, {date(draw)}\n"
 
 
-VERBS = (
-    "build",
-    "check",
-    "close",
-    "fetch",
-    "format",
-    "index",
-    "load",
-    "merge",
-    "parse",
-    "send",
-    "sort",
-    "store",
-)
-LANGUAGES = ("py", "js", "go")
 COMMENT = {"py": "#", "js": "//", "go": "//"}
 
 

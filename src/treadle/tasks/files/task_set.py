@@ -67,7 +67,7 @@ FAMILIES: tuple[TaskFamily, ...] = (
     license_header.FAMILY,
     mark_ranking.FAMILY,
 )
-"""The families, in the order in which iteration mixes them."""
+"""The families. Iteration over the tasks mixes them in this order."""
 
 
 class FilesTask:

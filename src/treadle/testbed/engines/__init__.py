@@ -1,6 +1,9 @@
 """Mocks of the engines vLLM and SGLang, which answer with the ids and the logprobs of what they sampled.
 
-They have the endpoints of the real servers and the built-in models behind them, on a small tokenizer of their own.
+They have the endpoints of the real servers (`mock_vllm`, `mock_sglang`) and the built-in models behind them, on a
+small tokenizer of their own (`bpe`). `engine_app` is what both have in common. `token_policy` is the distribution
+that they sample from, and `mock_template` the chat template. The endpoints of a further engine are one more file,
+a line in `ENGINES`, and its cases in `tests/rollout/test_exactness.py`.
 """
 
 from treadle.testbed.engines.answering_work import SampledAnswer

@@ -1,7 +1,7 @@
-"""The work on one answer of a mock engine: when it ends, and what it has by then.
+"""The work on one answer of a mock engine: how long it takes, and which ids have appeared so far.
 
-The ids of an answer appear at a constant rate. If the engine aborts the answer, it has a part of them. After a
-change of the weights, the new weights sample the rest.
+The ids of an answer appear at a constant rate. If the engine aborts the answer, the answer has the ids that
+have appeared so far. After a change of the weights, the new weights sample the rest.
 """
 
 import asyncio
@@ -25,15 +25,15 @@ class IdsRequest(Struct, kw_only=True):
     prompt_ids: Sequence[int]
     model: str
     limit: int | None
-    """The longest answer; `None` for as long as fits."""
+    """The largest number of ids in the answer; `None`: as many as fit."""
     seed: int | None = None
     temperature: float = 1.0
     request_id: str = ""
-    """The id that the client gave; empty for one of the engine's own."""
+    """The id that the client gave; empty if the engine chooses one."""
     prefix: str = ""
-    """How an id of the engine's own begins."""
+    """The beginning of an id that the engine chooses."""
     stop_ids: Sequence[int] = ()
-    """Ids that end the answer, beside the template's own."""
+    """Ids that end the answer, besides those of the template."""
 
 
 class SampledAnswer(Struct, frozen=True):
@@ -46,7 +46,7 @@ class SampledAnswer(Struct, frozen=True):
     logprobs: tuple[float, ...]
     """The logprob of each id of `token_ids`."""
     versions: tuple[tuple[int, str], ...]
-    """Numbers of successive ids with the version of the weights that sampled them."""
+    """For each version of the weights, the number of successive ids that it sampled, and the version."""
     finish: str
     """`stop`, `length` or `abort`."""
 
@@ -81,10 +81,10 @@ class AnswerWork:
         self._drawn = app.draw(ask, (), seed, app.version, self._room)
         self._versions = [app.version] * len(self._drawn)
         self._kept = 0
-        """How many ids were there when the weights changed last."""
+        """How many ids had appeared when the weights changed last."""
         self._spent = 0.0
         self._since: float | None = None
-        """When the work went on; `None` while it stands still."""
+        """When the work was last continued; `None` while it is paused."""
         self._timer: asyncio.TimerHandle | None = None
         self._done: Callable[[HttpReply], None] | None = None
 
@@ -96,14 +96,14 @@ class AnswerWork:
             self.go()
 
     def go(self) -> None:
-        """Go on with the work."""
+        """Continue the work."""
         loop = asyncio.get_running_loop()
         if self._since is None:
             self._since = loop.time()
             self._timer = loop.call_later(max(0.0, self.seconds - self._spent), self._deliver)
 
     def stop(self) -> None:
-        """Let the work stand still."""
+        """Pause the work."""
         if self._since is not None:
             self._spent += asyncio.get_running_loop().time() - self._since
         self._since = None
@@ -113,14 +113,16 @@ class AnswerWork:
     def cancel(self) -> None:
         """See `PendingReply.cancel`."""
         self._done = None
-        self.abort()
-
-    def abort(self) -> None:
-        """End the work with the ids that there are by now."""
         self._deliver(is_aborted=True)
 
+    def abort(self) -> None:
+        """End the work with the ids that have appeared so far. An answer that has all of its ids is complete,
+        even if its timer is late."""
+        self.stop()
+        self._deliver(is_aborted=self._count() < len(self._drawn))
+
     def renew(self, version: str) -> None:
-        """Let the weights of `version` sample what is not there yet."""
+        """Sample the ids that have not appeared yet with the weights of `version`."""
         self.stop()
         self._kept = count = self._count()
         kept = [item.token_id for item in self._drawn[:count]]
@@ -131,7 +133,7 @@ class AnswerWork:
             self.go()
 
     def _count(self) -> int:
-        """Return how many ids there are by now."""
+        """Return how many ids have appeared so far."""
         share = min(1.0, self._spent / self.seconds) if self.seconds else 1.0
         return max(self._kept, int(len(self._drawn) * share))
 
@@ -145,7 +147,7 @@ class AnswerWork:
             tell(self)
 
     def finish(self, count: int | None = None) -> HttpReply:
-        """Return the response with the first `count` ids, if the work was aborted, or with all."""
+        """Return the response with all ids, or with the first `count` if the work was aborted."""
         settings, total = self._app.settings, len(self._drawn)
         finish = "stop" if self._is_whole() else "length"
         for rate, name, reason in (

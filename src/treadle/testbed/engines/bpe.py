@@ -179,5 +179,5 @@ def tokenizer() -> Bpe:
 
 @cache
 def byte_tokenizer() -> Bpe:
-    """Return the tokenizer whose ids are bytes, which is that of the renderer `chatml`."""
+    """Return the tokenizer whose ids are bytes. The renderer `chatml` has the same tokenizer."""
     return Bpe()

@@ -40,11 +40,11 @@ class EngineSettings(ServerSettings, frozen=True, kw_only=True):
     """The behaviour of a mock engine."""
 
     model: str = ORACLE
-    """The model for requests that name none."""
+    """The model for requests that do not name one."""
     max_tokens: int = 32_768
     """The most ids that a prompt and its answer may have together."""
     cut_rate: float = 0.0
-    """The share of answers that end early, as if they had reached their limit."""
+    """The share of answers that end early, as if they had reached their limit of tokens."""
     abort_rate: float = 0.0
     """The share of answers that the engine aborts in the middle."""
     latency_tail: float = 0.0
@@ -72,7 +72,7 @@ class EngineApp(OracleApp):
         """
         super().__init__(settings or EngineSettings())
         self.sampled: list[SampledAnswer] = []
-        """Every answer that was sampled, those that a client never received included."""
+        """Every answer that was sampled, including those that no client received."""
         self.version = "0"
         """The version of the weights."""
         self.is_paused = False
@@ -83,7 +83,7 @@ class EngineApp(OracleApp):
         self.policy("")
 
     def policy(self, model: str) -> TokenPolicy:
-        """Return the policy of a model; an empty name stands for that of the settings.
+        """Return the policy of a model; an empty name stands for the model of the settings.
 
         Raises: `ConfigError` if there is no such model.
         """
@@ -93,7 +93,7 @@ class EngineApp(OracleApp):
     # Answers
 
     def begin(self, ask: IdsRequest, write: Callable[[SampledAnswer], HttpReply]) -> HttpReply:
-        """Return the response to a request for ids, which `write` makes of the answer."""
+        """Return the response to a request for ids. `write` makes it from the answer."""
         room = self.settings.max_tokens - len(ask.prompt_ids)
         if room <= 0:
             return error_reply(
@@ -138,7 +138,7 @@ class EngineApp(OracleApp):
 
     @property
     def is_working(self) -> bool:
-        """True if an answer is worked on."""
+        """True if the engine works on an answer."""
         return bool(self._running)
 
     def add(self, work: AnswerWork) -> None:
@@ -153,7 +153,7 @@ class EngineApp(OracleApp):
     # Weights
 
     def abort(self, request_id: str | None = None) -> int:
-        """End the answers that are worked on, or one of them, with what they have. Return how many there were."""
+        """End the answers in progress, or one of them, with the ids that they have. Return how many were ended."""
         running = [
             work for name, work in list(self._running.items()) if request_id is None or name == request_id
         ]
@@ -162,25 +162,26 @@ class EngineApp(OracleApp):
         return len(running)
 
     def pause(self, *, stops_running: bool = True) -> None:
-        """Begin no answer until `resume` is called. With `stops_running` the running ones stand still too."""
+        """Begin no answer until `resume` is called. With `stops_running`, answers in progress are paused too."""
         self.is_paused = True
         for work in list(self._running.values()) if stops_running else ():
             work.stop()
 
     def resume(self) -> None:
-        """Go on after `pause`."""
+        """Continue after `pause`."""
         self.is_paused = False
         for work in list(self._running.values()):
             work.go()
 
     def set_version(self, version: str) -> None:
-        """Change the weights. Running answers keep the ids that they have; the rest is sampled again."""
+        """Change the weights. Answers in progress keep the ids that have appeared; the new weights sample the
+        rest."""
         for work in list(self._running.values()):
             work.renew(version)
         self.version = version
 
     def when_idle(self, reply: HttpReply) -> HttpReply:
-        """Return a response that is sent when no answer is worked on."""
+        """Return a response that is sent when no answer is in progress."""
         return HttpReply(200, (), {}, pending=_Idle(self._running, reply)) if self._running else reply
 
     # What the endpoints share
@@ -252,10 +253,10 @@ class _Idle:
 
 
 def read_query(query: str) -> dict[str, str]:
-    """Return the parameters of a query, the last of each name."""
+    """Return the parameters of a query. If a name occurs several times, its last value counts."""
     return {name: values[-1] for name, values in parse_qs(query).items()}
 
 
 def decode_object(body: bytes) -> dict[str, Json]:
-    """Return the fields of a JSON body; none for an empty one. Raises: `msgspec.DecodeError`."""
+    """Return the fields of a JSON body; an empty body has no fields. Raises: `msgspec.DecodeError`."""
     return msgspec.json.decode(body, type=dict[str, Json]) if body.strip() else {}

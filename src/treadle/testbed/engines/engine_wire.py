@@ -39,7 +39,7 @@ class EngineChat(ChatRequest, kw_only=True):
         return to_tools(self) if self.tools and self.tool_choice != "none" else []
 
     def ask(self, prompt: Sequence[int]) -> IdsRequest:
-        """Return what is asked of the engine."""
+        """Return the request in the form that the engine works on."""
         return IdsRequest(
             prompt_ids=prompt,
             model=self.model,
@@ -67,7 +67,7 @@ class DetokenizeRequest(Struct):
 
 
 def read_answer(answer: SampledAnswer, template: Template, tools: Sequence[ToolSpec]) -> Completion:
-    """Return a completion with the message that an answer says, as a server's parsers read it."""
+    """Return a completion with the message in an answer, as a server's parsers read it."""
     text = template.bpe.decode(text_ids(answer, template))
     message = template.parse(template.opening + text, tools)
     calls = tuple(

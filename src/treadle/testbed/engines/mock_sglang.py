@@ -196,7 +196,8 @@ _decode_generate = msgspec.json.Decoder(_Generate).decode
 
 
 def _output(asked: _Generate, answer: SampledAnswer, template: Template, end: int | None) -> dict[str, Json]:
-    """Return the first `end` ids of an answer as a response of `/generate`; `None` for all, with the reason."""
+    """Return the response of `/generate` with the first `end` ids of an answer; `None`: with all ids and the
+    finish reason."""
     ids = answer.token_ids[:end]
     meta = _meta_info(answer, template, len(ids), bool(asked.return_logprob))
     if end is not None:

@@ -1,8 +1,8 @@
 """The chat template of the mock engines: ChatML, with tools, calls and results as Hermes and Qwen write them.
 
-`render` turns a request into ids and `read` turns the ids of a prompt back into the request, so an engine that gets
-only ids answers as the chat endpoint does. `Variant` has the difficulties of real templates that this one
-can have.
+`render` turns a request into ids and `read` turns the ids of a prompt back into the request, so an engine that
+gets only ids answers as the chat endpoint does. `Variant` lists the difficult properties of real templates that
+this one can have.
 """
 
 import json
@@ -34,18 +34,19 @@ class Variant(StrEnum):
     SORT_ARGUMENTS = "sort_arguments"
     """The template writes the arguments of earlier calls in alphabetical order."""
     CANONICAL = "canonical"
-    """The model samples the ids that the tokenizer makes of a text, and not any others of the same text."""
+    """The model samples only the ids that the tokenizer makes of a text."""
     BYTES = "bytes"
-    """The ids are bytes, as those of the renderer `chatml`."""
+    """The ids are bytes, as with the renderer `chatml`."""
 
 
 class Asked(Struct, frozen=True):
-    """A prompt as values."""
+    """The request that a prompt expresses."""
 
     messages: tuple[Message, ...]
     tools: tuple[ToolSpec, ...]
     begun: bytes
-    """The text of the answer that the prompt already has, with the text that the template begins it with."""
+    """The beginning of the answer that is already in the prompt, including the text with which the template
+    opens an answer."""
 
 
 class Template:
@@ -93,7 +94,7 @@ class Template:
         return f'<tool_call>\n{{"name": {name}, "arguments": {arguments}}}\n</tool_call>'
 
     def read(self, ids: Sequence[int]) -> Asked:
-        """Return the request that the ids of a prompt say. Any renderer of ChatML may have made them.
+        """Return the request that the ids of a prompt express. Any renderer of ChatML may have made them.
 
         Raises: `RequestError` if they do not end in an answer that has begun.
         """
@@ -128,7 +129,7 @@ class Template:
         return Asked(tuple(messages), (), turns[-1][1])
 
     def parse(self, text: str, tools: Sequence[ToolSpec]) -> Message:
-        """Return the message that the text of an answer says, as the parsers of the engines read it."""
+        """Return the message in the text of an answer, as the parsers of the engines read it."""
         found = parse(text, FORMAT, tools, begins_in_reasoning=bool(self.opening))
         if not tools or any(not error.is_text for error in found.errors):
             rest = text if found.reasoning is None else text.partition(_THOUGHT.strip())[2].strip()

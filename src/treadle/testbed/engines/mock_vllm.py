@@ -306,6 +306,6 @@ def _stream_text(
 
 
 def _parts(answer: SampledAnswer) -> list[slice]:
-    """Return the slices of an answer that the events of a stream have."""
+    """Return the slices of an answer, one for each event of a stream."""
     starts = range(0, max(1, len(answer.token_ids)), _IDS_PER_EVENT)
     return [slice(start, start + _IDS_PER_EVENT) for start in starts]

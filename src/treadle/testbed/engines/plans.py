@@ -21,9 +21,9 @@ class TextPlan(Struct, frozen=True):
     """A text with which the model may answer."""
 
     text: bytes
-    """The text, without what the template begins it with."""
+    """The text, without the beginning that the template writes."""
     weight: float
-    """Its probability."""
+    """The probability of the text."""
 
 
 def make_plans(
@@ -64,7 +64,7 @@ def _paths(arguments: object) -> Sequence[str]:
 
 
 def _spoil_answer(answer: str, key: str) -> str:
-    """Return an answer with another number, or if it has none with a letter too many."""
+    """Return an answer with another number in it; with an extra letter if it has no number."""
     place = next((at for at in range(len(answer) - 1, -1, -1) if answer[at].isdecimal()), None)
     if place is None:
         return misspell(answer, key)

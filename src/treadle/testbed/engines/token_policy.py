@@ -95,7 +95,7 @@ class MockPolicy:
     ) -> list[float]:
         """Return the logprob of each id of `output_ids` after the ids before it.
 
-        `version` is that of the weights, or one for each id of the output.
+        `version` is the version of the weights, or a sequence with one version for each id of the output.
         """
         versions = [version] * len(output_ids) if isinstance(version, str) else version
         walk = self._start(prompt_ids, "")
@@ -124,7 +124,7 @@ class MockPolicy:
 
 
 class _Walk:
-    """A position in an answer: which texts are still possible, and what is left of them."""
+    """A position in an answer: the texts that are still possible, and the rest of each."""
 
     def __init__(
         self, policy: MockPolicy, plans: Sequence[TextPlan], ids: Sequence[int], version: str
@@ -164,7 +164,7 @@ class _Walk:
         return {number: weight / total for number, weight in weights.items()}
 
     def advance(self, number: int) -> None:
-        """Go on behind an id that `odds` has just returned."""
+        """Move the position behind an id that `odds` has just returned."""
         size = len(self._bpe.contents.get(number, b""))
         kept = zip(self._plans, self._parts, strict=True)
         left = [TextPlan(plan.text[size:], plan.weight) for plan, part in kept if number in part]
@@ -188,7 +188,7 @@ def make_policy(name: str, mistake_rate: float = 0.0) -> MockPolicy:
     """Return the policy of the model `name`: `oracle`, `teacher` or another, which echoes.
 
     After a colon the name may have a rate of mistakes, and after each plus sign a `Variant`, as in
-    `oracle:0.3+strip_thinking`. Raises: `ConfigError` if it has something else there.
+    `oracle:0.3+strip_thinking`. Raises: `ConfigError` for any other suffix.
     """
     stem, *variants = name.split("+")
     stem, colon, rate = stem.partition(":")
@@ -222,7 +222,7 @@ def logprobs_of(
 ) -> list[float]:
     """Return the logprobs with which the mock engine's `model` samples `output_ids` after `prompt_ids`.
 
-    `version` is that of the weights, or one for each id of the output.
+    `version` is the version of the weights, or a sequence with one version for each id of the output.
     """
     return make_policy(model, mistake_rate).logprobs(prompt_ids, output_ids, version)
 

@@ -1,7 +1,6 @@
 """The requests and responses of OpenAI's chat completions, as the mock server uses them.
 
-Source: OpenAI API reference, chat completions, 2025. The name `reasoning_content` is that of DeepSeek and
-vLLM.
+Source: OpenAI API reference, chat completions, 2025. The name `reasoning_content` comes from DeepSeek and vLLM.
 """
 
 import time
@@ -76,13 +75,13 @@ class ChatRequest(Struct):
 
     @property
     def output_schema(self) -> dict[str, Json] | None:
-        """The JSON Schema that the answer must fit; `None` if there is none."""
+        """The JSON Schema that the answer must fit; `None`: any text."""
         wanted = self.response_format and self.response_format.json_schema
         return wanted.schema if wanted else None
 
     @property
     def required_tool(self) -> str | None:
-        """The name of the tool that must be called; `None` if none must."""
+        """The name of the tool that must be called; `None` if no call is required."""
         function = self.tool_choice.get("function") if isinstance(self.tool_choice, dict) else None
         return str(function.get("name")) if isinstance(function, dict) else None
 

@@ -88,10 +88,10 @@ class HttpReply(Struct):
     delay_seconds: float = 0.0
     """The time before the response is sent."""
     failure: FailureMode | None = None
-    """`dropped`, `truncated` or `stalled` if the response is not sent, or not as a whole."""
+    """`dropped`, `truncated` or `stalled` if the response is not sent completely."""
     pending: "PendingReply | None" = None
-    """The work that makes the response; `None` if it is made. Then the other fields do not count, except
-    `failure`."""
+    """The work that makes the response later. If it is set, the other fields, except `failure`, are ignored.
+    `None`: the response is complete."""
 
 
 class PendingReply(Protocol):
@@ -123,7 +123,7 @@ class OracleApp:
         self._failures: dict[int, int] = {}
         """The number of failures of each request that has failed, by the hash of its body."""
         self.lost = 0
-        """How many answers were not sent, or not as a whole."""
+        """How many answers were not sent completely."""
 
     def answer(self, method: str, target: str, body: bytes) -> HttpReply:
         """Return the response to one request."""
@@ -169,7 +169,7 @@ class OracleApp:
         return settings.latency_seconds
 
     def _draw_failure(self, body: bytes) -> FailureMode | None:
-        """Return the failure that a request gets; `None` if it gets none."""
+        """Return the failure that a request gets; `None` if it does not fail."""
         rate, kinds = self.settings.failure_rate, self.settings.failure_kinds
         key = hash(body)
         attempt = self._failures.pop(key, 0)

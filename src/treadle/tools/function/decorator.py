@@ -47,7 +47,7 @@ class ToolOptions(TypedDict, total=False):
     effect: Effect | Literal["pure", "idempotent", "once"]
     """Default: `once`. As nothing is known about the function, a call in doubt is never run again."""
     timeout_seconds: float | None
-    """The time limit of one call. A function that runs in a thread continues after it; only its result is
+    """The time limit of one call. A function in a thread continues to run after this time, but its result is
     dropped."""
     concurrent: bool
     """True if a call may run at the same time as other calls of its step. Default: true."""

@@ -24,7 +24,8 @@ class Docstring(NamedTuple):
 
 
 def parse_docstring(text: str | None) -> Docstring:
-    """Return the parts of a docstring, empty where it says nothing. The first description of a parameter counts."""
+    """Return the parts of a docstring; a missing part is empty. If a parameter is described twice, the first
+    description counts."""
     lines = inspect.cleandoc(text or "").split("\n")
     summary = []
     for index, line in enumerate(lines):

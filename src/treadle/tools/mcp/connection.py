@@ -21,9 +21,9 @@ from treadle.http.background import LoopThread
 from treadle.tools.mcp.elicitation import Elicit, open_first
 from treadle.tools.mcp.failure import (
     EndedError,
+    FailureMeaning,
     Trip,
     UnreachableError,
-    Verdict,
     describe,
     first_leaf,
     judge,
@@ -34,7 +34,7 @@ from treadle.tools.mcp.translation import mend_listing
 
 MAX_PAGES = 200
 MAX_ROUNDS = 10
-"""How often a server may ask for the same call again with its state."""
+"""How often, during one call, a server may ask to make the call again with the server's state."""
 MAX_EVENT_BYTES = 64 * 1024 * 1024
 STDERR_LINES = 20
 MAX_LINE_CHARS = 500
@@ -216,13 +216,13 @@ class Connection:
             if self.is_leaving and not self._calls:
                 self._stop.set()
 
-    async def judge_failure(self, error: BaseException, key: str) -> tuple[Verdict, str]:
-        """Return what a failed call means, and why it failed. It first closes a session that has ended."""
+    async def judge_failure(self, error: BaseException, key: str) -> tuple[FailureMeaning, str]:
+        """Return the meaning of a failed call, and why it failed. A session that has ended is closed first."""
         trip = self._failed_trips.get(key, Trip())
         if self.is_over:
             await self.close()
         if trip.is_unsent:
-            return Verdict.NOT_RUN, self._describe(trip.error or error)
+            return FailureMeaning.NOT_RUN, self._describe(trip.error or error)
         verdict = judge(error, is_over=self.is_over, status=trip.status)
         return verdict, self._describe(error, trip.status)
 
@@ -255,7 +255,7 @@ class Connection:
                 f"{'was not found' if is_absent else 'cannot be executed'}; {hint}"
             )
         status, cause = self._last.status, self._last.error or self._failure
-        if judge(leaf, is_over=False, status=status) is not Verdict.LOST:
+        if judge(leaf, is_over=False, status=status) is not FailureMeaning.LOST:
             return UnreachableError(self.tell(f"cannot be used: {self._describe(leaf, status)}"))
         if target.url is None or (cause is None and hasattr(leaf, "code")):
             return EndedError(self.tell("ended before it answered"))

@@ -7,9 +7,9 @@ import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeAlias, TypeVar
 
+from treadle.core.asking import Question
 from treadle.core.errors import ConfigError, NotAskedError, ToolError
 from treadle.core.masking import Mask
-from treadle.core.questions import Question
 from treadle.core.registry import require
 from treadle.core.types import Option
 from treadle.tools.context import ToolContext

@@ -34,14 +34,14 @@ _LOST = (
 
 
 class UnreachableError(TreadleError):
-    """A server could not be connected to, or did not answer as MCP requires."""
+    """Raised if no connection to a server can be made, or if it does not answer as MCP requires."""
 
 
 class EndedError(UnreachableError):
-    """A server's process ended before it answered."""
+    """Raised if a server's process ends before it has answered."""
 
 
-class Verdict(Enum):
+class FailureMeaning(Enum):
     """The meaning of a failure for its call."""
 
     ANSWERED = auto()
@@ -52,17 +52,17 @@ class Verdict(Enum):
     """The call did not run: it did not reach the server, or the server does not know the session."""
 
 
-def judge(error: BaseException, *, is_over: bool, status: int | None) -> Verdict:
+def judge(error: BaseException, *, is_over: bool, status: int | None) -> FailureMeaning:
     """Return what an error means for its call. `status` is the status of its HTTP response, if there is one."""
     leaf = first_leaf(error)
     code, message = getattr(leaf, "code", None), message_of(leaf)
     if status in (400, 404) and _NO_SESSION.search(message):
-        return Verdict.NOT_RUN
+        return FailureMeaning.NOT_RUN
     if code == _CONNECTION_CLOSED and message.startswith(("Connection closed", "SSE stream")):
-        return Verdict.LOST
+        return FailureMeaning.LOST
     if is_over or isinstance(leaf, ConnectionError) or type(leaf).__name__ in _LOST:
-        return Verdict.LOST
-    return Verdict.ANSWERED
+        return FailureMeaning.LOST
+    return FailureMeaning.ANSWERED
 
 
 def first_leaf(error: BaseException) -> BaseException:

@@ -16,7 +16,7 @@ from treadle.tools.context import ToolContext
 from treadle.tools.mcp.connection import SESSIONS
 from treadle.tools.mcp.elicitation import Elicitations
 from treadle.tools.mcp.failure import UnreachableError
-from treadle.tools.mcp.link import Link
+from treadle.tools.mcp.server_link import ServerLink
 from treadle.tools.mcp.target import Target, make_part, name_of_command, name_of_url, safe_name, write_entry
 from treadle.tools.mcp.translation import effect_of, hide_in_output, make_output_check, to_output
 from treadle.tools.protocol import Tool, ToolOutput
@@ -92,7 +92,7 @@ class MCPServer:
         self.may_differ = {key: tuple(value) for key, value in (may_differ or {}).items()}
         self.source: dict[str, Json] | None = None
         """The entry of `mcpServers` that this server was read from. `None`: it was described in a program."""
-        self._link = Link(self.target)
+        self._link = ServerLink(self.target)
         self._mask = self.target.result_mask()
         self._tools: tuple[MCPTool, ...] | None = None
 
@@ -212,8 +212,8 @@ class MCPServer:
         return tuple(tools.values())
 
     @contextlib.asynccontextmanager
-    async def _own_link(self) -> AsyncIterator[Link]:
-        link = Link(self.target)
+    async def _own_link(self) -> AsyncIterator[ServerLink]:
+        link = ServerLink(self.target)
         try:
             yield link
         finally:

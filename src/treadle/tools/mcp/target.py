@@ -106,8 +106,8 @@ _MIN_VALUE_CHARS = 4
 
 
 def make_part(entries: Mapping[str, dict[str, Json] | str]) -> PartSpec:
-    """Return the part that describes servers. Each is given by name, with its entry or with the reason why it has
-    none."""
+    """Return the part that describes servers. `entries` has each server by name, with its entry or with the
+    reason why it has none."""
     for name, entry in entries.items():
         missing = entry if isinstance(entry, str) else _find_secret(entry)
         if missing is not None:

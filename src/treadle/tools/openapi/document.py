@@ -86,7 +86,7 @@ class Parameter(Struct, frozen=True):
     """True if characters with a meaning in URLs are sent unescaped."""
 
 
-class Body(Struct, frozen=True):
+class RequestBody(Struct, frozen=True):
     """The body of a request."""
 
     kind: str
@@ -109,7 +109,7 @@ class Operation(Struct, frozen=True):
     parameters: dict[str, Json]
     """The JSON Schema of the tool's arguments."""
     places: tuple[Parameter, ...]
-    body: Body | None
+    body: RequestBody | None
     effect: Effect
     security: tuple[tuple[str, ...], ...]
     """The alternatives of security schemes; a request needs all schemes of one. Empty: no security."""
@@ -118,7 +118,7 @@ class Operation(Struct, frozen=True):
     output_schema: dict[str, Json] | None
 
 
-class Document:
+class OpenAPIDocument:
     """An OpenAPI document of version 3.0 or 3.1."""
 
     def __init__(self, raw: Json, origin: str) -> None:
@@ -262,7 +262,9 @@ class Document:
             )
         return tuple(places)
 
-    def _read_body(self, body: dict[str, Json], properties: dict[str, Json], required: list[str]) -> Body:
+    def _read_body(
+        self, body: dict[str, Json], properties: dict[str, Json], required: list[str]
+    ) -> RequestBody:
         content = body.get("content") or {}
         found = (
             (kind, media) for kind, form in _BODY_KINDS for media in content if form.fullmatch(_plain(media))
@@ -278,9 +280,9 @@ class Document:
         if own["properties"] and not (own["properties"].keys() & properties.keys()):
             properties.update(own["properties"])
             required += own["required"] if is_required else ()
-            return Body(kind, media, is_required, tuple(own["properties"]), files)
+            return RequestBody(kind, media, is_required, tuple(own["properties"]), files)
         if "body" in properties:
-            raise CannotBeToolError("it has a parameter 'body' beside its body")
+            raise CannotBeToolError("it has a parameter 'body' in addition to its body")
         if kind == "binary":
             media = "application/octet-stream" if "*" in media else media
             properties["body"] = _BASE64
@@ -290,7 +292,7 @@ class Document:
         else:
             properties["body"] = self._schemas.read(schema, is_input=True)
         required += ["body"] if is_required else []
-        return Body(kind, media, is_required, files=files)
+        return RequestBody(kind, media, is_required, files=files)
 
     def _security_of(self, item: dict[str, Json]) -> tuple[tuple[str, ...], ...]:
         alternatives = item.get("security", self.raw.get("security")) or ()
@@ -364,7 +366,7 @@ _ACCEPT = "application/json, application/yaml;q=0.9, */*;q=0.5"
 _NAME = "the OpenAPI document"
 
 
-class Loaded(Struct, frozen=True):
+class LoadedDocument(Struct, frozen=True):
     """A decoded document."""
 
     raw: Json
@@ -383,26 +385,26 @@ def is_location(document: str | Path | Mapping[str, Json]) -> bool:
 
 def load(
     document: str | Path | Mapping[str, Json], *, allow_private: bool, resolver: Resolver | None
-) -> Loaded:
+) -> LoadedDocument:
     """Return the document at a path or URL, in a text, or given decoded. Raises: `ConfigError`."""
     if isinstance(document, Mapping):
-        return Loaded(dict(document), _NAME)
+        return LoadedDocument(dict(document), _NAME)
     text = str(document)
     if isinstance(document, str) and text.startswith(("http://", "https://")):
         return _fetch(text, allow_private=allow_private, resolver=resolver)
     if not is_location(document):
-        return Loaded(decode_document(text.encode(), _NAME), _NAME)
+        return LoadedDocument(decode_document(text.encode(), _NAME), _NAME)
     try:
         data = Path(text).expanduser().read_bytes()
     except (OSError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) else error
         raise ConfigError(f"cannot read {_NAME} {text!r}: {why}") from error
-    return Loaded(
+    return LoadedDocument(
         decode_document(data, repr(text), is_yaml=False if text.endswith(".json") else None), repr(text)
     )
 
 
-def _fetch(url: str, *, allow_private: bool, resolver: Resolver | None) -> Loaded:
+def _fetch(url: str, *, allow_private: bool, resolver: Resolver | None) -> LoadedDocument:
     http = GuardedHttp(
         [],
         named_by_user=[host_of(url)],
@@ -418,4 +420,4 @@ def _fetch(url: str, *, allow_private: bool, resolver: Resolver | None) -> Loade
         raise ConfigError(f"cannot read {_NAME} {origin}: {error}") from error
     if answer.status != 200:
         raise ConfigError(f"cannot read {_NAME} {origin}: HTTP {answer.status}")
-    return Loaded(decode_document(answer.body, origin), origin, answer.url)
+    return LoadedDocument(decode_document(answer.body, origin), origin, answer.url)

@@ -14,7 +14,7 @@ from msgspec import Struct
 from treadle.core.errors import ToolError
 from treadle.core.types import Json
 from treadle.http.guarded import HttpAnswer
-from treadle.tools.openapi.document import Body, Operation, Parameter
+from treadle.tools.openapi.document import Operation, Parameter, RequestBody
 from treadle.tools.protocol import Attachment, ToolOutput
 
 _RESERVED = ":/?@!$'()*,;[]"
@@ -138,7 +138,7 @@ def _deep(name: str, value: Json) -> Iterator[tuple[str, Json]]:
         yield name, value
 
 
-def _write_body(body: Body, arguments: Mapping[str, Json]) -> tuple[bytes | None, str | None]:
+def _write_body(body: RequestBody, arguments: Mapping[str, Json]) -> tuple[bytes | None, str | None]:
     """Return the body and its media type, or `None` twice if there is no body."""
     if body.arguments:
         value: Any = {name: arguments[name] for name in body.arguments if name in arguments}

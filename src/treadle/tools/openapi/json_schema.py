@@ -42,7 +42,7 @@ _PLAIN = frozenset(
 
 
 class CannotBeToolError(Exception):
-    """The reason why an operation cannot be a tool."""
+    """Raised if an operation cannot be a tool. The message is the reason."""
 
 
 class Schemas:
@@ -60,7 +60,7 @@ class Schemas:
         """Return the object behind references within the document."""
         for _ in range(MAX_REFERENCES):
             if not isinstance(item, dict):
-                raise CannotBeToolError(f"{item!r} stands where an object belongs"[:200])
+                raise CannotBeToolError(f"{item!r} stands in a place where an object is needed"[:200])
             if "$ref" not in item:
                 return item
             item = self._look_up(item["$ref"])

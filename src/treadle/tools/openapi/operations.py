@@ -14,7 +14,7 @@ from treadle.core.spec import PartSpec
 from treadle.core.types import Effect, Json, ToolSpec
 from treadle.http.guarded import GuardedHttp, Resolver, host_of
 from treadle.tools.context import ToolContext
-from treadle.tools.openapi.document import Document, Operation, is_location, load, read_effect
+from treadle.tools.openapi.document import OpenAPIDocument, Operation, is_location, load, read_effect
 from treadle.tools.openapi.exchange import build, read
 from treadle.tools.openapi.security import Secrets, variable_of
 from treadle.tools.protocol import ToolOutput
@@ -51,7 +51,7 @@ class OpenAPI:
         """
         allowed_hosts = list(allowed_hosts)
         loaded = load(document, allow_private=allow_private, resolver=resolver)
-        self.document = Document(loaded.raw, loaded.origin)
+        self.document = OpenAPIDocument(loaded.raw, loaded.origin)
         self._given_url = base_url
         self._source = loaded.url
         operations = _with_effects(_choose(self.document, include, exclude), effects or {}, loaded.origin)
@@ -200,7 +200,9 @@ def _output_checker(schema: dict[str, Json]) -> ArgumentChecker:
     return ArgumentChecker(whole)
 
 
-def _choose(document: Document, include: Sequence[str] | None, exclude: Sequence[str]) -> list[Operation]:
+def _choose(
+    document: OpenAPIDocument, include: Sequence[str] | None, exclude: Sequence[str]
+) -> list[Operation]:
     operations = document.operations()
     _check_names([*(include or ()), *exclude], [item.name for item in operations], document.origin)
     chosen = [

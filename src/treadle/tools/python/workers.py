@@ -89,8 +89,8 @@ async def _running_pool() -> Any:
     global _pool
     if _is_of_parent:
         raise ConfigError(
-            "this process was forked from one that had run Python code already, and Monty does not survive that; "
-            "start processes with 'spawn', or fork before the first call"
+            "this process was forked from one that had run Python code already, and Monty does not work after a "
+            "fork; start processes with 'spawn', or fork before the first call"
         )
     if _pool is None:
         monty = require("pydantic_monty", "python")

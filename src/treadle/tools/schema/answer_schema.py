@@ -7,8 +7,8 @@ from typing import Any
 
 import msgspec
 
-from treadle.core.answers import FindFault
-from treadle.core.decide import ask_for_schema
+from treadle.core.answering import ask_for_schema
+from treadle.core.asking import FindFault
 from treadle.core.errors import ConfigError
 from treadle.core.types import Effect, Json, OutputMode, OutputSpec, ToolSpec
 from treadle.tools.context import ToolContext
@@ -28,7 +28,8 @@ class OutputChecker:
         self._validator: Any = None
 
     def find_fault(self, value: Json) -> str | None:
-        """Return what in `value` breaks the schema, or `None`. Raises: `ConfigError` if the schema is not valid."""
+        """Return the reason why `value` does not fit the schema; `None` if it fits. Raises: `ConfigError` if
+        the schema is not valid."""
         if self._validator is None:
             self._validator = self._build()
         if self._validator.is_valid(value):
@@ -57,7 +58,8 @@ def _checker(schema: str) -> OutputChecker:
 
 
 def find_output_fault(schema: dict[str, Json], value: Json) -> str | None:
-    """Return what in `value` breaks `schema`, or `None`. Raises: `ConfigError` if the schema is not valid."""
+    """Return the reason why `value` does not fit `schema`; `None` if it fits. Raises: `ConfigError` if the
+    schema is not valid."""
     return _checker(msgspec.json.encode(schema).decode()).find_fault(value)
 
 
@@ -133,7 +135,7 @@ def choose_output(schema: dict[str, Json], mode: OutputMode, names: Iterable[str
 
 
 def instruct(instructions: str | None, output: OutputSpec) -> str | None:
-    """Return the instructions, with the schema added if the model learns of it in no other way."""
+    """Return the instructions, with the schema added if the model is not told the schema in another way."""
     if output.mode is not OutputMode.TEXT:
         return instructions
     asked = ask_for_schema(output)

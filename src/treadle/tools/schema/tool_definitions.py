@@ -38,7 +38,7 @@ class Shape(StrEnum):
     """Parameters as a list, with Python's names for types."""
 
 
-class Loss(Struct, frozen=True):
+class DefinitionLoss(Struct, frozen=True):
     """A part of the definitions that was not converted."""
 
     tool: str
@@ -57,7 +57,7 @@ class Definitions(Struct, frozen=True):
     """The definition of each tool, unchanged."""
     rest: dict[str, Json]
     """The other fields of the document, outside the list of tools."""
-    lost: tuple[Loss, ...]
+    lost: tuple[DefinitionLoss, ...]
     """What a `ToolSpec` cannot represent."""
 
 
@@ -80,7 +80,7 @@ def parse_definitions(value: Json, origin: str) -> Definitions:
     items, rest = _find_tools(value, origin)
     tools: dict[str, ToolSpec] = {}
     shapes: list[Shape] = []
-    lost = [Loss("", key) for key, item in rest.items() if item is not None]
+    lost = [DefinitionLoss("", key) for key, item in rest.items() if item is not None]
     for number, item in enumerate(items, 1):
         if not isinstance(item, dict):
             raise ConfigError(f"{origin}: tool {number} is not an object")
@@ -93,18 +93,21 @@ def parse_definitions(value: Json, origin: str) -> Definitions:
             raise ConfigError(f"{origin}: two tools are called {tool.name!r}")
         tools[tool.name] = tool
         shapes.append(shape)
-        lost += [Loss(tool.name, what) for what in left_out]
+        lost += [DefinitionLoss(tool.name, what) for what in left_out]
     return Definitions(max(shapes, key=shapes.count), tuple(tools.values()), tuple(items), rest, tuple(lost))
 
 
-def write_definitions(tools: Sequence[ToolSpec], shape: Shape) -> tuple[Json, tuple[Loss, ...]]:
+def write_definitions(tools: Sequence[ToolSpec], shape: Shape) -> tuple[Json, tuple[DefinitionLoss, ...]]:
     """Return the tools in a format, as JSON values, and what the format cannot represent."""
     written, lost = [], []
     for tool in tools:
         item = _WRITERS[shape](tool)
         written.append(item)
         # The losses are found by reading the result back, so that no format needs a list of them.
-        lost += [Loss(tool.name, what) for what in find_losses(tool, _READERS[shape](item, tool.name, []))]
+        lost += [
+            DefinitionLoss(tool.name, what)
+            for what in find_losses(tool, _READERS[shape](item, tool.name, []))
+        ]
     return (written if shape is Shape.OPENAI else {"tools": written}), tuple(lost)
 
 

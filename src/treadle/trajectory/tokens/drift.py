@@ -28,7 +28,7 @@ _THOUGHT = re.compile(r"(?:<think>)?(.*?)</think>", re.DOTALL)
 
 
 def find_decode(decoders: Decoders, tokenizer: str | None) -> Decode | None:
-    """Return the function that decodes the ids of a tokenizer; `None` if there is none."""
+    """Return the function that decodes the ids of a tokenizer; `None` if no decoder is known for it."""
     if isinstance(decoders, Mapping):
         return None if tokenizer is None else decoders.get(tokenizer)
     return decoders
@@ -177,7 +177,7 @@ class _Answer:
 
 
 def reasoning_of(message: Message) -> str:
-    """Return the reasoning of an answer, also if it is in the text; empty if there is none."""
+    """Return the reasoning of an answer, also if it stands in the text; empty if the answer has no reasoning."""
     if message.reasoning:
         return message.reasoning.strip()
     found = _THOUGHT.match(message.content.lstrip())

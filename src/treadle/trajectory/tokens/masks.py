@@ -35,7 +35,7 @@ MASKS: Registry[Part] = Registry(
 
 
 class ProductMask(Struct, frozen=True):
-    """A loss mask: a function of a trajectory, whose weights are the products of those of its parts."""
+    """A loss mask that multiplies the weights of its parts, each of which is a function of a trajectory."""
 
     parts: tuple[Part, ...]
     decoders: Decoders = None
@@ -143,6 +143,6 @@ def _message_of(trajectory: Trajectory, span: Span) -> Message:
     if span.message < 0:
         raise ExportError(
             f"the answer of event {span.seq} of run {span.run_id!r} is not among the messages of its branch, so "
-            "it cannot be weighed as a message"
+            "the mask cannot give it the weight of a message"
         )
     return trajectory.messages[span.message]

@@ -6,10 +6,10 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from treadle.core import events as e
-from treadle.core.answers import make_request
 from treadle.core.errors import JournalError
 from treadle.core.log import Log
 from treadle.core.packed import ID_BYTES, as_packed, count_packed, pack_logprobs, to_logprobs
+from treadle.core.prompting import make_request
 from treadle.core.state import State, advance
 from treadle.core.types import Completion, FinishReason, Message, Settings, TokenRecord, ToolSpec
 from treadle.trajectory.tokens.drift import (
@@ -89,7 +89,8 @@ class Node(Struct, frozen=True, kw_only=True):
 
     @property
     def vocabulary(self) -> str:
-        """What the ids belong to: equal ids of different vocabularies mean different things."""
+        """The name of the vocabulary that the ids belong to. Equal ids of different vocabularies mean different
+        things."""
         return self.tokenizer or f"model {self.model}"
 
     @property
@@ -128,7 +129,7 @@ class TokenReader:
         self._request: tuple[Log[Message], tuple[ToolSpec, ...]] = (Log(), ())
         self._injections = 0
         self._newest: int | None = None
-        """The position of the inference whose ids the next record may refer to; `None` if it has no place."""
+        """The position of the newest inference with ids, to which the next record may refer; `None`: not kept."""
         self._newest_text: int | None = None
         """The position of the newest inference without ids."""
         self._tries: dict[str, Trie] = {}
@@ -150,12 +151,12 @@ class TokenReader:
                 f"run {self.run_id!r} has event {event.seq} after {state.seq}; read all of its events"
             )
         if isinstance(body, e.InferenceStarted):
-            self._injections += len(state.steering) if body.has_tools else 0
+            self._injections += len(state.turn.steering) if body.has_tools else 0
         elif isinstance(body, e.MessageInjected):
             self._injections += body.delivery is None
         elif isinstance(body, e.InferenceFailed):
             self.lost += body.usage is not None or body.may_be_billed
-        asked, prior = state.asked, state.prior
+        asked, prior = state.turn.asked, state.shown.prior
         advance(state, body)
         if isinstance(body, e.InferenceStarted):
             request = make_request(state, has_tools=body.has_tools)
@@ -177,7 +178,8 @@ class TokenReader:
         return b"" if place is None else place.ids()
 
     def path(self, index: int) -> list[int]:
-        """Return the inferences that one extends, the first one first, and itself."""
+        """Return the positions of the inferences that an inference extends, the first one first, and then its
+        own position."""
         found: list[int] = []
         at: int | None = index
         while at is not None:
@@ -197,7 +199,7 @@ class TokenReader:
             run_id=parent.run_id if parent is not None and is_copied else self.run_id,
             seq=seq,
             step=step,
-            turn=self._state.turn,
+            turn=self._state.turn.number,
             asked_at=asked_at,
             at=event.at,
             is_copied=is_copied,
@@ -214,7 +216,7 @@ class TokenReader:
             messages=self._request[0],
             message=done.message,
             tools=self._request[1],
-            compactions=self._state.compactions,
+            compactions=self._state.shown.compactions,
             injections=self._injections,
         )
 
@@ -259,9 +261,9 @@ class TokenReader:
         """Return `node` with its place among the ids, and what it extends. `is_continued`: its prompt begins with
         all ids of the inference before it."""
         newest = None if self._newest is None else self.nodes[self._newest]
-        assert self._state.prior is not None
+        assert self._state.shown.prior is not None
         assert node.output is not None
-        full = self._state.prior.token_ids
+        full = self._state.shown.prior.token_ids
         prompt = full[: len(full) - len(node.output)]
         trie = self._tries.setdefault(node.vocabulary, Trie())
         start = None

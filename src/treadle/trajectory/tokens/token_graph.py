@@ -121,8 +121,9 @@ class TokenGraph:
 def read_tokens(events: Iterable[e.Event], decode: Decoders = None) -> TokenGraph:
     """Return the token graph of the events of one or more runs, each from its first event on.
 
-    What a fork has copied belongs to the other run, whether the events of that run are given or not. `decode` is
-    used for the kinds of drift and for their texts. Raises: `JournalError` if an event is missing.
+    An inference that a fork has copied belongs to the other run, whether the events of that run are given or
+    not. `decode` is used for the kinds of drift and for their texts. Raises: `JournalError` if an event is
+    missing.
     """
     found: dict[str, list[e.Event]] = {}
     for event in events:

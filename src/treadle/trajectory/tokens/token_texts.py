@@ -14,7 +14,8 @@ _MOST = 8
 
 
 def split_text(ids: Sequence[int], decode: Decode) -> list[str]:
-    """Return the text of each token, which together are the text of all of them.
+    """Return the text of each token. Joined, they are the text of all tokens. If several tokens make one
+    character, the text of the last one has the character.
 
     The text of a character that several tokens make is at the last of them.
     """

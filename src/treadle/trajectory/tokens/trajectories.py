@@ -60,11 +60,11 @@ class DriftReport(Struct, frozen=True):
     run_id: str | None = None
     """The run that the earlier ids come from; `None` if there are none."""
     seq: int | None = None
-    """The event of the inference that they come from; `None` if there is none."""
+    """The number of the event of the inference that the earlier ids come from; `None` if there is none."""
 
 
 class Span(Struct, frozen=True, kw_only=True):
-    """The part of a trajectory that one inference answered with."""
+    """The part of a trajectory that is the answer of one inference."""
 
     start: int
     """The position of the answer's first token in the trajectory."""
@@ -81,7 +81,7 @@ class Span(Struct, frozen=True, kw_only=True):
     model: str | None = None
     engine: str | None = None
     weight_versions: tuple[tuple[int, str], ...] = ()
-    """Numbers of successive tokens with the weight version that sampled them; empty if no version is known."""
+    """How many successive tokens each weight version sampled, in order; empty if no version is known."""
     settings: Settings | None = None
     """The sampling settings as sent."""
     is_trained: bool = True
@@ -109,7 +109,7 @@ class Trajectory(Struct, frozen=True, kw_only=True):
     drift: DriftReport | None = None
     """Why this branch begins; `None` for the first one."""
     messages: tuple[Message, ...] = ()
-    """What the branch says as messages, as the model saw them, with the last answer."""
+    """The content of the branch as messages, as the model saw them, with the last answer."""
     tokenizer: str | None = None
     """The fingerprint of the renderer that made the prompts; `None` if the server made them."""
 

@@ -56,7 +56,7 @@ class StepToolCallDelta(Struct, frozen=True):
     """A piece of the arguments of a call that the model is writing."""
 
     call_id: str
-    """The id of the call as the server streams it; empty if it has none yet."""
+    """The id of the call as the server streams it; empty if the call has no id yet."""
     arguments_delta: str
     delta_type: Literal["tool_call"] = "tool_call"
     index: int = 0
@@ -111,7 +111,7 @@ Delta: TypeAlias = (
     | ToolProgressDelta
     | RetryDelta
 )
-"""What a step reports while it runs."""
+"""A report of a running step."""
 
 
 class InferenceStepResult(Struct, frozen=True):
@@ -162,7 +162,7 @@ class TurnCompletedEvent(Struct, frozen=True):
     session_id: str
     final_text: str
     response_ids: list[str]
-    """The ids of the responses, as far as the server has any."""
+    """The ids that the server gave to the responses; empty if the server gives none."""
     num_steps: int
     event_type: Literal["turn_completed"] = "turn_completed"
     stop_reason: StopReason = StopReason.COMPLETED
@@ -184,9 +184,9 @@ class TurnFailed(Struct, frozen=True):
     is_retryable: bool = False
     """True if the same turn may succeed if it is resumed or tried again."""
     usage: Usage = Usage()
-    """As for `TurnCompleted`."""
+    """As for `TurnCompletedEvent`."""
     cost_usd: float | None = 0.0
-    """As for `TurnCompleted`."""
+    """As for `TurnCompletedEvent`."""
 
 
 class TurnPaused(Struct, frozen=True):
@@ -270,9 +270,9 @@ class StepCompleted(Struct, frozen=True):
     event_type: Literal["step_completed"] = "step_completed"
     usage: Usage | None = None
     """The tokens of the step's inferences, or of the runs that its calls drove; `None` if they are not known, or
-    there are none."""
+    nothing was used."""
     cost_usd: float | None = None
-    """The cost of these; `None` if it is not known, or there are none."""
+    """The cost of these tokens; `None` if it is not known, or nothing was used."""
 
 
 class StepFailed(Struct, frozen=True):

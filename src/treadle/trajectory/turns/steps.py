@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from treadle.core import events as e
 from treadle.core.tally import UNKNOWN, Charge, Tally, charge_of
-from treadle.core.turns import StepFold
+from treadle.core.turns import STEP_CHANGES, StepFold
 from treadle.core.types import Fault, FinishReason, Json, ServerCall, StopReason, ToolResult
 from treadle.trajectory.turns import shapes as s
 
@@ -64,12 +64,10 @@ class TurnReader:
     def read(self, body: e.DurableBody | e.Delta) -> list[s.TurnEvent]:
         """Return what follows from the next event or delta of the run."""
         self.out = []
-        read = _READ.get(type(body))
-        if not isinstance(body, e.TextDelta | e.ReasoningDelta | e.ToolCallDelta | e.ToolProgress):
-            self._fold.take(body)
-            if self._fold.has_lost:
-                self._charge(UNKNOWN)
-        if read is not None:
+        kind = type(body)
+        if (change := STEP_CHANGES.get(kind)) is not None:
+            change(self._fold, body)
+        if (read := _READ.get(kind)) is not None:
             read(self, body)
         return self.out
 
@@ -123,6 +121,7 @@ class TurnReader:
 
     def on_run_resumed(self, body: e.RunResumed) -> None:
         self.paused = None
+        self._lose()
         if self._is_open:
             self.out.append(s.TurnResumed(self._turn_id, self._run_id))
         elif self._fold.is_turn_open:
@@ -139,7 +138,7 @@ class TurnReader:
         self.out.append(s.TurnStartedEvent(self._turn_id, self._run_id, turn=turn, is_resumed=is_resumed))
 
     def _ensure_turn(self, turn: int | None = None) -> None:
-        """Open a turn whose beginning was not read."""
+        """Open a turn unless one is open. The stream then began within the turn."""
         if not self._is_open:
             self._open_turn(turn or self._turn + 1, is_resumed=True)
 
@@ -167,7 +166,7 @@ class TurnReader:
         return step
 
     def _need(self, step_type: s.StepType) -> _Step:
-        """Return the open step of this type. If there is none, the step that is open ends, and one is opened."""
+        """Return the open step if it has this type. Otherwise end the open step, and open one of this type."""
         step = self._step
         if step is not None and step.step_type == step_type:
             return step
@@ -202,7 +201,7 @@ class TurnReader:
         self._complete(s.ToolExecutionStepResult(step.step_id, calls, found))
 
     def _end_step(self, message: str, code: str, *, is_retryable: bool) -> None:
-        """Fail the open step, if there is one. A tool step whose calls all have results is completed."""
+        """Fail the open step, if any. A tool step is completed instead if all of its calls have results."""
         step = self._step
         if step is None:
             return
@@ -224,7 +223,13 @@ class TurnReader:
 
     # Inferences
 
+    def _lose(self) -> None:
+        """Charge the inference before, if its outcome was lost."""
+        if self._fold.has_lost:
+            self._charge(UNKNOWN)
+
     def on_inference_started(self, body: e.InferenceStarted) -> None:
+        self._lose()
         self._need("inference")
 
     def on_inference_failed(self, body: e.InferenceFailed) -> None:
@@ -472,7 +477,7 @@ def show_result(result: ToolResult, body: e.ToolCompleted) -> dict[str, Json]:
 
 
 def with_id(call: ServerCall, number: int) -> ServerCall:
-    """Return a server's call that has no id with one that counts the calls of the answer."""
+    """Return a server's call with an id. A call without an id gets one from its number in the answer."""
     return replace(call, call_id=f"server_{number}")
 
 

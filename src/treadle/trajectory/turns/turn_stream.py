@@ -22,8 +22,8 @@ def turns(
     """Return the turns and steps of runs as a stream of events for interfaces.
 
     `events` are events and deltas as a `RunStream` gives them, or the events of a journal. They may belong to
-    several runs, each of which is then told by its `session_id`. `history` are the events before them, which
-    are needed only if a stream begins within a run, as after `Agent.resume`. An exception of `events` fails the
+    several runs, which their `session_id` then tells apart. `history` are the events before them, which are
+    needed only if a stream begins within a run, as after `Agent.resume`. An exception of `events` fails the
     open turns, and is then raised.
     """
     if isinstance(events, str) or not isinstance(events, Iterable | AsyncIterable):
@@ -78,8 +78,9 @@ class _Reader:
         run = self._runs.get(item.run_id)
         if run is None:
             run = self._runs[item.run_id] = TurnReader(item.run_id)
-        found = run.read(item.body)
-        if isinstance(item.body, e.RunFinished) and item.body.stop_reason is not StopReason.ERROR:
+        body = item.body
+        found = run.read(body)
+        if type(body) is e.RunFinished and body.stop_reason is not StopReason.ERROR:
             del self._runs[item.run_id]
         return found
 

@@ -1,1 +1,1 @@
-"""The built-in filters."""
+"""The built-in filters, grouped by what they look at."""

@@ -8,10 +8,10 @@ from typing import Annotated
 import msgspec
 from pydantic import Field
 
-from treadle.core.answers import strip_answer
+from treadle.core.answering import strip_answer
 from treadle.core.types import Effect, Message, ToolSpec
+from treadle.datagen.quality.exchanges import Exchange, answers, exchanges
 from treadle.datagen.quality.protocol import BuiltinFilter, Candidate, FilterSettings, FilterVerdict
-from treadle.datagen.quality.transcripts import Exchange, answers, exchanges
 from treadle.export.rows import Row
 from treadle.tools.schema.answer_schema import find_output_fault
 from treadle.tools.schema.validation import ArgumentChecker

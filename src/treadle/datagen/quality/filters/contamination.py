@@ -13,9 +13,9 @@ from treadle.core.errors import ConfigError, TreadleError
 from treadle.core.types import Json, Role
 from treadle.datagen.config.generation_config import GenerationConfig
 from treadle.datagen.quality.duplicates import DuplicateIndex, DuplicateSettings
+from treadle.datagen.quality.exchanges import WORD, quote, user_words
 from treadle.datagen.quality.protocol import Candidate, Filter, FilterSettings, FilterVerdict, Resources
 from treadle.datagen.quality.signatures import hash_text
-from treadle.datagen.quality.transcripts import WORD, quote, user_words
 from treadle.export.row_files import read_objects
 
 _COLUMNS = ("messages", "conversations", "prompt", "question", "input", "instruction", "query", "text")

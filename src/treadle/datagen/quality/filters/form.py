@@ -4,11 +4,11 @@ from typing import Annotated
 
 from pydantic import Field
 
-from treadle.core.tokens import CHARS_PER_TOKEN
+from treadle.core.estimates import CHARS_PER_TOKEN
 from treadle.core.transcript import check_transcript
 from treadle.core.types import Role, StopReason
+from treadle.datagen.quality.exchanges import answers, count_words
 from treadle.datagen.quality.protocol import BuiltinFilter, Candidate, FilterSettings, FilterVerdict
-from treadle.datagen.quality.transcripts import answers, count_words
 from treadle.datagen.scenarios.scenario import Kind
 
 Limit = Annotated[int, Field(ge=0)]

@@ -11,6 +11,7 @@ from treadle.core.events import SnapshotTaken
 from treadle.core.types import Json
 from treadle.datagen.config.generation_config import GenerationConfig
 from treadle.datagen.conversations.dialogue import labels
+from treadle.datagen.quality.exchanges import answers
 from treadle.datagen.quality.protocol import (
     BuiltinFilter,
     Candidate,
@@ -19,13 +20,12 @@ from treadle.datagen.quality.protocol import (
     FilterVerdict,
     Resources,
 )
-from treadle.datagen.quality.transcripts import answers
 from treadle.datagen.scenarios.scenario import Kind, write_facts
 from treadle.models.protocol import Model
 from treadle.runs.task import load_task
 from treadle.sandbox.in_memory import SharedFiles
 from treadle.scoring.rubric import make_judge, read_judgement, write_messages
-from treadle.trajectory.verification import Implementations, verify_events
+from treadle.trajectory.run_verification import Implementations, verify_events
 from treadle.workers.registry import HereWorkers
 
 _OFF_TASK = (Kind.NO_TOOL, Kind.REFUSAL)

@@ -6,10 +6,10 @@ from collections.abc import Iterator, Sequence
 import msgspec
 
 from treadle.core.types import Json, Message, Role
-from treadle.datagen.quality.languages import GERMAN, WORDS
+from treadle.datagen.quality.exchanges import answers, quote
+from treadle.datagen.quality.languages import GERMAN, WORDS, word_lists
 from treadle.datagen.quality.numbers import NUMBER, Derived, NumberSource, find_numbers, read_number
 from treadle.datagen.quality.protocol import BuiltinFilter, Candidate, FilterSettings, FilterVerdict
-from treadle.datagen.quality.transcripts import answers, quote
 
 _PATH = re.compile(
     r"(?<![\w/@:.+-])(?:[\w.+-]+/|\./|/)[\w./+-]*\w|(?<![\w/@.+-])[\w+-]++\.[a-z][a-z0-9]{1,5}\b(?!/|\()"
@@ -34,13 +34,7 @@ _UNIT = re.compile(
 _IS_WORD = re.compile(r"\w").match
 _START = re.compile(r"(?:^|[.!?:;\n|>*#(\[\"“]|^\s*[-+]|\d[.)])\s*$")
 _MAX_CAPITALS = 0.35
-_COMMON_WORDS = (
-    "yes none i ok done total answer note result results summary january february march april may june july august "
-    "september october november december monday tuesday wednesday thursday friday saturday sunday english python "
-    "markdown linux windows unix excel internet github google microsoft mr mrs ms dr both either neither it's i've "
-    "i'm here's that's however also first second third finally currently unfortunately"
-)
-_COMMON = WORDS["en"] | frozenset(_COMMON_WORDS.split())
+_COMMON = WORDS["en"] | word_lists("answers")["common"]
 
 
 class GroundingSettings(FilterSettings):

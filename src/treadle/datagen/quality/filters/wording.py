@@ -10,9 +10,9 @@ from pydantic import AfterValidator
 
 from treadle.core.registry import did_you_mean
 from treadle.core.types import Json, Message, Role, ToolSpec
+from treadle.datagen.quality.exchanges import WORD, answers, exchanges, quote
 from treadle.datagen.quality.languages import LANGUAGES, detect_language
 from treadle.datagen.quality.protocol import BuiltinFilter, Candidate, FilterSettings, FilterVerdict
-from treadle.datagen.quality.transcripts import WORD, answers, exchanges, quote
 from treadle.datagen.scenarios.kinds import is_question
 from treadle.datagen.scenarios.scenario import Kind
 from treadle.routing.judging.inabilities import find_decline, is_refusal

@@ -24,7 +24,7 @@ from treadle.core.types import (
     Usage,
 )
 from treadle.models.wire.body_reader import StreamCollector
-from treadle.models.wire.fitting import INVALID_KEY, text_of, text_of_value
+from treadle.models.wire.fitting import INVALID_KEY, rest_of, text_of, text_of_value
 from treadle.models.wire.plain import PlainReader
 from treadle.models.wire.provider import Price, cost_of
 from treadle.models.wire.server import Server, UnfinishedError
@@ -80,7 +80,7 @@ def read_completion(raw: Json, settings: Settings, price: Price | None) -> Compl
     Raises: `TypeError`, `LookupError`, `AttributeError` or `ValueError` if it contains an error or cannot be read.
     """
     if raw.get("type") == "error":
-        raise ValueError("an error")
+        raise ValueError("it contains an error")
     content = raw["content"]
     message = message_of([{"type": "text", "text": content}] if isinstance(content, str) else content)
     told = raw.get("stop_reason") or None
@@ -92,7 +92,7 @@ def read_completion(raw: Json, settings: Settings, price: Price | None) -> Compl
     reason = plain if told is None else _REASONS.get(told, plain)
     if reason in (FinishReason.STOP, FinishReason.TOOL_CALLS):
         reason = plain
-    opaque = {key: value for key, value in raw.items() if key not in _KNOWN and value is not None}
+    opaque = rest_of(raw, _KNOWN)
     if told not in _SAID:
         opaque["finish_reason"] = told
     usage = _read_usage(raw.get("usage"))
@@ -125,14 +125,12 @@ def message_of(blocks: list[Json]) -> Message:
                 continue
             if block.get("citations"):
                 kind = "cited"
-            kept.append({key: value for key, value in block.items() if value is not None})
+            kept.append(rest_of(block, ()))
         elif kind == "thinking":
             thoughts.append(block["thinking"])
             kept.append(block)
         elif kind == "tool_use":
-            rest = {
-                key: value for key, value in block.items() if key not in _CALL_FIELDS and value is not None
-            }
+            rest = rest_of(block, _CALL_FIELDS)
             opaque = {KEY: rest} if rest else None
             calls.append(ToolCall(block["id"], block["name"], text_of_value(block.get("input")), opaque))
             kept.append({"type": kind})
@@ -308,11 +306,9 @@ class MessageCollector(StreamCollector):
             }
             self._usage = dict(event["message"].get("usage") or {})
         elif kind == "message_delta":
-            self._head |= {key: value for key, value in event["delta"].items() if value is not None}
+            self._head |= rest_of(event["delta"], ())
             # Counts are cumulative.
-            self._usage |= {
-                key: value for key, value in (event.get("usage") or {}).items() if value is not None
-            }
+            self._usage |= rest_of(event.get("usage") or {}, ())
         elif kind == "message_stop":
             self.is_done = True
 

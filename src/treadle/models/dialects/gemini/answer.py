@@ -26,7 +26,7 @@ from treadle.core.types import (
     Usage,
 )
 from treadle.models.wire.body_reader import StreamCollector
-from treadle.models.wire.fitting import text_of, text_of_value
+from treadle.models.wire.fitting import rest_of, text_of, text_of_value
 from treadle.models.wire.messages import part_of_base64
 from treadle.models.wire.plain import PlainReader
 from treadle.models.wire.provider import Price, cost_of
@@ -209,10 +209,8 @@ def read_call(part: dict[str, Json], function: dict[str, Json]) -> ToolCall:
     if "partialArgs" in function or function.get("willContinue"):
         raise ValueError("arguments in pieces were not asked for")
     arguments = text_of_value(function.get("args")) or "{}"
-    rest = {key: value for key, value in part.items() if key not in _PART_FIELDS and value is not None}
-    if more := {
-        key: value for key, value in function.items() if key not in _FUNCTION_FIELDS and value is not None
-    }:
+    rest = rest_of(part, _PART_FIELDS)
+    if more := rest_of(function, _FUNCTION_FIELDS):
         rest["functionCall"] = more
     return ToolCall(function.get("id") or "", function["name"], arguments, {KEY: rest} if rest else None)
 

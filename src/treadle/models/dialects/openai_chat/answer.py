@@ -23,7 +23,7 @@ from treadle.core.types import (
 from treadle.models.wire.fitting import text_of_value
 from treadle.models.wire.messages import part_of_base64
 from treadle.models.wire.openai_style import PlainAnswer, read_reason, read_usage
-from treadle.models.wire.plain import TokenReader
+from treadle.models.wire.plain import TokenAnswerReader
 from treadle.models.wire.provider import Price, cost_of
 from treadle.models.wire.token_records import make_record, read_versions
 
@@ -76,7 +76,7 @@ def read_completion(raw: Json, settings: Settings, price: Price | None) -> Compl
     """
     choice = raw["choices"][0]
     if raw.get("error") or choice.get("error"):
-        raise ValueError("an error")
+        raise ValueError("it contains an error")
     contents: dict[str, bytes] = {}
     message, is_refused = _read_message(choice["message"], settings, contents)
     finish = choice.get("finish_reason")
@@ -140,7 +140,7 @@ def _read_message(
         elif content is None:
             content = ""
         else:
-            raise TypeError("content is neither text nor parts")
+            raise TypeError("'content' is neither a string nor a list of parts")
     refusal = raw.get("refusal")
     if refusal:
         if content:
@@ -356,7 +356,7 @@ class _TokenAnswer(PlainAnswer, forbid_unknown_fields=True, gc=False, kw_only=Tr
     metadata: _Metadata | None = None
 
 
-class ChatReader(TokenReader):
+class ChatReader(TokenAnswerReader):
     """The reader of plain chat completions. If token ids are asked for, an answer with them is a plain one."""
 
     ANSWER = _Answer

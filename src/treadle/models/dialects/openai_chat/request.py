@@ -13,7 +13,6 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from treadle.core.events import ReasoningDelta, TextDelta, ToolCallDelta
 from treadle.core.types import (
     UNREADABLE_CALL,
     Artifact,
@@ -27,7 +26,7 @@ from treadle.core.types import (
 )
 from treadle.models.dialects.openai_chat.answer import ChatReader, read_completion
 from treadle.models.dialects.openai_chat.stream import ChatCollector
-from treadle.models.protocol import Watch
+from treadle.models.protocol import Watch, pass_on
 from treadle.models.wire.fitting import fit_arguments, fit_id, fit_name, is_strict
 from treadle.models.wire.http_model import HttpModel
 from treadle.models.wire.messages import (
@@ -90,13 +89,7 @@ class OpenAIChatModel(HttpModel):
             return await super()._infer_tokens(request, watch)
         # The server has no ids for a stream, so that the answer is passed on in one piece.
         completion = await super()._infer_tokens(request, replace(watch, on_delta=None))
-        message = completion.message
-        if message.reasoning:
-            on_delta(ReasoningDelta(message.reasoning))
-        if message.content:
-            on_delta(TextDelta(message.content))
-        for index, call in enumerate(message.tool_calls):
-            on_delta(ToolCallDelta(index, call.call_id, call.name, call.arguments))
+        pass_on(completion.message, on_delta)
         return completion
 
     def _body(self, request: Request, *, is_stream: bool) -> bytes:

@@ -104,7 +104,7 @@ class ChatCollector(StreamCollector):
             if thought:
                 self._add_reasoning("reasoning_content", thought)
         if type(value) is not str:
-            raise TypeError("content is neither text nor parts")
+            raise TypeError("'content' is neither a string nor a list of parts")
         if value:
             self._texts.setdefault("content", []).append(value)
             self._on_delta(TextDelta(value))

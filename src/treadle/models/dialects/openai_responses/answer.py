@@ -26,6 +26,7 @@ from treadle.core.types import (
     Usage,
 )
 from treadle.models.wire.body_reader import StreamCollector
+from treadle.models.wire.fitting import rest_of
 from treadle.models.wire.messages import part_of_base64
 from treadle.models.wire.openai_style import read_logprobs
 from treadle.models.wire.plain import PlainReader
@@ -100,11 +101,11 @@ def _read_message(output: list[Json], server: Server, contents: dict[str, bytes]
                     refusals.append(part["refusal"])
                 elif part["type"] == "output_text":
                     texts.append(part["text"])
-            kept.append(_rest_of(item, ("content", "role") if is_single else ()))
+            kept.append(rest_of(item, ("content", "role") if is_single else ()))
             is_plain = is_plain and is_single and not item.get("phase")
         elif kind == "function_call":
             calls.append(ToolCall(item["call_id"], item["name"], item["arguments"]))
-            kept.append(_rest_of(item, ("call_id", "name", "arguments")))
+            kept.append(rest_of(item, ("call_id", "name", "arguments")))
             is_plain = is_plain and not item.get("namespace") and not item.get("caller")
         elif kind == "mcp_approval_request":
             raise RequestError(
@@ -139,10 +140,6 @@ def _read_message(output: list[Json], server: Server, contents: dict[str, bytes]
 def _read_image(item: dict[str, Json], contents: dict[str, bytes]) -> Artifact:
     """Return the image that the server made."""
     return part_of_base64(item["result"], f"image/{item.get('output_format') or 'png'}", contents)
-
-
-def _rest_of(item: dict[str, Json], known: tuple[str, ...]) -> dict[str, Json]:
-    return {key: value for key, value in item.items() if key not in known and value is not None}
 
 
 def _is_plain(part: dict[str, Json]) -> bool:

@@ -50,7 +50,7 @@ class HttpTokenEngine(HttpEndpoint):
     ROOT_PATH: ClassVar[str | None] = None
     """The path below the server's root, if the endpoint is not one of OpenAI's API."""
     TOP_LEVEL: ClassVar[frozenset[str]] = frozenset()
-    """The fields of `Settings.extra` that stand beside the sampling parameters and not among them."""
+    """The fields of `Settings.extra` that go at the top level of the body, not among the sampling parameters."""
 
     def __init__(
         self, model: str, *, name: str | None = None, context_tokens: int | None = None, **options: Any
@@ -294,7 +294,7 @@ class TokenCollector(StreamCollector):
         self.is_done = self.is_complete
 
     def hear(self, watch: Watch) -> None:
-        """Report the ids that come."""
+        """Report new ids to `watch` as they arrive."""
         self._tell = watch.on_token_ids
 
     def _take_ids(self, ids: list[int]) -> None:

@@ -22,7 +22,8 @@ ENGINES: "Registry[type[HttpTokenEngine]]" = Registry(
         "sglang_generate": "treadle.models.tokens.engines.sglang:SglangGenerate",
     },
 )
-"""The classes of engines. Of the endpoints of one server, the first in this order is used."""
+"""The classes of engines. If a server has the endpoints of several classes, the first class in this order is
+used."""
 
 
 def make_engine(model: str, *, kind: str | None = None, **options: Any) -> TokenEngine:

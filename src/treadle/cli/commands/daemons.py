@@ -1,0 +1,282 @@
+"""`treadle worker` and `treadle mock`: processes that serve until they are stopped."""
+
+import asyncio
+import contextlib
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any, Self
+
+import typer
+
+from treadle.cli.exit import ExitCode
+from treadle.cli.jobs.execute import call_at_end_of_stdin, execute
+from treadle.cli.jobs.journals import open_or_make
+from treadle.cli.options import common as o
+from treadle.cli.options.option_groups import FieldOptions, OptionGroup, OptionHelp
+from treadle.cli.terminal.output import (
+    flush,
+    print_error,
+    print_json,
+    print_note,
+    stdout,
+    take_stdout,
+    write_command,
+    write_count,
+)
+from treadle.core.errors import ConfigError
+from treadle.core.masking import hide_password
+from treadle.core.registry import did_you_mean
+from treadle.journal.protocol import DEFAULT_QUEUE
+from treadle.runs.retries import RetryPolicy
+from treadle.telemetry.turn_log import configured_hooks
+from treadle.testbed.engines import ENGINES, EngineKind, EngineSettings, export_tokenizer
+from treadle.testbed.server import FailureMode, serve
+from treadle.testbed.server.oracle_app import OracleApp
+from treadle.workers.protocol import WorkerOptions
+from treadle.workers.queued import WorkerReport
+from treadle.workers.worker import Worker
+
+_REPORT_SECONDS = 0.5
+
+
+def worker(
+    journal: o.Journal = None,
+    queue: Annotated[
+        str, typer.Option("--queue", metavar="NAME", help="The queue to take runs from.")
+    ] = DEFAULT_QUEUE,
+    window: Annotated[
+        int, typer.Option("--window", metavar="N", min=1, help="How many runs are driven at a time.")
+    ] = 64,
+    retries: Annotated[
+        int,
+        typer.Option(
+            "--retries",
+            metavar="N",
+            min=0,
+            help="How often a turn is continued that ended with a fault of the infrastructure.",
+        ),
+    ] = 2,
+    is_json: o.IsJson = False,
+    ends_with_stdin: Annotated[
+        bool, typer.Option("--ends-with-stdin", hidden=True, help="Stop when standard input ends.")
+    ] = False,
+) -> int:
+    """Drive the runs that wait in a queue of a journal, until Ctrl-C or SIGTERM.
+
+    Workers on any number of machines can share a queue. Each builds the agents of its runs again, so the API keys,
+    programs and modules that these need must be there: keys come from the environment, treadle.toml or `treadle
+    models set-key`. A run that cannot be driven here stays in the queue, and the error says what is missing.
+
+    A worker that is stopped gives its runs back at once. If it dies, the other workers resume its runs.
+
+    Examples:
+        treadle worker --journal runs.db
+        treadle worker --journal postgres://me@db.example/runs --queue nightly --window 256
+    """
+    options = WorkerOptions(queue=queue, window=window, retries=RetryPolicy(attempts=retries + 1))
+
+    report = take_stdout() if is_json else None
+
+    async def work() -> None:
+        with closing(open_or_make(journal, "process")) as opened:
+            working = Worker(opened, options, hooks=configured_hooks(), on_problem=partial(_tell, report))
+            task = asyncio.ensure_future(working.work())
+            if ends_with_stdin:
+                call_at_end_of_stdin(asyncio.get_running_loop(), task.cancel)
+            if report is not None:
+                reporting = asyncio.ensure_future(_report(working, report))
+                task.add_done_callback(lambda _: reporting.cancel())
+            else:
+                place = hide_password(opened.address or "memory")
+                print_note(f"driving runs of the queue {queue!r} in {place!r}; Ctrl-C gives them back")
+            try:
+                await task
+            except asyncio.CancelledError:
+                task.cancel()
+                await asyncio.wait([task])
+                if not is_json:
+                    print_note(f"{write_count(working.done, 'run')} driven; the others were given back")
+
+    with contextlib.suppress(KeyboardInterrupt):
+        execute(work())
+    return ExitCode.DONE
+
+
+def _tell(report: Callable[[WorkerReport], None] | None, run_id: str, error: Exception) -> None:
+    if report is not None:
+        report(WorkerReport.of(run_id, error))
+    else:
+        print_error(f"run {run_id} cannot be driven here: {error}")
+
+
+async def _report(working: Worker, report: Callable[[WorkerReport], None]) -> None:
+    """Report what the worker drives, whenever that has changed."""
+    told = None
+    while True:
+        count = working.in_flight.count()
+        if count != told:
+            told = count
+            report(WorkerReport(count=count))
+        await asyncio.sleep(_REPORT_SECONDS)
+
+
+_ENGINE = "Engine"
+
+
+def _read_failures(names: Sequence[str]) -> tuple[FailureMode, ...]:
+    """Return the kinds of failures with these names. Raises: `ConfigError`."""
+    for name in names:
+        if name not in list(FailureMode):
+            hint = did_you_mean(name, list(FailureMode)) or ";"
+            raise ConfigError(
+                f"there is no --failure-kind {name!r}{hint} the kinds are {', '.join(FailureMode)}"
+            )
+    return tuple(map(FailureMode, names))
+
+
+def _rate(help: str) -> OptionHelp:
+    return OptionHelp(f"{help}, from 0 to 1.", metavar="RATE", least=0, most=1)
+
+
+_SERVER = FieldOptions(
+    EngineSettings,
+    {
+        "mistake_rate": _rate("How often a step of the oracle or the teacher is a mistake"),
+        "latency_seconds": OptionHelp("The time before each answer.", least=0),
+        "slow_latency_seconds": OptionHelp("The time before a slow answer.", least=0),
+        "slow_share": _rate("How many answers are slow"),
+        "chunk_seconds": OptionHelp(
+            "The time between the pieces of a streamed answer.", ("--chunk-delay",), least=0
+        ),
+        "failure_rate": _rate("How often the server fails instead of answering"),
+        "failure_kinds": OptionHelp(
+            f"How the server fails: {', '.join(FailureMode)}. May be repeated. Default: rate_limit (429) and "
+            "overloaded (503).",
+            ("--failure-kind",),
+            "KIND",
+            read=_read_failures,
+        ),
+        "stall_seconds": OptionHelp("How long a stalled request waits before it is dropped.", least=0),
+    },
+    None,
+    is_all=False,
+)
+_SAMPLING = FieldOptions(
+    EngineSettings,
+    {
+        "model": OptionHelp(
+            "The model for requests that name none, such as oracle:0.2+strip_thinking. Default: oracle.",
+            ("--served-model",),
+            "NAME",
+        ),
+        "cut_rate": _rate("How often an answer ends early, as if it had reached its limit"),
+        "abort_rate": _rate("How often the engine aborts an answer in the middle"),
+        "latency_tail": OptionHelp(
+            "Make the latency heavy-tailed: a Pareto distribution with this exponent, above 1.",
+            metavar="EXPONENT",
+        ),
+    },
+    _ENGINE,
+    is_all=False,
+)
+
+
+class ServerOptions(OptionGroup, frozen=True, kw_only=True):
+    """The options for the behaviour of the server."""
+
+    settings: EngineSettings
+
+    @classmethod
+    def parameters(cls) -> list[inspect.Parameter]:
+        """See `OptionGroup.parameters`."""
+        return [*_SERVER.parameters(), *_SAMPLING.parameters()]
+
+    @classmethod
+    def from_values(cls, values: Mapping[str, Any]) -> Self:
+        """See `OptionGroup.from_values`."""
+        return cls(settings=EngineSettings(**_SERVER.read(values), **_SAMPLING.read(values)))
+
+
+def mock(
+    host: o.Host = "127.0.0.1",
+    port: o.Port = 8080,
+    engine: Annotated[
+        EngineKind | None,
+        typer.Option(
+            "--engine",
+            help="Serve the endpoints of an engine, with the ids and logprobs of what it samples.",
+            rich_help_panel=_ENGINE,
+        ),
+    ] = None,
+    tokenizer_folder: Annotated[
+        Path | None,
+        typer.Option(
+            "--tokenizer-folder",
+            metavar="FOLDER",
+            help="Write the tokenizer and the chat template of the served model there, for --renderer hf:FOLDER.",
+            rich_help_panel=_ENGINE,
+        ),
+    ] = None,
+    is_json: o.IsJson = False,
+    ends_with_stdin: Annotated[
+        bool, typer.Option("--ends-with-stdin", hidden=True, help="Stop when standard input ends.")
+    ] = False,
+    *,
+    server: ServerOptions,
+) -> int:
+    """Serve models that need no key, to try tools, agents and clients with.
+
+    The model 'oracle' solves the tasks of the task set 'files', and 'teacher' plays all roles in the generation of
+    a dataset. Every other name is a model that makes a tool call for each line 'call NAME {json}' of a message,
+    and repeats a message without such a line. A line 'then' begins the next step; 'say TEXT' gives the final
+    answer. The server speaks OpenAI's chat completions. Ctrl-C stops it.
+
+    With --engine the server is a mock of vLLM or SGLang: the same models on the endpoints of the engine, for token
+    ids, logprobs and versions of the weights. Variants of a model are part of its name: +strip_thinking,
+    +prefill_thinking, +sort_arguments, +canonical and +bytes.
+
+    Without a server, use these models as --model mock:teacher and --model mock:echo.
+
+    Examples:
+        treadle mock --latency 0.02 --slow-latency 0.5 --slow-share 0.07 --failure-rate 0.3
+        treadle mock --engine vllm --served-model oracle:0.3
+    """
+    settings = server.settings
+    if tokenizer_folder is not None:
+        export_tokenizer(settings.model, tokenizer_folder)
+
+    async def work() -> None:
+        app = OracleApp(settings) if engine is None else ENGINES[engine](settings)
+        served = await serve(host, port, app=app)
+        try:
+            _print_url(served.url, engine, settings.model, is_json=is_json)
+            stopped = asyncio.Event()
+            if ends_with_stdin:
+                call_at_end_of_stdin(asyncio.get_running_loop(), stopped.set)
+            await stopped.wait()
+        finally:
+            await served.close()
+
+    execute(work())
+    return ExitCode.DONE
+
+
+def _print_url(url: str, engine: EngineKind | None, model: str, *, is_json: bool) -> None:
+    if is_json:
+        print_json({"base_url": url})
+        return
+    stdout().print(url, style="bold")
+    flush()
+    commands = [
+        write_command("run", task="files:csv_sum-0001", model=f"{engine or 'openai'}:{model}", base_url=url)
+    ]
+    if engine is None:
+        commands.insert(
+            0, write_command("run", "call list_files", tools="files", model="openai:echo", base_url=url)
+        )
+    for command in commands:
+        print_note(f"try: {command}")
+    print_note("Ctrl-C stops the server")

@@ -1,0 +1,422 @@
+"""`treadle run`, `resume` and `fork`: drive a run."""
+
+import os
+import select
+import stat
+import sys
+import time
+from collections.abc import Mapping
+from contextlib import closing
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, TypeAlias
+
+import typer
+
+from treadle.cli.exit import ExitCode, join_codes
+from treadle.cli.jobs.driving import FollowUp, drive, print_follow_up
+from treadle.cli.jobs.execute import execute, run_limited
+from treadle.cli.jobs.journals import Apart, new_run_id, open_existing, open_or_make
+from treadle.cli.jobs.resumed_agents import ResumedAgents, make_agent, print_knowledge
+from treadle.cli.jobs.run_files import print_changes, read_mount, refuse_folder
+from treadle.cli.options import common as o
+from treadle.cli.options.agent_options import AgentFlags, KnowledgeOptions, PolicyOptions
+from treadle.cli.options.common import complete_run
+from treadle.cli.terminal.format import exit_code, summarize
+from treadle.cli.terminal.output import (
+    bar,
+    print_interrupted,
+    print_json,
+    print_note,
+    write_count,
+    write_seconds,
+)
+from treadle.cli.terminal.view import make_view, print_outcome
+from treadle.core.documents import decode_document, is_yaml_name
+from treadle.core.errors import ConfigError, TreadleError
+from treadle.core.events import TurnCompleted
+from treadle.core.state import Status, fold
+from treadle.core.types import Json, StopReason
+from treadle.journal.protocol import Journal
+from treadle.runs.file_changes import FileChanges, find_changes, write_files
+from treadle.runs.run import Run
+from treadle.runs.run_names import find_run
+from treadle.runs.statuses import find_unfinished
+
+if TYPE_CHECKING:
+    from treadle.runs.task import Task
+
+Text: TypeAlias = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="TEXT",
+        help="The user's message, or - to read it from standard input. What is piped in follows a message.",
+        show_default=False,
+    ),
+]
+TaskName: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        "--task",
+        metavar="SET:ID",
+        help="A task of a task set; its check grades the run. SET is a name, or file.py:ATTRIBUTE.",
+    ),
+]
+Attach: TypeAlias = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--attach",
+        metavar="FILE",
+        help="An image, audio or text file, or a document, for the model. May be given several times.",
+    ),
+]
+Out: TypeAlias = Annotated[
+    Path | None,
+    typer.Option(
+        "--out", "-o", metavar="DIR", help="A new folder to which the files that the run changed are written."
+    ),
+]
+Schema: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        "--schema",
+        metavar="FILE|JSON",
+        help="A JSON Schema that the answer must fit: a file in JSON or YAML, or the schema itself.",
+    ),
+]
+
+
+def run(
+    text: Text = None,
+    task: TaskName = None,
+    *,
+    agent: AgentFlags,
+    knowledge: KnowledgeOptions,
+    is_trusted: o.IsTrusted = False,
+    attach: Attach = None,
+    mount: o.MountOptions,
+    out: Out = None,
+    instructions: o.Instructions = None,
+    schema: Schema = None,
+    journal: o.Journal = None,
+    level: o.LevelOption = o.Level.PROCESS,
+    run_id: o.NewRunId = None,
+    limits: PolicyOptions,
+    shown: o.ViewOptions,
+) -> int:
+    """Run a model with tools on a text or a task.
+
+    Every step is stored in a journal, from which the run can be resumed, replayed, forked and exported.
+
+    Examples:
+        git diff | treadle run "Write a commit message." --model openai:gpt-5-mini
+        treadle run --task files:csv_sum-0001 --model oracle
+    """
+    new_id = new_run_id(run_id)
+    work = _read_work(text, task, mount.path, attach)
+    if out is not None:
+        refuse_folder(out, mount.path)
+    with closing(open_or_make(journal, level)) as opened:
+        runner = make_agent(
+            agent,
+            opened,
+            limits=limits,
+            task=None if isinstance(work, str) else work,
+            instructions=instructions,
+            files=read_mount(mount, is_quiet=shown.is_json or shown.is_quiet),
+            schema=None if schema is None else _read_schema(schema),
+            knowledge=knowledge,
+            is_trusted=is_trusted,
+        )
+        follow_up = FollowUp(journal, agent.api_key is not None)
+        driven: list[tuple[Run, FileChanges]] = []
+
+        def describe(run: Run) -> Mapping[str, Json]:
+            driven.append((run, find_changes(run)))
+            return {"files": driven[-1][1]}
+
+        code = drive(
+            runner,
+            lambda emit: runner.run(work, run_id=new_id, attach=attach or (), on_event=emit),
+            shown,
+            new_id,
+            follow_up,
+            describe,
+        )
+        if not shown.is_json and not shown.is_quiet:
+            print_knowledge(runner)
+        for finished, changes in driven:
+            if out is not None:
+                write_files(finished, changes.written, out)
+            if not shown.is_json and not shown.is_quiet:
+                print_changes(changes, finished, follow_up, out)
+        return code
+
+
+def _read_schema(given: str) -> Json:
+    """Return a JSON Schema, which is written out or in a file. Raises: `ConfigError` if it cannot be read."""
+    if given.lstrip().startswith("{"):
+        return decode_document(given.encode(), "--schema")
+    path = Path(given)
+    try:
+        schema = decode_document(path.read_bytes(), repr(given), is_yaml=is_yaml_name(path.name))
+    except OSError as error:
+        raise ConfigError(f"cannot read the schema {given!r}: {error.strerror}") from error
+    if not isinstance(schema, dict):
+        raise ConfigError(f"--schema {given!r} is not a JSON Schema: it must be an object")
+    return schema
+
+
+def _read_work(
+    text: str | None, task: str | None, mount: Path | None, attach: list[Path] | None
+) -> "str | Task":
+    """Return the text or the task. Raises: `ConfigError` if both or neither are given."""
+    if text == "-":
+        text = read_stdin(is_needed=True)
+    elif text is not None and text.strip() and (piped := read_stdin()):
+        text = f"{text.strip()}\n\n<stdin>\n{piped}\n</stdin>"
+    if task is not None:
+        if attach:
+            raise ConfigError("a task brings its own message; leave out --attach")
+        if text is not None:
+            raise ConfigError("give a text or --task, not both")
+        if mount is not None:
+            raise ConfigError("a task brings its own files; leave out --mount")
+        from treadle.tasks import load_task
+
+        return load_task(task)
+    if text is None or not text.strip():
+        raise ConfigError(
+            "there is nothing to do: write `treadle run TEXT`, or, to try it without a model, "
+            "`treadle run --task files:csv_sum-0001 --model oracle`"
+        )
+    return text
+
+
+_PATIENCE_SECONDS = 2.0
+"""The time after which a note says that the command waits for its standard input."""
+
+
+def read_stdin(*, is_needed: bool = False) -> str:
+    """Return the text of standard input, without white space at its ends.
+
+    Unless `is_needed`, only a pipe, a file or a socket is read, and the text is empty otherwise.
+    Raises: `ConfigError` if it is not UTF-8.
+    """
+    try:
+        descriptor = sys.stdin.fileno()
+        mode = os.fstat(descriptor).st_mode
+    except (AttributeError, OSError, ValueError):  # closed
+        return ""
+    if not is_needed and not (stat.S_ISFIFO(mode) or stat.S_ISREG(mode) or stat.S_ISSOCK(mode)):
+        return ""
+    if os.name == "posix" and not select.select([descriptor], [], [], _PATIENCE_SECONDS)[0]:
+        print_note("reading standard input; if there is nothing to read, add </dev/null to the command")
+    try:
+        return sys.stdin.buffer.read().decode().strip()
+    except OSError as error:
+        raise ConfigError(f"cannot read standard input: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(
+            f"standard input is not text in UTF-8 ({error}); send other files with --attach FILE"
+        ) from error
+
+
+def resume(
+    run: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="RUN",
+            help="A run id, the beginning of one, or 'last'.",
+            show_default=False,
+            autocompletion=complete_run,
+        ),
+    ] = None,
+    is_all: Annotated[bool, typer.Option("--all", help="Resume all unfinished runs.")] = False,
+    is_failed: Annotated[
+        bool, typer.Option("--failed", help="With --all: also the runs that ended with an error.")
+    ] = False,
+    *,
+    agent: AgentFlags,
+    is_trusted: o.IsTrusted = False,
+    journal: o.Journal = None,
+    parallel_runs: o.ParallelRuns = 16,
+    limits: PolicyOptions,
+    shown: o.ViewOptions,
+) -> int:
+    """Resume a run that was interrupted, failed, or is waiting for an answer.
+
+    It has the model, tools and limits that it was started with, unless others are given.
+
+    Examples:
+        treadle resume last
+        treadle resume --all --parallel-runs 32
+    """
+    if (run is None) is not is_all:
+        raise ConfigError("give a run or --all" if run is None else "give a run or --all, not both")
+    if is_failed and not is_all:
+        raise ConfigError("--failed goes with --all")
+    follow_up = FollowUp(journal, agent.api_key is not None)
+    with closing(open_existing(journal)) as opened:
+        agents = ResumedAgents(opened, agent, limits, is_trusted=is_trusted)
+        if run is not None:
+            return _resume_one(agents, find_run(opened, run), shown, follow_up)
+        run_ids = find_unfinished(opened, has_failed=is_failed)
+        if not run_ids:
+            print_note("no run is unfinished")
+            return ExitCode.DONE
+        return _resume_all(agents, run_ids, parallel_runs, follow_up, is_json=shown.is_json)
+
+
+def _resume_one(agents: ResumedAgents, run_id: str, shown: o.ViewOptions, follow_up: FollowUp) -> int:
+    """Resume one run, show it while it works, and return the exit code."""
+    run = Run.load(run_id, agents.journal)
+    if run.status is Status.FINISHED and run.stop_reason is not StopReason.ERROR:
+        command = follow_up.write("fork", run_id, text="TEXT")
+        print_note(f"run {run_id} is finished ({run.stop_reason}); continue it in a new run with: {command}")
+        if run.state.started is None or run.state.started.task is None:
+            return _show(run, shown)
+    elif _is_between_turns(run):
+        print_note(
+            f"no turn of session {run_id} is open; continue it with: "
+            + follow_up.write("chat", session=run_id)
+        )
+        return _show(run, shown)
+    agent = agents.agent_for_run(run_id)
+    return drive(
+        agent,
+        lambda emit: agent.resume(run_id, on_event=emit),
+        shown,
+        run_id,
+        follow_up,
+        calls=[item.call for item in run.state.turn.calls.values()],
+    )
+
+
+def _is_between_turns(run: Run) -> bool:
+    """Return whether the run is a session that waits for its next message."""
+    started = run.state.started
+    is_session = started is not None and started.is_session
+    return is_session and not run.state.turn.is_open and run.stop_reason is not StopReason.ERROR
+
+
+def _show(run: Run, shown: o.ViewOptions) -> int:
+    """Show how a run that needs no driving has ended, and return the exit code."""
+    make_view(is_json=shown.is_json, is_quiet=shown.is_quiet).finish(run, 0.0)
+    return exit_code(run)
+
+
+def _resume_all(
+    agents: ResumedAgents, run_ids: list[str], parallel_runs: int, follow_up: FollowUp, *, is_json: bool
+) -> int:
+    """Resume runs, and return the gravest of their exit codes."""
+    begin = time.monotonic()
+    codes: list[int] = []
+    apart = Apart(TreadleError)
+
+    async def resume_run(run_id: str) -> None:
+        with apart.guard(run_id):
+            run = await agents.agent_for_run(run_id).resume(run_id)
+            codes.append(exit_code(run))
+            _print(run, follow_up, is_json=is_json)
+        advance(run_id)
+
+    try:
+        with bar("resuming", len(run_ids), is_json=is_json) as advance:
+            execute(run_limited([partial(resume_run, run_id) for run_id in run_ids], parallel_runs))
+    except KeyboardInterrupt:
+        left = write_count(len(run_ids) - len(codes) - apart.count, "run")
+        print_interrupted(f" with {left} unfinished; continue with: " + follow_up.write("resume", all=True))
+        return ExitCode.INTERRUPTED
+    if not is_json:
+        seconds = write_seconds(time.monotonic() - begin)
+        print_note(
+            f"{write_count(len(run_ids), 'run')}, {codes.count(ExitCode.DONE)} completed, in {seconds}"
+        )
+    return join_codes([*codes, ExitCode.FAILED] if apart.count else codes)
+
+
+def _print(run: Run, follow_up: FollowUp, *, is_json: bool) -> None:
+    if is_json:
+        print_json(summarize(run))
+        return
+    print_outcome(run)
+    if run.questions or run.approvals:
+        print_follow_up(run, follow_up)
+
+
+def fork(
+    run: o.RunId,
+    at: Annotated[
+        int | None,
+        typer.Option(
+            "--at", metavar="SEQ", min=1, help="The last event to keep; treadle show RUN --events lists them."
+        ),
+    ] = None,
+    turn: Annotated[
+        int | None,
+        typer.Option(
+            "--turn", metavar="N", min=1, help="The last turn of a session to keep, instead of --at."
+        ),
+    ] = None,
+    text: Annotated[
+        str | None,
+        typer.Option("--text", metavar="TEXT", help="A message that opens a new turn after a finished one."),
+    ] = None,
+    *,
+    agent: AgentFlags,
+    is_trusted: o.IsTrusted = False,
+    journal: o.Journal = None,
+    run_id: o.NewRunId = None,
+    limits: PolicyOptions,
+    shown: o.ViewOptions,
+) -> int:
+    """Start a new run from the first events of another run.
+
+    The new run has the files of that moment, and the model, tools and limits of the other run unless others are
+    given.
+
+    Examples:
+        treadle fork 1a1fb3a3 --at 12 --model openai:gpt-5-mini
+        treadle fork last --text "Now write it to a file."
+    """
+    new_id = new_run_id(run_id)
+    with closing(open_existing(journal)) as opened:
+        old_id = find_run(opened, run)
+        at = at if turn is None else _find_turn(opened, old_id, turn, at)
+        _check(opened, old_id, at, text)
+        runner = ResumedAgents(opened, agent, limits, is_trusted=is_trusted).agent_for_run(old_id, at)
+        return drive(
+            runner,
+            lambda emit: runner.fork(old_id, at, text=text, new_run_id=new_id, on_event=emit),
+            shown,
+            new_id,
+            FollowUp(journal, agent.api_key is not None),
+        )
+
+
+def _find_turn(journal: Journal, run_id: str, turn: int, at: int | None) -> int:
+    """Return the number of the event that ends a turn. Raises: `ConfigError` if there is none, or `at` is given."""
+    if at is not None:
+        raise ConfigError("give --at or --turn, not both")
+    for event in journal.scan(run_id):
+        if isinstance(event.body, TurnCompleted) and event.body.turn == turn:
+            return event.seq
+    raise ConfigError(f"--turn {turn}: run {run_id!r} has no turn {turn} that has ended")
+
+
+def _check(journal: Journal, run_id: str, at: int | None, text: str | None) -> None:
+    """Raise an error if a run cannot be forked at an event, with or without a text. Raises: `ConfigError`."""
+    events = journal.read(run_id, until_seq=at)
+    if at is not None and at > len(events):
+        raise ConfigError(f"--at {at}: run {run_id!r} has the events 1 to {len(events)}")
+    last = len(events) if at is None else at
+    is_open = fold([event.body for event in events[:last]]).turn.is_open
+    if is_open and text is not None:
+        raise ConfigError(
+            f"--text opens a new turn, and the turn is still open at event {last}; leave it out"
+        )
+    if not is_open and text is None:
+        raise ConfigError(
+            f"the turn is over at event {last}; give --text TEXT for the next turn, or an earlier --at SEQ"
+        )

@@ -1,0 +1,142 @@
+"""`treadle export`: runs as rows, as groups with tokens, or as a journal."""
+
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from treadle.cli.exit import ExitCode
+from treadle.cli.jobs.journals import Apart, find_runs, open_existing
+from treadle.cli.options import common as o
+from treadle.cli.options.common import complete_format
+from treadle.cli.terminal.output import (
+    bar,
+    print_lines,
+    print_note,
+    write_count,
+)
+from treadle.core.errors import ConfigError
+from treadle.core.registry import did_you_mean
+from treadle.export import FORMATS
+from treadle.export.groups import GroupBy
+from treadle.export.run_exporter import JOURNAL_FORMAT, RunExporter, TokenOptions
+from treadle.export.token_exporter import TOKEN_FORMATS
+from treadle.journal.protocol import DAMAGED, Journal
+
+if TYPE_CHECKING:
+    from treadle.journal.protocol import Journal
+
+
+_MAX_LISTED = 3
+"""How many of the runs that are left out are listed with the reason."""
+
+
+def export(
+    runs: o.RunIds = None,
+    is_all: Annotated[
+        bool, typer.Option("--all", help="All runs; for training rows, all finished runs.")
+    ] = False,
+    format_: Annotated[
+        str,
+        typer.Option(
+            "--format",
+            "-f",
+            metavar="NAME",
+            help=f"{', '.join([*FORMATS.names(), *TOKEN_FORMATS.names()])}, or journal.",
+            autocompletion=complete_format,
+        ),
+    ] = "openai",
+    out: o.Out = None,
+    journal: o.Journal = None,
+    group_by: Annotated[
+        GroupBy, typer.Option("--group-by", help="Rows with tokens: what makes runs a group.")
+    ] = GroupBy.GROUP,
+    mask: Annotated[
+        str,
+        typer.Option(
+            "--mask",
+            metavar="NAME",
+            help="Rows with tokens: what is trained on: all, last_turn, no_reasoning, or module:function.",
+        ),
+    ] = "all",
+    reward: Annotated[
+        str | None,
+        typer.Option(
+            "--reward",
+            metavar="NAME",
+            help="Rows with tokens: the reward. Default: the sum of all, as treadle rollout weighs them.",
+        ),
+    ] = None,
+) -> int:
+    """Export runs as rows for training, or as a journal.
+
+    Each row is a line of JSON, or a row of a Parquet file if --out ends in .parquet. The rows of hf_trace are files
+    in the folder --out. The rows of tokens, atropos, trl_grpo, trl_sft, verl, skyrl and verifiers have the token
+    ids that the engine sampled, in groups. `treadle import` reads a journal.
+
+    Examples:
+        treadle export --all --format trl -o rows.jsonl
+        treadle export last --format journal | gzip > run.jsonl.gz
+    """
+    if format_ != JOURNAL_FORMAT and format_ not in FORMATS and format_ not in TOKEN_FORMATS:
+        known = [*FORMATS.names(), *TOKEN_FORMATS.names(), JOURNAL_FORMAT]
+        near = did_you_mean(format_, known)
+        raise ConfigError(f"there is no format {format_!r}{near or ';'} the formats are {', '.join(known)}")
+    skips: list[str] = []
+    apart = Apart()
+    with closing(open_existing(journal)) as opened:
+        run_ids = find_runs(opened, runs, is_all=is_all)
+        if is_all and format_ != JOURNAL_FORMAT:
+            run_ids = _keep_finished(opened, run_ids)
+
+        def on_skip(run_id: str, why: str) -> None:
+            skips.append(f"{run_id} left out: {why}")
+
+        exporter = RunExporter(opened, format_, on_skip, apart.guard)
+        if format_ in TOKEN_FORMATS:
+            is_empty = not _export_tokens(exporter, run_ids, out, TokenOptions(group_by, mask, reward))
+        else:
+            _export_rows(exporter, run_ids, out, count_left_out=lambda: apart.count)
+            is_empty = False
+    for skip in skips[:_MAX_LISTED]:
+        print_note(skip)
+    if len(skips) > _MAX_LISTED:
+        print_note(f"and {len(skips) - _MAX_LISTED:,} more left out for such reasons")
+    return ExitCode.FAILED if apart.count or (is_empty and skips) else ExitCode.DONE
+
+
+def _export_rows(
+    exporter: RunExporter, run_ids: Sequence[str], out: Path | None, *, count_left_out: Callable[[], int]
+) -> None:
+    with bar("exporting", len(run_ids), is_json=out is None) as advance:
+        if out is None:
+            print_lines(exporter.lines(run_ids, advance))
+            return
+        count = exporter.write(run_ids, out, advance)
+    noun = "line" if exporter.format == JOURNAL_FORMAT else "row"
+    whole = write_count(len(run_ids) - count_left_out(), "run")
+    print_note(f"{write_count(count, noun)} of {whole} written to {str(out)!r}")
+
+
+def _export_tokens(
+    exporter: RunExporter, run_ids: Sequence[str], out: Path | None, options: TokenOptions
+) -> bool:
+    """Write groups of runs, and return whether there are any."""
+    if out is None:
+        for lines in exporter.token_lines(run_ids, options):
+            print_lines(lines)
+    else:
+        exporter.write_tokens(run_ids, out, options)
+        print_note(f"{write_count(exporter.groups, 'group')} written to {str(out)!r}")
+    print_note(f"tokens: {exporter.tally.total}")
+    return exporter.groups > 0
+
+
+def _keep_finished(journal: Journal, run_ids: Sequence[str]) -> list[str]:
+    finished = {info.run_id for info in journal.runs() if info.status in ("finished", DAMAGED)}
+    kept = [run_id for run_id in run_ids if run_id in finished]
+    if len(kept) < len(run_ids):
+        print_note(f"{write_count(len(run_ids) - len(kept), 'run')} left out: not finished")
+    return kept

@@ -1,0 +1,293 @@
+"""`treadle memory`: what a persona remembers about a user."""
+
+import shlex
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from datetime import datetime
+from typing import TYPE_CHECKING, Annotated, TypeAlias
+
+import typer
+
+from treadle.cli.exit import ExitCode
+from treadle.cli.jobs.execute import execute
+from treadle.cli.jobs.journals import open_existing, open_or_make
+from treadle.cli.options import common as o
+from treadle.cli.options.common import Journal
+from treadle.cli.options.option_groups import OptionGroup
+from treadle.cli.terminal.output import clean, print_json, print_note, shorten, stdout
+from treadle.core.errors import ConfigError
+from treadle.knowledge.memory.protocol import Author, Draft, Epistemic, MemoryEntry, Outcome, Store
+from treadle.knowledge.surroundings import LIBRARY
+
+if TYPE_CHECKING:
+    from treadle.knowledge.memory import Memory
+
+_Persona: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        "--persona",
+        metavar="NAME",
+        help="The persona that remembers. Default: that of [chat] in treadle.toml.",
+        envvar="TREADLE_PERSONA",
+    ),
+]
+_User: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        "--user",
+        metavar="NAME",
+        help="The user whom the memories are about. Default: that of [chat] in treadle.toml.",
+        envvar="TREADLE_USER",
+    ),
+]
+Id: TypeAlias = Annotated[
+    str, typer.Argument(metavar="ID", help="The id of a memory, such as episodic-17.", show_default=False)
+]
+Stores: TypeAlias = Annotated[
+    list[Store] | None,
+    typer.Option("--store", help="Only memories of this kind. May be given several times."),
+]
+Embeddings: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        "--embeddings",
+        metavar="MODEL",
+        help="A model of embeddings, which also finds memories by their meaning: provider:name, or a name of "
+        "treadle.toml.",
+    ),
+]
+
+
+class MemoryPlace(OptionGroup, frozen=True, kw_only=True):
+    """Whose memory a command works on, and where it is: `--persona`, `--user` and `--journal`."""
+
+    persona: _Persona = None
+    user: _User = None
+    journal: Journal = None
+
+    @contextmanager
+    def opened(self, embeddings: str | None = None, *, is_made: bool = False) -> Iterator["Memory"]:
+        """Open the memory for the block. If `is_made`, a journal that does not exist is made.
+
+        Raises: `JournalError`, `ConfigError`.
+        """
+        from treadle.knowledge.memory import open_memory
+
+        names = self.names()
+        store = open_or_make(self.journal, "process") if is_made else open_existing(self.journal)
+        with closing(store):
+            yield open_memory(store, *names, embeddings=embeddings)
+
+    def names(self) -> tuple[str, str]:
+        """Return the persona and the user, by default those with whose memory `treadle chat` begins a session.
+
+        Raises: `ConfigError`.
+        """
+        from treadle.models.config.recipe import load_config
+
+        config = load_config()
+        chat, persona, own_user = config.file.chat, self.persona, None
+        if persona is None and chat.persona is not None:
+            from treadle.knowledge.personas.persona import Persona
+
+            found = Persona.load(config.resolve(chat.persona))
+            persona = found.name
+            own_user = found.memory_spec.user if found.memory_spec is not None else None
+        return persona or "default", self.user or chat.user or own_user or "default"
+
+
+def find(memory: "Memory", entry_id: str) -> MemoryEntry:
+    """Return an entry. Raises: `ConfigError`."""
+    entry = memory.store.get(entry_id)
+    if entry is None:
+        raise ConfigError(
+            f"there is no memory {entry_id!r} of this --persona and --user; `treadle memory list` lists them"
+        )
+    return entry
+
+
+def print_entry(entry: MemoryEntry, note: str = "") -> None:
+    """Print an entry in one line."""
+    tag = f" {entry.epistemic.value}" if entry.epistemic else ""
+    text = f"{entry.entry_id:<14} {write_day(entry.written_at)} {entry.author.value}{tag}{note}  "
+    stdout().print(text + shorten(entry.text, 160), soft_wrap=True)
+
+
+def write_day(at: float) -> str:
+    """Return a time as a local date and time."""
+    return datetime.fromtimestamp(at).astimezone().strftime("%Y-%m-%d %H:%M")
+
+
+def list_memories(
+    place: MemoryPlace,
+    store: Stores = None,
+    limit: Annotated[
+        int, typer.Option("--limit", metavar="N", min=0, help="How many are listed; 0 lists all.")
+    ] = 50,
+    is_json: o.IsJson = False,
+) -> int:
+    """List memories, the newest first.
+
+    Examples:
+        treadle memory list
+        treadle memory list --persona ada --user kim --store self_facts --json
+    """
+    with place.opened() as memory:
+        found = memory.store.entries(store or (), limit or None, newest_first=True)
+        owners = memory.store.owners()
+    if is_json:
+        print_json(*found)
+        return ExitCode.DONE
+    for entry in found:
+        print_entry(entry)
+    if not found:
+        others = [
+            f"--persona {shlex.quote(who)} --user {shlex.quote(whom)}"
+            for who, whom in owners
+            if who != LIBRARY
+        ]
+        more = f"; this journal has memories of: {', '.join(others)}" if others else ""
+        where = " in these stores" if store else ""
+        persona, user = place.names()
+        print_note(f"{persona!r} has no memories about {user!r}{where}{more}")
+    return ExitCode.DONE
+
+
+def show(
+    entry_id: Id,
+    place: MemoryPlace,
+    is_json: o.IsJson = False,
+) -> int:
+    """Show one memory with its reason, its strength, where it comes from, and its earlier versions.
+
+    Examples:
+        treadle memory show self_facts-3
+        treadle memory show episodic-17 --persona ada --user kim --json
+    """
+    with place.opened() as memory:
+        entry = find(memory, entry_id)
+        sources = memory.store.audit(entry_id)
+        earlier = memory.store.history(entry_id)[:-1]
+    if is_json:
+        print_json(entry)
+        return ExitCode.DONE
+    stdout().print(clean(entry.text), soft_wrap=True)
+    told = {
+        "version": entry.version,
+        "written": f"{write_day(entry.written_at)} by {entry.author.value}",
+        "epistemic": entry.epistemic,
+        "reason": entry.reason,
+        "confidence": entry.confidence,
+        "strength": f"{entry.strength:g}",
+        "said again": entry.merged or None,
+        "runs": ", ".join(dict.fromkeys([item.run_id for item in sources if item.run_id])) or None,
+        **entry.metadata,
+    }
+    for name, value in told.items():
+        if value is not None:
+            stdout().print(clean(f"  {name}: {value}"), style="dim", soft_wrap=True)
+    for old in earlier:
+        stdout().print(f"  version {old.version} was: {shorten(old.text, 160)}", style="dim", soft_wrap=True)
+    return ExitCode.DONE
+
+
+def search(
+    text: Annotated[str, typer.Argument(metavar="TEXT", help="What to look for.", show_default=False)],
+    place: MemoryPlace,
+    store: Stores = None,
+    limit: Annotated[int, typer.Option("--limit", metavar="N", min=1, help="How many are shown.")] = 8,
+    embeddings: Embeddings = None,
+    is_json: o.IsJson = False,
+) -> int:
+    """Search memories and documents by their words, and by their meaning with --embeddings.
+
+    Examples:
+        treadle memory search 'what may Kim not eat?'
+        treadle memory search 'allergies' --embeddings ollama:nomic-embed-text --limit 3
+    """
+    with place.opened(embeddings) as memory:
+        found = execute(memory.search(text, stores=store or (), limit=limit))
+    if found.note:
+        print_note(found.note)
+    if is_json:
+        print_json(*found.hits)
+        return ExitCode.DONE
+    for hit in found.hits:
+        print_entry(hit.entry, f" {hit.score:.4f}")
+    if not found.hits:
+        print_note("nothing was found")
+    return ExitCode.DONE
+
+
+def add(
+    text: Annotated[str, typer.Argument(metavar="TEXT", help="What to remember.", show_default=False)],
+    place: MemoryPlace,
+    store: Annotated[Store, typer.Option("--store", help="The kind of the memory.")] = Store.SELF_FACTS,
+    epistemic: Annotated[
+        Epistemic | None, typer.Option("--epistemic", help="How sure it is; only for --store worldview.")
+    ] = None,
+    reason: Annotated[
+        str | None, typer.Option("--reason", metavar="TEXT", help="Why it is worth remembering.")
+    ] = None,
+    replaces: Annotated[
+        str | None,
+        typer.Option("--replaces", metavar="ID", help="The memory of which this is a new version."),
+    ] = None,
+) -> int:
+    """Write a memory, as the user.
+
+    Examples:
+        treadle memory add 'Kim is allergic to nuts.'
+        treadle memory add 'Trains are never late.' --store worldview --epistemic contested
+    """
+    draft = Draft(store=store, text=text, epistemic=epistemic, reason=reason)
+    with place.opened(is_made=True) as memory:
+        written = execute(memory.write(draft, replaces=replaces))
+    assert written.entry is not None
+    if written.outcome is Outcome.MERGED:
+        print_note("a memory says the same already; it is stronger now")
+    print_entry(written.entry)
+    return ExitCode.DONE
+
+
+def forget(
+    entry_ids: Annotated[
+        list[str], typer.Argument(metavar="ID...", help="The ids of memories.", show_default=False)
+    ],
+    place: MemoryPlace,
+) -> int:
+    """Delete memories with all their versions.
+
+    The texts are overwritten in the file. Transcripts of runs in which they were said are kept.
+
+    Examples:
+        treadle memory forget self_facts-3
+        treadle memory forget episodic-17 episodic-18 --persona ada --user kim
+    """
+    with place.opened() as memory:
+        for entry_id in entry_ids:
+            find(memory, entry_id)
+        for entry_id in entry_ids:
+            memory.store.forget(entry_id, Author.USER, memory.clock.time())
+    print_note(f"{len(entry_ids):,} forgotten")
+    return ExitCode.DONE
+
+
+def rollback(
+    entry_id: Id,
+    version: Annotated[
+        int, typer.Argument(metavar="VERSION", help="The version to return to.", show_default=False)
+    ],
+    place: MemoryPlace,
+    reason: Annotated[str | None, typer.Option("--reason", metavar="TEXT", help="Why it is right.")] = None,
+) -> int:
+    """Write the text of an older version as a new version, as the user.
+
+    Examples:
+        treadle memory rollback self_facts-3 1
+        treadle memory rollback self_facts-3 1 --reason 'a misunderstanding'
+    """
+    with place.opened() as memory:
+        draft = Draft(store=find(memory, entry_id).store, text="", reason=reason)
+        print_entry(memory.store.rollback(entry_id, version, draft, memory.clock.time()))
+    return ExitCode.DONE

@@ -1,0 +1,72 @@
+"""`treadle persona`: the files of personas."""
+
+from pathlib import Path
+from typing import Annotated, TypeAlias
+
+import typer
+
+from treadle.cli.exit import ExitCode
+from treadle.cli.terminal.output import clean, print_note, stdout
+
+PersonaFile: TypeAlias = Annotated[
+    Path, typer.Argument(metavar="FILE", help="The YAML file of a persona.", show_default=False)
+]
+
+
+def show(file: PersonaFile) -> int:
+    """Show the system message of a persona, and what it would start and send. Nothing is started.
+
+    Examples:
+        treadle persona show assistant.yaml
+        treadle persona show examples/personas/analyst.yaml
+    """
+    from treadle.knowledge.personas.persona import Persona
+    from treadle.knowledge.surroundings import describe_persona
+    from treadle.knowledge.trusted_files import demands_of_persona
+
+    persona = Persona.load(file)
+    text, report = describe_persona(persona)
+    stdout().print(clean(text), soft_wrap=True)
+    for section in report.sections:
+        room = "" if section.budget is None else f" of {section.budget:,}"
+        print_note(f"{section.name}: {section.tokens:,}{room} tokens")
+    for line in [*report.lines(), *[f"would {item}" for item in demands_of_persona(persona, file.parent)]]:
+        print_note(line)
+    return ExitCode.DONE
+
+
+def check(file: PersonaFile) -> int:
+    """Check the file of a persona and the skills and documents that it names, and print every mistake.
+
+    Examples:
+        treadle persona check assistant.yaml
+        treadle persona check examples/personas/analyst.yaml
+    """
+    from treadle.knowledge.personas.persona import Persona
+    from treadle.knowledge.surroundings import describe_persona
+
+    persona = Persona.load(file)
+    _, report = describe_persona(persona)
+    for line in report.lines():
+        print_note(line)
+    print_note(f"{persona.name}: {report.tokens:,} tokens")
+    return ExitCode.DONE
+
+
+def trust(file: PersonaFile) -> int:
+    """Trust a persona with its present content, as --trust does. If the content changes, you are asked again.
+
+    Examples:
+        treadle persona trust assistant.yaml
+        treadle persona trust examples/personas/analyst.yaml
+    """
+    from treadle.knowledge.personas.persona import Persona
+    from treadle.knowledge.trusted_files import Trust, demands_of_persona, digest_of, record_trust
+
+    persona = Persona.load(file)
+    record_trust("persona", digest_of(persona), Trust.TRUSTED, persona.name)
+    demands = demands_of_persona(persona, file.parent)
+    for item in demands:
+        print_note(f"it may {item}")
+    print_note(f"{persona.name} in {file} is trusted")
+    return ExitCode.DONE

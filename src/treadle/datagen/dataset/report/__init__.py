@@ -1,1 +1,0 @@
-"""The report of a dataset: one HTML file with pictures, which needs no network."""

@@ -1,1 +1,0 @@
-"""HTML pages that contain everything that they show: reports of datasets and of rollouts."""

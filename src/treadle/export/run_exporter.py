@@ -1,0 +1,128 @@
+"""The export of runs from a journal, as rows, as groups with tokens, or as lines of a journal."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+from tempfile import SpooledTemporaryFile
+
+from msgspec import Struct
+
+from treadle.core.errors import ExportError
+from treadle.export import FORMATS, export_rows, load_row
+from treadle.export.exporter import wants_tokens
+from treadle.export.groups import ExportedTokens, Group, GroupBy, find_groups, load_groups
+from treadle.export.row_files import open_group_writer, open_writer
+from treadle.export.token_exporter import LossMask, export_groups
+from treadle.export.whole import write_whole
+from treadle.journal.jsonl import export_run
+from treadle.journal.protocol import Journal
+
+JOURNAL_FORMAT = "journal"
+_IN_MEMORY_BYTES = 16 * 1024 * 1024
+"""How many bytes of a run's lines are kept in memory before they go to a temporary file."""
+
+
+class TokenOptions(Struct, frozen=True):
+    """The options of formats with tokens."""
+
+    group_by: GroupBy = GroupBy.GROUP
+    mask: str = "all"
+    """The name of the loss mask, which says which tokens are trained on."""
+    reward: str | None = None
+    """The name of the reward; `None`: the sum of all rewards."""
+
+
+class RunExporter:
+    """An export of runs in one format. A damaged run is left out completely."""
+
+    def __init__(
+        self,
+        journal: Journal,
+        format: str,
+        on_skip: Callable[[str, str], None],
+        guard: Callable[[str], AbstractContextManager[None]],
+    ) -> None:
+        """Make an exporter.
+
+        `on_skip` is called with each run or group that is left out, and the reason. The work on a run is done
+        within `guard(run_id)`, which may catch its errors.
+        """
+        self.format = format
+        self.tally = ExportedTokens()
+        """The tokens of the groups that were written."""
+        self.groups = 0
+        """How many groups were written."""
+        self._journal = journal
+        self._on_skip = on_skip
+        self._guard = guard
+
+    def lines(self, run_ids: Sequence[str], on_done: Callable[[str], None]) -> Iterator[bytes]:
+        """Yield the lines of rows, or of a journal. `on_done` is called with each run after its lines."""
+        for run_id in run_ids:
+            with SpooledTemporaryFile(_IN_MEMORY_BYTES) as file, self._guard(run_id):
+                if self.format == JOURNAL_FORMAT:
+                    file.writelines(line + b"\n" for line in export_run(self._journal, run_id))
+                else:
+                    file.writelines(export_rows(self._journal, [run_id], self.format, on_skip=self._on_skip))
+                file.seek(0)
+                yield from (line.rstrip(b"\n") for line in file)
+            on_done(run_id)
+
+    def write(self, run_ids: Sequence[str], out: Path, on_done: Callable[[str], None]) -> int:
+        """Write the rows of runs, or the lines of a journal, to a file or folder, and return their number."""
+        if self.format == JOURNAL_FORMAT:
+            return write_whole(self.lines(run_ids, on_done), out)
+        has_tokens = wants_tokens(FORMATS.load(self.format))
+        with open_writer(self.format, out) as writer:
+            for run_id in run_ids:
+                with self._guard(run_id):
+                    try:
+                        writer.write(load_row(self._journal, run_id, with_tokens=has_tokens))
+                    except ExportError as error:
+                        self._on_skip(run_id, str(error))
+                on_done(run_id)
+        return writer.count
+
+    def token_lines(self, run_ids: Sequence[str], options: TokenOptions) -> Iterator[list[bytes]]:
+        """Yield the lines of each group."""
+        groups = self._load_groups(run_ids, options)
+        for rows in export_groups(groups, self.format, self._make_mask(run_ids, options), self._on_skip):
+            yield rows.splitlines()
+            self.groups += 1
+
+    def write_tokens(self, run_ids: Sequence[str], out: Path, options: TokenOptions) -> None:
+        """Write the groups of runs to a file."""
+        groups = self._load_groups(run_ids, options)
+        with open_group_writer(self.format, out, self._make_mask(run_ids, options)) as put:
+            for group in groups:
+                try:
+                    put(group)
+                    self.groups += 1
+                except ExportError as error:
+                    self._on_skip(group.group_id, str(error))
+
+    def _load_groups(self, run_ids: Sequence[str], options: TokenOptions) -> Iterator[Group]:
+        from treadle.scoring.advantages import group_relative
+
+        groups: dict[str, list[str]] = {}
+        for run_id in run_ids:
+            with self._guard(run_id):
+                for group_id, found in find_groups(self._journal, [run_id], options.group_by).items():
+                    groups.setdefault(group_id, []).extend(found)
+        for item in load_groups(
+            self._journal, groups, self.tally, reward=options.reward, advantages=group_relative
+        ):
+            if isinstance(item, tuple):
+                self._on_skip(*item)
+            else:
+                yield item
+
+    def _make_mask(self, run_ids: Sequence[str], options: TokenOptions) -> LossMask:
+        from treadle.trajectory.tokens.masks import make_mask
+        from treadle.trajectory.tokens.token_texts import load_decoders
+
+        if options.mask == "all":
+            return make_mask(options.mask)
+        trusted = [run_id for run_id in run_ids if self._journal.is_trusted(run_id)]
+        bodies = (event.body for run_id in trusted for event in self._journal.read(run_id))
+        return make_mask(options.mask, decode=load_decoders(bodies))

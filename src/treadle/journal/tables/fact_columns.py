@@ -1,0 +1,113 @@
+"""Facts as columns of the tables `runs` and `heads`, with their checksums."""
+
+from typing import Any
+
+import msgspec
+
+from treadle.core.errors import JournalError
+from treadle.journal.listing import Facts
+from treadle.journal.protocol import DAMAGED, RunInfo
+from treadle.journal.tables.checks import Head, Query, damaged, row_checksum, seed_of
+
+RUN_COLUMNS = (
+    "status", "stop_reason", "fault", "error", "created_at", "model", "task_set", "task_id", "parent_run_id",
+    "labels", "input", "is_session", "is_turn_open", "waiting", "turns", "reward", "has_failed", "checksum",
+)  # fmt: skip
+"""The facts in `runs`: they change with a turn at most. `labels` and `waiting` are JSON, NULL if empty."""
+
+HEAD_COLUMNS = (
+    "events", "updated_at", "steps", "input_tokens", "cached_input_tokens", "output_tokens", "cost_usd",
+    "context_chars", "checksum",
+)  # fmt: skip
+"""The facts in `heads`: they change with every commit of the run."""
+
+_HEADS = ", ".join([f"heads.{name}" for name in HEAD_COLUMNS])
+COLUMNS = f"{', '.join([f'runs.{name}' for name in RUN_COLUMNS])}, heads.frame, {_HEADS}"
+"""The columns of all facts for a SELECT of runs and their heads, in the order that `facts_from` expects."""
+
+_encode = msgspec.json.Encoder().encode
+_decode_labels = msgspec.json.Decoder(dict[str, str]).decode
+_decode_waiting = msgspec.json.Decoder(tuple[str, ...]).decode
+
+
+def run_values(facts: Facts) -> tuple[object, ...]:
+    """Return the values of `RUN_COLUMNS`, without the checksum."""
+    return (
+        facts.status,
+        facts.stop_reason,
+        facts.fault,
+        facts.error,
+        float(facts.created_at),
+        facts.model,
+        facts.task_set,
+        facts.task_id,
+        facts.parent_run_id,
+        _encode(facts.labels).decode() if facts.labels else None,
+        facts.input,
+        int(facts.is_session),
+        int(facts.is_turn_open),
+        _encode(list(facts.waiting)).decode() if facts.waiting else None,
+        facts.turns,
+        None if facts.reward is None else float(facts.reward),
+        int(facts.has_failed),
+    )
+
+
+def head_values(facts: Facts) -> tuple[object, ...]:
+    """Return the values of `HEAD_COLUMNS`, without the checksum. `events` is NULL if the facts must be computed
+    again."""
+    return (
+        facts.events if facts.is_exact else None,
+        float(facts.updated_at),
+        facts.steps,
+        facts.input_tokens,
+        facts.cached_input_tokens,
+        facts.output_tokens,
+        facts.cost_usd,
+        facts.context_chars if not facts.steering_chars else None,
+    )
+
+
+def info_from(run_id: str, row: tuple[Any, ...], *, is_driven: bool) -> RunInfo:
+    """Return a run for a listing, from a row of `COLUMNS`. If the row is damaged, the run has the status
+    `damaged`."""
+    try:
+        return facts_from(run_id, row).info(run_id, is_driven=is_driven)
+    except JournalError as error:
+        return RunInfo(run_id=run_id, status=DAMAGED, error=str(error))
+
+
+def facts_from(run_id: str, row: tuple[Any, ...]) -> Facts:
+    """Return the facts in a row of `COLUMNS`. Raises: `JournalError` if they are damaged."""
+    run_row, (frame, *head_row) = row[: len(RUN_COLUMNS)], row[len(RUN_COLUMNS) :]
+    *run_facts, checksum = run_row
+    if checksum not in (None, row_checksum(tuple(run_facts), seed_of(run_id))):
+        raise damaged(run_id, "its row in the table `runs` has other content than what was written")
+    values: dict[str, Any] = dict(zip(RUN_COLUMNS, run_facts, strict=False))
+    values.update(_check_head(run_id, frame, head_row))
+    try:
+        values["labels"] = _decode_labels(values["labels"]) if values["labels"] else {}
+        values["waiting"] = dict.fromkeys(_decode_waiting(values["waiting"] or "[]"))
+        for name in ("is_session", "is_turn_open", "has_failed"):
+            values[name] = bool(values[name])
+        return msgspec.convert(values, Facts)
+    except (ValueError, TypeError) as error:
+        raise damaged(run_id, f"its facts cannot be read ({error})") from error
+
+
+def read_head(query: Query, run_id: str, key: int) -> Head:
+    """Return the end of the chain of the run with the row `key`. Raises: `JournalError` if it is damaged."""
+    rows = query(f"SELECT frame, {_HEADS} FROM heads WHERE run=?", (key,))
+    row: list[Any] = [*rows[0]] if rows else [0, *[None] * len(HEAD_COLUMNS)]
+    frame, *head_row = row
+    return Head(run_id, key, frame, _check_head(run_id, frame, head_row).get("events"))
+
+
+def _check_head(run_id: str, frame: object, head_row: list[Any]) -> dict[str, Any]:
+    """Return the facts in a row of `heads` by name, or nothing if an older Treadle wrote the row."""
+    *facts, checksum = head_row
+    if not frame or checksum not in (None, row_checksum(tuple(facts), seed_of(run_id))):
+        raise damaged(
+            run_id, "its row in the table `heads` is missing or has other content than what was written"
+        )
+    return {} if facts[0] is None else dict(zip(HEAD_COLUMNS, facts, strict=False))

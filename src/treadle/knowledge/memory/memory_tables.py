@@ -1,0 +1,315 @@
+"""The tables of memories in SQLite, and the values that their rows stand for."""
+
+import ctypes
+import hashlib
+import sqlite3
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from treadle.core.errors import ConfigError, JournalError
+from treadle.journal.sqlite.failures import ERRORS, explain, has_code
+from treadle.journal.sqlite.layout import connect, read_meta, set_level
+from treadle.journal.tables.committer import explain_closed
+from treadle.knowledge.memory.protocol import (
+    MAX_CHARS,
+    AuditRecord,
+    Author,
+    Draft,
+    Epistemic,
+    MemoryEntry,
+    Store,
+)
+
+VERSION = 1
+SPACE_BITS = 32
+
+CONTENT = "text, author, written_at, epistemic, metadata, reason, confidence"
+"""The columns that belong to a version."""
+
+_CONTENT_TYPES = (
+    "text TEXT NOT NULL, author TEXT NOT NULL, written_at REAL NOT NULL, epistemic TEXT, metadata TEXT, "
+    "reason TEXT, confidence REAL"
+)
+_TABLES = f"""
+    CREATE TABLE memory_meta(version INTEGER NOT NULL);
+    INSERT INTO memory_meta VALUES({VERSION});
+    CREATE TABLE memory_spaces(
+        id INTEGER PRIMARY KEY, persona TEXT NOT NULL, user TEXT NOT NULL, next INTEGER NOT NULL,
+        UNIQUE(persona, user)
+    );
+    CREATE TABLE memory_entries(
+        id INTEGER PRIMARY KEY, store TEXT NOT NULL, version INTEGER NOT NULL, created_at REAL NOT NULL,
+        strength REAL NOT NULL, used_at REAL NOT NULL, merged INTEGER NOT NULL, {_CONTENT_TYPES}
+    );
+    CREATE INDEX memory_entries_by_store ON memory_entries(store, id);
+    CREATE TABLE memory_versions(
+        entry INTEGER NOT NULL, version INTEGER NOT NULL, {_CONTENT_TYPES}, PRIMARY KEY(entry, version)
+    );
+    CREATE VIRTUAL TABLE memory_text USING fts5(
+        stems, tokenize='unicode61 remove_diacritics 0', detail=none, columnsize=0
+    );
+    CREATE VIRTUAL TABLE memory_words USING fts5vocab(memory_text, 'row');
+    CREATE TABLE memory_audit(
+        id INTEGER PRIMARY KEY AUTOINCREMENT, space INTEGER NOT NULL, at REAL NOT NULL, action TEXT NOT NULL,
+        store TEXT NOT NULL, author TEXT NOT NULL, entry INTEGER, version INTEGER, key TEXT, run_id TEXT,
+        turn INTEGER, reason TEXT
+    );
+    CREATE UNIQUE INDEX memory_audit_by_key ON memory_audit(space, key) WHERE key IS NOT NULL;
+    CREATE INDEX memory_audit_by_entry ON memory_audit(entry) WHERE entry IS NOT NULL;
+    CREATE TABLE memory_recalls(
+        space INTEGER NOT NULL, turn_key TEXT NOT NULL, PRIMARY KEY(space, turn_key)
+    ) WITHOUT ROWID;
+    CREATE TABLE memory_models(id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, numbers INTEGER NOT NULL);
+    CREATE TABLE memory_vectors(
+        id INTEGER PRIMARY KEY AUTOINCREMENT, entry INTEGER NOT NULL, model INTEGER NOT NULL,
+        digest BLOB NOT NULL, vector BLOB NOT NULL, UNIQUE(entry, model)
+    );
+    CREATE INDEX memory_vectors_by_digest ON memory_vectors(digest);
+    CREATE TABLE memory_codes(
+        id INTEGER PRIMARY KEY, entry INTEGER NOT NULL, model INTEGER NOT NULL, store TEXT NOT NULL,
+        code BLOB NOT NULL
+    );
+    CREATE TABLE memory_marks(
+        space INTEGER NOT NULL, model INTEGER NOT NULL, audit INTEGER NOT NULL, PRIMARY KEY(space, model)
+    ) WITHOUT ROWID
+"""
+
+
+class Database:
+    """The connections to the tables of memories: one that writes and one that reads.
+
+    A journal in memory has one connection for both. If nothing can be written where the file is, and it has no
+    memories yet, both see empty tables.
+    """
+
+    def __init__(self, path: Path | None, level: str) -> None:
+        self._path = path
+        self._name = Path("memory:") if path is None else path
+        self._is_closed = False
+        self._write_lock = self._read_lock = threading.RLock()
+        self._writing = self._reading = self._open(level)
+        if path is not None and not self._is_substitute:
+            self._read_lock = threading.RLock()
+            self._reading = connect(path, level)
+
+    @contextmanager
+    def writing(self) -> Iterator[sqlite3.Connection]:
+        """Hold the writing connection in a transaction that is committed at the end of the block, or rolled back.
+
+        Raises: `JournalError`.
+        """
+        with self._write_lock, self._explained():
+            db = self._writing
+            db.execute("BEGIN IMMEDIATE")
+            try:
+                yield db
+                db.execute("COMMIT")
+            except BaseException:
+                if db.in_transaction:  # a full disk ends it by itself
+                    db.execute("ROLLBACK")
+                raise
+
+    @contextmanager
+    def reading(self) -> Iterator[sqlite3.Connection]:
+        """Hold the reading connection in a transaction, so that all queries of the block see the same entries.
+
+        Raises: `JournalError`.
+        """
+        with self._read_lock, self._explained():
+            db = self._reading
+            if db.in_transaction:
+                yield db
+                return
+            db.execute("BEGIN")
+            try:
+                yield db
+            finally:
+                db.execute("ROLLBACK")
+
+    def purge(self) -> None:
+        """Overwrite what was deleted: in the full-text index, and in the file's log once nobody reads it."""
+        with self._write_lock, self._explained():
+            self._writing.execute("INSERT INTO memory_text(memory_text) VALUES('optimize')")
+            if self._path is not None:
+                self._writing.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+
+    def close(self) -> None:
+        """See `Attached.close`."""
+        with self._write_lock, self._read_lock:
+            self._is_closed = True
+            self._reading.close()
+            self._writing.close()
+
+    def disown(self) -> None:
+        """See `Attached.disown`."""
+        self._is_closed = True
+        self._write_lock, self._read_lock = threading.RLock(), threading.RLock()
+        for db in (self._writing, self._reading):
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(db))
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        if self._is_closed:
+            raise explain_closed(str(self._name))
+        try:
+            yield
+        except ERRORS as error:
+            raise explain(error, self._name) from error
+
+    def _open(self, level: str) -> sqlite3.Connection:
+        """Return a connection to a database that has the tables. Raises: `JournalError`."""
+        self._is_substitute = False
+        if self._path is None:
+            db = _in_memory()
+            _make_tables(db)
+            return db
+        db = connect(self._path, level)
+        try:
+            set_level(db, read_meta(db)[1])
+            db.execute("PRAGMA secure_delete=ON")
+            version = _version_of(db)
+            if version is None:
+                _make_tables(db)
+        except ERRORS as error:
+            db.close()
+            if not has_code(error, sqlite3.SQLITE_READONLY):
+                raise explain(error, self._path) from error
+            self._is_substitute = True
+            db = _in_memory()
+            _make_tables(db)
+            db.execute("PRAGMA query_only=ON")
+            return db
+        if version is not None and version > VERSION:
+            db.close()
+            raise JournalError(
+                f"the memories in {str(self._path)!r} were written by a newer Treadle (version {version}, this one "
+                f"reads up to {VERSION}); upgrade treadle"
+            )
+        return db
+
+
+def _in_memory() -> sqlite3.Connection:
+    db = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False, cached_statements=256)
+    db.execute("PRAGMA secure_delete=ON")
+    return db
+
+
+def _version_of(db: sqlite3.Connection) -> int | None:
+    """Return the version of the tables; `None` if there are none."""
+    if not db.execute("SELECT 1 FROM sqlite_schema WHERE name='memory_meta'").fetchone():
+        return None
+    return int(db.execute("SELECT version FROM memory_meta").fetchone()[0])
+
+
+def _make_tables(db: sqlite3.Connection) -> None:
+    db.execute("BEGIN IMMEDIATE")
+    try:
+        if _version_of(db) is None:  # another process may have made them meanwhile
+            for statement in _TABLES.split(";"):
+                db.execute(statement)
+        db.execute("COMMIT")
+    except BaseException:
+        if db.in_transaction:
+            db.execute("ROLLBACK")
+        raise
+
+
+ENTRY = f"id, store, version, created_at, strength, used_at, merged, {CONTENT}"
+"""The columns of an entry with its newest version."""
+AUDIT = "id, at, action, store, author, entry, version, key, run_id, turn, reason"
+PLACES = ",".join("?" * len(CONTENT.split(",")))
+
+
+def write_content(draft: Draft, at: float) -> tuple[object, ...]:
+    """Return the values of the columns `CONTENT`."""
+    metadata = msgspec.json.encode(draft.metadata).decode() if draft.metadata else None
+    return (draft.text, draft.author, at, draft.epistemic, metadata, draft.reason, draft.confidence)
+
+
+def read_entry(row: tuple[Any, ...]) -> MemoryEntry:
+    """Return the entry of a row with the columns `ENTRY`."""
+    key, store, version, created_at, strength, used_at, merged, *content = row
+    return MemoryEntry(
+        entry_id=write_id(store, key),
+        store=Store(store),
+        version=version,
+        created_at=created_at,
+        strength=strength,
+        used_at=used_at,
+        merged=merged,
+        **_read_content(content),
+    )
+
+
+def read_version(newest: MemoryEntry, version: int, content: Sequence[Any]) -> MemoryEntry:
+    """Return an older version of an entry."""
+    return msgspec.structs.replace(newest, version=version, **_read_content(content))
+
+
+def _read_content(content: Sequence[Any]) -> dict[str, Any]:
+    text, author, written_at, epistemic, metadata, reason, confidence = content
+    return {
+        "text": text,
+        "author": Author(author),
+        "written_at": written_at,
+        "epistemic": None if epistemic is None else Epistemic(epistemic),
+        "metadata": {} if metadata is None else msgspec.json.decode(metadata, type=dict[str, str]),
+        "reason": reason,
+        "confidence": confidence,
+    }
+
+
+def read_audit(row: tuple[Any, ...]) -> AuditRecord:
+    """Return the audit record of a row with the columns `AUDIT`."""
+    record_id, at, action, store, author, entry, version, key, run_id, turn, reason = row
+    return AuditRecord(
+        record_id=record_id,
+        at=at,
+        action=action,
+        store=Store(store),
+        author=Author(author),
+        entry_id=None if entry is None else write_id(store, entry),
+        version=version,
+        key=key,
+        run_id=run_id,
+        turn=turn,
+        reason=reason,
+    )
+
+
+def digest_of(text: str) -> bytes:
+    """Return the hash under which the embedding of a text is kept."""
+    return hashlib.sha256(text.encode()).digest()
+
+
+def check_text(text: str) -> str:
+    """Return the text of a memory as it is stored. Raises: `ConfigError`."""
+    plain = text.encode(errors="replace").decode().replace("\0", "").strip()
+    if not plain:
+        raise ConfigError("the text of a memory is empty; give what is to be remembered")
+    if len(plain) > MAX_CHARS:
+        raise ConfigError(
+            f"the text of a memory has {len(plain):,} characters, and at most {MAX_CHARS:,} fit; shorten it, "
+            "or give the text as a document"
+        )
+    return plain
+
+
+def write_id(store: str, row: int) -> str:
+    """Return the id of the entry in a row."""
+    return f"{store}-{row & ((1 << SPACE_BITS) - 1)}"
+
+
+def read_id(entry_id: str, low: int) -> int:
+    """Return the row of an entry, in the namespace whose rows begin with `low`. Raises: `ConfigError`."""
+    store, _, number = entry_id.rpartition("-")
+    if store not in set(Store) or not (number.isascii() and number.isdigit()) or len(number) > 9:
+        raise ConfigError(
+            f"{entry_id!r} is not the id of a memory; ids look like 'episodic-17' (`treadle memory list`)"
+        )
+    return low + int(number)

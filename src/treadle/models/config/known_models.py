@@ -1,0 +1,91 @@
+"""The models of treadle.toml and the providers, with what is known about their addresses, keys and prices."""
+
+from collections.abc import Iterator
+
+from msgspec import Struct
+
+from treadle.core.masking import hide_in_url
+from treadle.models.config.bare import providers
+from treadle.models.config.presets import find_preset, split_name
+from treadle.models.config.recipe import Config
+from treadle.models.config.stored_keys import where_is_key
+from treadle.models.config.tables import ModelTable
+
+
+class ListedModel(Struct, frozen=True, omit_defaults=True):
+    """One model or provider."""
+
+    name: str
+    model: str
+    """The model that a name stands for, or the dialect that a provider speaks."""
+    where: str | None = None
+    """The address of the server, if it is known."""
+    key: str | None = None
+    """The environment variable with the API key."""
+    has_key: bool = True
+    """True if the key is set in the environment or stored, or none is needed."""
+    notes: tuple[str, ...] = ()
+    is_default: bool = False
+
+
+def list_models(config: Config) -> Iterator[ListedModel]:
+    """Yield the models of treadle.toml."""
+    for name, table in config.file.models.items():
+        provider, _ = split_name(table.model)
+        preset = find_preset(provider)
+        key = table.api_key_env or (preset.key_variable if preset is not None and preset.needs_key else None)
+        is_own = table.base_url is not None and table.api_key_env is None
+        yield ListedModel(
+            name,
+            table.model,
+            where=None if table.base_url is None else hide_in_url(table.base_url),
+            key=None if is_own else key,
+            has_key=is_own or key is None or where_is_key(key) is not None,
+            notes=tuple(_notes(table)),
+            is_default=config.default_model == name,
+        )
+
+
+def _notes(table: ModelTable) -> Iterator[str]:
+    if table.limit is not None:
+        yield f"limit {table.limit}"
+    if table.fallback:
+        yield f"else {', '.join(table.fallback)}"
+    if table.cache is not None:
+        yield f"cache {table.cache}"
+    yield _describe_price(table)
+
+
+def _describe_price(table: ModelTable) -> str:
+    """Return the price of a million tokens, or `price unknown`."""
+    if table.price is not None:
+        return f"${table.price.input_usd_per_million:g} in, ${table.price.output_usd_per_million:g} out"
+    provider, rest = split_name(table.model)
+    preset = find_preset(provider)
+    if preset is None or preset.price_provider is None or table.base_url is not None:
+        return "price unknown"
+    try:
+        from genai_prices import Usage, calc_price
+
+        # The price of a short request: some models cost more for a long prompt.
+        prices = [
+            1000 * calc_price(counted, model_ref=rest, provider_id=preset.price_provider).total_price
+            for counted in (Usage(input_tokens=1000), Usage(output_tokens=1000))
+        ]
+    except (ImportError, LookupError):
+        return "price unknown"
+    return f"${float(prices[0]):g} in, ${float(prices[1]):g} out"
+
+
+def list_providers() -> Iterator[ListedModel]:
+    """Yield the providers for names such as provider:name."""
+    for name, kind in providers().items():
+        preset = find_preset(name)
+        if preset is None:
+            yield ListedModel(
+                name, kind, notes=() if kind.startswith("treadle.") else ("from another package",)
+            )
+            continue
+        variable = preset.key_variable if preset.needs_key else None
+        has_key = variable is None or where_is_key(variable) is not None
+        yield ListedModel(name, preset.dialect, where=preset.base_url, key=variable, has_key=has_key)

@@ -1,0 +1,212 @@
+"""What works on this machine, and what to do about the rest: packages, stores, sandboxes and keys."""
+
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import suppress
+from importlib import import_module
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from msgspec import Struct
+
+from treadle.core.errors import TreadleError
+from treadle.core.masking import hide_password
+
+_NEEDED = ("msgspec", "pydantic", "pyreqwest", "httptools", "jsonschema-rs", "tenacity", "typer", "rich")
+_KEYS = ("OPENAI_API_KEY", "OPENAI_BASE_URL")
+
+
+class MachineCheck(Struct, frozen=True, omit_defaults=True):
+    """The result of one check."""
+
+    name: str
+    is_ok: bool
+    seen: str
+    """The finding, or the reason why something does not work."""
+    advice: str | None = None
+    """Advice on how to make the checked thing work; `None` if it works."""
+    is_needed: bool = False
+    """True if no run is possible without the checked thing."""
+
+
+def check_machine(journal: str) -> Iterator[MachineCheck]:
+    """Yield one check after another. `journal` is the path or the address of the journal that is checked."""
+    yield _check_python()
+    yield from (_check_package(name, None) for name in _NEEDED)
+    yield from _check_store(journal) if "://" in journal else _check_journal(Path(journal))
+    yield _check_package("uvloop", "speed")
+    yield _check_package("mcp", "mcp")
+    yield _check_monty()
+    yield _check_package("starlette", "serve")
+    yield _check_package("uvicorn", "serve")
+    if sys.platform == "linux":
+        yield from _check_sandbox()
+    else:
+        yield MachineCheck(
+            "shell", False, f"bubblewrap needs Linux, and this is {sys.platform}", "run Treadle on Linux"
+        )
+    yield _check_keys()
+
+
+def _check_python() -> MachineCheck:
+    seen = f"{platform.python_version()} at {sys.executable}, on {platform.system()} {platform.machine()}"
+    return MachineCheck("python", sys.version_info >= (3, 11), seen, is_needed=True)
+
+
+def _check_package(name: str, extra: str | None, module: str | None = None) -> MachineCheck:
+    is_needed = extra is None
+    what = "treadle" if extra is None else f"treadle[{extra}]"
+    try:
+        import_module(module or name.replace("-", "_"))
+        return MachineCheck(name, True, version(name), is_needed=is_needed)
+    except (ImportError, PackageNotFoundError) as error:
+        return MachineCheck(name, False, f"not installed ({error})", f"pip install '{what}'", is_needed)
+    except Exception as error:
+        seen = f"installed, but cannot be loaded: {_describe(error)}"
+        return MachineCheck(name, False, seen, f"pip install --force-reinstall '{what}'", is_needed)
+
+
+def _check_journal(path: Path) -> Iterator[MachineCheck]:
+    """Check SQLite, and whether a journal can be made and written at `path`. A file there is not changed."""
+    import sqlite3
+
+    yield MachineCheck("sqlite", True, sqlite3.sqlite_version, is_needed=True)
+    folder = path.parent
+    while not folder.is_dir() and folder != folder.parent:
+        folder = folder.parent
+    try:
+        with tempfile.TemporaryDirectory(prefix=".treadle-doctor-", dir=folder) as place:
+            database = sqlite3.connect(Path(place) / "runs.db")
+            try:
+                (mode,) = database.execute("PRAGMA journal_mode=WAL").fetchone()
+                database.execute("CREATE TABLE t (a)")
+                database.commit()
+            finally:
+                database.close()
+        if path.exists() and not os.access(path, os.R_OK | os.W_OK):
+            raise PermissionError(f"{str(path)!r} cannot be read and written by this user")
+    except (OSError, sqlite3.Error) as error:
+        seen = f"runs cannot be stored in {str(folder.absolute())!r}: {error}"
+        yield MachineCheck(
+            "journal", False, seen, "give another path with --journal or TREADLE_JOURNAL", True
+        )
+        return
+    if mode != "wal":
+        seen = f"the file system of {str(folder.absolute())!r} has no shared memory, which SQLite's WAL needs"
+        yield MachineCheck("journal", False, seen, "give a path on a local disk with --journal", True)
+        return
+    yield MachineCheck("journal", True, f"{str(path)!r} can be written", is_needed=True)
+
+
+def _check_store(address: str) -> Iterator[MachineCheck]:
+    """Check whether the journal at an address can be opened. It must have been made before."""
+    from treadle.journal.registry import open_journal
+
+    try:
+        open_journal(address, must_exist=True).close()
+    except TreadleError as error:
+        yield MachineCheck(
+            "journal", False, str(error), "give another address with --journal", is_needed=True
+        )
+    else:
+        yield MachineCheck("journal", True, f"{hide_password(address)!r} can be opened", is_needed=True)
+
+
+def _check_monty() -> MachineCheck:
+    import asyncio
+
+    found = _check_package("pydantic-monty", "python")
+    if not found.is_ok:
+        return found
+    try:
+        answer = asyncio.run(_ask_monty())
+    except Exception as error:
+        advice = "pip install --force-reinstall 'treadle[python]'"
+        return MachineCheck(
+            found.name, False, f"{found.seen}, but no worker starts: {_describe(error)}", advice
+        )
+    return MachineCheck(found.name, answer == 42, f"{found.seen}, a worker starts")
+
+
+async def _ask_monty() -> object:
+    import asyncio
+
+    monty = import_module("pydantic_monty")
+    async with (
+        asyncio.timeout(60),
+        monty.AsyncMonty(min_processes=0, max_processes=1) as pool,
+        pool.checkout() as session,
+    ):
+        return await session.feed_run("6 * 7")
+
+
+def _check_sandbox() -> Iterator[MachineCheck]:
+    """Check what the toolset `shell` needs, and whether it works. Its modules need a POSIX system."""
+    from treadle.sandbox.commands.bubblewrap import blocking_sysctls, find_bwrap, is_root
+    from treadle.sandbox.commands.host import find_fault
+
+    yield _check_bubblewrap(find_bwrap())
+    sysctls = blocking_sysctls()
+    if sysctls:
+        seen = "the kernel forbids them to this user"
+        yield MachineCheck("user namespaces", False, seen, f"as root: sysctl -w {' '.join(sysctls)}")
+    else:
+        yield MachineCheck("user namespaces", True, "no setting of the kernel forbids them")
+    fault = find_fault()
+    if fault is None:
+        who = "another user than root" if is_root() else "this user"
+        yield MachineCheck("shell", True, f"a command was run in a sandbox, as {who}")
+    else:
+        seen, _, advice = fault.partition("; ")
+        yield MachineCheck("shell", False, seen, advice or None)
+    yield _check_cgroups()
+
+
+def _check_bubblewrap(program: str | None) -> MachineCheck:
+    name = "bubblewrap"
+    if program is None:
+        advice = "install it, for example with: apt install bubblewrap"
+        return MachineCheck(name, False, "there is no program 'bwrap' on PATH or beside Python", advice)
+    try:
+        done = subprocess.run([program, "--version"], capture_output=True, text=True, timeout=30)
+    except (OSError, subprocess.SubprocessError) as error:
+        return MachineCheck(name, False, f"{program} cannot be started: {_describe(error)}")
+    return MachineCheck(
+        name, done.returncode == 0, f"{done.stdout.strip() or done.stderr.strip()} at {program}"
+    )
+
+
+def _check_cgroups() -> MachineCheck:
+    """Report control groups, which are not needed."""
+    note = "not used: commands are limited without them"
+    with suppress(OSError):
+        own = Path("/proc/self/cgroup").read_text().split("\n")
+        unified = next((line[3:] for line in own if line.startswith("0::")), None)
+        if unified is not None and Path("/sys/fs/cgroup/cgroup.controllers").exists():
+            folder = Path("/sys/fs/cgroup") / unified.lstrip("/")
+            access = "can" if os.access(folder, os.W_OK) else "cannot"
+            return MachineCheck("cgroups", True, f"version 2, which this user {access} write; {note}")
+        if Path("/sys/fs/cgroup/memory").exists():
+            return MachineCheck("cgroups", True, f"version 1; {note}")
+    return MachineCheck("cgroups", True, f"none; {note}")
+
+
+def _check_keys() -> MachineCheck:
+    names = sorted({*_KEYS, *(name for name in os.environ if name.endswith("_API_KEY"))} & set(os.environ))
+    names = [name for name in names if os.environ[name]]
+    if any(name in _KEYS for name in names):
+        return MachineCheck("keys", True, f"set: {', '.join(names)}")
+    seen = f"set, but not used by 'openai': {', '.join(names)}" if names else "no key for a model is set"
+    advice = (
+        "set OPENAI_API_KEY, or OPENAI_BASE_URL for your own server; the model 'oracle' of `treadle demo` needs "
+        "neither"
+    )
+    return MachineCheck("keys", False, seen, advice)
+
+
+def _describe(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}"

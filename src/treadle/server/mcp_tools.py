@@ -1,0 +1,113 @@
+"""The server of Treadle's tools over MCP, with the official SDK. Each session has its own files.
+
+Over HTTP, the protocol revisions without sessions (2026-07-28 and later) are refused, so that clients fall back
+to the handshake: without sessions, the files of different callers could not be told apart.
+"""
+
+import uuid
+from typing import Any
+
+import msgspec
+
+from treadle.core.registry import require
+from treadle.core.types import Effect, Json, ToolCall, ToolResult
+from treadle.server.tool_sessions import ToolSessions
+
+SESSION = "treadle/session"
+
+
+def make_server(sessions: ToolSessions, session_id: str | None = None) -> Any:
+    """Return the SDK's server, for one session if `session_id` is given.
+
+    Raises: `ConfigError` if the SDK is not installed.
+    """
+    lowlevel, types = require("mcp.server.lowlevel", "mcp"), require("mcp_types", "mcp")
+
+    async def list_tools(context: Any, parameters: Any) -> Any:
+        return types.ListToolsResult(tools=[_describe(types, spec) for spec in sessions.specs])
+
+    async def call_tool(context: Any, parameters: Any) -> Any:
+        own = session_id or _session_of(context, sessions)
+        arguments = msgspec.json.encode(parameters.arguments or {}).decode()
+        result = await sessions.call(own, ToolCall(uuid.uuid4().hex, parameters.name, arguments))
+        return _to_result(types, result)
+
+    import treadle
+
+    return lowlevel.Server(
+        "treadle", version=treadle.__version__, on_list_tools=list_tools, on_call_tool=call_tool
+    )
+
+
+async def serve_stdio(sessions: ToolSessions) -> None:
+    """Serve one client on standard input and output, until it disconnects. The sessions are closed then."""
+    stdio = require("mcp.server.stdio", "mcp")
+    server = make_server(sessions, "stdio")
+    try:
+        async with stdio.stdio_server() as (read, write):
+            await server.run(read, write, server.create_initialization_options())
+    finally:
+        await sessions.close()
+
+
+def mcp_app(sessions: ToolSessions, host: str) -> Any:
+    """Return a Starlette application that serves `/mcp`."""
+    server = make_server(sessions)
+    return server.streamable_http_app(
+        host=host, session_idle_timeout=sessions.idle_seconds, max_sessions=sessions.max_sessions
+    )
+
+
+def needs_session(app: Any) -> Any:
+    """Return an ASGI application that refuses the protocol revisions without sessions."""
+    modern = {version.encode() for version in require("mcp_types.version", "mcp").MODERN_PROTOCOL_VERSIONS}
+
+    async def checked(scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] == "http":
+            versions = {value for name, value in scope["headers"] if name == b"mcp-protocol-version"}
+            if versions & modern:
+                text = b"this server needs sessions; begin with initialize"
+                headers = [(b"content-type", b"text/plain"), (b"content-length", str(len(text)).encode())]
+                await send({"type": "http.response.start", "status": 400, "headers": headers})
+                await send({"type": "http.response.body", "body": text})
+                return
+        await app(scope, receive, send)
+
+    return checked
+
+
+def _session_of(context: Any, sessions: ToolSessions) -> str:
+    """Return the id of the connection's session, which is freed when the connection ends."""
+    connection = context.session._connection
+    session_id: str | None = connection.state.get(SESSION)
+    if session_id is None:
+        made = connection.state[SESSION] = session_id = connection.session_id or uuid.uuid4().hex
+        connection.exit_stack.push_async_callback(lambda: sessions.free(made))
+    return session_id
+
+
+def _describe(types: Any, spec: Any) -> Any:
+    hints = types.ToolAnnotations(
+        read_only_hint=spec.effect is Effect.PURE, idempotent_hint=spec.effect is not Effect.ONCE
+    )
+    return types.Tool(
+        name=spec.name,
+        description=spec.description,
+        input_schema=spec.parameters,
+        output_schema=_object_schema(spec.output_schema),
+        annotations=hints,
+    )
+
+
+def _object_schema(schema: Json) -> Json:
+    """Return `schema` if it describes objects, the only output schemas that MCP allows."""
+    return schema if isinstance(schema, dict) and schema.get("type") == "object" else None
+
+
+def _to_result(types: Any, result: ToolResult) -> Any:
+    structured = result.structured if isinstance(result.structured, dict) else None
+    return types.CallToolResult(
+        content=[types.TextContent(type="text", text=result.content)],
+        structured_content=structured,
+        is_error=result.is_error,
+    )

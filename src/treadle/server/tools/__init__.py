@@ -1,1 +1,0 @@
-"""Treadle's tools for other programs, over MCP and Spin."""

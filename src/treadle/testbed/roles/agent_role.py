@@ -1,0 +1,245 @@
+"""The teacher as an agent: finds the request in the transcript, and makes the next step of its work.
+
+The request is one paragraph of the user's message, so that everything around it can be in anybody's words. It is a
+task, an errand, a talk, or tools by name.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from functools import lru_cache, partial
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from treadle.core.types import Json, Message, Role, ToolCall, ToolSpec
+from treadle.tasks.draws import pick
+from treadle.tasks.files import find_solver, identify
+from treadle.tasks.solver import Solver, Step
+from treadle.testbed.built_in import digest, find_requests
+from treadle.testbed.instance import make_instance
+from treadle.testbed.play import Manner, play
+from treadle.testbed.roles.errands import FoundErrand, Work, find_errand, one_line
+from treadle.testbed.roles.file_kit import FileTools, paths_in
+from treadle.testbed.roles.named_calls import Wishes, find_gap, find_wishes, read_arguments, work_on
+from treadle.testbed.roles.talks import Talk, TalkReply, find_talk
+from treadle.testbed.roles.words import load
+
+_PATH = re.compile(r"[\w.-]*\w(?:/[\w. -]*\w)*\.\w+|[\w.-]+(?:/[\w.-]*\w)+")
+
+
+class AgentRequest(Struct, frozen=True):
+    """The request in a message. Exactly one of the fields is set."""
+
+    task: str | None = None
+    """The input of a task of the set `files`."""
+    errand: FoundErrand | None = None
+    talk: tuple[Talk, Mapping[str, str]] | None = None
+    wishes: Wishes | None = None
+    is_restatement: bool = False
+    """True if the user asks for the last answer again, in other words."""
+
+
+class _Job(Struct, frozen=True):
+    """What the agent has to do."""
+
+    start: int
+    """The position of the first message after the request."""
+    work: Solver | TalkReply
+    """The steps, or an answer without steps."""
+
+
+def answer_as_agent(
+    messages: Sequence[Message],
+    tools: Sequence[ToolSpec],
+    manner: Manner,
+    max_calls: int | None = None,
+    schema: dict[str, Json] | None = None,
+    required: str | None = None,
+) -> Message:
+    """Return the agent's next message, with at most `max_calls` tool calls.
+
+    A final answer fits `schema`. If `required` names a tool, that tool is called.
+    """
+    asked = find_requests(messages)
+    text = messages[asked[-1]].content if asked else ""
+    if required is not None:
+        parameters = next((tool.parameters for tool in tools if tool.name == required), {})
+        arguments = msgspec.json.encode(make_instance(parameters, text)).decode()
+        call = ToolCall(f"call_{digest(f'{len(messages)}/{arguments}')}", required, arguments)
+        return Message(Role.ASSISTANT, tool_calls=(call,))
+    job = _find_job(messages, asked, tools)
+    if isinstance(job.work, TalkReply):
+        message = Message(Role.ASSISTANT, job.work.text, reasoning=job.work.reasoning or None)
+    else:
+        position = sum([message.role is Role.ASSISTANT for message in messages])
+        key = f"{digest(text.strip())}/{position}"
+        message = play(
+            job.work, messages[job.start :], key, manner, has_tools=bool(tools), max_calls=max_calls
+        )
+    if schema is None or message.tool_calls:
+        return message
+    return replace(message, content=_fit(message, text, schema))
+
+
+def _find_job(messages: Sequence[Message], asked: Sequence[int], tools: Sequence[ToolSpec]) -> _Job:
+    if not asked:
+        return _Job(0, TalkReply("What can I do for you?"))
+    text, start = messages[asked[-1]].content, asked[-1] + 1
+    request = find_request(text)
+    if request is None and len(asked) > 1:
+        request = _complete(find_request(messages[asked[-2]].content), text, tools)
+    if request is None:
+        return _Job(start, _look_around(text, FileTools(tools)))
+    if request.is_restatement:
+        return _Job(start, _restate(messages[: asked[-1]]))
+    return _Job(start, _do(request, tools))
+
+
+def _do(request: AgentRequest, tools: Sequence[ToolSpec]) -> Solver | TalkReply:
+    """Return the steps for a request, or an answer without steps."""
+    kit = FileTools(tools)
+    if request.talk is not None:
+        talk, values = request.talk
+        return talk.reply(values, [tool.name for tool in tools])
+    if request.wishes is not None:
+        gap = find_gap(request.wishes, tools)
+        if gap is not None:
+            return TalkReply(
+                _say("asks_for_argument").format(name=gap), f"{gap} is needed, and I was not told it."
+            )
+        return work_on(request.wishes, tools)
+    if request.errand is not None:
+        if request.errand.is_gapped:
+            return TalkReply(
+                _say("asks_for_path"), "The request does not say which file, and guessing could be wrong."
+            )
+        if not kit.can(*request.errand.errand.needs):
+            return TalkReply(_say("has_no_tool"), "None of my tools fits the request.")
+        return request.errand.errand.work(request.errand.values, kit)
+    solver = find_solver(request.task or "")
+    assert solver is not None, "find_request found the task"
+    return solver
+
+
+def _complete(request: AgentRequest | None, reply: str, tools: Sequence[ToolSpec]) -> AgentRequest | None:
+    """Return a request that lacked a fact, with the fact from the user's reply."""
+    if request is None:
+        return None
+    if request.errand is not None and request.errand.is_gapped:
+        path = _PATH.search(reply)
+        return None if path is None else AgentRequest(errand=request.errand.fill(path[0]))
+    gap = None if request.wishes is None else find_gap(request.wishes, tools)
+    if request.wishes is None or gap is None:
+        return None
+    return AgentRequest(wishes=request.wishes.complete(read_arguments(reply) or {gap: reply.strip()}))
+
+
+def _restate(messages: Sequence[Message]) -> TalkReply:
+    """Return the last answer in one sentence."""
+    answers = [item.content for item in messages if item.role is Role.ASSISTANT and item.content.strip()]
+    if not answers:
+        return TalkReply("There is nothing to repeat yet.")
+    lines = [line.strip() for line in _text_of(answers[-1]).splitlines() if line.strip()]
+    line = lines[-1].removeprefix("Answer: ").strip()
+    return TalkReply(
+        f"In one sentence: {one_line(line)}", "The result is known, so I only have to say it again."
+    )
+
+
+def _look_around(text: str, kit: FileTools) -> Solver | TalkReply:
+    """Return the work on a message that is not a known request: read the file that it names, or list the files."""
+    if kit.can("read") and (path := _PATH.search(text)) is not None:
+        return _show(path[0], kit)
+    if kit.can("list"):
+        return _list(kit)
+    first = one_line(text.strip().partition("\n")[0])
+    return TalkReply(f"I can say little about this: {first or 'there is no question.'}")
+
+
+def _show(path: str, kit: FileTools) -> Work:
+    found, text = yield from kit.find_text(path)
+    if found is None:
+        return text
+    lines = text.splitlines() or [""]
+    return f"{found} has {len(lines)} lines and begins with: {one_line(lines[0])}"
+
+
+def _list(kit: FileTools) -> Work:
+    (listing,) = yield Step([kit.list()], "I do not know what this is about, so I look at the files.")
+    paths = paths_in(listing)
+    return f"I found {len(paths)} files: {', '.join(paths[:20])}." if paths else "I found no files."
+
+
+def _say(name: str) -> str:
+    text: str = load("words")["agent"][name]
+    return text
+
+
+@lru_cache(maxsize=4096)
+def find_request(text: str) -> AgentRequest | None:
+    """Return the request in a message; `None` if the teacher knows no such request."""
+    return next((found for part in _paragraphs(text) if (found := _identify(part)) is not None), None)
+
+
+def _identify(paragraph: str) -> AgentRequest | None:
+    if identify(paragraph) is not None:
+        return AgentRequest(task=paragraph)
+    if (errand := find_errand(paragraph)) is not None:
+        return AgentRequest(errand=errand)
+    if (talk := find_talk(paragraph)) is not None:
+        return AgentRequest(talk=talk)
+    if (wishes := find_wishes(paragraph)) is not None:
+        return AgentRequest(wishes=wishes)
+    if paragraph in load("words")["calls"]["restate"]:
+        return AgentRequest(is_restatement=True)
+    return None
+
+
+def _paragraphs(text: str) -> list[str]:
+    return [part.strip() for part in re.split(r"\n[ \t]*\n", text) if part.strip()]
+
+
+_IS_REASONING = re.compile("reason|thought|thinking|explanation|steps", re.IGNORECASE)
+_IS_REQUEST = re.compile("question|request|prompt|instruction|problem|input", re.IGNORECASE)
+_IS_LABEL = re.compile("tag|topic|keyword|label|categor", re.IGNORECASE)
+_LONG_WORD = re.compile(r"[A-Za-z]{6,}")
+_SENTENCE = re.compile(r"(?<=[.?!]) ")
+
+
+def _fit(message: Message, request: str, schema: Mapping[str, Json]) -> str:
+    """Return the answer in `message` to `request` as JSON that fits `schema`."""
+    made = make_instance(schema, message.content, partial(_fill, message, request))
+    return msgspec.json.encode(made).decode()
+
+
+def _fill(message: Message, request: str, name: str, schema: Mapping[str, Json]) -> Json:
+    """Return the value of a field; `None` for the fields that have the answer itself."""
+    kind = schema.get("type")
+    if isinstance(choices := schema.get("enum"), list) and choices:
+        return pick(choices, name, request)
+    if _IS_REASONING.search(name) and message.reasoning:
+        sentences = [part for part in _SENTENCE.split(message.reasoning) if part]
+        return sentences if kind == "array" else message.reasoning if kind == "string" else None
+    if _IS_REQUEST.search(name) and kind == "string":
+        return request
+    is_list_of_texts = (
+        kind == "array" and isinstance(items := schema.get("items"), dict) and items.get("type") == "string"
+    )
+    if _IS_LABEL.search(name) and is_list_of_texts:
+        words = list(dict.fromkeys([word.lower() for word in _LONG_WORD.findall(request)]))
+        return words[: max(3, schema.get("minItems", 0))] or None
+    return None
+
+
+def _text_of(answer: str) -> str:
+    """Return the text of an answer; that of its field `answer`, or of its last text, if it is a JSON object."""
+    try:
+        value = msgspec.json.decode(answer)
+    except msgspec.DecodeError:
+        return answer
+    if not isinstance(value, dict):
+        return answer
+    texts = [item for item in value.values() if isinstance(item, str)]
+    found = value.get("answer")
+    return found if isinstance(found, str) else texts[-1] if texts else answer

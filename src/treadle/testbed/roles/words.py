@@ -1,0 +1,31 @@
+"""The reader of the teacher's data: the words, requests and answers in the `.toml` files of this folder."""
+
+import tomllib
+from collections.abc import Sequence
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+from treadle.tasks.draws import Wording
+
+
+@cache
+def load(name: str) -> dict[str, Any]:
+    """Return the content of a data file of this folder."""
+    return tomllib.loads(files(__package__).joinpath(f"{name}.toml").read_text("utf-8"))
+
+
+@cache
+def words(section: str, name: str) -> tuple[str, ...]:
+    """Return a list of `words.toml`: texts with single spaces, separated by `|`."""
+    return split(load("words")[section][name])
+
+
+def split(text: str) -> tuple[str, ...]:
+    """Return the parts of a text that `|` separates, with single spaces. `-` is an empty part."""
+    return tuple(["" if part.strip() == "-" else " ".join(part.split()) for part in text.split("|")])
+
+
+def wordings(texts: Sequence[str]) -> tuple[Wording, ...]:
+    """Return a wording for each text."""
+    return tuple(map(Wording, texts))

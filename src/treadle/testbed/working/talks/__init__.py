@@ -1,1 +1,0 @@
-"""Requests that need no tool, or that no tool can fulfil."""

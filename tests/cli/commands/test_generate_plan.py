@@ -1,0 +1,122 @@
+"""`treadle generate --init`, `treadle schema generate` and `--dry-run`, which ask no model."""
+
+import json
+
+from tests.cli.command import Cli
+
+
+def test_the_starter_has_a_plan_that_costs_nothing(cli: Cli) -> None:
+    cli.write("starter.yaml", cli("generate", "--init").out)
+    done = cli("generate", "starter.yaml", "--dry-run")
+    assert done.code == 0, done
+    assert "files: 9 rows in 'dataset-files'" in done.out
+    assert not (cli.folder / "dataset-files").exists()
+    schema = json.loads(cli("schema", "generate").out)
+    assert "chained" in schema["$defs"]["Generation"]["properties"]["kinds"]["properties"]
+
+
+def test_the_plan_needs_no_key_and_the_missing_one_is_told_after_it(cli: Cli) -> None:
+    cli.write("a.yaml", "topics: {prompt: Tea}\ntools: {use: [files]}\n")
+    done = cli("generate", "a.yaml", "--dry-run", "--json", "--set", "models.default=openai:gpt-5-mini")
+    assert done.code == 2, done
+    assert done.lines[0]["estimate"]["rows"] == 25
+    assert "--set models.default: no API key for 'gpt-5-mini'" in done.err
+    assert "OPENAI_API_KEY" in done.err
+
+
+def test_each_mistake_is_a_line(cli: Cli) -> None:
+    cli.write("wrong.yaml", "topics: {promt: Tea}\noutput: {num_samples: 3}\n")
+    done = cli("generate", "wrong.yaml", "--dry-run")
+    assert done.code == 2, done
+    assert done.err.splitlines() == [
+        "error: 'wrong.yaml' has 2 mistakes:",
+        "wrong.yaml:1: topics.promt: there is no such key; did you mean 'prompt'?",
+        "wrong.yaml:2: output.num_samples: there is no such key; there is such a key in 'generation'",
+    ]
+
+
+def test_the_notes_of_a_deepfabric_file_are_told(cli: Cli) -> None:
+    cli.write(
+        "df.yaml",
+        "llm: {provider: mock, model: teacher}\ntopics: {prompt: Tea, mode: tree, depth: 1, degree: 2}\n"
+        "generation: {system_prompt: Write.}\noutput: {save_as: tea.jsonl, batch_size: 4}\n",
+    )
+    done = cli("generate", "df.yaml", "--dry-run")
+    assert done.code == 0, done
+    assert "tea: 3 rows in 'tea'" in done.out
+    assert "df.yaml:4: output.batch_size: it is generation.window here" in done.err
+
+
+def test_a_mistake_in_an_option_names_the_option(cli: Cli) -> None:
+    cli.write("a.yaml", "models: {default: 'mock:teacher'}\ntopics: {prompt: Tea}\ntools: {use: [files]}\n")
+    for option, value in (("--num-samples", "0"), ("--out", "a.yaml"), ("--model", "x:y")):
+        done = cli("generate", "a.yaml", option, value)
+        assert done.code == 2, done
+        assert done.err.startswith(f"error: {option}: "), done
+
+
+def test_the_message_about_missing_rows_names_a_command_that_works(cli: Cli) -> None:
+    cli.write(
+        "a.yaml",
+        "models: {default: 'mock:teacher'}\ntopics: {prompt: Tea, degree: 1, depth: 1}\n"
+        "generation: {max_attempts: 1, conversation: {type: basic}}\n"
+        "quality: {filters: {length: {min_words: 900}}}\noutput: {path: none}\n",
+    )
+    done = cli("generate", "a.yaml")
+    assert done.code == 3, done
+    assert "`treadle dataset stats none`" in done.err
+    assert cli("dataset", "stats", "none").code == 0
+
+
+def test_the_plan_says_what_a_dataset_has(cli: Cli) -> None:
+    cli.write(
+        "a.yaml",
+        "models: {default: 'mock:teacher'}\ntopics: {prompt: Tea, degree: 3, depth: 1}\n"
+        "generation: {conversation: {type: basic}}\noutput: {path: tea}\n",
+    )
+    assert cli("generate", "a.yaml").code == 0
+    done = cli("generate", "a.yaml", "--dry-run")
+    assert done.out == "dataset: 'tea' has all rows that are asked for\n", done
+    done = cli("generate", "a.yaml", "--num-samples", "5", "--dry-run")
+    assert done.out.startswith("dataset: 2 more rows in 'tea', which has 3\n"), done
+
+
+def test_the_plan_says_how_the_cost_becomes_known(cli: Cli) -> None:
+    cli.write("a.yaml", "topics: {prompt: Tea}\ntools: {use: [files]}\n")
+    done = cli("generate", "a.yaml", "--dry-run", "--model", "openai:a-model-of-mine")
+    assert "give the price of each model, such as models.agent.price" in done.out
+
+
+def test_unknown_names_are_told_together_with_other_mistakes(cli: Cli) -> None:
+    cli.write(
+        "a.yaml",
+        "topics: {prompt: Tea, depht: 2}\ngeneration: {conversation: {type: basic}}\n"
+        "quality: {filters: {lenght: false}}\noutput: {formats: [tlr]}\n",
+    )
+    done = cli("generate", "a.yaml")
+    assert done.code == 2, done
+    for text in ("did you mean 'depth'?", "did you mean 'length'?", "did you mean 'trl'?"):
+        assert text in done.err
+
+
+def test_a_file_of_definitions_is_named_as_a_mock(cli: Cli) -> None:
+    cli.write("a.yaml", "topics: {prompt: Tea}\ntools: {use: [tools.json]}\n")
+    cli.write("tools.json", '{"tools": []}')
+    done = cli("generate", "a.yaml", "--model", "mock:teacher")
+    assert done.code == 2, done
+    assert "write 'mock:tools.json'" in done.err
+
+
+def test_a_dataset_that_was_begun_goes_on_until_a_limit(cli: Cli) -> None:
+    """The estimate stops only a generation that has cost nothing yet."""
+    cli.write(
+        "a.yaml",
+        "models: {default: 'mock:teacher'}\ntopics: {prompt: Tea, degree: 3, depth: 1}\n"
+        "generation: {conversation: {type: basic}}\noutput: {path: tea}\n",
+    )
+    low = ("--num-samples", "400", "--set", "limits.max_tokens=20000")
+    done = cli("generate", "a.yaml", *low)
+    assert (done.code, "are expected to take" in done.err) == (2, True), done
+    assert cli("generate", "a.yaml").code == 0
+    done = cli("generate", "a.yaml", *low)
+    assert (done.code, "limits.max_tokens is reached" in done.err) == (3, True), done

@@ -1,0 +1,53 @@
+"""The blocks of reports: samples of rows, and distributions."""
+
+from collections import Counter
+
+import msgspec
+from hypothesis import given
+from hypothesis import strategies as st
+
+from treadle.export.report_blocks import RowSample, Spread, make_histogram
+
+
+@given(st.lists(st.text(), max_size=30), st.integers(1, 12), st.booleans())
+def test_all_rows_are_listed_and_the_same_ones_are_drawn_in_any_order(
+    keys: list[str], most: int, is_wanted: bool
+) -> None:
+    drawn = []
+    for order in (keys, list(reversed(keys))):
+        sample = RowSample(most, 1_000_000)
+        for number, key in enumerate(order):
+            wanted = is_wanted and number == 0
+            sample.add({"id": key}, lambda key=key: {"body": key}, key, is_wanted=wanted)
+        raws, whole = sample.rows()
+        rows = [msgspec.json.decode(raw) for raw in raws]
+        assert [row["id"] for row in rows] == order
+        found = [row["body"] for row in rows if "body" in row]
+        assert len(found) == whole == min(most, len(keys))
+        assert all(row["body"] == row["id"] for row in rows if "body" in row)
+        if is_wanted and order:
+            assert "body" in rows[0]
+        drawn.append(Counter(found))
+    if not is_wanted:
+        assert drawn[0] == drawn[1]
+
+
+def test_bodies_end_where_there_is_no_more_room() -> None:
+    sample = RowSample(10, 250)
+    for number in range(10):
+        sample.add({"id": str(number)}, lambda: {"body": "x" * 100}, str(number))
+    rows, whole = sample.rows()
+    assert (len(rows), whole) == (10, 2)
+
+
+@given(st.lists(st.integers(0, 100_000), min_size=1, max_size=200))
+def test_the_bins_of_a_distribution_hold_all_values(values: list[int]) -> None:
+    blocks = make_histogram("t", Spread(Counter(values)), "rows")
+    if not any(values):
+        assert blocks == ()
+        return
+    bins = blocks[0].bins
+    assert sum(count for _, _, count in bins) == len(values)
+    assert (bins[0][0], max(bins[-1][1], max(values))) == (min(values), bins[-1][1])
+    for low, high, count in bins:
+        assert sum(low <= value <= high for value in values) == count

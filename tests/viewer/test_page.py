@@ -1,0 +1,99 @@
+"""The page: one file that shows every type of block, asks for nothing, and is not controlled by what it shows."""
+
+from collections.abc import Iterator
+from html.parser import HTMLParser
+from pathlib import Path
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.browser.chromium import PROGRAM, Chromium
+from tests.viewer.reports import EVIL, make_all, read_page
+
+from treadle.viewer import encode_page, write_page
+
+
+class Tags(HTMLParser):
+    """A parser that collects the elements and the addresses in them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+        self.addresses: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.names.append(tag)
+        self.addresses += [value or "" for name, value in attrs if name in ("src", "href", "action")]
+
+
+@given(st.text() | st.just(EVIL))
+def test_no_text_can_leave_its_place(text: str) -> None:
+    report = make_all(text)
+    page = encode_page(report).decode("utf-8", "surrogatepass")
+    tags = Tags()
+    tags.feed(page)
+    assert sorted(set(tags.names)) == [
+        "body",
+        "head",
+        "html",
+        "link",
+        "meta",
+        "noscript",
+        "script",
+        "style",
+        "title",
+    ]
+    assert tags.names.count("script") == 2
+    assert tags.addresses == ["data:,"]
+    assert read_page(page) == msgspec.json.decode(msgspec.json.encode(report))
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Chromium]:
+    if PROGRAM is None:
+        pytest.skip("Chromium is not installed")
+    found = Chromium()
+    yield found
+    found.close()
+
+
+def show(browser: Chromium, path: Path, width: int = 1200, *, is_dark: bool = False) -> None:
+    """Open a page, and wait until it is drawn."""
+    browser.requests.clear()
+    browser.complaints.clear()
+    browser.open(path, width, 900, is_dark=is_dark)
+    browser.evaluate(
+        "new Promise(done => { const look = () => document.querySelector('.map button') ? done(1) "
+        ": requestAnimationFrame(look); look() })"
+    )
+
+
+@pytest.mark.parametrize(("width", "is_dark"), [(1200, False), (390, True)])
+def test_in_a_browser_every_block_is_shown_as_text(
+    tmp_path: Path, browser: Chromium, width: int, is_dark: bool
+) -> None:
+    path = write_page(make_all(EVIL), tmp_path / "page.html")
+    show(browser, path, width, is_dark=is_dark)
+    browser.evaluate("document.querySelector('details').open = true")
+    browser.evaluate("new Promise(done => setTimeout(done, 50))")
+    shown = browser.evaluate("document.body.innerText")
+    # Each of the 10 blocks has its title, and an opened row its messages, its call and its verdict.
+    assert shown.count(EVIL) > 40
+    assert browser.evaluate("document.querySelectorAll('main h3').length") == 10
+    assert browser.evaluate("document.querySelectorAll('img').length") == 0
+    for selector in (
+        ".bars",
+        ".spread i",
+        ".series",
+        ".matrix td",
+        ".map button",
+        ".tree p",
+        ".cells button",
+    ):
+        assert browser.evaluate(f"document.querySelectorAll('{selector}').length") > 0, selector
+    for selector in (".body .message", ".body .call pre", ".body .tokens .sampled", ".body li.bad"):
+        assert browser.evaluate(f"document.querySelectorAll('{selector}').length") > 0, selector
+    assert browser.evaluate("document.documentElement.scrollWidth") <= width
+    assert browser.requests == [path.as_uri()]
+    assert browser.complaints == []
