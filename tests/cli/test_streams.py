@@ -261,7 +261,7 @@ MODULES += [
     "msgspec",
     "treadle.models.config.recipe",
     "pyreqwest",
-    "treadle.journal.sqlite.journal",
+    "treadle.journal.sqlite.sqlite_journal",
     "asyncio",
 ]
 INTERRUPTED = """

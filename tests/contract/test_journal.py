@@ -46,7 +46,7 @@ from treadle.journal.listing import facts_of
 from treadle.journal.memory import MemoryJournal
 from treadle.journal.protocol import QUEUE, Journal, RunFilter, RunWriter
 from treadle.journal.registry import STORES
-from treadle.journal.sqlite.journal import SqliteJournal
+from treadle.journal.sqlite.sqlite_journal import SqliteJournal
 from treadle.journal.tables.journal import TableJournal
 from treadle.models import call
 

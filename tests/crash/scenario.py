@@ -27,7 +27,7 @@ from treadle.core.events import DurableBody, Event, MessageInjected, TurnStarted
 from treadle.core.spec import MemorySpec
 from treadle.core.types import Completion, FinishReason, Message, Request, Role, ToolCall
 from treadle.journal.protocol import RunWriter
-from treadle.journal.sqlite.journal import SqliteJournal
+from treadle.journal.sqlite.sqlite_journal import SqliteJournal
 from treadle.journal.tables.journal import TableJournal
 from treadle.models import call
 from treadle.models.protocol import Model, Watch
@@ -128,7 +128,7 @@ def open_crashing(path: Path, level: str) -> Any:
     """Open the journal of a scenario, whose writers may kill the process."""
     if (address := address_of(path)) is path:
         return CrashingJournal(path, level)
-    from treadle.journal.postgres.journal import PostgresJournal
+    from treadle.journal.postgres.postgres_journal import PostgresJournal
 
     return type("CrashingPostgres", (_Crashing, PostgresJournal), {})(address, level)
 

@@ -12,7 +12,7 @@ import pytest
 from treadle import Agent, JournalError, ScriptedModel, open_journal
 from treadle.core import events as e
 from treadle.journal.listing import facts_of
-from treadle.journal.sqlite.journal import SqliteJournal
+from treadle.journal.sqlite.sqlite_journal import SqliteJournal
 
 
 def note(text: str) -> e.Rewarded:

@@ -203,7 +203,7 @@ async def test_a_store_that_breaks_tells_everybody_who_waits(tmp_path: Path) -> 
 
 
 def test_the_levels_sync_as_they_say(tmp_path: Path) -> None:
-    from treadle.journal.sqlite.journal import SqliteJournal
+    from treadle.journal.sqlite.sqlite_journal import SqliteJournal
 
     for level, expected in {"process": 1, "power": 2}.items():
         with SqliteJournal(tmp_path / f"{level}.db", level) as journal:

@@ -16,7 +16,7 @@ from tests.conftest import IS_FULL
 
 from treadle.core import events as e
 from treadle.core.errors import JournalError, LeaseHeldError, LeaseLostError
-from treadle.journal.sqlite.journal import SqliteJournal
+from treadle.journal.sqlite.sqlite_journal import SqliteJournal
 
 PATIENCE_SECONDS = 60
 """The time after which a wait counts as endless."""

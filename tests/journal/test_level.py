@@ -9,7 +9,7 @@ import pytest
 
 from treadle import open_journal
 from treadle.core.events import Rewarded
-from treadle.journal.sqlite.journal import SqliteJournal
+from treadle.journal.sqlite.sqlite_journal import SqliteJournal
 
 PATIENCE_SECONDS = 60
 

@@ -8,7 +8,7 @@ from treadle.core.errors import ConfigError, JournalError
 from treadle.journal.memory import MemoryJournal
 from treadle.journal.protocol import StoreOptions
 from treadle.journal.registry import open_journal
-from treadle.journal.sqlite.journal import SqliteJournal
+from treadle.journal.sqlite.sqlite_journal import SqliteJournal
 
 
 @pytest.fixture

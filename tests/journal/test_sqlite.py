@@ -13,7 +13,7 @@ import pytest
 from treadle.core.errors import JournalError, LeaseHeldError
 from treadle.core.events import Rewarded, RunFinished, RunPaused
 from treadle.core.types import StopReason
-from treadle.journal.sqlite.journal import SqliteJournal
+from treadle.journal.sqlite.sqlite_journal import SqliteJournal
 
 PATIENCE_SECONDS = 60
 """The time after which a wait counts as endless."""

@@ -15,7 +15,7 @@ import pytest
 from treadle.core import events as e
 from treadle.core.errors import JournalError, RunNotFoundError
 from treadle.core.policy import Policy
-from treadle.journal.sqlite.journal import SqliteJournal
+from treadle.journal.sqlite.sqlite_journal import SqliteJournal
 
 PATIENCE_SECONDS = 60
 """The time after which a wait counts as endless."""

@@ -1,4 +1,5 @@
-"""What the configurations of jobs share: the reading of a file, and sections about the agent, retries and limits.
+"""The common parts of the configurations of jobs: the reading of a file, and sections about the agent, retries
+and limits.
 
 Field docstrings are the descriptions in the published JSON Schemas.
 """

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from treadle.core.errors import ConfigError, JournalError
-from treadle.core.registry import Registry
+from treadle.core.registry import Registry, require
 from treadle.journal.protocol import Clock, Journal, StoreOptions
 
 DEFAULT_PATH = ".treadle/runs.db"
@@ -15,10 +15,10 @@ STORES: Registry[Callable[[str, StoreOptions], Journal]] = Registry(
     "store",
     "treadle.journal",
     {
-        "sqlite": "treadle.journal.sqlite.journal:open_store",
+        "sqlite": "treadle.journal.sqlite.sqlite_journal:open_store",
         "memory": "treadle.journal.memory:open_store",
-        "postgres": "treadle.journal.postgres.store:open_store",
-        "postgresql": "treadle.journal.postgres.store:open_store",
+        "postgres": "treadle.journal.registry:open_postgres",
+        "postgresql": "treadle.journal.registry:open_postgres",
     },
 )
 """The functions that open a store, by scheme. They are called with the text after the scheme, `//` included."""
@@ -69,6 +69,23 @@ def make_folder(folder: Path) -> None:
         raise JournalError(
             f"cannot make the folder {str(folder)!r} of the journal: {error.strerror}; give another path"
         ) from error
+
+
+def open_postgres(address: str, options: StoreOptions) -> Journal:
+    """Open the journal in the PostgreSQL database at `address`, a URL without its scheme.
+
+    Raises: `ConfigError` for a URL that is not valid, or if psycopg is not installed; `JournalError`.
+    """
+    require("psycopg", "postgres")
+    from treadle.journal.postgres.postgres_journal import PostgresJournal
+
+    return PostgresJournal(
+        f"postgresql:{address}",
+        options.level,
+        options.lease_seconds,
+        options.clock,
+        must_exist=options.must_exist,
+    )
 
 
 def _split(path: str | Path) -> tuple[str, str]:

@@ -49,7 +49,7 @@ def read_count(name: str, argument: str, default: int | None = None) -> int:
 
 
 class DrivenCount(Struct, frozen=True):
-    """How many runs a process drives."""
+    """The number of runs that a process drives."""
 
     in_flight: int = 0
     waiting_on_model: int = 0

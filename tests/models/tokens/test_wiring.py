@@ -17,7 +17,7 @@ from treadle.core.packed import unpack_ids
 from treadle.core.spec import PartSpec
 from treadle.core.types import Message, Role
 from treadle.journal.memory import MemoryJournal
-from treadle.journal.sqlite.journal import SqliteJournal
+from treadle.journal.sqlite.sqlite_journal import SqliteJournal
 from treadle.models import load_config
 from treadle.models.config.model_demands import demands_of_model
 from treadle.models.config.probe import Prober

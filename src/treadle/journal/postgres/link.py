@@ -1,7 +1,9 @@
-"""A connection to the server that is made again when it is lost.
+"""The address of a PostgreSQL journal, and a connection that is made again when it is lost.
 
 Work that was under way when the connection was lost is done again. The caller makes sure that doing it twice
 changes nothing, because it is not known whether the server has committed it the first time.
+
+No message contains the address's password.
 """
 
 import logging
@@ -9,12 +11,14 @@ import threading
 import time
 from collections.abc import Callable
 from typing import Any, TypeVar
+from urllib.parse import urlsplit
 
 import psycopg
-from psycopg import Connection, errors
+from psycopg import Connection, Error, errors
+from psycopg.conninfo import conninfo_to_dict
 
-from treadle.core.errors import JournalError
-from treadle.journal.postgres.address import Address
+from treadle.core.errors import ConfigError, JournalError
+from treadle.core.masking import MASK, Mask
 from treadle.journal.postgres.arrays import adapt
 
 T = TypeVar("T")
@@ -60,6 +64,49 @@ _LOST = (errors.AdminShutdown, errors.CrashShutdown, errors.CannotConnectNow, er
 """Errors after which another connection may work. A server that became a standby refuses to write."""
 
 _log = logging.getLogger("treadle.journal")
+
+
+class Address:
+    """The parts of a URL such as `postgres://user@host/database`. Its `repr` has no password."""
+
+    def __init__(self, url: str) -> None:
+        """Parse a URL. Raises: `ConfigError`, which does not contain the URL."""
+        self.url = url
+        """The URL with the password, if it has one."""
+        try:
+            self.options = {name: str(value) for name, value in conninfo_to_dict(url).items()}
+        except Error:
+            # The error of the library quotes parts of the URL.
+            raise ConfigError(
+                "the address of the journal is not a valid URL; write postgres://USER@HOST:PORT/DATABASE, with "
+                "special characters as %XX, and the password in PGPASSWORD or ~/.pgpass"
+            ) from None
+        secrets = [self.options.get("password"), self.options.get("sslpassword"), _password_in(url)]
+        self._secrets = [secret for secret in secrets if secret]
+        self._mask = Mask(self._secrets)
+        user, host, port = (self.options.get(name, "") for name in ("user", "host", "port"))
+        place = f"{user}@{host}" if user else host
+        self.name = self.hide(
+            f"postgres://{place}{f':{port}' if port else ''}/{self.options.get('dbname', '')}"
+        )
+        """The address for messages: without password and settings."""
+
+    def __repr__(self) -> str:
+        return f"Address({self.name!r})"
+
+    def hide(self, text: str) -> str:
+        """Return `text` without the passwords."""
+        for secret in self._secrets:
+            text = text.replace(secret, MASK)
+        return self._mask.hide_pieces(text)
+
+
+def _password_in(url: str) -> str | None:
+    """Return the password of a URL that libpq would read differently, because the password is not escaped."""
+    try:
+        return urlsplit(url).password
+    except ValueError:
+        return None
 
 
 class Link:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from treadle.core.errors import JournalError
 from treadle.journal.sqlite.failures import ERRORS, explain
-from treadle.journal.sqlite.layout import LOCK_SECONDS, sync_folders
+from treadle.journal.sqlite.sqlite_layout import LOCK_SECONDS, sync_folders
 
 
 def back_up(path: Path, target: Path) -> int:

@@ -17,8 +17,8 @@ from typing import TypeVar
 from treadle.core.errors import JournalError
 from treadle.journal.protocol import Clock
 from treadle.journal.sqlite.failures import ERRORS, explain, has_code, write_waiting
-from treadle.journal.sqlite.layout import LOCK_SECONDS, read_meta, set_level
-from treadle.journal.sqlite.lease import abandoned, give_back
+from treadle.journal.sqlite.sqlite_layout import LOCK_SECONDS, read_meta, set_level
+from treadle.journal.sqlite.sqlite_lease import abandoned, give_back
 from treadle.journal.tables.owner import Lease, this_owner
 
 T = TypeVar("T")

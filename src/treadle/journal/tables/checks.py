@@ -1,14 +1,14 @@
-"""Checksums of rows and frames, which are checked while they are read.
+"""Checksums of rows, frames and messages, which are checked while they are read.
 
 A frame's checksum is the CRC-32 of its body, continued from the checksum of the run's previous frame. The first
 frame continues the checksum of the run's id. It therefore covers the body, the run that the frame belongs to and
 its place in the run. CRC-32 finds every change within 32 consecutive bits; it does not protect against forgery.
 The other columns of a frame are checked against the frames around it.
 
-A row that an older Treadle wrote has no checksum, and the next frame's begins with the run's id again.
+A row that an older Treadle wrote has no checksum. The checksum of the next frame then begins with the run's id.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 from zlib import crc32
 
@@ -16,6 +16,7 @@ import msgspec
 
 from treadle.core import events as e
 from treadle.core.errors import JournalError
+from treadle.core.inbox import Posted, decode_message
 
 Query = Callable[[str, Sequence[object]], list[tuple[Any, ...]]]
 """A function that returns the rows of a SELECT."""
@@ -75,3 +76,36 @@ def decode_frame(
             except JournalError as error:
                 raise JournalError(f"event {seq} of run {run_id!r}: {error}") from error
     return events
+
+
+INSERT_MESSAGE = "INSERT INTO inbox(run, number, kind, body, checksum, nonce) VALUES(?,?,?,?,?,?)"
+"""The statement for `Letter.row`."""
+
+
+class Letter(NamedTuple):
+    """A message on its way into the store."""
+
+    run_id: str
+    kind: str
+    """The tag of the message."""
+    body: bytes
+    """The message as JSON."""
+    blobs: Mapping[str, bytes]
+    """The contents that the message refers to."""
+    nonce: int
+    """A random number by which a message is recognised that is sent again after the loss of a connection."""
+
+    def row(self, key: int, number: int) -> tuple[object, ...]:
+        """Return the message as a row of `inbox`, for the run with the row `key`."""
+        return key, number, self.kind, self.body, _checksum(self.run_id, number, self.body), self.nonce
+
+
+def read_letter(run_id: str, number: int, body: object, checksum: object) -> Posted:
+    """Return a message that was read from `inbox`. A damaged one has a fault."""
+    if not isinstance(body, bytes) or checksum != _checksum(run_id, number, body):
+        return Posted(number, None, "it is damaged: the store has other content than what was written")
+    return decode_message(number, body)
+
+
+def _checksum(run_id: str, number: int, body: bytes) -> int:
+    return crc32(body, crc32(b"%d" % number, seed_of(run_id)))

@@ -22,8 +22,7 @@ from treadle.journal.driven import DrivenRuns
 from treadle.journal.follow import Changes
 from treadle.journal.protocol import Clock
 from treadle.journal.tables.owner import Lease
-from treadle.journal.tables.pending import Pending
-from treadle.journal.tables.writer import Write
+from treadle.journal.tables.writer import Pending, Write
 
 T = TypeVar("T")
 D = TypeVar("D")
@@ -44,7 +43,7 @@ class CommitGroup(NamedTuple):
     writes: list[Write]
 
 
-class Order(Enum):
+class ThreadCommand(Enum):
     """A command to the thread."""
 
     WATCH = "watch"
@@ -75,7 +74,7 @@ class Committer(ABC, Generic[D]):
         """Held by the thread that uses the connection."""
         self.orphans: deque[Lease] = deque()
         """Leases that the next successful transaction releases. Any thread may append one."""
-        self._queue: queue.SimpleQueue[CommitGroup | Callable[[], None] | Order] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[CommitGroup | Callable[[], None] | ThreadCommand] = queue.SimpleQueue()
         self._queue_lock = threading.Lock()
         """Held while something is queued, so that nothing is queued after the command to stop."""
         self._queued = 0
@@ -147,14 +146,14 @@ class Committer(ABC, Generic[D]):
         with self._queue_lock:
             self._is_stopped = True
             self._give_up()
-            self._queue.put(Order.STOP)
+            self._queue.put(ThreadCommand.STOP)
         if threading.current_thread() is not self._thread:  # the thread itself may drop the journal last
             self._thread.join()
 
     def watch(self) -> None:
         """Make the thread look for event loops that are blocked, until nothing has been appended for a while."""
         self.is_watching = True
-        self._queue.put(Order.WATCH)
+        self._queue.put(ThreadCommand.WATCH)
 
     def _enqueue(self, item: CommitGroup | Callable[[], None]) -> bool:
         with self._queue_lock:
@@ -170,7 +169,7 @@ class Committer(ABC, Generic[D]):
 
     # The following methods run in the thread.
 
-    def _next(self, timeout_seconds: float) -> CommitGroup | Callable[[], None] | Order:
+    def _next(self, timeout_seconds: float) -> CommitGroup | Callable[[], None] | ThreadCommand:
         """Return the next item of the queue. Raises: `queue.Empty` if there is none in time."""
         return self._queue.get(timeout=timeout_seconds)
 
@@ -208,11 +207,11 @@ class Committer(ABC, Generic[D]):
                 with self.db_lock:
                     self._commit_and_settle(groups)
                     self._count_done(len(groups))
-            if item is Order.STOP:
+            if item is ThreadCommand.STOP:
                 with self.db_lock:
                     self._leave()
                 return
-            if not isinstance(item, CommitGroup | Order):
+            if not isinstance(item, CommitGroup | ThreadCommand):
                 with self.db_lock:
                     item()
                     self._count_done(1)

@@ -27,16 +27,12 @@ from treadle.core.patches import load
 from treadle.journal.follow import POLL_SECONDS, Changes, PolledNews, follow
 from treadle.journal.identity import VARIABLE, is_sealed, make_seal
 from treadle.journal.protocol import RunFilter, RunInfo
-from treadle.journal.tables.checks import Head, Query, damaged
+from treadle.journal.tables.checks import INSERT_MESSAGE, Head, Letter, Query, damaged
 from treadle.journal.tables.committer import Committer, explain_closed
-from treadle.journal.tables.delete import Unused, find_contents
-from treadle.journal.tables.fact_columns import COLUMNS, facts_from
-from treadle.journal.tables.filling import UNKNOWN, fill_facts, store_facts
-from treadle.journal.tables.letters import INSERT_MESSAGE, Letter
+from treadle.journal.tables.fact_columns import COLUMNS, UNKNOWN, facts_from, fill_facts, store_facts
 from treadle.journal.tables.owner import Lease, Silence
-from treadle.journal.tables.pending import Pending
-from treadle.journal.tables.reader import TableReader
-from treadle.journal.tables.writer import TableWriter
+from treadle.journal.tables.reader import TableReader, Unused, find_contents
+from treadle.journal.tables.writer import Pending, TableWriter
 
 T = TypeVar("T")
 D = TypeVar("D")

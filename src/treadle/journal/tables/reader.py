@@ -1,21 +1,23 @@
-"""Reading from the tables: events, contents and listings. Everything here blocks and may be called in any thread.
+"""Reading from the tables: events, contents, listings, and the facts that the deletion of a run needs.
 
-The SQL here has `?` for values, and is understood by every store. A store adds what differs.
+Everything here blocks and may be called in any thread. The SQL here has `?` for values, and every store understands
+it. Each store adds its own parts.
 """
 
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterator, Sequence
-from typing import Any
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from itertools import chain
+from typing import Any, NamedTuple
 
 from treadle.core import events as e
-from treadle.core.errors import JournalError, RunNotFoundError
+from treadle.core.errors import JournalError, LeaseHeldError, RunNotFoundError
 from treadle.core.inbox import Posted
+from treadle.journal.deletion import digests_in, find_unused
 from treadle.journal.follow import Page
 from treadle.journal.protocol import DAMAGED, EQUAL_FIELDS, RunFilter, RunInfo
-from treadle.journal.tables.checks import Head, damaged, decode_frame
+from treadle.journal.tables.checks import Head, damaged, decode_frame, read_letter
 from treadle.journal.tables.fact_columns import COLUMNS, info_from, read_head
-from treadle.journal.tables.letters import read_letter
 
 
 class TableReader(ABC):
@@ -228,3 +230,54 @@ class TableReader(ABC):
 LOST_RUN = "a run is lost: row {} of the table `heads` has no row in `runs`; restore a backup of the journal"
 _LAST = "\U0010ffff" * 8
 """A text that sorts after every continuation of an id."""
+
+
+_PAGE = 200
+"""How many rows are read at a time."""
+
+
+class Unused(NamedTuple):
+    """The contents that only one run needs, as of a position."""
+
+    digests: set[str]
+    position: Any
+    """The position up to which the runs were searched."""
+
+
+def find_contents(reader: TableReader, run_id: str) -> Unused:
+    """Return the contents that only this run needs. All runs are read, unless the run has no contents.
+
+    Raises: `RunNotFoundError`.
+    """
+    key, position = reader.key_of(run_id), reader.end_position()
+    mine: set[str] = set()
+    for body in reader.bodies(key, is_own=True):
+        mine |= digests_in(body)
+    if mine:
+        others = chain(reader.bodies(key, is_own=False), reader.messages(key))
+        mine = find_unused(mine, reader.read_stored, others, _contents(reader))
+    return Unused(mine, position)
+
+
+def still_unused(unused: Unused, newer: Iterable[bytes]) -> set[str]:
+    """Return the contents that are also unused by the frames of other runs after the position."""
+    digests = set(unused.digests)
+    for body in newer:
+        digests -= digests_in(body)
+    return digests
+
+
+def refuse_silent(run_id: str) -> LeaseHeldError:
+    """Return the error for a run whose driver has to be watched before the run can be deleted."""
+    return LeaseHeldError(
+        f"run {run_id!r} may still be driven by a process that was busy for a while; try again later"
+    )
+
+
+def _contents(reader: TableReader) -> Iterator[tuple[str, bytes]]:
+    last = ""
+    while rows := reader.query(
+        f"SELECT digest, content FROM blobs WHERE digest > ? ORDER BY digest LIMIT {_PAGE}", (last,)
+    ):
+        last = rows[-1][0]
+        yield from [(digest, content) for digest, content in rows]

@@ -1,11 +1,15 @@
-"""The first half of the hot path: the events that a run appends, until they are handed to the committer.
+"""The first half of the hot path: the events that runs append, until the committer gets them.
 
 `append` adds bodies to the run's open `Write` and does nothing else. Facts are computed and bodies are encoded
 once per turn of the event loop, when the journal hands over the open writes of all runs, and not for each append.
 `sync` returns one future, which the committer settles; it needs no coroutine.
+
+`Pending` has the writers with an open write. While a tool blocks an event loop, the committer's thread takes the
+open writes of that loop, so that an answer of the model is not lost if the process is killed in the meantime.
 """
 
 import asyncio
+import threading
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 import msgspec
@@ -19,7 +23,51 @@ from treadle.journal.protocol import DONE, Settled, queue_of
 from treadle.journal.tables.checks import row_checksum, seed_of
 from treadle.journal.tables.fact_columns import head_values, run_values
 from treadle.journal.tables.owner import Lease
-from treadle.journal.tables.pending import Pending
+
+
+class Pending:
+    """The writers with an open write, by event loop."""
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+        """Held while something is appended or handed over."""
+        self._writers: dict[asyncio.AbstractEventLoop, list[TableWriter]] = {}
+        self._seen: dict[asyncio.AbstractEventLoop, list[TableWriter]] = {}
+        """What `take_stuck` found the last time."""
+
+    def __bool__(self) -> bool:
+        return bool(self._writers or self._seen)
+
+    def add(self, loop: asyncio.AbstractEventLoop, writer: "TableWriter") -> bool:
+        """Add a writer that opened a write. Return whether it is the loop's first. The caller holds the lock."""
+        writers = self._writers.get(loop)
+        if writers is not None:
+            writers.append(writer)
+            return False
+        self._writers[loop] = [writer]
+        return True
+
+    def loops(self) -> list[asyncio.AbstractEventLoop]:
+        """Return the event loops that have something to hand over."""
+        return list(self._writers)
+
+    def take(self, loop: asyncio.AbstractEventLoop) -> "list[Write]":
+        """Return the open writes of `loop`, and count them as handed over."""
+        with self.lock:
+            return [writer.hand_over() for writer in self._writers.pop(loop, ())]
+
+    def take_stuck(self) -> "list[tuple[asyncio.AbstractEventLoop, list[Write]]]":
+        """Return the open writes of the loops that have handed over nothing since the last call."""
+        with self.lock:
+            stuck = [loop for loop, writers in self._writers.items() if self._seen.get(loop) is writers]
+            taken = [(loop, self.take(loop)) for loop in stuck]
+            self._seen = self._writers.copy()
+            return taken
+
+    def clear(self) -> None:
+        """Forget everything, in a forked child."""
+        self.lock = threading.RLock()
+        self._writers, self._seen = {}, {}
 
 
 class Write:

@@ -11,7 +11,7 @@ from treadle.core.errors import ConfigError, ProviderError
 from treadle.core.types import StopReason
 from treadle.journal.memory import MemoryJournal
 from treadle.journal.protocol import Clock, Journal
-from treadle.journal.sqlite.journal import SqliteJournal
+from treadle.journal.sqlite.sqlite_journal import SqliteJournal
 from treadle.knowledge.memory.embeddings import BATCH, Embedder, make_embedder
 from treadle.knowledge.memory.memory_store import SqliteMemory
 from treadle.knowledge.memory.memory_tables import Database
@@ -79,7 +79,8 @@ class Memory:
             return Found(await asyncio.to_thread(find, None), str(error))
 
     async def embed_missing(self, limit: int = BATCH) -> int:
-        """Make and store the embeddings of up to `limit` entries that have none, and return their number.
+        """Make and store the embeddings of up to `limit` entries that have no embedding, and return their
+        number.
 
         Raises: `ProviderError` if the server fails; `ConfigError` if its vectors do not fit those stored.
         """

@@ -42,7 +42,7 @@ class EngineInfo(Struct, frozen=True):
     """An inference engine."""
 
     name: str
-    """`vllm` or `sglang`."""
+    """The name of the engine: `vllm` or `sglang`."""
     version: str | None = None
     """The version; `None` if the server does not say it."""
     weight_version: str | None = None
@@ -151,7 +151,7 @@ class HttpEndpoint:
 
     @property
     def root(self) -> str:
-        """The URL of the server itself, below which are paths that are not part of OpenAI's API."""
+        """The URL of the server itself. Paths that are not part of OpenAI's API are below it."""
         parts = urlsplit(self._base_url)
         return urlunsplit(parts._replace(path=parts.path.rstrip("/").removesuffix("/v1")))
 

@@ -9,6 +9,7 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator
+from itertools import chain
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -18,18 +19,38 @@ from treadle.journal.follow import Changes, PolledNews
 from treadle.journal.identity import is_marked
 from treadle.journal.protocol import Attached, Clock, StoreOptions
 from treadle.journal.sqlite.backup import back_up
-from treadle.journal.sqlite.committer import FileCommitter
-from treadle.journal.sqlite.delete import delete_run
-from treadle.journal.sqlite.frames import read_frames
-from treadle.journal.sqlite.layout import LEVELS, connect, read_meta, sync_folders
-from treadle.journal.sqlite.lease import Watch, find_waiting, free_dead, take_lease
-from treadle.journal.sqlite.reader import FileReader
+from treadle.journal.sqlite.sqlite_committer import FileCommitter
+from treadle.journal.sqlite.sqlite_layout import LEVELS, connect, read_meta, sync_folders
+from treadle.journal.sqlite.sqlite_lease import OwnerWatch, find_waiting, free_dead, take_lease
+from treadle.journal.sqlite.sqlite_reader import FileReader, read_frames
 from treadle.journal.tables.checks import Head, Query
-from treadle.journal.tables.delete import Unused
 from treadle.journal.tables.journal import TableJournal
 from treadle.journal.tables.owner import Lease, Silence
-from treadle.journal.tables.pending import Pending
-from treadle.journal.tables.writer import TableWriter
+from treadle.journal.tables.reader import Unused, refuse_silent, still_unused
+from treadle.journal.tables.writer import Pending, TableWriter
+
+
+def delete_run(db: sqlite3.Connection, run_id: str, owner_id: int, watch: OwnerWatch, unused: Unused) -> None:
+    """Delete a run within a transaction. Deleted rows are overwritten with zeros.
+
+    Raises: `RunNotFoundError`; `LeaseHeldError` if the run is being driven.
+    """
+    taken = take_lease(db, run_id, owner_id, watch, None)
+    if isinstance(taken, Silence):
+        raise refuse_silent(run_id)
+    newer = db.execute("SELECT body FROM frames WHERE id > ? AND run != ?", (unused.position, taken.key))
+    sent = db.execute("SELECT body FROM inbox WHERE run != ? AND body IS NOT NULL", (taken.key,))
+    digests = still_unused(unused, (body for (body,) in chain(newer, sent)))
+    secure = db.execute("PRAGMA secure_delete").fetchone()[0]
+    db.execute("PRAGMA secure_delete=ON")
+    try:
+        for table in ("frames", "heads", "trust", "inbox"):
+            db.execute(f"DELETE FROM {table} WHERE run=?", (taken.key,))
+        db.execute("DELETE FROM runs WHERE id=?", (taken.key,))
+        db.executemany("DELETE FROM blobs WHERE digest=?", [(digest,) for digest in digests])
+    finally:
+        db.execute(f"PRAGMA secure_delete={secure}")
+
 
 A = TypeVar("A", bound=Attached)
 _log = logging.getLogger("treadle.journal")
@@ -46,7 +67,7 @@ class SqliteJournal(TableJournal[sqlite3.Connection]):
         clock: Clock = time,
     ) -> None:
         self.path = Path(path)
-        self._watch = Watch(self.path, lease_seconds, clock)
+        self._watch = OwnerWatch(self.path, lease_seconds, clock)
         writing = connect(self.path, _check_level(level))
         self.level = read_meta(writing)[1]
         """The level: the requested one, or that of the file if it is stronger."""

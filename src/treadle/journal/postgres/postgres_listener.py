@@ -15,7 +15,7 @@ _PAUSE_SECONDS = 0.5
 """How long to wait before a lost connection is made again."""
 
 
-class Listener:
+class PostgresListener:
     """A connection that waits for notifications, and wakes the followers in this process."""
 
     def __init__(self, link: Link, writing: Link, changes: Changes, driven: DrivenRuns) -> None:

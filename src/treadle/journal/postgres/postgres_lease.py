@@ -40,7 +40,7 @@ _IS_QUEUED = "queue = %s AND is_turn_open = 1 AND waiting IS NULL"
 """The runs of a queue that a worker can drive, as a condition on `runs`. There is an index for it."""
 
 
-class Holder(Struct, frozen=True):
+class PostgresHolder(Struct, frozen=True):
     """A row of `owners`."""
 
     id: int
@@ -50,7 +50,7 @@ class Holder(Struct, frozen=True):
     """How long there was no heartbeat."""
 
     @classmethod
-    def of(cls, row: tuple[Any, ...]) -> "Holder":
+    def of(cls, row: tuple[Any, ...]) -> "PostgresHolder":
         """Return the holder in a row of a query that begins with `HOLDERS`."""
         key, host, space, pid, started, lease_seconds, silent_seconds = row
         return cls(key, Owner(host, space, pid, started), lease_seconds, silent_seconds)
@@ -110,7 +110,7 @@ class Tenant:
             raise LeaseHeldError(f"run {run_id!r} is being driven by this process already")
         if holder_id is not None and (self._name, holder_id) not in abandoned:
             for item in db.execute(f"{HOLDERS} WHERE id=%s", (holder_id,)):
-                _refuse_alive(run_id, Holder.of(item))
+                _refuse_alive(run_id, PostgresHolder.of(item))
         return self._set(db, key, token + 1, taken)
 
     def claim(self, db: Db, queue: str, skip: Collection[str], taken: dict[int, int]) -> Queued | None:
@@ -150,7 +150,7 @@ class Tenant:
 
     def _free_dead(self, db: Db, queue: str) -> None:
         """Release the leases of dead owners on the runs of a queue."""
-        holders = [Holder.of(row) for row in db.execute(HOLDERS)]
+        holders = [PostgresHolder.of(row) for row in db.execute(HOLDERS)]
         dead = [item.id for item in holders if item.id != self.id and not item.is_alive]
         if not dead:
             return
@@ -172,7 +172,7 @@ def first_token() -> int:
     return secrets.randbits(FIRST_TOKEN_BITS) + 1
 
 
-def _refuse_alive(run_id: str, holder: Holder) -> None:
+def _refuse_alive(run_id: str, holder: PostgresHolder) -> None:
     if holder.is_alive:
         raise LeaseHeldError(
             f"run {run_id!r} is being driven by process {holder.owner.pid} on "

@@ -1,4 +1,4 @@
-"""The SQLite file's layout, its marks and its migrations.
+"""The SQLite file's layout, its marks and its migrations, and the connections to it.
 
 | table | one row for | columns |
 | --- | --- | --- |
@@ -16,12 +16,17 @@ A run's frames are a chain: `heads` has the newest, and each names the one befor
 page for every run or two, and every commit would write as many pages as runs are in flight.
 
 The checksums are explained in `checks`. Rows that version 3 or an older one wrote have no checksum.
+
+If nothing can be written in the file's place, such as read-only media or another user's folder, the connection only
+reads.
 """
 
 import contextlib
 import os
 import secrets
+import shutil
 import sqlite3
+import tempfile
 import time
 from pathlib import Path
 
@@ -29,7 +34,58 @@ from treadle.core.errors import JournalError
 from treadle.journal.identity import make_seal, mark_place
 from treadle.journal.protocol import APPLICATION_ID
 from treadle.journal.sqlite.failures import ERRORS, explain, has_code
-from treadle.journal.sqlite.readonly import connect_to_read, is_refused
+
+_CODES = (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN)
+
+
+def is_refused(error: Exception, path: Path) -> bool:
+    """Return True if `error` says that a file cannot be written, and the file can still be read."""
+    return any(has_code(error, code) for code in _CODES) and path.is_file() and os.access(path, os.R_OK)
+
+
+def connect_to_read(path: Path) -> sqlite3.Connection:
+    """Open a connection that only reads; writing to it fails as on any read-only file. Raises: `sqlite3.Error`."""
+    for connect in (_beside_a_writer, _alone):
+        with contextlib.suppress(sqlite3.Error):
+            return connect(path)
+    return _copied(path)
+
+
+def _beside_a_writer(path: Path) -> sqlite3.Connection:
+    """Open a connection that uses the files which a writing process keeps beside the journal."""
+    return _open(path, "mode=ro")
+
+
+def _alone(path: Path) -> sqlite3.Connection:
+    """Open a connection without files beside the journal. Raises: `sqlite3.Error` if one of them has a part of
+    it."""
+    wal = path.with_name(f"{path.name}-wal")
+    if wal.exists() and wal.stat().st_size:
+        raise sqlite3.OperationalError("the newest events are in the file beside it")
+    return _open(path, "immutable=1")
+
+
+def _copied(path: Path) -> sqlite3.Connection:
+    """Open a connection to a copy, because SQLite must write to read a journal whose process was killed."""
+    # The open copy stays readable after the folder is removed.
+    with tempfile.TemporaryDirectory(prefix="treadle-", ignore_cleanup_errors=True) as folder:
+        for name in (path.name, f"{path.name}-wal"):
+            shutil.copyfile(path.with_name(name), Path(folder, name))
+        db = _open(Path(folder, path.name), "mode=rw")
+        db.execute("PRAGMA query_only=1")
+        return db
+
+
+def _open(path: Path, option: str) -> sqlite3.Connection:
+    uri = f"{path.absolute().as_uri()}?{option}"
+    db = sqlite3.connect(uri, uri=True, isolation_level=None, check_same_thread=False, cached_statements=256)
+    try:
+        db.execute("SELECT 1 FROM sqlite_schema LIMIT 1").fetchone()
+    except sqlite3.Error:
+        db.close()
+        raise
+    return db
+
 
 MIGRATIONS = (
     """
@@ -106,8 +162,7 @@ MIGRATIONS = (
 """The migrations: number n, from 0, changes a file of version n to version n + 1. SQLite's `user_version` is the
 version of a file.
 
-`heads.events` is NULL in rows that version 1 wrote, because their facts are unknown; `rows.fill_facts` computes
-them.
+`heads.events` is NULL in rows that version 1 wrote, because their facts are unknown; `fill_facts` computes them.
 """
 
 LEVELS = {"process": "NORMAL", "power": "FULL"}

@@ -16,22 +16,18 @@ from treadle.core import events as e
 from treadle.core.errors import ConfigError, JournalError
 from treadle.journal.driven import DrivenRuns
 from treadle.journal.follow import Changes, PolledNews, follow
-from treadle.journal.postgres.address import Address
 from treadle.journal.postgres.arrays import Texts
-from treadle.journal.postgres.committer import PostgresCommitter, Transaction
-from treadle.journal.postgres.frames import read_frames
-from treadle.journal.postgres.layout import prepare
-from treadle.journal.postgres.link import LEVELS, MAIL_CHANNEL, WRITING, Link
-from treadle.journal.postgres.listener import Listener
-from treadle.journal.postgres.reader import PostgresReader
+from treadle.journal.postgres.link import LEVELS, MAIL_CHANNEL, WRITING, Address, Link
+from treadle.journal.postgres.postgres_committer import PostgresCommitter, Transaction
+from treadle.journal.postgres.postgres_layout import prepare
+from treadle.journal.postgres.postgres_listener import PostgresListener
+from treadle.journal.postgres.postgres_reader import PostgresReader, read_frames
 from treadle.journal.protocol import Clock
-from treadle.journal.tables.checks import Head, Query
-from treadle.journal.tables.delete import Unused, still_unused
+from treadle.journal.tables.checks import INSERT_MESSAGE, Head, Letter, Query
 from treadle.journal.tables.journal import TableJournal
-from treadle.journal.tables.letters import INSERT_MESSAGE, Letter
 from treadle.journal.tables.owner import Lease, Silence
-from treadle.journal.tables.pending import Pending
-from treadle.journal.tables.writer import TableWriter
+from treadle.journal.tables.reader import Unused, still_unused
+from treadle.journal.tables.writer import Pending, TableWriter
 
 T = TypeVar("T")
 _log = logging.getLogger("treadle.journal")
@@ -68,7 +64,7 @@ class PostgresJournal(TableJournal[Transaction]):
         """The level: the requested one, or that of the journal if it is stronger."""
         pending, changes = Pending(), Changes()
         reader = PostgresReader(self._make_link())
-        self._listener = Listener(self._make_link(), writing, changes, DrivenRuns(reader.inbox))
+        self._listener = PostgresListener(self._make_link(), writing, changes, DrivenRuns(reader.inbox))
         self._tenant_committer = PostgresCommitter(
             writing, lease_seconds, clock, changes, pending, self._listener
         )
@@ -107,7 +103,7 @@ class PostgresJournal(TableJournal[Transaction]):
         )
 
     def _parts(self) -> dict[Any, Any]:
-        return {Listener: self._listener}
+        return {PostgresListener: self._listener}
 
     def create(self, run_id: str, *, is_imported: bool = False) -> TableWriter:
         """See `Journal.create`."""

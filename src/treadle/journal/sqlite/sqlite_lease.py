@@ -36,7 +36,7 @@ _log = logging.getLogger("treadle.journal")
 HOLDERS = "SELECT id, host, space, pid, started, beat_at, ticks, lease_seconds FROM owners"
 
 
-class Holder(Struct, frozen=True):
+class SqliteHolder(Struct, frozen=True):
     """A row of `owners`."""
 
     id: int
@@ -61,7 +61,7 @@ _KINDS = [str, str, int, str, float, float]
 """The types of a row of `owners`, without its key and `lease_seconds`."""
 
 
-class Watch:
+class OwnerWatch:
     """The knowledge of one open journal about the owners in a file, and the heartbeats that the journal has
     seen."""
 
@@ -75,19 +75,21 @@ class Watch:
         self.look_at = -math.inf
         """The time from which `free_dead` looks again, by `clock.monotonic`."""
 
-    def holders_from(self, rows: Iterable[tuple[Any, ...]]) -> list[Holder]:
+    def holders_from(self, rows: Iterable[tuple[Any, ...]]) -> list[SqliteHolder]:
         """Return the rows of a query that begins with `HOLDERS`, without those that are damaged.
 
         If the owner of a damaged row is still alive, its writes are refused.
         """
         return [
-            Holder(key, Owner(host, space, pid, started), (at, ticks), lease_seconds or self.lease_seconds)
+            SqliteHolder(
+                key, Owner(host, space, pid, started), (at, ticks), lease_seconds or self.lease_seconds
+            )
             for key, host, space, pid, started, at, ticks, lease_seconds in rows
             if [type(value) for value in (host, space, pid, started, at, ticks)] == _KINDS
             and type(lease_seconds) in (float, NoneType)
         ]
 
-    def refuse_alive(self, run_id: str, holder: Holder, last: Silence | None) -> Silence | None:
+    def refuse_alive(self, run_id: str, holder: SqliteHolder, last: Silence | None) -> Silence | None:
         """Return `None` if the lease of `holder` has ended, or a `Silence` if it must be watched for longer.
 
         `last` is the result of the previous call. Raises: `LeaseHeldError` if `holder` is alive.
@@ -110,7 +112,7 @@ class Watch:
             )
         return Silence(holder.beat, min(1.0, lease_seconds / _LOOKS / 2))
 
-    def _look(self, holder: Holder) -> float:
+    def _look(self, holder: SqliteHolder) -> float:
         """Return for how many seconds `holder` has been silent while this journal looked."""
         now = self.clock.monotonic()
         beat, silent, looked_at = self._seen.get(holder.id, (None, 0.0, now))
@@ -124,7 +126,7 @@ abandoned: set[tuple[Path, int]] = set()
 
 
 def take_lease(
-    db: sqlite3.Connection, run_id: str, owner_id: int, watch: Watch, last: Silence | None
+    db: sqlite3.Connection, run_id: str, owner_id: int, watch: OwnerWatch, last: Silence | None
 ) -> Lease | Silence:
     """Take the lease of a run for `owner_id`, within a transaction.
 
@@ -148,7 +150,7 @@ def take_lease(
 
 
 _IS_QUEUED = "queue=? AND owner IS ? AND is_turn_open=1 AND waiting IS NULL"
-"""The runs of a queue whose lease an owner has, as a condition on `runs`. `layout` has an index for it."""
+"""The runs of a queue whose lease an owner has, as a condition on `runs`. `sqlite_layout` has an index for it."""
 
 
 def find_waiting(db: sqlite3.Connection, queue: str) -> Iterator[tuple[int, str]]:
@@ -168,7 +170,7 @@ def find_waiting(db: sqlite3.Connection, queue: str) -> Iterator[tuple[int, str]
         last, size = rows[-1][0], 200
 
 
-def free_dead(db: sqlite3.Connection, queue: str, owner_id: int, watch: Watch) -> None:
+def free_dead(db: sqlite3.Connection, queue: str, owner_id: int, watch: OwnerWatch) -> None:
     """Release the leases of dead owners on runs of a queue, within a transaction.
 
     It looks at the owners a few times in the time of a lease, so that it can be called often.

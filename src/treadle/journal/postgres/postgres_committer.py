@@ -24,7 +24,9 @@ from psycopg.pq.abc import PGresult
 
 from treadle.core.errors import JournalError
 from treadle.journal.follow import Changes
-from treadle.journal.postgres.commit import (
+from treadle.journal.postgres.link import NOTIFY, Db, Link
+from treadle.journal.postgres.pipe import Call, Pipe
+from treadle.journal.postgres.postgres_commit import (
     NOTIFY_ALL,
     Keys,
     calls_of,
@@ -34,16 +36,13 @@ from treadle.journal.postgres.commit import (
     plan,
     settle_entries,
 )
-from treadle.journal.postgres.lease import Tenant
-from treadle.journal.postgres.link import NOTIFY, Db, Link
-from treadle.journal.postgres.listener import Listener
-from treadle.journal.postgres.pipe import Call, Pipe
-from treadle.journal.postgres.reader import run_query
+from treadle.journal.postgres.postgres_lease import Tenant
+from treadle.journal.postgres.postgres_listener import PostgresListener
+from treadle.journal.postgres.postgres_reader import run_query
 from treadle.journal.protocol import Clock
-from treadle.journal.tables.committer import CommitGroup, Committer, Order, settle_in
+from treadle.journal.tables.committer import CommitGroup, Committer, ThreadCommand, settle_in
 from treadle.journal.tables.owner import Lease
-from treadle.journal.tables.pending import Pending
-from treadle.journal.tables.writer import Write
+from treadle.journal.tables.writer import Pending, Write
 
 T = TypeVar("T")
 Item = tuple[asyncio.AbstractEventLoop, Write]
@@ -74,7 +73,7 @@ class Transaction:
         return run_query(self.db, sql, values)
 
 
-class Batch:
+class CommitBatch:
     """The writes of one commit."""
 
     def __init__(self, items: list[Item], orphans: list[Lease]) -> None:
@@ -100,12 +99,12 @@ class Batch:
         """The writes that were planned."""
         return [write for entry in self.entries for write in entry.writes]
 
-    def split(self) -> "list[Batch]":
+    def split(self) -> "list[CommitBatch]":
         """Return one batch for each run, and one for the leases that are released without a write."""
         by_writer: dict[object, list[Item]] = {}
         for item in self.items:
             by_writer.setdefault(item[1].writer, []).append(item)
-        return [Batch([], self.orphans), *[Batch(items, []) for items in by_writer.values()]]
+        return [CommitBatch([], self.orphans), *[CommitBatch(items, []) for items in by_writer.values()]]
 
     def send(self, pipe: Pipe, owner_id: int, now: float) -> None:
         """Send the statements. Raises: `psycopg.Error`."""
@@ -131,14 +130,14 @@ class PostgresCommitter(Committer[Transaction]):
         clock: Clock,
         changes: Changes,
         pending: Pending,
-        listener: Listener,
+        listener: PostgresListener,
     ) -> None:
         super().__init__(link.address.name, lease_seconds, clock, changes, pending, listener.driven)
         self._link = link
         self._listener = listener
         self.tenant = Tenant(link.address.name, lease_seconds)
         self._pipe: Pipe | None = None
-        self._sent: deque[Batch] = deque()
+        self._sent: deque[CommitBatch] = deque()
         """The commits that are on their way, oldest first."""
         self._held: list[Item] = []
         """The writes of runs that are in a commit on its way."""
@@ -174,7 +173,7 @@ class PostgresCommitter(Committer[Transaction]):
             if sum([write.encode() for write in writes]) > _LOOP_BYTES:
                 return False
             loop = asyncio.get_running_loop()
-            batch = Batch([(loop, write) for write in writes], [])
+            batch = CommitBatch([(loop, write) for write in writes], [])
             if not batch.entries:
                 batch.settle()
                 return True
@@ -183,7 +182,7 @@ class PostgresCommitter(Committer[Transaction]):
         finally:
             self.db_lock.release()
         if not self._is_waiting:
-            self._queue.put(Order.WATCH)
+            self._queue.put(ThreadCommand.WATCH)
         return True
 
     @property
@@ -191,7 +190,7 @@ class PostgresCommitter(Committer[Transaction]):
         """True if commits can be sent without anything else before."""
         return self._pipe is not None and self._link.db is self._pipe.db and not self._is_beat_due
 
-    def _send(self, batch: Batch) -> bool:
+    def _send(self, batch: CommitBatch) -> bool:
         """Send a commit. Return False if that failed, so that `_recover` has to be called."""
         assert self._pipe is not None
         self._sent.append(batch)
@@ -213,7 +212,7 @@ class PostgresCommitter(Committer[Transaction]):
 
     # The following methods run in the thread.
 
-    def _next(self, timeout_seconds: float) -> CommitGroup | Callable[[], None] | Order:
+    def _next(self, timeout_seconds: float) -> CommitGroup | Callable[[], None] | ThreadCommand:
         while True:
             self._is_waiting = True
             while self._sent:
@@ -242,7 +241,7 @@ class PostgresCommitter(Committer[Transaction]):
         items = [*self._held, *[(group.loop, write) for group in groups for write in group.writes]]
         busy = {entry.writer for batch in self._sent for entry in batch.entries}
         self._held = [item for item in items if item[1].writer in busy]
-        batch = Batch(
+        batch = CommitBatch(
             [item for item in items if item[1].writer not in busy],
             [self.orphans.popleft() for _ in range(len(self.orphans))],
         )
@@ -281,7 +280,7 @@ class PostgresCommitter(Committer[Transaction]):
         self._drop()
         self._keep_each(batches)
 
-    def _keep_each(self, batches: Sequence[Batch]) -> None:
+    def _keep_each(self, batches: Sequence[CommitBatch]) -> None:
         """Make commits one after another. Nothing is sent in between."""
         held, self._held = self._held, []
         for batch in batches:
@@ -294,7 +293,7 @@ class PostgresCommitter(Committer[Transaction]):
         while self._sent:
             self._finish_oldest()
 
-    def _keep(self, batch: Batch) -> None:
+    def _keep(self, batch: CommitBatch) -> None:
         """Make a commit and wait for it. If the connection is lost, the commit is made again.
 
         If the server refuses what one of several runs appended, the others are kept.
@@ -328,7 +327,7 @@ class PostgresCommitter(Committer[Transaction]):
         else:
             self._settle(batch, keys)
 
-    def _settle(self, batch: Batch, keys: Keys) -> None:
+    def _settle(self, batch: CommitBatch, keys: Keys) -> None:
         settle_entries(batch.entries, keys)
         batch.settle()
         self._listener.version += 1

@@ -17,10 +17,10 @@ from psycopg.pq.abc import PGresult
 
 from treadle.core.errors import JournalError
 from treadle.journal.postgres.arrays import Blobs, Column, Floats, Ints, Texts, pack_float, unescape
-from treadle.journal.postgres.lease import first_token
 from treadle.journal.postgres.link import NOTIFY, Db
 from treadle.journal.postgres.pipe import Call, Statement
-from treadle.journal.postgres.reader import mark_of
+from treadle.journal.postgres.postgres_lease import first_token
+from treadle.journal.postgres.postgres_reader import mark_of
 from treadle.journal.tables.fact_columns import HEAD_COLUMNS, RUN_COLUMNS
 from treadle.journal.tables.owner import Lease
 from treadle.journal.tables.writer import TableWriter, Write, lease_lost, run_exists
@@ -121,7 +121,7 @@ _FIND = (
 
 
 class Entry:
-    """What one run appended, as one frame, and the release of its lease."""
+    """The events that one run appended, as one frame, and the release of the run's lease."""
 
     __slots__ = (
         "body",

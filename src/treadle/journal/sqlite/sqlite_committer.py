@@ -1,0 +1,333 @@
+"""The committer of a file, and the statements of one commit.
+
+What is fast here, and why. At level `process` a commit only hands bytes to the operating system, so it is made at
+the end of the event loop's turn, in the event loop's thread (`commit_now`): handing it to another thread and
+waiting for that thread costs more than the commit. The thread does everything that could keep the event loop
+waiting: commits at level `power` (they wait for the disk), commits while another process or thread holds the
+file, large ones, checkpoints, and transactions of their own such as taking a lease (`put`, `submit`).
+
+One commit is one transaction with the writes of many runs. A run costs one row in `frames` and one in `heads` per
+commit, however much it appended. Rows of many runs go into one statement, because Python releases its lock once for
+each statement. Values that other processes can change are read again only when SQLite reports that another
+connection has written.
+
+To keep the order of writes, nothing is committed on the event loop while anything is queued for the thread.
+"""
+
+import asyncio
+import contextlib
+import sqlite3
+from collections.abc import Callable, Sequence
+from itertools import chain
+from pathlib import Path
+from typing import TypeVar
+from zlib import crc32
+
+from treadle.core.errors import JournalError
+from treadle.journal.driven import DrivenRuns
+from treadle.journal.follow import Changes
+from treadle.journal.protocol import Clock
+from treadle.journal.sqlite.sqlite_layout import read_meta
+from treadle.journal.sqlite.transactions import BusyError, Transactions
+from treadle.journal.tables.committer import CommitGroup, Committer, settle, settle_in
+from treadle.journal.tables.fact_columns import HEAD_COLUMNS, RUN_COLUMNS
+from treadle.journal.tables.writer import Pending, TableWriter, Write, lease_lost, run_exists
+
+_FRAME_WIDTH = 8
+_HEAD_WIDTH = 2 + len(HEAD_COLUMNS)
+
+
+def _insert(into: str, width: int) -> dict[int, str]:
+    row = f"({','.join('?' * width)})"
+    return {size: f"{into} VALUES {','.join([row] * size)}" for size in (64, 16, 4, 1)}
+
+
+_INSERT_FRAMES = _insert(
+    "INSERT INTO frames(id, previous, run, seq, count, at, body, checksum)", _FRAME_WIDTH
+)
+_MOVE_HEADS = _insert(f"INSERT OR REPLACE INTO heads(run, frame, {', '.join(HEAD_COLUMNS)})", _HEAD_WIDTH)
+_INSERT_RUN = (
+    f"INSERT INTO runs(run_id, owner, queue, token, {', '.join(RUN_COLUMNS)}) "
+    f"VALUES(?,?,?,1,{','.join('?' * len(RUN_COLUMNS))})"
+)
+_UPDATE_RUN = f"UPDATE runs SET owner=?, {', '.join(f'{name}=?' for name in RUN_COLUMNS)} WHERE id=?"
+
+
+class FileState:
+    """Values from the file that every commit needs; read again only after another connection has written."""
+
+    def __init__(self) -> None:
+        self.takeovers = 0
+        """How often a run was taken over from a process that died or hung."""
+        self.level = ""
+        """The level that the file keeps; empty before it was read."""
+        self.frame_id = 0
+        """The newest frame."""
+        self._version = -1
+
+    def refresh(self, db: sqlite3.Connection) -> None:
+        """Read the values again if they may have changed. Called within a transaction."""
+        version = db.execute("PRAGMA data_version").fetchone()[0]
+        if version != self._version:
+            self.takeovers, self.level = read_meta(db)
+            newest = db.execute("SELECT coalesce(max(id), 0) FROM frames").fetchone()[0]
+            # The numbers of deleted frames are not used again: followers have passed them.
+            self.frame_id = max(self.frame_id, newest)
+            self._version = version
+
+    def forget(self) -> None:
+        """Make the next `refresh` read the values, because this connection changed them in another way."""
+        self._version = -1
+
+
+def commit_writes(
+    db: sqlite3.Connection, writes: Sequence[Write], file: FileState, owner_id: int, now: float
+) -> None:
+    """Keep `writes` within a transaction. A write that cannot be kept gets an `error`; the others are kept."""
+    file.refresh(db)
+    takeovers, frame_id = file.takeovers, file.frame_id
+    frames: list[object] = []
+    heads: dict[int, tuple[object, ...]] = {}
+    for write in writes:
+        writer = write.writer
+        if writer.key and writer.epoch != takeovers:
+            _check_lease(db, writer, owner_id)
+            writer.epoch = takeovers
+        if writer.error is None and write.error is None:
+            _keep_run(db, write, owner_id)
+            writer.epoch = takeovers
+        if writer.error is not None or write.error is not None:
+            writer.error = write.error = writer.error or write.error
+            continue
+        if write.blobs:
+            db.executemany("INSERT OR IGNORE INTO blobs VALUES(?,?)", list(write.blobs.items()))
+        if count := len(write.bodies):
+            frame_id += 1
+            frame: bytes = write.frame  # type: ignore[assignment]
+            writer.checksum = checksum = crc32(frame, writer.checksum)
+            frames += (frame_id, writer.head, writer.key, write.first_seq, count, now, frame, checksum)
+            heads[writer.key] = (writer.key, frame_id) + write.head  # noqa: RUF005 (this is the fastest)
+            writer.head = frame_id
+        if write.taken or write.copied:
+            _settle_inbox(db, write)
+    _execute(db, _INSERT_FRAMES, frames, _FRAME_WIDTH)
+    _execute(db, _MOVE_HEADS, list(chain.from_iterable(heads.values())), _HEAD_WIDTH)
+    file.frame_id = frame_id
+
+
+def _keep_run(db: sqlite3.Connection, write: Write, owner_id: int) -> None:
+    """Insert or update the run's row in `runs`, if it changes."""
+    writer, row = write.writer, write.row
+    owner = None if write.is_release else owner_id
+    if writer.key:
+        if row is not None:
+            db.execute(_UPDATE_RUN, (owner, *row, writer.key))
+        elif write.is_release:
+            db.execute("UPDATE runs SET owner=NULL WHERE id=?", (writer.key,))
+        return
+    if row is None or not write.bodies:
+        return
+    try:
+        made = db.execute(_INSERT_RUN, (writer.run_id, owner, writer.queue, *row))
+    except sqlite3.IntegrityError:
+        write.error = run_exists(writer.run_id)
+    except ValueError as error:
+        write.error = JournalError(f"the id {writer.run_id!r} cannot be kept: {error}")
+    else:
+        writer.key, writer.token = made.lastrowid or 0, 1
+        if writer.seal is not None:
+            db.execute("INSERT INTO trust VALUES(?,?)", (writer.key, writer.seal))
+
+
+def _settle_inbox(db: sqlite3.Connection, write: Write) -> None:
+    """Forget the messages that a write took in, or remember the number from which the run's are counted."""
+    key, taken = write.writer.key, write.taken
+    if taken:
+        db.execute("DELETE FROM inbox WHERE run=? AND number<?", (key, taken))
+        db.execute("UPDATE inbox SET body=NULL, checksum=NULL WHERE run=? AND number=?", (key, taken))
+    if write.copied:
+        db.execute("INSERT OR IGNORE INTO inbox(run, number, kind) VALUES(?,?,'')", (key, write.copied))
+
+
+def _check_lease(db: sqlite3.Connection, writer: TableWriter, owner_id: int) -> None:
+    holder = db.execute("SELECT owner, token FROM runs WHERE id=?", (writer.key,)).fetchone()
+    if holder != (owner_id, writer.token):
+        writer.error = lease_lost(writer.run_id)
+
+
+def _execute(db: sqlite3.Connection, statements: dict[int, str], values: list[object], width: int) -> None:
+    """Insert rows of `width` values each, in as few statements as possible."""
+    start = 0
+    for size, statement in statements.items():
+        while len(values) - start >= width * size:
+            db.execute(statement, values[start : start + width * size])
+            start += width * size
+
+
+def newest_message(db: sqlite3.Connection) -> int:
+    """Return the row of the newest message of any run."""
+    return int(db.execute("SELECT coalesce(max(id), 0) FROM inbox").fetchone()[0])
+
+
+def messages_after(db: sqlite3.Connection, row: int) -> list[tuple[int, str, int, str]]:
+    """Return the messages of all runs after a row: their rows, the runs' ids, their numbers and tags."""
+    return db.execute(
+        "SELECT inbox.id, run_id, number, kind FROM inbox JOIN runs ON runs.id = inbox.run "
+        "WHERE inbox.id > ? ORDER BY inbox.id",
+        (row,),
+    ).fetchall()
+
+
+T = TypeVar("T")
+
+_LOOP_BYTES = 512 * 1024
+"""A commit of more bytes than this is left to the thread."""
+_CHECKPOINT_BYTES = 16 * 1024 * 1024
+"""When the log has about this many bytes, the thread copies it into the file. A page that many commits changed is
+copied only once."""
+_PAGE_BYTES = 4096
+
+
+class FileCommitter(Committer[sqlite3.Connection]):
+    """The `Committer` of an SQLite file."""
+
+    def __init__(
+        self,
+        db: sqlite3.Connection,
+        path: Path,
+        lease_seconds: float,
+        clock: Clock,
+        changes: Changes,
+        pending: Pending,
+        driven: DrivenRuns,
+    ) -> None:
+        super().__init__(str(path), lease_seconds, clock, changes, pending, driven)
+        self._transactions = Transactions(db, path, lease_seconds, clock, self.orphans)
+        self._file = FileState()
+        self._mail_version, self._mail_id = -1, newest_message(db)
+        self._log_bytes = 0
+        self.start()
+
+    @property
+    def owner_id(self) -> int:
+        """See `Committer.owner_id`."""
+        return self._transactions.owner_id
+
+    def commit_now(self, writes: list[Write]) -> bool:
+        """See `Committer.commit_now`."""
+        if self._transactions.is_patient or not self.db_lock.acquire(blocking=False):
+            return False
+        try:
+            if self._queued or self._is_stopped:
+                return False
+            size = _size_of(writes)
+            if size > _LOOP_BYTES:
+                return False
+            try:
+                self._keep(writes, size, can_wait=False)
+            except BusyError:
+                return False
+        finally:
+            self.db_lock.release()
+        settle(writes)
+        return True
+
+    def disown(self) -> sqlite3.Connection:
+        """See `Committer.disown`."""
+        self._forget()
+        return self._transactions.disown()
+
+    def _give_up(self) -> None:
+        self._transactions.stop()
+
+    # The following methods run in the thread.
+
+    def _commit_and_settle(self, groups: list[CommitGroup]) -> None:
+        writes = [write for _, group in groups for write in group]
+        if writes:
+            self._keep(writes, _size_of(writes), can_wait=True)
+        by_loop: dict[asyncio.AbstractEventLoop, list[Write]] = {}
+        for loop, group in groups:
+            by_loop.setdefault(loop, []).extend(group)
+        for loop, group in by_loop.items():
+            settle_in(loop, group)
+
+    def _transact(self, function: Callable[[sqlite3.Connection], T]) -> T:
+        try:
+            return self._transactions.run(function)
+        finally:
+            # It may have changed values that otherwise only other connections change.
+            self._file.forget()
+
+    def _look_for_mail(self) -> None:
+        # If it fails, the next look finds the messages.
+        with contextlib.suppress(Exception), self.db_lock:
+            self._find_mail()
+
+    def _checkpoint(self) -> None:
+        """Copy the log into the file, so that the next commit starts the log again."""
+        # If it fails, the log grows until the next checkpoint.
+        with contextlib.suppress(Exception):
+            self._transactions.checkpoint()
+
+    def _leave(self) -> None:
+        self._transactions.close()
+
+    # The following methods run in any thread, while it holds `db_lock`.
+
+    def _find_mail(self) -> None:
+        db = self._transactions.db
+        if (version := db.execute("PRAGMA data_version").fetchone()[0]) == self._mail_version:
+            return
+        rows = messages_after(db, self._mail_id)
+        self._mail_version = version
+        if rows:
+            self._mail_id = rows[-1][0]
+            self.driven.deliver([(run_id, number, kind) for _, run_id, number, kind in rows])
+
+    def _keep(self, writes: list[Write], size: int, *, can_wait: bool) -> None:
+        """Commit `writes`. If that fails, commit those of each run alone, and store the error in those that fail.
+
+        Raises: `BusyError` if another process has the file's lock, or a commit fails, and `can_wait` is False.
+        """
+        writers = [write.writer for write in writes]
+        before = [(writer.key, writer.token, writer.head, writer.checksum) for writer in writers]
+        now = self._clock.time()
+        try:
+            self._transactions.run(
+                lambda db: commit_writes(db, writes, self._file, self.owner_id, now), can_wait=can_wait
+            )
+        except BusyError:
+            raise
+        except BaseException as error:  # any error must reach those who wait
+            self._file.forget()
+            for writer, values in reversed([*zip(writers, before, strict=True)]):
+                writer.key, writer.token, writer.head, writer.checksum = values
+            if isinstance(error, Exception) and len(set(writers)) > 1:
+                if not can_wait:
+                    raise BusyError from error
+                for one in dict.fromkeys(writers):
+                    own = [write for write in writes if write.writer is one]
+                    self._keep(own, _size_of(own), can_wait=True)
+                return
+            self._fail(writes, self._explain(error))
+            if not isinstance(error, Exception) and not can_wait:
+                settle(writes)
+                raise
+            return
+        if self._file.level == "power" and not self._transactions.is_patient:
+            self._transactions.strengthen()
+        if any([write.is_release for write in writes]):
+            # Messages that came before the release are known to the driver when its release is settled.
+            with contextlib.suppress(Exception):
+                self._find_mail()
+        self._announce(writes)
+        self._log_bytes += size + _PAGE_BYTES * (4 + len(writes) // 8)
+        if self._log_bytes > _CHECKPOINT_BYTES:
+            self._log_bytes = 0
+            self._enqueue(self._checkpoint)
+
+
+def _size_of(writes: list[Write]) -> int:
+    """Encode `writes`, and return how many bytes they add to the file."""
+    return sum([write.encode() for write in writes])
