@@ -388,7 +388,7 @@ class Agent(Generic[T_co]):
         """Make a new run from a copy of the events up to number `at`, with the files at that point, and drive it.
 
         `ForkOptions` describes the options. `at` is by default the last event. This agent's parts replace the
-        recorded ones; the recorded schema stays if the agent has none and none is given.
+        recorded ones; the recorded schema stays, unless this agent has a schema or `schema` is given.
 
         Raises: `RunNotFoundError`; `ConfigError` if the run has no event `at`, if `text` is missing or not allowed,
         or if a tool needs `deps` that were not given; `UntrustedError` for a run from elsewhere that nobody trusts.

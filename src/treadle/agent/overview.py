@@ -16,7 +16,7 @@ _PAGE = 200
 
 
 class SessionSummary(Struct, frozen=True, kw_only=True):
-    """What happened in a session so far."""
+    """The summary of a session so far."""
 
     run_id: str
     title: str
@@ -100,7 +100,7 @@ class SessionMatch(Struct, frozen=True):
     title: str
     turn: int
     role: str
-    """`user` or `assistant`."""
+    """The author of the message: `user` or `assistant`."""
     line: str
 
 

@@ -1,4 +1,4 @@
-"""How the command `treadle` ends: its exit codes, and what Ctrl-C does before its function begins."""
+"""The end of the command `treadle`: its exit codes, and what Ctrl-C does before its function begins."""
 
 import os
 import signal

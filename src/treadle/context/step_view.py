@@ -1,4 +1,4 @@
-"""What the model saw at a step of a run, and which parts of the transcript were left out. It is read from the
+"""The view of a step: what the model saw, and which parts of the transcript were left out. It is read from the
 run's events."""
 
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ class SeenMessage(Struct, frozen=True, omit_defaults=True):
 
     message: Message
     tokens: int
-    """The estimated size."""
+    """The estimated size of the message in tokens."""
     number: int | None = None
     """The position in the whole transcript, from 1; `None` for a summary."""
     is_summary: bool = False
@@ -36,7 +36,7 @@ class LeftOut(Struct, frozen=True, omit_defaults=True):
     number: int
     """The position in the whole transcript, from 1."""
     tokens: int
-    """The estimated size of what was left out."""
+    """The estimated size in tokens of the part that was left out."""
     why: str
     """`summarised`, `dropped`, `cut` (a result) or `forgotten` (recalled memories)."""
     seq: int
@@ -44,7 +44,7 @@ class LeftOut(Struct, frozen=True, omit_defaults=True):
 
 
 class StepView(Struct, frozen=True, omit_defaults=True):
-    """What the model saw at one step."""
+    """The view of one step: what the model saw in it."""
 
     step: int
     seq: int
@@ -56,7 +56,8 @@ class StepView(Struct, frozen=True, omit_defaults=True):
     tools_tokens: int
     """The estimated size of their definitions."""
     tokens: int
-    """The size of the prompt: as the server counted it, or as it was estimated before."""
+    """The size of the prompt in tokens, as the server counted it. If the server did not count, it is the
+    estimate from before the request."""
     is_counted: bool
     """True if the server counted `tokens`."""
     usage: Usage | None

@@ -24,7 +24,7 @@ class Compact(Struct, frozen=True, gc=False):
     """The action to compact the context before the next inference."""
 
     reason: str
-    """Why: `budget`, `overflow` (the server refused the prompt) or `asked`."""
+    """Why the context is compacted: `budget`, `overflow` (the server refused the prompt) or `asked`."""
 
 
 class RunCalls(Struct, frozen=True, gc=False):
@@ -47,7 +47,7 @@ class AskApprover(Struct, frozen=True, gc=False):
 
 
 class AskUser(Struct, frozen=True, gc=False):
-    """The action to put open questions to the user. The run pauses if none of them is answered."""
+    """The action to put open questions to the user. The run pauses if the user answers no question."""
 
     questions: tuple[e.QuestionAsked, ...]
 

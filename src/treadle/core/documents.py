@@ -17,8 +17,8 @@ MAX_YAML_DEPTH = 200
 def decode_document(data: bytes, origin: str, *, is_yaml: bool | None = None) -> Json:
     """Return the value of a JSON or YAML document.
 
-    If `is_yaml` is `None`, a document that begins with `{` or `[` is JSON, and any other is YAML. The value of a
-    YAML document is one that JSON can hold: keys and dates become strings.
+    If `is_yaml` is `None`, a document that begins with `{` or `[` is JSON, and any other is YAML. The value of
+    a YAML document is converted to values that JSON can hold: keys and dates become strings.
 
     Raises: `ConfigError`, whose message begins with `origin`, if the document is damaged, nested too deeply, too
     large, or holds something that JSON cannot.

@@ -35,7 +35,7 @@ def guess_of_chars(chars: int) -> int:
 
 
 def count_chars(message: Message) -> int:
-    """Return the length of what a model wrote in a message: its text, reasoning and calls."""
+    """Return the number of characters that a model wrote in a message: its text, reasoning and calls."""
     written = len(message.content) + len(message.reasoning or "")
     return written + sum(len(call.name) + len(call.arguments) for call in message.tool_calls)
 

@@ -70,7 +70,7 @@ class Cancel(Struct, frozen=True, gc=False, omit_defaults=True, tag_field="type"
     """The order to stop at once. A run pauses until somebody resumes it; a session ends its open turn."""
 
     reason: str | None = None
-    """Why, in words; `None` if nothing was said."""
+    """Why the run is cancelled, in words; `None` if nothing was said."""
 
 
 class Note(Struct, frozen=True, gc=False, omit_defaults=True, tag_field="type", tag="note"):

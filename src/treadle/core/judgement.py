@@ -37,7 +37,7 @@ class Missing(StrEnum):
     PRIORITY = "priority"
     """It is open which of two conditions is more important."""
     AMOUNT = "amount"
-    """How much money."""
+    """It is open how much money is meant."""
 
 
 class Ambiguity(Struct, frozen=True, omit_defaults=True):
@@ -86,10 +86,10 @@ class TaskFound(Struct, frozen=True, omit_defaults=True):
 
 
 class Judgement(Struct, frozen=True, omit_defaults=True):
-    """What a message is and needs."""
+    """The judgement about a message: what kind of message it is, and what it needs."""
 
     language: str = "en"
-    """`en` or `no`."""
+    """The language of the message: `en` or `no`."""
     ambiguity: Ambiguity | None = None
     """What the user should be asked for; `None`: nothing."""
     task: TaskFound | None = None

@@ -49,7 +49,7 @@ class Patch(Struct, frozen=True, array_like=True):
 
 
 class Version(Struct, frozen=True):
-    """One version of a file, with what is needed to store the next one as a patch."""
+    """One version of a file, with the data that is needed to store the next version as a patch."""
 
     digest: str
     number: int = 0

@@ -14,7 +14,7 @@ KeyPath: TypeAlias = tuple[str | int, ...]
 
 
 class Problem(Struct, frozen=True):
-    """Something that is wrong with a document."""
+    """A mistake in a document."""
 
     path: KeyPath
     text: str

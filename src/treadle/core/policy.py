@@ -21,14 +21,15 @@ class InDoubt(StrEnum):
 
 
 class Autonomy(StrEnum):
-    """How many questions an agent may ask the user in one turn, before it must decide by itself."""
+    """The autonomy of an agent: how many questions it may ask the user in one turn, before it must decide by
+    itself."""
 
     CAUTIOUS = "cautious"
-    """Five questions."""
+    """The agent may ask five questions in one turn."""
     BALANCED = "balanced"
-    """Three questions."""
+    """The agent may ask three questions in one turn."""
     DECISIVE = "decisive"
-    """One question."""
+    """The agent may ask one question in one turn."""
 
     @property
     def max_questions(self) -> int:

@@ -291,8 +291,8 @@ def find_room(state: "State") -> int | None:
 def find_trigger(state: "State", room: int) -> float:
     """Return the size of the prompt above which it is compacted.
 
-    After a compaction that could not reach its goal, the prompt must first grow by half of what a compaction is
-    meant to gain, so that it is not compacted at every step.
+    After a compaction that could not reach its goal, the prompt must first grow by half of the tokens that a
+    compaction is meant to save, so that it is not compacted at every step.
     """
     policy, compacted = state.policy, state.size.compacted_tokens
     share = 1.0 if policy.compact_at is None else policy.compact_at

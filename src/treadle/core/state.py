@@ -152,12 +152,12 @@ class Turn(Struct, gc=False):
 
 
 class Ending(Struct, frozen=True, gc=False):
-    """How the newest turn that is over ended."""
+    """The ending of the newest turn that is over."""
 
     stop_reason: StopReason | None = None
     """The reason; `None` if no turn has ended."""
     output: str = ""
-    """The answer."""
+    """The final answer of the turn, or the model's last text."""
     error: str | None = None
     """What went wrong; `None` if nothing did."""
     fault: Fault | None = None

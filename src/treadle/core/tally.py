@@ -1,4 +1,4 @@
-"""Sums of what a part of a run used: tokens, and a cost that may not be known."""
+"""Sums of the tokens and the cost that a part of a run used. The cost may not be known."""
 
 from typing import NamedTuple
 
@@ -11,7 +11,7 @@ _NOTHING = Usage()
 
 
 class Charge(NamedTuple):
-    """What one event says was used."""
+    """The tokens and the cost that one event records."""
 
     usage: Usage | None
     """The tokens; `None` if they are not known."""

@@ -81,7 +81,7 @@ class Fault(StrEnum):
     MODEL = "model"
     """The model, such as an answer that was cut off or refused."""
     TOOL = "tool"
-    """A tool."""
+    """A tool, such as a tool that raised an exception."""
     USER = "user"
     """The caller or the configuration, such as a wrong API key, or a run that was cancelled."""
     INFRASTRUCTURE = "infrastructure"
@@ -325,7 +325,7 @@ class TokenRecord(Struct, frozen=True, omit_defaults=True, gc=False):
 
 
 class TokenGrade(StrEnum):
-    """How exactly it is known what the model sampled, from the server or from the record of its answers."""
+    """The grade of a token record: how exactly it is known what the model sampled."""
 
     TOKEN_EXACT = "token_exact"
     """The engine's ids and log probabilities are known."""
@@ -563,7 +563,7 @@ class RecalledItem(Struct, frozen=True, omit_defaults=True, gc=False):
 
 
 class Recalled(Struct, frozen=True, omit_defaults=True, gc=False):
-    """What was recalled for a turn. The model gets it before the text of the user's message."""
+    """The items that were recalled for a turn. The model gets them before the text of the user's message."""
 
     text: str
     """The recalled items, fenced off as data."""
@@ -574,7 +574,7 @@ class Recalled(Struct, frozen=True, omit_defaults=True, gc=False):
 
 
 class Delivery(StrEnum):
-    """What happens with a message that the user sends during a turn."""
+    """The treatment of a message that the user sends during a turn."""
 
     QUEUE = "queue"
     """The message begins the next turn."""

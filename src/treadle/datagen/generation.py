@@ -41,7 +41,7 @@ from treadle.models.protocol import Model
 
 
 class Continuation(Struct, frozen=True, kw_only=True):
-    """How an existing dataset is continued."""
+    """The settings for continuing an existing dataset."""
 
     retry_failed: bool = False
     """True to try the rejected samples again, with the reasons as feedback."""

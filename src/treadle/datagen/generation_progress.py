@@ -1,4 +1,4 @@
-"""What is reported while a dataset is generated."""
+"""The progress of a generation: its notices and counts."""
 
 from collections.abc import Callable
 from typing import ClassVar, TypeAlias

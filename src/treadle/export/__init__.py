@@ -1,4 +1,4 @@
-"""What leaves a journal: rows and groups of rollouts, in the formats of those who read them, and reports.
+"""Exports from a journal: rows and groups of rollouts, in the formats of those who read them, and reports.
 
 Read first: `rows.py` (a row with its lineage, of a run), `exporter.py` (`RowFormat`, the formats by name, and
 what a row loses in one), `groups.py` (finished runs as rollouts and groups), `token_exporter.py` (rows with token

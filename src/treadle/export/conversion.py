@@ -1,4 +1,4 @@
-"""The conversion of rows from one format to another, with what they lose."""
+"""The conversion of rows from one format to another, and the list of what the rows lose."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator

@@ -84,8 +84,7 @@ class GroupBy(StrEnum):
 
 
 def load_rollout(journal: Journal, run_id: str, reward: str | None = None) -> tuple[Rollout, Conservation]:
-    """Return a finished run as a rollout, and the comparison of what it sampled with what is
-    delivered.
+    """Return a finished run as a rollout, and the comparison of the sampled tokens with the delivered tokens.
 
     The reward is the one that is called `reward`; `None` means the sum of all, with the weights that `treadle
     rollout` has recorded. It blocks.

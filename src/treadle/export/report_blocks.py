@@ -145,7 +145,7 @@ class LineBlock(ReportBlock, frozen=True, tag="lines"):
 
 
 class MatrixBlock(ReportBlock, frozen=True, tag="matrix"):
-    """How often one thing follows another."""
+    """A matrix that shows how often one thing follows another."""
 
     rows: Sequence[str]
     columns: Sequence[str]

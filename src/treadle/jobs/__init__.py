@@ -1,8 +1,9 @@
 """Jobs: many runs for one purpose. This room has everything that generations, rollouts and evaluations share.
 
-A job works through a plan of items with a sliding window. An item is one attempt (task x model x seed, driven to a
-graded run or a fault of the infrastructure) or several. Its outcome is counted in the ledger, in one transaction
-with what is handed over. The same ids of runs continue what was interrupted, so that nothing is paid for twice.
+A job works through a plan of items with a sliding window. An item is one attempt (task x model x seed, driven
+to a graded run or a fault of the infrastructure) or several. Its outcome is counted in the ledger, in the same
+transaction in which its results are handed over. Runs have fixed ids, so interrupted work is continued and
+nothing is paid for twice.
 
 Read first: `job` (`Job`, the window `Slots`, `JobWork`, which a job implements, and `OpenJob`), then `attempt` (the
 one way from an attempt to its graded run), `ledger`, `meter` (use and limits), `progress` (counts and notices; a

@@ -161,7 +161,7 @@ class JobSettings(Struct, frozen=True, kw_only=True):
 
 
 class JobEnd(Struct, frozen=True):
-    """Why a job ended."""
+    """The end of a job, and its reason."""
 
     reason: str
     """`done`, `stopped`, `max_items`, `failures`, or the name of a limit."""

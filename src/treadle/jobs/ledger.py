@@ -28,7 +28,7 @@ class ItemStatus(StrEnum):
     """The status of an item, and of an attempt at it."""
 
     OPEN = "open"
-    """Planned, and not decided yet. Items only."""
+    """The item is planned, and not decided yet. An attempt never has this status."""
     KEPT = "kept"
     REJECTED = "rejected"
     FAILED = "failed"
@@ -92,7 +92,7 @@ class LedgerEntry(Struct, frozen=True, kw_only=True):
 
 
 class ItemUse(Struct, frozen=True):
-    """What the attempts at one item have used."""
+    """The tokens and the cost that the attempts at one item have used."""
 
     input_tokens: int
     output_tokens: int

@@ -86,7 +86,7 @@ class RunInfo(Struct, frozen=True, kw_only=True):
     is_driven: bool = False
     """True if a live process holds the run's lease."""
     reward: float | None = None
-    """The newest reward with the name `check`; `None` if the last turn has none."""
+    """The newest reward with the name `check`; `None` if the last turn has no such reward."""
     turns: int = 0
     steps: int = 0
     """Inferences that were completed."""
@@ -269,7 +269,7 @@ class RunWriter(Protocol):
 
 
 class Attached(Protocol):
-    """Something that keeps tables of its own in a journal's database, and is closed together with the journal."""
+    """An object that keeps tables of its own in a journal's database, and is closed together with the journal."""
 
     def close(self) -> None:
         """Close the connections to the database."""

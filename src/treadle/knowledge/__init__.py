@@ -1,4 +1,4 @@
-"""What an agent knows besides the conversation: its persona, memory, documents and skills.
+"""The knowledge of an agent in addition to the conversation: its persona, memory, documents and skills.
 
 Read first: `protocol.py` (what `agent/` uses), `surroundings.py` (all of it for one agent), then the folder of one
 kind. `trusted_files.py` keeps which skills and personas the user trusts. All text from here is foreign: it enters a

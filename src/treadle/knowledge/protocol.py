@@ -1,4 +1,4 @@
-"""What an agent knows besides its instructions and the conversation, as `agent/` uses it."""
+"""The knowledge of an agent in addition to its instructions and the conversation, as `agent/` uses it."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class CompletedTurn(Struct, frozen=True, kw_only=True):
-    """A completed turn, as it is remembered."""
+    """A completed turn, in the form in which it is remembered."""
 
     run_id: str
     number: int
@@ -86,7 +86,7 @@ class PromptReport(Struct, frozen=True):
 
 
 class RecallSource(Protocol):
-    """Something that is recalled for each turn: memories or documents."""
+    """A source of items that are recalled for each turn: memories or documents."""
 
     async def recall(
         self, text: str, *, turn_key: str, now: float, told: Mapping[str, int] | None = None

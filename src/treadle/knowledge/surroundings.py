@@ -1,4 +1,4 @@
-"""What one agent knows, put together: its persona, memory, skills and documents."""
+"""The whole knowledge of one agent: its persona, memory, skills and documents."""
 
 import asyncio
 import hashlib

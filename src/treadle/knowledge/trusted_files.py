@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class Trust(StrEnum):
-    """How far the user trusts a content."""
+    """The user's trust in a content."""
 
     UNTRUSTED = "untrusted"
     """The user has not decided about the content, and is asked before it is used."""

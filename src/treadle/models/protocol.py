@@ -112,13 +112,15 @@ def takes_schema(model: Model, schema: dict[str, Json], *, has_tools: bool) -> b
 
 
 def context_tokens_of(model: Model) -> int | None:
-    """Return the context window of `model`: its attribute `context_tokens`; `None` if it has none."""
+    """Return the context window of `model`: its attribute `context_tokens`; `None` if the model has no such
+    attribute."""
     tokens = getattr(model, "context_tokens", None)
     return tokens if isinstance(tokens, int) else None
 
 
 def output_tokens_of(model: Model) -> int | None:
-    """Return the longest answer that `model` asks for: its attribute `max_output_tokens`; `None` if it has none."""
+    """Return the longest answer that `model` asks for: its attribute `max_output_tokens`; `None` if the model
+    has no such attribute."""
     tokens = getattr(model, "max_output_tokens", None)
     return tokens if isinstance(tokens, int) else None
 

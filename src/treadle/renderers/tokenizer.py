@@ -220,7 +220,7 @@ def byte_letters() -> dict[int, str]:
 
 
 def hash_vocabulary(tokenizer: Tokenizer) -> str:
-    """Return a hash of the texts of all ids, by which tokenizers with the same ids are recognised."""
+    """Return a hash of the texts of all ids. Tokenizers with the same ids have the same hash."""
     count = max(tokenizer.special_ids.values(), default=-1) + 1
     special = sorted(tokenizer.special_ids.items())
     texts = [_decode_one(tokenizer.decode, number) for number in range(count)]

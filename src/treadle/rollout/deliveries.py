@@ -40,7 +40,7 @@ CHECK_SECONDS = 0.5
 
 
 class ParcelStatus(StrEnum):
-    """What became of a group in the queue of one sink."""
+    """The status of a group in the queue of one sink."""
 
     QUEUED = "queued"
     """The group waits to be delivered."""

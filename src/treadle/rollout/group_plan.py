@@ -15,7 +15,7 @@ from treadle.tasks.draws import Draw, fraction
 
 
 class GroupSpec(Struct, frozen=True):
-    """What is planned for one item of the ledger: a group, or one rollout of it."""
+    """The plan of one item of the ledger: a group, or one rollout of a group."""
 
     group: int
     """The number of the group, from 1."""

@@ -1,4 +1,4 @@
-"""What is reported while rollouts are made."""
+"""The progress of rollouts: notices and counts."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, TypeAlias
@@ -66,7 +66,7 @@ class Waiting(JobNotice, frozen=True, tag="waiting"):
     undelivered: int = 0
     """How many groups the receivers do not have yet."""
     troubles: dict[str, str] = msgspec.field(default_factory=dict)
-    """Why a sink cannot deliver at the moment, by its name."""
+    """For each sink that cannot deliver at the moment: the reason, by the name of the sink."""
 
 
 class RolloutProgress(JobProgress, kw_only=True):
@@ -95,7 +95,7 @@ class RolloutProgress(JobProgress, kw_only=True):
     refused: int = 0
     """How many groups a sink or its receiver has refused."""
     troubles: dict[str, str] = msgspec.field(default_factory=dict)
-    """Why a sink cannot deliver at the moment, by its name."""
+    """For each sink that cannot deliver at the moment: the reason, by the name of the sink."""
     sampled_tokens: int = 0
     """The sampled tokens of the delivered groups. Each token is delivered once."""
     tokens_per_second: float = 0.0

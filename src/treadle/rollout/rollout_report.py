@@ -57,7 +57,7 @@ class RolloutCounts(Struct):
     """The run and the report of the first branch of each reason."""
     stop_reasons: Counter[str] = field(default_factory=Counter)
     grades: Counter[str] = field(default_factory=Counter)
-    """Trajectories by grade."""
+    """The number of trajectories of each grade."""
     versions: Counter[str] = field(default_factory=Counter)
     """Sampled tokens by the version of the weights."""
     rewards: dict[str, list[float]] = field(default_factory=dict)

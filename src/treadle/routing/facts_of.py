@@ -1,4 +1,4 @@
-"""The facts for a router: from the state of a run, and from what is known about the tiers."""
+"""The facts for a router, which come from the state of a run and from the known properties of the tiers."""
 
 from collections.abc import Sequence
 from math import ceil

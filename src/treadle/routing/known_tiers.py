@@ -30,7 +30,7 @@ class ListedTier(Struct, frozen=True, omit_defaults=True):
     samples: int = 0
     """How many answers were measured."""
     missing: str | None = None
-    """Why the tier cannot be used."""
+    """Why the tier cannot be used; `None` if it can be used."""
 
 
 def list_tiers(config: Config) -> Iterator[ListedTier]:

@@ -1,4 +1,4 @@
-"""How fast models answered, and how often they failed, as measured in this process or read from a journal."""
+"""The measured latency of models, and how often they failed: from this process, or read from a journal."""
 
 import threading
 from collections.abc import Iterable

@@ -71,7 +71,7 @@ class Router(Protocol):
 
 
 class Unroutable(ConfigError):  # noqa: N818
-    """Raised by a router if the user's own choice allows none of the candidates."""
+    """Raised by a router if the user's own choice excludes all candidates."""
 
 
 class CheckedAnswer(Struct, frozen=True):

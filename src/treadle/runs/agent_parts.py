@@ -102,7 +102,7 @@ def is_agent(item: object) -> TypeGuard[PartSpec]:
 
 
 def read_agent(part: PartSpec) -> AgentSpec:
-    """Return the spec of the agent that `part` describes. Raises: `ConfigError` if it has none."""
+    """Return the spec of the agent that `part` describes. Raises: `ConfigError` if `part` has no spec."""
     try:
         return msgspec.convert((part.settings or {}).get("spec"), AgentSpec)
     except msgspec.ValidationError as error:

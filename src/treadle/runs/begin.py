@@ -91,7 +91,7 @@ async def _read_beginning(task: str | Task, options: StreamOptions) -> "Beginnin
 
 
 class Beginning(Struct, frozen=True):
-    """How a run begins."""
+    """The settings with which a run begins."""
 
     run_id: str
     files: Files | None = None

@@ -29,6 +29,7 @@ from treadle.models.protocol import Model, has_price
 from treadle.runs.agent_parts import AgentParts, path_of
 from treadle.runs.answer_type import AnswerType
 from treadle.runs.options import Files, Given
+from treadle.runs.recording import take_in_rest
 from treadle.runs.retries import NO_RETRIES, RetryPolicy
 from treadle.runs.run import Run
 from treadle.runs.task import Task
@@ -76,7 +77,7 @@ async def drive(
             await driver.drive()
         if task is not None and state.status is Status.FINISHED and not state.turn.rewards:
             grade_run(driver, task)
-        await driver.leave()
+        await _release(driver)
     except BaseException as error:
         reason = "cancelled" if isinstance(error, asyncio.CancelledError) else None
         await leave(driver, reason)
@@ -111,12 +112,19 @@ async def leave(driver: Driver, reason: str | None) -> None:
             await driver.pause(reason)
 
     async def go() -> None:
-        await driver.leave()
+        await _release(driver)
 
     try:
         await see_through(pause, go)
     except JournalError:
         return
+
+
+async def _release(driver: Driver) -> None:
+    """Close the tools of a run, release its lease, and take in what came before the release was durable."""
+    await driver.leave()
+    if driver.has_mail and driver.bench.journal is not None:
+        await take_in_rest(driver.bench.journal, driver.run_id)
 
 
 def make_driver(

@@ -28,12 +28,13 @@ from treadle.runs.turns import write_back
 
 
 class IfExists(Struct, frozen=True, kw_only=True):
-    """What `ensure_run` does with a run that the journal has already."""
+    """The rules of `ensure_run` for a run that the journal already has."""
 
     is_likely: bool = False
     """True if the journal probably has the run. The run is then looked for before it is begun."""
     checks_text: bool = False
-    """True if it is an error that the run was begun with another message of the user than the text of the task."""
+    """True if it is an error that the run was begun with a message of the user that is not the text of the
+    task."""
     accepts_driven: bool = False
     """True if a run that another process drives is returned in its present state, and is no error."""
     accepts_waiting: bool = False

@@ -1,4 +1,4 @@
-"""What works on this machine, and what to do about the rest: packages, stores, sandboxes and keys."""
+"""The checks of this machine: whether packages, stores, sandboxes and keys work, and what to do if they do not."""
 
 import os
 import platform

@@ -152,7 +152,7 @@ class ForkOptions(TypedDict, total=False):
     deps: object
     on_event: Emit | None
     trust: bool
-    """As for `ResumeOptions`."""
+    """True to use a run that comes from elsewhere, as in `ResumeOptions`."""
 
 
 class SessionOptions(TypedDict, total=False):
@@ -175,7 +175,7 @@ class SessionOptions(TypedDict, total=False):
     """True if the session keeps the events that it appends in memory, for `Session.read_events`."""
     deps: object
     trust: bool
-    """As for `ResumeOptions`."""
+    """True to use a run that comes from elsewhere, as in `ResumeOptions`."""
 
 
 DeliveryName: TypeAlias = Literal["queue", "steer", "interrupt"]

@@ -24,7 +24,7 @@ Outcome: TypeAlias = Run | State | Exception
 
 
 class RetryPolicy(Struct, frozen=True, kw_only=True):
-    """How often work is attempted if the infrastructure fails, and the pauses between the attempts."""
+    """The number of attempts that are made if the infrastructure fails, and the pauses between them."""
 
     attempts: int = 3
     """How many attempts are made in all, the first one included."""

@@ -1,15 +1,12 @@
-"""The ways to tell a run something from outside: messages for its inbox, and events that need no model, such as
-grades.
+"""Messages for runs: sent to the inbox of a run that somebody else may drive, or to the run of a stream.
 
-`send` and `record` are the only ways to change a run that the caller does not drive.
+`send`, and `record` in `recording.py`, are the only ways to change a run that the caller does not drive.
 """
 
 import asyncio
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 
 from msgspec import Struct
-from msgspec.structs import force_setattr
 
 from treadle.core import events as e
 from treadle.core.asking import Answerable
@@ -19,18 +16,14 @@ from treadle.core.inbox import (
     GiveAnswer,
     InboxMessage,
     Interrupt,
-    Posted,
     Steer,
-    events_of,
 )
-from treadle.core.state import State, advance
+from treadle.core.state import State
 from treadle.core.types import Delivery, Message, Role
-from treadle.journal.protocol import Clock, Journal, RunWriter
-from treadle.loop.calls.questions import find_form_fault
+from treadle.journal.protocol import Journal
 from treadle.loop.driver import Driver
-from treadle.loop.wayout import see_through
+from treadle.runs.recording import take_in_all
 from treadle.runs.resume import read_given
-from treadle.runs.run import Run
 
 _MESSAGES: dict[Delivery, type[Steer | Enqueue | Interrupt]] = {
     Delivery.STEER: Steer,
@@ -40,7 +33,7 @@ _MESSAGES: dict[Delivery, type[Steer | Enqueue | Interrupt]] = {
 
 
 class Sent(Struct, frozen=True):
-    """What has become of a message that was sent to a run."""
+    """The state of a message that was sent to a run."""
 
     number: int
     """The number of the message in the run's inbox."""
@@ -60,77 +53,10 @@ async def send(
     """
     number = await asyncio.to_thread(journal.post, run_id, message, blobs)
     try:
-        recorder = await _record(journal, run_id, None)
+        refused = await take_in_all(journal, run_id)
     except LeaseHeldError:
         return Sent(number, is_driven=True)
-    return Sent(number, is_driven=False, refused=recorder.refused.get(number))
-
-
-async def record(
-    journal: Journal,
-    run_id: str,
-    make: Callable[[State], Sequence[e.DurableBody]],
-    clock: Clock = time,
-) -> State:
-    """Append the events that `make` returns for a run's state, without driving the run, and return the new
-    state.
-
-    The messages that wait in the run's inbox are taken in first. Raises: `RunNotFoundError`; `LeaseHeldError`
-    if a process drives the run; what `make` raises.
-    """
-    return (await _record(journal, run_id, make, clock)).state
-
-
-async def _record(
-    journal: Journal,
-    run_id: str,
-    make: Callable[[State], Sequence[e.DurableBody]] | None,
-    clock: Clock = time,
-) -> "_Recorder":
-    writer = await journal.acquire(run_id)
-    try:
-        recorder = _Recorder((await asyncio.to_thread(Run.load, run_id, journal)).state, writer, clock)
-        for posted in await asyncio.to_thread(journal.inbox, run_id, recorder.state.taken):
-            recorder.take_in(posted)
-        if make is not None:
-            recorder.put(make(recorder.state))
-        await writer.sync()
-    finally:
-        await see_through(writer.release)
-    await writer.sync()
-    return recorder
-
-
-class _Recorder:
-    """The lease of a run that is not driven, and the state after what was appended."""
-
-    def __init__(self, state: State, writer: RunWriter, clock: Clock) -> None:
-        self.state = state
-        self.refused: dict[int, str] = {}
-        """Why messages mean nothing, by number."""
-        self._writer = writer
-        self._clock = clock
-
-    def put(self, bodies: Sequence[e.DurableBody]) -> None:
-        """Append events."""
-        now = self._clock.time()
-        for body in bodies:
-            force_setattr(body, "at", now)
-            if self.state.policy.deadline_seconds is not None:
-                # Nobody works on the run meanwhile.
-                force_setattr(body, "worked_seconds", self.state.work_seconds)
-        if bodies:
-            self._writer.append(bodies)
-        for body in bodies:
-            advance(self.state, body)
-
-    def take_in(self, posted: Posted) -> None:
-        """Append the events that a message means."""
-        bodies = events_of(self.state, posted, find_form_fault)
-        if isinstance(last := bodies[-1], e.Noted) and last.refused is not None:
-            self.refused[posted.number] = last.remark or ""
-        self.put(bodies)
-        self._writer.take_in(posted.number)
+    return Sent(number, is_driven=False, refused=refused.get(number))
 
 
 def user_message(message: Message, delivery: Delivery) -> InboxMessage:

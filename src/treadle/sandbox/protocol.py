@@ -107,7 +107,7 @@ class CommandOutcome(Struct, frozen=True):
     """The result of a command."""
 
     exit_code: int
-    """Above 128 if a signal ended the command: the signal's number plus 128."""
+    """The exit code of the command. If a signal ended the command, it is the signal's number plus 128."""
     text: str
     """Standard output and standard error, in the order in which they were written."""
     stop: Stop | None = None

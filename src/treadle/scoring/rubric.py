@@ -41,7 +41,7 @@ def make_judge(model: Model, journal: Journal) -> Agent[RubricJudgement]:
 
 
 def read_judgement(run: Run[RubricJudgement]) -> RubricJudgement:
-    """Return the judgement of a judge's run. Raises: `ServerError` if it has none."""
+    """Return the judgement of a judge's run. Raises: `ServerError` if the run has no judgement."""
     if run.error is not None or run.stop_reason != "completed":
         raise ServerError(
             f"the judge gave no judgement in run {run.run_id!r}: {run.error or run.stop_reason}"

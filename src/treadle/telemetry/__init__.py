@@ -1,4 +1,4 @@
-"""What operators read of events: a log of turns, statistics and OpenTelemetry.
+"""Reports about events for operators: a log of turns, statistics and OpenTelemetry.
 
 Read first: `turn_records.py` (one record for each turn), then `turn_log.py` (the log of them, and the hooks that
 treadle.toml asks for), `usage_stats.py` and `open_telemetry.py`. All of them keep a `StepFold` of `core/turns.py`.

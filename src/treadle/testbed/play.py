@@ -25,7 +25,7 @@ _LOOKS = (
 
 
 class Manner(Struct, frozen=True, kw_only=True):
-    """How a model shows the steps of a solver."""
+    """The manner in which a model shows the steps of a solver."""
 
     mistake_rate: float = 0.0
     """The probability of a mistake in each step."""

@@ -51,9 +51,10 @@ class Scope:
         self._lock: asyncio.Lock | None = None
 
     async def get(self, key: Hashable, make: Callable[[], AbstractAsyncContextManager[T]]) -> T:
-        """Return the run's item under `key`. The first call makes and enters it.
+        """Return the run's item under `key`. The first call makes the item and enters it as a context manager.
 
-        It may be exited in another task than it was entered in. Exceptions on entering are passed on.
+        The item may be exited in another task than the one that entered it. Exceptions on entering are passed
+        on.
         """
         self._lock = self._lock or asyncio.Lock()
         async with self._lock:

@@ -1,4 +1,4 @@
-"""What callers know of workers, the places where runs are driven: this process, other ones, other machines."""
+"""The protocol of workers, the places where runs are driven: this process, other processes, other machines."""
 
 from collections.abc import Sequence
 from typing import Any, Protocol, Unpack
@@ -26,7 +26,7 @@ class WorkerOptions(Struct, frozen=True, kw_only=True):
 
 
 class WorkersStatus(Struct, frozen=True, kw_only=True):
-    """What the workers do at the moment, for live views."""
+    """The state of the workers at the moment, for live views."""
 
     workers: int = 0
     """How many processes drive runs. Workers that joined by themselves are not counted."""

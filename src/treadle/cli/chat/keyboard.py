@@ -1,4 +1,4 @@
-"""What a person types between and during the turns of a conversation.
+"""The input that a person types between and during the turns of a conversation.
 
 On a screen, the first key during a turn pauses the output and opens a prompt, so that the answer and the typed
 line are not mixed.

@@ -33,7 +33,7 @@ LABEL = 16
 
 
 class DemoCounts(Struct):
-    """What a worker has reported so far."""
+    """The counts that a worker has reported so far."""
 
     kept: int = 0
     rejected: int = 0

@@ -35,9 +35,7 @@ def new_run_id(given: str | None) -> str:
     if given is None:
         return make_run_id()
     if not given or given == "last" or given.startswith("-") or not given.isprintable() or " " in given:
-        raise ConfigError(
-            f"--run-id {given!r}: an id has no blanks, does not begin with a dash, and is not 'last'"
-        )
+        raise ConfigError(f"--run-id {given!r}: an id must not have blanks, begin with a dash, or be 'last'")
     return given
 
 

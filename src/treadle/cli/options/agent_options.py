@@ -272,7 +272,7 @@ _Judge: TypeAlias = Annotated[
 
 
 class KnowledgeOptions(OptionGroup, frozen=True, kw_only=True):
-    """What a new agent knows. `None` means that an option was not given."""
+    """The options for the knowledge of a new agent. `None` means that an option was not given."""
 
     persona: _Persona = None
     memory: _Memory = None

@@ -1,1 +1,1 @@
-"""What commands show on the terminal and read from it."""
+"""The output of commands on the terminal, and what they read from it."""

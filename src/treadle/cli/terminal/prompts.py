@@ -1,4 +1,4 @@
-"""What the model was asked and sampled in each step, as `treadle show` prints it."""
+"""The prompt and the sampled answer of each step, as `treadle show` prints them."""
 
 import math
 from collections.abc import Iterator

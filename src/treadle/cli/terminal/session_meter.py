@@ -70,7 +70,8 @@ class SessionMeter(Struct):
 
 
 class TurnView(TextView):
-    """A view of the turns that follow one message, which ends with what they and the session used.
+    """A view of the turns that follow one message, which ends with the tokens, cost and time that the turns and
+    the session used.
 
     It can be paused while the person types, and then shows afterwards what happened meanwhile.
     """

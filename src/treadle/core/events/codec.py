@@ -104,7 +104,7 @@ class Ephemeral(_Forwarding, Struct, frozen=True, gc=False):
     run_id: str
     """The id of the run."""
     body: Delta
-    """The content."""
+    """The piece of output."""
     seq: None = None
     """Always `None`: only durable events are numbered."""
 

@@ -27,7 +27,7 @@ class ToolCallDelta(Struct, frozen=True, gc=False, tag_field="type", tag="tool_c
     name: str | None
     """The name of the tool; `None` if this piece does not repeat it."""
     arguments: str
-    """The piece of text."""
+    """The piece of the arguments' text."""
 
 
 class ToolProgress(Struct, frozen=True, gc=False, tag_field="type", tag="tool_progress"):

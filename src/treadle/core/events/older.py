@@ -1,4 +1,4 @@
-"""What older versions of Treadle recorded in another way."""
+"""The conversion of events that older versions of Treadle recorded in another way."""
 
 from functools import lru_cache
 from typing import TYPE_CHECKING

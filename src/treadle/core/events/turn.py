@@ -42,7 +42,8 @@ class MessageInjected(BodyWithContents, frozen=True, gc=False, tag="message_inje
 
 
 class ContextCompacted(BodyWithContents, frozen=True, gc=False, tag="context_compacted"):
-    """A change of what the model sees of the transcript, so that it fits into the model's context again."""
+    """A change of the part of the transcript that the model sees, so that it fits into the model's context
+    again."""
 
     messages: int
     """How many messages, from the first, are replaced. They are counted in the transcript that the model saw."""

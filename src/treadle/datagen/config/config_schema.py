@@ -162,7 +162,7 @@ def starter() -> str:
 
 
 def dump(config: GenerationConfig) -> str:
-    """Return the YAML file of a configuration, with all paths as they were resolved, and without secrets."""
+    """Return the YAML file of a configuration, with all paths resolved, and without secrets."""
     value = hide_secrets(config.model_dump(mode="json", exclude_defaults=True))
     import yaml
 

@@ -22,7 +22,7 @@ class Models(ConfigSection):
     uses `default`."""
 
     default: str | ModelTable | None = None
-    """The model of every role that has none; by default, the default model of treadle.toml."""
+    """The model of every role for which no model is given. Default: the default model of treadle.toml."""
     topics: str | ModelTable | None = None
     """The writer of topics; a small model is enough."""
     scenarios: str | ModelTable | None = None

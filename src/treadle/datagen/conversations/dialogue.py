@@ -43,7 +43,7 @@ def bill_of(journal: Journal, prefix: str) -> Bill:
 
 
 class Failed(Struct, frozen=True):
-    """Why a sample could not be made."""
+    """The failure of a sample that could not be made."""
 
     error: str
     fault: Fault = Fault.MODEL

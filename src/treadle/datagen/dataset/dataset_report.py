@@ -38,7 +38,7 @@ _HEADS = (
 
 
 class DatasetContents(Struct, frozen=True):
-    """What was read of a dataset: its statistics, its rows and its rejected samples."""
+    """The data that was read from a dataset: its statistics, its rows and its rejected samples."""
 
     stats: DatasetStats
     kept: b.RowSample

@@ -33,7 +33,7 @@ class MergeSource(Struct):
 
 
 class Merged(Struct, frozen=True):
-    """What a merge did: the content of `sources.json`."""
+    """The outcome of a merge, which is also the content of `sources.json`."""
 
     sources: tuple[MergeSource, ...]
 

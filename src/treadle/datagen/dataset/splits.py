@@ -183,7 +183,7 @@ class Splits(Struct, frozen=True, kw_only=True):
 
 
 class SplitPlan(Struct, frozen=True, kw_only=True):
-    """How a dataset is split and written."""
+    """The settings by which a dataset is split and written."""
 
     shares: dict[str, float]
     formats: tuple[str, ...] = ("trl",)
@@ -319,7 +319,7 @@ def _check(plan: SplitPlan) -> None:
 
 
 def key_of(row: Row) -> str:
-    """Return the id of a row's topic. For a row without a topic: a hash of what the user asked."""
+    """Return the id of a row's topic. For a row without a topic, return a hash of the user's request."""
     sample = row.lineage.sample
     if sample is not None and sample.topic_id:
         return sample.topic_id

@@ -104,7 +104,7 @@ class UploadOptions(Struct, frozen=True, kw_only=True):
     tags: tuple[str, ...] = ()
     notes: str | None = None
     keeps_card: bool = False
-    """True to upload the card as it is in the folder."""
+    """True to upload the card unchanged from the folder."""
     has_report: bool = False
     """True to upload the report too."""
 
@@ -123,7 +123,8 @@ def find_targets(config: GenerationConfig) -> list[UploadTarget]:
 def read_or_default(folder: Path) -> GenerationConfig:
     """Return the configuration of a dataset.
 
-    If it has none, as a merged dataset, return one that has only its name.
+    If the dataset has no configuration, as a merged dataset, return a configuration that has only the dataset's
+    name.
     """
     return read_config(folder) or GenerationConfig.model_construct(
         name=folder.resolve().name, topics=Topics()

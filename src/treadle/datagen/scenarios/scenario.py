@@ -90,7 +90,7 @@ class Environment(Struct, frozen=True, kw_only=True):
 
 
 class Scenario(Struct, frozen=True, kw_only=True):
-    """What a scenario writer wrote for one sample."""
+    """The text and the facts that a scenario writer wrote for one sample."""
 
     message: str
     """The user's first message."""

@@ -46,7 +46,7 @@ class Topic(Struct, kw_only=True, omit_defaults=True):
 
 
 class Origin(Struct, kw_only=True, frozen=True, omit_defaults=True):
-    """How the topics of a graph were built."""
+    """The origin of a graph: how its topics were built."""
 
     dataset: str
     """The name of the dataset, which the runs in the journal have as a label."""

@@ -55,7 +55,7 @@ class TreeAnswer(BaseModel):
 
 
 class GraphAnswer(BaseModel):
-    """Subtopics of a graph. Each has the ids of further topics to which it belongs."""
+    """Subtopics of a graph, with the ids of other topics to which they belong."""
 
     subtopics: list[_LinkedSubtopic]
 
@@ -71,7 +71,7 @@ class TopicRequest(Struct, frozen=True, kw_only=True):
 
 
 class TopicAnswer(Struct, frozen=True, kw_only=True):
-    """What a model answered."""
+    """The answer of a model to a request for topics."""
 
     subtopics: tuple[tuple[str, tuple[str, ...]], ...] = ()
     """The subtopics: each text, which may be empty or too long, with the ids of its other parents."""

@@ -1,4 +1,5 @@
-"""What a caller gets of an answer: its headers, and the body of a streamed answer, decompressed as it arrives."""
+"""The parts of an answer that a caller gets: its headers, and the body of a streamed answer, decompressed as it
+arrives."""
 
 import asyncio
 import zlib

@@ -127,7 +127,7 @@ class Pipe:
             self._connection.exit_pipeline_mode()
 
     def close(self) -> None:
-        """Release what belongs to the system. The connection is left as it is."""
+        """Release the resources of the operating system. The connection stays open."""
         self._selector.close()
 
     def _send(self, call: Call) -> None:

@@ -121,7 +121,7 @@ _FIND = (
 
 
 class Entry:
-    """What one run appended, as one frame, and the release of its lease."""
+    """The events that one run appended, as one frame, and the release of the run's lease."""
 
     __slots__ = (
         "body",

@@ -40,12 +40,13 @@ class Snapshot(NamedTuple):
         return cls(int(xmin), int(xmax), tuple(map(int, xacts.split(","))) if xacts else ())
 
     def has(self, column: str) -> tuple[str, tuple[object, ...]]:
-        """Return the condition that the transaction in a column had been committed, and its values."""
+        """Return an SQL condition that is true if the transaction whose number is in a column had been
+        committed, and the values for the condition."""
         condition = f"({column} < ? OR ({column} < ? AND {column} != ALL(?)))"
         return condition, (self.xmin, self.xmax, Ints(self.open))
 
     def lacks(self, column: str) -> tuple[str, tuple[object, ...]]:
-        """Return the opposite of `has`."""
+        """Return an SQL condition that is true if `has` is false, and the values for the condition."""
         condition = f"({column} >= ? AND ({column} >= ? OR {column} = ANY(?)))"
         return condition, (self.xmin, self.xmax, Ints(self.open))
 
@@ -61,7 +62,7 @@ class Place(NamedTuple):
     until: Snapshot | None = None
     """The frames that were visible in this snapshot are being read; `None` if nothing is being read."""
     last: tuple[int, int, int] = (FIRST, 0, 0)
-    """The last frame of `until` that was passed: its transaction, run and seq."""
+    """The last frame of `until` that has been read: its transaction, run and seq."""
 
 
 START = Place(Snapshot(FIRST, FIRST, ()))

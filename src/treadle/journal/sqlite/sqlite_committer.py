@@ -262,14 +262,7 @@ class FileCommitter(Committer[sqlite3.Connection]):
     def _look_for_mail(self) -> None:
         # If it fails, the next look finds the messages.
         with contextlib.suppress(Exception), self.db_lock:
-            db = self._transactions.db
-            if (version := db.execute("PRAGMA data_version").fetchone()[0]) == self._mail_version:
-                return
-            rows = messages_after(db, self._mail_id)
-            self._mail_version = version
-            if rows:
-                self._mail_id = rows[-1][0]
-                self.driven.deliver([(run_id, number, kind) for _, run_id, number, kind in rows])
+            self._find_mail()
 
     def _checkpoint(self) -> None:
         """Copy the log into the file, so that the next commit starts the log again."""
@@ -281,6 +274,16 @@ class FileCommitter(Committer[sqlite3.Connection]):
         self._transactions.close()
 
     # The following methods run in any thread, while it holds `db_lock`.
+
+    def _find_mail(self) -> None:
+        db = self._transactions.db
+        if (version := db.execute("PRAGMA data_version").fetchone()[0]) == self._mail_version:
+            return
+        rows = messages_after(db, self._mail_id)
+        self._mail_version = version
+        if rows:
+            self._mail_id = rows[-1][0]
+            self.driven.deliver([(run_id, number, kind) for _, run_id, number, kind in rows])
 
     def _keep(self, writes: list[Write], size: int, *, can_wait: bool) -> None:
         """Commit `writes`. If that fails, commit those of each run alone, and store the error in those that fail.
@@ -314,6 +317,10 @@ class FileCommitter(Committer[sqlite3.Connection]):
             return
         if self._file.level == "power" and not self._transactions.is_patient:
             self._transactions.strengthen()
+        if any([write.is_release for write in writes]):
+            # Messages that came before the release are known to the driver when its release is settled.
+            with contextlib.suppress(Exception):
+                self._find_mail()
         self._announce(writes)
         self._log_bytes += size + _PAGE_BYTES * (4 + len(writes) // 8)
         if self._log_bytes > _CHECKPOINT_BYTES:

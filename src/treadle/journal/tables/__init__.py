@@ -1,1 +1,1 @@
-"""What the stores that keep runs in tables of a database have in common."""
+"""The common part of the stores that keep runs in tables of a database."""

@@ -132,7 +132,7 @@ UNKNOWN = (
 
 
 def fill_facts(query: Query, read: ReadFrames, unknown: str, *, limit: int = 200) -> int:
-    """Compute the facts of the first `limit` runs that have none yet, within a transaction.
+    """Compute the facts of the first `limit` runs whose facts are not known yet, within a transaction.
 
     `unknown` is the query for these runs. Return their number.
     """

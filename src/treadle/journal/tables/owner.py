@@ -18,7 +18,7 @@ class Lease(NamedTuple):
     """The right to write one run."""
 
     key: int
-    """The run's row."""
+    """The number of the run's row."""
     token: int
     """The fencing token."""
 

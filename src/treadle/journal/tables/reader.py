@@ -1,7 +1,7 @@
-"""Reading from the tables: events, contents, listings, and what the deletion of a run has to know.
+"""Reading from the tables: events, contents, listings, and the facts that the deletion of a run needs.
 
 Everything here blocks and may be called in any thread. The SQL here has `?` for values, and every store understands
-it. A store adds what differs.
+it. Each store adds its own parts.
 """
 
 import threading

@@ -1,4 +1,5 @@
-"""Who may write which memories, and how episodes fade. Recalling an episode keeps it; other kinds do not fade."""
+"""The rules for memories: who may write which of them, and how episodes fade. Recalling an episode keeps it;
+other kinds do not fade."""
 
 import math
 

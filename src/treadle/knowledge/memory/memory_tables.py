@@ -288,7 +288,7 @@ def digest_of(text: str) -> bytes:
 
 
 def check_text(text: str) -> str:
-    """Return the text of a memory as it is stored. Raises: `ConfigError`."""
+    """Return the text of a memory in the form in which it is stored. Raises: `ConfigError`."""
     plain = text.encode(errors="replace").decode().replace("\0", "").strip()
     if not plain:
         raise ConfigError("the text of a memory is empty; give what is to be remembered")

@@ -79,7 +79,8 @@ class Memory:
             return Found(await asyncio.to_thread(find, None), str(error))
 
     async def embed_missing(self, limit: int = BATCH) -> int:
-        """Make and store the embeddings of up to `limit` entries that have none, and return their number.
+        """Make and store the embeddings of up to `limit` entries that have no embedding, and return their
+        number.
 
         Raises: `ProviderError` if the server fails; `ConfigError` if its vectors do not fit those stored.
         """

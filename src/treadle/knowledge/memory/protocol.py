@@ -75,7 +75,8 @@ class Draft(Struct, frozen=True, kw_only=True):
     is_forced: bool = False
     """True if the author asks for this write explicitly, where the policy demands that."""
     epistemic: Epistemic | None = None
-    """How sure an entry of the world view is; required there, and not allowed in other stores."""
+    """How sure an entry of the world view is. It is required for the world view, and not allowed in other
+    stores."""
     metadata: dict[str, str] = {}
     """Data about the memory, such as the title and the place of a piece of a document."""
     key: str | None = None
@@ -234,7 +235,8 @@ class MemoryStore(Protocol):
         ...
 
     def put_vectors(self, model: str, vectors: Mapping[str, Sequence[float]]) -> None:
-        """Store the embeddings of entries by id. Raises: `ConfigError` for another length than before."""
+        """Store the embeddings of entries by id. Raises: `ConfigError` if their length differs from the length
+        of the stored embeddings."""
         ...
 
     def drop_vectors(self, model: str) -> None:

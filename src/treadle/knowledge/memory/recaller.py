@@ -1,4 +1,4 @@
-"""What is recalled for a turn: the memories and pieces of documents that fit the user's message."""
+"""The recall for a turn: the memories and pieces of documents that fit the user's message."""
 
 import asyncio
 from collections.abc import Collection, Mapping

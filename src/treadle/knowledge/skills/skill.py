@@ -88,7 +88,7 @@ class Skill(Struct, frozen=True, kw_only=True):
 
     @property
     def trust(self) -> Trust:
-        """How far the user trusts the files as they were read. It is looked up each time."""
+        """How far the user trusts the files that were read. It is looked up each time."""
         if self.folder.is_relative_to(BUILTIN):
             return Trust.BUILTIN
         return read_trust("skill", self.digest)

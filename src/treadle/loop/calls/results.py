@@ -43,7 +43,7 @@ def describe_exception(error: BaseException) -> str:
 
 
 def describe_stop(spec: ToolSpec, *, is_running: bool) -> str:
-    """Return the text about a call that ran out of time, with what is known about its outcome."""
+    """Return the text about a call that ran out of time. The text says what is known about the call's outcome."""
     stopped = ". It could not be stopped and may still be running" if is_running else " and was stopped"
     text = f"{spec.name} did not finish within {spec.timeout_seconds} s{stopped}"
     if spec.effect is not Effect.ONCE:

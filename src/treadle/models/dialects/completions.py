@@ -224,7 +224,7 @@ class _TokenAnswer(PlainAnswer, forbid_unknown_fields=True, gc=False, kw_only=Tr
 
 
 class CompletionsReader(TokenAnswerReader):
-    """The reader of plain completions. If token ids are asked for, an answer with them is a plain one."""
+    """The reader of plain completions. If the settings ask for token ids, a plain answer may have them."""
 
     ANSWER = _Answer
     TOKEN_ANSWER = _TokenAnswer

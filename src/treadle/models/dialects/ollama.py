@@ -250,8 +250,8 @@ class OllamaModel(HttpModel):
         return super().identity + _encode(self._fields).decode()
 
     async def find_context_tokens(self) -> int | None:
-        """Return the context in use: `num_ctx`, that of the loaded model, or that in the model's file; `None` if
-        none of them is known. How much the model supports says nothing about what is in use."""
+        """Return the context in use: `num_ctx`, the context of the loaded model, or the context in the model's
+        file; `None` if none of them is known. How much the model supports says nothing about what is in use."""
         if self.context_tokens is not None:
             return self.context_tokens
         running = await self._get(join_url(self._base_url, "/api/ps"))

@@ -12,7 +12,7 @@ from treadle.models.wire.token_records import KnownTexts, encode_ids
 
 
 class Generated(Struct, frozen=True, kw_only=True):
-    """What an engine sampled for one prompt."""
+    """The ids that an engine sampled for one prompt, with further data about them."""
 
     token_ids: PackedIds
     """The ids of the answer, shape [T], including the id that ended it."""

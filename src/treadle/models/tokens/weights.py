@@ -13,7 +13,8 @@ from treadle.core.types import Completion
 
 
 class UpdateMode(StrEnum):
-    """What an update does to answers under way. New requests wait in every mode until it is over."""
+    """The treatment of answers under way during an update. New requests wait in every mode until the update is
+    over."""
 
     WAIT = "wait"
     """Answers under way are finished first, with the old weights."""

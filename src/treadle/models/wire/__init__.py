@@ -1,1 +1,1 @@
-"""What dialects share: endpoints, requests, answers in pieces, errors, parts of messages."""
+"""The common parts of dialects: endpoints, requests, answers in pieces, errors, parts of messages."""

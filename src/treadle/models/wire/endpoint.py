@@ -42,7 +42,7 @@ class EngineInfo(Struct, frozen=True):
     """An inference engine."""
 
     name: str
-    """`vllm` or `sglang`."""
+    """The name of the engine: `vllm` or `sglang`."""
     version: str | None = None
     """The version; `None` if the server does not say it."""
     weight_version: str | None = None
@@ -151,7 +151,7 @@ class HttpEndpoint:
 
     @property
     def root(self) -> str:
-        """The URL of the server itself, below which are paths that are not part of OpenAI's API."""
+        """The URL of the server itself. Paths that are not part of OpenAI's API are below it."""
         parts = urlsplit(self._base_url)
         return urlunsplit(parts._replace(path=parts.path.rstrip("/").removesuffix("/v1")))
 
@@ -175,7 +175,8 @@ class HttpEndpoint:
         return frozenset(path for path, status in statuses.items() if status == 405)
 
     async def find_text(self, token_ids: Sequence[int]) -> str | None:
-        """Return the text that ids have for the server; `None` if it does not say. Raises: `TransportError`.
+        """Return the text that the server decodes from token ids; `None` if it does not say. Raises:
+        `TransportError`.
 
         Source: vLLM 0.11 (`prompt`) and SGLang 0.5 (`text`), `/detokenize`.
         """

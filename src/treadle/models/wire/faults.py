@@ -72,7 +72,7 @@ class FaultRule(Struct, frozen=True):
     """A name of `MEANINGS`."""
     pattern: re.Pattern[str]
     statuses: frozenset[int]
-    """The statuses with which the texts have this meaning. Status 200 has every meaning."""
+    """The statuses with which the texts have this meaning. With status 200, the status is not compared."""
 
     def matches(self, status: int, text: str) -> bool:
         """Return whether an error with this status and text has the rule's meaning."""

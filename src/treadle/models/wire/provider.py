@@ -1,4 +1,4 @@
-"""What is known of a provider: its address, its key, its differences from other servers, and its prices."""
+"""The known facts about a provider: its address, its key, its differences from other servers, and its prices."""
 
 from collections.abc import Mapping
 

@@ -18,7 +18,7 @@ from treadle.models.wrappers.fallback import FallbackModel
 
 
 class ToolStrength(StrEnum):
-    """How well a model calls tools."""
+    """The ability of a model to call tools."""
 
     WEAK = "weak"
     """The model is not trusted with tools."""

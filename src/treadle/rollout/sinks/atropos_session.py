@@ -26,7 +26,7 @@ class AtroposSettings(Struct, frozen=True, kw_only=True):
     weight: float = 1.0
     """The share of this environment among others."""
     max_token_length: int = 32768
-    """The length of a context, by which the server weighs environments."""
+    """The length of a context in tokens. The server uses it to weigh environments."""
     max_batches: int = 1
     """How many batches may wait in the server's queue. With more batches, the groups are older when they are
     trained on."""
@@ -62,7 +62,7 @@ class Registered(Struct, frozen=True):
 
 
 class AtroposCounts(Struct, frozen=True):
-    """What the server says about its queue, in groups."""
+    """The server's counts of its queue, in groups."""
 
     step: int
     queued: int

@@ -42,7 +42,7 @@ class Receipt(Struct, frozen=True):
 
 
 class SinkCheck(Struct, frozen=True):
-    """What became of groups that were handed over. It is stored in one transaction."""
+    """The news about groups that were handed over. It is stored in one transaction."""
 
     taken: tuple[str, ...] = ()
     """The keys of groups that the receiver has for good."""

@@ -344,7 +344,7 @@ _LIST_ITEM = re.compile(r"^[ \t]{0,8}+(?:[-*•]|\d{1,2}[.)])[ \t]", re.MULTILIN
 def rate_difficulty(message: str) -> float:
     """Return how hard a message is to answer well, from 0 (thanks) to 1 (a proof, a design, a long report).
 
-    It grows with what the clauses ask for, with what depends on the answer, with conditions and steps, with
+    It grows with the kind of the requests, with the importance of the answer, with conditions and steps, with
     code and with length. Below 0.3 is easy, from 0.6 on is hard.
     """
     if is_boilerplate(message):

@@ -37,7 +37,7 @@ class IdsRequest(Struct, kw_only=True):
 
 
 class SampledAnswer(Struct, frozen=True):
-    """What an engine sampled for one request."""
+    """The ids that an engine sampled for one request, with further data about them."""
 
     request_id: str
     model: str

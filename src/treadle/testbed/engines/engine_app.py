@@ -1,4 +1,4 @@
-"""What the mock engines have in common: their settings, their weights, and the answers that they work on.
+"""The common part of the mock engines: their settings, their weights, and the answers that they work on.
 
 An engine keeps every answer that it sampled (`EngineApp.sampled`), so that tests can compare them with what was
 delivered.

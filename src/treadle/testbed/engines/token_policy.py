@@ -1,10 +1,10 @@
 """The distribution from which the mock engines sample, and the logprob of any token under it.
 
 A prompt decides which texts the model may write, and how probable each is. A text is written as one of the many
-sequences of ids that have its bytes: each id is drawn among those with which the rest of the text may begin, with
-weights that depend on all ids before it and on the version of the weights. The probability of an id is its mean
-over the texts that begin with what is written already, weighted with their probabilities. So it depends only on the
-ids before it, whether they were the prompt of a request or were sampled.
+sequences of ids that have its bytes: each id is drawn from the ids that can come next in the text, with weights
+that depend on all ids before it and on the version of the model's weights. The probability of an id is a mean
+over all texts that begin with the ids so far, and each text counts with its own probability. So it depends only
+on the ids before it, whether they were the prompt of a request or were sampled.
 
 A small share of the probability is spread over the whole vocabulary. It is never drawn, as if `top_p` cut it off.
 So every id has a finite logprob.

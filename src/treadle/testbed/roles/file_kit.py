@@ -1,4 +1,5 @@
-"""The tools of a request, by what they do with files: those of `files`, of DeepFabric, and of MCP servers."""
+"""The tools of a request, by the operations on files that they can do. It knows the tools of `files`, of
+DeepFabric, and of MCP servers."""
 
 import difflib
 from collections.abc import Generator, Mapping, Sequence

@@ -1,7 +1,7 @@
 """The writer of scenarios: requests that the teacher can carry out, in the words of a persona.
 
-A task of the set `files` is asked for word for word where it shows the kind of tool use that is wanted. For other
-kinds, and for other files and tools, the request is a smaller one.
+A task of the set `files` is asked for word for word where it shows the kind of tool use that is wanted. For
+other kinds, and for other files and tools, the request is a small errand.
 """
 
 from collections.abc import Mapping, Sequence

@@ -31,9 +31,9 @@ class FailureMode(StrEnum):
     """A way in which the server fails on purpose."""
 
     RATE_LIMIT = "rate_limit"
-    """An answer 429 with Retry-After."""
+    """The server answers with status 429 and Retry-After."""
     OVERLOADED = "overloaded"
-    """An answer 503."""
+    """The server answers with status 503."""
     DROPPED = "dropped"
     """The connection is closed without an answer."""
     TRUNCATED = "truncated"

@@ -41,11 +41,12 @@ class ToolOptions(TypedDict, total=False):
     """Options of `tool`."""
 
     name: str
-    """Default: the function's own name."""
+    """The name of the tool. Default: the function's own name."""
     description: str
-    """Default: the first paragraph of the docstring."""
+    """The description of the tool. Default: the first paragraph of the docstring."""
     effect: Effect | Literal["pure", "idempotent", "once"]
-    """Default: `once`. As nothing is known about the function, a call in doubt is never run again."""
+    """The effect of a second call. Default: `once`: as nothing is known about the function, a call in doubt is
+    never run again."""
     timeout_seconds: float | None
     """The time limit of one call. A function in a thread continues to run after this time, but its result is
     dropped."""

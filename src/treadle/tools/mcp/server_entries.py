@@ -1,4 +1,4 @@
-"""MCP servers from what a user writes: a file of `mcpServers`, JSON, a URL or a command line."""
+"""MCP servers from the texts that a user writes: a file of `mcpServers`, JSON, a URL or a command line."""
 
 import os
 import re

@@ -1,7 +1,7 @@
 """The reasons why a prompt does not extend the ids of an earlier inference.
 
-A reason is taken from what the journal says happened between the two inferences, and only then from the ids and
-their text. If neither explains the difference, it is `unknown`.
+A reason is taken from the events between the two inferences, and only then from the ids and their text. If
+neither explains the difference, it is `unknown`.
 """
 
 import re

@@ -148,7 +148,7 @@ class TokenReader:
         body, state = event.body, self._state
         if event.seq != state.seq + 1:
             raise JournalError(
-                f"run {self.run_id!r} has event {event.seq} after {state.seq}; read all of its events"
+                f"run {self.run_id!r} has event {event.seq} after event {state.seq}; give all events in order"
             )
         if isinstance(body, e.InferenceStarted):
             self._injections += len(state.turn.steering) if body.has_tools else 0

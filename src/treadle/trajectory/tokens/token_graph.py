@@ -22,7 +22,7 @@ _MOST_FAULTS = 5
 
 
 class Conservation(Struct, frozen=True, kw_only=True):
-    """The comparison of what was sampled with what the trajectories deliver."""
+    """The comparison of the sampled tokens with the tokens that the trajectories deliver."""
 
     inferences: int = 0
     """The inferences of these runs whose answers were used."""
@@ -70,7 +70,7 @@ class TokenGraph:
 
     @cached_property
     def conservation(self) -> Conservation:
-        """The comparison of what was sampled with `trajectories`."""
+        """The comparison of the sampled tokens with `trajectories`."""
         return self.check(self.trajectories)
 
     def check(self, trajectories: Iterable[Trajectory]) -> Conservation:

@@ -26,7 +26,7 @@ class Drift(StrEnum):
     REASONING_STRIPPED = "reasoning_stripped"
     """The template left out the reasoning of an earlier answer."""
     TOOL_CALL_REWRITTEN = "tool_call_rewritten"
-    """An earlier tool call was written again in another way than the model wrote it."""
+    """The template wrote an earlier tool call in another way than the model."""
     RETOKENIZED = "retokenized"
     """The text is the same, and its ids differ."""
     TRUNCATED = "truncated"
@@ -44,7 +44,8 @@ class Drift(StrEnum):
 
 
 class DriftReport(Struct, frozen=True):
-    """Why a branch begins, and where its prompt differs from the ids that it comes closest to."""
+    """The report about the beginning of a branch: why it begins, and where its prompt differs from the most
+    similar earlier ids."""
 
     kind: Drift
     position: int

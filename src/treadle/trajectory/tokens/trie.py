@@ -42,7 +42,7 @@ class Vertex:
 
 
 class TrieMatch:
-    """How far ids agree with those in a tree."""
+    """The length to which ids agree with those in a tree, and the inferences that agree."""
 
     __slots__ = ("size", "vertex", "within")
 

@@ -357,7 +357,7 @@ class _TokenAnswer(PlainAnswer, forbid_unknown_fields=True, gc=False, kw_only=Tr
 
 
 class ChatReader(TokenAnswerReader):
-    """The reader of plain chat completions. If token ids are asked for, an answer with them is a plain one."""
+    """The reader of plain chat completions. If the settings ask for token ids, a plain answer may have them."""
 
     ANSWER = _Answer
     TOKEN_ANSWER = _TokenAnswer
