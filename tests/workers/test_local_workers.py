@@ -14,6 +14,7 @@ from tests.workers.gates import Gate, gate, message
 
 from treadle import Agent, ConfigError, Policy, ScriptedModel, load_task, model, open_journal
 from treadle.core import events as e
+from treadle.core.spec import AgentSpec
 from treadle.core.types import StopReason
 from treadle.journal.protocol import Journal, RunFilter
 from treadle.runs.begin import enqueue
@@ -191,16 +192,16 @@ async def test_a_fault_of_the_infrastructure_is_retried_on_a_budget(journal: Jou
 
 
 async def test_a_worker_leaves_out_what_it_cannot_drive(journal: Journal) -> None:
-    bad = await enqueue(Agent("mock:echo", journal=journal), "say no", Given(), {})
+    bad = await enqueue(Agent("mock:echo", instructions="No.", journal=journal), "say no", Given(), {})
     good = await enqueue(Agent("mock:echo", journal=journal), "say hello", Given(), {})
     problems: list[tuple[str, str]] = []
     worker = Worker(journal, on_problem=lambda run_id, error: problems.append((run_id, str(error))))
     found = worker.agents.agent_for
 
-    async def refuse(state: Any) -> Any:
-        if state.turn.opened.message.content == "say no":
+    def refuse(spec: AgentSpec, started: Any) -> Any:
+        if spec.instructions == "No.":
             raise ConfigError("the environment variable MY_KEY is not set")
-        return await found(state)
+        return found(spec, started)
 
     worker.agents.agent_for = refuse  # type: ignore[method-assign]
     await work_on(worker, [good])

@@ -58,7 +58,7 @@ class DrivenCount(Struct, frozen=True):
     """How many of the driven runs wait for tools."""
 
 
-class DrivenRuns:
+class RunsInFlight:
     """The runs that this process drives, with their drivers."""
 
     def __init__(self) -> None:
@@ -93,7 +93,7 @@ class HereWorkers:
     """This process as the place where runs are driven."""
 
     def __init__(self) -> None:
-        self._driven = DrivenRuns()
+        self._driven = RunsInFlight()
 
     async def run(
         self, agent: Agent[Any], run_id: str, task: str | Task, /, **options: Unpack[StreamOptions]

@@ -1,7 +1,7 @@
-"""The agents of a worker, built from the specs of the runs that it drives, and kept."""
+"""The agents that continue runs of a journal, built from the specs of these runs and kept."""
 
-import asyncio
 import os
+import threading
 from collections.abc import Iterable
 from copy import copy
 from typing import Any
@@ -11,76 +11,93 @@ from msgspec.structs import replace
 
 from treadle.agent.agent import Agent
 from treadle.core.errors import ConfigError
+from treadle.core.events import RunStarted
 from treadle.core.policy import Policy
 from treadle.core.spec import AgentSpec, PartSpec
-from treadle.core.state import State
 from treadle.journal.protocol import Journal
 from treadle.loop.hooks import Hook, Hooks
 from treadle.models.config.presets import is_oracle
 from treadle.models.config.recipe import make_model
 from treadle.models.protocol import Model
 from treadle.runs.resume import load_task_of
+from treadle.tools.protocol import ToolLike
 
 _MAX_AGENTS = 64
 _MAX_MODELS = 256
 
 
 class RunAgents:
-    """The agents of the runs of a journal. Runs whose agents have the same model, tools and schema share one."""
+    """The agents of the runs of a journal. Runs whose agents have the same model, tools and schema share one.
 
-    def __init__(self, journal: Journal, hooks: Iterable[Hook] = ()) -> None:
+    Any thread may use it.
+    """
+
+    def __init__(
+        self,
+        journal: Journal,
+        hooks: Iterable[Hook] = (),
+        *,
+        api_key: str | None = None,
+        tools: Iterable[ToolLike] | None = None,
+    ) -> None:
+        """Keep what all agents share. `api_key` and `tools` replace those of the specs, if they are given."""
         self.built = 0
         """How many agents were built."""
         self._journal = journal
         self._hooks = Hooks(hooks)
+        self._api_key = api_key
+        self._tools = tools if tools is None else tuple(tools)
         self._agents: dict[bytes, Agent[Any] | ConfigError] = {}
         self._models: dict[bytes, Model] = {}
-        self._building = asyncio.Lock()
+        self._lock = threading.Lock()
 
-    async def agent_for(self, state: State) -> Agent[Any]:
-        """Return the agent that drives a run in `state`. Raises: `ConfigError` if it cannot be built here."""
-        assert state.agent is not None
-        # The system message, the policy and the files of a run are in its journal, and runs of a group differ in
-        # the seed of their samples.
-        spec = replace(state.agent, instructions=None, policy=Policy(), files=None, task_set=None)
+    def agent_for(self, spec: AgentSpec, started: RunStarted | None) -> Agent[Any]:
+        """Return an agent of `spec` that continues the run which began with `started`. Blocks.
+
+        The run keeps its own policy, instructions and files, which are in its journal. Raises: `ConfigError` if the
+        agent cannot be built here.
+        """
+        # Runs of a group differ in the seed of their samples, and in nothing that has to be built again.
         settings = dict(spec.model.settings or {})
-        has_seed = settings.pop("seed", None) is not None
-        base = replace(spec, model=replace(spec.model, settings=settings or None))
-        oracle = await asyncio.to_thread(_make_oracle, spec.model, state)
-        agent = await self._find(base, oracle)
-        if oracle is not None or has_seed:
-            agent = copy(agent)
-            agent.model = await asyncio.to_thread(self._find_model, spec.model) if oracle is None else oracle
+        has_own_model = is_oracle(spec.model.name, settings) or settings.pop("seed", None) is not None
+        model = replace(spec.model, settings=settings or None)
+        base = replace(spec, model=model, instructions=None, policy=Policy(), files=None, task_set=None)
+        with self._lock:
+            agent = self._find(base, started)
+            if has_own_model:
+                agent = copy(agent)
+                agent.model = self._find_model(spec.model, started)
         return agent
 
-    async def _find(self, spec: AgentSpec, model: Model | None) -> Agent[Any]:
+    def _find(self, spec: AgentSpec, started: RunStarted | None) -> Agent[Any]:
         key = msgspec.json.encode(spec)
-        if key not in self._agents:
-            async with self._building:
-                if key not in self._agents:
-                    _keep(self._agents, key, await asyncio.to_thread(self._build, spec, model), _MAX_AGENTS)
-        found = self._agents[key]
+        found = self._agents.get(key)
+        if found is None:
+            try:
+                found = self._build(spec, started)
+            except ConfigError as error:
+                found = error
+            _keep(self._agents, key, found, _MAX_AGENTS)
         if isinstance(found, ConfigError):
             raise found
         return found
 
-    def _build(self, spec: AgentSpec, model: Model | None) -> Agent[Any] | ConfigError:
-        """Return the agent of a spec, or why it cannot be built here. `model` replaces its model. Blocks."""
-        try:
-            _require_key(spec.model)
-            agent = Agent.from_spec(spec, model=model, journal=self._journal)
-        except ConfigError as error:
-            return error
+    def _build(self, spec: AgentSpec, started: RunStarted | None) -> Agent[Any]:
+        model = self._find_model(spec.model, started)
+        agent = Agent.from_spec(spec, model=model, tools=self._tools, journal=self._journal)
         self.built += 1
-        # Each run keeps its own policy.
         agent.has_policy = False
         agent.hooks = self._hooks
         return agent
 
-    def _find_model(self, part: PartSpec) -> Model:
+    def _find_model(self, part: PartSpec, started: RunStarted | None) -> Model:
+        if is_oracle(part.name, part.settings or {}):
+            return make_model(part, task=load_task_of(started))
         key = msgspec.json.encode(part)
         found = self._models.get(key)
-        return found if found is not None else _keep(self._models, key, make_model(part), _MAX_MODELS)
+        if found is None:
+            found = _keep(self._models, key, make_model(part, api_key=self._api_key), _MAX_MODELS)
+        return found
 
     async def close(self) -> None:
         """Close the agents and their hooks."""
@@ -90,17 +107,10 @@ class RunAgents:
         self._hooks.close()
 
 
-def _make_oracle(part: PartSpec, state: State) -> Model | None:
-    """Return the oracle of the run's task, if that is the run's model. Blocks. Raises: `ConfigError`."""
-    if not is_oracle(part.name, part.settings or {}):
-        return None
-    return make_model(part, task=load_task_of(state.started))
+def require_key(part: PartSpec) -> None:
+    """Check that the API key of a model is set here, if it was set where the run began. Raises: `ConfigError`.
 
-
-def _require_key(part: PartSpec) -> None:
-    """Check that a key which was there when the run began is there too. Raises: `ConfigError`.
-
-    The server of a user may need no key, so the model itself would be built without one.
+    A model behind a server of the user could also be built without a key.
     """
     settings = part.settings or {}
     variable = settings.get("api_key_env")

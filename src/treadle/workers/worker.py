@@ -7,8 +7,11 @@ leases say which worker drives a run. If a worker dies, another one claims its r
 import asyncio
 import logging
 from collections.abc import Callable, Iterable
+from typing import Any
 
+from treadle.agent.agent import Agent
 from treadle.core.errors import LeaseLostError
+from treadle.core.state import State
 from treadle.journal.protocol import Journal, News, RunWriter
 from treadle.loop.hooks import Hook
 from treadle.loop.wayout import see_through
@@ -18,8 +21,8 @@ from treadle.runs.resume import continue_run
 from treadle.runs.run import Run
 from treadle.runs.trust import require_trust
 from treadle.workers.protocol import WorkerOptions
-from treadle.workers.registry import DrivenRuns
-from treadle.workers.run_agents import RunAgents
+from treadle.workers.registry import RunsInFlight
+from treadle.workers.run_agents import RunAgents, require_key
 
 _LOOK_SECONDS = 1.0
 """How long a worker waits for news before it looks for runs whose driver died."""
@@ -45,7 +48,7 @@ class Worker:
         """
         self.journal = journal
         self.agents = RunAgents(journal, hooks)
-        self.driven_runs = DrivenRuns()
+        self.in_flight = RunsInFlight()
         self.done = 0
         """How many runs this worker has driven until they ended or waited for somebody."""
         self._options = options
@@ -92,17 +95,16 @@ class Worker:
     async def _drive(self, writer: RunWriter) -> None:
         run_id = writer.run_id
         try:
-            with self.driven_runs.watch() as hold:
+            with self.in_flight.watch() as hold:
                 try:
-                    run = await asyncio.to_thread(Run.load, run_id, self.journal)
-                    assert run.state.agent is not None
-                    await asyncio.to_thread(require_trust, self.journal, run_id, run.state.agent, trust=False)
-                    agent = await self.agents.agent_for(run.state)
+                    state, agent = await asyncio.to_thread(self._prepare, run_id)
                 except BaseException:
+                    # Once it is released, this worker could claim it again.
+                    self._left_out.add(run_id)
                     await see_through(writer.release)
                     raise
                 given = Given(agent.answer, agent.deps, on_driver=hold)
-                await continue_run(agent, run.state, writer, given, retries=self._options.retries)
+                await continue_run(agent, state, writer, given, retries=self._options.retries)
         except LeaseLostError as error:
             _log.warning("%s", error)
         except Exception as error:
@@ -111,6 +113,17 @@ class Worker:
             self._on_problem(run_id, error)
         else:
             self.done += 1
+
+    def _prepare(self, run_id: str) -> tuple[State, Agent[Any]]:
+        """Return the state of a run, and the agent that drives it. Blocks.
+
+        Raises: `UntrustedError`; `ConfigError` if the agent cannot be built here.
+        """
+        state = Run.load(run_id, self.journal).state
+        assert state.agent is not None
+        require_trust(self.journal, run_id, state.agent, trust=False)
+        require_key(state.agent.model)
+        return state, self.agents.agent_for(state.agent, state.started)
 
     async def _stop(self) -> None:
         """Cancel the runs in flight, which releases their leases, and close the agents."""

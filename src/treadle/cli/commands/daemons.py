@@ -116,7 +116,7 @@ async def _report(working: Worker, report: Callable[[WorkerReport], None]) -> No
     """Report what the worker drives, whenever that has changed."""
     told = None
     while True:
-        count = working.driven_runs.count()
+        count = working.in_flight.count()
         if count != told:
             told = count
             report(WorkerReport(count=count))

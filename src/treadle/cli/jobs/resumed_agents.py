@@ -1,9 +1,9 @@
 """The construction of agents for commands: from options, or from the agent spec in a run's journal."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from copy import copy
+from typing import TYPE_CHECKING, TypeVar
 
-import msgspec
 from msgspec.structs import asdict, replace
 
 from treadle.agent.agent import Agent
@@ -14,7 +14,6 @@ from treadle.core.policy import Policy
 from treadle.core.spec import AgentSpec, PartSpec
 from treadle.core.types import Json
 from treadle.journal.protocol import Journal
-from treadle.loop.hooks import Hooks
 from treadle.models.protocol import Model
 from treadle.runs.options import Files
 from treadle.runs.resume import load_task_of
@@ -26,6 +25,7 @@ from treadle.telemetry.turn_log import configured_hooks
 if TYPE_CHECKING:
     from treadle.runs.task import Task
 
+T = TypeVar("T")
 NOTHING = KnowledgeOptions()
 
 
@@ -90,8 +90,8 @@ def print_knowledge(agent: Agent) -> None:
         print_note(line)
 
 
-def _tools_first(tools: Sequence[str], make: Callable[[], Model]) -> Model:
-    """Return the model that `make` makes. If `make` fails, a misspelt tool is reported first. No server is
+def _tools_first(tools: Sequence[str], make: Callable[[], T]) -> T:
+    """Return what `make` makes. If `make` fails, a misspelt tool is reported first. No server is
     started."""
     try:
         return make()
@@ -121,17 +121,19 @@ def make_model(options: AgentFlags, task: "Task | None" = None) -> Model:
 
 
 class ResumedAgents:
-    """The agents that continue the runs of a journal. Runs with the same spec share an agent."""
+    """The agents with which commands continue runs: those of the runs, with the parts that options replace."""
 
     def __init__(
         self, journal: Journal, given: AgentFlags, limits: PolicyOptions, *, is_trusted: bool
     ) -> None:
+        from treadle.workers.run_agents import RunAgents
+
         self.journal = journal
         self._is_trusted = is_trusted
         self._given = given
         self._limits = limits
-        self._agents: dict[bytes, Agent] = {}
-        self._hooks = Hooks(configured_hooks())
+        hooks, tools = configured_hooks(), given.tools or None
+        self._agents = RunAgents(journal, hooks, api_key=given.api_key, tools=tools)
 
     def agent_for_run(self, run_id: str, until_seq: int | None = None) -> Agent:
         """Return the agent of a run, as of event `until_seq`, with the given parts in place of its own.
@@ -147,20 +149,10 @@ class ResumedAgents:
                 raise UntrustedError(f"run {run_id!r}", demands_of(spec, run.state))
             spec = replace(spec, is_foreign=False)
         _refuse_missing(run_id, spec)
-        key = msgspec.json.encode(spec)
-        if key not in self._agents:
-            task = load_task_of(started)
-            self._agents[key] = Agent.from_spec(
-                spec,
-                model=_tools_first(
-                    self._given.tools, lambda: _make_from_part(spec.model, self._given.api_key, task)
-                ),
-                tools=self._given.tools or None,
-                journal=self.journal,
-            )
-            self._agents[key].hooks = self._hooks
-            self._agents[key].kit.check_policy(self._limits.over(Policy()), task)
-        return self._agents[key]
+        agent = copy(_tools_first(self._given.tools, lambda: self._agents.agent_for(spec, started)))
+        agent.kit.check_policy(self._limits.over(Policy()), load_task_of(started))
+        agent.policy, agent.has_policy = spec.policy, True
+        return agent
 
     def _override(self, spec: AgentSpec) -> AgentSpec:
         """Return `spec` with the model, settings, tools and limits that were given on the command line."""
