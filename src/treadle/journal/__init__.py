@@ -3,7 +3,7 @@
 Read first: `protocol.py` (what a store does, leases and inboxes included), `memory.py` (the smallest store),
 `registry.py` (stores by the scheme of an address) and `tables/` (what stores in databases share; `sqlite/` and
 `postgres/` are two of them). `listing.py` has the facts about a run that lists show, and `jsonl.py` the form in
-which runs travel.
+which runs travel. `hub.py` gives the events and the live output of a run to any number of listeners.
 
 To add a store, write a `Journal` and a function of an address and `StoreOptions` that opens it, and add a line to
 `STORES` in `registry.py`, or an entry point of the group `treadle.journal`. Add its levels to `KINDS` in
@@ -13,10 +13,11 @@ To add a store, write a `Journal` and a function of an address and `StoreOptions
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from treadle.journal.hub import listen
     from treadle.journal.protocol import Journal, RunFilter, RunInfo, RunWriter
     from treadle.journal.registry import open_journal
 
-__all__ = ["Journal", "RunFilter", "RunInfo", "RunWriter", "open_journal"]
+__all__ = ["Journal", "RunFilter", "RunInfo", "RunWriter", "listen", "open_journal"]
 
 
 def __getattr__(name: str) -> object:
@@ -30,5 +31,6 @@ _WHERE = {
     "RunFilter": "treadle.journal.protocol",
     "RunInfo": "treadle.journal.protocol",
     "RunWriter": "treadle.journal.protocol",
+    "listen": "treadle.journal.hub",
     "open_journal": "treadle.journal.registry",
 }
