@@ -3,7 +3,8 @@
 Read first: `protocol.py` (what a store does, leases and inboxes included), `run_info.py` (the facts about runs that
 lists show), `memory.py` (the smallest store) and `registry.py` (the stores by the scheme of an address). `tables/`
 has what stores in databases share; read `tables/journal.py` there first. `sqlite/` and `postgres/` are two such
-stores. `listing.py` computes the facts about a run from its events, and `jsonl.py` has the form in which runs travel.
+stores. `listing.py` computes the facts about a run from its events, and `jsonl.py` has the form in which runs
+travel.
 
 To add a store, write a `Journal` and a function that opens it, given an address and `StoreOptions`. Add a line to
 `STORES` in `registry.py`, or an entry point of the group `treadle.journal`. Add its levels to `KINDS` in
