@@ -92,7 +92,7 @@ def test_what_cannot_be_an_answer_is_said(cli: Cli) -> None:
         ("c.txt",): f"'c.txt' is not one of the options; {choices}",
         ("c.txt", "--resume"): f"'c.txt' is not one of the options; {choices}",
         ("--option", "3"): f"there is no option 3; {choices}",
-        ("other", "a.txt"): f"no open question begins with 'other'; open are: {question_id}",
+        ("other", "a.txt"): f"no open question begins with 'other'; the open questions are: {question_id}",
         (question_id,): f"say what the answer to '{question_id}' is: a TEXT, --option N or --decline",
         (question_id, "a.txt", "b.txt"): "put an answer in quotes",
         ("--option", "1", "--decline"): "give --option or --decline, not both",

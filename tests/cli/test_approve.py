@@ -82,7 +82,10 @@ def test_a_no_with_a_reason_and_an_edit_are_told_to_the_model(cli: Cli, script: 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("r", "call_2", "yes"), "no call begins with 'call_2'; did you mean 'call_1'? waiting are: call_1"),
+        (
+            ("r", "call_2", "yes"),
+            "no call begins with 'call_2'; did you mean 'call_1'? the waiting calls are: call_1",
+        ),
         (("r", "call_1", "maybe"), "'maybe' is not a decision; say yes, no or edit"),
         (("r", "call_1", "edit"), "edit needs the arguments"),
         (("r", "call_1", "edit", "{}"), "missing parameter 'to'"),

@@ -133,7 +133,7 @@ fork abc1 --text x --run-id abc2           | run 'abc2' exists already          
 run hi $M --run-id abc1                    | run 'abc1' exists already                          | 1
 answer abc1 x                              | no question of run 'abc1' is open                  | 2
 approve abc1 call_1 yes                    | no call of run 'abc1' waits for approval           | 2
-approve waits call_9 yes                   | did you mean 'call_1'? waiting are: call_1         | 2
+approve waits call_9 yes                   | did you mean 'call_1'? the waiting calls are: call_1 | 2
 approve waits call_1                       | say yes, no or edit: treadle approve waits         | 2
 approve waits call_1 perhaps               | 'perhaps' is not a decision                        | 2
 approve waits call_1 edit                  | edit needs the arguments                           | 2

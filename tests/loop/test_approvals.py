@@ -121,7 +121,9 @@ async def test_a_run_that_waits_is_paused_and_goes_on_with_a_decision(lab: Lab) 
     assert (await agent.resume(run.run_id)).status is Status.PAUSED
     run = await agent.resume(run.run_id, approvals={"call_1_1": True})
     assert (run.status, list(run.approvals), SENT) == (Status.PAUSED, ["call_1_0"], [])
-    with pytest.raises(ConfigError, match="no call 'call_1_1' waits for a decision; waiting are: call_1_0"):
+    with pytest.raises(
+        ConfigError, match="no call 'call_1_1' waits for a decision; the waiting calls are: call_1_0"
+    ):
         await agent.resume(run.run_id, approvals={"call_1_1": False})
     with pytest.raises(ConfigError, match="cannot be run with these arguments"):
         await agent.resume(run.run_id, approvals={"call_1_0": Decision(True, arguments="{}")})

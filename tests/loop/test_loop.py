@@ -1204,7 +1204,7 @@ async def test_an_answer_to_no_open_question_is_refused_and_changes_nothing(lab:
     agent = lab.agent("done", tools=[send])
     await agent.resume("r")
     before = lab.types("r")
-    with pytest.raises(ConfigError, match="open are: s1/1"):
+    with pytest.raises(ConfigError, match="the open questions are: s1/1"):
         await agent.resume("r", answers={"s9": "x"})
     assert lab.types("r") == before
     await agent.resume("r", answers={"s1/1": "sent"})

@@ -251,7 +251,7 @@ async def test_an_unfit_answer_is_refused_at_resume(lab: Lab, said: Any, message
     run = await agent.run("go")
     with pytest.raises(ConfigError, match=message):
         await agent.resume(run.run_id, answers={"call_1_0?1": said})
-    with pytest.raises(ConfigError, match=r"no question 'x' is open; open are: call_1_0\?1"):
+    with pytest.raises(ConfigError, match=r"no question 'x' is open; the open questions are: call_1_0\?1"):
         await agent.resume(run.run_id, answers={"x": "a"})
     assert (await agent.resume(run.run_id, answers={"call_1_0?1": Answer("A")})).output == "ok"
 

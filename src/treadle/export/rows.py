@@ -110,8 +110,8 @@ class Lineage(Struct, frozen=True, omit_defaults=True):
     models: tuple[str, ...] = ()
     """The names of the models that wrote the assistant messages, in order. Empty if `model` wrote all of them."""
     call_ids: tuple[str, ...] = ()
-    """The ids of all calls, in order, if the messages of the format have no ids or different ones. Empty after
-    reading."""
+    """The ids of all calls, in order, if the messages of the format have no ids or different ones. A row that
+    was read has no such list."""
     event_version: str = ""
     treadle_version: str = ""
     sample: SampleInfo | None = None

@@ -29,9 +29,9 @@ class AgentSection(ConfigSection):
     """The agent. A task brings its own instructions and tools."""
 
     instructions: str | None = None
-    """The system message, in place of that of the task."""
+    """The system message; it replaces the system message of the task."""
     tools: list[str] = []
-    """Toolsets, in place of those of the task, as for `treadle run --tools`."""
+    """Toolsets, as for `treadle run --tools`; they replace the toolsets of the task."""
     max_steps: Count = 50
     """The most inferences of a rollout that may call tools."""
     max_tokens: Count | None = None

@@ -148,7 +148,7 @@ def _read_decisions(
     for call_id, said in (approvals or {}).items():
         if call_id not in waiting:
             raise ConfigError(
-                f"no call {call_id!r} waits for a decision; waiting are: {', '.join(waiting) or 'none'}"
+                f"no call {call_id!r} waits for a decision; the waiting calls are: {', '.join(waiting) or 'none'}"
             )
         decision = Decision(said) if isinstance(said, bool) else said
         if decision.arguments is not None:
@@ -166,7 +166,9 @@ def read_given(state: State, question_id: str, said: Answerable) -> e.QuestionAn
 
     known = {body.question_id: body for body in open_questions(state)}
     if question_id not in known:
-        raise ConfigError(f"no question {question_id!r} is open; open are: {', '.join(known) or 'none'}")
+        raise ConfigError(
+            f"no question {question_id!r} is open; the open questions are: {', '.join(known) or 'none'}"
+        )
     answer = read_answer(known[question_id], said, find_output_fault)
     return e.QuestionAnswered(question_id=question_id, text=answer.text)
 

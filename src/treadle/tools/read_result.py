@@ -1,4 +1,4 @@
-"""The tool `read_result`, with which a model reads results again that its context no longer holds whole."""
+"""The tool `read_result`. With it, a model reads again the results that its context no longer holds as a whole."""
 
 from treadle.core.errors import ToolError
 from treadle.core.types import Effect, Json, ToolSpec

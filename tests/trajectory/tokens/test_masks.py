@@ -85,7 +85,7 @@ async def test_tokens_of_other_branches_stay_without_weight() -> None:
 
 async def test_reasoning_is_not_guessed() -> None:
     (row,) = await rows(think("Hm.", "One."))
-    with pytest.raises(ExportError, match="give the renderer whose ids they are"):
+    with pytest.raises(ExportError, match="give the renderer that made them"):
         make_mask("no_reasoning")(row)
     with pytest.raises(ExportError, match="does not find the reasoning"):
         make_mask("no_reasoning", decode=lambda ids: "x" * len(ids))(row)

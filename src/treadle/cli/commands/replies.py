@@ -348,4 +348,4 @@ def _find_calls(run_id: str, waiting: dict[str, ToolCall], text: str, follow_up:
         return found
     hint = "" if found else did_you_mean(text, waiting, cutoff=0.4)
     how_many = "several calls begin" if found else "no call begins"
-    raise ConfigError(f"{how_many} with {text!r}{hint or ';'} waiting are: {', '.join(waiting)}")
+    raise ConfigError(f"{how_many} with {text!r}{hint or ';'} the waiting calls are: {', '.join(waiting)}")

@@ -282,4 +282,4 @@ def find_question(questions: Mapping[str, Question], text: str) -> str:
     if len(found) == 1:
         return found[0]
     how_many = "several questions begin" if found else "no open question begins"
-    raise ConfigError(f"{how_many} with {text!r}; open are: {', '.join(questions)}")
+    raise ConfigError(f"{how_many} with {text!r}; the open questions are: {', '.join(questions)}")

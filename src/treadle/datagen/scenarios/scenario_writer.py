@@ -156,7 +156,8 @@ _PRODUCT = re.compile(r"(?:node|next|nuxt|vue|react|express|d3|three|chart|asp)\
 
 
 def missing_files(message: str, environment: Environment, allowed: Sequence[str]) -> list[str]:
-    """Return the files that a message names and that do not exist. `allowed` are texts that may name further ones.
+    """Return the files that a message names and that do not exist. `allowed` are texts whose files are also
+    accepted.
 
     A name without its folder counts as a file of any folder. Without initial files nothing is missing.
     """

@@ -7,26 +7,24 @@ synchronous, so that an event survives the loss of the server's machine.
 
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Collection, Iterator
-from itertools import chain
+from collections.abc import AsyncIterator, Callable, Collection
 from pathlib import Path
 from typing import Any, TypeVar
 
 from treadle.core import events as e
-from treadle.core.errors import ConfigError, JournalError
+from treadle.core.errors import JournalError
 from treadle.journal.driven import DrivenRuns
 from treadle.journal.follow import Changes, PolledNews, follow
-from treadle.journal.postgres.arrays import Texts
 from treadle.journal.postgres.link import LEVELS, MAIL_CHANNEL, WRITING, Address, Link
 from treadle.journal.postgres.postgres_committer import PostgresCommitter, Transaction
 from treadle.journal.postgres.postgres_layout import prepare
 from treadle.journal.postgres.postgres_listener import PostgresListener
-from treadle.journal.postgres.postgres_reader import PostgresReader, read_frames
+from treadle.journal.postgres.postgres_reader import PostgresReader
 from treadle.journal.protocol import Clock
-from treadle.journal.tables.checks import INSERT_MESSAGE, Head, Letter, Query
-from treadle.journal.tables.journal import TableJournal
+from treadle.journal.tables.checks import INSERT_MESSAGE, Letter, Query
+from treadle.journal.tables.journal import TableJournal, check_level
 from treadle.journal.tables.owner import Lease, Silence
-from treadle.journal.tables.reader import Unused, still_unused
+from treadle.journal.tables.reader import Unused
 from treadle.journal.tables.writer import Pending, TableWriter
 
 T = TypeVar("T")
@@ -48,11 +46,7 @@ class PostgresJournal(TableJournal[Transaction]):
         *,
         must_exist: bool = False,
     ) -> None:
-        if level not in LEVELS:
-            raise ConfigError(
-                f"unknown journal level {level!r}; PostgreSQL has {' or '.join(map(repr, LEVELS))}, and "
-                "open_journal('memory:') is a journal in memory"
-            )
+        check_level(level, LEVELS, "PostgreSQL")
         self._address = Address(url)
         writing = Link(self._address, level, WRITING)
         try:
@@ -142,9 +136,6 @@ class PostgresJournal(TableJournal[Transaction]):
     def _query_in(self, db: Transaction) -> Query:
         return db.query
 
-    def _read_frames(self, query: Query, head: Head) -> Iterator[tuple[int, list[bytes]]]:
-        return read_frames(query, head)
-
     def _unknown_facts(self) -> str:
         return f"{super()._unknown_facts()} FOR UPDATE OF heads"
 
@@ -167,13 +158,5 @@ class PostgresJournal(TableJournal[Transaction]):
             return
         # No run may begin to need a content in the meantime. Commits take the tables' locks in the same order.
         db.query("LOCK TABLE blobs, frames IN SHARE ROW EXCLUSIVE MODE")
-        key = self._lease_of(run_id, None, db).key
-        sent = db.query("SELECT body FROM inbox WHERE run != ? AND body IS NOT NULL", (key,))
-        condition, values = unused.position.seen.lacks("xact")
-        newer = db.query(f"SELECT body FROM frames WHERE {condition} AND run != ?", (*values, key))
-        digests = still_unused(unused, (body for (body,) in chain(newer, sent)))
-        for table in ("frames", "heads", "trust", "inbox"):
-            db.query(f"DELETE FROM {table} WHERE run=?", (key,))
-        db.query("DELETE FROM runs WHERE id=?", (key,))
-        db.query("DELETE FROM blobs WHERE digest = ANY(?)", (Texts(sorted(digests)),))
+        super()._delete(run_id, unused, db)
         db.deleted.add(run_id)

@@ -15,12 +15,10 @@ import time
 from collections.abc import Collection
 from typing import Any, NamedTuple
 
-from msgspec import Struct
-
 from treadle.core.errors import LeaseHeldError, RunNotFoundError
 from treadle.journal.postgres.arrays import Ints, Texts
 from treadle.journal.postgres.link import NOTIFY, Db
-from treadle.journal.tables.owner import Lease, Owner, this_owner
+from treadle.journal.tables.owner import Holder, Lease, Owner, abandoned, this_owner
 
 FIRST_TOKEN_BITS = 60
 """The size of the random first token of a run. Because the token is random, a writer recognises the run that it
@@ -40,12 +38,9 @@ _IS_QUEUED = "queue = %s AND is_turn_open = 1 AND waiting IS NULL"
 """The runs of a queue that a worker can drive, as a condition on `runs`. There is an index for it."""
 
 
-class PostgresHolder(Struct, frozen=True):
-    """A row of `owners`."""
+class PostgresHolder(Holder, frozen=True):
+    """A row of `owners` with the time since the last heartbeat."""
 
-    id: int
-    owner: Owner
-    lease_seconds: float
     silent_seconds: float
     """How long there was no heartbeat."""
 
@@ -110,7 +105,8 @@ class Tenant:
             raise LeaseHeldError(f"run {run_id!r} is being driven by this process already")
         if holder_id is not None and (self._name, holder_id) not in abandoned:
             for item in db.execute(f"{HOLDERS} WHERE id=%s", (holder_id,)):
-                _refuse_alive(run_id, PostgresHolder.of(item))
+                if (holder := PostgresHolder.of(item)).is_alive:
+                    raise holder.refuse(run_id)
         return self._set(db, key, token + 1, taken)
 
     def claim(self, db: Db, queue: str, skip: Collection[str], taken: dict[int, int]) -> Queued | None:
@@ -163,19 +159,6 @@ class Tenant:
         )
 
 
-abandoned: set[tuple[str, int]] = set()
-"""The owners of this process that were closed while the server could not be reached, by journal and row."""
-
-
 def first_token() -> int:
     """Return the token of a new run."""
     return secrets.randbits(FIRST_TOKEN_BITS) + 1
-
-
-def _refuse_alive(run_id: str, holder: PostgresHolder) -> None:
-    if holder.is_alive:
-        raise LeaseHeldError(
-            f"run {run_id!r} is being driven by process {holder.owner.pid} on "
-            f"{holder.owner.host.split('/')[0]!r}; wait for it, or stop it (a process that hangs loses the run "
-            f"after {holder.lease_seconds:g} s)"
-        )

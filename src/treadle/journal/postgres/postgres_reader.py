@@ -15,8 +15,7 @@ from treadle.journal.postgres.arrays import Ints, Texts
 from treadle.journal.postgres.link import Db, Link
 from treadle.journal.postgres.postgres_lease import HOLDERS, PostgresHolder
 from treadle.journal.tables.checks import Head, Query, check_frame, damaged, decode_frame, seed_of
-from treadle.journal.tables.committer import explain_closed
-from treadle.journal.tables.reader import LOST_RUN, TableReader
+from treadle.journal.tables.reader import TableReader
 
 _BATCH = 256
 """How many frames are read at a time."""
@@ -70,38 +69,6 @@ START = Place(Snapshot(FIRST, FIRST, ()))
 """The position before all frames."""
 
 
-def read_frames(
-    query: Query, head: Head, after_seq: int = 0, until_seq: int | None = None
-) -> Iterator[tuple[int, list[bytes]]]:
-    """Yield the frames that hold the events after `after_seq`. See `TableReader.read_frames`."""
-    if until_seq is not None and until_seq <= after_seq:
-        return
-    run_id, key = head.run_id, head.key
-    # Frames after the head are those that were committed since it was read.
-    last = min(head.frame or _LAST, _LAST if until_seq is None else until_seq)
-    rows = query(
-        "SELECT seq, checksum FROM frames WHERE run=? AND seq<=? ORDER BY seq DESC LIMIT 2",
-        (key, min(after_seq + 1, last)),
-    )
-    expected = rows[0][0] if rows else after_seq + 1
-    checksum = rows[1][1] if len(rows) > 1 else seed_of(run_id)
-    if len(rows) < 2 and expected != 1:
-        raise damaged(run_id, f"the frame of event {min(expected - 1, after_seq + 1)} is missing")
-    while batch := query(
-        "SELECT seq, count, body, checksum FROM frames WHERE run=? AND seq>=? AND seq<=? ORDER BY seq LIMIT ?",
-        (key, expected, last, _BATCH),
-    ):
-        for seq, count, body, own in batch:
-            if seq != expected:
-                raise damaged(run_id, f"the frame of event {expected} is missing")
-            yield seq, check_frame(run_id, body, count, seq, own, checksum)
-            expected, checksum = seq + count, own
-        if len(batch) < _BATCH:
-            break
-    if until_seq is None and head.events not in (None, expected - 1):
-        raise damaged(run_id, f"it has {head.events} events, and {expected - 1} of them were found")
-
-
 def next_rows(query: Query, place: Place, limit: int) -> tuple[list[tuple[Any, ...]], Place]:
     """Return the next frames of all runs, and the position after them.
 
@@ -152,17 +119,30 @@ class PostgresReader(TableReader):
 
     newest_frame = "frames.run = heads.run AND frames.seq = heads.frame"
     unknown = "heads.is_unknown"
+    faults = (
+        (
+            "SELECT run_id FROM runs WHERE NOT EXISTS(SELECT 1 FROM heads WHERE run = id)",
+            "run {0!r} has no row in the table `heads`",
+        ),
+        (
+            "SELECT run_id, newest, frame FROM (SELECT run, max(seq) AS newest FROM frames GROUP BY run) AS ends "
+            "JOIN heads USING(run) JOIN runs ON runs.id = heads.run WHERE newest != frame",
+            "run {0!r} has a frame of event {1}, and ends with the one of event {2}",
+        ),
+        (
+            "SELECT run_id FROM runs JOIN heads ON run = id WHERE runs.token != heads.token",
+            "run {0!r} has different tokens in the tables `runs` and `heads`",
+        ),
+    )
 
     def __init__(self, link: Link) -> None:
         super().__init__(link.address.name)
         self._link = link
-        self._is_closed = False
 
     def query(self, sql: str, values: Sequence[object] = ()) -> list[tuple[Any, ...]]:
         """See `TableReader.query`."""
         with self.lock:
-            if self._is_closed:
-                raise explain_closed(self._name)
+            self.check_open()
             try:
                 return self._link.run(lambda db: run_query(db, sql, values))
             except UnicodeEncodeError:  # a text that nothing in the database can be equal to
@@ -178,31 +158,50 @@ class PostgresReader(TableReader):
     def disown(self) -> object:
         """See `TableReader.disown`."""
         self._forget()
-        self._is_closed = True
         return self._link.db
 
     def label_condition(self, name: str, value: str) -> tuple[str, tuple[object, ...]]:
         """See `TableReader.label_condition`."""
         return "runs.marks @> ARRAY[?]", (mark_of(name, value),)
 
-    def ids_condition(self, run_ids: Collection[str]) -> tuple[str, tuple[object, ...]]:
-        """See `TableReader.ids_condition`."""
-        return "runs.run_id = ANY(?)", (Texts(run_ids),)
+    def is_one_of(self, column: str, values: Collection[str]) -> tuple[str, tuple[object, ...]]:
+        """See `TableReader.is_one_of`."""
+        return f"{column} = ANY(?)", (Texts(values),)
+
+    def is_after(self, position: Place) -> tuple[str, tuple[object, ...]]:
+        """See `TableReader.is_after`."""
+        return position.seen.lacks("xact")
 
     def read_frames(
-        self, head: Head, after_seq: int, until_seq: int | None
+        self, query: Query, head: Head, after_seq: int = 0, until_seq: int | None = None
     ) -> Iterator[tuple[int, list[bytes]]]:
         """See `TableReader.read_frames`."""
-        return read_frames(self.query, head, after_seq, until_seq)
-
-    def find_faults(self) -> Iterator[str]:
-        """See `Journal.find_faults`."""
-        for sql, problem in _FAULTS:
-            try:
-                for row in self.query(sql):
-                    yield problem.format(*row)
-            except JournalError as error:
-                yield str(error)
+        if until_seq is not None and until_seq <= after_seq:
+            return
+        run_id, key = head.run_id, head.key
+        # Frames after the head are those that were committed since it was read.
+        last = min(head.frame or _LAST, _LAST if until_seq is None else until_seq)
+        rows = query(
+            "SELECT seq, checksum FROM frames WHERE run=? AND seq<=? ORDER BY seq DESC LIMIT 2",
+            (key, min(after_seq + 1, last)),
+        )
+        expected = rows[0][0] if rows else after_seq + 1
+        checksum = rows[1][1] if len(rows) > 1 else seed_of(run_id)
+        if len(rows) < 2 and expected != 1:
+            raise damaged(run_id, f"the frame of event {min(expected - 1, after_seq + 1)} is missing")
+        while batch := query(
+            "SELECT seq, count, body, checksum FROM frames WHERE run=? AND seq>=? AND seq<=? ORDER BY seq LIMIT ?",
+            (key, expected, last, _BATCH),
+        ):
+            for seq, count, body, own in batch:
+                if seq != expected:
+                    raise damaged(run_id, f"the frame of event {expected} is missing")
+                yield seq, check_frame(run_id, body, count, seq, own, checksum)
+                expected, checksum = seq + count, own
+            if len(batch) < _BATCH:
+                break
+        if until_seq is None and head.events not in (None, expected - 1):
+            raise damaged(run_id, f"it has {head.events} events, and {expected - 1} of them were found")
 
     def start_of_all(self) -> Place:
         """See `TableReader.start_of_all`."""
@@ -244,27 +243,3 @@ class PostgresReader(TableReader):
         while rows := self.query(sql, (*last, key, _PAGE_FRAMES)):
             last = rows[-1][:2]
             yield from [body for *_, body in rows]
-
-
-_FAULTS = (
-    ("SELECT run FROM heads WHERE NOT EXISTS(SELECT 1 FROM runs WHERE id = run)", LOST_RUN),
-    (
-        "SELECT run_id FROM runs WHERE NOT EXISTS(SELECT 1 FROM heads WHERE run = id)",
-        "run {0!r} has no row in the table `heads`",
-    ),
-    (
-        "SELECT run, count(*) FROM frames WHERE NOT EXISTS(SELECT 1 FROM heads WHERE heads.run = frames.run) "
-        "GROUP BY run",
-        "row {0} of the table `runs` has {1} frames, but no row in the table `heads`",
-    ),
-    (
-        "SELECT run_id, newest, frame FROM (SELECT run, max(seq) AS newest FROM frames GROUP BY run) AS ends "
-        "JOIN heads USING(run) JOIN runs ON runs.id = heads.run WHERE newest != frame",
-        "run {0!r} has a frame of event {1}, and ends with the one of event {2}",
-    ),
-    (
-        "SELECT run_id FROM runs JOIN heads ON run = id WHERE runs.token != heads.token",
-        "run {0!r} has different tokens in the tables `runs` and `heads`",
-    ),
-)
-"""Queries for what is wrong with the tables, and what their rows mean."""

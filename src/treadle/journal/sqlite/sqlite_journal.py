@@ -8,12 +8,11 @@ import logging
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator
-from itertools import chain
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any, TypeVar
 
-from treadle.core.errors import ConfigError, JournalError
+from treadle.core.errors import JournalError
 from treadle.journal.driven import DrivenRuns
 from treadle.journal.follow import Changes, PolledNews
 from treadle.journal.identity import is_marked
@@ -22,35 +21,12 @@ from treadle.journal.sqlite.backup import back_up
 from treadle.journal.sqlite.sqlite_committer import FileCommitter
 from treadle.journal.sqlite.sqlite_layout import LEVELS, connect, read_meta, sync_folders
 from treadle.journal.sqlite.sqlite_lease import OwnerWatch, find_waiting, free_dead, take_lease
-from treadle.journal.sqlite.sqlite_reader import FileReader, read_frames
-from treadle.journal.tables.checks import Head, Query
-from treadle.journal.tables.journal import TableJournal
+from treadle.journal.sqlite.sqlite_reader import FileReader
+from treadle.journal.tables.checks import Query
+from treadle.journal.tables.journal import TableJournal, check_level
 from treadle.journal.tables.owner import Lease, Silence
-from treadle.journal.tables.reader import Unused, refuse_silent, still_unused
+from treadle.journal.tables.reader import Unused
 from treadle.journal.tables.writer import Pending, TableWriter
-
-
-def delete_run(db: sqlite3.Connection, run_id: str, owner_id: int, watch: OwnerWatch, unused: Unused) -> None:
-    """Delete a run within a transaction. Deleted rows are overwritten with zeros.
-
-    Raises: `RunNotFoundError`; `LeaseHeldError` if the run is being driven.
-    """
-    taken = take_lease(db, run_id, owner_id, watch, None)
-    if isinstance(taken, Silence):
-        raise refuse_silent(run_id)
-    newer = db.execute("SELECT body FROM frames WHERE id > ? AND run != ?", (unused.position, taken.key))
-    sent = db.execute("SELECT body FROM inbox WHERE run != ? AND body IS NOT NULL", (taken.key,))
-    digests = still_unused(unused, (body for (body,) in chain(newer, sent)))
-    secure = db.execute("PRAGMA secure_delete").fetchone()[0]
-    db.execute("PRAGMA secure_delete=ON")
-    try:
-        for table in ("frames", "heads", "trust", "inbox"):
-            db.execute(f"DELETE FROM {table} WHERE run=?", (taken.key,))
-        db.execute("DELETE FROM runs WHERE id=?", (taken.key,))
-        db.executemany("DELETE FROM blobs WHERE digest=?", [(digest,) for digest in digests])
-    finally:
-        db.execute(f"PRAGMA secure_delete={secure}")
-
 
 A = TypeVar("A", bound=Attached)
 _log = logging.getLogger("treadle.journal")
@@ -68,7 +44,8 @@ class SqliteJournal(TableJournal[sqlite3.Connection]):
     ) -> None:
         self.path = Path(path)
         self._watch = OwnerWatch(self.path, lease_seconds, clock)
-        writing = connect(self.path, _check_level(level))
+        check_level(level, LEVELS, "a file")
+        writing = connect(self.path, level)
         self.level = read_meta(writing)[1]
         """The level: the requested one, or that of the file if it is stronger."""
         if self.level == "power":
@@ -143,11 +120,14 @@ class SqliteJournal(TableJournal[sqlite3.Connection]):
     def _query_in(self, db: sqlite3.Connection) -> Query:
         return lambda sql, values: db.execute(sql, values).fetchall()
 
-    def _read_frames(self, query: Query, head: Head) -> Iterator[tuple[int, list[bytes]]]:
-        return read_frames(query, head)
-
     def _delete(self, run_id: str, unused: Unused, db: sqlite3.Connection) -> None:
-        delete_run(db, run_id, self._committer.owner_id, self._watch, unused)
+        """See `TableJournal._delete`. Deleted rows are overwritten with zeros."""
+        secure = db.execute("PRAGMA secure_delete").fetchone()[0]
+        db.execute("PRAGMA secure_delete=ON")
+        try:
+            super()._delete(run_id, unused, db)
+        finally:
+            db.execute(f"PRAGMA secure_delete={secure}")
 
 
 def open_store(address: str, options: StoreOptions) -> SqliteJournal:
@@ -160,13 +140,3 @@ def open_store(address: str, options: StoreOptions) -> SqliteJournal:
     if Path(address).is_dir():
         raise JournalError(f"{address!r} is a folder; give the path of a file in it")
     return SqliteJournal(address, options.level, options.lease_seconds, options.clock)
-
-
-def _check_level(level: str) -> str:
-    """Return `level` if a file can reach it. Raises: `ConfigError`."""
-    if level not in LEVELS:
-        raise ConfigError(
-            f"unknown journal level {level!r}; a file has {' or '.join(map(repr, LEVELS))}, and "
-            "open_journal('memory:') is a journal in memory"
-        )
-    return level

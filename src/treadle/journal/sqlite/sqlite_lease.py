@@ -20,11 +20,9 @@ from pathlib import Path
 from types import NoneType
 from typing import Any
 
-from msgspec import Struct
-
 from treadle.core.errors import LeaseHeldError, RunNotFoundError
 from treadle.journal.protocol import Clock
-from treadle.journal.tables.owner import Beat, Lease, Owner, Silence
+from treadle.journal.tables.owner import Beat, Holder, Lease, Owner, Silence, abandoned
 
 _LOOKS = 8
 """How often a watcher has to look at least during the time of a lease. Time in which nobody looked does not count:
@@ -36,14 +34,10 @@ _log = logging.getLogger("treadle.journal")
 HOLDERS = "SELECT id, host, space, pid, started, beat_at, ticks, lease_seconds FROM owners"
 
 
-class SqliteHolder(Struct, frozen=True):
-    """A row of `owners`."""
+class SqliteHolder(Holder, frozen=True):
+    """A row of `owners` with the last heartbeat by the owner's clocks."""
 
-    id: int
-    owner: Owner
     beat: Beat
-    """The last heartbeat."""
-    lease_seconds: float
 
     def is_overdue(self, clock: Clock) -> bool:
         """Return True if the next heartbeat is late, by the clocks of the two processes."""
@@ -82,7 +76,7 @@ class OwnerWatch:
         """
         return [
             SqliteHolder(
-                key, Owner(host, space, pid, started), (at, ticks), lease_seconds or self.lease_seconds
+                key, Owner(host, space, pid, started), lease_seconds or self.lease_seconds, (at, ticks)
             )
             for key, host, space, pid, started, at, ticks, lease_seconds in rows
             if [type(value) for value in (host, space, pid, started, at, ticks)] == _KINDS
@@ -98,11 +92,7 @@ class OwnerWatch:
             return None
         lease_seconds = holder.lease_seconds
         if not holder.is_overdue(self.clock) or (last is not None and last.beat != holder.beat):
-            raise LeaseHeldError(
-                f"run {run_id!r} is being driven by process {holder.owner.pid} on "
-                f"{holder.owner.host.split('/')[0]!r}; wait for it, or stop it (a process that hangs loses the run "
-                f"after {lease_seconds:g} s)"
-            )
+            raise holder.refuse(run_id)
         if (silent := self._look(holder)) >= lease_seconds:
             return None
         if not silent:
@@ -119,10 +109,6 @@ class OwnerWatch:
         silent = silent + min(now - looked_at, holder.lease_seconds / _LOOKS) if beat == holder.beat else 0.0
         self._seen[holder.id] = (holder.beat, silent, now)
         return silent
-
-
-abandoned: set[tuple[Path, int]] = set()
-"""The owners of this process that were closed while the store failed, by file and row."""
 
 
 def take_lease(

@@ -13,57 +13,12 @@ from treadle.journal.follow import Page
 from treadle.journal.sqlite.failures import ERRORS, explain
 from treadle.journal.sqlite.sqlite_lease import HOLDERS, OwnerWatch
 from treadle.journal.tables.checks import Head, Query, check_frame, damaged, decode_frame, seed_of
-from treadle.journal.tables.committer import explain_closed
-from treadle.journal.tables.reader import LOST_RUN, TableReader
+from treadle.journal.tables.reader import LOST, TableReader
 
 _BATCH = 256
 """How many frames are read at a time."""
 
 _encode = msgspec.json.Encoder().encode
-
-
-def read_frames(
-    query: Query, head: Head, after_seq: int = 0, until_seq: int | None = None
-) -> Iterator[tuple[int, list[bytes]]]:
-    """Yield the frames that hold the events after `after_seq`, each as its first seq and the bodies of its events.
-
-    Every frame is checked before it is yielded, and few frames are in memory at a time. Frames after `until_seq`
-    are not read.
-    Raises: `JournalError` at the first frame that is missing or damaged.
-    """
-    if until_seq is not None and until_seq <= after_seq:
-        return
-    run_id = head.run_id
-    chain = query(_CHAIN, (head.frame, after_seq + 1))
-    is_whole = bool(chain) and chain[0][2] <= after_seq + 1 and {run for *_, run in chain} == {head.key}
-    if not is_whole:  # the chain leads elsewhere, but the frames before the damage can be found
-        chain = query(_OF_RUN, (head.key, after_seq))
-    if until_seq is not None:
-        chain = [row for row in chain if row[2] <= until_seq]
-    _, before, expected, _ = chain[0] if chain else (0, 0, after_seq + 2, 0)
-    checksum = None
-    if expected == 1:
-        before = 0
-    if expected > after_seq + 1:
-        raise damaged(run_id, f"the frame of event {after_seq + 1} is missing or belongs to another run")
-    if before:
-        rows = query("SELECT checksum FROM frames WHERE id=?", (before,))
-        checksum = rows[0][0] if rows else None
-    ids = [row[0] for row in chain]
-    for start in range(0, len(ids), _BATCH):
-        batch = ids[start : start + _BATCH]
-        rows = query(_FRAMES, (_encode(batch).decode(),))
-        for index, frame in enumerate(batch):
-            row = rows[index] if index < len(rows) else (0,)
-            if row[0] != frame:
-                raise damaged(run_id, f"the frame of event {expected} is missing")
-            raws = _check(head, row, before, expected, seed_of(run_id) if checksum is None else checksum)
-            yield expected, raws
-            before, expected, checksum = frame, expected + len(raws), row[-1]
-    if until_seq is None and head.events not in (None, expected - 1):
-        raise damaged(run_id, f"it has {head.events} events, and {expected - 1} of them were found")
-    if until_seq is None and not is_whole:
-        raise damaged(run_id, "its row in the table `heads` leads to another run")
 
 
 def _check(head: Head, row: tuple[Any, ...], before: int, expected: int, seed: int) -> list[bytes]:
@@ -104,13 +59,20 @@ class FileReader(TableReader):
     """The `TableReader` of a file."""
 
     newest_frame = "frames.id = heads.frame"
+    faults = (
+        ("PRAGMA integrity_check(20)", "SQLite reports: {}"),
+        (
+            "SELECT run_id, newest, frame FROM (SELECT run, max(id) AS newest FROM frames GROUP BY run) "
+            "JOIN heads USING(run) JOIN runs ON runs.id = heads.run WHERE newest != frame",
+            "run {0!r} has frame {1}, which is newer than its end, frame {2}",
+        ),
+    )
 
     def __init__(self, db: sqlite3.Connection, path: Path, watch: OwnerWatch) -> None:
         super().__init__(str(path))
         self._db = db
         self._path = path
         self._watch = watch
-        self._is_closed = False
 
     def query(self, sql: str, values: Sequence[object] = ()) -> list[tuple[Any, ...]]:
         """See `TableReader.query`."""
@@ -131,11 +93,6 @@ class FileReader(TableReader):
         except ERRORS as error:
             raise explain(error, self._path) from error
 
-    def check_open(self) -> None:
-        """Check that the journal is open. Raises: `JournalError`."""
-        if self._is_closed:
-            raise explain_closed(self._name)
-
     def close(self) -> None:
         """See `TableReader.close`."""
         with self.lock:
@@ -145,7 +102,6 @@ class FileReader(TableReader):
     def disown(self) -> sqlite3.Connection:
         """See `TableReader.disown`."""
         self._forget()
-        self._is_closed = True
         return self._db
 
     def version(self) -> int | None:
@@ -161,33 +117,58 @@ class FileReader(TableReader):
             self.lock.release()
 
     def read_frames(
-        self, head: Head, after_seq: int, until_seq: int | None
+        self, query: Query, head: Head, after_seq: int = 0, until_seq: int | None = None
     ) -> Iterator[tuple[int, list[bytes]]]:
         """See `TableReader.read_frames`."""
-        return read_frames(self.query, head, after_seq, until_seq)
-
-    def find_faults(self) -> Iterator[str]:
-        """See `Journal.find_faults`."""
-        for sql, problem in _FAULTS:
-            try:
-                for row in self.query(sql):
-                    if row != ("ok",):
-                        yield problem.format(*row)
-            except JournalError as error:
-                yield str(error)
+        if until_seq is not None and until_seq <= after_seq:
+            return
+        run_id = head.run_id
+        chain = query(_CHAIN, (head.frame, after_seq + 1))
+        is_whole = bool(chain) and chain[0][2] <= after_seq + 1 and {run for *_, run in chain} == {head.key}
+        if not is_whole:  # the chain leads elsewhere, but the frames before the damage can be found
+            chain = query(_OF_RUN, (head.key, after_seq))
+        if until_seq is not None:
+            chain = [row for row in chain if row[2] <= until_seq]
+        _, before, expected, _ = chain[0] if chain else (0, 0, after_seq + 2, 0)
+        checksum = None
+        if expected == 1:
+            before = 0
+        if expected > after_seq + 1:
+            raise damaged(run_id, f"the frame of event {after_seq + 1} is missing or belongs to another run")
+        if before:
+            rows = query("SELECT checksum FROM frames WHERE id=?", (before,))
+            checksum = rows[0][0] if rows else None
+        ids = [row[0] for row in chain]
+        for start in range(0, len(ids), _BATCH):
+            batch = ids[start : start + _BATCH]
+            rows = query(_FRAMES, (_encode(batch).decode(),))
+            for index, frame in enumerate(batch):
+                row = rows[index] if index < len(rows) else (0,)
+                if row[0] != frame:
+                    raise damaged(run_id, f"the frame of event {expected} is missing")
+                raws = _check(head, row, before, expected, seed_of(run_id) if checksum is None else checksum)
+                yield expected, raws
+                before, expected, checksum = frame, expected + len(raws), row[-1]
+        if until_seq is None and head.events not in (None, expected - 1):
+            raise damaged(run_id, f"it has {head.events} events, and {expected - 1} of them were found")
+        if until_seq is None and not is_whole:
+            raise damaged(run_id, "its row in the table `heads` leads to another run")
 
     def lost_rows(self) -> list[int]:
         """See `TableReader.lost_rows`."""
-        return [key for (key,) in self.query(_LOST)]
+        return [key for (key,) in self.query(LOST)]
 
     def label_condition(self, name: str, value: str) -> tuple[str, tuple[object, ...]]:
         """See `TableReader.label_condition`."""
         return "EXISTS(SELECT 1 FROM json_each(runs.labels) WHERE key = ? AND value = ?)", (name, value)
 
-    def ids_condition(self, run_ids: Collection[str]) -> tuple[str, tuple[object, ...]]:
-        """See `TableReader.ids_condition`."""
-        listed = msgspec.json.encode(list(run_ids)).decode()
-        return "runs.run_id IN (SELECT value FROM json_each(?))", (listed,)
+    def is_one_of(self, column: str, values: Collection[str]) -> tuple[str, tuple[object, ...]]:
+        """See `TableReader.is_one_of`."""
+        return f"{column} IN (SELECT value FROM json_each(?))", (_encode(list(values)).decode(),)
+
+    def is_after(self, position: int) -> tuple[str, tuple[object, ...]]:
+        """See `TableReader.is_after`."""
+        return "id > ?", (position,)
 
     def start_of_all(self) -> int:
         """See `TableReader.start_of_all`."""
@@ -223,22 +204,6 @@ class FileReader(TableReader):
             last = rows[-1][0]
             yield from [bytes(body) for _, body in rows]
 
-
-_LOST = "SELECT run FROM heads WHERE run NOT IN (SELECT id FROM runs)"
-_FAULTS = (
-    ("PRAGMA integrity_check(20)", "SQLite reports: {}"),
-    (_LOST, LOST_RUN),
-    (
-        "SELECT run, count(*) FROM frames WHERE run NOT IN (SELECT run FROM heads) GROUP BY run",
-        "row {0} of the table `runs` has {1} frames, but no row in the table `heads`",
-    ),
-    (
-        "SELECT run_id, newest, frame FROM (SELECT run, max(id) AS newest FROM frames GROUP BY run) "
-        "JOIN heads USING(run) JOIN runs ON runs.id = heads.run WHERE newest != frame",
-        "run {0!r} has frame {1}, which is newer than its end, frame {2}",
-    ),
-)
-"""Queries for what is wrong with the file, and what their rows mean."""
 
 _NEXT_FRAMES = (
     "SELECT frames.id, runs.run_id, frames.seq, frames.count, frames.body, frames.checksum, before.checksum "

@@ -18,8 +18,8 @@ from treadle.core.errors import JournalError
 from treadle.journal.protocol import Clock
 from treadle.journal.sqlite.failures import ERRORS, explain, has_code, write_waiting
 from treadle.journal.sqlite.sqlite_layout import LOCK_SECONDS, read_meta, set_level
-from treadle.journal.sqlite.sqlite_lease import abandoned, give_back
-from treadle.journal.tables.owner import Lease, this_owner
+from treadle.journal.sqlite.sqlite_lease import give_back
+from treadle.journal.tables.owner import Lease, abandoned, this_owner
 
 T = TypeVar("T")
 

@@ -51,6 +51,13 @@ def damaged(run_id: str, problem: str) -> JournalError:
     return JournalError(f"run {run_id!r} is damaged: {problem}; `treadle check` says what can still be read")
 
 
+def explain_closed(name: str) -> JournalError:
+    """Return the error for a journal that cannot be used any more."""
+    return JournalError(
+        f"the journal {name!r} is closed, or was opened before a fork; open it again with open_journal"
+    )
+
+
 def check_frame(
     run_id: str, body: object, count: int, first_seq: int, checksum: object, seed: int
 ) -> list[bytes]:

@@ -21,7 +21,9 @@ from treadle.core.errors import JournalError
 from treadle.journal.driven import DrivenRuns
 from treadle.journal.follow import Changes
 from treadle.journal.protocol import Clock
+from treadle.journal.tables.checks import explain_closed
 from treadle.journal.tables.owner import Lease
+from treadle.journal.tables.reader import TableReader
 from treadle.journal.tables.writer import Pending, Write
 
 T = TypeVar("T")
@@ -277,13 +279,6 @@ class Committer(ABC, Generic[D]):
         return failure
 
 
-def explain_closed(name: str) -> JournalError:
-    """Return the error for a journal that cannot be used any more."""
-    return JournalError(
-        f"the journal {name!r} is closed, or was opened before a fork; open it again with open_journal"
-    )
-
-
 def settle_in(loop: asyncio.AbstractEventLoop, writes: list[Write]) -> None:
     """Report the outcome of `writes`, in the thread of `loop`, to those who wait for it."""
     try:
@@ -307,3 +302,43 @@ def settle(writes: list[Write]) -> None:
                 waiter.set_result(None)
             else:
                 waiter.set_exception(error)
+
+
+_TURN_SECONDS = 5.0
+"""How long a closing journal waits for an event loop of another thread."""
+
+
+def close_journal(
+    committer: Committer[Any],
+    reader: TableReader,
+    changes: Changes,
+    pending: Pending,
+    parts: dict[Any, Any],
+) -> None:
+    """Close all that belongs to a journal, after everything that was appended is committed."""
+    for item in list(parts.values()):
+        item.close()
+    for loop in pending.loops():
+        if _runs_elsewhere(loop):
+            _wait_for_turn(loop)
+        elif writes := pending.take(loop):
+            committer.put(loop, writes)
+    committer.stop()
+    changes.close()
+    reader.close()
+
+
+def _runs_elsewhere(loop: asyncio.AbstractEventLoop) -> bool:
+    try:
+        return loop.is_running() and loop is not asyncio.get_running_loop()
+    except RuntimeError:
+        return True
+
+
+def _wait_for_turn(loop: asyncio.AbstractEventLoop) -> None:
+    """Wait until `loop`, in its own thread, has handed over what was appended in it, unless it hangs."""
+    is_over = threading.Event()
+    with contextlib.suppress(RuntimeError):  # closed
+        # What was appended is handed over two turns later.
+        loop.call_soon_threadsafe(loop.call_soon, loop.call_soon, is_over.set)
+        is_over.wait(_TURN_SECONDS)

@@ -18,28 +18,26 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping
 from concurrent.futures import Future
 from functools import cached_property, partial
+from itertools import chain
 from typing import Any, Generic, Self, TypeVar
 
 from treadle.core import events as e
-from treadle.core.errors import JournalError, RunNotFoundError
+from treadle.core.errors import ConfigError, JournalError, LeaseHeldError, RunNotFoundError
 from treadle.core.inbox import InboxMessage, Posted, encode_message, kind_of
 from treadle.core.patches import load
 from treadle.journal.follow import POLL_SECONDS, Changes, PolledNews, follow
 from treadle.journal.identity import VARIABLE, is_sealed, make_seal
 from treadle.journal.protocol import RunFilter, RunInfo
-from treadle.journal.tables.checks import INSERT_MESSAGE, Head, Letter, Query, damaged
-from treadle.journal.tables.committer import Committer, explain_closed
+from treadle.journal.tables.checks import INSERT_MESSAGE, Head, Letter, Query, damaged, explain_closed
+from treadle.journal.tables.committer import Committer, close_journal
 from treadle.journal.tables.fact_columns import COLUMNS, UNKNOWN, facts_from, fill_facts, store_facts
 from treadle.journal.tables.owner import Lease, Silence
-from treadle.journal.tables.reader import TableReader, Unused, find_contents
+from treadle.journal.tables.reader import TableReader, Unused, find_contents, still_unused
 from treadle.journal.tables.writer import Pending, TableWriter
 
 T = TypeVar("T")
 D = TypeVar("D")
 """The type of the connection that a transaction of the store gets."""
-
-_TURN_SECONDS = 5.0
-"""How long a closing journal waits for an event loop of another thread."""
 
 
 class TableJournal(ABC, Generic[D]):
@@ -56,7 +54,9 @@ class TableJournal(ABC, Generic[D]):
         self._changes = changes
         self.driven = committer.driven
         """See `Journal.driven`."""
-        self._close = weakref.finalize(self, _close, committer, reader, changes, pending, self._parts())
+        self._close = weakref.finalize(
+            self, close_journal, committer, reader, changes, pending, self._parts()
+        )
         _opened.add(self)
 
     @abstractmethod
@@ -77,14 +77,6 @@ class TableJournal(ABC, Generic[D]):
     @abstractmethod
     def _query_in(self, db: D) -> Query:
         """Return the function that runs SQL with `?` for values in a transaction."""
-
-    @abstractmethod
-    def _read_frames(self, query: Query, head: Head) -> Iterator[tuple[int, list[bytes]]]:
-        """Yield the frames of a run in a transaction."""
-
-    @abstractmethod
-    def _delete(self, run_id: str, unused: Unused, db: D) -> None:
-        """Delete a run in a transaction."""
 
     def _unknown_facts(self) -> str:
         """Return the query for the runs whose facts are unknown."""
@@ -259,8 +251,26 @@ class TableJournal(ABC, Generic[D]):
         query(INSERT_MESSAGE, letter.row(key, number))
         return number
 
+    def _delete(self, run_id: str, unused: Unused, db: D) -> None:
+        """Delete a run in a transaction. Raises: `RunNotFoundError`; `LeaseHeldError` if it is being driven."""
+        query, lease = self._query_in(db), self._lease_of(run_id, None, db)
+        if isinstance(lease, Silence):
+            raise LeaseHeldError(
+                f"run {run_id!r} may still be driven by a process that was busy for a while; try again later"
+            )
+        key = lease.key
+        condition, values = self._reader.is_after(unused.position)
+        newer = query(f"SELECT body FROM frames WHERE {condition} AND run != ?", (*values, key))
+        sent = query("SELECT body FROM inbox WHERE run != ? AND body IS NOT NULL", (key,))
+        digests = still_unused(unused, (body for (body,) in chain(newer, sent)))
+        for table in ("frames", "heads", "trust", "inbox"):
+            query(f"DELETE FROM {table} WHERE run=?", (key,))
+        query("DELETE FROM runs WHERE id=?", (key,))
+        condition, values = self._reader.is_one_of("digest", sorted(digests))
+        query(f"DELETE FROM blobs WHERE {condition}", values)
+
     def _fill(self, db: D) -> int:
-        return fill_facts(self._query_in(db), self._read_frames, self._unknown_facts())
+        return fill_facts(self._query_in(db), self._reader.read_frames, self._unknown_facts())
 
     async def _lease(self, take: Callable[[D], T]) -> T:
         """Return what `take` returns in a transaction. If the caller is cancelled, a writer is released."""
@@ -285,10 +295,10 @@ class TableJournal(ABC, Generic[D]):
 
     def _writer_of(self, run_id: str, lease: Lease, db: D) -> TableWriter:
         """Return the writer of a run whose lease was taken. Raises: `JournalError` if the run is damaged."""
-        query, read_frames = self._query_in(db), self._read_frames
+        query = self._query_in(db)
         row = self._read_end(query, lease.key)
         if row[0] is not None and row[1] is None:
-            store_facts(query, read_frames, Head(run_id, lease.key, row[0], None))
+            store_facts(query, self._reader.read_frames, Head(run_id, lease.key, row[0], None))
             row = self._read_end(query, lease.key)
         frame, events, last_seq, checksum, *columns = row
         facts = facts_from(run_id, tuple(columns))
@@ -377,36 +387,10 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(before=_hold, after_in_parent=_let_go, after_in_child=_disown_all)
 
 
-def _close(
-    committer: Committer[Any],
-    reader: TableReader,
-    changes: Changes,
-    pending: Pending,
-    parts: dict[Any, Any],
-) -> None:
-    for item in list(parts.values()):
-        item.close()
-    for loop in pending.loops():
-        if _runs_elsewhere(loop):
-            _wait_for_turn(loop)
-        elif writes := pending.take(loop):
-            committer.put(loop, writes)
-    committer.stop()
-    changes.close()
-    reader.close()
-
-
-def _runs_elsewhere(loop: asyncio.AbstractEventLoop) -> bool:
-    try:
-        return loop.is_running() and loop is not asyncio.get_running_loop()
-    except RuntimeError:
-        return True
-
-
-def _wait_for_turn(loop: asyncio.AbstractEventLoop) -> None:
-    """Wait until `loop`, in its own thread, has handed over what was appended in it, unless it hangs."""
-    is_over = threading.Event()
-    with contextlib.suppress(RuntimeError):  # closed
-        # What was appended is handed over two turns later.
-        loop.call_soon_threadsafe(loop.call_soon, loop.call_soon, is_over.set)
-        is_over.wait(_TURN_SECONDS)
+def check_level(level: str, levels: Collection[str], place: str) -> None:
+    """Check that a store of a kind (`place`) can reach a level. Raises: `ConfigError`."""
+    if level not in levels:
+        raise ConfigError(
+            f"unknown journal level {level!r}; {place} has {' or '.join(map(repr, levels))}, and "
+            "open_journal('memory:') is a journal in memory"
+        )

@@ -8,6 +8,8 @@ from typing import NamedTuple, TypeAlias
 
 from msgspec import Struct
 
+from treadle.core.errors import LeaseHeldError
+
 Beat: TypeAlias = tuple[float, float]
 """A heartbeat by its owner's clocks: the seconds since the epoch, and the monotonic clock."""
 
@@ -48,6 +50,27 @@ class Owner(Struct, frozen=True):
     def has_same_clock(self) -> bool:
         """Return True if the monotonic clocks of that process and of this one show the same time."""
         return bool(self.space) and (self.host, self.space.split()[1:]) == (_host(), _space().split()[1:])
+
+
+class Holder(Struct, frozen=True):
+    """A row of `owners`: an open journal that may have leases. A store adds how it knows the last heartbeat."""
+
+    id: int
+    owner: Owner
+    lease_seconds: float
+
+    def refuse(self, run_id: str) -> LeaseHeldError:
+        """Return the error for somebody else who wants the lease of a run."""
+        return LeaseHeldError(
+            f"run {run_id!r} is being driven by process {self.owner.pid} on "
+            f"{self.owner.host.split('/')[0]!r}; wait for it, or stop it (a process that hangs loses the run "
+            f"after {self.lease_seconds:g} s)"
+        )
+
+
+abandoned: set[tuple[Path | str, int]] = set()
+"""The owners of this process that were closed while the store could not be reached or failed, by the file or the
+server's address, and by row."""
 
 
 class Silence(NamedTuple):

@@ -11,18 +11,20 @@ from itertools import chain
 from typing import Any, NamedTuple
 
 from treadle.core import events as e
-from treadle.core.errors import JournalError, LeaseHeldError, RunNotFoundError
+from treadle.core.errors import JournalError, RunNotFoundError
 from treadle.core.inbox import Posted
 from treadle.journal.deletion import digests_in, find_unused
 from treadle.journal.follow import Page
 from treadle.journal.protocol import DAMAGED, EQUAL_FIELDS, RunFilter, RunInfo
-from treadle.journal.tables.checks import Head, damaged, decode_frame, read_letter
+from treadle.journal.tables.checks import Head, Query, damaged, decode_frame, explain_closed, read_letter
 from treadle.journal.tables.fact_columns import COLUMNS, info_from, read_head
 
 
 class TableReader(ABC):
     """The reading half of an open journal."""
 
+    faults: tuple[tuple[str, str], ...]
+    """Queries for what is wrong in the store, besides `_FAULTS`, and what their rows mean."""
     newest_frame: str
     """The SQL condition that a row of `frames` is the newest one of its row of `heads`."""
     unknown = "heads.events IS NULL"
@@ -33,6 +35,7 @@ class TableReader(ABC):
         """The journal in messages."""
         self.lock = threading.Lock()
         """Held by the thread that uses the connection."""
+        self._is_closed = False
 
     @abstractmethod
     def query(self, sql: str, values: Sequence[object] = ()) -> list[tuple[Any, ...]]:
@@ -44,7 +47,7 @@ class TableReader(ABC):
 
     @abstractmethod
     def read_frames(
-        self, head: Head, after_seq: int, until_seq: int | None
+        self, query: Query, head: Head, after_seq: int = 0, until_seq: int | None = None
     ) -> Iterator[tuple[int, list[bytes]]]:
         """Yield the frames with the events after `after_seq`, each as its first seq and the bodies of its events.
 
@@ -57,8 +60,12 @@ class TableReader(ABC):
         """Return the SQL condition that a row of `runs` has this label, and its values."""
 
     @abstractmethod
-    def ids_condition(self, run_ids: Collection[str]) -> tuple[str, tuple[object, ...]]:
-        """Return the SQL condition that a row of `runs` has one of these ids, and its values."""
+    def is_one_of(self, column: str, values: Collection[str]) -> tuple[str, tuple[object, ...]]:
+        """Return the SQL condition that a column has one of these texts, and its values."""
+
+    @abstractmethod
+    def is_after(self, position: Any) -> tuple[str, tuple[object, ...]]:
+        """Return the SQL condition that a row of `frames` comes after a position, and its values."""
 
     @abstractmethod
     def start_of_all(self) -> Any:
@@ -73,10 +80,6 @@ class TableReader(ABC):
         """Return the events of all runs after `position`."""
 
     @abstractmethod
-    def find_faults(self) -> Iterator[str]:
-        """See `Journal.find_faults`."""
-
-    @abstractmethod
     def bodies(self, key: int, *, is_own: bool) -> Iterator[bytes]:
         """Yield the frames of a run (`is_own`), or of all other runs, with few of them in memory at a time."""
 
@@ -89,8 +92,23 @@ class TableReader(ABC):
         """Give up the connection in a forked child, and return it."""
 
     def _forget(self) -> None:
-        """Replace the lock in a forked child, where another thread may have held it."""
-        self.lock = threading.Lock()
+        """Close the reader in a forked child, where another thread may have held its lock."""
+        self.lock, self._is_closed = threading.Lock(), True
+
+    def check_open(self) -> None:
+        """Check that the journal is open. Raises: `JournalError`."""
+        if self._is_closed:
+            raise explain_closed(self._name)
+
+    def find_faults(self) -> Iterator[str]:
+        """See `Journal.find_faults`."""
+        for sql, problem in (*self.faults, *_FAULTS):
+            try:
+                for row in self.query(sql):
+                    if row != ("ok",):  # SQLite says so if it finds nothing
+                        yield problem.format(*row)
+            except JournalError as error:
+                yield str(error)
 
     def lost_rows(self) -> list[int]:
         """Return the rows of runs that are missing in the table `runs`."""
@@ -109,7 +127,7 @@ class TableReader(ABC):
             if until_seq is None:
                 raise
             head = Head(run_id, key, 0, None)
-        for first, raws in self.read_frames(head, after_seq, until_seq):
+        for first, raws in self.read_frames(self.query, head, after_seq, until_seq):
             yield from decode_frame(run_id, first, raws, after_seq, until_seq)
 
     def read_stored(self, digest: str) -> bytes:
@@ -214,7 +232,7 @@ class TableReader(ABC):
                 ("runs.run_id >= ? AND runs.run_id < ?", (filter_.id_prefix, filter_.id_prefix + _LAST))
             )
         if filter_.run_ids is not None:
-            found.append(self.ids_condition(filter_.run_ids))
+            found.append(self.is_one_of("runs.run_id", filter_.run_ids))
         if filter_.is_finished is not None:
             statuses = "'finished'" if filter_.is_finished else "'running', 'paused'"
             found.append((f"runs.status IN ({statuses})", ()))
@@ -228,6 +246,16 @@ class TableReader(ABC):
 
 
 LOST_RUN = "a run is lost: row {} of the table `heads` has no row in `runs`; restore a backup of the journal"
+LOST = "SELECT run FROM heads WHERE NOT EXISTS(SELECT 1 FROM runs WHERE id = run)"
+_FAULTS = (
+    (LOST, LOST_RUN),
+    (
+        "SELECT run, count(*) FROM frames WHERE NOT EXISTS(SELECT 1 FROM heads WHERE heads.run = frames.run) "
+        "GROUP BY run",
+        "row {0} of the table `runs` has {1} frames, but no row in the table `heads`",
+    ),
+)
+"""Queries for what is wrong in every store, and what their rows mean."""
 _LAST = "\U0010ffff" * 8
 """A text that sorts after every continuation of an id."""
 
@@ -265,13 +293,6 @@ def still_unused(unused: Unused, newer: Iterable[bytes]) -> set[str]:
     for body in newer:
         digests -= digests_in(body)
     return digests
-
-
-def refuse_silent(run_id: str) -> LeaseHeldError:
-    """Return the error for a run whose driver has to be watched before the run can be deleted."""
-    return LeaseHeldError(
-        f"run {run_id!r} may still be driven by a process that was busy for a while; try again later"
-    )
 
 
 def _contents(reader: TableReader) -> Iterator[tuple[str, bytes]]:

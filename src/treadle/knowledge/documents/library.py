@@ -21,7 +21,7 @@ class LoadedDocuments(Struct, frozen=True):
     text: str
     """The documents that are small enough for the prompt, fenced; empty if there are none."""
     whole: tuple[str, ...]
-    """The paths of those documents."""
+    """The paths of the documents in `text`."""
     in_pieces: tuple[str, ...]
     """The paths of the documents whose pieces are recalled when they fit a message."""
 

@@ -175,7 +175,8 @@ class HttpEndpoint:
         return frozenset(path for path, status in statuses.items() if status == 405)
 
     async def find_text(self, token_ids: Sequence[int]) -> str | None:
-        """Return the text that ids have for the server; `None` if it does not say. Raises: `TransportError`.
+        """Return the text that the server decodes from token ids; `None` if it does not say. Raises:
+        `TransportError`.
 
         Source: vLLM 0.11 (`prompt`) and SGLang 0.5 (`text`), `/detokenize`.
         """
