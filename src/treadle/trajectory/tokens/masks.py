@@ -107,8 +107,8 @@ def weigh_no_reasoning(trajectory: Trajectory, span: Span, decode: Decode | None
     where = f"the answer of event {span.seq} of run {span.run_id!r}"
     if decode is None:
         raise ExportError(
-            f"the mask 'no_reasoning' cannot find the reasoning in the ids of {where}; give the renderer whose "
-            "ids they are"
+            f"the mask 'no_reasoning' cannot find the reasoning in the ids of {where}; give the renderer that "
+            "made them"
         )
     ids = trajectory.token_ids_T[span.start : span.end]
     pieces = split_text(ids, decode)
