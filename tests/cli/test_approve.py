@@ -232,3 +232,20 @@ def test_a_rule_for_a_tool_that_the_task_does_not_have_is_an_error(cli: Cli) -> 
     assert done.code == 2
     assert "the policy names the tool 'writ_file'" in done.err
     assert "did you mean 'write_file'" in done.err
+
+
+def test_a_run_that_asks_at_a_terminal_takes_a_decision_of_another_process(
+    cli: Cli, script: Script, terminals: list[Terminal]
+) -> None:
+    server = script(call_once("send", to="a"))
+    terminal = Terminal(cli, *begin(cli, server.url, "--approve", "ask", "--run-id", "r"))
+    terminals.append(terminal)
+    terminal.wait_for("[l]ater")
+    assert cli("approve", "r", "call_1", "edit", "[1]").code == 2
+    done = cli("approve", "r", "call", "edit", '{"to": "b"}')
+    assert (done.code, "takes the decision in" in done.err) == (0, True), done
+    terminal.wait_for("completed")
+    assert terminal.close() == 0
+    assert sent(cli) == ["b"]
+    late = cli("approve", "r", "call_1", "yes")
+    assert (late.code, "no call of run 'r' waits" in late.err) == (2, True), late

@@ -1,9 +1,11 @@
 """`treadle answer`, `approve`, `cancel` and `label`: tell a run something, whoever drives it."""
 
 import time
+from collections.abc import Sequence
 from contextlib import closing
 from typing import Annotated
 
+import msgspec
 import typer
 
 from treadle.cli.exit import ExitCode
@@ -19,10 +21,10 @@ from treadle.cli.terminal.terminal_asker import find_question, print_question
 from treadle.cli.terminal.view import make_view
 from treadle.core.asking import Answer, Answerable, Question
 from treadle.core.errors import ConfigError
-from treadle.core.inbox import Cancel, InboxMessage, Note
+from treadle.core.inbox import Cancel, DecideCall, InboxMessage, Note
 from treadle.core.registry import did_you_mean
 from treadle.core.types import ToolCall
-from treadle.journal.protocol import Journal
+from treadle.journal.protocol import Journal, RunFilter
 from treadle.runs.run import Run
 from treadle.runs.run_names import find_run
 from treadle.runs.sending import answer_message, send
@@ -75,7 +77,7 @@ def answer(
             command = follow_up.write("show", run_id)
             raise ConfigError(f"no question of run {run_id!r} is open; `{command}` shows the run")
         question_id, said = _read_answer(questions, words or [], option, is_declined=is_declined)
-        if is_resumed:
+        if is_resumed and not _is_driven(opened, run_id):
             runner = ResumedAgents(opened, agent, limits, is_trusted=is_trusted).agent_for_run(run_id)
             return drive(
                 runner,
@@ -85,12 +87,8 @@ def answer(
                 follow_up,
                 calls=[item.call for item in loaded.state.turn.calls.values()],
             )
-        sent = execute(send(opened, run_id, answer_message(loaded.state, question_id, said)))
-        if sent.is_driven:
-            print_note("sent; the process that drives the run takes the answer in")
+        if _give(opened, run_id, [answer_message(loaded.state, question_id, said)], "answer"):
             return ExitCode.DONE
-        if sent.refused is not None:
-            raise ConfigError(sent.refused)
         left = Run.load(run_id, opened)
     if left.questions:
         print_note(
@@ -99,6 +97,27 @@ def answer(
     else:
         print_note("answered; continue with: " + follow_up.write("resume", run_id))
     return ExitCode.DONE
+
+
+def _is_driven(journal: Journal, run_id: str) -> bool:
+    """Return whether a process drives a run."""
+    return bool(journal.runs(RunFilter(run_ids=[run_id], is_driven=True)))
+
+
+def _give(journal: Journal, run_id: str, messages: Sequence[InboxMessage], what: str) -> bool:
+    """Send messages that a run waits for. Return whether a process drives the run, which takes them in.
+
+    If nobody drives the run, they are taken in here. Raises: `ConfigError` if one of them then means nothing.
+    """
+    is_driven = False
+    for message in messages:
+        sent = execute(send(journal, run_id, message))
+        if sent.refused is not None:
+            raise ConfigError(sent.refused)
+        is_driven = sent.is_driven
+    if is_driven:
+        print_note(f"sent; the process that drives the run takes the {what} in")
+    return is_driven
 
 
 def _list_questions(run_id: str, questions: dict[str, Question], *, is_json: bool) -> int:
@@ -269,8 +288,9 @@ def approve(
 ) -> int:
     """Decide about a tool call that waits for approval.
 
-    The run then continues. Without a CALL, the calls that wait are listed. A run waits if --approve says to ask
-    and there is no terminal to ask on. An edit runs the call with other arguments, and the model is told so.
+    The run then continues, in the process that drives it or else here. Without a CALL, the calls that wait are
+    listed. A run waits if --approve says to ask and there is no terminal to ask on. An edit runs the call with
+    other arguments, and the model is told so.
 
     Examples:
         treadle approve last call_1 yes
@@ -291,6 +311,10 @@ def approve(
             raise ConfigError("edit is for one call; give its id instead of 'all'")
         runner = ResumedAgents(opened, agent, limits, is_trusted=is_trusted).agent_for_run(run_id)
         approvals = dict.fromkeys(calls, said)
+        if _is_driven(opened, run_id):
+            if _give(opened, run_id, _decisions(approvals), "decision"):
+                return ExitCode.DONE
+            approvals = {}  # they are recorded: the run was released meanwhile
         return drive(
             runner,
             lambda emit: runner.resume(run_id, approvals=approvals, on_event=emit),
@@ -299,6 +323,21 @@ def approve(
             follow_up,
             calls=[item.call for item in loaded.state.turn.calls.values()],
         )
+
+
+def _decisions(approvals: dict[str, Decision]) -> list[DecideCall]:
+    """Return the messages that decide about calls. Raises: `ConfigError` for arguments that are no JSON object."""
+    for said in approvals.values():
+        try:
+            msgspec.json.decode(said.arguments or "{}", type=dict[str, object])
+        except msgspec.DecodeError as error:
+            raise ConfigError(
+                f"the arguments {said.arguments!r:.80} are not a JSON object: {error}"
+            ) from None
+    return [
+        DecideCall(call_id, said.is_approved, said.reason, said.arguments)
+        for call_id, said in approvals.items()
+    ]
 
 
 def _explain_missing(run: str, call: str, waiting: dict[str, ToolCall], follow_up: FollowUp) -> str:
