@@ -19,6 +19,7 @@ import uvloop
 from msgspec import Struct
 
 from treadle import Agent, Event, Policy, tool
+from treadle.journal.driven import DrivenRun
 from treadle.loop.outbox import DONE
 
 
@@ -159,6 +160,7 @@ class NoWriter:
 
     def __init__(self, run_id: str) -> None:
         self.run_id = run_id
+        self.driven = DrivenRun(run_id, lambda run_id, after: [])
 
     def append(self, bodies: object, blobs: object = None) -> None:
         """See `RunWriter.append`."""
@@ -166,6 +168,9 @@ class NoWriter:
     def sync(self) -> Awaitable[None]:
         """See `RunWriter.sync`."""
         return DONE
+
+    def take_in(self, number: int) -> None:
+        """See `RunWriter.take_in`."""
 
     async def release(self) -> None:
         """See `RunWriter.release`."""

@@ -39,8 +39,8 @@ if TYPE_CHECKING:
         ToolSpec,
         Usage,
     )
-    from treadle.journal.protocol import RunFilter, RunInfo
     from treadle.journal.registry import open_journal
+    from treadle.journal.run_info import RunFilter, RunInfo
     from treadle.knowledge.personas.persona import Persona
     from treadle.models.config.recipe import model
     from treadle.models.scripted import ScriptedModel
@@ -92,8 +92,8 @@ _WHERE = {
     "Run": "treadle.runs.run",
     "RunContext": "treadle.runs.options",
     "RunExistsError": "treadle.core.errors",
-    "RunFilter": "treadle.journal.protocol",
-    "RunInfo": "treadle.journal.protocol",
+    "RunFilter": "treadle.journal.run_info",
+    "RunInfo": "treadle.journal.run_info",
     "RunNotFoundError": "treadle.core.errors",
     "RunStream": "treadle.agent.run_stream",
     "SandboxError": "treadle.core.errors",

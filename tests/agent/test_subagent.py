@@ -14,7 +14,8 @@ from treadle.core.errors import ConfigError
 from treadle.core.types import Completion, FinishReason, Message, Role, StopReason, Usage
 from treadle.journal.listing import facts_of
 from treadle.journal.memory import MemoryJournal
-from treadle.journal.protocol import CALLER, Journal, RunFilter
+from treadle.journal.protocol import Journal
+from treadle.journal.run_info import CALLER, RunFilter
 from treadle.models import call
 from treadle.models.scripted import Answer
 from treadle.trajectory.run_verification import verify_run

@@ -44,8 +44,9 @@ from treadle.core.types import (
 )
 from treadle.journal.listing import facts_of
 from treadle.journal.memory import MemoryJournal
-from treadle.journal.protocol import QUEUE, Journal, RunFilter, RunWriter
+from treadle.journal.protocol import Journal, RunWriter
 from treadle.journal.registry import STORES
+from treadle.journal.run_info import QUEUE, RunFilter
 from treadle.journal.sqlite.sqlite_journal import SqliteJournal
 from treadle.journal.tables.journal import TableJournal
 from treadle.models import call

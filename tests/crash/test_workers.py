@@ -18,7 +18,8 @@ from tests.workers.gates import Gate, gate, message
 from treadle import Agent, Run, open_journal
 from treadle.core import events as e
 from treadle.core.types import StopReason
-from treadle.journal.protocol import Journal, RunFilter
+from treadle.journal.protocol import Journal
+from treadle.journal.run_info import RunFilter
 from treadle.runs.begin import enqueue
 from treadle.runs.options import Given
 from treadle.workers.protocol import WorkerOptions

@@ -16,8 +16,8 @@ from treadle.datagen.generation_progress import GenerationProgress, SampleEnded
 from treadle.export.report_blocks import Figure
 from treadle.jobs.ledger import ItemStatus, Ledger
 from treadle.jobs.progress import JobNotice
-from treadle.journal.protocol import QUEUE
 from treadle.journal.registry import open_journal
+from treadle.journal.run_info import QUEUE
 from treadle.testbed.server import OracleServer, ServerSettings, serve
 
 

@@ -20,7 +20,8 @@ from treadle.jobs.ledger import ItemOutcome, ItemStatus, JobCounts, Ledger, Plan
 from treadle.jobs.progress import Average, JobListener, JobNotice, JobProgress, JobWords
 from treadle.jobs.sections import AttemptSection, Count, read_document
 from treadle.jobs.seeded import SeededAgents
-from treadle.journal.protocol import Journal, RunFilter
+from treadle.journal.protocol import Journal
+from treadle.journal.run_info import RunFilter
 from treadle.runs.run import Run
 from treadle.runs.task import load_task
 from treadle.scoring.grade import total_reward

@@ -18,7 +18,8 @@ from treadle.core import events as e
 from treadle.core.policy import Policy
 from treadle.journal.check import Check
 from treadle.journal.jsonl import import_lines
-from treadle.journal.protocol import DAMAGED, Journal, RunInfo
+from treadle.journal.protocol import Journal
+from treadle.journal.run_info import DAMAGED, RunInfo
 from treadle.models import call
 from treadle.tools.context import ToolContext
 

@@ -17,7 +17,7 @@ from treadle.core import events as e
 from treadle.core.errors import JournalError
 from treadle.core.types import FileDelta
 from treadle.journal.listing import facts_of
-from treadle.journal.protocol import RunFilter
+from treadle.journal.run_info import RunFilter
 from treadle.journal.sqlite.sqlite_journal import SqliteJournal
 from treadle.journal.tables.writer import TableWriter
 

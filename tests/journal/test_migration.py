@@ -10,7 +10,7 @@ from treadle.agent.agent import Agent
 from treadle.core import events as e
 from treadle.core.errors import UntrustedError
 from treadle.journal.listing import facts_of
-from treadle.journal.protocol import RunFilter
+from treadle.journal.run_info import RunFilter
 
 GOLDEN = sorted((Path(__file__).parent.parent / "data").glob("*.jsonl"))
 

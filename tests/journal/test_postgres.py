@@ -28,7 +28,8 @@ from treadle import (
 from treadle.core import events as e
 from treadle.core.types import FileDelta, Message, Role
 from treadle.journal.check import Check
-from treadle.journal.protocol import QUEUE, Journal, RunFilter
+from treadle.journal.protocol import Journal
+from treadle.journal.run_info import QUEUE, RunFilter
 from treadle.knowledge.memory import open_memory
 
 psycopg = pytest.importorskip("psycopg")

@@ -16,7 +16,8 @@ from treadle import Agent, ConfigError, Policy, ScriptedModel, load_task, model,
 from treadle.core import events as e
 from treadle.core.spec import AgentSpec
 from treadle.core.types import StopReason
-from treadle.journal.protocol import Journal, RunFilter
+from treadle.journal.protocol import Journal
+from treadle.journal.run_info import RunFilter
 from treadle.runs.begin import enqueue
 from treadle.runs.options import Given
 from treadle.runs.retries import RetryPolicy

@@ -23,7 +23,8 @@ from treadle.core.policy import Policy
 from treadle.core.registry import check_options
 from treadle.core.replay import Replay, replay
 from treadle.core.spec import AgentSpec, ContextSpec, PartSpec
-from treadle.journal.protocol import Journal, RunFilter, RunInfo
+from treadle.journal.protocol import Journal
+from treadle.journal.run_info import RunFilter, RunInfo
 from treadle.knowledge.protocol import Surroundings
 from treadle.loop.hooks import Hooks
 from treadle.models.protocol import Model

@@ -9,7 +9,8 @@ from treadle.core.asking import open_questions
 from treadle.core.calls import waiting_calls
 from treadle.core.state import State, advance
 from treadle.core.types import Delivery, Usage
-from treadle.journal.protocol import Journal, RunFilter, make_title
+from treadle.journal.protocol import Journal
+from treadle.journal.run_info import RunFilter, make_title
 
 _PAGE = 200
 """How many sessions are listed at a time."""

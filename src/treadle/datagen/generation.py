@@ -36,7 +36,8 @@ from treadle.export.report_blocks import Report
 from treadle.jobs.job import Job, JobEnd, JobOptions, JobSettings, OpenJob
 from treadle.jobs.ledger import ItemStatus, Ledger, PlannedItem
 from treadle.jobs.meter import LimitReachedError
-from treadle.journal.protocol import Journal, RunFilter
+from treadle.journal.protocol import Journal
+from treadle.journal.run_info import RunFilter
 from treadle.models.protocol import Model
 
 

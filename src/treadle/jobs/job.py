@@ -24,8 +24,9 @@ from treadle.jobs.ledger import ItemOutcome, ItemStatus, JobCounts, Ledger, Plan
 from treadle.jobs.meter import JobMeter, open_meter
 from treadle.jobs.progress import JobListener, JobNotice, JobProgress
 from treadle.jobs.sections import AttemptSection, LimitSection
-from treadle.journal.protocol import Journal, RunFilter
+from treadle.journal.protocol import Journal
 from treadle.journal.registry import open_journal
+from treadle.journal.run_info import RunFilter
 from treadle.runs.batch import collecting_less
 from treadle.runs.retries import NO_RETRIES, RetryPolicy
 from treadle.workers.protocol import WorkerOptions, Workers

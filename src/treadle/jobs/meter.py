@@ -11,7 +11,8 @@ from treadle.core.errors import TransportError
 from treadle.core.types import Completion, Message, Request, Usage
 from treadle.jobs.ledger import Ledger, PlannedItem
 from treadle.jobs.sections import LimitSection
-from treadle.journal.protocol import Journal, RunFilter
+from treadle.journal.protocol import Journal
+from treadle.journal.run_info import RunFilter
 from treadle.models.protocol import Model, Watch, estimate_cost_usd, part_of
 from treadle.models.wrappers.wrapper import Wrapper
 

@@ -1,21 +1,24 @@
 """Journals, which keep runs. `open_journal` opens one from a path.
 
-Read first: `protocol.py` (what a store does, leases and inboxes included), `memory.py` (the smallest store),
-`registry.py` (stores by the scheme of an address) and `tables/` (what stores in databases share; `sqlite/` and
-`postgres/` are two of them). `listing.py` has the facts about a run that lists show, and `jsonl.py` the form in
-which runs travel. `hub.py` gives the events and the live output of a run to any number of listeners.
+Read first: `protocol.py` (what a store does, leases and inboxes included), `run_info.py` (the facts about runs that
+lists show), `memory.py` (the smallest store) and `registry.py` (the stores by the scheme of an address). `tables/`
+has what stores in databases share; read `tables/journal.py` there first. `sqlite/` and `postgres/` are two such
+stores. `listing.py` computes the facts about a run from its events, and `jsonl.py` has the form in which runs
+travel. `hub.py` gives any number of listeners the events and the live output of a run.
 
-To add a store, write a `Journal` and a function of an address and `StoreOptions` that opens it, and add a line to
+To add a store, write a `Journal` and a function that opens it, given an address and `StoreOptions`. Add a line to
 `STORES` in `registry.py`, or an entry point of the group `treadle.journal`. Add its levels to `KINDS` in
-`tests/contract/test_journal.py`, and its way to be opened to the fixture `reopen` there.
+`tests/contract/test_journal.py`, and the way to open it to the fixture `reopen` there. A store in another database
+can be a `TableJournal` with a `TableReader` and a `Committer`.
 """
 
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from treadle.journal.hub import listen
-    from treadle.journal.protocol import Journal, RunFilter, RunInfo, RunWriter
+    from treadle.journal.protocol import Journal, RunWriter
     from treadle.journal.registry import open_journal
+    from treadle.journal.run_info import RunFilter, RunInfo
 
 __all__ = ["Journal", "RunFilter", "RunInfo", "RunWriter", "listen", "open_journal"]
 
@@ -28,8 +31,8 @@ def __getattr__(name: str) -> object:
 
 _WHERE = {
     "Journal": "treadle.journal.protocol",
-    "RunFilter": "treadle.journal.protocol",
-    "RunInfo": "treadle.journal.protocol",
+    "RunFilter": "treadle.journal.run_info",
+    "RunInfo": "treadle.journal.run_info",
     "RunWriter": "treadle.journal.protocol",
     "listen": "treadle.journal.hub",
     "open_journal": "treadle.journal.registry",

@@ -7,7 +7,8 @@ from msgspec import Struct
 from treadle.core.errors import JournalError
 from treadle.core.events import digests_of
 from treadle.journal.listing import Facts, facts_of
-from treadle.journal.protocol import DAMAGED, Journal, RunFilter, RunInfo
+from treadle.journal.protocol import Journal
+from treadle.journal.run_info import DAMAGED, RunFilter, RunInfo
 
 
 class Checked(Struct, frozen=True):

@@ -5,7 +5,8 @@ from collections.abc import Iterable
 
 from treadle.core.errors import JournalError
 from treadle.core.patches import ReadStored, read_patch
-from treadle.journal.protocol import CALLER, Journal, RunFilter
+from treadle.journal.protocol import Journal
+from treadle.journal.run_info import CALLER, RunFilter
 
 _DIGEST = re.compile(rb"(?<![0-9a-f])[0-9a-f]{64}(?![0-9a-f])")
 

@@ -11,7 +11,8 @@ from contextlib import suppress
 
 from treadle.core.events import Delta, Ephemeral, Event
 from treadle.core.events.narrowing import Item
-from treadle.journal.protocol import Journal, RunFilter
+from treadle.journal.protocol import Journal
+from treadle.journal.run_info import RunFilter
 
 KEPT_DELTAS = 1000
 """How many pieces of output wait for a listener that is slower than the run."""

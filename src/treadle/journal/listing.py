@@ -14,7 +14,7 @@ from treadle.core.state import Status, fold
 from treadle.core.tally import Charge, charge_of
 from treadle.core.turns import TURN_CHANGES, TurnFold
 from treadle.core.types import Delivery, Message, Usage
-from treadle.journal.protocol import CALLER, RunInfo
+from treadle.journal.run_info import CALLER, RunInfo
 
 _NOTHING = Usage()
 _SHOWN_CHARS = 200

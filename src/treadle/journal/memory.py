@@ -15,7 +15,8 @@ from treadle.journal.deletion import digests_in, find_unused
 from treadle.journal.driven import DrivenRuns
 from treadle.journal.follow import Changes, Page, PolledNews, follow
 from treadle.journal.listing import Facts, facts_of
-from treadle.journal.protocol import DONE, QUEUE, Attached, RunFilter, RunInfo, StoreOptions, queue_of
+from treadle.journal.protocol import DONE, Attached, StoreOptions
+from treadle.journal.run_info import QUEUE, RunFilter, RunInfo, queue_of
 
 A = TypeVar("A", bound=Attached)
 

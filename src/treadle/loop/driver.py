@@ -89,8 +89,12 @@ class Driver:
         """The bodies of the events that the hooks have not been told."""
         self._is_released = False
         self._driven = writer.driven
-        self._acting: asyncio.Task[Any] | None = None
-        """The task that performs an action now; `None` between two actions."""
+        self._task: asyncio.Task[Any] | None = None
+        """The task that drives the run; `None` if none does."""
+        self._cancellations = 0
+        """How often that task had been cancelled when it began to drive the run."""
+        self._is_acting = False
+        """True while an action is performed, and not between two actions."""
         self._stopped_by: str | None = None
         """The tag of the message that has stopped the action; `None` if none has."""
         self.on_mail: OnMail | None = None
@@ -155,6 +159,10 @@ class Driver:
         state, bench, driven = self.state, self.bench, self._driven
         bench.questions.begin()
         self._attend()
+        perform_inference, has_deadline = self._inference.perform, state.policy.deadline_seconds is not None
+        # No variable has the task: it keeps its cancellation, whose traceback has this frame, alive.
+        self._task = asyncio.current_task()
+        self._cancellations = 0 if self._task is None else self._task.cancelling()
         try:
             while True:
                 if driven.newest > state.taken or driven.coming:
@@ -164,11 +172,26 @@ class Driver:
                 if isinstance(action, Append):
                     self.put(*action.bodies)
                 else:
-                    await self._act(action)
+                    self._is_acting = True
+                    try:
+                        if has_deadline:
+                            await self._perform_until(action)
+                        elif isinstance(action, Infer):
+                            await perform_inference(state, action, self)
+                        else:
+                            await self._performer(action)(state, action, self)
+                    except asyncio.CancelledError:
+                        if not self._is_stopped():
+                            raise
+                    finally:
+                        self._is_acting = False
+                    if self._stopped_by is not None:
+                        self._note_stopped()
                 if self._listener is not None:
                     await self.kept()
         finally:
-            bench.questions.arrivals.on_wait = None
+            self._task = self._stopped_by = None
+            bench.questions.arrivals.on_wait = driven.on_listen = None
             self.attend_idle()
         if state.status is Status.PAUSED:
             # A run that waits for somebody holds nothing, and calls that wait for an answer begin again.
@@ -187,27 +210,18 @@ class Driver:
         """Call `on_mail` when a message arrives, until the run is driven on."""
         self._driven.attend(self.on_mail)
 
-    async def _act(self, action: Action) -> None:
-        """Perform an action, until its end or until a message stops it."""
-        # No variable has the task: it keeps its cancellation, whose traceback has this frame, alive.
-        self._acting = asyncio.current_task()
-        assert self._acting is not None
-        deadline_seconds, before = self.state.policy.deadline_seconds, self._acting.cancelling()
-        try:
-            if deadline_seconds is None or isinstance(action, AskApprover | AskUser):
-                # The time that somebody takes to decide does not count against the deadline.
-                await self._performer(action)(self.state, action, self)
-            else:
-                await self._perform_until(action, deadline_seconds)
-        except asyncio.CancelledError:
-            if self._stopped_by is None or self._acting.uncancel() > before:
-                raise
-            self._throw_away(_STOPPED.get(self._stopped_by, self._stopped_by), StopReason.CANCELLED)
-        else:
-            if self._stopped_by is not None:  # what the action waited for has caught the cancellation
-                self._acting.uncancel()
-        finally:
-            self._acting = self._stopped_by = None
+    def _is_stopped(self) -> bool:
+        """Return whether a message, and nobody else, has cancelled the action."""
+        if self._stopped_by is None or self._task is None:
+            return False
+        return self._task.cancelling() == self._cancellations + 1
+
+    def _note_stopped(self) -> None:
+        """Go on after an action that a message has cancelled, and which may have caught that."""
+        assert self._task is not None
+        kind, self._stopped_by = self._stopped_by, None
+        self._task.uncancel()
+        self._throw_away(_STOPPED.get(kind or "", kind or ""), StopReason.CANCELLED)
 
     def _attend(self) -> None:
         """Hear of messages while the run is driven."""
@@ -225,12 +239,12 @@ class Driver:
 
     def _hear(self, kind: str) -> None:
         """Stop the action if a message with the tag `kind` wants that; take it in at once if somebody is asked."""
-        if self._acting is None:  # it is taken in before the next action
+        if self._task is None or not self._is_acting:  # it is taken in before the next action
             return
         if stops(self.state, kind):
             if self._stopped_by is None:
                 self._stopped_by = kind
-                self._acting.cancel()
+                self._task.cancel()
         elif self.bench.questions.arrivals:
             self._look()
 
@@ -431,8 +445,13 @@ class Driver:
             return self.bench.questions.perform
         return self._calls.request_approvals if isinstance(action, RequestApprovals) else self._calls.ask
 
-    async def _perform_until(self, action: Action, deadline_seconds: float) -> None:
+    async def _perform_until(self, action: Action) -> None:
         """Perform an action, and stop it when the deadline passes."""
+        deadline_seconds = self.state.policy.deadline_seconds
+        if deadline_seconds is None or isinstance(action, AskApprover | AskUser):
+            # The time that somebody takes to decide does not count against the deadline.
+            await self._performer(action)(self.state, action, self)
+            return
         try:
             async with asyncio.timeout(max(0.0, deadline_seconds - self.state.work_seconds)) as timer:
                 self.bench.questions.deadline = timer

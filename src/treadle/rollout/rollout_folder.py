@@ -13,8 +13,9 @@ from treadle.export.groups import Group
 from treadle.jobs.job import check_unchanged
 from treadle.jobs.ledger import ItemStatus, JobCounts, Ledger, LedgerEntry
 from treadle.journal.identity import is_sealed, make_seal
-from treadle.journal.protocol import Journal, RunFilter
+from treadle.journal.protocol import Journal
 from treadle.journal.registry import open_journal
+from treadle.journal.run_info import RunFilter
 from treadle.models.config.description import is_secret_url
 from treadle.models.config.tables import ModelTable
 from treadle.rollout.collect import GroupReader

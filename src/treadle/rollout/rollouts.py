@@ -19,7 +19,7 @@ from treadle.jobs.job import Job, JobEnd, JobOptions, JobSettings, OpenJob
 from treadle.jobs.ledger import PlannedItem
 from treadle.jobs.progress import JobNotice, TokenRate
 from treadle.jobs.seeded import MakeModel, SeededAgents
-from treadle.journal.protocol import RunFilter
+from treadle.journal.run_info import RunFilter
 from treadle.models.protocol import Model
 from treadle.models.tokens.weights import UpdateMode, Weights
 from treadle.rollout.collect import GroupReader

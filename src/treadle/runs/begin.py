@@ -23,7 +23,7 @@ from treadle.core.types import (
     Role,
     TaskRef,
 )
-from treadle.journal.protocol import DEFAULT_QUEUE, QUEUE
+from treadle.journal.run_info import DEFAULT_QUEUE, QUEUE
 from treadle.loop.driver import Driver
 from treadle.runs.agent_parts import AgentParts, read_mount, refuse_missing
 from treadle.runs.attachments import read_attachments

@@ -15,7 +15,7 @@ from treadle.core.asking import open_questions
 from treadle.core.errors import ConfigError, LeaseHeldError, RunExistsError, RunNotFoundError
 from treadle.core.state import Status
 from treadle.core.types import Fault, Json, Parent, Role, StopReason
-from treadle.journal.protocol import RunFilter
+from treadle.journal.run_info import RunFilter
 from treadle.runs.agent_parts import AgentParts
 from treadle.runs.begin import run_task
 from treadle.runs.fork import fork_run

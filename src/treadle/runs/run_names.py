@@ -2,7 +2,8 @@
 
 from treadle.core.errors import JournalError, RunNotFoundError
 from treadle.core.events import RunStarted
-from treadle.journal.protocol import Journal, RunFilter
+from treadle.journal.protocol import Journal
+from treadle.journal.run_info import RunFilter
 
 _MAX_LISTED = 5
 """How many ids an error lists."""

@@ -7,7 +7,8 @@ from itertools import islice
 from msgspec.structs import replace
 
 from treadle.core.types import StopReason
-from treadle.journal.protocol import CALLER, DAMAGED, Journal, RunFilter, RunInfo
+from treadle.journal.protocol import Journal
+from treadle.journal.run_info import CALLER, DAMAGED, RunFilter, RunInfo
 
 PAGE = 500
 """How many runs are read from the journal at a time."""

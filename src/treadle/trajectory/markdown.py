@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from treadle.core import events as e
 from treadle.core.parts import describe
 from treadle.core.types import Message, ToolCall, ToolResult
-from treadle.journal.protocol import make_title
+from treadle.journal.run_info import make_title
 
 if TYPE_CHECKING:
     from markdown_it import MarkdownIt

@@ -7,7 +7,8 @@ from msgspec import Struct
 
 from treadle.agent.agent import Agent
 from treadle.core.events.narrowing import Event
-from treadle.journal.protocol import DEFAULT_QUEUE, Journal
+from treadle.journal.protocol import Journal
+from treadle.journal.run_info import DEFAULT_QUEUE
 from treadle.runs.options import SessionOptions, StreamOptions
 from treadle.runs.retries import RetryPolicy
 from treadle.runs.run import Run

@@ -18,7 +18,8 @@ from msgspec.structs import replace
 from treadle.agent.agent import Agent
 from treadle.core.errors import ConfigError, RunExistsError, WorkerError
 from treadle.core.types import StopReason, Usage
-from treadle.journal.protocol import Journal, News, RunFilter, RunInfo, queue_of
+from treadle.journal.protocol import Journal, News
+from treadle.journal.run_info import RunFilter, RunInfo, queue_of
 from treadle.loop.wayout import see_through
 from treadle.runs.begin import enqueue
 from treadle.runs.ensure import IfExists, ensure_run

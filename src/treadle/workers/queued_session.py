@@ -10,7 +10,7 @@ from treadle.agent.session import Session
 from treadle.core.errors import RunExistsError
 from treadle.core.events.narrowing import Event
 from treadle.core.types import StopReason, Usage
-from treadle.journal.protocol import QUEUE
+from treadle.journal.run_info import QUEUE
 from treadle.runs.agent_parts import refuse_missing
 from treadle.runs.begin import Beginning, begin
 from treadle.runs.options import Given, SessionOptions

@@ -35,7 +35,8 @@ from treadle.cli.terminal.view import JsonView
 from treadle.core.errors import ConfigError, RunNotFoundError, TreadleError
 from treadle.core.registry import did_you_mean
 from treadle.core.types import Delivery, StopReason, ToolCall
-from treadle.journal.protocol import Journal, RunFilter
+from treadle.journal.protocol import Journal
+from treadle.journal.run_info import RunFilter
 from treadle.loop.listener import Emit
 from treadle.runs.run import Run
 from treadle.runs.run_names import find_run

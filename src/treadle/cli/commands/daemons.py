@@ -29,7 +29,7 @@ from treadle.cli.terminal.output import (
 from treadle.core.errors import ConfigError
 from treadle.core.masking import hide_password
 from treadle.core.registry import did_you_mean
-from treadle.journal.protocol import DEFAULT_QUEUE
+from treadle.journal.run_info import DEFAULT_QUEUE
 from treadle.runs.retries import RetryPolicy
 from treadle.telemetry.turn_log import configured_hooks
 from treadle.testbed.engines import ENGINES, EngineKind, EngineSettings, export_tokenizer

@@ -23,7 +23,8 @@ from treadle.export import FORMATS
 from treadle.export.groups import GroupBy
 from treadle.export.run_exporter import JOURNAL_FORMAT, RunExporter, TokenOptions
 from treadle.export.token_exporter import TOKEN_FORMATS
-from treadle.journal.protocol import DAMAGED, Journal
+from treadle.journal.protocol import Journal
+from treadle.journal.run_info import DAMAGED
 
 if TYPE_CHECKING:
     from treadle.journal.protocol import Journal

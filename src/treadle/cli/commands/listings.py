@@ -32,7 +32,8 @@ from treadle.cli.terminal.output import (
 from treadle.core.errors import ConfigError, JournalError
 from treadle.core.tally import Tally
 from treadle.core.types import Json
-from treadle.journal.protocol import DAMAGED, Journal, RunFilter, RunInfo
+from treadle.journal.protocol import Journal
+from treadle.journal.run_info import DAMAGED, RunFilter, RunInfo
 from treadle.runs.run_names import find_run
 from treadle.runs.statuses import iterate_runs, list_runs, status_of
 

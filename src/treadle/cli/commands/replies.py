@@ -24,7 +24,8 @@ from treadle.core.errors import ConfigError
 from treadle.core.inbox import Cancel, DecideCall, InboxMessage, Note
 from treadle.core.registry import did_you_mean
 from treadle.core.types import ToolCall
-from treadle.journal.protocol import Journal, RunFilter
+from treadle.journal.protocol import Journal
+from treadle.journal.run_info import RunFilter
 from treadle.runs.run import Run
 from treadle.runs.run_names import find_run
 from treadle.runs.sending import answer_message, send

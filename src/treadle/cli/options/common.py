@@ -29,8 +29,8 @@ def _quietly(find: Callable[[str], Iterable[str]]) -> Callable[[str], list[str]]
 
 def complete_run(ctx: Any, incomplete: str) -> list[str]:
     """Return the ids of the newest runs whose id begins with `incomplete`, and `last`."""
-    from treadle.journal.protocol import RunFilter
     from treadle.journal.registry import open_journal
+    from treadle.journal.run_info import RunFilter
 
     address = ctx.params.get("journal") or os.environ.get("TREADLE_JOURNAL")
     with suppress(Exception), closing(open_journal(address, must_exist=True)) as journal:

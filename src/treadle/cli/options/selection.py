@@ -8,7 +8,7 @@ from treadle.cli.options.option_groups import OptionGroup
 from treadle.core.errors import ConfigError
 from treadle.core.registry import did_you_mean
 from treadle.core.types import StopReason
-from treadle.journal.protocol import RunFilter
+from treadle.journal.run_info import RunFilter
 from treadle.runs.statuses import FAILED, FILTERS
 from treadle.runs.task import split_reference
 

@@ -17,7 +17,8 @@ from treadle.core import events as e
 from treadle.core.errors import ConfigError
 from treadle.core.state import fold
 from treadle.core.types import Delivery, Message, ToolCall
-from treadle.journal.protocol import Journal, RunFilter
+from treadle.journal.protocol import Journal
+from treadle.journal.run_info import RunFilter
 from treadle.runs.run import Run
 
 RESULT_LINES = 12

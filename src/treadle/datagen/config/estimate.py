@@ -19,8 +19,9 @@ from treadle.datagen.config.roles import used_roles
 from treadle.datagen.dataset.dataset_folder import DatasetFolder
 from treadle.datagen.topics.topic_files import load_topics
 from treadle.jobs.meter import is_free
-from treadle.journal.protocol import Journal, RunFilter, RunInfo
+from treadle.journal.protocol import Journal
 from treadle.journal.registry import open_journal
+from treadle.journal.run_info import RunFilter, RunInfo
 from treadle.models.protocol import Model, estimate_cost_usd
 
 Part = Literal["topic", "scenario", "sample", "user", "judge"]

@@ -15,7 +15,8 @@ from treadle.core.events import Event
 from treadle.core.types import Fault, Json, StopReason, Usage
 from treadle.datagen.conversations.studio import Studio, UserTurn, is_farewell, read_answer, user_instructions
 from treadle.datagen.scenarios.scenario import Environment, SampleSpec, Scenario
-from treadle.journal.protocol import Journal, RunFilter
+from treadle.journal.protocol import Journal
+from treadle.journal.run_info import RunFilter
 from treadle.runs.run import Run
 from treadle.runs.task import Task
 from treadle.workers.protocol import WorkedSession

@@ -14,7 +14,7 @@ from treadle.datagen.scenarios.cast import describe_persona
 from treadle.datagen.scenarios.kinds import kinds_of
 from treadle.datagen.scenarios.scenario import SampleSpec, Scenario
 from treadle.export.rows import Lineage, Row, SampleInfo, row_of
-from treadle.journal.protocol import RunFilter
+from treadle.journal.run_info import RunFilter
 
 TEACHERS = ("teacher", "oracle")
 """The names of Treadle's built-in models, without their provider and their rate of mistakes."""

@@ -12,7 +12,7 @@ import msgspec
 from treadle.core import events as e
 from treadle.core.errors import JournalError
 from treadle.journal.listing import Facts, facts_of
-from treadle.journal.protocol import DAMAGED, RunInfo
+from treadle.journal.run_info import DAMAGED, RunInfo
 from treadle.journal.tables.checks import Head, Query, damaged, row_checksum, seed_of
 
 RUN_COLUMNS = (

@@ -27,7 +27,7 @@ from treadle.core.inbox import InboxMessage, Posted, encode_message, kind_of
 from treadle.core.patches import load
 from treadle.journal.follow import POLL_SECONDS, Changes, PolledNews, follow
 from treadle.journal.identity import VARIABLE, is_sealed, make_seal
-from treadle.journal.protocol import RunFilter, RunInfo
+from treadle.journal.run_info import RunFilter, RunInfo
 from treadle.journal.tables.checks import INSERT_MESSAGE, Head, Letter, Query, damaged, explain_closed
 from treadle.journal.tables.committer import Committer, close_journal
 from treadle.journal.tables.fact_columns import COLUMNS, UNKNOWN, facts_from, fill_facts, store_facts

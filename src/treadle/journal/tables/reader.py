@@ -15,7 +15,7 @@ from treadle.core.errors import JournalError, RunNotFoundError
 from treadle.core.inbox import Posted
 from treadle.journal.deletion import digests_in, find_unused
 from treadle.journal.follow import Page
-from treadle.journal.protocol import DAMAGED, EQUAL_FIELDS, RunFilter, RunInfo
+from treadle.journal.run_info import DAMAGED, EQUAL_FIELDS, RunFilter, RunInfo
 from treadle.journal.tables.checks import Head, Query, damaged, decode_frame, explain_closed, read_letter
 from treadle.journal.tables.fact_columns import COLUMNS, info_from, read_head
 

@@ -19,7 +19,8 @@ from treadle.core.errors import JournalError, LeaseLostError, RunExistsError
 from treadle.core.inbox import last_taken
 from treadle.journal.driven import DrivenRun
 from treadle.journal.listing import Facts
-from treadle.journal.protocol import DONE, Settled, queue_of
+from treadle.journal.protocol import DONE, Settled
+from treadle.journal.run_info import queue_of
 from treadle.journal.tables.checks import row_checksum, seed_of
 from treadle.journal.tables.fact_columns import head_values, run_values
 from treadle.journal.tables.owner import Lease
