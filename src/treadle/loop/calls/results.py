@@ -1,7 +1,7 @@
 """Calls as they are read and answered: the name and the arguments of a call, and its result.
 
-The value that a tool returned becomes the result that the model reads, with its contents. The whole of a result that
-was cut is found again here.
+The value that a tool returned becomes the result that the model reads, with its contents. The whole of a result
+that was cut is found again here.
 """
 
 import difflib
