@@ -55,7 +55,7 @@ run hi $M --extra 3                        | --extra '3'                        
 run hi $M --tool-limit x                   | --tool-limit 'x': write tool:calls=3               | 2
 run hi $M --approve perhaps                | 'perhaps' is not one of ask, never and always      | 2
 run hi $M --run-id last                    | --run-id 'last': an id must not have blanks         | 2
-run hi $M --run-id=-x                      | must not have blanks, begin with a dash                         | 2
+run hi $M --run-id=-x                      | begin with a dash                                  | 2
 run hi $M --run-id ''                      | --run-id ''                                        | 2
 run hi $M --level strong                   | 'strong' is not one of 'process', 'power'          | 2
 runs --limit -1                            | greater than or equal to 0                         | 2

@@ -165,7 +165,7 @@ async def test_an_error_within_a_stream():
 
 async def test_a_stream_without_its_last_line_is_cut():
     pieces = wire.events(answer())[:-1]
-    with pytest.raises(TransportError, match="before its end"):
+    with pytest.raises(TransportError, match="before it was complete"):
         await ask([Reply(headers={"content-type": wire.CONTENT_TYPE}, pieces=pieces)], is_streamed=True)
 
 

@@ -296,7 +296,7 @@ async def test_a_conversation_gets_what_is_new():
         ({"server_tools": [{"type": "custom", "name": "x"}]}, "give it to the agent as a tool"),
         ({"server_tools": [{"type": "mcp", "server_label": "s"}]}, "require_approval"),
         ({"settings": Settings(stop=("x",))}, "has no stop"),
-        ({"settings": Settings(extra={"input": 1})}, "may not hold"),
+        ({"settings": Settings(extra={"input": 1})}, "must not contain"),
     ],
 )
 def test_what_cannot_work_is_refused(options, text):
@@ -404,7 +404,7 @@ async def test_a_failed_response_is_an_error(code, text, kind, form):
 
 async def test_a_stream_without_its_last_event_is_cut():
     pieces = wire.events(answer(said()))[:-1]
-    with pytest.raises(TransportError, match="before its end"):
+    with pytest.raises(TransportError, match="before it was complete"):
         await ask([Reply(headers={"content-type": "text/event-stream"}, pieces=pieces)], is_streamed=True)
 
 

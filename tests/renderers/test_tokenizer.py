@@ -81,8 +81,8 @@ def test_unknown_ids_and_equal_vocabularies(pair, tmp_path):
     ("change", "said"),
     [
         ({"normalizer": {"type": "NFC"}}, "changes texts before"),
-        ({"pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": False}}, "the rules of GPT-2"),
-        ({"model": {"type": "WordPiece"}}, "another model"),
+        ({"pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": False}}, "by other rules than"),
+        ({"model": {"type": "WordPiece"}}, "not plain BPE"),
         ({"added_tokens": [{"content": "<tool>", "id": 1, "special": False}]}, "'<tool>'"),
         ({"model": {"type": "BPE", "vocab": {"a": 0}, "merges": []}}, "no token for the byte 0x00"),
     ],

@@ -258,7 +258,7 @@ class TestFiles:
         await bench.scope.close()
         with pytest.raises(ConfigError, match="there is no"):
             Shell(read_only_binds={str(tmp_path / "none"): "/data"})
-        with pytest.raises(ConfigError, match="cannot be shown"):
+        with pytest.raises(ConfigError, match="cannot be mounted"):
             Shell(read_only_binds={str(folder): "/proc/"})
 
 

@@ -4,7 +4,7 @@ Read first: `protocol.py` (what a store does, leases and inboxes included), `run
 lists show), `memory.py` (the smallest store) and `registry.py` (the stores by the scheme of an address). `tables/`
 has what stores in databases share; read `tables/journal.py` there first. `sqlite/` and `postgres/` are two such
 stores. `listing.py` computes the facts about a run from its events, and `jsonl.py` has the form in which runs
-travel.
+travel. `hub.py` gives any number of listeners the events and the live output of a run.
 
 To add a store, write a `Journal` and a function that opens it, given an address and `StoreOptions`. Add a line to
 `STORES` in `registry.py`, or an entry point of the group `treadle.journal`. Add its levels to `KINDS` in
@@ -15,11 +15,12 @@ can be a `TableJournal` with a `TableReader` and a `Committer`.
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from treadle.journal.hub import listen
     from treadle.journal.protocol import Journal, RunWriter
     from treadle.journal.registry import open_journal
     from treadle.journal.run_info import RunFilter, RunInfo
 
-__all__ = ["Journal", "RunFilter", "RunInfo", "RunWriter", "open_journal"]
+__all__ = ["Journal", "RunFilter", "RunInfo", "RunWriter", "listen", "open_journal"]
 
 
 def __getattr__(name: str) -> object:
@@ -33,5 +34,6 @@ _WHERE = {
     "RunFilter": "treadle.journal.run_info",
     "RunInfo": "treadle.journal.run_info",
     "RunWriter": "treadle.journal.protocol",
+    "listen": "treadle.journal.hub",
     "open_journal": "treadle.journal.registry",
 }

@@ -26,15 +26,21 @@ class DrivenRun:
 
     __slots__ = ("__weakref__", "_on_mail", "_read", "coming", "listeners", "newest", "on_listen", "run_id")
 
-    def __init__(self, run_id: str, read: Callable[[str, int], list[Posted]], newest: int = 0) -> None:
+    def __init__(
+        self,
+        run_id: str,
+        read: Callable[[str, int], list[Posted]],
+        newest: int = 0,
+        listeners: tuple[OnDelta, ...] = (),
+    ) -> None:
         self.run_id = run_id
         self._read = read
         self.newest = newest
         """The number of the newest message in the run's inbox, as far as this process knows."""
         self.coming: deque[Future[int]] = deque()
         """The messages that this process is storing; the driver waits for them."""
-        self.listeners: tuple[OnDelta, ...] = ()
-        """The functions that get what the run says while it works."""
+        self.listeners = listeners
+        """The functions that get what the run says while it works. `DrivenRuns.listen` changes them."""
         self.on_listen: Callable[[], None] | None = None
         """The function that is called when `listeners` changes, in any thread."""
         self._on_mail: OnMail | None = None
@@ -62,24 +68,6 @@ class DrivenRun:
             if self.newest == newest:
                 self.newest = taken
 
-    def listen(self, listener: OnDelta) -> Callable[[], None]:
-        """Call `listener` with each delta from now on. Return the function that ends this. Any thread may call
-        both."""
-        with _lock:
-            self.listeners += (listener,)
-        self._tell_driver()
-
-        def end() -> None:
-            with _lock:
-                self.listeners = tuple([item for item in self.listeners if item is not listener])
-            self._tell_driver()
-
-        return end
-
-    def _tell_driver(self) -> None:
-        if (on_listen := self.on_listen) is not None:
-            on_listen()
-
 
 _lock = threading.Lock()
 
@@ -91,18 +79,40 @@ class DrivenRuns:
         """Make an empty collection. `read` is `Journal.inbox`."""
         self._read = read
         self._runs: WeakValueDictionary[str, DrivenRun] = WeakValueDictionary()
+        self._listeners: dict[str, tuple[OnDelta, ...]] = {}
 
     def __bool__(self) -> bool:
         return bool(self._runs)
 
     def open(self, run_id: str, newest: int = 0) -> DrivenRun:
         """Return a run whose writer was made. `newest` is the number of the newest message in its inbox."""
-        run = self._runs[run_id] = DrivenRun(run_id, self._read, newest)
+        with _lock:
+            run = self._runs[run_id] = DrivenRun(run_id, self._read, newest, self._listeners.get(run_id, ()))
         return run
 
     def find(self, run_id: str) -> DrivenRun | None:
         """Return the run with this id; `None` if this process does not drive it."""
         return self._runs.get(run_id)
+
+    def listen(self, run_id: str, listener: OnDelta) -> Callable[[], None]:
+        """Call `listener` with each piece of output of a run from now on, whenever this process drives it.
+
+        Return the function that ends this. Any thread may call both.
+        """
+        self._set_listeners(run_id, listener, is_added=True)
+        return lambda: self._set_listeners(run_id, listener, is_added=False)
+
+    def _set_listeners(self, run_id: str, listener: OnDelta, *, is_added: bool) -> None:
+        with _lock:
+            found = [item for item in self._listeners.pop(run_id, ()) if item != listener]
+            if is_added:
+                found.append(listener)
+            if found:
+                self._listeners[run_id] = tuple(found)
+            if (run := self._runs.get(run_id)) is not None:
+                run.listeners = tuple(found)
+        if run is not None and (on_listen := run.on_listen) is not None:
+            on_listen()
 
     def expect(self, run_id: str, number: "Future[int]") -> None:
         """Make the driver of a run wait for a message that is being stored, if this process drives the run."""

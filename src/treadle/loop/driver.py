@@ -37,7 +37,7 @@ from treadle.core.errors import JournalError
 from treadle.core.inbox import Posted, events_of, kind_of, stops
 from treadle.core.state import State, Status, advance
 from treadle.core.types import Fault, StopReason
-from treadle.journal.driven import OnMail
+from treadle.journal.driven import DrivenRun, OnMail
 from treadle.journal.protocol import Clock, RunWriter
 from treadle.loop.calls.questions import find_form_fault
 from treadle.loop.calls.workbench import Workbench
@@ -103,6 +103,8 @@ class Driver:
         """The function that is told of each message that was taken in: its number, and the number of the event with
         the user's message in it, if there is one."""
         self._listener: Listener | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        """The event loop in which the run is driven; `None` before that."""
         self.listen(emit)
 
     def listen(self, emit: Emit | None) -> None:
@@ -112,6 +114,16 @@ class Driver:
         listener = self._listener = None if emit is None else Listener(self.run_id, emit)
         self._inference.on_delta = None if listener is None else listener.tell_delta
         self.bench.report = None if listener is None else _Progress(listener, asyncio.get_running_loop())
+        if self._driven.listeners and self._loop is not None:
+            self._publish(self._loop)
+
+    def _publish(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Pass deltas to those who listen to the run in this process, too, as long as there are any."""
+        hearer: Listener | _Publisher | None = self._listener
+        if self._driven.listeners:
+            hearer = _Publisher(self.state, self._driven, self._listener)
+        self._inference.on_delta = None if hearer is None else hearer.tell_delta
+        self.bench.report = None if hearer is None else _Progress(hearer, loop)
 
     def give_up_listener(self) -> None:
         """Stop waiting for the listener; see `Listener.give_up`."""
@@ -179,7 +191,7 @@ class Driver:
                     await self.kept()
         finally:
             self._task = self._stopped_by = None
-            bench.questions.arrivals.on_wait = None
+            bench.questions.arrivals.on_wait = driven.on_listen = None
             self.attend_idle()
         if state.status is Status.PAUSED:
             # A run that waits for somebody holds nothing, and calls that wait for an answer begin again.
@@ -213,13 +225,16 @@ class Driver:
 
     def _attend(self) -> None:
         """Hear of messages while the run is driven."""
-        loop = asyncio.get_running_loop()
+        loop = self._loop = asyncio.get_running_loop()
 
         def on_mail(kind: str) -> None:
             with suppress(RuntimeError):  # the loop is closed
                 loop.call_soon_threadsafe(self._hear, kind)
 
         self._driven.attend(on_mail)
+        self._driven.on_listen = partial(self._publish, loop)
+        if self._driven.listeners:
+            self._publish(loop)
         self.bench.questions.arrivals.on_wait = self._look
 
     def _hear(self, kind: str) -> None:
@@ -490,12 +505,35 @@ _STOPPED = {"cancel": "cancelled", "interrupt": "interrupted"}
 """Why an action was stopped, by the tag of the message that has stopped it."""
 
 
+class _Publisher:
+    """A function that passes deltas to the listener of a run, and to those who listen to it in this process."""
+
+    __slots__ = ("_driven", "_listener", "_state")
+
+    def __init__(self, state: State, driven: DrivenRun, listener: Listener | None) -> None:
+        self._state = state
+        self._driven = driven
+        self._listener = listener
+
+    @property
+    def is_over(self) -> bool:
+        """False: somebody may listen."""
+        return False
+
+    def tell_delta(self, delta: e.Delta) -> None:
+        """Pass a delta on."""
+        if self._listener is not None:
+            self._listener.tell_delta(delta)
+        for listener in self._driven.listeners:
+            listener(self._state.seq, delta)
+
+
 class _Progress:
     """A function that passes a tool's progress reports to a listener. Any thread may call it."""
 
     __slots__ = ("_listener", "_loop")
 
-    def __init__(self, listener: Listener, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, listener: "Listener | _Publisher", loop: asyncio.AbstractEventLoop) -> None:
         self._listener = listener
         self._loop = loop
 

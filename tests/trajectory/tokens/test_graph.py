@@ -410,7 +410,7 @@ def test_the_check_finds_what_is_missing_doubled_or_changed() -> None:
 def test_a_journal_with_a_gap_is_refused() -> None:
     writer = Writer("main")
     writer.ask([1], [2], [-1.0])
-    with pytest.raises(JournalError, match="has event 3 after 1"):
+    with pytest.raises(JournalError, match="has event 3 after event 1"):
         read_tokens([writer.events[0], *writer.events[2:]])
     writer.put(e.InferenceStarted(step=2, messages=1))
     record = TokenRecord(pack_ids([1]), 9, pack_ids([2]))
