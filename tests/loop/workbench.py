@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from treadle.core.types import ToolCall, ToolResult
-from treadle.loop.calls.orders import Order
+from treadle.loop.calls.results import Order
 from treadle.loop.calls.workbench import Workbench
 from treadle.loop.outbox import Collected
 from treadle.sandbox.protocol import Sandbox

@@ -7,7 +7,7 @@ from tests.loop.workbench import make_call
 
 from treadle.core.log import Log
 from treadle.core.types import Effect, Message, Request, Role, ToolCall, ToolResult
-from treadle.loop.calls.orders import read_call
+from treadle.loop.calls.results import read_call
 from treadle.models.protocol import Model, Watch
 from treadle.runs.task import Task
 from treadle.sandbox.in_memory import MemorySandbox

@@ -1,8 +1,10 @@
 """The proof that this user wrote a journal file, or trusts a run in it.
 
 A proof in the file is a seal: a code that only the user's secret makes. The secret is TREADLE_SECRET, or a file in
-the user's state folder. If the system has extended attributes, a file also has one. It is lost when the file is
-copied to another machine, and it remains when a container gets a new home folder.
+the user's state folder.
+
+Where the system has extended attributes, such an attribute of the file is a second proof. The attribute is lost
+when the file is copied to another machine. It remains when a container gets a new home folder with another secret.
 """
 
 import contextlib

@@ -10,8 +10,8 @@ from treadle.core.actions import AskApprover, RequestApprovals, RunCalls
 from treadle.core.calls import CallState, last_once, refuse_unapproved
 from treadle.core.state import State
 from treadle.core.types import FinishReason, ToolResult
-from treadle.loop.calls.orders import Order, read_call, to_decided
 from treadle.loop.calls.questions import ParkedError
+from treadle.loop.calls.results import Order, read_call, to_decided
 from treadle.loop.calls.workbench import Workbench
 from treadle.loop.outbox import Outbox
 

@@ -20,7 +20,7 @@ from treadle.core.types import (
     Window,
 )
 from treadle.journal.protocol import Journal, RunWriter
-from treadle.loop.calls.rules import RunRules
+from treadle.loop.calls.questions import RunRules
 from treadle.loop.calls.workbench import Workbench
 from treadle.loop.driver import Driver
 from treadle.loop.outbox import DONE

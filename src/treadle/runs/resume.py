@@ -19,7 +19,7 @@ from treadle.core.types import (
     ToolResult,
 )
 from treadle.journal.protocol import RunWriter
-from treadle.loop.calls.orders import read_call, to_decided
+from treadle.loop.calls.results import read_call, to_decided
 from treadle.loop.driver import Driver
 from treadle.loop.wayout import see_through
 from treadle.runs.agent_parts import AgentParts

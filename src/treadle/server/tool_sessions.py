@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 
 from treadle.core.errors import ConfigError
 from treadle.core.types import ToolCall, ToolResult, ToolSpec
-from treadle.loop.calls.orders import Order
+from treadle.loop.calls.results import Order
 from treadle.loop.calls.workbench import Workbench
 from treadle.loop.outbox import Collected
 from treadle.sandbox.in_memory import MemorySandbox

@@ -17,8 +17,8 @@ from treadle.core.asking import AskNow, Question, QuestionDecision, RefuseToAsk,
 from treadle.core.calls import InnerDecision, RunInner, SettleInner
 from treadle.core.state import State
 from treadle.core.types import Json, ToolCall, ToolErrorKind, ToolResult
+from treadle.loop.calls.questions import Rules
 from treadle.loop.calls.results import failed
-from treadle.loop.calls.rules import Rules
 from treadle.sandbox.in_memory import MemorySandbox
 from treadle.tools.protocol import Tool
 

@@ -29,7 +29,7 @@ from treadle.core.types import (
     ToolSpec,
 )
 from treadle.journal.protocol import Journal
-from treadle.loop.calls.orders import Order, read_call
+from treadle.loop.calls.results import Order, read_call
 from treadle.loop.calls.workbench import Workbench
 from treadle.loop.outbox import Collected
 from treadle.runs.trust import settle_trust

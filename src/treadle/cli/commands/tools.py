@@ -176,7 +176,7 @@ async def _make_call(
 ) -> tuple[ToolResult, FileDelta]:
     """Make the call and its inner calls. Return its result and the changed files."""
     from treadle.core.events import SnapshotTaken
-    from treadle.loop.calls.orders import Order
+    from treadle.loop.calls.results import Order
     from treadle.loop.calls.workbench import Workbench
     from treadle.loop.outbox import Collected
     from treadle.runs.begin import make_run_id

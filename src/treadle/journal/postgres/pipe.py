@@ -1,7 +1,9 @@
 """The exchange of commits with the server: all statements of a commit at once, and several commits on their way.
 
-What is fast here: psycopg's own pipeline waits several times for each commit. Each wait gives up Python's lock, and
-while the event loop is busy it takes milliseconds to get it back.
+psycopg has a pipeline of its own, which cannot do this: its `sync` waits for the answers to everything that was
+sent, so that neither can the event loop send a commit without waiting, nor can a second commit be on its way. It
+also waits several times for each commit. Each wait gives up Python's lock, and while the event loop is busy it
+takes milliseconds to get the lock back.
 """
 
 import selectors

@@ -280,7 +280,7 @@ def settle_entries(entries: Iterable[Entry], keys: Keys) -> None:
 
 
 def _name(entry: Entry) -> str | int:
-    """Return what names a run in the results: the id of a new one, the row of another."""
+    """Return the key of a run in the results: the id of a new run, the number of the row of another."""
     return entry.writer.key or entry.writer.run_id
 
 

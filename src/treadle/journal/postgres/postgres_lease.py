@@ -88,8 +88,9 @@ class Tenant:
     def take(self, db: Db, run_id: str, taken: dict[int, int]) -> Lease:
         """Take the lease of a run.
 
-        `taken` has the tokens that the same transaction has set before, in case that the server has committed it
-        and the connection was lost. Raises: `RunNotFoundError`; `LeaseHeldError` if the run's owner is alive.
+        `taken` has the tokens that earlier tries of the same transaction have set: the server may have committed
+        such a try before the connection was lost. Raises: `RunNotFoundError`; `LeaseHeldError` if the run's owner
+        is alive.
         """
         row = db.execute(
             "SELECT runs.id, runs.owner, runs.token FROM heads JOIN runs ON runs.id = heads.run WHERE run_id=%s "

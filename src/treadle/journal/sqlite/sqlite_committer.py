@@ -140,7 +140,7 @@ def _keep_run(db: sqlite3.Connection, write: Write, owner_id: int) -> None:
 
 
 def _settle_inbox(db: sqlite3.Connection, write: Write) -> None:
-    """Forget the messages that a write took in, or remember the number from which the run's are counted."""
+    """Delete the messages that a write took in, and store the number after which the next message is numbered."""
     key, taken = write.writer.key, write.taken
     if taken:
         db.execute("DELETE FROM inbox WHERE run=? AND number<?", (key, taken))

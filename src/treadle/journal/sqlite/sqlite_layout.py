@@ -57,8 +57,8 @@ def _beside_a_writer(path: Path) -> sqlite3.Connection:
 
 
 def _alone(path: Path) -> sqlite3.Connection:
-    """Open a connection without files beside the journal. Raises: `sqlite3.Error` if one of them has a part of
-    it."""
+    """Open a connection that uses only the journal's file. Raises: `sqlite3.Error` if the file beside it has
+    events."""
     wal = path.with_name(f"{path.name}-wal")
     if wal.exists() and wal.stat().st_size:
         raise sqlite3.OperationalError("the newest events are in the file beside it")

@@ -1,4 +1,4 @@
-"""The second half of the hot path: it commits the writes of many runs together, and wakes those who wait for them.
+"""The second half of the hot path: the writes of many runs are committed together, and those who wait are woken.
 
 A thread has the one writing connection of an open journal. It commits what event loops hand over, runs the
 transactions that take leases or delete runs, and sends heartbeats. A store says how each of that is done.

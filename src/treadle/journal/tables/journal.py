@@ -4,8 +4,8 @@ The events that a run appends between two turns of an event loop become one row:
 one JSON object per line. The frames of all runs are committed together at the end of the turn, or while the
 commit before is under way.
 
-The hot path leads from `writer` (append, hand over) over `TableJournal._flush` (the end of the turn) to the store's
-committer. The docstring of each module says what is fast there.
+The hot path begins in `writer` (append, hand over), goes on in `TableJournal._flush` (the end of the turn) and ends
+in the store's committer. The docstring of each module says what is fast there.
 """
 
 import asyncio

@@ -288,7 +288,7 @@ def find_contents(reader: TableReader, run_id: str) -> Unused:
 
 
 def still_unused(unused: Unused, newer: Iterable[bytes]) -> set[str]:
-    """Return the contents that are also unused by the frames of other runs after the position."""
+    """Return the contents of `unused` that `newer` does not need: encoded events and messages of other runs."""
     digests = set(unused.digests)
     for body in newer:
         digests -= digests_in(body)

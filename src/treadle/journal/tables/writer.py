@@ -106,7 +106,8 @@ class Write:
         self.taken = 0
         """The number of the newest message that the bodies took in; 0 if they took in none."""
         self.copied = 0
-        """The number from which the run's messages are numbered, because the bodies were copied; 0 if not."""
+        """The number after which the run's next message is numbered, if the bodies were copied from elsewhere; 0 if
+        they were not."""
         self.frame: bytes | None = None
         """The bodies as JSON lines; `None` until `encode`."""
         self.waiters: list[asyncio.Future[None]] = []

@@ -10,7 +10,7 @@ from treadle.core import events as e
 from treadle.core.calls import RunInner, refuse_after_doubt
 from treadle.core.errors import ToolError
 from treadle.core.types import Json, ToolCall, ToolResult
-from treadle.loop.calls.rules import Rules
+from treadle.loop.calls.questions import Rules
 from treadle.loop.outbox import DONE, Outbox
 from treadle.tools.protocol import ToolOutput
 

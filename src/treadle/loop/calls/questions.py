@@ -1,4 +1,7 @@
-"""Questions to the user: who is asked, and what happens to the call that asks while nobody answers."""
+"""Questions to the user: who is asked, and what happens to the call that asks while nobody answers.
+
+The rules of a workbench are here too: which inner calls run, which questions are asked, and what further runs use.
+"""
 
 import asyncio
 from collections.abc import Iterator
@@ -8,12 +11,23 @@ from msgspec.structs import replace
 
 from treadle.core import events as e
 from treadle.core.actions import AskUser
-from treadle.core.asking import Answer, Question, RecallAnswer, RefuseToAsk, key_of, read_answer, to_question
+from treadle.core.asking import (
+    Answer,
+    Question,
+    QuestionDecision,
+    RecallAnswer,
+    RefuseToAsk,
+    decide_question,
+    key_of,
+    read_answer,
+    to_question,
+)
+from treadle.core.calls import InnerDecision, RunInner, decide_inner
 from treadle.core.errors import ConfigError, NotAskedError
+from treadle.core.limits import Allowance, allow
 from treadle.core.state import State
-from treadle.core.types import Effect, Json
+from treadle.core.types import Effect, Json, ToolCall
 from treadle.loop.calls.arrivals import Arrivals
-from treadle.loop.calls.rules import NOBODY, Rules
 from treadle.loop.outbox import Outbox
 from treadle.tools.protocol import Asker
 
@@ -31,7 +45,7 @@ class ParkedError(BaseException):
 class Questioner:
     """The object that puts a run's questions to the user, one at a time."""
 
-    def __init__(self, run_id: str, asker: Asker | None, rules: Rules) -> None:
+    def __init__(self, run_id: str, asker: Asker | None, rules: "Rules") -> None:
         self.run_id = run_id
         self.asker = asker
         self.rules = rules
@@ -205,3 +219,52 @@ def _report(message: str, error: Exception | None) -> None:
     if error is not None:
         context["exception"] = error
     asyncio.get_running_loop().call_exception_handler(context)
+
+
+NOBODY = "Nobody can be asked now."
+
+
+class Rules:
+    """The rules for calls outside of a run: each inner call runs, no question is asked, and nothing is limited."""
+
+    def decide_inner(self, parent_id: str, number: int, name: str, arguments: str) -> InnerDecision:
+        """Decide about an inner call of the call `parent_id`; `number` counts its inner calls from 1."""
+        return RunInner(ToolCall(f"{parent_id}/{number}", name, arguments), 1)
+
+    def decide_question(
+        self, question: Question, asker_id: str, call_id: str, number: int
+    ) -> QuestionDecision:
+        """Decide about a question of the call `asker_id`, which is part of the model's call `call_id`.
+
+        `number` is how often the call has asked it.
+        """
+        return RefuseToAsk(NOBODY)
+
+    def allow(self, drivers: frozenset[str]) -> Allowance:
+        """Return what a run may use that a call drives. `drivers` are the names of the tools that drive runs."""
+        return Allowance()
+
+
+class RunRules(Rules):
+    """The rules that follow from the state of a run."""
+
+    __slots__ = ("_state",)
+
+    def __init__(self, state: State) -> None:
+        # Not the driver, so that there is no reference cycle.
+        self._state = state
+
+    def decide_inner(self, parent_id: str, number: int, name: str, arguments: str) -> InnerDecision:
+        """See `core.inner.decide_inner`."""
+        return decide_inner(self._state, parent_id, number, name, arguments)
+
+    def decide_question(
+        self, question: Question, asker_id: str, call_id: str, number: int
+    ) -> QuestionDecision:
+        """See `core.questions.decide_question`."""
+        return decide_question(self._state, question, asker_id, call_id, number)
+
+    def allow(self, drivers: frozenset[str]) -> Allowance:
+        """See `Rules.allow`. Calls of one step that drive runs have equal shares."""
+        calls = [item.call.name for item in self._state.turn.calls.values() if item.result is None]
+        return allow(self._state, max(1, sum([name in drivers for name in calls])))

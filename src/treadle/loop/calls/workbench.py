@@ -28,19 +28,21 @@ from treadle.core.types import (
 )
 from treadle.journal.protocol import Clock, Journal
 from treadle.loop.calls.innercalls import InnerCalls
-from treadle.loop.calls.orders import Order, read_call, to_decided, to_started
-from treadle.loop.calls.questions import Asking, ParkedError, Questioner
+from treadle.loop.calls.questions import Asking, ParkedError, Questioner, Rules
 from treadle.loop.calls.results import (
     LARGE_BYTES,
     Blobs,
+    Order,
     describe_exception,
     describe_stop,
     failed,
     find_result,
     is_large,
+    read_call,
+    to_decided,
     to_result,
+    to_started,
 )
-from treadle.loop.calls.rules import Rules
 from treadle.loop.outbox import Outbox
 from treadle.sandbox.protocol import Sandbox
 from treadle.tools.context import NO_CONTEXT, NO_DEPS, Scope, ToolContext
