@@ -922,6 +922,27 @@ async def test_many_messages(journal: Journal) -> None:
     assert texts(journal) == []
 
 
+async def test_a_message_that_came_before_a_release_is_known_when_the_release_is_durable(
+    reopen: Callable[[], Journal],
+) -> None:
+    journal, other = reopen(), reopen()
+    writer = journal.create("r")
+    writer.append([STARTED])
+    await writer.sync()
+    for number in range(1, 6):
+        assert writer.driven.newest < number
+        await asyncio.to_thread(other.post, "r", Note(remark="m"))
+        await writer.release()
+        await writer.sync()
+        assert writer.driven.newest == number
+        writer = await journal.acquire("r")
+        await take(writer, number)
+    await writer.release()
+    await writer.sync()
+    other.close()
+    journal.close()
+
+
 async def test_a_writer_that_lost_its_run_forgets_no_message(
     reopen: Callable[[], Journal],
 ) -> None:

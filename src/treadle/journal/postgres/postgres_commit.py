@@ -107,6 +107,10 @@ _COUNT_FROM = Statement(
     f"FROM {_rows(('run_id', 'old_token', 'number'), (Texts, Ints, Ints))} JOIN runs USING(run_id) "
     "JOIN heads ON heads.run = runs.id AND heads.token = v.old_token ON CONFLICT DO NOTHING"
 )
+_FIND_MAIL = Statement(
+    f"SELECT inbox.run, max(inbox.number) FROM {_rows(('run', 'old_token'), (Ints, Ints))} "
+    "JOIN inbox ON inbox.run = v.run WHERE inbox.body IS NOT NULL GROUP BY inbox.run"
+)
 _KEEP_BLOBS = Statement(
     "INSERT INTO blobs(digest, content) SELECT digest, content FROM "
     f"{_rows(('digest', 'content'), (Texts, Blobs))} "
@@ -240,7 +244,20 @@ def calls_of(entries: Sequence[Entry], orphans: Sequence[Lease], owner_id: int, 
         calls.append(Call(_COUNT_FROM, _pack(copied, (Texts, Ints, Ints))))
     if leases:
         calls.append(Call(_RELEASE, _pack(leases, (Ints, Ints))))
+    if left := [_lease_of(entry) for entry in known if entry.is_release]:
+        # After the rows of the runs are locked: whoever stores a message later finds the lease free.
+        calls.append(Call(_FIND_MAIL, _pack(left, (Ints, Ints))))
     return calls
+
+
+def tell_of_mail(calls: Sequence[Call], results: Sequence[PGresult], entries: Iterable[Entry]) -> None:
+    """Tell the runs that were released of the messages that came before."""
+    driven = {entry.writer.key: entry.writer.driven for entry in entries if entry.is_release}
+    for call, result in zip(calls, results, strict=True):
+        if call.statement is _FIND_MAIL:
+            for row in range(result.ntuples):
+                if (run := driven.get(_int(result, row, 0))) is not None:
+                    run.deliver(_int(result, row, 1), "")
 
 
 def _lease_of(entry: Entry) -> Lease:

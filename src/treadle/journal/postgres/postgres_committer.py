@@ -35,6 +35,7 @@ from treadle.journal.postgres.postgres_commit import (
     missing_in,
     plan,
     settle_entries,
+    tell_of_mail,
 )
 from treadle.journal.postgres.postgres_lease import Tenant
 from treadle.journal.postgres.postgres_listener import PostgresListener
@@ -262,6 +263,7 @@ class PostgresCommitter(Committer[Transaction]):
         try:
             results = pipe.read() if batch.results is None else batch.results
             keys = keys_in(batch.calls, results)
+            tell_of_mail(batch.calls, results, batch.entries)
             if missing := missing_in(keys, batch.entries):
                 for other in list(self._sent)[1:]:
                     other.results = pipe.read()
@@ -307,7 +309,9 @@ class PostgresCommitter(Committer[Transaction]):
             self._beat_if_due(db)
             pipe = self._pipe_of(db)
             batch.send(pipe, self.tenant.id, self._clock.time())
-            keys = keys_in(batch.calls, pipe.read())
+            results = pipe.read()
+            keys = keys_in(batch.calls, results)
+            tell_of_mail(batch.calls, results, batch.entries)
             if missing := missing_in(keys, batch.entries):
                 pipe.leave()
                 keys |= find(db, missing)

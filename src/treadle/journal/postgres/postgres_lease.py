@@ -94,7 +94,7 @@ class Tenant:
         """
         row = db.execute(
             "SELECT runs.id, runs.owner, runs.token FROM heads JOIN runs ON runs.id = heads.run WHERE run_id=%s "
-            "FOR UPDATE OF heads",
+            "FOR UPDATE OF heads FOR NO KEY UPDATE OF runs",
             (run_id,),
         ).fetchone()
         if row is None:
