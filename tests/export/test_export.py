@@ -82,7 +82,7 @@ async def test_a_row_says_where_it_came_from() -> None:
 async def test_arguments_that_are_no_object_are_refused_by_trl_and_kept_by_openai() -> None:
     for text in ('{"file_path": "a"', "[1]"):
         journal, run_id = await record([call("read_file", text)], "done")
-        with pytest.raises(ExportError, match="format openai carries them"):
+        with pytest.raises(ExportError, match="format openai can hold them as text"):
             list(export_rows(journal, [run_id], "trl"))
         (row,) = rows_of(journal, run_id, "openai")
         assert row["messages"][2]["tool_calls"][0]["function"]["arguments"] == text

@@ -127,7 +127,7 @@ def without_end(received: Received) -> Reply:
         (in_a_ring, "in a loop back to '/a'", 2),
         (without_end, "more than 5 times", 6),
         (lambda _: Reply(b"", 307), "no Location", 1),
-        (lambda _: Reply(b"", 302, {"location": "http://[::1"}), "to what is not a URL", 1),
+        (lambda _: Reply(b"", 302, {"location": "http://[::1"}), "to a place that is not a URL", 1),
     ],
 )
 async def test_loops_and_redirects_to_nowhere_are_said_to_be_that(make, ask, lead, message, count):

@@ -121,7 +121,7 @@ def test_wrong_usage(cli: Cli) -> None:
 
 
 def test_a_session_that_another_process_drives_is_left_alone(cli: Cli) -> None:
-    """Rules out a session that is deleted, answered or continued while another process has it open."""
+    """Nobody deletes or continues a session that another process has open. An answer is sent to it."""
     asking = call("ask_user", {"question": "Which?"})
 
     async def go() -> None:
@@ -129,17 +129,21 @@ def test_a_session_that_another_process_drives_is_left_alone(cli: Cli) -> None:
             agent = Agent(ScriptedModel([[asking], "It is b."]), tools=["ask"], journal=journal)
             async with agent.session("s") as session:
                 run = await session.send("go")
-                (question_id,) = run.questions
+                assert len(run.questions) == 1
                 for arguments in (
                     ("sessions", "--delete", "s", "--yes"),
-                    ("answer", "s", "a"),
                     ("resume", "s", "--model", "mock:echo"),
                 ):
                     done = await asyncio.to_thread(cli, *arguments, "--journal", "runs.db")
                     assert done.code == 1, done
                     assert "is being driven by process" in done.err
-                run = await session.finish_turn(answers={question_id: "b"})
-                assert [result.content for result in run.results] == ["b"]
+                sent = await asyncio.to_thread(cli, "answer", "s", "a", "--journal", "runs.db")
+                assert (sent.code, "the process that drives the run" in sent.err) == (0, True), sent
+                async with asyncio.timeout(60):
+                    while session.is_turn_open:
+                        await asyncio.sleep(0.01)
+                run = session.run
+                assert [result.content for result in run.results] == ["a"]
             assert cli("answer", "s", "a", "--journal", "runs.db").code != 0
             assert cli("sessions", "--delete", "s", "--yes", "--journal", "runs.db").code == 0
             async with agent.session("s") as session:
