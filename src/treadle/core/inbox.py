@@ -173,7 +173,7 @@ def events_of(state: State, posted: Posted, find_fault: FindFault) -> tuple[e.Du
 
 
 def _refuse(kind: str, why: str) -> e.Noted:
-    return e.Noted(remark=f"The message means nothing: {why}.", refused=kind)
+    return e.Noted(remark=f"The message ({kind}) has no effect: {why}.", refused=kind)
 
 
 def _cancel(state: State, message: Cancel) -> tuple[e.DurableBody, ...]:

@@ -120,6 +120,7 @@ def _run_line(info: RunInfo) -> dict[str, Json]:
         "task": _task_of(info),
         "parent_run_id": info.parent_run_id,
         "caller_run_id": info.caller_run_id,
+        "labels": dict(info.labels),
         "input": info.input,
         "turns": info.turns,
         "steps": info.steps,
