@@ -7,6 +7,7 @@ import pytest
 
 from treadle import Agent, ScriptedModel, open_journal, tool
 from treadle.core import events as e
+from treadle.core.errors import LeaseHeldError, RunNotFoundError
 from treadle.core.inbox import Cancel, Enqueue, GiveAnswer, Interrupt, Note, Steer
 from treadle.core.state import Status
 from treadle.core.types import Message, Role
@@ -129,3 +130,25 @@ async def test_the_next_driver_takes_in_what_the_last_one_left(path: Path) -> No
                     await asyncio.sleep(0.01)
         taken = [item.body.inbox for item in journal.read("s") if item.body.inbox is not None]
         assert taken == [1, 2]
+
+
+async def test_no_message_waits_unseen_when_a_run_ends(path: Path) -> None:
+    """Messages that come while the lease is being released are taken in by the driver or by their sender."""
+    with open_journal(path) as journal, open_journal(path) as other:
+        for number in range(15):
+            run_id, sent = f"r{number}", 0
+            task = asyncio.ensure_future(
+                Agent(ScriptedModel(["end"]), journal=journal).run("go", run_id=run_id)
+            )
+            while not task.done():
+                try:
+                    await send(other, run_id, Note(labels={"a": str(sent + 1)}))
+                    sent += 1
+                except RunNotFoundError:
+                    await asyncio.sleep(0)
+                except LeaseHeldError:
+                    raise AssertionError("a message was stored and reported as an error") from None
+            run = await task
+            assert run.output == "end"
+            taken = [event.body.inbox for event in journal.read(run_id) if event.body.inbox]
+            assert taken == list(range(1, sent + 1))
