@@ -1,7 +1,4 @@
-"""An evaluation over `jobs/`: tasks x models x epochs, each attempt graded, and a table of means.
-
-`python -m tests.jobs.evaluation CONFIG` makes or continues one, and prints the table.
-"""
+"""An evaluation over `jobs/`: tasks x models x epochs (`python -m tests.jobs.evaluation CONFIG`), and its means."""
 
 import asyncio
 import sqlite3
