@@ -62,6 +62,7 @@ async def commits_on_the_loop(witness: Witness, *writers: TableWriter) -> bool:
         await asyncio.gather(*[writer.sync() for writer in writers])
         if witness.take() == [True]:
             return True
+        await asyncio.sleep(0.001)  # the thread has told the loop before it lets go of the file
     return False
 
 
