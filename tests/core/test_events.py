@@ -1,9 +1,11 @@
 """The codec of events: round trips, unknown fields and types, newer versions, and damaged lines."""
 
+import ast
 import json
 import pickle
 from itertools import accumulate
-from typing import Any
+from pathlib import Path
+from typing import Any, get_args
 
 import msgspec
 import pytest
@@ -11,9 +13,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.core.histories import History, histories
 
+import treadle.events
 from treadle.core import errors
 from treadle.core import events as e
 from treadle.core.errors import JournalError, ProviderError, ReplayDivergence
+from treadle.core.events import narrowing
+from treadle.core.events.codec import DurableBody
 from treadle.core.log import Log
 from treadle.core.policy import Policy
 
@@ -161,3 +166,15 @@ def test_every_error_is_picklable_and_a_fitting_builtin() -> None:
 def test_a_policy_that_makes_no_sense_names_its_field(field: str, value: object) -> None:
     with pytest.raises(errors.ConfigError, match=field):
         Policy(**{field: value})  # type: ignore[arg-type]
+
+
+def test_type_checkers_know_every_event() -> None:
+    """The union of the classes for type checkers is written out, so a new event could be missing in it."""
+    tree = ast.parse(Path(narrowing.__file__).read_text())
+    unions = {
+        node.target.id: {item.id for item in ast.walk(node.value) if isinstance(item, ast.Name)}
+        for node in ast.walk(tree)
+        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and node.value is not None
+    }
+    assert unions["Event"] == {body.__name__ for body in get_args(DurableBody)}
+    assert unions["Event"] <= set(treadle.events.__all__)

@@ -111,6 +111,7 @@ if TYPE_CHECKING:
         | RunResumed
         | RunFinished
         | Rewarded
+        | Noted
     )
     Ephemeral: TypeAlias = TextDelta | ReasoningDelta | ToolCallDelta | ToolProgress
 else:
