@@ -50,8 +50,9 @@ def test_a_tool_is_stopped_by_a_cancel_of_another_process(cli: Cli, script: Scri
     wait_for(cli.folder / "reached")
     done = cli("cancel", "r", "--reason", "wrong file")
     assert (done.code, "sent to the process that drives the run" in done.err) == (0, True), done
-    run.communicate(timeout=60)
+    _, told = run.communicate(timeout=60)
     assert run.returncode not in (0, None)
+    assert "stopped by another process; continue with: treadle resume r" in told
     assert "reason=cancelled, remark=wrong file" in cli("show", "r", "--events").out
     (cli.folder / "go").touch()
     done = cli("resume", "r", "--api-key", "k", "--tools", "waiting.py", "-q")

@@ -22,6 +22,7 @@ from treadle.cli.terminal.output import (
 from treadle.cli.terminal.terminal_asker import make_approver, make_asker, print_question
 from treadle.cli.terminal.view import make_view
 from treadle.core.spec import PartSpec
+from treadle.core.state import Status
 from treadle.core.types import Json, StopReason, ToolCall
 from treadle.loop.listener import Emit
 from treadle.runs.run import Run
@@ -97,6 +98,8 @@ def print_follow_up(run: Run, follow_up: FollowUp) -> None:
         print_note("answer with: " + write_answer(run, follow_up))
     elif run.stop_reason is StopReason.ERROR:
         print_note("try again with: " + follow_up.write("resume", run.run_id))
+    elif run.status is Status.PAUSED:
+        print_note("stopped by another process; continue with: " + follow_up.write("resume", run.run_id))
 
 
 def write_answer(run: Run, follow_up: FollowUp) -> str:
