@@ -121,7 +121,7 @@ class TableJournal(ABC, Generic[D]):
 
     @cached_property
     def _origin(self) -> tuple[str, str]:
-        """Return the store's id and the seal of the user who made it."""
+        """The store's id and the seal of the user who made it."""
         origin, seal = self._reader.query("SELECT id, seal FROM origin")[0]
         return origin, seal
 
