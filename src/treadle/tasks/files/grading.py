@@ -2,8 +2,11 @@
 
 import json
 import re
+import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal, InvalidOperation
+from importlib import import_module
+from importlib.resources import files
 from typing import TypeAlias
 
 from msgspec import Struct
@@ -214,3 +217,14 @@ class TaskFamily(Struct, frozen=True):
         if not fitting:
             raise ConfigError(f"family {self.name!r} has no prompt for the values {sorted(case.values)}")
         return draw.pick(fitting).render(case.values)
+
+
+def read_families() -> tuple[TaskFamily, ...]:
+    """Return the families in `wordings.toml`. Each has the module of its name in this folder."""
+    found = []
+    texts = tomllib.loads(files(__package__).joinpath("wordings.toml").read_text("utf-8"))
+    for name, entry in texts.items():
+        module = import_module(f"{__package__}.{name}")
+        prompts = tuple(map(Wording, entry["wordings"]))
+        found.append(TaskFamily(name, prompts, module.generate, module.solve))
+    return tuple(found)
