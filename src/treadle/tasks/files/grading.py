@@ -2,15 +2,14 @@
 
 import json
 import re
-import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal, InvalidOperation
 from importlib import import_module
-from importlib.resources import files
 from typing import TypeAlias
 
 from msgspec import Struct
 
+from treadle.core.documents import read_data
 from treadle.core.errors import ConfigError
 from treadle.runs.task import Grade
 from treadle.tasks.draws import Draw, Wording
@@ -222,8 +221,7 @@ class TaskFamily(Struct, frozen=True):
 def read_families() -> tuple[TaskFamily, ...]:
     """Return the families in `wordings.toml`. Each has the module of its name in this folder."""
     found = []
-    texts = tomllib.loads(files(__package__).joinpath("wordings.toml").read_text("utf-8"))
-    for name, entry in texts.items():
+    for name, entry in read_data(__package__, "wordings").items():
         module = import_module(f"{__package__}.{name}")
         prompts = tuple(map(Wording, entry["wordings"]))
         found.append(TaskFamily(name, prompts, module.generate, module.solve))
