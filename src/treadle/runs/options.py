@@ -18,7 +18,6 @@ from treadle.loop.driver import Driver
 from treadle.loop.hooks import Hook
 from treadle.loop.listener import Emit
 from treadle.runs.answer_type import TEXT, AnswerType
-from treadle.runs.attachments import Attachable
 from treadle.runs.task import Task
 from treadle.sandbox.in_memory import SharedFiles
 from treadle.tools.context import NO_DEPS, DepsT
@@ -29,6 +28,8 @@ if TYPE_CHECKING:
     from treadle.routing.judging import MessageJudge
 
 
+Attachable: TypeAlias = str | Path | Artifact
+"""The path of a file, or a part with its content inline."""
 Files = Mapping[str, bytes] | Mapping[str, str] | str | Path
 """Initial files: a mapping of path to content, or the path of a folder or file on disk; see `Mount`."""
 

@@ -37,7 +37,7 @@ from treadle.journal.protocol import Journal
 from treadle.journal.run_info import RunFilter
 from treadle.loop.listener import Emit
 from treadle.runs.run import Run
-from treadle.runs.run_names import find_run
+from treadle.runs.statuses import find_run
 
 _MAX_PATH_CHARS = 4096
 _ENDS = ".,;:!?)"

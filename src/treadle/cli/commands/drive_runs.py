@@ -37,8 +37,7 @@ from treadle.core.types import Json, StopReason
 from treadle.journal.protocol import Journal
 from treadle.runs.file_changes import FileChanges, find_changes, write_files
 from treadle.runs.run import Run
-from treadle.runs.run_names import find_run
-from treadle.runs.statuses import find_unfinished
+from treadle.runs.statuses import find_run, find_unfinished
 
 if TYPE_CHECKING:
     from treadle.runs.task import Task

@@ -33,8 +33,7 @@ from treadle.core.tally import Tally
 from treadle.core.types import Json
 from treadle.journal.protocol import Journal
 from treadle.journal.run_info import DAMAGED, RunFilter, RunInfo
-from treadle.runs.run_names import find_run
-from treadle.runs.statuses import iterate_runs, list_runs, status_of
+from treadle.runs.statuses import find_run, iterate_runs, list_runs, status_of
 
 if TYPE_CHECKING:
     from treadle.telemetry.usage_stats import Durations, UsageStats

@@ -27,7 +27,7 @@ from treadle.core.replay import replay as replay_events
 from treadle.journal.memory import MemoryJournal
 from treadle.journal.protocol import Journal
 from treadle.runs.run import Run
-from treadle.runs.run_names import read_started
+from treadle.runs.statuses import read_started
 from treadle.scoring.grade import Graded, NotGradableError, grade, total_reward
 from treadle.scoring.registry import make_scorers, read_rewards
 

@@ -11,7 +11,7 @@ from treadle.core.errors import ConfigError
 from treadle.core.state import fold
 from treadle.runs.file_changes import find_changes, write_files
 from treadle.runs.run import Run
-from treadle.runs.run_names import find_run
+from treadle.runs.statuses import find_run
 from treadle.trajectory.markdown import RESULT_CHARS, write_markdown
 
 
