@@ -23,8 +23,7 @@ from treadle.datagen.dataset.splits import write_splits
 from treadle.datagen.generation_progress import GenerationProgress, Listener, SampleStep, TopicsReady
 from treadle.datagen.quality.duplicates import DuplicateIndex, DuplicateSettings
 from treadle.datagen.quality.pipeline import Pipeline
-from treadle.datagen.sample_plan import SamplePlan
-from treadle.datagen.sample_work import REJECTED, ROWS, JudgedSample, SampleWork
+from treadle.datagen.samples import REJECTED, ROWS, JudgedSample, SamplePlan, SampleWork
 from treadle.datagen.scenarios.environment import open_environments
 from treadle.datagen.scenarios.kinds import possible_kinds
 from treadle.datagen.scenarios.scenario import sample_id_of
