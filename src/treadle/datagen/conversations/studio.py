@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import asdict
 
 from treadle.agent.agent import Agent
 from treadle.core.errors import ConfigError
@@ -96,15 +97,9 @@ class UserTurn:
 
 def user_instructions(spec: SampleSpec, scenario: Scenario) -> str:
     """Return the system message of the simulated user of one sample."""
-    persona = spec.persona
     facts: dict[str, Json] = {
         "write": "user_turn",
-        "persona": {
-            "name": persona.name,
-            "role": persona.role,
-            "style": persona.style,
-            "expertise": persona.expertise,
-        },
+        "persona": asdict(spec.persona),
         "first_message": scenario.message,
         "goal": scenario.goal,
         "withheld": scenario.withheld,

@@ -46,6 +46,14 @@ def answers(messages: Sequence[Message]) -> list[int]:
     ]
 
 
+def count_turns(messages: Sequence[Message]) -> int:
+    """Return the number of turns. A user message that the loop adds after a tool result does not begin a turn."""
+    return sum(
+        message.role is Role.USER and (index == 0 or messages[index - 1].role is not Role.TOOL)
+        for index, message in enumerate(messages)
+    )
+
+
 def leaves_of(value: Json) -> Iterator[Json]:
     """Yield the texts, numbers, flags and nulls in a JSON value."""
     if isinstance(value, dict | list):

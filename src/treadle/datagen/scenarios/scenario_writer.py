@@ -6,6 +6,8 @@ Its answer is checked. If the answer has a fault, the writer is told the fault a
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from msgspec.structs import asdict
+
 from treadle.core.documents import read_data
 from treadle.core.types import Json, ToolSpec
 from treadle.datagen.quality.languages import pattern
@@ -43,19 +45,13 @@ def scenario_facts(
     feedback: Sequence[str],
 ) -> dict[str, Json]:
     """Return the facts that a scenario is written from."""
-    persona = spec.persona
     return {
         "write": "scenario",
         "topic": list(spec.topic),
         "kind": spec.kind,
         "kind_means": "" if spec.kind is None else PROMPTS["kinds"][spec.kind],
         "difficulty": spec.difficulty,
-        "persona": {
-            "name": persona.name,
-            "role": persona.role,
-            "style": persona.style,
-            "expertise": persona.expertise,
-        },
+        "persona": asdict(spec.persona),
         "turns": spec.turns,
         "tools": [
             {"name": tool.name, "description": tool.description, "parameters": tool.parameters}
