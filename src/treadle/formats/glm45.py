@@ -5,8 +5,8 @@ import re
 from treadle.core.types import Json, Message
 from treadle.formats.scanner.base import TaggedFormat, resync
 from treadle.formats.scanner.json_body import NoCall, Wanted, after_space
-from treadle.formats.scanner.markers import FoundMarker, Reader
-from treadle.formats.scanner.values import arguments_of, encode, join_parts, read_value, types_of, write_value
+from treadle.formats.scanner.markers import FoundMarker, Reader, after_marks
+from treadle.formats.scanner.values import encode, join_parts, read_value, types_of, write_parameters
 
 OPEN, CLOSE = "<tool_call>", "</tool_call>"
 KEY, KEY_CLOSE = "<arg_key>", "</arg_key>"
@@ -35,9 +35,7 @@ class Glm45(TaggedFormat):
     def take(self, reader: Reader, found: FoundMarker) -> int:
         """Read the call at `found` and return the position after it."""
         text, start = reader.text, found.position
-        position = after_space(text, start + len(OPEN))
-        while text.startswith(OPEN, position):
-            position = after_space(text, position + len(OPEN))
+        position = after_marks(text, start + len(OPEN), (OPEN,))
         try:
             wanted, end = self._read(reader, position)
         except _Fault as fault:
@@ -169,10 +167,7 @@ class Glm45(TaggedFormat):
         """Return `message` as text in this format."""
         calls = []
         for call in message.tool_calls:
-            pairs = "".join(
-                f"{KEY}{key}{KEY_CLOSE}\n{VALUE}{write_value(value)}{VALUE_CLOSE}\n"
-                for key, value in arguments_of(call).items()
-            )
+            pairs = write_parameters(call, f"{KEY}{{key}}{KEY_CLOSE}\n{VALUE}{{value}}{VALUE_CLOSE}\n")
             calls.append(f"{OPEN}{call.name}\n{pairs}{CLOSE}")
         return join_parts(message, "\n".join(calls))
 

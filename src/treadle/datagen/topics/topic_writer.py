@@ -12,6 +12,7 @@ from treadle.core.errors import ConfigError, LeaseHeldError, ProviderError
 from treadle.core.types import Fault, Json
 from treadle.datagen.config.generation_config import Topics
 from treadle.datagen.scenarios.scenario import write_facts
+from treadle.datagen.scenarios.scenario_writer import PROMPTS
 from treadle.datagen.topics.topic_graph import Topic, clean_topic
 from treadle.journal.protocol import Journal
 from treadle.models.protocol import Model
@@ -24,20 +25,6 @@ RUN_PREFIX = "topic-"
 MAX_CHARS = 300
 """The longest text that is a topic."""
 _BULLET = re.compile(r"^(?:[-*•]|\(?\d{1,3}[.)])\s+")
-
-INSTRUCTIONS = """\
-You plan the topics of a training dataset. A request names a topic by its `path` from the root. Write exactly \
-`count` subtopics of its last element.
-
-- Each subtopic is a noun phrase of 2 to 10 words that is specific and can be understood without its path.
-- Subtopics stay within the domain of the path, and each is narrower than the topic above it.
-- Subtopics differ from each other, from the `siblings` of the topic and from all `existing` topics. Cover \
-different parts of the topic; do not rephrase what exists.
-- Follow the `instructions` of the request, if there are any.
-- Write in the language of the path, without numbering."""
-_LINKS = """
-- `connections` lists the ids of those `existing` topics to which a subtopic belongs as well. Use only ids from \
-the request, and leave the list empty if there are none."""
 
 
 class _Subtopic(BaseModel):
@@ -90,9 +77,10 @@ class TopicWriter:
         self._seed = seed
         self._dataset = dataset
         is_graph = config.mode == "graph"
+        told = PROMPTS["writers"]
         self._agent: Agent[Any] = Agent(
             model,
-            instructions=INSTRUCTIONS + (_LINKS if is_graph else ""),
+            instructions="\n".join([told["topics"], *([told["links"]] if is_graph else ())]),
             schema=GraphAnswer if is_graph else TreeAnswer,
             journal=journal,
         )

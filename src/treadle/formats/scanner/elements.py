@@ -13,7 +13,7 @@ from msgspec import Struct
 from treadle.core.types import Json
 from treadle.formats.scanner.base import resync
 from treadle.formats.scanner.json_body import NoCall, Wanted, after_space
-from treadle.formats.scanner.markers import Reader
+from treadle.formats.scanner.markers import Reader, after_closer
 from treadle.formats.scanner.parsed import ToolSchemas
 from treadle.formats.scanner.values import encode, read_value, types_of
 
@@ -93,11 +93,7 @@ def read_function(
         after = resync(reader, position + 1, max(end, position + 1), closers, openers)
         reader.add_error(reason, start, after, name)
         return after
-    after = after_space(text, end)
-    for closer in closers:
-        if text.startswith(closer, after):
-            end = after + len(closer)
-            break
+    end = after_closer(text, end, closers)
     reader.add_call(wanted, start, end)
     return end
 
@@ -110,9 +106,7 @@ def _read(
     head = elements.function.match(text, position)
     if head is None:
         return position, None, "the call has no function name", None
-    name = head["name"].strip()
-    if name[:1] in _QUOTES and name[-1:] == name[:1]:
-        name = name[1:-1]
+    name = _unquote(head["name"])
     arguments: dict[str, Json] = {}
     at = head.end()
     is_closed = True
@@ -133,9 +127,7 @@ def _read(
             if arguments and _ends_without_closer(reader, elements, at):
                 break
             return at, None, "the call contains something other than a parameter", name
-        key = parameter["key"].strip()
-        if key[:1] in _QUOTES and key[-1:] == key[:1]:
-            key = key[1:-1]
+        key = _unquote(parameter["key"])
         if plain is not None:
             value, at = plain["value"], plain.end()
         else:
@@ -285,9 +277,7 @@ _CUT = "is cut off"
 
 def _has_closer(elements: Elements, reader: Reader, at: int, openers: Sequence[str]) -> bool:
     """Return whether a parameter is closed between `at` and the next call."""
-    close = reader.find(elements.parameter_close, at)
-    nexts = [found for item in openers if (found := reader.find(item, at)) != -1]
-    return -1 < close < min(nexts, default=len(reader.text))
+    return -1 < reader.find(elements.parameter_close, at) < reader.find_first(openers, at)
 
 
 def _closes_all(elements: Elements, reader: Reader, inner: int | None, close: int, behind: int) -> bool:
@@ -328,7 +318,8 @@ def _unclosed(
 
 def _next_call(reader: Reader, start: int, end: int, openers: Sequence[str]) -> int | None:
     """Return the position of a call that begins between `start` and `end`, or `None`."""
-    return min([at for item in openers if -1 < (at := reader.find(item, start)) < end], default=None)
+    at = reader.find_first(openers, start)
+    return at if at < end else None
 
 
 def _end_around(elements: Elements, reader: Reader, begin: int) -> int | None:
