@@ -3,16 +3,13 @@
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import msgspec
-import typer
 
 from treadle.cli.exit import ExitCode
 from treadle.cli.jobs.execute import execute
 from treadle.cli.jobs.journals import open_existing
-from treadle.cli.options import common as o
-from treadle.cli.options.common import DatasetPath
 from treadle.cli.terminal.format import format_call
 from treadle.cli.terminal.output import (
     bar,
@@ -40,13 +37,11 @@ RESULT_LINES = 12
 
 
 def show(
-    path: DatasetPath,
-    which: Annotated[
-        str, typer.Argument(metavar="N|ID", help="The number of the row, its id, its run, or 'last'.")
-    ] = "1",
-    is_rejected: Annotated[bool, typer.Option("--rejected", help="Show a rejected sample.")] = False,
-    is_full: Annotated[bool, typer.Option("--full", help="Shorten nothing.")] = False,
-    is_json: o.IsJson = False,
+    path: Path,
+    which: str = "1",
+    is_rejected: bool = False,
+    is_full: bool = False,
+    is_json: bool = False,
 ) -> int:
     """Show one row of a dataset: its messages, calls, results and verdicts.
 
@@ -167,7 +162,7 @@ _MOST = 20
 """How many lines of a table are shown."""
 
 
-def stats(path: DatasetPath, is_json: o.IsJson = False) -> int:
+def stats(path: Path, is_json: bool = False) -> int:
     """Count the contents of a dataset: rows, tools, kinds, topics, tokens, cost, duplicates and rejections.
 
     Examples:
@@ -285,16 +280,11 @@ def _print_counts(title: str, counts: Mapping[str, int], notes: Mapping[str, str
 
 
 def verify(
-    path: DatasetPath,
-    journal: Annotated[
-        str | None,
-        typer.Option("--journal", "-j", metavar="PATH", help="The journal. Default: the one in FOLDER."),
-    ] = None,
-    is_trusted: o.IsTrusted = False,
-    window: Annotated[
-        int, typer.Option("--window", metavar="N", min=1, help="How many rows are verified at a time.")
-    ] = 16,
-    is_json: o.IsJson = False,
+    path: Path,
+    journal: str | None = None,
+    is_trusted: bool = False,
+    window: int = 16,
+    is_json: bool = False,
 ) -> int:
     """Make the tool calls of all rows again in fresh sandboxes, and compare the rows with the journal.
 
@@ -356,10 +346,8 @@ def _print_row(checked: "CheckedRow") -> None:
 
 
 def report(
-    path: DatasetPath,
-    out: Annotated[
-        Path | None, typer.Option("--out", "-o", metavar="FILE", help="Default: report.html in FOLDER.")
-    ] = None,
+    path: Path,
+    out: Path | None = None,
 ) -> int:
     """Write a report with pictures, as one HTML file that needs no network.
 
