@@ -59,7 +59,7 @@ Attached: TypeAlias = tuple[tuple[Artifact, ...], dict[str, bytes]]
 async def run_task(agent: AgentParts, task: str | Task, given: Given, options: StreamOptions) -> Run[Any]:
     """Make a run of `task` and drive it."""
     driver = await begin(agent, task, given, await _read_beginning(task, options))
-    return await drive(agent, driver, None if isinstance(task, str) else task, given.answer)
+    return await drive(agent, driver, None if isinstance(task, str) else task, given)
 
 
 async def enqueue(

@@ -4,7 +4,7 @@ it ends or pauses, storing completed turns in the agent's memory, and releasing 
 import asyncio
 from collections.abc import Awaitable
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -31,19 +31,14 @@ from treadle.loop.outbox import DONE
 from treadle.loop.wayout import see_through
 from treadle.models.protocol import Model, has_price
 from treadle.runs.agent_parts import AgentParts, path_of
-from treadle.runs.answer_type import AnswerType
 from treadle.runs.options import Files, Given
 from treadle.runs.recording import take_in_rest
-from treadle.runs.retries import NO_RETRIES, RetryPolicy
 from treadle.runs.run import Run
 from treadle.runs.task import Task
 from treadle.sandbox.protocol import Sandbox
 
 if TYPE_CHECKING:
     from treadle.routing.judging import Judgement, MessageJudge
-
-
-T = TypeVar("T")
 
 
 class Terms(Struct, frozen=True):
@@ -56,23 +51,17 @@ class Terms(Struct, frozen=True):
 
 
 async def drive(
-    agent: AgentParts,
-    driver: Driver,
-    task: Task | None,
-    answer: AnswerType[T],
-    *,
-    answers_queued: bool = False,
-    retries: RetryPolicy = NO_RETRIES,
-) -> Run[T]:
+    agent: AgentParts, driver: Driver, task: Task | None, given: Given, *, answers_queued: bool = False
+) -> Run[Any]:
     """Drive a run until it ends or pauses, grade it, and release its lease. Completed turns are remembered.
 
     With `answers_queued`, the messages that wait for a session's next turns are answered too. A turn that ends with
-    a fault of the infrastructure is reopened as `retries` says. The tools are closed and the lease is released even
+    a fault of the infrastructure is reopened as `given` says. The tools are closed and the lease is released even
     after an error, and after any number of cancellations.
     """
     try:
         state, attempt = await driver.drive(), 1
-        while (pause := retries.pause_after(attempt, state)) is not None:
+        while (pause := given.retries.pause_after(attempt, state)) is not None:
             await driver.kept()
             await asyncio.sleep(pause)
             driver.put(resumed(agent, driver, Terms(task, state.output_spec, state.policy, state.window)))
@@ -91,7 +80,7 @@ async def drive(
         raise
     if agent.known is not None:
         await write_back(agent, driver.run_id, driver.state)
-    return Run(driver.run_id, driver.state, agent.journal, answer)
+    return Run(driver.run_id, driver.state, agent.journal, given.answer)
 
 
 def resumed(agent: AgentParts, driver: Driver, terms: Terms) -> e.RunResumed:

@@ -44,7 +44,6 @@ from treadle.runs.options import (
     Given,
     ResumeOptions,
 )
-from treadle.runs.retries import NO_RETRIES, RetryPolicy
 from treadle.runs.run import Run
 from treadle.runs.task import Task, load_task
 from treadle.runs.trust import require_trust
@@ -60,18 +59,9 @@ async def resume_run(
 
 
 async def continue_run(
-    agent: AgentParts,
-    state: State,
-    writer: RunWriter,
-    given: Given,
-    options: ResumeOptions | None = None,
-    *,
-    retries: RetryPolicy = NO_RETRIES,
+    agent: AgentParts, state: State, writer: RunWriter, given: Given, options: ResumeOptions | None = None
 ) -> Run[Any]:
-    """Continue a run in `state`, whose lease `writer` holds. The lease is released in any case.
-
-    A turn that ends with a fault of the infrastructure is tried again as `retries` says.
-    """
+    """Continue a run in `state`, whose lease `writer` holds. The lease is released in any case."""
     given_options, run_id = options or {}, writer.run_id
     try:
         decided = _read_decisions(
@@ -89,7 +79,7 @@ async def continue_run(
     except BaseException:
         await see_through(writer.release)
         raise
-    return await drive(agent, driver, task, given.answer, answers_queued=True, retries=retries)
+    return await drive(agent, driver, task, given, answers_queued=True)
 
 
 async def reopen(agent: AgentParts, run_id: str, *, trust: bool) -> tuple[State, RunWriter]:
@@ -253,7 +243,7 @@ async def fork_run(
     driver.put(resumed(agent, driver, terms))
     if text is not None:
         driver.put(await open_turn(agent, driver, Message(Role.USER, text)))
-    return await drive(agent, driver, task, given.answer)
+    return await drive(agent, driver, task, given)
 
 
 def _forked(

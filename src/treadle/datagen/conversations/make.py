@@ -44,11 +44,6 @@ class MadeSample(Struct, frozen=True, kw_only=True):
     """Who is responsible for the error. If it is not the sample's, for example because a server did not answer, the
     same attempt can be made again, and continues what is there. `None` if there is no error."""
 
-    @property
-    def is_infrastructure(self) -> bool:
-        """True if the sample is not to blame for the error."""
-        return self.fault in (Fault.INFRASTRUCTURE, Fault.USER)
-
 
 async def make_sample(
     studio: Studio, spec: SampleSpec, attempt: int = 1, feedback: Sequence[str] = ()

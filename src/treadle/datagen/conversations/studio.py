@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import asdict
 
 from treadle.agent.agent import Agent
 from treadle.core.errors import ConfigError
@@ -17,6 +18,7 @@ from treadle.core.log import Log
 from treadle.core.policy import Policy
 from treadle.core.types import Completion, Json, Message, Request, Role, ToolSpec, Usage
 from treadle.datagen.config.generation_config import Conversation, GenerationConfig
+from treadle.datagen.quality.languages import pattern, read_patterns
 from treadle.datagen.scenarios.environment import Environments
 from treadle.datagen.scenarios.scenario import SampleSpec, Scenario, write_facts
 from treadle.datagen.scenarios.scenario_writer import PROMPTS, WrittenScenario
@@ -95,15 +97,9 @@ class UserTurn:
 
 def user_instructions(spec: SampleSpec, scenario: Scenario) -> str:
     """Return the system message of the simulated user of one sample."""
-    persona = spec.persona
     facts: dict[str, Json] = {
         "write": "user_turn",
-        "persona": {
-            "name": persona.name,
-            "role": persona.role,
-            "style": persona.style,
-            "expertise": persona.expertise,
-        },
+        "persona": asdict(spec.persona),
         "first_message": scenario.message,
         "goal": scenario.goal,
         "withheld": scenario.withheld,
@@ -114,14 +110,7 @@ def user_instructions(spec: SampleSpec, scenario: Scenario) -> str:
     return f"{PROMPTS['writers']['user']}\n\n{write_facts(facts)}"
 
 
-_THANKS = re.compile(r"\b(?:thank(?:s| you)|thx|cheers|bye|goodbye)\b", re.IGNORECASE)
-_COURTESY = """
-a again all and any appreciate bye cheers clear day everything exactly fine for good goodbye great have help
-helpful
-helps i is it just lot many me much my need needed nice no now of ok okay one perfect please really settles so
-sorted
-that that's the then this thank thanks thx to today very was what will wonderful works you your
-"""
+_THANKS = pattern("farewells", "thanks")
 _MAX_OTHER_WORDS = 1
 
 
@@ -129,7 +118,7 @@ def is_farewell(text: str) -> bool:
     """Return whether a message only thanks or says goodbye. Only English texts are recognised; for others,
     `is_done` decides."""
     words = re.findall(r"[\w'\u2019]+", text.casefold().replace("\u2019", "'"))
-    others = [word for word in words if word not in _COURTESY.split()]
+    others = [word for word in words if word not in read_patterns()["farewells"]["words"].split()]
     return "?" not in text and _THANKS.search(text) is not None and len(others) <= _MAX_OTHER_WORDS
 
 

@@ -9,6 +9,7 @@ import re
 import unicodedata
 from collections import Counter
 from functools import cache, lru_cache
+from typing import Any
 
 from treadle.core.documents import read_data
 
@@ -25,6 +26,16 @@ def word_lists(section: str) -> dict[str, frozenset[str]]:
     """Return the lists of a section of `words.toml`."""
     data = read_data(__package__, "words")[section]
     return {name: frozenset(text.split()) for name, text in data.items()}
+
+
+def read_patterns() -> dict[str, Any]:
+    """Return the sections of `patterns.toml`."""
+    return read_data(__package__, "patterns")
+
+
+def pattern(section: str, name: str) -> re.Pattern[str]:
+    """Return a pattern of `patterns.toml`."""
+    return re.compile("|".join(read_patterns()[section][name]))
 
 
 WORDS = word_lists("languages")

@@ -3,12 +3,14 @@
 Its answer is checked. If the answer has a fault, the writer is told the fault and asked again, in the same session.
 """
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from msgspec.structs import asdict
+
 from treadle.core.documents import read_data
 from treadle.core.types import Json, ToolSpec
+from treadle.datagen.quality.languages import pattern
 from treadle.datagen.scenarios.scenario import Environment, Kind, SampleSpec, Scenario
 
 MAX_TRIES = 3
@@ -43,19 +45,13 @@ def scenario_facts(
     feedback: Sequence[str],
 ) -> dict[str, Json]:
     """Return the facts that a scenario is written from."""
-    persona = spec.persona
     return {
         "write": "scenario",
         "topic": list(spec.topic),
         "kind": spec.kind,
         "kind_means": "" if spec.kind is None else PROMPTS["kinds"][spec.kind],
         "difficulty": spec.difficulty,
-        "persona": {
-            "name": persona.name,
-            "role": persona.role,
-            "style": persona.style,
-            "expertise": persona.expertise,
-        },
+        "persona": asdict(spec.persona),
         "turns": spec.turns,
         "tools": [
             {"name": tool.name, "description": tool.description, "parameters": tool.parameters}
@@ -110,12 +106,7 @@ def find_scenario_faults(
     return tuple(faults)
 
 
-_PLACEHOLDER = re.compile(
-    r"\{\{[^{}]*\}\}|\$\{\w+\}"
-    r"|<(?:your|the|insert|file|path|name|user|date|number|value|id|email|city|amount)\b[\w -]*>"
-    r"|<\w+[_ ]\w+>|\[(?:your|insert|enter|name|date|city|company|amount|number)\b[\w ,'/-]*\]|\bpath/to/\w+",
-    re.IGNORECASE,
-)
+_PLACEHOLDER = pattern("placeholders", "scenario")
 
 
 def find_placeholder(text: str) -> str | None:
@@ -124,11 +115,7 @@ def find_placeholder(text: str) -> str | None:
     return None if found is None else found[0]
 
 
-_FILE = re.compile(r"(?<![\w/.@-])(?:[\w-]+/)*[\w.-]*\w\.[A-Za-z][A-Za-z0-9]{0,4}(?![\w/])")
-_EXTENSION = re.compile(
-    r"\.(?:csv|tsv|txt|md|jsonl?|ya?ml|toml|ini|cfg|conf|log|xml|html|py|sql|sh|env|pdf)", re.IGNORECASE
-)
-_PRODUCT = re.compile(r"(?:node|next|nuxt|vue|react|express|d3|three|chart|asp)\.(?:js|net)", re.IGNORECASE)
+_FILE, _EXTENSION, _PRODUCT = [pattern("files", name) for name in ("name", "extension", "product")]
 
 
 def missing_files(message: str, environment: Environment, allowed: Sequence[str]) -> list[str]:

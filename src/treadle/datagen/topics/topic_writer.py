@@ -17,7 +17,8 @@ from treadle.datagen.topics.topic_graph import Topic, clean_topic
 from treadle.journal.protocol import Journal
 from treadle.models.protocol import Model
 from treadle.runs.ensure import ensure_run
-from treadle.runs.options import StreamOptions
+from treadle.runs.options import Given, StreamOptions
+from treadle.runs.retries import RetryPolicy
 from treadle.runs.run import Run
 
 RUN_PREFIX = "topic-"
@@ -84,6 +85,9 @@ class TopicWriter:
             schema=GraphAnswer if is_graph else TreeAnswer,
             journal=journal,
         )
+        # The model has waited between its own attempts.
+        retries = RetryPolicy(attempts=config.max_attempts, delay_seconds=0.0)
+        self._given = Given(self._agent.answer, self._agent.deps, retries=retries)
         self._settings: dict[str, Json] = {
             "mode": config.mode,
             "degree": config.degree,
@@ -94,16 +98,13 @@ class TopicWriter:
     async def ask(self, request: TopicRequest) -> TopicAnswer:
         """Return the model's answer to `request`; the recorded one if the journal has it.
 
-        If the server fails, the run is continued, up to `max_attempts` times in all.
+        If the server fails, the run is attempted up to `max_attempts` times in all.
 
         Raises: `ConfigError` if the journal has the run with other settings; `ProviderError` if no request of this
         model can succeed, such as with a wrong API key.
         """
         run_id = f"{RUN_PREFIX}{request.topic.topic_id}-{request.attempt}"
-        for _ in range(self._config.max_attempts):
-            run = await self._run(run_id, request)
-            if run.fault is not Fault.INFRASTRUCTURE:
-                break
+        run = await self._run(run_id, request)
         if run.fault is Fault.USER:
             raise ProviderError(f"the model {self.model.name!r} refuses requests for topics: {run.error}")
         if run.fault is Fault.INFRASTRUCTURE:
@@ -126,7 +127,7 @@ class TopicWriter:
             "metadata": {"dataset": self._dataset, "part": "topic", "settings": self._settings}
         }
         try:
-            run = await ensure_run(self._agent, run_id, self._write(request), options=options)
+            run = await ensure_run(self._agent, run_id, self._write(request), self._given, options)
         except LeaseHeldError as error:
             raise LeaseHeldError(
                 f"another process builds the same topics in this journal ({error})"
