@@ -26,6 +26,10 @@ _CONTROL = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufff9-\ufffb]"
 )
 """The characters that control a terminal, change the direction or the order of the text, or cannot be printed."""
+_RAW_CONTROL = re.compile(
+    rb"\x7f|\xc2[\x80-\x9f]|\xd8\x9c|\xe2\x80[\x8e\x8f\xa8-\xae]|\xe2\x81[\xa6-\xa9]|\xef\xbf[\xb9-\xbb]"
+)
+"""Those that JSON may have as they are, in UTF-8."""
 _TABS_AND_ENDS = re.compile(r"\s+")
 
 
@@ -143,12 +147,24 @@ def print_lines(lines: Iterable[bytes]) -> None:
 
 def print_json(*values: Any) -> None:
     """Print each value as a line of JSON, and flush them."""
-    print_lines(map(msgspec.json.encode, values))
+    print_json_lines(map(msgspec.json.encode, values))
+
+
+def print_json_lines(lines: Iterable[bytes]) -> None:
+    """Print lines of JSON, and flush them. What could control a terminal is escaped, which changes no value."""
+    print_lines(map(escape_controls, lines))
+
+
+def escape_controls(line: bytes) -> bytes:
+    """Return JSON with the characters escaped that control a terminal or the direction of text."""
+    if line.isascii() and b"\x7f" not in line:
+        return line
+    return _RAW_CONTROL.sub(lambda found: b"\\u%04x" % ord(found[0].decode()), line)
 
 
 def print_schema(schema: Json) -> None:
     """Print a JSON Schema in several lines, for people and editors."""
-    print_lines([msgspec.json.format(msgspec.json.encode(schema), indent=2)])
+    print_json_lines([msgspec.json.format(msgspec.json.encode(schema), indent=2)])
 
 
 def take_stdout() -> Callable[[Any], None]:
@@ -162,7 +178,7 @@ def take_stdout() -> Callable[[Any], None]:
 
     def print_value(value: Any) -> None:
         with _writing():
-            output.write(msgspec.json.encode(value) + b"\n")
+            output.write(escape_controls(msgspec.json.encode(value)) + b"\n")
             output.flush()
 
     return print_value
