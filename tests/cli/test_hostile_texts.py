@@ -63,7 +63,13 @@ def test_listings_have_a_line_for_each_thing(hostile: Cli, command: list[str], l
 @pytest.mark.parametrize(
     "command",
     [
-        *["show last --json", "show last --context 1 --json", "runs --json", "sessions --json", "stats --json"],
+        *[
+            "show last --json",
+            "show last --context 1 --json",
+            "runs --json",
+            "sessions --json",
+            "stats --json",
+        ],
         *["sessions --grep forged --json", "memory list --json", "memory show self_facts-1 --json"],
         *["replay last --json", "export last --format journal", "export last --format atif"],
         *[f"export last --format {name}" for name in ("treadle", "openai", "trl", "hermes", "sharegpt")],

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import msgspec
 
-from treadle.core.errors import MistakesError, TreadleError, UntrustedError
+from treadle.core.errors import ConfigError, MistakesError, TreadleError, UntrustedError
 from treadle.core.masking import hide_password
+from treadle.core.registry import did_you_mean
 from treadle.core.types import Json
 
 if TYPE_CHECKING:
@@ -244,6 +245,19 @@ def write_cost(cost_usd: float | None) -> str:
     if cost_usd is None:
         return "cost unknown"
     return f"${cost_usd:.4f}" if cost_usd else "$0"
+
+
+def find_one(known: Collection[str], text: str, noun: str, listed: str) -> str:
+    """Return the one of `known` that `text` names: it, or its beginning.
+
+    Raises: `ConfigError` that lists them as `listed`.
+    """
+    found = [text] if text in known else [item for item in known if item.startswith(text)]
+    if len(found) == 1:
+        return found[0]
+    hint = "" if found else did_you_mean(text, known, cutoff=0.4)
+    how_many = f"several {noun}s begin" if found else f"no {noun} begins"
+    raise ConfigError(f"{how_many} with {text!r}{hint or ';'} the {listed} are: {', '.join(known)}")
 
 
 OptionValue: TypeAlias = str | Path | tuple[str, ...] | Literal[True] | None
