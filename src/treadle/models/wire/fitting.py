@@ -6,7 +6,7 @@ the whole history because of them.
 
 import hashlib
 import re
-from collections.abc import Container, Iterator
+from collections.abc import Callable, Container, Iterator, Sequence
 from functools import lru_cache
 
 import msgspec
@@ -22,6 +22,7 @@ Source: Anthropic's documentation of fine-grained tool streaming.
 _MAX_NAME_CHARS = 64
 _UNSAFE = re.compile(r"[^a-zA-Z0-9_-]")
 _decode_object = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+_decode_list = msgspec.json.Decoder(list[msgspec.Raw]).decode
 _decode_any = msgspec.json.Decoder(msgspec.Raw).decode
 
 
@@ -41,6 +42,30 @@ def text_of(arguments: msgspec.Raw) -> str:
     if encoded.startswith(b'"'):
         return str(msgspec.json.decode(encoded))
     return "" if encoded in (b"", b"null") else encoded.decode()
+
+
+def keep_text(
+    value: Json,
+    encoded: bytes | msgspec.Raw,
+    path: Sequence[str],
+    applies: Callable[[dict[str, Json]], bool] = lambda _: True,
+) -> Json:
+    """Return `value`, which was decoded from `encoded`, with the exact text of what stands at `path` in it.
+
+    `*` in a path stands for each element of a list. If it does not apply to the object that holds the end of the
+    path, the object is left as it is, and so is a value in which the path makes no sense.
+    """
+    name, *rest = path
+    try:
+        if name == "*":
+            for item, text in zip(value, _decode_list(encoded), strict=True):
+                keep_text(item, text, rest, applies)
+        elif value.get(name) is not None and (rest or applies(value)):
+            text = _decode_object(encoded)[name]
+            value[name] = keep_text(value[name], text, rest, applies) if rest else text_of(text)
+    except (TypeError, LookupError, AttributeError, ValueError):
+        pass  # Reading the value will tell.
+    return value
 
 
 def text_of_value(value: Json) -> str:

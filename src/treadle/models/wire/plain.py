@@ -64,8 +64,11 @@ class PlainReader(ABC):
         response_id: str | None,
         reasoning: str | None = None,
         opaque: dict[str, Json] | None = None,
+        *,
+        kept: dict[str, Json] | None = None,
     ) -> Completion:
-        """Return a completion with these values and the reader's settings."""
+        """Return a completion with these values and the reader's settings. `opaque` belongs to its message, `kept`
+        to the completion itself."""
         return Completion(
             Message(_ASSISTANT, content, calls, None, None, False, reasoning, opaque),
             _CALLS if calls else _STOP,
@@ -74,6 +77,8 @@ class PlainReader(ABC):
             model,
             response_id,
             self._settings,
+            None,
+            kept,
         )
 
 

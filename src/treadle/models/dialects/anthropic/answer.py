@@ -24,7 +24,7 @@ from treadle.core.types import (
     Usage,
 )
 from treadle.models.wire.body_reader import StreamCollector
-from treadle.models.wire.fitting import INVALID_KEY, rest_of, text_of, text_of_value
+from treadle.models.wire.fitting import INVALID_KEY, keep_text, rest_of, text_of, text_of_value
 from treadle.models.wire.plain import PlainReader
 from treadle.models.wire.provider import Price, cost_of
 from treadle.models.wire.server import Server, UnfinishedError
@@ -48,30 +48,11 @@ _SERVER_USES = frozenset(("server_tool_use", "mcp_tool_use"))
 _encode = msgspec.json.Encoder().encode
 
 
-class _BlockInput(Struct):
-    type: str = ""
-    input: msgspec.Raw = msgspec.Raw()
-
-
-class _Inputs(Struct):
-    content: list[_BlockInput]
-
-
-_decode_inputs = msgspec.json.Decoder(_Inputs).decode
-
-
 def keep_inputs(raw: Json, body: bytes) -> Json:
     """Return `raw`, decoded from `body`, with the inputs of its calls as their exact text."""
-    try:
-        blocks = raw["content"]
-        if not any(block.get("type") == "tool_use" for block in blocks):
-            return raw
-        for block, exact in zip(blocks, _decode_inputs(body).content, strict=True):
-            if exact.type == "tool_use":
-                block["input"] = text_of(exact.input)
-    except (TypeError, LookupError, AttributeError, ValueError):
-        pass  # It makes no sense, as reading it will tell.
-    return raw
+    if b"tool_use" not in body:
+        return raw
+    return keep_text(raw, body, ("content", "*", "input"), lambda block: block["type"] == "tool_use")
 
 
 def read_completion(raw: Json, settings: Settings, price: Price | None) -> Completion:

@@ -26,7 +26,7 @@ from treadle.core.types import (
     Usage,
 )
 from treadle.models.wire.body_reader import StreamCollector
-from treadle.models.wire.fitting import rest_of, text_of, text_of_value
+from treadle.models.wire.fitting import keep_text, rest_of, text_of, text_of_value
 from treadle.models.wire.messages import part_of_base64
 from treadle.models.wire.plain import PlainReader
 from treadle.models.wire.provider import Price, cost_of
@@ -60,45 +60,12 @@ _SAID = frozenset(("STOP", "MAX_TOKENS", None))
 _encode = msgspec.json.Encoder().encode
 
 
-class _ExactCall(Struct):
-    args: msgspec.Raw = msgspec.Raw()
-
-
-class _ExactPart(Struct, rename="camel"):
-    function_call: _ExactCall | None = None
-
-
-class _ExactContent(Struct):
-    parts: list[_ExactPart] = []
-
-
-class _ExactCandidate(Struct):
-    content: _ExactContent | None = None
-
-
-class _Exact(Struct):
-    candidates: list[_ExactCandidate] = []
-
-
-_decode_exact = msgspec.json.Decoder(_Exact).decode
-
-
 def keep_arguments(raw: Json, body: bytes) -> Json:
     """Return `raw`, decoded from `body`, with the arguments of its calls as their exact text."""
-    if b"functionCall" not in body:
-        return raw
-    try:
-        for candidate, exact in zip(raw["candidates"], _decode_exact(body).candidates, strict=True):
-            if exact.content is None:
-                continue
-            for part, exact_part in zip(candidate["content"]["parts"], exact.content.parts, strict=True):
-                if exact_part.function_call is not None:
-                    part["functionCall"]["args"] = text_of(exact_part.function_call.args)
-    except (TypeError, LookupError, AttributeError, ValueError):
-        pass  # It makes no sense, as reading it will tell.
-    return raw
+    return keep_text(raw, body, _ARGUMENTS) if b"functionCall" in body else raw
 
 
+_ARGUMENTS = ("candidates", "*", "content", "parts", "*", "functionCall", "args")
 _BAD_CALLS = ("MALFORMED_FUNCTION_CALL", "UNEXPECTED_TOOL_CALL", "TOO_MANY_TOOL_CALLS")
 """The finish reasons of answers that the server discarded because of a call in them."""
 

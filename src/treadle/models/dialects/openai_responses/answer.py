@@ -8,7 +8,6 @@ from typing import Literal
 
 import msgspec
 from msgspec import Struct
-from msgspec.structs import replace
 
 from treadle.core.errors import RequestError
 from treadle.core.events import Delta, ReasoningDelta, TextDelta, ToolCallDelta
@@ -275,10 +274,10 @@ class ResponseReader(PlainReader):
             else:
                 return None
         usage = None if answer.usage is None else _to_usage(answer.usage)
-        completion = self._complete(content or "", tuple(calls), usage, answer.model, answer.id)
-        if answer.service_tier is None:
-            return completion
-        return replace(completion, opaque={"service_tier": answer.service_tier})
+        kept: dict[str, Json] | None = None
+        if answer.service_tier is not None:
+            kept = {"service_tier": answer.service_tier}
+        return self._complete(content or "", tuple(calls), usage, answer.model, answer.id, kept=kept)
 
 
 def _to_usage(raw: _Usage) -> Usage:
