@@ -207,20 +207,13 @@ class CompletionsModel(HttpModel):
         self._begin = _encode_inner(found.begin)
         self._answer = _encode_inner(found.answer)
         self._write_message = _writer_for(template)
-        settings = self.settings
-        fields = {
-            "model": model,
-            "temperature": settings.temperature,
-            "top_p": settings.top_p,
-            "max_tokens": settings.max_output_tokens,
-            "seed": settings.seed,
-            "stop": [*(settings.stop or ()), *found.stop] or None,
+        head = self._name_settings({"model": model})
+        if stop := [*(self.settings.stop or ()), *found.stop]:
+            head["stop"] = stop
+        if head.pop("logprobs", False):
             # The number of alternatives to the sampled token; its own log probability is always there.
-            "logprobs": 0 if settings.logprobs else None,
-            "return_token_ids": settings.return_token_ids,
-        }
-        given = {name: value for name, value in fields.items() if value is not None}
-        head = {**given, **(settings.extra or {})}
+            head["logprobs"] = 0
+        head |= self.settings.extra or {}
         self._heads = {
             is_stream: _encode({**head, **_STREAM} if is_stream else head)[:-1] + b',"prompt":"'
             for is_stream in (False, True)

@@ -21,7 +21,6 @@ from treadle.core.types import (
     Message,
     Request,
     Role,
-    Settings,
     ToolCall,
     Usage,
 )
@@ -192,7 +191,14 @@ class OllamaModel(HttpModel):
     PARTS: ClassVar[AcceptedParts] = {"image": None}
     RESERVED = frozenset(("model", "messages", "stream", "tools"))
     OPTIONS = ("num_ctx", "think", "keep_alive")
-    UNKNOWN_SETTINGS = ("return_token_ids",)
+    SETTINGS: ClassVar[dict[str, str]] = {
+        "max_output_tokens": "num_predict",
+        "temperature": "temperature",
+        "top_p": "top_p",
+        "seed": "seed",
+        "stop": "stop",
+        "logprobs": "logprobs",
+    }
 
     def __init__(
         self,
@@ -214,9 +220,11 @@ class OllamaModel(HttpModel):
         self._num_ctx = num_ctx
         self.context_tokens = num_ctx or self.context_tokens
         more = {"think": think, "keep_alive": keep_alive}
-        self._fields = _fields(model, self.settings, num_ctx) | {
-            name: value for name, value in more.items() if value is not None
-        }
+        extra = dict(self.settings.extra or {})
+        sampling = self._name_settings({"num_ctx": num_ctx})
+        fields: dict[str, Json] = {"model": model, "logprobs": sampling.pop("logprobs", None) or None}
+        fields["options"] = (sampling | extra.pop("options", {})) or None
+        self._fields = {name: value for name, value in (fields | extra | more).items() if value is not None}
 
     @property
     def identity(self) -> str:
@@ -310,27 +318,6 @@ def read_host(host: str) -> str:
     where = where if port is None else f"{where}:{port}"
     userinfo, at, _ = parts.netloc.rpartition("@")
     return urlunsplit((parts.scheme, f"{userinfo}{at}{where}", parts.path, parts.query, ""))
-
-
-def _fields(model: str, settings: Settings, num_ctx: int | None) -> dict[str, Json]:
-    """Return the fields of every request body, except messages, tools and the stream flag."""
-    known = {
-        "num_ctx": num_ctx,
-        "num_predict": settings.max_output_tokens,
-        "temperature": settings.temperature,
-        "top_p": settings.top_p,
-        "seed": settings.seed,
-        "stop": settings.stop,
-    }
-    extra = dict(settings.extra or {})
-    given: dict[str, Json] = {name: value for name, value in known.items() if value is not None}
-    given |= extra.pop("options", {})
-    fields: dict[str, Json] = {"model": model}
-    if given:
-        fields["options"] = given
-    if settings.logprobs:
-        fields["logprobs"] = True
-    return fields | extra
 
 
 class _Result(Struct, tag_field="role", tag="tool", gc=False):
