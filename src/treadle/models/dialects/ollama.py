@@ -47,7 +47,6 @@ from treadle.models.wire.server import UnfinishedError
 
 KEY = "ollama"
 """The key under which a message keeps data that Treadle has no field for."""
-_MESSAGE_FIELDS = frozenset(("role", "content", "thinking", "tool_calls"))
 _CALL_FIELDS = frozenset(("id", "function"))
 _KNOWN = frozenset(
     ("message", "done", "done_reason", "prompt_eval_count", "eval_count", "created_at", "logprobs")
@@ -63,13 +62,24 @@ def as_chat(raw: Json, body: bytes = b"") -> Json:
     if b"tool_calls" in body:
         keep_text(raw, body, _ARGUMENTS)
     try:
-        said = raw["message"]
-        message = {"content": said.get("content"), "reasoning_content": said.get("thinking")}
-        message["tool_calls"] = [_call_as_chat(call) for call in said.get("tool_calls") or ()]
-        message[KEY] = {key: value for key, value in said.items() if key not in _MESSAGE_FIELDS and value}
-        reason = raw.get("done_reason") or "stop"
-        choice = {"message": message, "finish_reason": reason if raw.get("done") else None}
-        choice["logprobs"] = {"content": raw.get("logprobs")}
+        message: dict[str, Json] = {}
+        for name, value in raw["message"].items():
+            if not value or name == "role":
+                continue
+            if name == "content":
+                message[name] = value
+            elif name == "thinking":
+                message["reasoning_content"] = value
+            elif name == "tool_calls":
+                message[name] = [_call_as_chat(call) for call in value]
+            else:
+                message.setdefault(KEY, {})[name] = value
+        choice: dict[str, Json] = {"message": message}
+        if raw.get("logprobs"):
+            choice["logprobs"] = {"content": raw["logprobs"]}
+        if not raw.get("done"):
+            return {"choices": [choice]}
+        choice["finish_reason"] = raw.get("done_reason") or "stop"
         made = {key: value for key, value in raw.items() if key not in _KNOWN} | {"choices": [choice]}
         before, after = raw.get("prompt_eval_count"), raw.get("eval_count")
         if type(before) is int and type(after) is int:
@@ -281,7 +291,7 @@ class OllamaModel(HttpModel):
     def _read(self, raw: Json) -> Completion:
         raw = as_chat(raw)
         choice = raw["choices"][0]
-        if choice["finish_reason"] is None:
+        if choice.get("finish_reason") is None:
             raise UnfinishedError("it is not done")
         if choice["message"].get("tool_calls") and choice["finish_reason"] == "stop":
             choice["finish_reason"] = "tool_calls"
