@@ -94,7 +94,8 @@ __all__ = [
 ]
 
 _PLACES = {
-    "treadle.http.transport": "Answer HttpRequest HttpResponse HttpTransport InProcessTransport StreamedAnswer Transport",
+    "treadle.http.transport": "Answer HttpRequest HttpResponse HttpTransport InProcessTransport StreamedAnswer "
+    "Transport",
     "treadle.models.config.bare": "ModelConfig",
     "treadle.models.config.recipe": "Config load_config model",
     "treadle.models.dialects.anthropic.request": "AnthropicModel",
