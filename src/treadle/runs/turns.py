@@ -23,9 +23,11 @@ def next_queued(state: State) -> tuple[int, Message] | None:
 
 
 def takes_time(agent: "AgentParts") -> bool:
-    """Return whether the agent's judge may take long, so that a message is kept in the queue until its turn
-    begins."""
-    return agent.judge is not None and not getattr(agent.judge, "is_instant", False)
+    """Return whether the agent's judge, or what it recalls, may take long, so that a message is stored before its
+    turn begins."""
+    return agent.known is not None or (
+        agent.judge is not None and not getattr(agent.judge, "is_instant", False)
+    )
 
 
 async def open_turn(
