@@ -50,6 +50,7 @@ PURE = frozenset(
         "string",
         "struct",
         "sys",
+        "tomllib",
         "typing",
         "unicodedata",
         "urllib",

@@ -23,10 +23,10 @@ from treadle.loop.listener import Emit
 from treadle.loop.wayout import see_through
 from treadle.models.protocol import check_parts
 from treadle.runs.agent_parts import AgentParts
-from treadle.runs.attachments import Attachable, read_attachments
-from treadle.runs.begin import Beginning, begin, make_run_id
-from treadle.runs.drive import grade_run, leave
+from treadle.runs.begin import Beginning, begin, make_run_id, read_attachments
+from treadle.runs.drive import grade_run, leave, next_queued, open_turn, takes_time, write_back
 from treadle.runs.options import (
+    Attachable,
     DeliveryName,
     Given,
     SendOptions,
@@ -37,7 +37,6 @@ from treadle.runs.options import (
 from treadle.runs.resume import go_on, load_task_of, reopen, resume_turn
 from treadle.runs.run import Run, T_co
 from treadle.runs.sending import user_message
-from treadle.runs.turns import next_queued, open_turn, takes_time, write_back
 from treadle.tools.protocol import Decision
 
 _STOPPING = ("cancel", "interrupt")
