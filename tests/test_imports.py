@@ -51,6 +51,7 @@ PURE = frozenset(
         "string",
         "struct",
         "sys",
+        "tomllib",
         "typing",
         "unicodedata",
         "urllib",
