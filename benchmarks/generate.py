@@ -31,7 +31,7 @@ from treadle.datagen.dataset.verification import Totals, verify_rows
 from treadle.datagen.generation import generate
 from treadle.datagen.generation_progress import GenerationProgress, SampleEnded
 from treadle.datagen.quality.duplicates import DuplicateIndex
-from treadle.datagen.sample_work import REJECTED, ROWS
+from treadle.datagen.samples import REJECTED, ROWS
 from treadle.datagen.topics.topic_files import save_topics
 from treadle.datagen.topics.topic_graph import Topic, TopicGraph, topic_id
 from treadle.export.row_formats.treadle_rows import TREADLE

@@ -1,7 +1,7 @@
 """The plan of a dataset depends on its seed, and not on the order in which samples are finished."""
 
 from treadle.datagen.config.generation_config import GenerationConfig
-from treadle.datagen.sample_plan import SamplePlan
+from treadle.datagen.samples import SamplePlan
 from treadle.datagen.scenarios.scenario import Kind
 from treadle.datagen.topics.topic_graph import Topic, topic_id
 from treadle.jobs.ledger import JobCounts, PlannedItem

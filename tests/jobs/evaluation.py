@@ -4,6 +4,7 @@ import asyncio
 import sqlite3
 import sys
 from collections.abc import Sequence
+from contextlib import AsyncExitStack
 from itertools import product
 from typing import Annotated, Any, ClassVar
 
@@ -12,7 +13,7 @@ from msgspec import Struct
 from pydantic import Field
 
 from treadle.jobs.attempt import Attempt, AttemptDriver, AttemptFailedError, find_tasks, outcome_of
-from treadle.jobs.job import Expected, Job, JobEnd, JobOptions, JobSettings, OpenJob, check_unchanged
+from treadle.jobs.job import Expected, Job, JobEnd, JobOptions, JobSettings, check_unchanged, open_job
 from treadle.jobs.ledger import ItemOutcome, ItemStatus, JobCounts, Ledger, PlannedItem
 from treadle.jobs.progress import Average, JobListener, JobNotice, JobProgress, JobWords
 from treadle.jobs.sections import AttemptSection, Count, read_document
@@ -167,7 +168,8 @@ async def evaluate(
         return RunFilter(run_ids=[f"{config.name}-{item.number}"])
 
     progress = EvaluationProgress()
-    async with OpenJob(options, progress, runs_of, check=check) as job:
+    async with AsyncExitStack() as stack:
+        job = open_job(stack, options, progress, runs_of, check=check)
         agents = {
             name: SeededAgents(config.agent, name, job.journal, wrap=job.meter.measure)
             for name in config.models

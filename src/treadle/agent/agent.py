@@ -28,12 +28,11 @@ from treadle.journal.run_info import RunFilter, RunInfo
 from treadle.knowledge.protocol import Surroundings
 from treadle.loop.hooks import Hooks
 from treadle.models.protocol import Model
-from treadle.runs.agent_parts import is_agent, make_spec, refuse_missing
+from treadle.runs.agent_parts import Toolboxes, is_agent, make_spec, refuse_missing
 from treadle.runs.answer_type import AnswerType, answer_type
 from treadle.runs.batch import Batch
 from treadle.runs.begin import run_task
 from treadle.runs.ensure import batch_work
-from treadle.runs.fork import fork_run
 from treadle.runs.options import (
     AgentOptions,
     BatchOptions,
@@ -52,11 +51,10 @@ from treadle.runs.options import (
     check_tools,
     read_context,
 )
-from treadle.runs.resume import resume_run
+from treadle.runs.resume import fork_run, resume_run
 from treadle.runs.run import Run, T_co, V
 from treadle.runs.sending import Driven
 from treadle.runs.task import Task
-from treadle.runs.toolboxes import Toolboxes
 from treadle.runs.trust import demands_of
 from treadle.tools.context import NO_DEPS
 from treadle.tools.protocol import Approver, Asker, Tool, ToolLike
@@ -300,7 +298,7 @@ class Agent(Generic[T_co]):
         come."""
         check_options(options, StreamOptions.__optional_keys__, "stream")
         check_run(task, options)
-        given, driven = self._given(options, schema), Driven()
+        given, driven = self._given(options, schema), Driven(self.journal)
         return RunStream(
             lambda emit: run_task(self, task, replace(given, emit=emit, on_driver=driven.hold), options),
             driven.steer,

@@ -200,7 +200,7 @@ class AgentTool:
         agent.policy = limit_policy(agent.policy, context.allowance())
         beginning = Beginning(run_id, files, caller=Caller(context.run_id, context.call_id))
         driver = await begin(agent, task, given, beginning)
-        return await drive(agent, driver, None, given.answer)
+        return await drive(agent, driver, None, given)
 
     def _copy_agent(self, context: ToolContext, journal: Journal) -> CalledAgent:
         """Return the agent with the journal of the calling run, and with its approver if it has no own."""

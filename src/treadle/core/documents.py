@@ -1,6 +1,9 @@
-"""JSON and YAML documents, which may come from untrusted sources."""
+"""JSON and YAML documents, which may come from untrusted sources, and the data files of the package."""
 
+import tomllib
 from datetime import date
+from functools import cache
+from importlib.resources import files
 from typing import Any
 
 import msgspec
@@ -12,6 +15,12 @@ MAX_YAML_VALUES = 2_000_000
 """The most values in a YAML document. A value that aliases repeat counts each time."""
 MAX_YAML_DEPTH = 200
 """The deepest nesting in a YAML document."""
+
+
+@cache
+def read_data(package: str, name: str) -> dict[str, Any]:
+    """Return the content of the data file `NAME.toml` in the folder of a package."""
+    return tomllib.loads(files(package).joinpath(f"{name}.toml").read_text("utf-8"))
 
 
 def decode_document(data: bytes, origin: str, *, is_yaml: bool | None = None) -> Json:

@@ -5,6 +5,7 @@ A call with the same folder continues what was interrupted.
 
 import asyncio
 from collections.abc import Mapping
+from contextlib import AsyncExitStack
 from functools import partial
 
 import msgspec
@@ -23,8 +24,7 @@ from treadle.datagen.dataset.splits import write_splits
 from treadle.datagen.generation_progress import GenerationProgress, Listener, SampleStep, TopicsReady
 from treadle.datagen.quality.duplicates import DuplicateIndex, DuplicateSettings
 from treadle.datagen.quality.pipeline import Pipeline
-from treadle.datagen.sample_plan import SamplePlan
-from treadle.datagen.sample_work import REJECTED, ROWS, JudgedSample, SampleWork
+from treadle.datagen.samples import REJECTED, ROWS, JudgedSample, SamplePlan, SampleWork
 from treadle.datagen.scenarios.environment import open_environments
 from treadle.datagen.scenarios.kinds import possible_kinds
 from treadle.datagen.scenarios.scenario import sample_id_of
@@ -33,7 +33,7 @@ from treadle.datagen.topics.topic_files import load_topics, save_topics
 from treadle.datagen.topics.topic_graph import TopicGraph
 from treadle.datagen.topics.topic_writer import RUN_PREFIX as TOPIC_RUN_PREFIX
 from treadle.export.report_blocks import Report
-from treadle.jobs.job import Job, JobEnd, JobOptions, JobSettings, OpenJob
+from treadle.jobs.job import Job, JobEnd, JobOptions, JobSettings, open_job
 from treadle.jobs.ledger import ItemStatus, Ledger, PlannedItem
 from treadle.jobs.meter import LimitReachedError
 from treadle.journal.protocol import Journal
@@ -88,7 +88,8 @@ async def generate(
     )
     check = partial(_check_continued, config, options or Continuation())
     topics = RunFilter(id_prefix=TOPIC_RUN_PREFIX)
-    async with OpenJob(job_options, progress, _runs_of, others=topics, check=check) as job:
+    async with AsyncExitStack() as stack:
+        job = open_job(stack, job_options, progress, _runs_of, others=topics, check=check)
         write_config(folder.path, config)
         generation = _Generation(config, folder, job)
         try:

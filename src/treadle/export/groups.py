@@ -12,8 +12,8 @@ from treadle.core.types import Fault, Json, Message, StopReason, ToolSpec, Usage
 from treadle.journal.protocol import Journal
 from treadle.journal.run_info import CALLER
 from treadle.runs.run import Run
-from treadle.trajectory.tokens.drift import Decoders
 from treadle.trajectory.tokens.token_graph import Conservation, TokenGraph, load_tokens
+from treadle.trajectory.tokens.token_texts import Decoders
 from treadle.trajectory.tokens.trajectories import Trajectory
 
 

@@ -78,11 +78,6 @@ class Branch(Struct, frozen=True):
     begin: int
     """The position of the first sampled token. The tokens before it are the prompt."""
 
-    @property
-    def is_trained_T(self) -> list[bool]:
-        """Whether each token is trained on."""
-        return [weight != 0 for weight in self.loss_T]
-
     def masked_logprobs(self, otherwise: float, begin: int = 0) -> list[float]:
         """Return the log probabilities from `begin` on, with `otherwise` at all positions that are not trained."""
         return [

@@ -7,9 +7,9 @@ from treadle.core.types import Message
 from treadle.formats.hermes import Hermes
 from treadle.formats.scanner.base import TaggedFormat, resync
 from treadle.formats.scanner.elements import CODER, make_elements, read_function
-from treadle.formats.scanner.json_body import BadJson, after_space, name_of, read_call
-from treadle.formats.scanner.markers import FoundMarker, Reader
-from treadle.formats.scanner.values import arguments_of, join_parts, write_value
+from treadle.formats.scanner.json_body import BadJson, after_space, name_of
+from treadle.formats.scanner.markers import FoundMarker, Reader, after_marks
+from treadle.formats.scanner.values import join_parts, write_parameters
 
 M1, M1_CLOSE = "<tool_calls>", "</tool_calls>"
 M2, M2_CLOSE = "<minimax:tool_call>", "</minimax:tool_call>"
@@ -67,8 +67,7 @@ class MiniMax(TaggedFormat):
                 end = self._line_end(reader, at, error.position)
                 reader.add_error(f"not valid JSON: {error.reason}", begin, end, name_of(text[at:end]))
             else:
-                body = text[at:end]
-                reader.attempt(lambda body=body, value=value: read_call(body, value), begin, end)  # type: ignore[misc]
+                reader.add_calls(text[at:end], value, begin, end)
             begin = at = end
 
     def _line_end(self, reader: Reader, at: int, reached: int) -> int:
@@ -81,10 +80,7 @@ class MiniMax(TaggedFormat):
         """Return `message` as text in the format of M2."""
         calls = []
         for call in message.tool_calls:
-            parameters = "".join(
-                f'<parameter name="{key}">{write_value(value)}</parameter>\n'
-                for key, value in arguments_of(call).items()
-            )
+            parameters = write_parameters(call, '<parameter name="{key}">{value}</parameter>\n')
             calls.append(f'<invoke name="{call.name}">\n{parameters}</invoke>\n')
         return join_parts(message, f"{M2}\n{''.join(calls)}{M2_CLOSE}" if calls else "")
 
@@ -113,9 +109,7 @@ class Qwen3Coder(TaggedFormat):
     def take(self, reader: Reader, found: FoundMarker) -> int:
         """Read the call at `found` and return the position after it."""
         text, start = reader.text, found.position
-        position = start
-        while text.startswith(OPEN, position):
-            position = after_space(text, position + len(OPEN))
+        position = after_marks(text, start, (OPEN,))
         if text[position : position + 1] in ("{", "["):
             # The model wrote JSON, as in the format `hermes`.
             return self._json.take(reader, found)
@@ -125,9 +119,6 @@ class Qwen3Coder(TaggedFormat):
         """Return `message` as text in this format."""
         calls = []
         for call in message.tool_calls:
-            parameters = "".join(
-                f"<parameter={key}>\n{write_value(value)}\n</parameter>\n"
-                for key, value in arguments_of(call).items()
-            )
+            parameters = write_parameters(call, "<parameter={key}>\n{value}\n</parameter>\n")
             calls.append(f"{OPEN}\n{FUNCTION}{call.name}>\n{parameters}</function>\n{CLOSE}")
         return join_parts(message, "\n".join(calls))

@@ -107,8 +107,7 @@ class Functionary(TaggedFormat):
         """Read the call at `found` and return the position after it."""
         text, start = reader.text, found.position
         if found.marker == "<|python_tag|>":
-            stops = [at for item in _ENDS if (at := reader.find(item, start)) != -1]
-            end = min(stops, default=len(text))
+            end = reader.find_first(_ENDS, start)
             self._take_code(reader, "python", start, start + len(found.marker), end)
             return end
         head = _FUNCTION.match(text, start)

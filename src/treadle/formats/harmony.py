@@ -137,15 +137,18 @@ class Harmony(Format):
     def _take(self, reader: Reader, name: str, start: int, body: int) -> int:
         text = reader.text
         at = after_space(text, body)
-        if not name or not _NAME.fullmatch(name):
-            end = self._bare_stops.find(reader, body).position
-            reader.add_error(f"{name[:40]!r} is not a function name", start, end)
-            return end
-        if text[at : at + 1] not in ("{", '"'):
-            end = self._bare_stops.find(reader, body).position
-            reason = "the call is cut off" if at == len(text) else "the arguments are not a JSON object"
+
+        def fail(reason: str, name: str | None, reached: int = body) -> int:
+            end = self._bare_stops.find(reader, reached).position
             reader.add_error(reason, start, end, name)
             return end
+
+        if not name or not _NAME.fullmatch(name):
+            return fail(f"{name[:40]!r} is not a function name", None)
+        if text[at : at + 1] not in ("{", '"'):
+            return fail(
+                "the call is cut off" if at == len(text) else "the arguments are not a JSON object", name
+            )
         try:
             if text[at] == "{":
                 last, value = reader.end_and_value(at)
@@ -156,15 +159,10 @@ class Harmony(Format):
                 raise NoCall("the call contains more than JSON", name)
             arguments, words = read_arguments(text[at:last], name, value)
         except BadJson as error:
-            stop = self._bare_stops.find(reader, error.position).position
-            reader.add_error(f"the arguments are not valid JSON: {error.reason}", start, stop, name)
-            return stop
+            return fail(f"the arguments are not valid JSON: {error.reason}", name, error.position)
         except NoCall as error:
-            end = self._bare_stops.find(reader, body).position
-            reader.add_error(error.reason, start, end, name)
-            return end
-        close = next((mark for mark in _ENDS if text.startswith(mark, after)), "")
-        reader.add_call(Wanted(name, arguments, words), start, after + len(close))
+            return fail(error.reason, name)
+        reader.add_call(Wanted(name, arguments, words), start, self._skip_end(text, after))
         return after
 
     def render(self, message: Message) -> str:

@@ -1,27 +1,20 @@
 """The format of Hermes 2 to 4, Qwen 2.5 and 3, QwQ and Granite 4: one JSON object in each `<tool_call>`."""
 
-import json
-
 from treadle.core.types import Json, Message
 from treadle.formats.scanner.base import TaggedFormat, resync
 from treadle.formats.scanner.elements import CODER, read_function
 from treadle.formats.scanner.json_body import (
-    UNREAD,
     BadJson,
     NoCall,
     after_space,
-    decode,
     name_of,
-    raw_items,
     read_call,
-    to_call,
 )
-from treadle.formats.scanner.markers import FoundMarker, Reader
-from treadle.formats.scanner.values import join_parts, write_arguments
+from treadle.formats.scanner.markers import FENCE, FoundMarker, Reader, after_fence, after_marks
+from treadle.formats.scanner.values import join_parts, write_call
 
 OPEN, CLOSE = "<tool_call>", "</tool_call>"
 _BARE = ('{"name"', '{ "name"', '{\n"name"', '{\n  "name"', '{\n    "name"', "{'name'")
-_FENCE = "```"
 
 
 class Hermes(TaggedFormat):
@@ -40,20 +33,11 @@ class Hermes(TaggedFormat):
     def take(self, reader: Reader, found: FoundMarker) -> int:
         """Read the call at `found` and return the position after it."""
         text, start = reader.text, found.position
-        position = after_space(text, start + len(OPEN))
-        while text.startswith(OPEN, position):
-            # Some models write the tag twice.
-            position = after_space(text, position + len(OPEN))
+        position = after_marks(text, start + len(OPEN), self.openers)
         if text.startswith("<function=", position):
-            return self._take_function(reader, start, position)
-        fence = text.startswith(_FENCE, position)
-        if fence:
-            newline = text.find("\n", position, position + 20)
-            position = after_space(text, newline + 1 if newline != -1 else position + len(_FENCE))
-        return self._take_json(reader, start, position, has_fence=fence)
-
-    def _take_json(self, reader: Reader, start: int, position: int, *, has_fence: bool) -> int:
-        text = reader.text
+            return read_function(CODER, reader, start, position, (CLOSE,), (OPEN,))
+        has_fence = text.startswith(FENCE, position)
+        position = after_fence(text, position)
         spans: list[tuple[int, int, Json]] = []
         at = position
         while True:
@@ -66,8 +50,8 @@ class Hermes(TaggedFormat):
                 return self._fail(reader, start, position, error.position, f"not valid JSON: {error.reason}")
             spans.append((at, end, value))
             at = after_space(text, end)
-            if has_fence and text.startswith(_FENCE, at):
-                at = after_space(text, at + len(_FENCE))
+            if has_fence:
+                at = after_marks(text, at, (FENCE,))
             if text[at : at + 1] != "{":
                 break
         if text.startswith(CLOSE, at):
@@ -81,17 +65,13 @@ class Hermes(TaggedFormat):
         for number, (begin, end, value) in enumerate(spans):
             first = start if not number else begin
             last = after if number == len(spans) - 1 else end
-            _take_value(reader, text[begin:end], value, first, last)
+            reader.add_calls(text[begin:end], value, first, last)
         return after
 
     def _fail(self, reader: Reader, start: int, position: int, reached: int, reason: str) -> int:
         end = resync(reader, position, reached, (CLOSE,), (OPEN,))
         reader.add_error(reason, start, end, name_of(reader.text[start:end]))
         return end
-
-    def _take_function(self, reader: Reader, start: int, position: int) -> int:
-        """Read a call in the format of Qwen3-Coder, and return the position after it."""
-        return read_function(CODER, reader, start, position, (CLOSE,), (OPEN,))
 
     def take_noise(self, reader: Reader, found: FoundMarker) -> int:
         """Read a closing tag without an opening tag, which is ignored, or JSON that may be a call without its
@@ -119,29 +99,5 @@ class Hermes(TaggedFormat):
 
     def render(self, message: Message) -> str:
         """Return `message` as text in this format."""
-        calls = [
-            f'{OPEN}\n{{"name": {json.dumps(call.name, ensure_ascii=False)}, '
-            f'"arguments": {write_arguments(call)}}}\n{CLOSE}'
-            for call in message.tool_calls
-        ]
+        calls = [f"{OPEN}\n{write_call(call)}\n{CLOSE}" for call in message.tool_calls]
         return join_parts(message, "\n".join(calls))
-
-
-def _take_value(reader: Reader, body: str, value: Json, start: int, end: int) -> None:
-    """Add the call in `body`, or the calls if it is a list."""
-    try:
-        if value is UNREAD:
-            value = decode(body)
-    except ValueError as error:
-        reader.add_error(f"not valid JSON: {error}", start, end, name_of(body))
-        return
-    if not isinstance(value, list):
-        try:
-            reader.add_call(to_call(value, body), start, end)
-        except NoCall as error:
-            reader.add_error(error.reason, start, end, error.name)
-        return
-    if not value:
-        reader.add_error("an empty list of calls", start, end)
-    for item, raw in zip(value, raw_items(body), strict=True):
-        reader.attempt(lambda item=item, raw=raw: to_call(item, raw), start, end)  # type: ignore[misc]

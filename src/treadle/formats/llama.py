@@ -6,18 +6,9 @@ from treadle.core.types import Message
 from treadle.formats.scanner import literals
 from treadle.formats.scanner.base import TaggedFormat, resync, skip_space
 from treadle.formats.scanner.headed import read_headed
-from treadle.formats.scanner.json_body import (
-    UNREAD,
-    BadJson,
-    NoCall,
-    Wanted,
-    after_space,
-    decode,
-    name_of,
-    to_call,
-)
+from treadle.formats.scanner.json_body import BadJson, Wanted, after_space, name_of
 from treadle.formats.scanner.markers import FoundMarker, Reader, Steps, wait_for_all
-from treadle.formats.scanner.values import arguments_of, encode, think, write_arguments
+from treadle.formats.scanner.values import arguments_of, encode, think, write_call
 
 TAG = "<|python_tag|>"
 ENDS = ("<|eom_id|>", "<|eot_id|>", "<|end_of_text|>", "<|eot|>", "<|eom|>")
@@ -62,42 +53,30 @@ class Llama3Json(TaggedFormat):
         begin, at, count = start, position, 0
         while True:
             try:
-                end, value = reader.end_and_value(at)
-                body = text[at:end]
-                if value is UNREAD:
-                    value = decode(body)
-            except (BadJson, ValueError) as error:
-                reached = error.position if isinstance(error, BadJson) else end
+                end, value = reader.read_json(at)
+            except BadJson as error:
                 if not count and is_bare and not _looks_like_call(text[at : at + 2000].replace("'", '"')):
                     return 0
-                end = resync(reader, at, reached, (), (TAG,))
-                semicolon = reader.find(";", reached)
-                if (
-                    semicolon != -1
-                    and semicolon < end
-                    and text.startswith("{", after_space(text, semicolon + 1))
-                ):
+                end = resync(reader, at, error.position, (), (TAG,))
+                semicolon = reader.find(";", error.position)
+                if -1 < semicolon < end and text.startswith("{", after_space(text, semicolon + 1)):
                     end = semicolon
                 reader.add_error(f"not valid JSON: {error}", begin, end, name_of(text[at:end]))
             else:
                 if not count and is_bare and not _is_call(value):
                     return 0
-                try:
-                    reader.add_call(to_call(value, body), begin, end)
-                except NoCall as error:
-                    reader.add_error(error.reason, begin, end, error.name)
+                reader.add_calls(text[at:end], value, begin, end)
             count += 1
             after = after_space(text, end)
             if text[after : after + 1] in (";", ","):
                 after = after_space(text, after + 1)
             if text.startswith(TAG, after):
                 return after
-            if text[after : after + 1] != "{" or (is_bare and not self._is_next(text, after)):
+            if text[after : after + 1] != "{" or (
+                is_bare and not _looks_like_call(text[after : after + 2000])
+            ):
                 return end
             begin = at = after
-
-    def _is_next(self, text: str, position: int) -> bool:
-        return _looks_like_call(text[position : position + 2000])
 
     def _take_builtin(self, reader: Reader, start: int, position: int) -> int:
         """Read a built-in call such as `brave_search.call(query="...")`. Anything else is code, which is an
@@ -108,8 +87,7 @@ class Llama3Json(TaggedFormat):
             if not name.endswith(".call"):
                 raise literals.BadLiteral("code", position)
         except literals.BadLiteral:
-            stops = [at for item in (*self.ends, TAG) if (at := reader.find(item, position)) != -1]
-            end = min(stops, default=len(text))
+            end = reader.find_first((*self.ends, TAG), position)
             reader.add_error("code for an interpreter, not a call", start, end)
             return end
         words = encode(arguments).decode()
@@ -118,12 +96,7 @@ class Llama3Json(TaggedFormat):
 
     def render(self, message: Message) -> str:
         """Return `message` as text in this format."""
-        import json
-
-        calls = [
-            f'{{"name": {json.dumps(call.name, ensure_ascii=False)}, "parameters": {write_arguments(call)}}}'
-            for call in message.tool_calls
-        ]
+        calls = [write_call(call, "parameters") for call in message.tool_calls]
         if not calls:
             return think(message) + message.content
         tag = TAG if message.content else ""
@@ -187,9 +160,7 @@ class Llama3Pythonic(TaggedFormat):
         if found.marker == LINES and _CALL.match(text, position):
             return self._take_lines(reader, start, position)
         if not _GATE.match(text, position):
-            end = min(
-                [at for item in self._marks if (at := reader.find(item, position)) != -1], default=len(text)
-            )
+            end = reader.find_first(self._marks, position)
             reader.add_error("there is no list of calls between the tags", start, end)
             return end
         return self._take_list(reader, start, position)
@@ -204,10 +175,7 @@ class Llama3Pythonic(TaggedFormat):
                 if after < len(text) and text[after] not in ",]":
                     raise literals.BadLiteral(f"{text[after]!r} is not allowed there", after)
             except literals.BadLiteral as error:
-                stops = [
-                    found for item in (*self.noise, *self.openers) if (found := reader.find(item, at)) != -1
-                ]
-                stop = min(stops, default=len(text))
+                stop = reader.find_first((*self.noise, *self.openers), at)
                 match = _NEXT.search(text, max(error.position - 1, at), stop)
                 if match is None:
                     reader.add_error(error.reason, begin, stop, _name_at(text, at))
@@ -237,10 +205,7 @@ class Llama3Pythonic(TaggedFormat):
                 if after < len(text) and text[after] not in "\r\n" and not text.startswith(marks, after):
                     raise literals.BadLiteral(f"{text[after]!r} is not allowed there", after)
             except literals.BadLiteral as error:
-                ends = [
-                    found for item in ("\n", *marks) if (found := reader.find(item, error.position)) != -1
-                ]
-                end = min(ends, default=len(text))
+                end = reader.find_first(("\n", *marks), error.position)
                 reader.add_error(error.reason, begin, end, _name_at(text, at))
             else:
                 reader.add_call(Wanted(name, arguments, encode(arguments).decode()), begin, end)

@@ -7,17 +7,8 @@ import re
 from treadle.core.types import Message
 from treadle.formats.scanner.base import TaggedFormat, resync
 from treadle.formats.scanner.headed import read_headed
-from treadle.formats.scanner.json_body import (
-    UNREAD,
-    BadJson,
-    NoCall,
-    after_space,
-    decode,
-    name_of,
-    raw_items,
-    to_call,
-)
-from treadle.formats.scanner.markers import FoundMarker, Reader
+from treadle.formats.scanner.json_body import BadJson, name_of
+from treadle.formats.scanner.markers import FoundMarker, Reader, after_marks
 from treadle.formats.scanner.parsed import to_openai
 from treadle.formats.scanner.values import write_arguments
 
@@ -39,10 +30,7 @@ class Mistral(TaggedFormat):
     def take(self, reader: Reader, found: FoundMarker) -> int:
         """Read the call at `found` and return the position after it."""
         text, start = reader.text, found.position
-        position = after_space(text, start + len(found.marker))
-        while text.startswith(MARK, position):
-            # Some models write the mark twice.
-            position = after_space(text, position + len(MARK))
+        position = after_marks(text, start + len(found.marker), (MARK,))
         if text[position : position + 1] in ("[", "{"):
             return self._take_list(reader, start, position)
         head = _HEAD.match(text, position)
@@ -56,30 +44,13 @@ class Mistral(TaggedFormat):
         return read_headed(reader, start, head.end(), head[1], (), (MARK,), call_id=head[2])
 
     def _take_list(self, reader: Reader, start: int, position: int) -> int:
-        text = reader.text
         try:
-            end, value = reader.end_and_value(position)
-            body = text[position:end]
-            if value is UNREAD:
-                value = decode(body)
-        except (BadJson, ValueError) as error:
-            reached = error.position if isinstance(error, BadJson) else position
-            end = resync(reader, position, max(reached, position), (), (MARK,))
-            reader.add_error(f"not valid JSON: {error}", start, end, name_of(text[start:end]))
-            return end
-        if isinstance(value, dict):
-            value, items = [value], [body]
+            end, value = reader.read_json(position)
+        except BadJson as error:
+            end = resync(reader, position, error.position, (), (MARK,))
+            reader.add_error(f"not valid JSON: {error}", start, end, name_of(reader.text[start:end]))
         else:
-            items = raw_items(body)
-        if not value:
-            reader.add_error("an empty list of calls", start, end)
-        for item, raw in zip(value, items, strict=True):
-            try:
-                wanted = to_call(item, raw)
-            except NoCall as error:
-                reader.add_error(error.reason, start, end, error.name)
-            else:
-                reader.add_call(wanted, start, end)
+            reader.add_calls(reader.text[position:end], value, start, end)
         return end
 
     def render(self, message: Message) -> str:

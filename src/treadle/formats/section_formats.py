@@ -8,8 +8,8 @@ from treadle.formats.scanner.base import TaggedFormat
 from treadle.formats.scanner.elements import make_elements, read_function
 from treadle.formats.scanner.headed import read_headed
 from treadle.formats.scanner.json_body import after_space
-from treadle.formats.scanner.markers import FoundMarker, Reader
-from treadle.formats.scanner.values import arguments_of, think, write_arguments, write_value
+from treadle.formats.scanner.markers import FoundMarker, Reader, after_marks
+from treadle.formats.scanner.values import think, write_arguments, write_parameters
 
 BEGIN, END = "<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"
 CALL, CALL_END = "<｜tool▁call▁begin｜>", "<｜tool▁call▁end｜>"
@@ -107,11 +107,8 @@ class DeepSeekV32(TaggedFormat):
         """Return `message` as text in this format."""
         calls = []
         for call in message.tool_calls:
-            parameters = "".join(
-                f'<{_TAG}parameter name="{key}" string="{str(isinstance(value, str)).lower()}">'
-                f"{write_value(value)}</{_TAG}parameter>\n"
-                for key, value in arguments_of(call).items()
-            )
+            pattern = f'<{_TAG}parameter name="{{key}}" string="{{is_text}}">{{value}}</{_TAG}parameter>\n'
+            parameters = write_parameters(call, pattern)
             calls.append(f'<{_TAG}invoke name="{call.name}">\n{parameters}</{_TAG}invoke>\n')
         wrapped = f"<{_TAG}function_calls>\n{''.join(calls)}</{_TAG}function_calls>" if calls else ""
         between = "\n\n" if message.content and calls else ""
@@ -140,9 +137,7 @@ class KimiK2(TaggedFormat):
     def take(self, reader: Reader, found: FoundMarker) -> int:
         """Read the call at `found` and return the position after it."""
         text, start = reader.text, found.position
-        position = after_space(text, start + len(_KIMI_CALL))
-        while text.startswith(_KIMI_CALL, position):
-            position = after_space(text, position + len(_KIMI_CALL))
+        position = after_marks(text, start + len(_KIMI_CALL), (_KIMI_CALL,))
         at = reader.find(_KIMI_ARGUMENTS, position)
         head = text[position : min(at, position + 256) if at != -1 else position + 256]
         if at == -1 or at - position > 256 or "<|" in head or "{" in head:

@@ -7,18 +7,15 @@ import re
 from treadle.core.types import Json, Message
 from treadle.formats.scanner.base import THINK, Format
 from treadle.formats.scanner.json_body import (
-    UNREAD,
     BadJson,
-    NoCall,
     after_space,
     decode,
     name_of,
     raw_fields,
     raw_items,
-    to_call,
 )
 from treadle.formats.scanner.markers import Reader, Steps, wait_for_all
-from treadle.formats.scanner.values import join_parts, think, write_arguments
+from treadle.formats.scanner.values import join_parts, think, write_call
 
 _MARK = re.compile(r"```[ \t]*+(?:json|JSON)?+[ \t]*+\n|<tool_calls?>|\[TOOL_CALLS\]")
 _CLOSE = re.compile(r"[ \t\r\n]*+(?:```|</tool_calls?>)")
@@ -91,13 +88,11 @@ class Xlam(Format):
                 reader.content.add(text[mark.start() : begin])
                 continue
             try:
-                end, value = reader.end_and_value(begin)
-                body = text[begin:end]
-                is_taken = self._take_value(reader, decode(body) if value is UNREAD else value, body, begin)
+                end, value = reader.read_json(begin)
+                is_taken = self._take_value(reader, value, text[begin:end], begin)
                 reason = "there is no call behind the mark"
-            except (BadJson, ValueError) as error:
-                end = error.position if isinstance(error, BadJson) else end
-                following = _MARK.search(text, end)
+            except BadJson as error:
+                following = _MARK.search(text, error.position)
                 end = len(text) if following is None else following.start()
                 is_taken, reason = False, f"not valid JSON: {error}"
             closed = end
@@ -138,25 +133,17 @@ class Xlam(Format):
             first, last = (at, at + len(raw)) if at != -1 else (begin, end)
             # The search continues behind each call, so that equal calls get different positions.
             seen = max(seen, last) if at != -1 else end
-            try:
-                wanted = to_call(item, raw)
-            except NoCall as error:
-                reader.add_error(error.reason, first, last, error.name)
-            else:
-                reader.add_call(wanted, first, last)
+            reader.add_calls(raw, item, first, last)
         return True
 
     def render(self, message: Message) -> str:
         """Return `message` as text in this format."""
-        calls = [
-            f'{{"name": {json.dumps(call.name, ensure_ascii=False)}, "arguments": {write_arguments(call)}}}'
-            for call in message.tool_calls
-        ]
+        calls = ", ".join(map(write_call, message.tool_calls))
         if calls and message.content:
             # Only the form with a thought can carry both.
             thought = json.dumps(message.content, ensure_ascii=False)
-            return f'{think(message)}{{"thought": {thought}, "tool_calls": [{", ".join(calls)}]}}'
-        return join_parts(message, f"[{', '.join(calls)}]" if calls else "")
+            return f'{think(message)}{{"thought": {thought}, "tool_calls": [{calls}]}}'
+        return join_parts(message, f"[{calls}]" if calls else "")
 
 
 def _behind_marks(text: str, position: int) -> int:

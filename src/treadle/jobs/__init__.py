@@ -5,12 +5,12 @@ to a graded run or a fault of the infrastructure) or several. Its outcome is cou
 transaction in which its results are handed over. Runs have fixed ids, so interrupted work is continued and
 nothing is paid for twice.
 
-Read first: `job` (`Job`, the window `Slots`, `JobWork`, which a job implements, and `OpenJob`), then `attempt` (the
+Read first: `job` (`Job`, `JobWork`, which a job implements, the window `Slots` and `open_job`), then `attempt` (the
 one way from an attempt to its graded run), `ledger`, `meter` (use and limits), `progress` (counts and notices; a
 command shows them with `cli/terminal/job_view`), `sections` (the keys that configurations share) and `seeded` (the
 agents and models of attempts).
 
 To add a job, write a configuration (a subclass of `AttemptSection`), a `JobWork` that plans items and says what an
-attempt means, a `JobProgress` with its words, and a function that opens the job with `OpenJob` and runs it.
+attempt means, a `JobProgress` with its words, and a function that opens the job with `open_job` and runs it.
 `tests/jobs/evaluation.py` does this in 200 lines.
 """

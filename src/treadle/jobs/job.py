@@ -415,76 +415,48 @@ class JobOptions(Struct, frozen=True, kw_only=True):
         )
 
 
-class OpenJob(Generic[P]):
-    """A job that is opened, or continued if it was interrupted, and closed at the end of an `async with`.
+def open_job(
+    stack: AsyncExitStack,
+    options: JobOptions,
+    progress: P,
+    runs_of: Callable[[PlannedItem], RunFilter],
+    *,
+    others: RunFilter | None = None,
+    check: Callable[[Ledger, Journal], None] = lambda ledger, journal: None,
+) -> Job[Any, P]:
+    """Open a job, or continue it if it was interrupted; `stack` closes it.
 
-    It is not an asynchronous generator, because asyncio closes all generators of a failing program at the same
-    time, also those that others still use.
+    `runs_of` finds the runs of an item, and `others` are the runs that belong to no item: what they have used
+    counts for the limits. `check` is called first, and may refuse to continue. Raises: `ConfigError` if another
+    process works on the job; `JournalError`.
     """
-
-    def __init__(
-        self,
-        options: JobOptions,
-        progress: P,
-        runs_of: Callable[[PlannedItem], RunFilter],
-        *,
-        others: RunFilter | None = None,
-        check: Callable[[Ledger, Journal], None] = lambda ledger, journal: None,
-    ) -> None:
-        """Prepare the job.
-
-        `runs_of` finds the runs of an item, and `others` are the runs that belong to no item: what they have used
-        counts for the limits. `check` is called first, and may refuse to continue.
-        """
-        self._options = options
-        self._progress = progress
-        self._runs_of = runs_of
-        self._others = others
-        self._check = check
-        self._stack = AsyncExitStack()
-
-    async def __aenter__(self) -> Job[Any, P]:
-        """Open the job. Raises: `ConfigError` if another process works on it; `JournalError`."""
-        try:
-            return self._open()
-        except BaseException:
-            await self._stack.aclose()
-            raise
-
-    async def __aexit__(self, *_: object) -> None:
-        await self._stack.aclose()
-
-    def _open(self) -> Job[Any, P]:
-        options = self._options
-        ledger = self._stack.enter_context(Ledger(options.ledger, options.files))
-        if ledger.last_number and isinstance(options.journal, Path) and not options.journal.exists():
-            raise ConfigError(
-                f"the journal {str(options.journal)!r} with the runs of this job is missing; put it back, or name "
-                "another folder (--out)"
-            )
-        journal = self._stack.enter_context(closing(open_journal(options.journal)))
-        self._check(ledger, journal)
-        meter = open_meter(options.limits, ledger, journal, self._runs_of, self._others)
-        workers = options.workers
-        if isinstance(workers, str):
-            retries = options.worker_retries
-            workers = make_workers(workers, journal, WorkerOptions(window=options.window, retries=retries))
-        if isinstance(workers, QueueWorkers):
-            workers.on_used = lambda usage, cost_usd: meter.add(
-                usage.input_tokens, usage.output_tokens, cost_usd
-            )
-        job: Job[Any, P] = Job(
-            ledger,
-            journal,
-            meter,
-            workers,
-            self._progress,
-            window=options.window,
-            stop=options.stop,
-            listener=options.listener,
+    ledger = stack.enter_context(Ledger(options.ledger, options.files))
+    if ledger.last_number and isinstance(options.journal, Path) and not options.journal.exists():
+        raise ConfigError(
+            f"the journal {str(options.journal)!r} with the runs of this job is missing; put it back, or name "
+            "another folder (--out)"
         )
-        self._stack.push_async_callback(job.close)
-        return job
+    journal = stack.enter_context(closing(open_journal(options.journal)))
+    check(ledger, journal)
+    meter = open_meter(options.limits, ledger, journal, runs_of, others)
+    workers = options.workers
+    if isinstance(workers, str):
+        given = WorkerOptions(window=options.window, retries=options.worker_retries)
+        workers = make_workers(workers, journal, given)
+    if isinstance(workers, QueueWorkers):
+        workers.on_used = lambda usage, cost_usd: meter.add(usage.input_tokens, usage.output_tokens, cost_usd)
+    job: Job[Any, P] = Job(
+        ledger,
+        journal,
+        meter,
+        workers,
+        progress,
+        window=options.window,
+        stop=options.stop,
+        listener=options.listener,
+    )
+    stack.push_async_callback(job.close)
+    return job
 
 
 def check_unchanged(ledger: Ledger, described: Mapping[str, Json], place: object) -> None:

@@ -330,22 +330,8 @@ class Ledger:
     def _set(self, name: str, value: str) -> None:
         self.connection.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (name, value))
 
-    @contextlib.contextmanager
-    def _transaction(self) -> Iterator[None]:
-        import sqlite3  # takes 5 ms
-
-        try:
-            self.connection.execute("BEGIN IMMEDIATE")
-            try:
-                yield
-                self.connection.execute("COMMIT")
-            except BaseException:
-                if self.connection.in_transaction:
-                    self.connection.execute("ROLLBACK")
-                raise
-        except sqlite3.Error as error:
-            hint = "; make room on the disk, and run the same command again" if "full" in str(error) else ""
-            raise JournalError(f"cannot write the ledger {str(self.path)!r}: {error}{hint}") from error
+    def _transaction(self) -> contextlib.AbstractContextManager[None]:
+        return transaction(self.connection, f"the ledger {str(self.path)!r}")
 
     def _open_file(self, name: str, path: Path) -> int:
         end = (
@@ -419,6 +405,26 @@ CREATE TABLE IF NOT EXISTS attempts (
     PRIMARY KEY (number, attempt)) WITHOUT ROWID;
 """
 _VERSION = "1"
+
+
+@contextlib.contextmanager
+def transaction(connection: "sqlite3.Connection", what: str) -> Iterator[None]:
+    """Commit what the `with` block writes, or nothing of it. Raises: `JournalError` that says `what` cannot be
+    written."""
+    import sqlite3  # takes 5 ms
+
+    try:
+        connection.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+            connection.execute("COMMIT")
+        except BaseException:
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
+            raise
+    except sqlite3.Error as error:
+        hint = "; make room on the disk, and run the same command again" if "full" in str(error) else ""
+        raise JournalError(f"cannot write {what}: {error}{hint}") from error
 
 
 def lock(path: Path) -> "sqlite3.Connection":

@@ -4,14 +4,12 @@ import contextlib
 from collections.abc import Callable, Iterable
 from typing import Any, TypeAlias, cast
 
-from msgspec import Struct
-
 from treadle.agent.agent import Agent
 from treadle.core.errors import ConfigError
-from treadle.core.registry import did_you_mean
 from treadle.jobs.sections import AgentSection
 from treadle.journal.protocol import Journal
 from treadle.loop.hooks import Hook
+from treadle.models.config.presets import is_oracle
 from treadle.models.config.probe import check_vocabulary, find_token_settings
 from treadle.models.config.recipe import Config as ModelFile
 from treadle.models.config.recipe import JobUse, load_config
@@ -19,44 +17,6 @@ from treadle.models.config.tables import ModelTable
 from treadle.models.protocol import Model
 from treadle.models.tokens.weights import Weights
 from treadle.runs.task import Task
-from treadle.testbed import named_oracle
-
-
-class ModelPlan(Struct, frozen=True):
-    """The settings from which a model is built."""
-
-    table: ModelTable
-    name: str | None = None
-    """The model's name in treadle.toml; `None` if the plan's configuration has its settings."""
-
-
-def plan_model(given: str | ModelTable | None, file: ModelFile) -> ModelPlan:
-    """Return the settings of a model: those given, those that `file` has under its name, or those of the default
-    model. Raises: `ConfigError` if there is none."""
-    given = given or file.default_model
-    if given is None:
-        raise ConfigError(
-            "there is no model; name one such as 'openai:gpt-5-mini', or 'mock:teacher', which needs no key"
-        )
-    if isinstance(given, ModelTable):
-        return ModelPlan(given)
-    name = file.full_name(given)
-    table = file.file.models.get(name)
-    return ModelPlan(ModelTable(model=name)) if table is None else ModelPlan(table, name)
-
-
-def make_model(
-    plan: ModelPlan, file: ModelFile, *, seed: int, needs_keys: bool = True, **options: Any
-) -> Model:
-    """Return the model of `plan`, which samples with `seed` if it has no seed of its own and its server takes one.
-
-    All models that ask one server share a limiter, so that all of them wait if the server asks for it. Without
-    `needs_keys`, the model is only for its price. `options` override the settings of the plan.
-
-    Raises: `ConfigError`.
-    """
-    return file.model(plan.name or plan.table, job=JobUse(seed=seed, needs_keys=needs_keys), **options)
-
 
 MakeModel: TypeAlias = Callable[[Task, int], Model]
 """A function of a task and a sampling seed that returns the model of a rollout."""
@@ -116,52 +76,42 @@ class SeededAgents:
 
 def find_model(given: str | ModelTable | None) -> MakeModel:
     """Return the function that makes the models of a configuration. Raises: `ConfigError` if it cannot make one."""
-    if isinstance(given, str) and given.partition(":")[0] == "oracle":
-        name = given
-        return lambda task, seed: named_oracle(name, task, seed=seed)
     file = load_config()
-    _check_spelling(given, file)
-    plan = plan_model(given, file)
-    if plan.table.seed is not None:
+    table = file.table_of(given)
+    if is_oracle(table.model, {"base_url": table.base_url}):
+        if isinstance(given, ModelTable):
+            raise ConfigError(
+                f"the model {table.model!r} takes no settings and no renderer; give its name alone"
+            )
+        return lambda task, seed: file.model(table.model, task=task, job=JobUse(seed=seed))
+    if table.seed is not None:
         raise ConfigError(
-            f"the model has the seed {plan.table.seed!r}, which would make the rollouts of a group equal; "
+            f"the model has the seed {table.seed!r}, which would make the rollouts of a group equal; "
             "remove it, and give the seed of the rollouts"
         )
-    return ConfiguredModel(plan, file)
-
-
-def _check_spelling(given: str | ModelTable | None, file: ModelFile) -> None:
-    """Check that a name without a provider, which stands for a model of OpenAI, is no misspelt other name."""
-    if isinstance(given, ModelTable) and given.base_url is not None:
-        return
-    name = given.model if isinstance(given, ModelTable) else given or ""
-    if name.partition(":")[0] == "oracle":
-        raise ConfigError(f"the model {name!r} takes no settings and no renderer; give its name alone")
-    if ":" not in name and name not in file.file.models:
-        hint = did_you_mean(name, ["oracle", *file.file.models], cutoff=0.7)
-        if hint:
-            raise ConfigError(f"there is no model {name!r}{hint}")
+    return ConfiguredModel(given, table, file)
 
 
 class ConfiguredModel:
     """The function that makes the models of a configuration."""
 
-    def __init__(self, plan: ModelPlan, file: ModelFile) -> None:
-        """Keep the settings. Raises: `ConfigError` if no model can be made from them."""
-        self._plan = plan
+    def __init__(self, given: str | ModelTable | None, table: ModelTable, file: ModelFile) -> None:
+        """Keep the name and the settings. Raises: `ConfigError` if no model can be made from them."""
+        self._given = given
+        self._table = table
         self._file = file
-        self._options: dict[str, bool] = {}
-        self._first = make_model(plan, file, seed=0)
+        self._options: dict[str, Any] = {}
+        self._first = file.model(given, job=JobUse(seed=0))
 
     def __call__(self, task: Task, seed: int) -> Model:
-        """Return the model of a rollout."""
-        return make_model(self._plan, self._file, seed=seed, **self._options)
+        """Return the model of a rollout, which samples with `seed` if its server takes a seed."""
+        return self._file.model(self._given, job=JobUse(seed=seed), **self._options)
 
     async def ask_for_tokens(self) -> None:
         """Ask the server which engine it is. If it is known to return token ids, models ask for them from now on,
         unless the configuration says otherwise. Raises: `TransportError`; `ConfigError` for the renderer of another
         model."""
-        table = self._plan.table
+        table = self._table
         await check_vocabulary(self._first)
         if table.renderer is None and table.logprobs is None and table.return_token_ids is None:
             self._options = await find_token_settings(self._first)

@@ -10,29 +10,39 @@ from treadle.core.types import FinishReason, Json, Message, Role, ToolCall, Tool
 from treadle.formats import IncrementalParser, find_format, parse
 from treadle.formats.scanner.values import arguments_of
 from treadle.formats.text_transcript import TranscriptWriter, calls_of, with_text
+from treadle.renderers.tokenizer import Tokenizer
 
 
 class AnswerReader:
-    """The part of a renderer that reads answers. A subclass has `decode` and the ids that end answers."""
+    """The part of a renderer that reads answers with its tokenizer."""
 
-    def __init__(self, format: str, stop_token_ids: Sequence[int], prefill: str = "") -> None:
-        """Make a reader.
+    def __init__(
+        self, tokenizer: Tokenizer, format: str | None, stop_token_ids: Sequence[int], prefill: str = ""
+    ) -> None:
+        """Make a reader. Without a text format, the subclass reads the answers itself.
 
         `prefill` is the text of the prompt after the mark that begins the answer: with an opening tag of thinking
         in it, answers begin in the middle of the reasoning.
         """
+        self.tokenizer = tokenizer
         self.format = format
         self.stop_token_ids = tuple(dict.fromkeys(stop_token_ids))
-        self._tags = find_format(format).reasoning
+        self._tags = () if format is None else find_format(format).reasoning
         self.begins_in_reasoning = self._find_open(prefill) is not None
         """True if the prompt ends with the tag that opens reasoning."""
 
+    def encode(self, text: str) -> list[int]:
+        """See `Renderer.encode`."""
+        return self.tokenizer.encode(text)
+
     def decode(self, token_ids: Sequence[int]) -> str:
-        """Return the text of ids, special tokens included."""
-        raise NotImplementedError
+        """See `Renderer.decode`."""
+        return self.tokenizer.decode(token_ids)
 
     def parser(self, tools: Sequence[ToolSpec]) -> IncrementalParser | None:
         """See `Renderer.parser`."""
+        if self.format is None:
+            return None
         return IncrementalParser(self.format, tools, begins_in_reasoning=self.begins_in_reasoning)
 
     def read(
@@ -47,6 +57,7 @@ class AnswerReader:
         return self._read_text(self.text_of(token_ids, stop), tools, is_cut=finish is FinishReason.LENGTH)
 
     def _read_text(self, text: str, tools: Sequence[ToolSpec], *, is_cut: bool) -> Message:
+        assert self.format is not None
         parsed = parse(text, self.format, tools, begins_in_reasoning=self.begins_in_reasoning)
         calls = calls_of(parsed, is_cut=is_cut)
         return Message(Role.ASSISTANT, parsed.content, tuple(calls), reasoning=parsed.reasoning)

@@ -5,6 +5,7 @@ Qwen 2.5 and Hermes 3 use it.
 """
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 
@@ -13,17 +14,19 @@ from msgspec.structs import replace
 from treadle.core.errors import ConfigError
 from treadle.core.registry import check_options
 from treadle.core.types import Json, Message, Role, ToolSpec
+from treadle.formats.scanner.parsed import ToolCache
 from treadle.formats.text_transcript import TranscriptWriter, kept_text, with_text
 from treadle.renderers.answer_reading import AnswerReader, check_parts, keep_text
 from treadle.renderers.tokenizer import CHATML_TOKENS, Tokenizer, byte_tokenizer, hash_vocabulary, load_bpe
 
 _PREFILLS = {"none": "", "open": "<think>\n", "closed": "<think>\n\n</think>\n\n"}
 _CLOSER = "</think>"
-_MAX_TOOLSETS = 64
 
 
 class ChatmlRenderer(AnswerReader):
     """ChatML over a tokenizer."""
+
+    format: str
 
     def __init__(
         self,
@@ -55,21 +58,13 @@ class ChatmlRenderer(AnswerReader):
         self._start, self._end = [special[text] for text in CHATML_TOKENS[:2]]
         self._prefill = _PREFILLS[thinking]
         stops = [special[text] for text in CHATML_TOKENS[1:] if text in special]
-        super().__init__(format, stops, self._prefill)
+        super().__init__(self.tokenizer, format, stops, self._prefill)
         self._keeps_thinking = keeps_thinking
         told = ["chatml 1", hash_vocabulary(self.tokenizer), format, thinking, str(keeps_thinking)]
         self.fingerprint = "chatml-" + sha256("\n".join(told).encode()).hexdigest()[:16]
         self._break = self.tokenizer.encode("\n")
         self._open = [self._start, *self.tokenizer.encode(f"{Role.ASSISTANT.value}\n{self._prefill}")]
-        self._writers: dict[int, tuple[Sequence[ToolSpec], TranscriptWriter]] = {}
-
-    def encode(self, text: str) -> list[int]:
-        """See `Renderer.encode`."""
-        return self.tokenizer.encode(text)
-
-    def decode(self, token_ids: Sequence[int]) -> str:
-        """See `Renderer.decode`."""
-        return self.tokenizer.decode(token_ids)
+        self._writers = ToolCache(partial(TranscriptWriter, format))
 
     def render(self, messages: Sequence[Message], tools: Sequence[ToolSpec]) -> list[int]:
         """See `Renderer.render`."""
@@ -91,7 +86,7 @@ class ChatmlRenderer(AnswerReader):
         if not self._keeps_thinking:
             messages = _without_thinking(messages)
         ids: list[int] = []
-        for message in self._writer(tools)(messages, is_first):
+        for message in self._writers.find(tools)(messages, is_first):
             ids += [self._start, *self.encode(f"{message.role.value}\n{message.content}"), self._end]
             ids += self._break
         return ids
@@ -99,17 +94,7 @@ class ChatmlRenderer(AnswerReader):
     def _read_text(self, text: str, tools: Sequence[ToolSpec], *, is_cut: bool) -> Message:
         message = super()._read_text(text, tools, is_cut=is_cut)
         # A later prompt can be rendered from the message alone only if that gives the text again.
-        return keep_text(message, self._prefill + text, self._writer(tools))
-
-    def _writer(self, tools: Sequence[ToolSpec]) -> TranscriptWriter:
-        """Return the writer of transcripts with these tools; the same object for the same tools."""
-        known = self._writers.get(id(tools))
-        if known is None:
-            if len(self._writers) >= _MAX_TOOLSETS:
-                self._writers.clear()
-            # The entry keeps the tools alive, so that their id stays theirs.
-            known = self._writers[id(tools)] = (tools, TranscriptWriter(self.format, tools))
-        return known[1]
+        return keep_text(message, self._prefill + text, self._writers.find(tools))
 
 
 def _without_thinking(messages: Sequence[Message]) -> list[Message]:

@@ -14,7 +14,7 @@ import msgspec
 from treadle.core.errors import ConfigError
 from treadle.core.registry import did_you_mean, require
 from treadle.core.types import FinishReason, Json, Message, Role, ToolCall, ToolSpec
-from treadle.formats import IncrementalParser, detect
+from treadle.formats import detect
 from treadle.formats.scanner.parsed import to_json, to_openai
 from treadle.renderers.answer_reading import AnswerReader, check_parts, cut_at, to_wire
 from treadle.renderers.tokenizer import FileTokenizer
@@ -23,8 +23,10 @@ _EXTRA = "train"
 _ASKED: dict[str, Json] = {"role": "user", "content": "Go on."}
 
 
-class FamilyRenderer:
+class FamilyRenderer(AnswerReader):
     """A renderer of the package `renderers` as one of Treadle's."""
+
+    tokenizer: FileTokenizer
 
     def __init__(self, name: str, family: str, tokenizer: FileTokenizer, options: Mapping[str, Json]) -> None:
         """Make the renderer of a family.
@@ -45,26 +47,15 @@ class FamilyRenderer:
         told = [package.__version__, family, config.model_dump(mode="json")]
         hashed = sha256(tokenizer.data + msgspec.json.encode(told, order="sorted"))
         self.fingerprint = "family-" + hashed.hexdigest()[:16]
-        self.stop_token_ids = tuple(self._inner.get_stop_token_ids())
         whole = self._inner.render_ids([_ASKED], add_generation_prompt=True)
         self._open: list[int] = whole[len(self._inner.render_ids([_ASKED])) :]
-        self._reader = self._make_reader(family)
-
-    def _make_reader(self, family: str) -> "_FamilyReader | None":
-        """Return the reader of answers in a text format of Treadle; `None` if there is none for the family."""
+        format: str | None
         try:
             format = detect(family)
         except ConfigError:
-            return None
-        return _FamilyReader(format, self.stop_token_ids, self.decode(self._open), self.tokenizer)
-
-    def encode(self, text: str) -> list[int]:
-        """See `Renderer.encode`."""
-        return self.tokenizer.encode(text)
-
-    def decode(self, token_ids: Sequence[int]) -> str:
-        """See `Renderer.decode`."""
-        return self.tokenizer.decode(token_ids)
+            # The package itself reads the answers of this family.
+            format = None
+        super().__init__(tokenizer, format, self._inner.get_stop_token_ids(), tokenizer.decode(self._open))
 
     def render(self, messages: Sequence[Message], tools: Sequence[ToolSpec]) -> list[int]:
         """See `Renderer.render`."""
@@ -120,8 +111,8 @@ class FamilyRenderer:
         stop: Sequence[str] = (),
     ) -> Message:
         """See `Renderer.read`."""
-        if self._reader is not None:
-            return self._reader.read(token_ids, tools, finish=finish, stop=stop)
+        if self.format is not None:
+            return super().read(token_ids, tools, finish=finish, stop=stop)
         parsed = self._inner.parse_response(
             list(token_ids), tools=self._tools(tools), prompt_ids=self._open or None
         )
@@ -131,27 +122,12 @@ class FamilyRenderer:
         reasoning = parsed.reasoning_content or None
         return Message(Role.ASSISTANT, cut_at(parsed.content, stop), tuple(calls), reasoning=reasoning)
 
-    def parser(self, tools: Sequence[ToolSpec]) -> IncrementalParser | None:
-        """See `Renderer.parser`."""
-        return None if self._reader is None else self._reader.parser(tools)
-
     def _wires(self, messages: Sequence[Message]) -> list[Json]:
         check_parts(messages, self.name)
         return [self.tokenizer.break_marks(to_wire(message)) for message in messages]
 
     def _tools(self, tools: Sequence[ToolSpec]) -> list[Json] | None:
         return [self.tokenizer.break_marks(to_openai(tool)) for tool in tools] or None
-
-
-class _FamilyReader(AnswerReader):
-    """The reader of answers of a family whose calls are in a text format of Treadle."""
-
-    def __init__(self, format: str, stops: Sequence[int], prefill: str, tokenizer: FileTokenizer) -> None:
-        self._tokenizer = tokenizer
-        super().__init__(format, stops, prefill)
-
-    def decode(self, token_ids: Sequence[int]) -> str:
-        return self._tokenizer.decode(token_ids)
 
 
 class _Adapter:

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from treadle.core.errors import ConfigError, FormatError
 from treadle.core.types import Json, Message, Role, ToolCall, ToolSpec
 from treadle.formats import AUTO, detect
-from treadle.formats.scanner.parsed import to_openai
+from treadle.formats.scanner.parsed import ToolCache, to_openai
 from treadle.formats.text_transcript import TranscriptWriter
 from treadle.renderers.answer_reading import AnswerReader, check_parts, keep_text, to_wire
 from treadle.renderers.chat_template import ChatTemplate
@@ -27,12 +27,14 @@ _ASKED = Message(Role.USER, "Go on.")
 _THOUGHT = "KnownThought42"
 _RESULT = "KnownResult43"
 _TOOL = ToolSpec("known_tool", "KnownTool44", {"type": "object", "properties": {}})
-_MAX_TOOLSETS = 64
 _TOKENS = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token", "mask_token")
 
 
 class HfRenderer(AnswerReader):
     """A tokenizer with its chat template."""
+
+    tokenizer: FileTokenizer
+    format: str
 
     def __init__(
         self,
@@ -63,7 +65,7 @@ class HfRenderer(AnswerReader):
         self.fingerprint = "hf-" + hashed.hexdigest()[:16]
         self._has_parts = self._has_text_arguments = self._has_text_calls = self._is_plain = False
         self._special = frozenset(self.tokenizer.special_ids.values())
-        self._tools: dict[int, tuple[Sequence[ToolSpec], list[Json]]] = {}
+        self._tools = ToolCache(lambda tools: [self.tokenizer.break_marks(to_openai(tool)) for tool in tools])
         if format == AUTO:
             try:
                 format = detect(folder.name, chat_template=source)
@@ -77,15 +79,7 @@ class HfRenderer(AnswerReader):
                 f"the folder {str(folder)!r} does not say which token ends an answer; set eos_token in "
                 "tokenizer_config.json"
             )
-        super().__init__(format, stops, self._find_prefill())
-
-    def encode(self, text: str) -> list[int]:
-        """See `Renderer.encode`."""
-        return self.tokenizer.encode(text)
-
-    def decode(self, token_ids: Sequence[int]) -> str:
-        """See `Renderer.decode`."""
-        return self.tokenizer.decode(token_ids)
+        super().__init__(self.tokenizer, format, stops, self._find_prefill())
 
     def render(self, messages: Sequence[Message], tools: Sequence[ToolSpec]) -> list[int]:
         """See `Renderer.render`."""
@@ -184,7 +178,7 @@ class HfRenderer(AnswerReader):
         ]
         if self._has_parts:
             wires = [wire | {"content": [{"type": "text", "text": wire["content"]}]} for wire in wires]
-        return self._template.render(wires, self._write_tools(tools), begins_answer=begins_answer)
+        return self._template.render(wires, self._tools.find(tools), begins_answer=begins_answer)
 
     def _find_form(self) -> None:
         """Find out how the template expects its messages.
@@ -222,17 +216,6 @@ class HfRenderer(AnswerReader):
         if not self._is_plain and not self._has_text_calls:
             return message
         return keep_text(message, text, TranscriptWriter(self.format, tools))
-
-    def _write_tools(self, tools: Sequence[ToolSpec]) -> list[Json]:
-        """Return the tools as templates expect them; the same object for the same tools."""
-        known = self._tools.get(id(tools))
-        if known is None:
-            if len(self._tools) >= _MAX_TOOLSETS:
-                self._tools.clear()
-            # The entry keeps the tools alive, so that their id stays theirs.
-            known = (tools, [self.tokenizer.break_marks(to_openai(tool)) for tool in tools])
-            self._tools[id(tools)] = known
-        return known[1]
 
     def _find_closing(self) -> list[int]:
         """Return the special token that the template ends an answer with, in a list that is empty if there is

@@ -7,7 +7,7 @@ process opens for writing.
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,6 +16,7 @@ from msgspec import Struct
 
 from treadle.core.errors import ExportError, JournalError, ProviderError
 from treadle.export.groups import Group
+from treadle.jobs.ledger import transaction
 from treadle.rollout.sinks.protocol import Receipt, Sink, SinkCheck
 
 if TYPE_CHECKING:
@@ -140,11 +141,6 @@ class DeliveryQueue:
         counts = self.counts()
         return max([counts[name][ParcelStatus.QUEUED] for name in self._sinks], default=0)
 
-    async def wait_for_room(self, limit: int) -> None:
-        """Wait until fewer than `limit` groups wait for any sink. Raises: the error of a sink that cannot work."""
-        while self.backlog >= limit:
-            await self.wait()
-
     async def drain(self, *, until_taken: bool = False) -> None:
         """Wait until all groups are handed over, or, with `until_taken`, until the receivers have them for good.
 
@@ -249,21 +245,8 @@ class DeliveryQueue:
         )
 
 
-@contextlib.contextmanager
-def _transaction(connection: "sqlite3.Connection") -> Iterator[None]:
-    import sqlite3
-
-    try:
-        connection.execute("BEGIN IMMEDIATE")
-        try:
-            yield
-            connection.execute("COMMIT")
-        except BaseException:
-            if connection.in_transaction:
-                connection.execute("ROLLBACK")
-            raise
-    except sqlite3.Error as error:
-        raise JournalError(f"cannot write the queue of the sinks: {error}") from error
+def _transaction(connection: "sqlite3.Connection") -> contextlib.AbstractContextManager[None]:
+    return transaction(connection, "the queue of the sinks")
 
 
 def _write_notes(connection: "sqlite3.Connection", sink: str, notes: Mapping[str, str | None]) -> None:

@@ -28,8 +28,8 @@ from treadle.rollout.sinks.registry import make_sinks
 from treadle.scoring.advantages import AdvantageKind
 from treadle.scoring.registry import make_scorers, read_rewards
 from treadle.tools.toolset_parts import reference_of
-from treadle.trajectory.tokens.drift import Decode
 from treadle.trajectory.tokens.masks import make_mask
+from treadle.trajectory.tokens.token_texts import Decode
 from treadle.workers.registry import WORKERS
 
 

@@ -15,7 +15,7 @@ from treadle.agent.sync import iterate_blocking
 from treadle.core.errors import ConfigError
 from treadle.export.groups import Group
 from treadle.jobs.attempt import AttemptDriver, find_tasks
-from treadle.jobs.job import Job, JobEnd, JobOptions, JobSettings, OpenJob
+from treadle.jobs.job import Job, JobEnd, JobOptions, JobSettings, open_job
 from treadle.jobs.ledger import PlannedItem
 from treadle.jobs.progress import JobNotice, TokenRate
 from treadle.jobs.seeded import MakeModel, SeededAgents
@@ -184,10 +184,9 @@ class Rollouts:
         options = JobOptions.of_attempts(
             config, {GROUPS: folder.groups}, workers=self._workers, stop=stop, listener=self._listener
         )
-        opened = OpenJob(
-            options, self.progress, partial(_runs_of, config), check=partial(check_continued, config)
+        job = open_job(
+            stack, options, self.progress, partial(_runs_of, config), check=partial(check_continued, config)
         )
-        job = await stack.enter_async_context(opened)
         mask = make_mask(config.loss, decode=config.find_decode())
         sinks = [*self._sinks, *make_sinks(config.sinks, group_size=config.unit_size, mask=mask)]
         queue = await stack.enter_async_context(DeliveryQueue(folder.ledger, sinks)) if sinks else None

@@ -1,7 +1,7 @@
-"""The parts of an agent that its runs use, and their conversion to an agent spec and back."""
+"""The parts of an agent that its runs use, as an agent spec and back, and the toolboxes of the runs."""
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeGuard
 
@@ -9,16 +9,18 @@ import msgspec
 
 from treadle.core.errors import ConfigError
 from treadle.core.policy import Policy
+from treadle.core.registry import did_you_mean
 from treadle.core.spec import AgentSpec, ContextSpec, PartSpec
-from treadle.core.types import Json
+from treadle.core.types import Json, OutputMode, OutputSpec, Window
 from treadle.journal.protocol import Clock, Journal
 from treadle.knowledge.protocol import Surroundings
 from treadle.loop.hooks import Hooks
-from treadle.models.protocol import Model, part_of
-from treadle.runs.answer_type import AnswerType
+from treadle.models.protocol import Model, output_mode_of, part_of
+from treadle.runs.answer_type import TEXT, AnswerType
 from treadle.runs.options import Files, Instructions
-from treadle.runs.toolboxes import Toolboxes
-from treadle.tools.protocol import Approver, Asker, ToolLike
+from treadle.runs.task import Task
+from treadle.tools.protocol import Approver, Asker, Tool, ToolLike
+from treadle.tools.toolbox import Toolbox
 
 if TYPE_CHECKING:
     from treadle.routing.judging import MessageJudge
@@ -31,7 +33,7 @@ class AgentParts(Protocol):
     instructions: Instructions | None
     policy: Policy
     has_policy: bool
-    kit: Toolboxes
+    kit: "Toolboxes"
     files: Files | None
     approver: Approver | None
     asker: Asker | None
@@ -55,6 +57,8 @@ class AgentParts(Protocol):
 
 AGENT = "agent:"
 """The beginning of the names of the parts that describe agents as tools."""
+_MAX_BOXES = 64
+"""How many toolboxes an agent keeps besides its own. The oldest is dropped, and made again if it is needed."""
 
 
 def make_spec(
@@ -131,3 +135,118 @@ def _parts_of(items: tuple[ToolLike, ...]) -> tuple[PartSpec, ...]:
     from treadle.tools.resolve import parts_of
 
     return parts_of(items)
+
+
+class Toolboxes:
+    """The toolboxes for the runs of one agent, each made once and kept."""
+
+    def __init__(self, tools: Iterable[ToolLike], model: Model, extra: Iterable[Tool] = ()) -> None:
+        """Make the toolbox of `tools`. `extra` are tools that the agent has in any case, such as `use_skill`.
+
+        Raises: `ConfigError` if one cannot be loaded, or two have the same name.
+        """
+        self.given = tuple(tools)
+        self._model = model
+        self._extra = tuple(extra)
+        self.own = make_toolbox((*self.given, *self._extra))
+        self._has_given = len(self.own.tools) > len(self._extra)
+        self._boxes: dict[tuple[object, ...], Toolbox] = {}
+        self._known_window: tuple[int, str] | None = None
+        self._has_looked = False
+        """True if the model's window was looked up."""
+        self._newest_window: tuple[Policy, Window | None] | None = None
+        """The newest policy of a run, and the window of its context."""
+
+    def check_policy(self, policy: Policy, task: Task | None = None) -> None:
+        """Check that the tools which a policy names exist. Raises: `ConfigError` with the nearest name.
+
+        An agent without tools uses those of its `task`; `None` means that they are not known yet.
+        """
+        names = policy.tool_names()
+        tools = self.toolbox(task).tools if names else {}
+        for name in names if tools else ():
+            if name not in tools:
+                hint = did_you_mean(name, tools) or ";"
+                known = ", ".join(tools)
+                raise ConfigError(
+                    f"the policy names the tool {name!r}, which the agent does not have{hint} "
+                    f"its tools are {known}"
+                )
+
+    async def window(self, policy: Policy) -> Window | None:
+        """Return the context window of the agent's model; `None` if it is not known. It is looked up once."""
+        newest = self._newest_window
+        if newest is not None and newest[0] is policy:
+            return newest[1]
+        from treadle.context.context_window import look_up_window, make_window
+
+        if policy.context_tokens is None and not self._has_looked:
+            self._known_window = await look_up_window(self._model)
+            self._has_looked = True
+        window = make_window(self._known_window, self._model, policy)
+        self._newest_window = policy, window
+        return window
+
+    def names_for(self, task: Task | None) -> tuple[str, ...]:
+        """Return the names of the toolsets that a task adds: none if the agent has tools of its own."""
+        return () if task is None or self._has_given else tuple(task.tools)
+
+    def toolbox(
+        self,
+        task: Task | None,
+        output: OutputSpec | None = None,
+        answer: AnswerType[Any] = TEXT,
+        *,
+        can_read: bool = False,
+    ) -> Toolbox:
+        """Return the tools for a run of `task`, with the answer tool if `output` uses one. With `can_read`
+        there is a tool that reads results again, if there are other tools.
+        """
+        if can_read and self.toolbox(task).tools:
+            inner = self.toolbox(task, output, answer)
+            return self._keep((inner,), lambda: _with_reader(inner))
+        names = self.names_for(task)
+        if output is None or output.tool is None:
+            return self._keep(names, lambda: make_toolbox((*names, *self._extra))) if names else self.own
+        key = (*names, msgspec.json.encode(output, order="sorted"), answer)
+        return self._keep(key, lambda: self._with_answer(task, output, answer))
+
+    def output(self, schema: dict[str, Json] | None, task: Task | None) -> OutputSpec | None:
+        """Return how the agent's model is made to give answers that fit `schema`; `None` if there is no schema."""
+        if schema is None:
+            return None
+        from treadle.tools.schema.answer_schema import choose_output
+
+        tools = self.toolbox(task).tools
+        mode: OutputMode = output_mode_of(self._model, schema, has_tools=bool(tools))
+        return choose_output(schema, mode, tools)
+
+    def _with_answer(self, task: Task | None, output: OutputSpec, answer: AnswerType[Any]) -> Toolbox:
+        from treadle.tools.schema.answer_schema import AnswerTool
+
+        assert output.tool is not None
+        return Toolbox({**self.toolbox(task).tools, output.tool: AnswerTool(output, answer.find_type_fault)})
+
+    def _keep(self, key: tuple[object, ...], make: Callable[[], Toolbox]) -> Toolbox:
+        found = self._boxes.get(key)
+        if found is None:
+            if len(self._boxes) >= _MAX_BOXES:
+                del self._boxes[next(iter(self._boxes))]
+            found = self._boxes[key] = make()
+        return found
+
+
+def make_toolbox(tools: Iterable[ToolLike]) -> Toolbox:
+    """Return a toolbox of `tools`. Raises: `ConfigError` if one cannot be loaded, or two have the same name."""
+    items = list(tools)
+    if not items:
+        return Toolbox({})
+    from treadle.tools.resolve import resolve_tools
+
+    return Toolbox({tool.spec.name: tool for tool in resolve_tools(items)})
+
+
+def _with_reader(toolbox: Toolbox) -> Toolbox:
+    from treadle.tools.read_result import NAME, ReadResult
+
+    return Toolbox({NAME: ReadResult(), **toolbox.tools})

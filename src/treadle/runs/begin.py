@@ -1,11 +1,12 @@
-"""The beginning of runs and sessions."""
+"""The beginning of runs and sessions, and the files that are attached to the user's messages."""
 
 import asyncio
 import inspect
+import mimetypes
 import os
 import random
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -14,6 +15,7 @@ from msgspec.structs import replace
 
 from treadle.core import events as e
 from treadle.core.errors import ConfigError
+from treadle.core.parts import make_part
 from treadle.core.state import State
 from treadle.core.types import (
     Artifact,
@@ -26,16 +28,17 @@ from treadle.core.types import (
 from treadle.journal.run_info import DEFAULT_QUEUE, QUEUE
 from treadle.loop.driver import Driver
 from treadle.runs.agent_parts import AgentParts, read_mount, refuse_missing
-from treadle.runs.attachments import read_attachments
 from treadle.runs.drive import (
     Terms,
     drive,
     make_driver,
+    open_turn,
     spec_for,
     system_message,
     warm_up,
 )
 from treadle.runs.options import (
+    Attachable,
     Files,
     Given,
     RunContext,
@@ -44,10 +47,11 @@ from treadle.runs.options import (
 )
 from treadle.runs.run import Run
 from treadle.runs.task import Task
-from treadle.runs.turns import open_turn
 from treadle.sandbox.protocol import Sandbox
 from treadle.tools.context import NO_DEPS
 
+MAX_ATTACHMENT_BYTES = 50 * 1024 * 1024
+"""The largest file that can be attached."""
 Attached: TypeAlias = tuple[tuple[Artifact, ...], dict[str, bytes]]
 """The parts of a message, and a mapping of hash to content for the store."""
 
@@ -55,7 +59,7 @@ Attached: TypeAlias = tuple[tuple[Artifact, ...], dict[str, bytes]]
 async def run_task(agent: AgentParts, task: str | Task, given: Given, options: StreamOptions) -> Run[Any]:
     """Make a run of `task` and drive it."""
     driver = await begin(agent, task, given, await _read_beginning(task, options))
-    return await drive(agent, driver, None if isinstance(task, str) else task, given.answer)
+    return await drive(agent, driver, None if isinstance(task, str) else task, given)
 
 
 async def enqueue(
@@ -160,7 +164,7 @@ async def begin(agent: AgentParts, work: str | Task | None, given: Given, beginn
         bodies = (*bodies, await open_turn(agent, driver, Message(Role.USER, text, parts=parts)))
         blobs = {**(blobs or {}), **contents}
     # Appended together, because a run without its turn could never go on.
-    append = driver.hold if beginning.is_lazy else driver.put
+    append = driver.recorder.hold if beginning.is_lazy else driver.put
     append(*bodies, blobs=blobs or None)
     return driver
 
@@ -196,3 +200,42 @@ if hasattr(os, "register_at_fork"):
 def make_run_id() -> str:
     """Return a new run id. Ids sort by the time at which they were made."""
     return f"{int(time.time() * 1000):011x}{_random.getrandbits(32):08x}"
+
+
+def read_attachments(items: Iterable[Attachable]) -> tuple[tuple[Artifact, ...], dict[str, bytes]]:
+    """Return the parts for a message, and a mapping of hash to content for the store.
+
+    The ending of a file's name determines its type; a file without a known ending counts as text if it is UTF-8.
+
+    Raises: `ConfigError` for a file that cannot be read, is too large, or has no known type.
+    """
+    parts: list[Artifact] = []
+    blobs: dict[str, bytes] = {}
+    for item in items:
+        if isinstance(item, Artifact):
+            parts.append(item)
+            continue
+        part, contents = _read(Path(item))
+        parts.append(part)
+        blobs |= contents
+    return tuple(parts), blobs
+
+
+def _read(path: Path) -> tuple[Artifact, dict[str, bytes]]:
+    mime_type, _ = mimetypes.guess_type(path.name)
+    try:
+        if path.stat().st_size > MAX_ATTACHMENT_BYTES:
+            size = f"{path.stat().st_size:,} bytes"
+            raise ConfigError(f"cannot attach {str(path)!r}: it has {size}, over {MAX_ATTACHMENT_BYTES:,}")
+        content = path.read_bytes()
+    except OSError as error:
+        raise ConfigError(f"cannot attach {str(path)!r}: {error.strerror}") from error
+    if mime_type is None:
+        try:
+            content.decode()
+        except UnicodeDecodeError:
+            raise ConfigError(
+                f"cannot attach {str(path)!r}: the file name does not tell its type; give it an ending such as .png"
+            ) from None
+        mime_type = "text/plain"
+    return make_part(content, mime_type, name=path.name)

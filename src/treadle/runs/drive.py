@@ -1,9 +1,10 @@
-"""The driving of a run: making its driver, driving it until the run ends or pauses, and releasing its lease."""
+"""The driving of a run: making its driver, opening its turns with what the agent recalls for them, driving it until
+it ends or pauses, storing completed turns in the agent's memory, and releasing its lease."""
 
 import asyncio
 from collections.abc import Awaitable
 from importlib.util import find_spec
-from typing import TypeVar
+from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -16,27 +17,28 @@ from treadle.core.state import State, Status
 from treadle.core.types import (
     Fault,
     Json,
+    Message,
     OutputSpec,
+    StopReason,
     Window,
 )
-from treadle.journal.protocol import Journal, RunWriter
+from treadle.journal.protocol import DONE, Journal, RunWriter
+from treadle.knowledge.protocol import CompletedTurn, turn_key
 from treadle.loop.calls.questions import RunRules
 from treadle.loop.calls.workbench import Workbench
 from treadle.loop.driver import Driver
-from treadle.loop.outbox import DONE
+from treadle.loop.inference import Inference
 from treadle.loop.wayout import see_through
 from treadle.models.protocol import Model, has_price
 from treadle.runs.agent_parts import AgentParts, path_of
-from treadle.runs.answer_type import AnswerType
 from treadle.runs.options import Files, Given
 from treadle.runs.recording import take_in_rest
-from treadle.runs.retries import NO_RETRIES, RetryPolicy
 from treadle.runs.run import Run
 from treadle.runs.task import Task
-from treadle.runs.turns import next_queued, open_turn, write_back
 from treadle.sandbox.protocol import Sandbox
 
-T = TypeVar("T")
+if TYPE_CHECKING:
+    from treadle.routing.judging import Judgement, MessageJudge
 
 
 class Terms(Struct, frozen=True):
@@ -49,23 +51,17 @@ class Terms(Struct, frozen=True):
 
 
 async def drive(
-    agent: AgentParts,
-    driver: Driver,
-    task: Task | None,
-    answer: AnswerType[T],
-    *,
-    answers_queued: bool = False,
-    retries: RetryPolicy = NO_RETRIES,
-) -> Run[T]:
+    agent: AgentParts, driver: Driver, task: Task | None, given: Given, *, answers_queued: bool = False
+) -> Run[Any]:
     """Drive a run until it ends or pauses, grade it, and release its lease. Completed turns are remembered.
 
     With `answers_queued`, the messages that wait for a session's next turns are answered too. A turn that ends with
-    a fault of the infrastructure is reopened as `retries` says. The tools are closed and the lease is released even
+    a fault of the infrastructure is reopened as `given` says. The tools are closed and the lease is released even
     after an error, and after any number of cancellations.
     """
     try:
         state, attempt = await driver.drive(), 1
-        while (pause := retries.pause_after(attempt, state)) is not None:
+        while (pause := given.retries.pause_after(attempt, state)) is not None:
             await driver.kept()
             await asyncio.sleep(pause)
             driver.put(resumed(agent, driver, Terms(task, state.output_spec, state.policy, state.window)))
@@ -84,7 +80,7 @@ async def drive(
         raise
     if agent.known is not None:
         await write_back(agent, driver.run_id, driver.state)
-    return Run(driver.run_id, driver.state, agent.journal, answer)
+    return Run(driver.run_id, driver.state, agent.journal, given.answer)
 
 
 def resumed(agent: AgentParts, driver: Driver, terms: Terms) -> e.RunResumed:
@@ -123,7 +119,7 @@ async def leave(driver: Driver, reason: str | None) -> None:
 async def _release(driver: Driver) -> None:
     """Close the tools of a run, release its lease, and take in what came before the release was durable."""
     await driver.leave()
-    if driver.has_mail and driver.bench.journal is not None:
+    if driver.mail.is_waiting and driver.bench.journal is not None:
         await take_in_rest(driver.bench.journal, driver.run_id)
 
 
@@ -157,12 +153,23 @@ def make_driver(
         deps=given.deps,
         clock=agent.clock,
     )
-    driver = Driver(state, writer, agent.model, bench, given.emit, agent.hooks)
-    driver.kept_events = [] if given.keeps_events else None
+    driver = Driver(state, writer, _make_inference(agent), bench, given.emit, agent.hooks)
+    driver.recorder.kept_events = [] if given.keeps_events else None
     driver.find_answer_fault = given.answer.find_fault
     if given.on_driver is not None:
         given.on_driver(driver)
     return driver
+
+
+def _make_inference(agent: AgentParts) -> Inference:
+    """Return the performer of one run's inferences. Raises: `ConfigError` for a router that cannot be used."""
+    if getattr(agent.model, "tiers", None) is not None:
+        from treadle.loop.routing import RoutedInference
+        from treadle.models.wrappers.tiered import TieredModel
+
+        if isinstance(agent.model, TieredModel):
+            return RoutedInference(agent.model, agent.journal.read_blob, agent.clock)
+    return Inference(agent.model, agent.journal.read_blob, agent.clock)
 
 
 def warm_up(agent: AgentParts) -> Awaitable[None]:
@@ -241,3 +248,75 @@ def grade_run(driver: Driver, task: Task) -> None:
     files = {} if sandbox is None else {path: sandbox.read(path) for path in sandbox.paths()}
     grade = task.check(state.ending.output, files)
     driver.put(e.Rewarded(reward=grade.reward, detail=grade.detail or None))
+
+
+def next_queued(state: State) -> tuple[int, Message] | None:
+    """Return the message that begins the next turn of a session, with the number of its event; `None` if none
+    waits, or if a turn is open."""
+    if state.turn.is_open or not state.queued or state.started is None or not state.started.is_session:
+        return None
+    return state.queued[0]
+
+
+def takes_time(agent: "AgentParts") -> bool:
+    """Return whether the agent's judge, or what it recalls, may take long, so that a message is stored before its
+    turn begins."""
+    return agent.known is not None or (
+        agent.judge is not None and not getattr(agent.judge, "is_instant", False)
+    )
+
+
+async def open_turn(
+    agent: AgentParts, driver: Driver, message: Message, *, queued_seq: int | None = None
+) -> e.TurnStarted:
+    """Return the event that opens the next turn. It has the user's message, the judgement of the agent's judge
+    about it, and the memories that the agent recalls for it."""
+    number, recalled, judgement, hint = driver.state.turn.number + 1, None, None, None
+    if agent.judge is not None:
+        judgement, hint = await _judge(agent, agent.judge, driver, message)
+    if agent.known is not None:
+        key = turn_key(driver.run_id, number)
+        recalled = await agent.known.recall(
+            message.content, turn_key=key, now=agent.clock.time(), told=driver.state.shown.told
+        )
+    return e.TurnStarted(
+        turn=number,
+        message=message,
+        recalled=recalled,
+        judgement=judgement,
+        hint=hint,
+        queued_seq=queued_seq,
+    )
+
+
+async def _judge(
+    agent: "AgentParts", judge: "MessageJudge", driver: Driver, message: Message
+) -> tuple["Judgement", str | None]:
+    """Return what the judge says about the next turn's message, and the hint for the model, if there is one."""
+    from treadle.routing.judging import facts_of_message, judge_safely, write_hint
+
+    tools, known = driver.bench.toolbox.specs, agent.known
+    facts = facts_of_message(
+        driver.state,
+        message,
+        tools=tools,
+        topics=() if known is None else known.topics,
+        has_documents=known is not None and known.has_documents,
+    )
+    judgement = await judge_safely(judge, message.content, facts)
+    policy = agent.policy if driver.state.started is None else driver.state.policy
+    return judgement, write_hint(judgement, policy, tools)
+
+
+async def write_back(agent: AgentParts, run_id: str, state: State) -> None:
+    """Remember the newest turn, if it is completed and the agent remembers turns. Doing it again changes
+    nothing."""
+    known, opened = agent.known, state.turn.opened
+    if known is None or not known.writes_back or opened is None:
+        return
+    if not state.turn.is_open and state.ending.stop_reason is StopReason.COMPLETED:
+        text, answer = opened.message.content, state.ending.output
+        turn = CompletedTurn(
+            run_id=run_id, number=state.turn.number, text=text, answer=answer, began_at=opened.at
+        )
+        await known.write_back(turn)

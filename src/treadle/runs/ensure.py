@@ -18,13 +18,12 @@ from treadle.core.types import Fault, Json, Parent, Role, StopReason
 from treadle.journal.run_info import RunFilter
 from treadle.runs.agent_parts import AgentParts
 from treadle.runs.begin import run_task
-from treadle.runs.fork import fork_run
+from treadle.runs.drive import write_back
 from treadle.runs.options import Given, StreamOptions
-from treadle.runs.resume import resume_run
+from treadle.runs.resume import fork_run, resume_run
 from treadle.runs.run import Run
 from treadle.runs.task import Task
 from treadle.runs.trust import require_trust
-from treadle.runs.turns import write_back
 
 
 class IfExists(Struct, frozen=True, kw_only=True):

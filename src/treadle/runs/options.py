@@ -18,7 +18,7 @@ from treadle.loop.driver import Driver
 from treadle.loop.hooks import Hook
 from treadle.loop.listener import Emit
 from treadle.runs.answer_type import TEXT, AnswerType
-from treadle.runs.attachments import Attachable
+from treadle.runs.retries import NO_RETRIES, RetryPolicy
 from treadle.runs.task import Task
 from treadle.sandbox.in_memory import SharedFiles
 from treadle.tools.context import NO_DEPS, DepsT
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from treadle.routing.judging import MessageJudge
 
 
+Attachable: TypeAlias = str | Path | Artifact
+"""The path of a file, or a part with its content inline."""
 Files = Mapping[str, bytes] | Mapping[str, str] | str | Path
 """Initial files: a mapping of path to content, or the path of a folder or file on disk; see `Mount`."""
 
@@ -200,6 +202,8 @@ class Given(Struct, frozen=True):
     emit: Emit | None = None
     trust: bool = False
     """True if the caller trusts a run that comes from elsewhere."""
+    retries: RetryPolicy = NO_RETRIES
+    """How often a turn that ends with a fault of the infrastructure is reopened."""
     keeps_events: bool = False
     """True if the driver keeps the events that it appends in memory."""
     on_driver: Callable[[Driver], None] | None = None

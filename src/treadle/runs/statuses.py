@@ -1,17 +1,25 @@
-"""The statuses of runs: they are computed from the rows that journals keep, shown in listings, and used to find
-runs."""
+"""The finding of runs: by their statuses, which are computed from the rows that journals keep, and by what a person
+writes: an id, the beginning of one, or `last`."""
 
 from collections.abc import Iterator
 from itertools import islice
 
 from msgspec.structs import replace
 
+from treadle.core.errors import JournalError, RunNotFoundError
+from treadle.core.events import RunStarted
 from treadle.core.types import StopReason
 from treadle.journal.protocol import Journal
 from treadle.journal.run_info import CALLER, DAMAGED, RunFilter, RunInfo
 
 PAGE = 500
 """How many runs are read from the journal at a time."""
+_FIRST_PAGE = 50
+"""How many runs are read to find the newest one."""
+_MAX_LISTED = 5
+"""How many ids an error lists."""
+_BEYOND = 2**32
+"""A number that no event reaches, used to ask for a run without reading its events."""
 
 FAILED = "failed"
 """The status of the runs that ended with the stop reason `error`."""
@@ -98,10 +106,59 @@ def find_unfinished(journal: Journal, *, has_failed: bool = False) -> list[str]:
 
 
 def _read_pages(
-    journal: Journal, condition: RunFilter, after: str | None, *, newest_first: bool
+    journal: Journal, condition: RunFilter, after: str | None, *, newest_first: bool, size: int = PAGE
 ) -> Iterator[RunInfo]:
-    while page := journal.runs(condition, after=after, limit=PAGE, newest_first=newest_first):
+    while page := journal.runs(condition, after=after, limit=size, newest_first=newest_first):
         yield from page
-        if len(page) < PAGE:
+        if len(page) < size:
             return
         after = page[-1].run_id
+
+
+def find_run(journal: Journal, text: str) -> str:
+    """Return the id of the run that `text` names: an id, the beginning of one, or `last`.
+
+    Raises: `RunNotFoundError` if no run or more than one has such an id.
+    """
+    found = journal.runs(RunFilter(id_prefix=text), limit=_MAX_LISTED + 1) if text else []
+    if len(found) == 1:
+        return found[0].run_id
+    if found:
+        if _has_run(journal, text):
+            return text
+        ids = ", ".join([repr(info.run_id) for info in found[:_MAX_LISTED]])
+        more = ", ..." if len(found) > _MAX_LISTED else ""
+        raise RunNotFoundError(
+            f"several runs have an id that begins with {text!r} ({ids}{more}); write more of it"
+        )
+    newest = _find_newest(journal)
+    if newest is None:
+        raise RunNotFoundError(f"there is no run {text!r}: the journal is empty")
+    if text == "last":
+        return newest
+    raise RunNotFoundError(f"there is no run {text!r} in this journal; the newest is {newest!r}")
+
+
+def _find_newest(journal: Journal) -> str | None:
+    """Return the id of the newest run that is not the run of an agent that another one called."""
+    found = _read_pages(journal, RunFilter(), None, newest_first=True, size=_FIRST_PAGE)
+    return next((info.run_id for info in found if info.caller_run_id is None), None)
+
+
+def _has_run(journal: Journal, run_id: str) -> bool:
+    try:
+        journal.read(run_id, after_seq=_BEYOND)
+    except RunNotFoundError:
+        return False
+    except JournalError:  # it is there, but damaged
+        return True
+    return True
+
+
+def read_started(journal: Journal, run_id: str) -> RunStarted:
+    """Return the first event of a run. Raises: `RunNotFoundError`, `JournalError`."""
+    events = journal.read(run_id, until_seq=1)
+    started = events[0].body if events else None
+    if not isinstance(started, RunStarted):
+        raise JournalError(f"run {run_id!r} does not begin with run_started; its journal is damaged")
+    return started

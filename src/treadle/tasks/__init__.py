@@ -6,7 +6,7 @@ reproducible random draws.
 
 A task set has the methods of `TaskSet` and an entry point of the group `treadle.tasks`; those of Treadle itself
 are entry points in `pyproject.toml`. If it has a method `find_solver`, the oracle can solve its tasks. A new
-family of the set `files` is one file and its place in `FAMILIES` of `files/task_set`.
+family of the set `files` is one file with `generate` and `solve`, and an entry in `files/wordings.toml`.
 """
 
 from treadle.runs.task import (

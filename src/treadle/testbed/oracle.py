@@ -37,13 +37,7 @@ def named_oracle(name: str, task: Task, *, seed: int = 0) -> Model:
     Models with different seeds make different mistakes. Raises: `ConfigError` for another name, and if the task
     cannot be solved.
     """
-    _, colon, rate = name.partition(":")
-    try:
-        mistake_rate = float(rate) if colon else 0.0
-    except ValueError:
-        raise ConfigError(
-            f"the model {name!r}: {rate!r} is not a rate of mistakes; write 'oracle:0.2', from 0 to 1"
-        ) from None
+    mistake_rate = read_rate(name)
     if not isinstance(task, Solvable):
         raise ConfigError(f"the task {task.task_set}:{task.task_id} has no oracle; give another model")
     return OracleModel(task.find_solver, mistake_rate=mistake_rate, seed=seed)
@@ -109,6 +103,20 @@ class OracleModel:
             "send the input of a task of its set, word for word",
             status=400,
         )
+
+
+def read_rate(name: str, default: float = 0.0) -> float:
+    """Return the rate of mistakes in the name of a model, such as `oracle:0.2`, or `default` if it has none.
+
+    Raises: `ConfigError` if it is not a number from 0 to 1.
+    """
+    stem, colon, rate = name.partition(":")
+    try:
+        return check_rate(float(rate)) if colon else default
+    except ValueError:
+        raise ConfigError(
+            f"there is no model {name!r}: {rate!r} is not a rate of mistakes; write '{stem}:0.2', from 0 to 1"
+        ) from None
 
 
 def check_rate(mistake_rate: float) -> float:

@@ -3,24 +3,26 @@
 import calendar
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from email.utils import parsedate
 from functools import cache
 from time import gmtime
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
 from treadle.core import events as e
 from treadle.core.asking import AskNow, Question, QuestionDecision, RefuseToAsk, decide_question
 from treadle.core.calls import InnerDecision, RunInner, SettleInner
-from treadle.core.state import State
 from treadle.core.types import Json, ToolCall, ToolErrorKind, ToolResult
 from treadle.loop.calls.questions import Rules
 from treadle.loop.calls.results import failed
 from treadle.sandbox.in_memory import MemorySandbox
 from treadle.tools.protocol import Tool
+
+if TYPE_CHECKING:
+    from treadle.trajectory.run_verification import Verifier
 
 
 class Difference(Struct, frozen=True):
@@ -97,36 +99,11 @@ class Rerun(Struct):
         return same
 
 
-class Record(Protocol):
-    """The parts of the recorded run that the rules of an attempt read."""
-
-    @property
-    def state(self) -> State:
-        """The state of the run after the calls."""
-        ...
-
-    def inner_of(self, call_id: str) -> Mapping[str, Inner]:
-        """Return the recorded inner calls of a call, by id."""
-        ...
-
-    def span_of(self, call_id: str) -> tuple[float, float]:
-        """Return when a recorded call began and ended."""
-        ...
-
-    def tool_of(self, name: str) -> Tool | None:
-        """Return the implementation of a tool; `None` if it is unknown."""
-        ...
-
-    def find_reason(self, call: ToolCall, recorded: ToolResult, *, is_cut_off: bool = False) -> str | None:
-        """Return why a call is not made again; `None` if it is made again or can be refused without running it."""
-        ...
-
-
 class RecordedRules(Rules):
     """The rules of an attempt: inner calls are made again if that is harmless, otherwise answered as recorded, and
     questions are answered from the journal."""
 
-    def __init__(self, record: Record, attempt: Rerun) -> None:
+    def __init__(self, record: "Verifier", attempt: Rerun) -> None:
         self._record = record
         self._attempt = attempt
         self._settled: set[str] = set()

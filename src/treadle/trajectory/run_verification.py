@@ -181,7 +181,7 @@ async def verify_events(
     files: SharedFiles | None = None,
 ) -> Verification:
     """Make the calls of a run again, as `verify_run` does. `events` are those of the whole run."""
-    return await _Verifier(journal, run_id, implementations, files).verify(events)
+    return await Verifier(journal, run_id, implementations, files).verify(events)
 
 
 def _demands_of(journal: Journal, run_id: str, tools: Iterable[ToolLike] | None) -> tuple[str, ...]:
@@ -195,7 +195,9 @@ def _demands_of(journal: Journal, run_id: str, tools: Iterable[ToolLike] | None)
     return tuple([demand for spec in specs for part in spec.tools for demand in demands_of_tools(part)])
 
 
-class _Verifier:
+class Verifier:
+    """The verification of one run, event by event."""
+
     def __init__(
         self,
         journal: Journal,

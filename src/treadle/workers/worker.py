@@ -125,8 +125,8 @@ class Worker:
                     self._leave_out(run_id, error)
                     await see_through(writer.release)
                     raise
-                given = Given(agent.answer, agent.deps, on_driver=hold)
-                await continue_run(agent, state, writer, given, retries=self._options.retries)
+                given = Given(agent.answer, agent.deps, retries=self._options.retries, on_driver=hold)
+                await continue_run(agent, state, writer, given)
         except LeaseLostError as error:
             _log.warning("%s", error)
         except Exception as error:

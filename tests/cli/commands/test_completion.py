@@ -36,7 +36,7 @@ def test_a_shell_completes(cli: Cli) -> None:
     assert complete(cli, "treadle models s") == ["set-key"]
     assert complete(cli, "treadle show a") == ["abc-1"]
     assert complete(cli, "treadle run -t le") == ["letters.py"]
-    assert complete(cli, "treadle export --format t") == ["treadle", "trl"]
+    assert complete(cli, "treadle export --format tr") == ["treadle", "trl", "trl_grpo", "trl_sft"]
 
 
 def test_scripts_of_all_shells(cli: Cli) -> None:

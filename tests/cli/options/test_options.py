@@ -1,6 +1,7 @@
 """Options that are rendered from the fields of `Policy` and `Settings`."""
 
 import inspect
+from importlib import import_module
 from typing import Annotated, get_args
 
 import msgspec
@@ -9,15 +10,23 @@ import typer
 from msgspec import Struct
 from tests.cli.command import Cli
 from tests.cli.scripted import Script, say
+from tests.cli.test_help import ALL
 
 from treadle.cli.chat.conversation import chat
 from treadle.cli.commands.drive_runs import fork, resume, run
 from treadle.cli.commands.replies import approve
-from treadle.cli.options.agent_options import POLICY, SETTINGS, AgentFlags, PolicyOptions
-from treadle.cli.options.option_groups import FieldOptions, OptionHelp, as_command, parameters_of
+from treadle.cli.options.agent_options import AgentFlags, PolicyOptions
+from treadle.cli.options.option_groups import (
+    FieldOptions,
+    OptionGroup,
+    as_command,
+    parameters_of,
+    read_options,
+)
 from treadle.core.errors import ConfigError
 from treadle.core.policy import Approval, InDoubt, Policy, ToolLimits
 from treadle.core.types import Settings
+from treadle.testbed.engines import EngineSettings
 
 
 def flags(parameters: list[inspect.Parameter]) -> list[str]:
@@ -27,9 +36,8 @@ def flags(parameters: list[inspect.Parameter]) -> list[str]:
 
 
 def test_every_field_has_an_option_with_a_help() -> None:
-    assert set(POLICY) == set(Policy.__struct_fields__)
-    assert set(SETTINGS) == set(Settings.__struct_fields__)
-    assert all(row.help for row in (*POLICY.values(), *SETTINGS.values()))
+    assert set(read_options()["Policy"]) == set(Policy.__struct_fields__)
+    assert set(read_options()["Settings"]) == set(Settings.__struct_fields__)
     assert flags(PolicyOptions.parameters())[:6] == [
         "--max-steps",
         "--max-tokens",
@@ -38,6 +46,25 @@ def test_every_field_has_an_option_with_a_help() -> None:
         "--deadline",
         "--parallel",
     ]
+
+
+def test_every_parameter_has_a_line_and_every_line_a_parameter() -> None:
+    declared: dict[str, set[str]] = {"shared": set()}
+    for command in ALL.values():
+        module_name, _, name = command.function.partition(":")
+        function = getattr(import_module(module_name), name)
+        module = module_name.removeprefix("treadle.cli.")
+        for parameter in parameters_of(function):
+            assert get_args(parameter.annotation)[1].help, (command.function, parameter.name)
+        names = set(inspect.signature(function).parameters)
+        for owner in (f"{module}:{name}", module, "shared"):
+            declared.setdefault(owner, set()).update(names)
+    groups = OptionGroup.__subclasses__()
+    declared |= {group.__name__: {item.name for item in group.parameters()} for group in groups}
+    fields = {kind.__name__: set(kind.__struct_fields__) for kind in (Policy, Settings, EngineSettings)}
+    used = set().union(*declared.values())
+    for section, rows in read_options().items():
+        assert set(rows) <= {**declared, **fields, "shared": used}[section], section
 
 
 @pytest.mark.parametrize("command", [run, chat, fork, resume, approve])
@@ -55,11 +82,11 @@ class _Limits(Struct):
 
 
 def test_a_new_field_is_a_new_option_without_a_line() -> None:
-    options = FieldOptions(_Limits, {"words": OptionHelp("Said aloud.")}, "Panel")
+    options = FieldOptions(_Limits, "Panel")
     assert flags(options.parameters()) == ["--max-wait", "--is-loud/--no-is-loud", "--words", "--table"]
     infos = [get_args(parameter.annotation)[1] for parameter in options.parameters()]
     assert [info.metavar for info in infos] == ["SECONDS", None, "TEXT", "JSON"]
-    assert [info.help for info in infos] == ["Default: 2.5.", "", "Said aloud.", ""]
+    assert [info.help for info in infos] == ["Default: 2.5.", "", "", ""]
     nothing = dict.fromkeys(_Limits.__struct_fields__) | {"words": []}
     assert options.read(nothing) == {}
     given = {"max_wait_seconds": 1.0, "is_loud": False, "words": ["a"], "table": '{"a": 1}'}

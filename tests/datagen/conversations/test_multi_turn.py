@@ -16,7 +16,7 @@ from tests.datagen.conversations.cast import (
 
 from treadle.core.errors import ServerError
 from treadle.core.state import fold
-from treadle.core.types import Request, Role
+from treadle.core.types import Fault, Request, Role
 from treadle.datagen.conversations.make import make_sample
 from treadle.datagen.conversations.studio import is_farewell
 from treadle.datagen.scenarios.scenario import Kind
@@ -183,7 +183,7 @@ async def test_a_failing_user_is_no_fault_of_the_sample_and_is_asked_again():
     cast_again = Cast(users=[{"message": "", "is_done": True}])
     studio = make_studio(NOTES, cast)
     made = await make_sample(studio, spec(turns=2))
-    assert (made.row, made.is_infrastructure) == (None, True)
+    assert (made.row, made.fault) == (None, Fault.INFRASTRUCTURE)
     studio = make_studio(NOTES, cast_again, studio.journal)
     made = await make_sample(studio, spec(turns=2))
     assert made.row is not None

@@ -19,7 +19,7 @@ from tests.datagen.conversations.cast import (
 from treadle import ScriptedModel, ToolContext, tool
 from treadle.core.errors import ServerError
 from treadle.core.transcript import check_transcript
-from treadle.core.types import Request, Role
+from treadle.core.types import Fault, Request, Role
 from treadle.datagen.config.generation_config import GenerationConfig
 from treadle.datagen.conversations.make import make_sample
 from treadle.datagen.conversations.studio import Studio
@@ -184,7 +184,7 @@ async def test_a_scenario_that_stays_unusable_is_a_fault_of_the_sample():
     assert made.scenario is None
     assert made.error is not None
     assert "'{{file}}' is a placeholder" in made.error
-    assert not made.is_infrastructure
+    assert made.fault is Fault.MODEL
     assert len(cast.asked["scenario"]) == 3
 
 
@@ -200,7 +200,7 @@ async def test_a_server_that_fails_is_no_fault_of_the_sample():
     cast = Cast(agent)
     studio = make_studio(NOTES, cast)
     made = await make_sample(studio, spec())
-    assert made.is_infrastructure
+    assert made.fault is Fault.INFRASTRUCTURE
     assert made.error is not None
     assert "the server is down" in made.error
     broken = False

@@ -6,7 +6,7 @@ import pytest
 from tests.datagen.conversations.cast import NOTES, SCENARIO, Cast, facts_of, make_studio, spec, texts, think
 
 from treadle import ScriptedModel
-from treadle.core.types import OutputMode, Request, Role
+from treadle.core.types import Fault, OutputMode, Request, Role
 from treadle.datagen.conversations.make import make_sample
 from treadle.datagen.conversations.projection import find_missing_thought
 from treadle.models import FormatModel
@@ -81,7 +81,7 @@ async def test_reasoning_that_never_comes_is_a_fault_of_the_sample():
     made = await make_sample(
         make_studio(conversation(type="cot", reasoning="freetext"), cast), spec(kind=None)
     )
-    assert (made.row, made.is_infrastructure) == (None, False)
+    assert (made.row, made.fault) == (None, Fault.MODEL)
     assert made.error is not None
 
 

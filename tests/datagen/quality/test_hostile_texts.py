@@ -4,7 +4,7 @@ import pytest
 from tests.datagen.quality.candidates import config, play
 
 from treadle.core.errors import ProviderError
-from treadle.datagen.quality.filters import call_use, grounding, wording
+from treadle.datagen.quality.filters import form, grounding, wording
 from treadle.datagen.quality.pipeline import Pipeline
 from treadle.datagen.quality.protocol import BuiltinFilter, Candidate, FilterSettings, FilterVerdict
 from treadle.datagen.scenarios import kinds
@@ -64,7 +64,7 @@ PATTERNS = {
     "symbol": grounding._SYMBOL,
     "answer": grounding._ANSWER,
     "mark": wording._MARK,
-    "token": call_use._TOKEN,
+    "token": form._TOKEN,
     "sentence": kinds._SENTENCE,
 }
 TEXTS = {

@@ -8,10 +8,9 @@ from collections.abc import Callable, Coroutine, Iterable
 from contextlib import closing
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 from urllib.parse import unquote
 
-import typer
 from msgspec.structs import replace
 
 from treadle.agent.agent import Agent
@@ -26,7 +25,6 @@ from treadle.cli.jobs.resumed_agents import ResumedAgents, make_agent, print_kno
 from treadle.cli.jobs.run_files import read_mount
 from treadle.cli.options import common as o
 from treadle.cli.options.agent_options import AgentFlags, KnowledgeOptions, PolicyOptions
-from treadle.cli.options.common import complete_run
 from treadle.cli.terminal.format import exit_code
 from treadle.cli.terminal.output import clean, is_live, print_error, print_note, spinner, stdout, write_count
 from treadle.cli.terminal.session_meter import SessionMeter, TurnView
@@ -39,7 +37,7 @@ from treadle.journal.protocol import Journal
 from treadle.journal.run_info import RunFilter
 from treadle.loop.listener import Emit
 from treadle.runs.run import Run
-from treadle.runs.run_names import find_run
+from treadle.runs.statuses import find_run
 
 _MAX_PATH_CHARS = 4096
 _ENDS = ".,;:!?)"
@@ -284,29 +282,18 @@ class Chat:
 
 
 def chat(
-    session: Annotated[
-        str | None,
-        typer.Option(
-            "--session",
-            "-s",
-            metavar="RUN",
-            help="Continue a session: its id, or 'last'.",
-            autocompletion=complete_run,
-        ),
-    ] = None,
-    is_continued: Annotated[
-        bool, typer.Option("--continue", "-c", help="Continue the newest session of the journal.")
-    ] = False,
+    session: str | None = None,
+    is_continued: bool = False,
     *,
     agent: AgentFlags,
     knowledge: KnowledgeOptions,
-    is_trusted: o.IsTrusted = False,
+    is_trusted: bool = False,
     mount: o.MountOptions,
-    instructions: o.Instructions = None,
-    journal: o.Journal = None,
-    level: o.LevelOption = o.Level.PROCESS,
+    instructions: str | None = None,
+    journal: str | None = None,
+    level: o.Level = o.Level.PROCESS,
     limits: PolicyOptions,
-    is_json: o.IsStreamJson = False,
+    is_json: bool = False,
 ) -> int:
     """Chat with a model that has tools.
 

@@ -2,9 +2,7 @@
 
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
-
-import typer
+from typing import TYPE_CHECKING
 
 from treadle.cli.exit import ExitCode
 from treadle.cli.jobs.journals import find_runs, import_file, open_existing, open_or_make
@@ -28,14 +26,9 @@ if TYPE_CHECKING:
 
 
 def check(
-    runs: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="RUN...", help="Check only these runs, and not the rest of the store.", show_default=False
-        ),
-    ] = None,
-    journal: o.Journal = None,
-    is_json: o.IsJson = False,
+    runs: list[str] | None = None,
+    journal: str | None = None,
+    is_json: bool = False,
 ) -> int:
     """Read a whole journal and say what is damaged.
 
@@ -85,8 +78,8 @@ def _print_damage(checked: Checked, journal: str | None) -> None:
 
 
 def backup(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="The file to write. It must not exist.")],
-    journal: o.Journal = None,
+    file: Path,
+    journal: str | None = None,
 ) -> int:
     """Copy a journal to a new file, also while it is in use.
 
@@ -104,9 +97,9 @@ def backup(
 
 
 def import_(
-    file: Annotated[str, typer.Argument(metavar="FILE", help="Lines of JSON; - is standard input.")],
-    journal: o.Journal = None,
-    level: o.LevelOption = o.Level.PROCESS,
+    file: str,
+    journal: str | None = None,
+    level: o.Level = o.Level.PROCESS,
 ) -> int:
     """Import the runs of an exported journal.
 

@@ -7,15 +7,12 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Self
-
-import typer
+from typing import Any, Self
 
 from treadle.cli.exit import ExitCode
 from treadle.cli.jobs.execute import call_at_end_of_stdin, execute
 from treadle.cli.jobs.journals import open_or_make
-from treadle.cli.options import common as o
-from treadle.cli.options.option_groups import FieldOptions, OptionGroup, OptionHelp
+from treadle.cli.options.option_groups import FieldOptions, OptionGroup
 from treadle.cli.terminal.output import (
     flush,
     print_error,
@@ -43,26 +40,12 @@ _REPORT_SECONDS = 0.5
 
 
 def worker(
-    journal: o.Journal = None,
-    queue: Annotated[
-        str, typer.Option("--queue", metavar="NAME", help="The queue to take runs from.")
-    ] = DEFAULT_QUEUE,
-    window: Annotated[
-        int, typer.Option("--window", metavar="N", min=1, help="How many runs are driven at a time.")
-    ] = 64,
-    retries: Annotated[
-        int,
-        typer.Option(
-            "--retries",
-            metavar="N",
-            min=0,
-            help="How often a turn is continued that ended with a fault of the infrastructure.",
-        ),
-    ] = 2,
-    is_json: o.IsJson = False,
-    ends_with_stdin: Annotated[
-        bool, typer.Option("--ends-with-stdin", hidden=True, help="Stop when standard input ends.")
-    ] = False,
+    journal: str | None = None,
+    queue: str = DEFAULT_QUEUE,
+    window: int = 64,
+    retries: int = 2,
+    is_json: bool = False,
+    ends_with_stdin: bool = False,
 ) -> int:
     """Drive the runs that wait in a queue of a journal, until Ctrl-C or SIGTERM.
 
@@ -123,9 +106,6 @@ async def _report(working: Worker, report: Callable[[WorkerReport], None]) -> No
         await asyncio.sleep(_REPORT_SECONDS)
 
 
-_ENGINE = "Engine"
-
-
 def _read_failures(names: Sequence[str]) -> tuple[FailureMode, ...]:
     """Return the kinds of failures with these names. Raises: `ConfigError`."""
     for name in names:
@@ -137,51 +117,7 @@ def _read_failures(names: Sequence[str]) -> tuple[FailureMode, ...]:
     return tuple(map(FailureMode, names))
 
 
-def _rate(help: str) -> OptionHelp:
-    return OptionHelp(f"{help}, from 0 to 1.", metavar="RATE", least=0, most=1)
-
-
-_SERVER = FieldOptions(
-    EngineSettings,
-    {
-        "mistake_rate": _rate("How often a step of the oracle or the teacher is a mistake"),
-        "latency_seconds": OptionHelp("The time before each answer.", least=0),
-        "slow_latency_seconds": OptionHelp("The time before a slow answer.", least=0),
-        "slow_share": _rate("How many answers are slow"),
-        "chunk_seconds": OptionHelp(
-            "The time between the pieces of a streamed answer.", ("--chunk-delay",), least=0
-        ),
-        "failure_rate": _rate("How often the server fails instead of answering"),
-        "failure_kinds": OptionHelp(
-            f"How the server fails: {', '.join(FailureMode)}. May be repeated. Default: rate_limit (429) and "
-            "overloaded (503).",
-            ("--failure-kind",),
-            "KIND",
-            read=_read_failures,
-        ),
-        "stall_seconds": OptionHelp("How long a stalled request waits before it is dropped.", least=0),
-    },
-    None,
-    is_all=False,
-)
-_SAMPLING = FieldOptions(
-    EngineSettings,
-    {
-        "model": OptionHelp(
-            "The model for requests that name none, such as oracle:0.2+strip_thinking. Default: oracle.",
-            ("--served-model",),
-            "NAME",
-        ),
-        "cut_rate": _rate("How often an answer ends early, as if it had reached its limit"),
-        "abort_rate": _rate("How often the engine aborts an answer in the middle"),
-        "latency_tail": OptionHelp(
-            "Make the latency heavy-tailed: a Pareto distribution with this exponent, above 1.",
-            metavar="EXPONENT",
-        ),
-    },
-    _ENGINE,
-    is_all=False,
-)
+_SERVER = FieldOptions(EngineSettings, readers={"failure_kinds": _read_failures}, is_all=False)
 
 
 class ServerOptions(OptionGroup, frozen=True, kw_only=True):
@@ -192,38 +128,21 @@ class ServerOptions(OptionGroup, frozen=True, kw_only=True):
     @classmethod
     def parameters(cls) -> list[inspect.Parameter]:
         """See `OptionGroup.parameters`."""
-        return [*_SERVER.parameters(), *_SAMPLING.parameters()]
+        return _SERVER.parameters()
 
     @classmethod
     def from_values(cls, values: Mapping[str, Any]) -> Self:
         """See `OptionGroup.from_values`."""
-        return cls(settings=EngineSettings(**_SERVER.read(values), **_SAMPLING.read(values)))
+        return cls(settings=EngineSettings(**_SERVER.read(values)))
 
 
 def mock(
-    host: o.Host = "127.0.0.1",
-    port: o.Port = 8080,
-    engine: Annotated[
-        EngineKind | None,
-        typer.Option(
-            "--engine",
-            help="Serve the endpoints of an engine, with the ids and logprobs of what it samples.",
-            rich_help_panel=_ENGINE,
-        ),
-    ] = None,
-    tokenizer_folder: Annotated[
-        Path | None,
-        typer.Option(
-            "--tokenizer-folder",
-            metavar="FOLDER",
-            help="Write the tokenizer and the chat template of the served model there, for --renderer hf:FOLDER.",
-            rich_help_panel=_ENGINE,
-        ),
-    ] = None,
-    is_json: o.IsJson = False,
-    ends_with_stdin: Annotated[
-        bool, typer.Option("--ends-with-stdin", hidden=True, help="Stop when standard input ends.")
-    ] = False,
+    host: str = "127.0.0.1",
+    port: int = 8080,
+    engine: EngineKind | None = None,
+    tokenizer_folder: Path | None = None,
+    is_json: bool = False,
+    ends_with_stdin: bool = False,
     *,
     server: ServerOptions,
 ) -> int:

@@ -4,20 +4,17 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import typer
 from msgspec.structs import replace
 
 from treadle.cli.exit import ExitCode
 from treadle.cli.jobs.journals import open_existing
-from treadle.cli.options import common as o
-from treadle.cli.options.common import DatasetPath, Formats, complete_row_format, read_shares
+from treadle.cli.options.common import read_shares
 from treadle.cli.terminal.output import bar, print_json, print_lines, print_note, spinner, stdout, write_count
 from treadle.core.errors import ConfigError, ExportError
 from treadle.datagen.dataset.dataset_folder import DatasetFolder
 from treadle.datagen.dataset.merging import merge
-from treadle.export import FORMATS
 from treadle.export.conversion import RowConversion
 from treadle.export.preferences import find_pairs, write_pair
 from treadle.export.row_files import detect_format, open_writer
@@ -29,24 +26,13 @@ if TYPE_CHECKING:
 
 
 def split(
-    path: DatasetPath,
-    splits: Annotated[
-        str | None,
-        typer.Option("--splits", metavar="SHARES", help="The splits with their shares: train=0.9,test=0.1."),
-    ] = None,
-    formats: Formats = None,
-    seed: Annotated[
-        int | None,
-        typer.Option("--seed", metavar="N", help="The seed of the splits. Another seed gives other splits."),
-    ] = None,
-    out: Annotated[
-        Path | None,
-        typer.Option("--out", "-o", metavar="DIR", help="The folder to write to. Default: FOLDER."),
-    ] = None,
-    is_fresh: Annotated[
-        bool, typer.Option("--fresh", help="Assign all topics again, without regard to their earlier splits.")
-    ] = False,
-    is_json: o.IsJson = False,
+    path: Path,
+    splits: str | None = None,
+    formats: list[str] | None = None,
+    seed: int | None = None,
+    out: Path | None = None,
+    is_fresh: bool = False,
+    is_json: bool = False,
 ) -> int:
     """Write the rows by split and format, so that no topic is in two splits.
 
@@ -111,15 +97,10 @@ def _print_split(found: "Splits") -> None:
 
 
 def merge_datasets(
-    paths: Annotated[
-        list[Path],
-        typer.Argument(metavar="FOLDER|FILE...", help="The datasets: folders, or files of rows."),
-    ],
-    out: Annotated[Path | None, typer.Option("--out", "-o", metavar="DIR", help="The new folder.")] = None,
-    is_forced: Annotated[
-        bool, typer.Option("--force", help="Replace a dataset that was merged in the folder before.")
-    ] = False,
-    is_json: o.IsJson = False,
+    paths: list[Path],
+    out: Path | None = None,
+    is_forced: bool = False,
+    is_json: bool = False,
 ) -> int:
     """Merge datasets into one, without duplicate rows.
 
@@ -156,49 +137,12 @@ _MAX_LISTED = 3
 
 
 def convert(
-    source: Annotated[
-        Path,
-        typer.Argument(
-            metavar="IN",
-            help="A file of rows, as JSON lines or Parquet, a folder with a file for each row, or a dataset.",
-            show_default=False,
-        ),
-    ],
-    to: Annotated[
-        str,
-        typer.Option(
-            "--to",
-            metavar="FORMAT",
-            help=f"{', '.join(FORMATS.names())}.",
-            autocompletion=complete_row_format,
-        ),
-    ],
-    from_: Annotated[
-        str | None,
-        typer.Option(
-            "--from",
-            metavar="FORMAT",
-            help="The format of the rows. Default: recognised from the first rows.",
-            autocompletion=complete_row_format,
-        ),
-    ] = None,
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            "--out",
-            "-o",
-            metavar="FILE",
-            help="The file to write: JSON lines, or Parquet if the name ends in .parquet. For hf_trace a folder. "
-            "Default: standard output.",
-        ),
-    ] = None,
-    has_reasoning: Annotated[
-        bool | None,
-        typer.Option(
-            "--reasoning/--no-reasoning", help="Whether to write reasoning. Default: that of the format."
-        ),
-    ] = None,
-    is_json: o.IsJson = False,
+    source: Path,
+    to: str,
+    from_: str | None = None,
+    out: Path | None = None,
+    has_reasoning: bool | None = None,
+    is_json: bool = False,
 ) -> int:
     """Convert rows from one format to another, and say what they lose.
 
@@ -264,27 +208,10 @@ def _find(source: Path, out: Path | None, *, is_json: bool) -> Path:
 
 
 def pairs(
-    source: Annotated[
-        str,
-        typer.Argument(
-            metavar="FOLDER|JOURNAL",
-            help="The folder of a dataset, or a journal: a file, or the address of a store.",
-            show_default=False,
-        ),
-    ],
-    out: o.Out = None,
-    is_whole: Annotated[
-        bool,
-        typer.Option(
-            "--whole", help="Make pairs of everything up to the end of the runs, and not of single steps."
-        ),
-    ] = False,
-    min_gap: Annotated[
-        float,
-        typer.Option(
-            "--min-gap", metavar="VALUE", min=0, help="The values of a pair differ by more than this."
-        ),
-    ] = 0.0,
+    source: str,
+    out: Path | None = None,
+    is_whole: bool = False,
+    min_gap: float = 0.0,
 ) -> int:
     """Write preference pairs from runs that were forked from each other.
 

@@ -9,9 +9,7 @@ from collections.abc import Mapping
 from contextlib import closing
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypeAlias
-
-import typer
+from typing import TYPE_CHECKING
 
 from treadle.cli.exit import ExitCode, join_codes
 from treadle.cli.jobs.driving import FollowUp, drive, print_follow_up
@@ -21,7 +19,6 @@ from treadle.cli.jobs.resumed_agents import ResumedAgents, make_agent, print_kno
 from treadle.cli.jobs.run_files import print_changes, read_mount, refuse_folder
 from treadle.cli.options import common as o
 from treadle.cli.options.agent_options import AgentFlags, KnowledgeOptions, PolicyOptions
-from treadle.cli.options.common import complete_run
 from treadle.cli.terminal.format import exit_code, summarize
 from treadle.cli.terminal.output import (
     bar,
@@ -40,67 +37,27 @@ from treadle.core.types import Json, StopReason
 from treadle.journal.protocol import Journal
 from treadle.runs.file_changes import FileChanges, find_changes, write_files
 from treadle.runs.run import Run
-from treadle.runs.run_names import find_run
-from treadle.runs.statuses import find_unfinished
+from treadle.runs.statuses import find_run, find_unfinished
 
 if TYPE_CHECKING:
     from treadle.runs.task import Task
 
-Text: TypeAlias = Annotated[
-    str | None,
-    typer.Argument(
-        metavar="TEXT",
-        help="The user's message, or - to read it from standard input. What is piped in follows a message.",
-        show_default=False,
-    ),
-]
-TaskName: TypeAlias = Annotated[
-    str | None,
-    typer.Option(
-        "--task",
-        metavar="SET:ID",
-        help="A task of a task set; its check grades the run. SET is a name, or file.py:ATTRIBUTE.",
-    ),
-]
-Attach: TypeAlias = Annotated[
-    list[Path] | None,
-    typer.Option(
-        "--attach",
-        metavar="FILE",
-        help="An image, audio or text file, or a document, for the model. May be given several times.",
-    ),
-]
-Out: TypeAlias = Annotated[
-    Path | None,
-    typer.Option(
-        "--out", "-o", metavar="DIR", help="A new folder to which the files that the run changed are written."
-    ),
-]
-Schema: TypeAlias = Annotated[
-    str | None,
-    typer.Option(
-        "--schema",
-        metavar="FILE|JSON",
-        help="A JSON Schema that the answer must fit: a file in JSON or YAML, or the schema itself.",
-    ),
-]
-
 
 def run(
-    text: Text = None,
-    task: TaskName = None,
+    text: str | None = None,
+    task: str | None = None,
     *,
     agent: AgentFlags,
     knowledge: KnowledgeOptions,
-    is_trusted: o.IsTrusted = False,
-    attach: Attach = None,
+    is_trusted: bool = False,
+    attach: list[Path] | None = None,
     mount: o.MountOptions,
-    out: Out = None,
-    instructions: o.Instructions = None,
-    schema: Schema = None,
-    journal: o.Journal = None,
-    level: o.LevelOption = o.Level.PROCESS,
-    run_id: o.NewRunId = None,
+    out: Path | None = None,
+    instructions: str | None = None,
+    schema: str | None = None,
+    journal: str | None = None,
+    level: o.Level = o.Level.PROCESS,
+    run_id: str | None = None,
     limits: PolicyOptions,
     shown: o.ViewOptions,
 ) -> int:
@@ -223,24 +180,14 @@ def read_stdin(*, is_needed: bool = False) -> str:
 
 
 def resume(
-    run: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="RUN",
-            help="A run id, the beginning of one, or 'last'.",
-            show_default=False,
-            autocompletion=complete_run,
-        ),
-    ] = None,
-    is_all: Annotated[bool, typer.Option("--all", help="Resume all unfinished runs.")] = False,
-    is_failed: Annotated[
-        bool, typer.Option("--failed", help="With --all: also the runs that ended with an error.")
-    ] = False,
+    run: str | None = None,
+    is_all: bool = False,
+    is_failed: bool = False,
     *,
     agent: AgentFlags,
-    is_trusted: o.IsTrusted = False,
-    journal: o.Journal = None,
-    parallel_runs: o.ParallelRuns = 16,
+    is_trusted: bool = False,
+    journal: str | None = None,
+    parallel_runs: int = 16,
     limits: PolicyOptions,
     shown: o.ViewOptions,
 ) -> int:
@@ -346,28 +293,15 @@ def _print(run: Run, follow_up: FollowUp, *, is_json: bool) -> None:
 
 
 def fork(
-    run: o.RunId,
-    at: Annotated[
-        int | None,
-        typer.Option(
-            "--at", metavar="SEQ", min=1, help="The last event to keep; treadle show RUN --events lists them."
-        ),
-    ] = None,
-    turn: Annotated[
-        int | None,
-        typer.Option(
-            "--turn", metavar="N", min=1, help="The last turn of a session to keep, instead of --at."
-        ),
-    ] = None,
-    text: Annotated[
-        str | None,
-        typer.Option("--text", metavar="TEXT", help="A message that opens a new turn after a finished one."),
-    ] = None,
+    run: str,
+    at: int | None = None,
+    turn: int | None = None,
+    text: str | None = None,
     *,
     agent: AgentFlags,
-    is_trusted: o.IsTrusted = False,
-    journal: o.Journal = None,
-    run_id: o.NewRunId = None,
+    is_trusted: bool = False,
+    journal: str | None = None,
+    run_id: str | None = None,
     limits: PolicyOptions,
     shown: o.ViewOptions,
 ) -> int:

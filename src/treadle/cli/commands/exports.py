@@ -3,14 +3,10 @@
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
-
-import typer
+from typing import TYPE_CHECKING
 
 from treadle.cli.exit import ExitCode
 from treadle.cli.jobs.journals import Apart, find_runs, open_existing
-from treadle.cli.options import common as o
-from treadle.cli.options.common import complete_format
 from treadle.cli.terminal.output import (
     bar,
     print_lines,
@@ -27,7 +23,7 @@ from treadle.journal.protocol import Journal
 from treadle.journal.run_info import DAMAGED
 
 if TYPE_CHECKING:
-    from treadle.journal.protocol import Journal
+    pass
 
 
 _MAX_LISTED = 3
@@ -35,41 +31,14 @@ _MAX_LISTED = 3
 
 
 def export(
-    runs: o.RunIds = None,
-    is_all: Annotated[
-        bool, typer.Option("--all", help="All runs; for training rows, all finished runs.")
-    ] = False,
-    format_: Annotated[
-        str,
-        typer.Option(
-            "--format",
-            "-f",
-            metavar="NAME",
-            help=f"{', '.join([*FORMATS.names(), *TOKEN_FORMATS.names()])}, or journal.",
-            autocompletion=complete_format,
-        ),
-    ] = "openai",
-    out: o.Out = None,
-    journal: o.Journal = None,
-    group_by: Annotated[
-        GroupBy, typer.Option("--group-by", help="Rows with tokens: what makes runs a group.")
-    ] = GroupBy.GROUP,
-    mask: Annotated[
-        str,
-        typer.Option(
-            "--mask",
-            metavar="NAME",
-            help="Rows with tokens: what is trained on: all, last_turn, no_reasoning, or module:function.",
-        ),
-    ] = "all",
-    reward: Annotated[
-        str | None,
-        typer.Option(
-            "--reward",
-            metavar="NAME",
-            help="Rows with tokens: the reward. Default: the sum of all, as treadle rollout weighs them.",
-        ),
-    ] = None,
+    runs: list[str] | None = None,
+    is_all: bool = False,
+    format_: str = "openai",
+    out: Path | None = None,
+    journal: str | None = None,
+    group_by: GroupBy = GroupBy.GROUP,
+    mask: str = "all",
+    reward: str | None = None,
 ) -> int:
     """Export runs as rows for training, or as a journal.
 

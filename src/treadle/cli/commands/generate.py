@@ -1,13 +1,10 @@
 """`treadle generate` and `treadle publish`: a dataset from a configuration, and its upload."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
-
-import typer
+from typing import TYPE_CHECKING
 
 from treadle.cli.exit import ExitCode
 from treadle.cli.options import common as o
-from treadle.cli.options.common import DatasetFolder
 from treadle.cli.terminal.output import print_json, print_note, spinner, stdout, write_count
 from treadle.core.errors import ConfigError
 
@@ -16,77 +13,17 @@ if TYPE_CHECKING:
 
 
 def generate(
-    config: Annotated[
-        Path | None,
-        typer.Argument(
-            metavar="CONFIG",
-            help="The configuration, in YAML or JSON. A file of DeepFabric 4 is accepted too.",
-            show_default=False,
-        ),
-    ] = None,
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            "--out", "-o", metavar="DIR", help="The folder of the dataset, in place of output.path."
-        ),
-    ] = None,
-    num_samples: Annotated[
-        str | None,
-        typer.Option(
-            "--num-samples",
-            "-n",
-            metavar="N|auto|P%",
-            help="How many rows to make: a number, one for each leaf topic (auto), or a percentage of that.",
-        ),
-    ] = None,
-    model: Annotated[
-        str | None,
-        typer.Option(
-            "--model", "-m", metavar="MODEL", help="The model for all roles; mock:teacher needs no key."
-        ),
-    ] = None,
-    seed: Annotated[int | None, typer.Option("--seed", metavar="N", help="The seed of the plan.")] = None,
-    workers: Annotated[
-        str | None,
-        typer.Option(
-            "--workers",
-            metavar="WHERE",
-            help="Where the runs of samples are driven: here, local:N in N worker processes, or ray[:N].",
-        ),
-    ] = None,
-    settings: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set",
-            metavar="KEY=VALUE",
-            help="Another value for a key of the configuration, such as generation.window=64. May be given several "
-            "times.",
-        ),
-    ] = None,
-    is_dry: Annotated[
-        bool,
-        typer.Option(
-            "--dry-run",
-            help="Check everything and print the plan: calls, tokens, cost and time. Ask no model.",
-        ),
-    ] = False,
-    retry_failed: Annotated[
-        bool,
-        typer.Option(
-            "--retry-failed",
-            help="Try the rejected samples again, with the reasons as feedback, before new ones.",
-        ),
-    ] = False,
-    accept_changes: Annotated[
-        bool,
-        typer.Option(
-            "--accept-changes",
-            help="Continue although the configuration was changed: existing rows stay, new rows follow it.",
-        ),
-    ] = False,
-    is_init: Annotated[
-        bool, typer.Option("--init", help="Print a commented configuration to start from.")
-    ] = False,
+    config: Path | None = None,
+    out: Path | None = None,
+    num_samples: str | None = None,
+    model: str | None = None,
+    seed: int | None = None,
+    workers: str | None = None,
+    settings: list[str] | None = None,
+    is_dry: bool = False,
+    retry_failed: bool = False,
+    accept_changes: bool = False,
+    is_init: bool = False,
     *,
     shown: o.ViewOptions,
 ) -> int:
@@ -113,41 +50,17 @@ def generate(
 
 
 def publish(
-    folder: DatasetFolder,
-    to: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--to",
-            metavar="PLACE",
-            help="huggingface:OWNER/NAME or kaggle:OWNER/NAME. May be given several times. Default: the places in "
-            "the dataset's configuration.",
-        ),
-    ] = None,
-    license: Annotated[
-        str | None,
-        typer.Option("--license", metavar="NAME", help="The licence of the dataset, such as CC-BY-4.0."),
-    ] = None,
-    is_private: Annotated[
-        bool | None, typer.Option("--private/--public", help="Who can see a new dataset. Default: public.")
-    ] = None,
-    tags: Annotated[
-        list[str] | None,
-        typer.Option("--tag", metavar="TAG", help="A further tag. May be given several times."),
-    ] = None,
-    message: Annotated[
-        str | None, typer.Option("--message", "-m", metavar="TEXT", help="What is new in this version.")
-    ] = None,
-    is_update: Annotated[
-        bool, typer.Option("--update", help="Add a version to a dataset that exists.")
-    ] = False,
-    keeps_card: Annotated[
-        bool, typer.Option("--keep-card", help="Upload README.md as it is, instead of a new card.")
-    ] = False,
-    has_report: Annotated[bool, typer.Option("--report", help="Upload report.html too.")] = False,
-    is_dry: Annotated[
-        bool, typer.Option("--dry-run", help="Say what would be uploaded, and upload nothing.")
-    ] = False,
-    is_json: o.IsJson = False,
+    folder: Path,
+    to: list[str] | None = None,
+    license: str | None = None,
+    is_private: bool | None = None,
+    tags: list[str] | None = None,
+    message: str | None = None,
+    is_update: bool = False,
+    keeps_card: bool = False,
+    has_report: bool = False,
+    is_dry: bool = False,
+    is_json: bool = False,
 ) -> int:
     """Upload a dataset to the Hugging Face Hub or to Kaggle.
 

@@ -4,14 +4,13 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
 from itertools import islice
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import msgspec
 import typer
 
 from treadle.cli.exit import ExitCode
 from treadle.cli.jobs.journals import open_existing
-from treadle.cli.options import common as o
 from treadle.cli.options.selection import Selection
 from treadle.cli.terminal.format import format_age, style_of
 from treadle.cli.terminal.output import (
@@ -34,8 +33,7 @@ from treadle.core.tally import Tally
 from treadle.core.types import Json
 from treadle.journal.protocol import Journal
 from treadle.journal.run_info import DAMAGED, RunFilter, RunInfo
-from treadle.runs.run_names import find_run
-from treadle.runs.statuses import iterate_runs, list_runs, status_of
+from treadle.runs.statuses import find_run, iterate_runs, list_runs, status_of
 
 if TYPE_CHECKING:
     from treadle.telemetry.usage_stats import Durations, UsageStats
@@ -59,14 +57,10 @@ _WIDE = 120
 
 def runs(
     selection: Selection,
-    journal: o.Journal = None,
-    after: Annotated[
-        str | None, typer.Option("--after", metavar="RUN", help="Only runs older than this one.")
-    ] = None,
-    limit: Annotated[
-        int, typer.Option("--limit", metavar="N", min=0, help="The number of runs; 0 lists all.")
-    ] = _RUNS_LIMIT,
-    is_json: o.IsJson = False,
+    journal: str | None = None,
+    after: str | None = None,
+    limit: int = _RUNS_LIMIT,
+    is_json: bool = False,
 ) -> int:
     """List the runs of a journal, the newest first.
 
@@ -178,20 +172,12 @@ _TITLE_CHARS = 200
 
 
 def sessions(
-    journal: o.Journal = None,
-    grep: Annotated[
-        str | None,
-        typer.Option("--grep", metavar="TEXT", help="Show the lines of all messages that contain this text."),
-    ] = None,
-    delete: Annotated[
-        list[str] | None,
-        typer.Option("--delete", metavar="RUN", help="Delete this session; may be given several times."),
-    ] = None,
-    is_sure: Annotated[bool, typer.Option("--yes", "-y", help="Delete without asking.")] = False,
-    limit: Annotated[
-        int, typer.Option("--limit", metavar="N", min=0, help="How many to list; 0 lists all.")
-    ] = _SESSIONS_LIMIT,
-    is_json: o.IsJson = False,
+    journal: str | None = None,
+    grep: str | None = None,
+    delete: list[str] | None = None,
+    is_sure: bool = False,
+    limit: int = _SESSIONS_LIMIT,
+    is_json: bool = False,
 ) -> int:
     """List the sessions of a journal, the newest first, search their messages, or delete some.
 
@@ -308,11 +294,9 @@ def _print_sessions(found: list[RunInfo]) -> None:
 
 def stats(
     selection: Selection,
-    journal: o.Journal = None,
-    limit: Annotated[
-        int, typer.Option("--limit", metavar="N", min=0, help="Only the newest N runs; 0 counts all.")
-    ] = 0,
-    is_json: o.IsJson = False,
+    journal: str | None = None,
+    limit: int = 0,
+    is_json: bool = False,
 ) -> int:
     """Count cost, tokens, cache hits, latency and errors by model, tool and day.
 

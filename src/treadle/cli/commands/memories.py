@@ -4,15 +4,11 @@ import shlex
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from datetime import datetime
-from typing import TYPE_CHECKING, Annotated, TypeAlias
-
-import typer
+from typing import TYPE_CHECKING
 
 from treadle.cli.exit import ExitCode
 from treadle.cli.jobs.execute import execute
 from treadle.cli.jobs.journals import open_existing, open_or_make
-from treadle.cli.options import common as o
-from treadle.cli.options.common import Journal
 from treadle.cli.options.option_groups import OptionGroup
 from treadle.cli.terminal.output import clean, print_json, print_note, shorten, stdout
 from treadle.core.errors import ConfigError
@@ -22,48 +18,13 @@ from treadle.knowledge.surroundings import LIBRARY
 if TYPE_CHECKING:
     from treadle.knowledge.memory import Memory
 
-_Persona: TypeAlias = Annotated[
-    str | None,
-    typer.Option(
-        "--persona",
-        metavar="NAME",
-        help="The persona that remembers. Default: that of [chat] in treadle.toml.",
-        envvar="TREADLE_PERSONA",
-    ),
-]
-_User: TypeAlias = Annotated[
-    str | None,
-    typer.Option(
-        "--user",
-        metavar="NAME",
-        help="The user whom the memories are about. Default: that of [chat] in treadle.toml.",
-        envvar="TREADLE_USER",
-    ),
-]
-Id: TypeAlias = Annotated[
-    str, typer.Argument(metavar="ID", help="The id of a memory, such as episodic-17.", show_default=False)
-]
-Stores: TypeAlias = Annotated[
-    list[Store] | None,
-    typer.Option("--store", help="Only memories of this kind. May be given several times."),
-]
-Embeddings: TypeAlias = Annotated[
-    str | None,
-    typer.Option(
-        "--embeddings",
-        metavar="MODEL",
-        help="A model of embeddings, which also finds memories by their meaning: provider:name, or a name of "
-        "treadle.toml.",
-    ),
-]
-
 
 class MemoryPlace(OptionGroup, frozen=True, kw_only=True):
     """Whose memory a command works on, and where it is: `--persona`, `--user` and `--journal`."""
 
-    persona: _Persona = None
-    user: _User = None
-    journal: Journal = None
+    persona: str | None = None
+    user: str | None = None
+    journal: str | None = None
 
     @contextmanager
     def opened(self, embeddings: str | None = None, *, is_made: bool = False) -> Iterator["Memory"]:
@@ -120,11 +81,9 @@ def write_day(at: float) -> str:
 
 def list_memories(
     place: MemoryPlace,
-    store: Stores = None,
-    limit: Annotated[
-        int, typer.Option("--limit", metavar="N", min=0, help="How many are listed; 0 lists all.")
-    ] = 50,
-    is_json: o.IsJson = False,
+    store: list[Store] | None = None,
+    limit: int = 50,
+    is_json: bool = False,
 ) -> int:
     """List memories, the newest first.
 
@@ -154,9 +113,9 @@ def list_memories(
 
 
 def show(
-    entry_id: Id,
+    entry_id: str,
     place: MemoryPlace,
-    is_json: o.IsJson = False,
+    is_json: bool = False,
 ) -> int:
     """Show one memory with its reason, its strength, where it comes from, and its earlier versions.
 
@@ -192,12 +151,12 @@ def show(
 
 
 def search(
-    text: Annotated[str, typer.Argument(metavar="TEXT", help="What to look for.", show_default=False)],
+    text: str,
     place: MemoryPlace,
-    store: Stores = None,
-    limit: Annotated[int, typer.Option("--limit", metavar="N", min=1, help="How many are shown.")] = 8,
-    embeddings: Embeddings = None,
-    is_json: o.IsJson = False,
+    store: list[Store] | None = None,
+    limit: int = 8,
+    embeddings: str | None = None,
+    is_json: bool = False,
 ) -> int:
     """Search memories and documents by their words, and by their meaning with --embeddings.
 
@@ -220,19 +179,12 @@ def search(
 
 
 def add(
-    text: Annotated[str, typer.Argument(metavar="TEXT", help="What to remember.", show_default=False)],
+    text: str,
     place: MemoryPlace,
-    store: Annotated[Store, typer.Option("--store", help="The kind of the memory.")] = Store.SELF_FACTS,
-    epistemic: Annotated[
-        Epistemic | None, typer.Option("--epistemic", help="How sure it is; only for --store worldview.")
-    ] = None,
-    reason: Annotated[
-        str | None, typer.Option("--reason", metavar="TEXT", help="Why it is worth remembering.")
-    ] = None,
-    replaces: Annotated[
-        str | None,
-        typer.Option("--replaces", metavar="ID", help="The memory of which this is a new version."),
-    ] = None,
+    store: Store = Store.SELF_FACTS,
+    epistemic: Epistemic | None = None,
+    reason: str | None = None,
+    replaces: str | None = None,
 ) -> int:
     """Write a memory, as the user.
 
@@ -251,9 +203,7 @@ def add(
 
 
 def forget(
-    entry_ids: Annotated[
-        list[str], typer.Argument(metavar="ID...", help="The ids of memories.", show_default=False)
-    ],
+    entry_ids: list[str],
     place: MemoryPlace,
 ) -> int:
     """Delete memories with all their versions.
@@ -274,12 +224,10 @@ def forget(
 
 
 def rollback(
-    entry_id: Id,
-    version: Annotated[
-        int, typer.Argument(metavar="VERSION", help="The version to return to.", show_default=False)
-    ],
+    entry_id: str,
+    version: int,
     place: MemoryPlace,
-    reason: Annotated[str | None, typer.Option("--reason", metavar="TEXT", help="Why it is right.")] = None,
+    reason: str | None = None,
 ) -> int:
     """Write the text of an older version as a new version, as the user.
 

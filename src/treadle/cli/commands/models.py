@@ -2,16 +2,13 @@
 
 import sys
 from contextlib import closing
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
-import typer
 from msgspec.structs import replace
 
 from treadle.cli.exit import ExitCode
 from treadle.cli.jobs.execute import execute
-from treadle.cli.options import common as o
-from treadle.cli.options.common import complete_provider
 from treadle.cli.terminal.output import (
     clean,
     make_table,
@@ -34,7 +31,7 @@ if TYPE_CHECKING:
     from treadle.routing.known_tiers import ListedTier
 
 
-def list_models(is_json: o.IsJson = False) -> int:
+def list_models(is_json: bool = False) -> int:
     """List the models of treadle.toml, and the providers for names such as provider:name.
 
     Examples:
@@ -80,14 +77,11 @@ _GRADES = {
 
 
 def check(
-    name: Annotated[
-        str,
-        typer.Argument(metavar="NAME", help="A model of treadle.toml, or provider:name.", show_default=False),
-    ],
-    base_url: o.BaseUrl = None,
-    api_key: o.ApiKey = None,
-    renderer: o.Renderer = None,
-    is_json: o.IsJson = False,
+    name: str,
+    base_url: str | None = None,
+    api_key: str | None = None,
+    renderer: str | None = None,
+    is_json: bool = False,
 ) -> int:
     """Ask a live endpoint a dozen short questions to find out what it supports.
 
@@ -139,7 +133,7 @@ def _print_findings(finding: "EndpointFinding") -> None:
         console.print(f"{'':<26}{clean(finding.advice)}", style="dim", soft_wrap=True)
 
 
-def tiers(journal: o.Journal = None, is_json: o.IsJson = False) -> int:
+def tiers(journal: str | None = None, is_json: bool = False) -> int:
     """List the tiers with their models, what is known about these, and what is missing.
 
     Latencies are measured: they come from the newest runs of the journal.
@@ -198,25 +192,13 @@ def _print_tiers(found: list["ListedTier"]) -> None:
 
 
 def route(
-    text: Annotated[str, typer.Argument(metavar="TEXT", help="The user's message.", show_default=False)],
-    router: Annotated[
-        str | None,
-        typer.Option("--router", metavar="NAME", help="A router, by default that of treadle.toml."),
-    ] = None,
-    images: Annotated[
-        int, typer.Option("--images", metavar="N", min=0, help="How many images the request has.")
-    ] = 0,
-    tools: Annotated[
-        int, typer.Option("--tool-count", metavar="N", min=0, help="How many tools the model is offered.")
-    ] = 0,
-    tokens: Annotated[
-        int,
-        typer.Option("--prompt-tokens", metavar="N", min=0, help="The tokens of the conversation so far."),
-    ] = 0,
-    is_first_turn: Annotated[
-        bool, typer.Option("--first-turn/--later-turn", help="Whether the message begins a session.")
-    ] = True,
-    is_json: o.IsJson = False,
+    text: str,
+    router: str | None = None,
+    images: int = 0,
+    tools: int = 0,
+    tokens: int = 0,
+    is_first_turn: bool = True,
+    is_json: bool = False,
 ) -> int:
     """Say which tier a router would choose for a message, and why.
 
@@ -262,19 +244,9 @@ def route(
 
 
 def set_key(
-    provider: Annotated[
-        str,
-        typer.Argument(
-            metavar="PROVIDER",
-            help="A provider, or the name of an environment variable.",
-            show_default=False,
-            autocompletion=complete_provider,
-        ),
-    ],
-    in_file: Annotated[
-        bool, typer.Option("--file", help="Store it in a file of mode 0600, not in the system's keyring.")
-    ] = False,
-    is_deleted: Annotated[bool, typer.Option("--delete", help="Delete the stored key.")] = False,
+    provider: str,
+    in_file: bool = False,
+    is_deleted: bool = False,
 ) -> int:
     """Store the API key of a provider, in the system's keyring or in a file that only you can read.
 

@@ -1,19 +1,12 @@
 """`treadle persona`: the files of personas."""
 
 from pathlib import Path
-from typing import Annotated, TypeAlias
-
-import typer
 
 from treadle.cli.exit import ExitCode
 from treadle.cli.terminal.output import clean, print_note, stdout
 
-PersonaFile: TypeAlias = Annotated[
-    Path, typer.Argument(metavar="FILE", help="The YAML file of a persona.", show_default=False)
-]
 
-
-def show(file: PersonaFile) -> int:
+def show(file: Path) -> int:
     """Show the system message of a persona, and what it would start and send. Nothing is started.
 
     Examples:
@@ -35,7 +28,7 @@ def show(file: PersonaFile) -> int:
     return ExitCode.DONE
 
 
-def check(file: PersonaFile) -> int:
+def check(file: Path) -> int:
     """Check the file of a persona and the skills and documents that it names, and print every mistake.
 
     Examples:
@@ -53,7 +46,7 @@ def check(file: PersonaFile) -> int:
     return ExitCode.DONE
 
 
-def trust(file: PersonaFile) -> int:
+def trust(file: Path) -> int:
     """Trust a persona with its present content, as --trust does. If the content changes, you are asked again.
 
     Examples:

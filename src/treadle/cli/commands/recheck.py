@@ -4,14 +4,11 @@ import time
 from collections import defaultdict
 from collections.abc import Sequence
 from contextlib import closing
-from typing import TYPE_CHECKING, Annotated
-
-import typer
+from typing import TYPE_CHECKING
 
 from treadle.cli.exit import ExitCode
 from treadle.cli.jobs.execute import execute
 from treadle.cli.jobs.journals import Apart, find_runs, import_file, open_existing
-from treadle.cli.options import common as o
 from treadle.cli.options.agent_options import PolicyOptions
 from treadle.cli.terminal.output import (
     bar,
@@ -30,7 +27,7 @@ from treadle.core.replay import replay as replay_events
 from treadle.journal.memory import MemoryJournal
 from treadle.journal.protocol import Journal
 from treadle.runs.run import Run
-from treadle.runs.run_names import read_started
+from treadle.runs.statuses import read_started
 from treadle.scoring.grade import Graded, NotGradableError, grade, total_reward
 from treadle.scoring.registry import make_scorers, read_rewards
 
@@ -39,12 +36,12 @@ if TYPE_CHECKING:
 
 
 def replay(
-    runs: o.RunIds = None,
-    is_all: Annotated[bool, typer.Option("--all", help="Replay all runs of the journal.")] = False,
+    runs: list[str] | None = None,
+    is_all: bool = False,
     *,
-    journal: o.Journal = None,
+    journal: str | None = None,
     limits: PolicyOptions,
-    is_json: o.IsJson = False,
+    is_json: bool = False,
 ) -> int:
     """Replay runs from their journal, without a model or a tool, and report differences.
 
@@ -117,17 +114,12 @@ def _print_replay(replay: Replay, *, is_json: bool) -> None:
 
 
 def verify(
-    runs: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="RUN...|FILE.jsonl", help="Run ids, or one exported journal.", show_default=False
-        ),
-    ] = None,
-    is_all: Annotated[bool, typer.Option("--all", help="Verify all runs of the journal.")] = False,
-    tools: o.Tools = None,
-    is_trusted: o.IsTrusted = False,
-    journal: o.Journal = None,
-    is_json: o.IsJson = False,
+    runs: list[str] | None = None,
+    is_all: bool = False,
+    tools: list[str] | None = None,
+    is_trusted: bool = False,
+    journal: str | None = None,
+    is_json: bool = False,
 ) -> int:
     """Make the tool calls of runs again in a fresh sandbox and compare the results.
 
@@ -234,24 +226,12 @@ def _print_verification(verification: "Verification", *, is_json: bool) -> None:
 
 
 def rescore(
-    runs: Annotated[
-        list[str] | None, typer.Argument(metavar="RUN...", help="Run ids.", show_default=False)
-    ] = None,
-    is_all: Annotated[
-        bool, typer.Option("--all", help="Grade all finished runs of the journal that have a task.")
-    ] = False,
-    rewards: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--reward",
-            metavar="NAME[=WEIGHT]",
-            help="check, tool_use, or a function as module:function or file.py:function; may be repeated. "
-            "Default: check.",
-        ),
-    ] = None,
-    is_trusted: o.IsTrusted = False,
-    journal: o.Journal = None,
-    is_json: o.IsJson = False,
+    runs: list[str] | None = None,
+    is_all: bool = False,
+    rewards: list[str] | None = None,
+    is_trusted: bool = False,
+    journal: str | None = None,
+    is_json: bool = False,
 ) -> int:
     """Grade finished runs again, and record the grades that are new or have changed.
 

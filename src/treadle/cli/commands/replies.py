@@ -3,10 +3,8 @@
 import time
 from collections.abc import Sequence
 from contextlib import closing
-from typing import Annotated
 
 import msgspec
-import typer
 
 from treadle.cli.exit import ExitCode
 from treadle.cli.jobs.driving import FollowUp, drive, write_answer
@@ -27,31 +25,21 @@ from treadle.core.types import ToolCall
 from treadle.journal.protocol import Journal
 from treadle.journal.run_info import RunFilter
 from treadle.runs.run import Run
-from treadle.runs.run_names import find_run
 from treadle.runs.sending import answer_message, send
+from treadle.runs.statuses import find_run
 from treadle.tools.protocol import Decision
 
 
 def answer(
-    run: o.RunId,
-    words: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="[QUESTION] TEXT",
-            help="The id of the question, or its beginning, if several are open; and the answer: a text, the label "
-            "of an option, or JSON for a form.",
-            show_default=False,
-        ),
-    ] = None,
-    option: Annotated[
-        int | None, typer.Option("--option", "-n", metavar="N", min=1, help="The number of an option.")
-    ] = None,
-    is_declined: Annotated[bool, typer.Option("--decline", help="Decline to answer.")] = False,
-    is_resumed: Annotated[bool, typer.Option("--resume", help="Continue the run after the answer.")] = False,
+    run: str,
+    words: list[str] | None = None,
+    option: int | None = None,
+    is_declined: bool = False,
+    is_resumed: bool = False,
     *,
     agent: AgentFlags,
-    is_trusted: o.IsTrusted = False,
-    journal: o.Journal = None,
+    is_trusted: bool = False,
+    journal: str | None = None,
     limits: PolicyOptions,
     shown: o.ViewOptions,
 ) -> int:
@@ -161,12 +149,10 @@ def _read_answer(
 
 
 def cancel(
-    run: o.RunId,
-    reason: Annotated[
-        str | None, typer.Option("--reason", metavar="TEXT", help="Why, for those who read the run.")
-    ] = None,
+    run: str,
+    reason: str | None = None,
     *,
-    journal: o.Journal = None,
+    journal: str | None = None,
 ) -> int:
     """Stop a run, also one that another process drives.
 
@@ -182,16 +168,11 @@ def cancel(
 
 
 def label(
-    run: o.RunId,
-    labels: Annotated[
-        list[str],
-        typer.Argument(metavar="NAME=VALUE...", help="Labels; NAME= removes one.", show_default=False),
-    ],
-    remark: Annotated[
-        str | None, typer.Option("--remark", metavar="TEXT", help="A text for those who read the run.")
-    ] = None,
+    run: str,
+    labels: list[str],
+    remark: str | None = None,
     *,
-    journal: o.Journal = None,
+    journal: str | None = None,
 ) -> int:
     """Label a run, also one that is finished or that another process drives.
 
@@ -211,10 +192,10 @@ def label(
 
 
 def follow(
-    run: o.RunId,
-    is_new: Annotated[bool, typer.Option("--from-now", help="Leave out what has happened before.")] = False,
+    run: str,
+    is_new: bool = False,
     *,
-    journal: o.Journal = None,
+    journal: str | None = None,
     shown: o.ViewOptions,
 ) -> int:
     """Show a run that another process drives, live.
@@ -263,27 +244,15 @@ _DECISIONS = ("yes", "no", "edit")
 
 
 def approve(
-    run: o.RunId,
-    call: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="CALL", help="A call's id, the beginning of it, or 'all'.", show_default=False
-        ),
-    ] = None,
-    decision: Annotated[
-        str | None, typer.Argument(metavar="yes|no|edit", help="The decision.", show_default=False)
-    ] = None,
-    arguments: Annotated[
-        str | None,
-        typer.Argument(metavar="JSON", help="With edit: the new arguments of the call.", show_default=False),
-    ] = None,
-    reason: Annotated[
-        str | None, typer.Option("--reason", metavar="TEXT", help="With no: the reason, for the model.")
-    ] = None,
+    run: str,
+    call: str | None = None,
+    decision: str | None = None,
+    arguments: str | None = None,
+    reason: str | None = None,
     *,
     agent: AgentFlags,
-    is_trusted: o.IsTrusted = False,
-    journal: o.Journal = None,
+    is_trusted: bool = False,
+    journal: str | None = None,
     limits: PolicyOptions,
     shown: o.ViewOptions,
 ) -> int:

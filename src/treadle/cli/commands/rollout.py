@@ -1,146 +1,52 @@
 """`treadle rollout` and `treadle rollout report`: groups of runs on tasks, for training."""
 
-import inspect
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Any
 
-import typer
+from msgspec.structs import asdict
 
 from treadle.cli.exit import ExitCode
 from treadle.cli.options import common as o
-from treadle.cli.options.agent_options import Model
-from treadle.cli.options.option_groups import OptionGroup, make_parameter
+from treadle.cli.options.option_groups import OptionGroup
 from treadle.cli.terminal.output import bar, print_json, stdout
 from treadle.export.groups import Group
 
-_OPTIONS: dict[str, Any] = {
-    "tasks": Annotated[
-        list[str] | None,
-        typer.Option(
-            "--task",
-            metavar="TASKS",
-            help="A task set, SET:ID, or a pattern such as 'files:csv_sum-*'; SET may be file.py:ATTRIBUTE. May be "
-            "given several times.",
-        ),
-    ],
-    "group_size": Annotated[
-        int | None, typer.Option("--group-size", metavar="N", help="How many rollouts a group has.")
-    ],
-    "groups": Annotated[
-        int | None, typer.Option("--groups", "-n", metavar="N", help="How many groups are delivered.")
-    ],
-    "model": Model,
-    "base_url": o.BaseUrl,
-    "renderer": o.Renderer,
-    "temperature": Annotated[
-        float | None, typer.Option("--temperature", metavar="T", help="The sampling temperature.")
-    ],
-    "seed": Annotated[
-        int | None, typer.Option("--seed", metavar="N", help="The seed of tasks and sampling.")
-    ],
-    "window": Annotated[
-        int | None,
-        typer.Option("--window", metavar="N", help="How many rollouts are driven at the same time."),
-    ],
-    "workers": Annotated[
-        str | None,
-        typer.Option(
-            "--workers", metavar="WHERE", help="Where runs are driven: here, local:N (processes), or ray."
-        ),
-    ],
-    "rewards": Annotated[
-        list[str] | None,
-        typer.Option(
-            "--reward",
-            metavar="NAME=WEIGHT",
-            help="A part of the reward: check, tool_use, or a function. May be given several times.",
-        ),
-    ],
-    "max_staleness": Annotated[
-        int | None,
-        typer.Option(
-            "--max-staleness",
-            metavar="N",
-            help="Drop a group if the weights are more versions than this ahead of its oldest token.",
-        ),
-    ],
-    "deliver": Annotated[
-        str | None,
-        typer.Option(
-            "--deliver", metavar="WHAT", help="group (when it is complete), or rollout (each at once)."
-        ),
-    ],
-    "sinks": Annotated[
-        list[str] | None,
-        typer.Option(
-            "--sink",
-            metavar="SINK",
-            help="Where groups go, such as jsonl:groups.jsonl. May be given several times.",
-        ),
-    ],
-    "name": Annotated[
-        str | None, typer.Option("--name", metavar="NAME", help="The beginning of the ids of the runs.")
-    ],
-    "path": Annotated[
-        Path | None,
-        typer.Option(
-            "--out", "-o", metavar="DIR", help="The folder of the work; the same folder continues it."
-        ),
-    ],
-    "journal": Annotated[
-        str | None,
-        typer.Option(
-            "--journal",
-            "-j",
-            envvar="TREADLE_JOURNAL",
-            metavar="PATH",
-            help="The journal of the runs: a file, or the address of a store. Default: runs.db in the folder.",
-        ),
-    ],
-}
-"""The options by the key of the configuration that each overrides."""
-
 
 class RolloutOptions(OptionGroup, frozen=True, kw_only=True):
-    """The options that override keys of the configuration."""
+    """The options that override keys of the configuration. Each field has the name of its key."""
 
-    given: Mapping[str, Any] = {}
-    """The values that were given, by key."""
+    tasks: list[str] | None = None
+    group_size: int | None = None
+    groups: int | None = None
+    model: str | None = None
+    base_url: str | None = None
+    renderer: str | None = None
+    temperature: float | None = None
+    seed: int | None = None
+    window: int | None = None
+    workers: str | None = None
+    rewards: list[str] | None = None
+    max_staleness: int | None = None
+    deliver: str | None = None
+    sinks: list[str] | None = None
+    name: str | None = None
+    path: Path | None = None
+    journal: str | None = None
 
-    @classmethod
-    def parameters(cls) -> list[inspect.Parameter]:
-        """See `OptionGroup.parameters`."""
-        return [make_parameter(name, kind, None) for name, kind in _OPTIONS.items()]
-
-    @classmethod
-    def from_values(cls, values: Mapping[str, Any]) -> Self:
-        """See `OptionGroup.from_values`."""
-        given = {name: values[name] for name in _OPTIONS if values[name] not in (None, [])}
-        return cls(
-            given={name: str(value) if isinstance(value, Path) else value for name, value in given.items()}
-        )
+    @property
+    def given(self) -> dict[str, Any]:
+        """The values that were given, by key."""
+        values = {name: value for name, value in asdict(self).items() if value not in (None, [])}
+        return {name: str(value) if isinstance(value, Path) else value for name, value in values.items()}
 
 
 def rollout(
-    config: Annotated[
-        Path | None,
-        typer.Argument(metavar="CONFIG", help="The configuration, in YAML or JSON.", show_default=False),
-    ] = None,
+    config: Path | None = None,
     *,
     options: RolloutOptions,
-    settings: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set",
-            metavar="KEY=VALUE",
-            help="Another value for a key of the configuration, such as agent.max_steps=20. May be given several "
-            "times.",
-        ),
-    ] = None,
-    is_demo: Annotated[
-        bool, typer.Option("--demo", help="Show it all offline: a mock engine, rollouts, and their report.")
-    ] = False,
+    settings: list[str] | None = None,
+    is_demo: bool = False,
     shown: o.ViewOptions,
 ) -> int:
     """Run groups of agents on tasks, and hand trainers what the model sampled.
@@ -170,34 +76,11 @@ def rollout(
 
 
 def report(
-    folder: Annotated[
-        Path, typer.Argument(metavar="DIR", help="The folder of the rollouts.", show_default=False)
-    ] = Path("rollouts"),
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            "--out", "-o", metavar="FILE", help="The file to write. Default: report.html in the folder."
-        ),
-    ] = None,
-    renderer: Annotated[
-        str | None,
-        typer.Option(
-            "--renderer",
-            metavar="NAME",
-            help="The renderer that converts token ids to text: hf:FOLDER or family:NAME.",
-        ),
-    ] = None,
-    journal: Annotated[
-        str | None,
-        typer.Option(
-            "--journal",
-            "-j",
-            envvar="TREADLE_JOURNAL",
-            metavar="PATH",
-            help="The address of the rollouts' journal, if it needs a password.",
-        ),
-    ] = None,
-    is_json: o.IsJson = False,
+    folder: Path = Path("rollouts"),
+    out: Path | None = None,
+    renderer: str | None = None,
+    journal: str | None = None,
+    is_json: bool = False,
 ) -> int:
     """Write a report of rollouts as one HTML file: rewards, groups, lengths, tools, drift and tokens.
 

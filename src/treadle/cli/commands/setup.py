@@ -5,13 +5,11 @@ import shlex
 from enum import StrEnum
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import msgspec
-import typer
 
 from treadle.cli.exit import ExitCode
-from treadle.cli.options import common as o
 from treadle.cli.table import VARIABLE
 from treadle.cli.terminal.output import (
     clean,
@@ -32,8 +30,8 @@ if TYPE_CHECKING:
 
 
 def init(
-    path: Annotated[Path, typer.Argument(metavar="FILE", help="The file to write.")] = Path("treadle.toml"),
-    is_forced: o.IsForced = False,
+    path: Path = Path("treadle.toml"),
+    is_forced: bool = False,
 ) -> int:
     """Write a commented treadle.toml and its schema.
 
@@ -74,14 +72,7 @@ class SchemaOf(StrEnum):
 
 
 def schema(
-    what: Annotated[
-        SchemaOf,
-        typer.Argument(
-            metavar="WHAT",
-            help="config (treadle.toml), persona, or the configuration of treadle generate or rollout.",
-            show_default=False,
-        ),
-    ],
+    what: SchemaOf,
 ) -> int:
     """Print the JSON Schema of a kind of file, which editors use to complete and check it.
 
@@ -111,7 +102,7 @@ def _find_schema(what: SchemaOf) -> Json:
     return rolling.schema()
 
 
-def doctor(journal: o.Journal = None, is_json: o.IsJson = False) -> int:
+def doctor(journal: str | None = None, is_json: bool = False) -> int:
     """Check what works on this machine, and say how to fix the rest.
 
     The exit code is 0 if runs can be driven and stored, even if sandboxes, extras or keys are missing.
@@ -160,10 +151,7 @@ _PLACES = {
 
 
 def completion(
-    shell: Annotated[
-        CompletingShell | None,
-        typer.Argument(metavar="SHELL", help="The shell. Default: that of $SHELL.", show_default=False),
-    ] = None,
+    shell: CompletingShell | None = None,
 ) -> int:
     """Print the script that makes a shell complete the commands of treadle.
 
@@ -200,18 +188,9 @@ FILE_LINES = 20
 
 
 def tasks(
-    name: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="SET[:ID]",
-            help="A task set, or one of its tasks. Without it, the task sets are listed.",
-            show_default=False,
-        ),
-    ] = None,
-    limit: Annotated[
-        int, typer.Option("--limit", metavar="N", min=0, help="The number of ids; 0 lists all.")
-    ] = 50,
-    is_json: o.IsJson = False,
+    name: str | None = None,
+    limit: int = 50,
+    is_json: bool = False,
 ) -> int:
     """List task sets and tasks, or show one task.
 

@@ -2,69 +2,30 @@
 
 from contextlib import closing
 from pathlib import Path
-from typing import Annotated
-
-import typer
 
 from treadle.cli.exit import ExitCode
 from treadle.cli.jobs.journals import open_existing
-from treadle.cli.options import common as o
 from treadle.cli.terminal.output import clean, print_json, print_lines, print_note, stdout, write_count
 from treadle.cli.terminal.transcripts import print_events, print_transcript, write_artifact
 from treadle.core.errors import ConfigError
 from treadle.core.state import fold
 from treadle.runs.file_changes import find_changes, write_files
 from treadle.runs.run import Run
-from treadle.runs.run_names import find_run
+from treadle.runs.statuses import find_run
 from treadle.trajectory.markdown import RESULT_CHARS, write_markdown
 
 
 def show(
-    run: o.RunId = "last",
-    journal: o.Journal = None,
-    is_events: Annotated[
-        bool, typer.Option("--events", help="List the events with their seq, for treadle fork RUN --at SEQ.")
-    ] = False,
-    is_markdown: Annotated[
-        bool, typer.Option("--markdown", help="Write the messages as a Markdown document, with folded calls.")
-    ] = False,
-    is_full: Annotated[bool, typer.Option("--full", help="Shorten nothing.")] = False,
-    artifact: Annotated[
-        str | None,
-        typer.Option(
-            "--artifact",
-            metavar="HASH",
-            help="Write one artifact to standard output: its hash, or the beginning of it.",
-        ),
-    ] = None,
-    step: Annotated[
-        int | None,
-        typer.Option(
-            "--context",
-            metavar="STEP",
-            min=1,
-            help="Show what the model saw at this step, with sizes, and what was left out and why.",
-        ),
-    ] = None,
-    is_tokens: Annotated[
-        bool,
-        typer.Option(
-            "--tokens",
-            help="Show the token ids as branches: what was sampled, where it is trained on, and how probable each "
-            "token was.",
-        ),
-    ] = False,
-    renderer: Annotated[
-        str | None,
-        typer.Option(
-            "--renderer",
-            metavar="NAME",
-            help="With --tokens: the renderer that converts token ids to text, such as chatml, hf:FOLDER or "
-            "family:NAME. Default: "
-            "the renderer of the run's model.",
-        ),
-    ] = None,
-    is_json: o.IsJson = False,
+    run: str = "last",
+    journal: str | None = None,
+    is_events: bool = False,
+    is_markdown: bool = False,
+    is_full: bool = False,
+    artifact: str | None = None,
+    step: int | None = None,
+    is_tokens: bool = False,
+    renderer: str | None = None,
+    is_json: bool = False,
 ) -> int:
     """Show a run's transcript, its events or its tokens.
 
@@ -101,23 +62,13 @@ def show(
 
 
 def files(
-    run: o.RunId = "last",
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            "--out", "-o", metavar="DIR", help="Write the files to this folder. Default: list them."
-        ),
-    ] = None,
-    at: Annotated[
-        int | None,
-        typer.Option("--at", metavar="SEQ", min=1, help="The files after this event. Default: the last one."),
-    ] = None,
-    is_changed: Annotated[
-        bool, typer.Option("--changed", help="Only the files that the run added or changed.")
-    ] = False,
-    is_forced: Annotated[bool, typer.Option("--force", help="Replace files that exist in DIR.")] = False,
-    journal: o.Journal = None,
-    is_json: o.IsJson = False,
+    run: str = "last",
+    out: Path | None = None,
+    at: int | None = None,
+    is_changed: bool = False,
+    is_forced: bool = False,
+    journal: str | None = None,
+    is_json: bool = False,
 ) -> ExitCode:
     """List the files of a run, or write them to a folder.
 

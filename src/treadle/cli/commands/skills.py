@@ -3,29 +3,12 @@
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, TypeAlias
-
-import typer
 
 from treadle.cli.exit import ExitCode
-from treadle.cli.options import common as o
 from treadle.cli.terminal.output import clean, print_error, print_json, print_note, stdout, write_count
 from treadle.knowledge.skills.catalog import Catalog
 from treadle.knowledge.skills.skill import FILE, Skill, read_skill
 from treadle.knowledge.trusted_files import Trust, record_trust
-
-Folders: TypeAlias = Annotated[
-    list[Path] | None,
-    typer.Option(
-        "--skills",
-        metavar="FOLDER",
-        help="A folder of skills, or 'builtin'. May be given several times. Default: skills, .treadle/skills and "
-        "treadle/skills in the configuration folder, as far as they exist, and builtin.",
-    ),
-]
-SkillName: TypeAlias = Annotated[
-    str, typer.Argument(metavar="NAME", help="The name of a skill, or its folder.", show_default=False)
-]
 
 
 def find_skills(folders: Sequence[Path] | None) -> Catalog:
@@ -43,7 +26,7 @@ def find_skill(name: str, folders: Sequence[Path] | None) -> Skill:
     return read_skill(folder) if (folder / FILE).is_file() else find_skills(folders).get(name)
 
 
-def list_skills(skills: Folders = None, is_json: o.IsJson = False) -> int:
+def list_skills(skills: list[Path] | None = None, is_json: bool = False) -> int:
     """List skills with their trust and description, and say which folders are no usable skills.
 
     Examples:
@@ -75,7 +58,7 @@ def list_skills(skills: Folders = None, is_json: o.IsJson = False) -> int:
     return ExitCode.DONE
 
 
-def show(name: SkillName, skills: Folders = None) -> int:
+def show(name: str, skills: list[Path] | None = None) -> int:
     """Show a skill: its trust, its files and its text.
 
     Examples:
@@ -91,9 +74,7 @@ def show(name: SkillName, skills: Folders = None) -> int:
 
 
 def check(
-    folders: Annotated[
-        list[Path], typer.Argument(metavar="FOLDER...", help="Folders of skills.", show_default=False)
-    ],
+    folders: list[Path],
 ) -> int:
     """Check skills, and print every mistake with its line.
 
@@ -109,17 +90,10 @@ def check(
 
 
 def trust(
-    name: SkillName,
-    skills: Folders = None,
-    is_only_allowed: Annotated[
-        bool,
-        typer.Option(
-            "--allow", help="Only allow its use: the model gets its text as data and not as instructions."
-        ),
-    ] = False,
-    is_revoked: Annotated[
-        bool, typer.Option("--revoke", help="Take the trust back, so that you are asked again.")
-    ] = False,
+    name: str,
+    skills: list[Path] | None = None,
+    is_only_allowed: bool = False,
+    is_revoked: bool = False,
 ) -> int:
     """Trust a skill with its present content. If the content changes, you are asked again.
 

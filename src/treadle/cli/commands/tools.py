@@ -5,10 +5,9 @@ import sys
 from collections.abc import Iterable, Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import msgspec
-import typer
 
 from treadle.cli.exit import ExitCode
 from treadle.cli.jobs.execute import execute
@@ -57,16 +56,9 @@ _ABOUT = {
 
 
 def list_tools(
-    tools: o.Tools = None,
-    shape: Annotated[
-        Shape | None,
-        typer.Option(
-            "--format",
-            metavar="SHAPE",
-            help="Print whole definitions as JSON: treadle, openai, mcp or deepfabric.",
-        ),
-    ] = None,
-    is_json: o.IsJson = False,
+    tools: list[str] | None = None,
+    shape: Shape | None = None,
+    is_json: bool = False,
 ) -> int:
     """List tools with their effect and description, or the available toolsets without --tools.
 
@@ -120,14 +112,12 @@ def _print_tools(specs: Sequence[ToolSpec], shape: Shape | None, *, is_json: boo
 
 
 def call(
-    tool: Annotated[str, typer.Argument(metavar="TOOL", help="The tool's name.", show_default=False)],
-    arguments: Annotated[
-        str, typer.Argument(metavar="JSON", help="The arguments, as an object; - reads standard input.")
-    ] = "{}",
-    tools: o.Tools = None,
+    tool: str,
+    arguments: str = "{}",
+    tools: list[str] | None = None,
     *,
     mount: o.MountOptions,
-    is_json: o.IsJson = False,
+    is_json: bool = False,
 ) -> int:
     """Call one tool in a fresh sandbox and print its result.
 
@@ -195,20 +185,10 @@ async def _make_call(
 
 
 def import_tools(
-    source: Annotated[
-        str,
-        typer.Argument(
-            metavar="FROM",
-            help="A file of definitions in any shape, - for standard input, or a value of --tools such as "
-            "mcp:https://host/mcp.",
-            show_default=False,
-        ),
-    ],
-    out: o.Out = None,
-    shape: Annotated[
-        Shape, typer.Option("--format", metavar="SHAPE", help="treadle, openai, mcp or deepfabric.")
-    ] = Shape.TREADLE,
-    is_forced: o.IsForced = False,
+    source: str,
+    out: Path | None = None,
+    shape: Shape = Shape.TREADLE,
+    is_forced: bool = False,
 ) -> int:
     """Read tool definitions and write them in another shape.
 
@@ -288,35 +268,16 @@ class Mcp(StrEnum):
 
 
 def serve(
-    tools: o.Tools = None,
-    mcp: Annotated[
-        Mcp | None,
-        typer.Option(
-            "--mcp",
-            help="Serve MCP alone: on standard input and output, or over HTTP. Without --mcp and --spin, both "
-            "protocols are served over HTTP.",
-        ),
-    ] = None,
-    has_spin: Annotated[
-        bool, typer.Option("--spin", help="Serve the Spin protocol alone, as DeepFabric uses it.")
-    ] = False,
-    host: o.Host = "127.0.0.1",
-    port: o.Port = 3000,
+    tools: list[str] | None = None,
+    mcp: Mcp | None = None,
+    has_spin: bool = False,
+    host: str = "127.0.0.1",
+    port: int = 3000,
     *,
     mount: o.MountOptions,
-    idle: Annotated[
-        float,
-        typer.Option(
-            "--idle", metavar="SECONDS", min=0.01, help="The time after which an unused session is freed."
-        ),
-    ] = 3600.0,
-    max_sessions: Annotated[
-        int,
-        typer.Option(
-            "--max-sessions", metavar="N", min=1, help="The most sessions; the longest unused one is freed."
-        ),
-    ] = 1000,
-    is_json: o.IsJson = False,
+    idle: float = 3600.0,
+    max_sessions: int = 1000,
+    is_json: bool = False,
 ) -> int:
     """Serve tools over MCP and over the Spin protocol.
 

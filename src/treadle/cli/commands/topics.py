@@ -6,15 +6,11 @@ import sys
 from collections.abc import Callable, Coroutine
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
-
-import typer
+from typing import TYPE_CHECKING, Any, Literal
 
 from treadle.cli.exit import ExitCode
 from treadle.cli.jobs.execute import execute_until_stopped
 from treadle.cli.jobs.journals import open_or_make
-from treadle.cli.options import common as o
-from treadle.cli.options.agent_options import Model
 from treadle.cli.terminal.output import (
     bar,
     clean,
@@ -44,19 +40,6 @@ from treadle.models.config.tables import ModelTable
 
 if TYPE_CHECKING:
     from rich.text import Text
-
-File: TypeAlias = Annotated[
-    str,
-    typer.Argument(
-        metavar="FILE",
-        help="A file of topics: Treadle's, or a tree or graph of DeepFabric; - is standard input.",
-        show_default=False,
-    ),
-]
-Format: TypeAlias = Annotated[
-    TopicFormat,
-    typer.Option("--format", metavar="FORMAT", help="treadle, deepfabric-tree or deepfabric-graph."),
-]
 
 
 def read(file: str) -> TopicGraph:
@@ -102,56 +85,20 @@ def describe(graph: TopicGraph) -> str:
 
 
 def build(
-    config: Annotated[
-        Path | None,
-        typer.Argument(
-            metavar="[CONFIG]",
-            help="The configuration of a dataset. Options replace its values.",
-            show_default=False,
-        ),
-    ] = None,
-    prompt: Annotated[str | None, typer.Option("--prompt", metavar="TEXT", help="The root topic.")] = None,
-    model: Model = None,
-    base_url: o.BaseUrl = None,
-    mode: Annotated[
-        Literal["tree", "graph"] | None, typer.Option("--mode", help="A tree, or a graph with cross-links.")
-    ] = None,
-    degree: Annotated[
-        int | None, typer.Option("--degree", metavar="N", min=1, max=50, help="The subtopics of each topic.")
-    ] = None,
-    depth: Annotated[
-        int | None, typer.Option("--depth", metavar="N", min=1, max=10, help="The levels below the root.")
-    ] = None,
-    instructions: Annotated[
-        str | None, typer.Option("--instructions", metavar="TEXT", help="More instructions for the writer.")
-    ] = None,
-    window: Annotated[
-        int | None,
-        typer.Option("--window", metavar="N", min=1, help="How many topics are expanded at a time."),
-    ] = None,
-    seed: Annotated[
-        int | None, typer.Option("--seed", metavar="N", help="The seed. Another one gives other topics.")
-    ] = None,
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            "--out",
-            "-o",
-            metavar="FILE",
-            help="The file to write. Default: topics.json, or that of the dataset.",
-        ),
-    ] = None,
-    journal: Annotated[
-        str | None,
-        typer.Option(
-            "--journal",
-            "-j",
-            metavar="PATH",
-            help="The journal. Default: that of the dataset, or FILE with .db.",
-        ),
-    ] = None,
-    is_forced: o.IsForced = False,
-    is_json: o.IsJson = False,
+    config: Path | None = None,
+    prompt: str | None = None,
+    model: str | None = None,
+    base_url: str | None = None,
+    mode: Literal["tree", "graph"] | None = None,
+    degree: int | None = None,
+    depth: int | None = None,
+    instructions: str | None = None,
+    window: int | None = None,
+    seed: int | None = None,
+    out: Path | None = None,
+    journal: str | None = None,
+    is_forced: bool = False,
+    is_json: bool = False,
 ) -> int:
     """Build a tree or a graph of topics with a model.
 
@@ -302,17 +249,11 @@ def _report(graph: TopicGraph, target: Path, *, is_json: bool) -> ExitCode:
 
 
 def show(
-    file: File,
-    depth: Annotated[
-        int | None, typer.Option("--depth", metavar="N", min=0, help="The levels below the root to show.")
-    ] = None,
-    is_leaves: Annotated[
-        bool, typer.Option("--leaves", help="Print the path of each leaf on a line.")
-    ] = False,
-    is_failed: Annotated[
-        bool, typer.Option("--failed", help="Print the path of each failed topic with its error.")
-    ] = False,
-    is_json: o.IsJson = False,
+    file: str,
+    depth: int | None = None,
+    is_leaves: bool = False,
+    is_failed: bool = False,
+    is_json: bool = False,
 ) -> int:
     """Show the topics of a file as a tree.
 
@@ -366,7 +307,7 @@ def _label(graph: TopicGraph, topic: Topic, count: int) -> "Text":
 
 
 def import_topics(
-    file: File, out: o.Out = None, format: Format = TopicFormat.TREADLE, is_forced: o.IsForced = False
+    file: str, out: Path | None = None, format: TopicFormat = TopicFormat.TREADLE, is_forced: bool = False
 ) -> int:
     """Read topics and write them in another format.
 

@@ -9,9 +9,8 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import typer
 from msgspec import Struct
 
 from treadle.cli.demo.children import ModelServer, WorkerProcess
@@ -398,31 +397,10 @@ def _watch(
 
 
 def demo(
-    rows: Annotated[
-        int, typer.Option("--rows", "-n", metavar="N", min=1, help="The number of rows to generate.")
-    ] = 200,
-    kill_after: Annotated[
-        int | None,
-        typer.Option(
-            "--kill-after",
-            metavar="N",
-            min=0,
-            help="Kill the worker after this many rows. Default: a third; 0 does not kill it.",
-        ),
-    ] = None,
-    window: Annotated[
-        int,
-        typer.Option("--window", metavar="N", min=1, help="How many samples are made at the same time."),
-    ] = 32,
-    out: Annotated[
-        Path,
-        typer.Option(
-            "--out",
-            "-o",
-            metavar="DIR",
-            help="The folder of the dataset; what the last demo left is replaced.",
-        ),
-    ] = Path("demo"),
+    rows: int = 200,
+    kill_after: int | None = None,
+    window: int = 32,
+    out: Path = Path("demo"),
 ) -> int:
     """Generate training data from a topic, kill that with SIGKILL, go on and verify every row, all offline.
 

@@ -10,7 +10,7 @@ from treadle.cli.terminal.output import print_error, spinner, write_error
 from treadle.core.errors import ConfigError, JournalError, TreadleError
 from treadle.journal.protocol import Journal
 from treadle.journal.registry import make_folder, open_journal
-from treadle.runs.run_names import find_run
+from treadle.runs.statuses import find_run
 
 if TYPE_CHECKING:
     from treadle.journal.jsonl import Imported

@@ -18,7 +18,7 @@ from treadle.models.protocol import Model
 from treadle.runs.options import Files
 from treadle.runs.resume import load_task_of
 from treadle.runs.run import Run
-from treadle.runs.run_names import read_started
+from treadle.runs.statuses import read_started
 from treadle.runs.trust import demands_of, settle_trust
 from treadle.telemetry.turn_log import configured_hooks
 

@@ -1,11 +1,15 @@
-"""The conversion of a command's function to a form that typer reads: groups of options become single options.
+"""The conversion of a command's function to a form that typer reads.
 
-A parameter whose type is an `OptionGroup` stands for all options of that group; the function gets one value.
+`options.txt` says how each parameter is written on the command line. A parameter whose type is an `OptionGroup`
+stands for all options of that group; the function gets one value.
 """
 
 import inspect
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
+from functools import cache
+from pathlib import Path
 from types import UnionType
 from typing import Annotated, Any, NamedTuple, Self, Union, get_args, get_origin, get_type_hints
 
@@ -14,6 +18,7 @@ import typer
 from msgspec import Struct
 
 from treadle.cli.exit import ExitCode, allow_interrupts
+from treadle.cli.options.completion import COMPLETERS
 from treadle.core.errors import ConfigError
 
 _UNITS = {"_usd": "USD", "_seconds": "SECONDS"}
@@ -25,9 +30,9 @@ class OptionGroup(Struct, frozen=True, kw_only=True):
     @classmethod
     def parameters(cls) -> list[inspect.Parameter]:
         """Return one parameter for each option, as typer reads them."""
-        kinds = get_type_hints(cls, include_extras=True)
+        kinds, owners = get_type_hints(cls), (cls.__name__, SHARED)
         fields = msgspec.structs.fields(cls)
-        return [make_parameter(field.name, kinds[field.name], field.default) for field in fields]
+        return [_declare(owners, field.name, kinds[field.name], field.default) for field in fields]
 
     @classmethod
     def from_values(cls, values: Mapping[str, Any]) -> Self:
@@ -35,32 +40,110 @@ class OptionGroup(Struct, frozen=True, kw_only=True):
         return cls(**values)
 
 
-class OptionHelp(NamedTuple):
-    """The help of a field's option, and properties that do not follow from the field's name and type."""
+class OptionRow(NamedTuple):
+    """The declaration of one option or argument: a line of `options.txt`."""
 
-    help: str
-    names: tuple[str, ...] = ()
-    """The option's names. Empty: `--` and the field's name without its unit."""
+    help: str = ""
+    flags: tuple[str, ...] = ()
+    """The option's names. Empty for an argument; the option of a field is then named after the field."""
     metavar: str | None = None
-    least: float | None = None
-    most: float | None = None
-    read: Callable[[Sequence[str]], Any] | None = None
-    """A function that converts the texts of a repeatable option. `None`: the field's type says how."""
+    properties: Mapping[str, str] = {}
+    """`min`, `max`, `env`, `panel`, `complete` and `hidden`, as far as they are given."""
+
+    def number(self, name: str) -> float | None:
+        """Return the property `min` or `max`; `None` if it is not given."""
+        text = self.properties.get(name)
+        return None if text is None else float(text) if "." in text else int(text)
+
+    def declare(self, name: str, kind: Any, default: Any) -> inspect.Parameter:
+        """Return a keyword parameter of the type `kind` that typer reads as this option or argument."""
+        complete = COMPLETERS.get(self.properties.get("complete", ""))
+        help = self.help
+        if complete is not None and "{values}" in help:
+            help = help.replace("{values}", ", ".join(complete("")))
+        if self.flags:
+            declared: Any = typer.Option(
+                *self.flags,
+                metavar=self.metavar,
+                help=help,
+                min=self.number("min"),
+                max=self.number("max"),
+                envvar=self.properties.get("env"),
+                rich_help_panel=self.properties.get("panel"),
+                hidden="hidden" in self.properties,
+                autocompletion=complete,
+            )
+        else:
+            is_shown = default not in (None, inspect.Parameter.empty)
+            declared = typer.Argument(
+                metavar=self.metavar, help=help, show_default=is_shown, autocompletion=complete
+            )
+        return _make_parameter(name, Annotated[kind, declared], default)
+
+
+SHARED = "shared"
+"""The section of `options.txt` with the options that many commands have."""
+
+
+@cache
+def read_options() -> dict[str, dict[str, OptionRow]]:
+    """Return the lines of `options.txt` by section and by the name of the parameter or field."""
+    sections: dict[str, dict[str, OptionRow]] = {}
+    section: dict[str, OptionRow] = {}
+    for line in (Path(__file__).parent / "options.txt").read_text("utf-8").splitlines():
+        if line.startswith("["):
+            section = sections[line.strip("[]")] = {}
+        elif line and not line.startswith("#"):
+            name, _, rest = line.partition(":")
+            declared, _, help = rest.partition(" | ")
+            declared, _, given = declared.rstrip("}").partition("{")
+            words = declared.split()
+            flags = tuple(itertools.takewhile(lambda word: word.startswith("-"), words))
+            properties = dict([item.partition("=")[::2] for item in given.split()])
+            section[name] = OptionRow(help, flags, " ".join(words[len(flags) :]) or None, properties)
+    return sections
+
+
+def _find_row(owners: Sequence[str], name: str) -> OptionRow | None:
+    """Return the row of a parameter in the first section that has one."""
+    found = [rows[name] for owner in owners if name in (rows := read_options().get(owner, {}))]
+    return found[0] if found else None
+
+
+def declare_all(owner: str, kinds: Mapping[str, Any]) -> list[inspect.Parameter]:
+    """Return options that are `None` if they are not given, from the section `owner` or the shared one."""
+    return [_declare((owner, SHARED), name, kind, None) for name, kind in kinds.items()]
+
+
+def _declare(owners: Sequence[str], name: str, kind: Any, default: Any) -> inspect.Parameter:
+    row = _find_row(owners, name)
+    return _make_parameter(name, kind, default) if row is None else row.declare(name, kind, default)
 
 
 class FieldOptions:
-    """One option for each field of a `Struct`, none of them required. An option that is not given is `None`."""
+    """One option for each field of a `Struct`, none of them required. An option that is not given is `None`.
+
+    The section of `options.txt` with the struct's name has their help.
+    """
 
     def __init__(
-        self, struct: type[Struct], rows: Mapping[str, OptionHelp], panel: str | None, *, is_all: bool = True
+        self,
+        struct: type[Struct],
+        panel: str | None = None,
+        readers: Mapping[str, Callable[[Sequence[str]], Any]] = {},
+        *,
+        is_all: bool = True,
     ) -> None:
-        """Make options. Without `is_all`, only the fields in `rows` are options."""
+        """Make options. `readers` convert the texts of repeatable options; for other fields, the type says how.
+
+        Without `is_all`, only the fields in `options.txt` are options.
+        """
         self._struct = struct
-        self._fields = {
-            field.name: field for field in msgspec.structs.fields(struct) if is_all or field.name in rows
-        }
-        self._rows = rows
-        self._panel = panel
+        self._rows = read_options().get(struct.__name__, {})
+        fields = {field.name: field for field in msgspec.structs.fields(struct)}
+        self._fields = fields if is_all else {name: fields[name] for name in self._rows}
+        self._readers = readers
+        self._panel = {} if panel is None else {"panel": panel}
 
     def parameters(self) -> list[inspect.Parameter]:
         """Return one parameter for each field, in the order of the fields."""
@@ -84,29 +167,23 @@ class FieldOptions:
         if isinstance(default, int | float | StrEnum) and not isinstance(default, bool):
             shown = f"{default:g}" if isinstance(default, float) else default
             text = f"{text} Default: {shown}.".lstrip()
-        option = typer.Option(
-            *self._names(name),
-            metavar=row.metavar or metavar,
-            help=text,
-            min=row.least,
-            max=row.most,
-            rich_help_panel=self._panel,
-        )
-        return make_parameter(name, Annotated[kind | None, option], None)
+        properties = {**self._panel, **row.properties}
+        whole = OptionRow(text, self._names(name), row.metavar or metavar, properties)
+        return whole.declare(name, kind | None, None)
 
-    def _row(self, name: str) -> OptionHelp:
-        return self._rows.get(name, OptionHelp(""))
+    def _row(self, name: str) -> OptionRow:
+        return self._rows.get(name, OptionRow())
 
     def _names(self, name: str) -> tuple[str, ...]:
         suffix = next((suffix for suffix in _UNITS if name.endswith(suffix)), "")
         flag = name.removesuffix(suffix).replace("_", "-")
         is_flag = self._kind(name)[0] is bool
-        return self._row(name).names or ((f"--{flag}/--no-{flag}",) if is_flag else (f"--{flag}",))
+        return self._row(name).flags or ((f"--{flag}/--no-{flag}",) if is_flag else (f"--{flag}",))
 
     def _kind(self, name: str) -> tuple[Any, str | None]:
         """Return the type that typer parses, and the option's metavar."""
         plain = _plain_type(self._fields[name].type)
-        if get_origin(plain) is tuple or self._row(name).read is not None:
+        if get_origin(plain) is tuple or name in self._readers:
             return list[str], "TEXT"
         if isinstance(plain, type) and issubclass(plain, StrEnum):
             return plain, "|".join(plain)
@@ -114,9 +191,8 @@ class FieldOptions:
         return (plain, known[plain]) if plain in known else (str, "JSON")
 
     def _read(self, name: str, value: Any) -> Any:
-        row = self._row(name)
-        if row.read is not None:
-            return row.read(value)
+        if name in self._readers:
+            return self._readers[name](value)
         if isinstance(value, list):
             return tuple(value)
         try:
@@ -129,19 +205,24 @@ class FieldOptions:
         return value
 
 
-def make_parameter(name: str, annotation: Any, default: Any) -> inspect.Parameter:
-    """Return a keyword parameter that typer reads as an option."""
+def _make_parameter(name: str, annotation: Any, default: Any) -> inspect.Parameter:
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
 
 
 def parameters_of(function: Callable[..., Any]) -> list[inspect.Parameter]:
-    """Return a function's parameters as keyword parameters, with each option group replaced by its options."""
+    """Return a function's parameters as keyword parameters, with each option group replaced by its options.
+
+    A parameter is declared in the section `module:function` of `options.txt`, in that of its module, or in the
+    shared one.
+    """
+    module = function.__module__.removeprefix("treadle.cli.")
+    owners = (f"{module}:{function.__name__}", module, SHARED)
     found: list[inspect.Parameter] = []
     for parameter in inspect.signature(function).parameters.values():
         if _is_group(parameter.annotation):
             found += parameter.annotation.parameters()
         else:
-            found.append(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY))
+            found.append(_declare(owners, parameter.name, parameter.annotation, parameter.default))
     return found
 
 

@@ -1,9 +1,5 @@
 """The options that select runs of a journal."""
 
-from typing import Annotated, TypeAlias
-
-import typer
-
 from treadle.cli.options.option_groups import OptionGroup
 from treadle.core.errors import ConfigError
 from treadle.core.registry import did_you_mean
@@ -12,29 +8,13 @@ from treadle.journal.run_info import RunFilter
 from treadle.runs.statuses import FAILED, FILTERS
 from treadle.runs.task import split_reference
 
-_Status: TypeAlias = Annotated[
-    str | None,
-    typer.Option(
-        "--status",
-        metavar="STATUS",
-        help="finished, failed, running, unfinished, waiting, open, damaged, or a stop reason such as max_steps.",
-    ),
-]
-_Model: TypeAlias = Annotated[
-    str | None,
-    typer.Option("--model", "-m", metavar="NAME", help="Only runs that were started with this model."),
-]
-_Task: TypeAlias = Annotated[
-    str | None, typer.Option("--task", metavar="SET[:ID]", help="Only runs of a task set or of a task.")
-]
-
 
 class Selection(OptionGroup, frozen=True, kw_only=True):
     """The options that select runs of a journal. `None` means that an option was not given."""
 
-    status: _Status = None
-    model: _Model = None
-    task: _Task = None
+    status: str | None = None
+    model: str | None = None
+    task: str | None = None
 
     def __post_init__(self) -> None:
         known = [*FILTERS, FAILED, *[reason.value for reason in StopReason]]

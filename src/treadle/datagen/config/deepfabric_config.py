@@ -7,14 +7,16 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
+from treadle.core.documents import read_data
 from treadle.core.errors import ConfigError, MistakesError
 from treadle.core.places import Document, KeyPath, Problem
 from treadle.core.registry import did_you_mean
 from treadle.core.types import Json
-from treadle.datagen.config import deepfabric_keys as keys
 from treadle.tools.schema.tool_definitions import parse_definitions
 from treadle.tools.vfs import NAMES
 
+_KEYS = read_data(__package__, "deepfabric_keys")
+_KNOWN = frozenset((*_KEYS["renamed"], *_KEYS["left_out"], *_KEYS["lists"]["special"].split()))
 _DEFAULTS = {"provider": "openai", "model": "gpt-4o", "temperature": 0.2}
 """The model of DeepFabric if its configuration names none."""
 _NEAR = 0.75
@@ -31,14 +33,27 @@ class Mapped(Struct, frozen=True):
     problems: tuple[Problem, ...]
 
 
+def is_deepfabric(value: dict[str, object]) -> bool:
+    """Return whether a configuration has keys of DeepFabric, and no section that only Treadle has."""
+    if value.keys() & {"models", "tools", "quality", "limits", "publish", "name", "seed"}:
+        return False
+    if value.keys() & {"llm", "huggingface", "kaggle", "evaluation", "deepfabric_cloud", *_KEYS["old"]}:
+        return True
+    return any(
+        isinstance(section := value.get(name), dict)
+        and not section.keys().isdisjoint(_KEYS["lists"][name].split())
+        for name in ("topics", "generation", "output")
+    )
+
+
 def map_deepfabric(document: Document) -> Mapped:
     """Return the configuration of a DeepFabric file in Treadle's keys.
 
     Raises: `ConfigError` for a file from before DeepFabric 4, with the new name of each section.
     """
     value = document.value
-    if old := [key for key in keys.OLD if key in value]:
-        lines = [f"{document.where((key,))}: {key} is now {keys.OLD[key]}" for key in old]
+    if old := [key for key in _KEYS["old"] if key in value]:
+        lines = [f"{document.where((key,))}: {key} is now {_KEYS['old'][key]}" for key in old]
         raise MistakesError(
             "\n".join(
                 [f"{str(document.path)!r} is from before DeepFabric 4; rename its sections first:", *lines]
@@ -89,18 +104,19 @@ class _Mapper:
         return Mapped(self._target, self._origins, tuple(notes), tuple(self._problems))
 
     def map_names(self) -> None:
-        for key, right in keys.MISPLACED.items():
+        for key, right in _KEYS["misplaced"].items():
             if self._find(key) is not None and self._find(right) is None:
                 self._moved[right] = key
                 self._done.add(key)
                 self._note(key, f"DeepFabric ignores it there; it was read as {right}")
-        for key, (target, remark) in keys.RENAMED.items():
+        for key, target in _KEYS["renamed"].items():
             if (value := self._take(key)) is not None:
                 self._put(target, value, key)
+                remark = _KEYS["remarks"].get(key)
                 self._note(
                     key, f"it is {target} here{f'; {remark}' if remark else ''}", is_quiet=key == target
                 )
-        for key, text in keys.LEFT_OUT.items():
+        for key, text in _KEYS["left_out"].items():
             if self._take(key) is not None:
                 self._note(key, f"left out; {text}")
 
@@ -321,11 +337,9 @@ class _Mapper:
         formatters = self._take("output.formatters")
         for item in formatters if isinstance(formatters, list) else ():
             template = str(item.get("template") if isinstance(item, dict) else item).rpartition("/")[2]
-            if template in keys.FORMATTERS:
-                formats.append(keys.FORMATTERS[template])
-                self._note(
-                    "output.formatters", f"{template!r} is the format {keys.FORMATTERS[template]!r} here"
-                )
+            if (known := _KEYS["formatters"].get(template)) is not None:
+                formats.append(known)
+                self._note("output.formatters", f"{template!r} is the format {known!r} here")
             else:
                 text = f"{template!r} is left out; see output.formats for the formats here"
                 self._note("output.formatters", text)
@@ -343,7 +357,7 @@ class _Mapper:
             section, _, key = name.rpartition(".")
             below = [
                 known[len(section) + bool(section) :].partition(".")[0]
-                for known in keys.KNOWN
+                for known in _KNOWN
                 if not section or known.startswith(f"{section}.")
             ]
             if hint := did_you_mean(key, set(below), cutoff=_NEAR):
@@ -354,7 +368,7 @@ class _Mapper:
     def _leaves(self, path: KeyPath, value: Json) -> list[KeyPath]:
         """Return the paths of the keys below `path` that are not sections."""
         name = ".".join(map(str, path))
-        is_section = not name or any(known.startswith(f"{name}.") for known in keys.KNOWN)
+        is_section = not name or any(known.startswith(f"{name}.") for known in _KNOWN)
         if name in self._done or not (is_section and isinstance(value, dict)):
             return [path] if path else []
         return [leaf for key, item in value.items() for leaf in self._leaves((*path, key), item)]

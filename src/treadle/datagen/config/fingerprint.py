@@ -15,7 +15,7 @@ from treadle.core.errors import ConfigError
 from treadle.core.masking import MASK, is_secret_name
 from treadle.core.types import Json
 from treadle.datagen.config.generation_config import GenerationConfig
-from treadle.datagen.config.roles import plan_model, used_roles
+from treadle.datagen.config.roles import given_model, used_roles
 from treadle.models.config.description import is_secret_url
 from treadle.models.config.recipe import load_config as load_models
 from treadle.sandbox.mount import Mount
@@ -111,7 +111,7 @@ def _models_of(config: GenerationConfig) -> dict[str, Json]:
     file = load_models()
     models: dict[str, Json] = {}
     for role in used_roles(config):
-        table = plan_model(config, role, file).table.model_dump(mode="json", exclude_defaults=True)
+        table = file.table_of(given_model(config, role)).model_dump(mode="json", exclude_defaults=True)
         models[role] = {key: item for key, item in table.items() if key not in _HARMLESS_OF_MODELS}
     return models
 

@@ -15,8 +15,7 @@ from treadle.core.places import Document, KeyPath, Problem, parse_document
 from treadle.core.types import Json
 from treadle.datagen.config.config_schema import KEYS, dump
 from treadle.datagen.config.conflicts import find_conflicts, find_obstacles, find_unknown_names
-from treadle.datagen.config.deepfabric_config import dedent_sections, map_deepfabric
-from treadle.datagen.config.deepfabric_keys import is_deepfabric
+from treadle.datagen.config.deepfabric_config import dedent_sections, is_deepfabric, map_deepfabric
 from treadle.datagen.config.generation_config import GenerationConfig
 from treadle.datagen.dataset.dataset_folder import DatasetFolder
 from treadle.export.whole import write_whole

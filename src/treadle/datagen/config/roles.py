@@ -5,9 +5,7 @@ from typing import get_args
 from treadle.core.errors import ConfigError, MistakesError
 from treadle.core.places import Problem
 from treadle.datagen.config.generation_config import GenerationConfig, Role
-from treadle.jobs.seeded import ModelPlan, make_model
-from treadle.jobs.seeded import plan_model as plan_given
-from treadle.models.config.recipe import Config as ModelFile
+from treadle.models.config.recipe import JobUse
 from treadle.models.config.recipe import load_config as load_models
 from treadle.models.config.tables import ModelTable
 from treadle.models.protocol import Model
@@ -45,28 +43,24 @@ def try_models(
     except ConfigError as error:
         return {}, [Problem(("models",), str(error))]
     made: list[tuple[ModelTable, Model]] = []
+    job = JobUse(seed=config.seed, needs_keys=needs_keys)
     models: dict[Role, Model] = {}
     problems: dict[tuple[str, str], Problem] = {}
     for role in used_roles(config):
         try:
-            plan = plan_model(config, role, file)
-            known = [model for table, model in made if table == plan.table]
-            models[role] = (
-                known[0] if known else make_model(plan, file, seed=config.seed, needs_keys=needs_keys)
-            )
-            made.append((plan.table, models[role]))
+            settings = file.table_of(given_model(config, role))
+            known = [model for table, model in made if table == settings]
+            models[role] = known[0] if known else file.model(given_model(config, role), job=job)
+            made.append((settings, models[role]))
         except ConfigError as error:
             path = _path_of(config, role)
             problems[(".".join(path), str(error))] = Problem(path, str(error))
     return models, list(problems.values())
 
 
-def plan_model(config: GenerationConfig, role: Role, file: ModelFile) -> ModelPlan:
-    """Return the settings of the model of `role`: its own, those of the default model, or those of treadle.toml.
-
-    Raises: `ConfigError` if there is none.
-    """
-    return plan_given(getattr(config.models, role) or config.models.default, file)
+def given_model(config: GenerationConfig, role: Role) -> str | ModelTable | None:
+    """Return the model of `role`: its own, or the default model; `None` if that of treadle.toml is meant."""
+    return getattr(config.models, role) or config.models.default
 
 
 def _path_of(config: GenerationConfig, role: Role) -> tuple[str, str]:

@@ -14,13 +14,12 @@ from treadle.datagen.conversations.studio import Studio, sample_id
 from treadle.datagen.scenarios.scenario import Environment, SampleSpec, Scenario, write_facts
 from treadle.datagen.scenarios.scenario_writer import (
     MAX_TRIES,
+    PROMPTS,
     find_scenario_faults,
     scenario_facts,
     to_scenario,
 )
 from treadle.export.rows import Row
-
-FEEDBACK = "An earlier attempt at this conversation was rejected for these reasons; avoid them:"
 
 
 class MadeSample(Struct, frozen=True, kw_only=True):
@@ -45,11 +44,6 @@ class MadeSample(Struct, frozen=True, kw_only=True):
     """Who is responsible for the error. If it is not the sample's, for example because a server did not answer, the
     same attempt can be made again, and continues what is there. `None` if there is no error."""
 
-    @property
-    def is_infrastructure(self) -> bool:
-        """True if the sample is not to blame for the error."""
-        return self.fault in (Fault.INFRASTRUCTURE, Fault.USER)
-
 
 async def make_sample(
     studio: Studio, spec: SampleSpec, attempt: int = 1, feedback: Sequence[str] = ()
@@ -72,7 +66,11 @@ async def make_sample(
             environment = replace(environment, task=None, task_input="")
         task = None if environment.task is None else studio.environments.load_task(environment.task)
         shown = studio.instructions(None if task is None else task.instructions)
-        advice = "\n".join([FEEDBACK, *[f"- {reason}" for reason in feedback]]) if feedback else ""
+        advice = (
+            "\n".join([PROMPTS["agent"]["feedback"], *[f"- {reason}" for reason in feedback]])
+            if feedback
+            else ""
+        )
         name = studio.config.name
         dialogue = Dialogue(
             spec=spec,

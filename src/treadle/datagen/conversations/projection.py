@@ -10,6 +10,7 @@ from treadle.core.types import Message, Role, Usage
 from treadle.datagen.config.generation_config import Conversation
 from treadle.datagen.conversations.dialogue import Bill, Dialogue, Failed
 from treadle.datagen.conversations.studio import Spoken, Studio, answer_schema, read_answer
+from treadle.datagen.quality.exchanges import count_turns
 from treadle.datagen.scenarios.cast import describe_persona
 from treadle.datagen.scenarios.kinds import kinds_of
 from treadle.datagen.scenarios.scenario import SampleSpec, Scenario
@@ -81,10 +82,7 @@ def _describe(
         planned,
         kinds=tuple([kind.value for kind in kinds_of(messages)]) if studio.has_tools else (),
         reasoning=studio.config.generation.conversation.reasoning,
-        turns=sum(
-            message.role is Role.USER and (index == 0 or messages[index - 1].role is not Role.TOOL)
-            for index, message in enumerate(messages)
-        ),
+        turns=count_turns(messages),
         models=models,
         input_tokens=bill.usage.input_tokens,
         output_tokens=bill.usage.output_tokens,

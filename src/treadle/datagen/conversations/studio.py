@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import asdict
 
 from treadle.agent.agent import Agent
 from treadle.core.errors import ConfigError
@@ -17,9 +18,10 @@ from treadle.core.log import Log
 from treadle.core.policy import Policy
 from treadle.core.types import Completion, Json, Message, Request, Role, ToolSpec, Usage
 from treadle.datagen.config.generation_config import Conversation, GenerationConfig
+from treadle.datagen.quality.languages import pattern, read_patterns
 from treadle.datagen.scenarios.environment import Environments
 from treadle.datagen.scenarios.scenario import SampleSpec, Scenario, write_facts
-from treadle.datagen.scenarios.scenario_writer import WRITER, WrittenScenario
+from treadle.datagen.scenarios.scenario_writer import PROMPTS, WrittenScenario
 from treadle.export.rows import hash_tools
 from treadle.journal.protocol import Journal
 from treadle.models.protocol import Model, Watch, estimate_cost_usd
@@ -85,18 +87,6 @@ def _cut(line: str) -> str:
     return line if len(line) <= _MAX_CHARS else f"{line[: _MAX_CHARS - 1]}…"
 
 
-_USER = """\
-You play the user in a conversation with an assistant. The facts say who you are and what you want. Each message
-that you get is what the assistant said last; reply with the user's next message.
-
-- Stay in the persona and its style. You are not the assistant: do not solve the task yourself.
-- Pursue the goal. If the assistant asks something, answer it from the facts, or with a plausible concrete value.
-- Tell what is under `withheld` only if the assistant asks for it.
-- If something in `success` is not true yet, ask for it. Do not ask for more than the goal.
-- When the goal is reached, or the assistant has made clear that it cannot be reached, set `is_done` to true and
-  leave the message empty. Do not go on only to thank or to say goodbye."""
-
-
 @dataclass
 class UserTurn:
     """What the simulated user says next."""
@@ -107,15 +97,9 @@ class UserTurn:
 
 def user_instructions(spec: SampleSpec, scenario: Scenario) -> str:
     """Return the system message of the simulated user of one sample."""
-    persona = spec.persona
     facts: dict[str, Json] = {
         "write": "user_turn",
-        "persona": {
-            "name": persona.name,
-            "role": persona.role,
-            "style": persona.style,
-            "expertise": persona.expertise,
-        },
+        "persona": asdict(spec.persona),
         "first_message": scenario.message,
         "goal": scenario.goal,
         "withheld": scenario.withheld,
@@ -123,17 +107,10 @@ def user_instructions(spec: SampleSpec, scenario: Scenario) -> str:
         "turns_left": spec.turns - 1,
         "seed": spec.seed,
     }
-    return f"{_USER}\n\n{write_facts(facts)}"
+    return f"{PROMPTS['writers']['user']}\n\n{write_facts(facts)}"
 
 
-_THANKS = re.compile(r"\b(?:thank(?:s| you)|thx|cheers|bye|goodbye)\b", re.IGNORECASE)
-_COURTESY = """
-a again all and any appreciate bye cheers clear day everything exactly fine for good goodbye great have help
-helpful
-helps i is it just lot many me much my need needed nice no now of ok okay one perfect please really settles so
-sorted
-that that's the then this thank thanks thx to today very was what will wonderful works you your
-"""
+_THANKS = pattern("farewells", "thanks")
 _MAX_OTHER_WORDS = 1
 
 
@@ -141,19 +118,13 @@ def is_farewell(text: str) -> bool:
     """Return whether a message only thanks or says goodbye. Only English texts are recognised; for others,
     `is_done` decides."""
     words = re.findall(r"[\w'\u2019]+", text.casefold().replace("\u2019", "'"))
-    others = [word for word in words if word not in _COURTESY.split()]
+    others = [word for word in words if word not in read_patterns()["farewells"]["words"].split()]
     return "?" not in text and _THANKS.search(text) is not None and len(others) <= _MAX_OTHER_WORDS
 
 
 ROLES = ("scenarios", "agent", "user")
 """The roles of the models that make a sample."""
 
-DEFAULT_INSTRUCTIONS = "You are a helpful assistant."
-TOOL_INSTRUCTIONS = (
-    "You are a helpful assistant with tools. Use them where they are needed, and never invent a result. If a fact "
-    "is missing that only the user knows, ask for it. If the tools cannot do what is asked, say so."
-)
-REASONING_INSTRUCTIONS = "Before each tool call, write in one or two sentences what you will do and why."
 _MAX_VARIANTS = 64
 
 
@@ -229,7 +200,10 @@ class Studio:
         conversation = config.generation.conversation
         self.has_tools = conversation.type == "agent"
         self.writer = Agent(
-            self.models["scenarios"], instructions=WRITER, schema=WrittenScenario, journal=journal
+            self.models["scenarios"],
+            instructions=PROMPTS["writers"]["scenario"],
+            schema=WrittenScenario,
+            journal=journal,
         )
         self._user = Agent(self.models["user"], schema=UserTurn, journal=journal)
         tools = config.tools
@@ -258,11 +232,11 @@ class Studio:
     def instructions(self, of_task: str | None) -> str:
         """Return the agent's system message: the configured text, else that of the task, with the limits."""
         base = self.config.generation.instructions or of_task
-        base = base or (TOOL_INSTRUCTIONS if self.has_tools else DEFAULT_INSTRUCTIONS)
+        base = base or PROMPTS["agent"]["tools" if self.has_tools else "plain"]
         parts = [base.strip()]
         if self.has_tools:
             if self.config.generation.conversation.reasoning is not None:
-                parts.append(REASONING_INSTRUCTIONS)
+                parts.append(PROMPTS["agent"]["reasoning"])
             parts.append(_tell_limits(self.config.tools.max_calls, self.config.tools.max_steps))
         return "\n\n".join(parts)
 

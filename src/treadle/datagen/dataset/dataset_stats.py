@@ -16,6 +16,7 @@ from msgspec import Struct, field
 from treadle.core.types import Message, Role
 from treadle.datagen.dataset.dataset_folder import DatasetFolder
 from treadle.datagen.dataset.entries import RowEntry, read_entries
+from treadle.datagen.quality.exchanges import count_turns
 from treadle.datagen.quality.protocol import FilterVerdict
 from treadle.datagen.topics.topic_files import load_topics
 from treadle.datagen.topics.topic_graph import TopicGraph
@@ -246,14 +247,6 @@ def count_chars(messages: Sequence[Message]) -> int:
         + len(message.reasoning or "")
         + sum(len(call.arguments) for call in message.tool_calls)
         for message in messages
-    )
-
-
-def count_turns(messages: Sequence[Message]) -> int:
-    """Return the number of turns. A user message that the loop adds after a tool result does not begin a turn."""
-    return sum(
-        message.role is Role.USER and (index == 0 or messages[index - 1].role is not Role.TOOL)
-        for index, message in enumerate(messages)
     )
 
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 
 from msgspec import Struct
 
-from treadle.core.types import Message, Role, ToolCall
+from treadle.core.types import Json, Message, Role, ToolCall
 from treadle.export.rows import Row
 
 WORD = re.compile(r"[^\W_]+(?:['’][^\W_]+)*")
@@ -44,6 +44,23 @@ def answers(messages: Sequence[Message]) -> list[int]:
         and not message.tool_calls
         and (index + 1 == len(messages) or messages[index + 1].role is Role.USER)
     ]
+
+
+def count_turns(messages: Sequence[Message]) -> int:
+    """Return the number of turns. A user message that the loop adds after a tool result does not begin a turn."""
+    return sum(
+        message.role is Role.USER and (index == 0 or messages[index - 1].role is not Role.TOOL)
+        for index, message in enumerate(messages)
+    )
+
+
+def leaves_of(value: Json) -> Iterator[Json]:
+    """Yield the texts, numbers, flags and nulls in a JSON value."""
+    if isinstance(value, dict | list):
+        for item in value.values() if isinstance(value, dict) else value:
+            yield from leaves_of(item)
+    else:
+        yield value
 
 
 def user_words(row: Row) -> str:

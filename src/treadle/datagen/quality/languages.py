@@ -6,11 +6,12 @@ often returns `None` instead of a guess.
 """
 
 import re
-import tomllib
 import unicodedata
 from collections import Counter
 from functools import cache, lru_cache
-from importlib.resources import files
+from typing import Any
+
+from treadle.core.documents import read_data
 
 _SPOKEN = re.compile(r"(?<![\w./\\-])[^\W\d_]+(?:['’][^\W\d_]+)*(?![\w/\\]|[.-]\w)")
 """A word that is not a part of a path or an identifier."""
@@ -23,8 +24,18 @@ _MIN_LEAD = 1.4
 @cache
 def word_lists(section: str) -> dict[str, frozenset[str]]:
     """Return the lists of a section of `words.toml`."""
-    data = tomllib.loads(files(__package__).joinpath("words.toml").read_text("utf-8"))
-    return {name: frozenset(text.split()) for name, text in data[section].items()}
+    data = read_data(__package__, "words")[section]
+    return {name: frozenset(text.split()) for name, text in data.items()}
+
+
+def read_patterns() -> dict[str, Any]:
+    """Return the sections of `patterns.toml`."""
+    return read_data(__package__, "patterns")
+
+
+def pattern(section: str, name: str) -> re.Pattern[str]:
+    """Return a pattern of `patterns.toml`."""
+    return re.compile("|".join(read_patterns()[section][name]))
 
 
 WORDS = word_lists("languages")

@@ -1,13 +1,12 @@
 """Personas: a population of simulated users, drawn from a seed. `population.toml` has the built-in names, roles
 and styles."""
 
-import tomllib
 from collections.abc import Mapping
 from functools import cache
-from importlib.resources import files
 
 from msgspec import Struct
 
+from treadle.core.documents import read_data
 from treadle.datagen.config.generation_config import Personas
 from treadle.datagen.scenarios.scenario import UserPersona
 from treadle.tasks.draws import fraction, pick
@@ -30,7 +29,7 @@ class Population(Struct, frozen=True):
 @cache
 def read_population() -> Population:
     """Return the built-in population."""
-    found = tomllib.loads((files(__package__) / "population.toml").read_text("utf-8"))
+    found = read_data(__package__, "population")
     return Population(
         roles=tuple(found["roles"]),
         styles=tuple([f"{tone}, {habit}" for tone in found["tones"] for habit in found["habits"]]),

@@ -7,7 +7,9 @@ from typing import TypeVar
 import msgspec
 from msgspec import Struct
 
-from treadle.core.types import Json, Message, Role, ToolCall
+from treadle.core.types import Message, Role, ToolCall
+from treadle.datagen.quality.exchanges import leaves_of
+from treadle.datagen.quality.languages import pattern
 from treadle.datagen.scenarios.scenario import Difficulty, Kind
 from treadle.routing.judging.inabilities import is_refusal
 from treadle.tasks.draws import fraction
@@ -155,12 +157,7 @@ def kinds_of(messages: Sequence[Message]) -> tuple[Kind, ...]:
     return tuple(kind for kind in Kind if kind in found)
 
 
-_COURTESY = re.compile(
-    r"(?:anything|something) else|would you like|do you want|shall i|should i|let me know|"
-    r"(?:can|may) i (?:help|assist)|how (?:can|may) i|is there any|"
-    r"does (?:this|that) (?:help|make sense)|want me to",
-    re.IGNORECASE,
-)
+_COURTESY = pattern("questions", "courtesy")
 _SENTENCE = re.compile(r"(?<![^.!?\uff1f\u061f\n])[^.!?\uff1f\u061f\n]*+[?\uff1f\u061f]")
 
 
@@ -239,18 +236,8 @@ def _is_same_intent(call: ToolCall, other: ToolCall) -> bool:
 def _values(call: ToolCall) -> set[str]:
     """Return the texts and numbers in the arguments of a call that are too long to be equal by chance."""
     try:
-        found = set(_leaves(call.parsed))
+        leaves = leaves_of(call.parsed)
     except msgspec.DecodeError:
         return set()
-    return {value for value in found if len(value) >= _MIN_VALUE_CHARS}
-
-
-def _leaves(value: Json) -> Iterator[str]:
-    if isinstance(value, dict):
-        for item in value.values():
-            yield from _leaves(item)
-    elif isinstance(value, list):
-        for item in value:
-            yield from _leaves(item)
-    elif isinstance(value, str) or (isinstance(value, int | float) and not isinstance(value, bool)):
-        yield str(value)
+    values = {str(value) for value in leaves if value is not None and not isinstance(value, bool)}
+    return {value for value in values if len(value) >= _MIN_VALUE_CHARS}

@@ -3,43 +3,21 @@
 Its answer is checked. If the answer has a fault, the writer is told the fault and asked again, in the same session.
 """
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from msgspec.structs import asdict
+
+from treadle.core.documents import read_data
 from treadle.core.types import Json, ToolSpec
+from treadle.datagen.quality.languages import pattern
 from treadle.datagen.scenarios.scenario import Environment, Kind, SampleSpec, Scenario
 
 MAX_TRIES = 3
 """How often the writer is asked before the sample fails."""
 
-WRITER = """\
-You write scenarios for conversations between a user and an assistant. Each scenario becomes one training example.
-The message has the facts: the topic, the user's persona, the assistant's tools with their limits, and the files
-that exist at the beginning. Write what this user would send.
-
-- The message is in the user's own words and style, and asks for something that fits the topic.
-- Use only what is there: name files, values and places only if the facts show them, unless the user is meant to be
-  wrong. Files that the assistant shall create are listed under `new_files`.
-- Use concrete values. Never write a placeholder such as {{name}}, <file> or [your city].
-- The tools and their limits must be enough to do what is asked.
-- `goal` says what the user wants to reach, and `success` lists what must be true in the end.
-- `withheld` is a fact that the user tells only when asked. Leave it empty unless the kind needs it.
-- If the facts contain a task, ask for exactly that task; keep every name, number and path of it. If it does not fit
-  the kind, ask for something else about the files, and set `is_task` to false.
-- If there is feedback, an earlier scenario was rejected for these reasons. Write another one that avoids them."""
-
-KIND_TEXTS: Mapping[Kind, str] = {
-    Kind.SINGLE: "One tool call is enough to answer.",
-    Kind.CHAINED: "A later tool call needs the result of an earlier one.",
-    Kind.PARALLEL: "Several independent tool calls can be made at the same time.",
-    Kind.RECOVERY: "The obvious first tool call fails, for example because a file or value is slightly wrong; the "
-    "assistant can find out what is right.",
-    Kind.NO_TOOL: "No tool is needed: the assistant can answer from general knowledge.",
-    Kind.MISSING_PARAMETER: "The message lacks a fact without which no tool can be called sensibly, so that the "
-    "assistant has to ask for it. That fact goes to `withheld`.",
-    Kind.REFUSAL: "The tools cannot do what is asked, or it should not be done, and the assistant has to say so.",
-}
+PROMPTS: Mapping[str, Mapping[str, str]] = read_data("treadle.datagen", "prompts")
+"""What the models of a generation are told."""
 
 
 @dataclass
@@ -67,19 +45,13 @@ def scenario_facts(
     feedback: Sequence[str],
 ) -> dict[str, Json]:
     """Return the facts that a scenario is written from."""
-    persona = spec.persona
     return {
         "write": "scenario",
         "topic": list(spec.topic),
         "kind": spec.kind,
-        "kind_means": "" if spec.kind is None else KIND_TEXTS[spec.kind],
+        "kind_means": "" if spec.kind is None else PROMPTS["kinds"][spec.kind],
         "difficulty": spec.difficulty,
-        "persona": {
-            "name": persona.name,
-            "role": persona.role,
-            "style": persona.style,
-            "expertise": persona.expertise,
-        },
+        "persona": asdict(spec.persona),
         "turns": spec.turns,
         "tools": [
             {"name": tool.name, "description": tool.description, "parameters": tool.parameters}
@@ -134,12 +106,7 @@ def find_scenario_faults(
     return tuple(faults)
 
 
-_PLACEHOLDER = re.compile(
-    r"\{\{[^{}]*\}\}|\$\{\w+\}"
-    r"|<(?:your|the|insert|file|path|name|user|date|number|value|id|email|city|amount)\b[\w -]*>"
-    r"|<\w+[_ ]\w+>|\[(?:your|insert|enter|name|date|city|company|amount|number)\b[\w ,'/-]*\]|\bpath/to/\w+",
-    re.IGNORECASE,
-)
+_PLACEHOLDER = pattern("placeholders", "scenario")
 
 
 def find_placeholder(text: str) -> str | None:
@@ -148,11 +115,7 @@ def find_placeholder(text: str) -> str | None:
     return None if found is None else found[0]
 
 
-_FILE = re.compile(r"(?<![\w/.@-])(?:[\w-]+/)*[\w.-]*\w\.[A-Za-z][A-Za-z0-9]{0,4}(?![\w/])")
-_EXTENSION = re.compile(
-    r"\.(?:csv|tsv|txt|md|jsonl?|ya?ml|toml|ini|cfg|conf|log|xml|html|py|sql|sh|env|pdf)", re.IGNORECASE
-)
-_PRODUCT = re.compile(r"(?:node|next|nuxt|vue|react|express|d3|three|chart|asp)\.(?:js|net)", re.IGNORECASE)
+_FILE, _EXTENSION, _PRODUCT = [pattern("files", name) for name in ("name", "extension", "product")]
 
 
 def missing_files(message: str, environment: Environment, allowed: Sequence[str]) -> list[str]:

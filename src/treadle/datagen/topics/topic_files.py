@@ -179,8 +179,6 @@ def save_topics(
     return losses
 
 
-MAX_EDGES = 500
-"""How many edges Mermaid draws unless it is configured otherwise."""
 _SPECIAL = re.compile(r"[^\w ,.\-+/?!…–—]")
 _WIDTH = 30
 

@@ -12,11 +12,13 @@ from treadle.core.errors import ConfigError, LeaseHeldError, ProviderError
 from treadle.core.types import Fault, Json
 from treadle.datagen.config.generation_config import Topics
 from treadle.datagen.scenarios.scenario import write_facts
+from treadle.datagen.scenarios.scenario_writer import PROMPTS
 from treadle.datagen.topics.topic_graph import Topic, clean_topic
 from treadle.journal.protocol import Journal
 from treadle.models.protocol import Model
 from treadle.runs.ensure import ensure_run
-from treadle.runs.options import StreamOptions
+from treadle.runs.options import Given, StreamOptions
+from treadle.runs.retries import RetryPolicy
 from treadle.runs.run import Run
 
 RUN_PREFIX = "topic-"
@@ -24,20 +26,6 @@ RUN_PREFIX = "topic-"
 MAX_CHARS = 300
 """The longest text that is a topic."""
 _BULLET = re.compile(r"^(?:[-*•]|\(?\d{1,3}[.)])\s+")
-
-INSTRUCTIONS = """\
-You plan the topics of a training dataset. A request names a topic by its `path` from the root. Write exactly \
-`count` subtopics of its last element.
-
-- Each subtopic is a noun phrase of 2 to 10 words that is specific and can be understood without its path.
-- Subtopics stay within the domain of the path, and each is narrower than the topic above it.
-- Subtopics differ from each other, from the `siblings` of the topic and from all `existing` topics. Cover \
-different parts of the topic; do not rephrase what exists.
-- Follow the `instructions` of the request, if there are any.
-- Write in the language of the path, without numbering."""
-_LINKS = """
-- `connections` lists the ids of those `existing` topics to which a subtopic belongs as well. Use only ids from \
-the request, and leave the list empty if there are none."""
 
 
 class _Subtopic(BaseModel):
@@ -90,12 +78,16 @@ class TopicWriter:
         self._seed = seed
         self._dataset = dataset
         is_graph = config.mode == "graph"
+        told = PROMPTS["writers"]
         self._agent: Agent[Any] = Agent(
             model,
-            instructions=INSTRUCTIONS + (_LINKS if is_graph else ""),
+            instructions="\n".join([told["topics"], *([told["links"]] if is_graph else ())]),
             schema=GraphAnswer if is_graph else TreeAnswer,
             journal=journal,
         )
+        # The model has waited between its own attempts.
+        retries = RetryPolicy(attempts=config.max_attempts, delay_seconds=0.0)
+        self._given = Given(self._agent.answer, self._agent.deps, retries=retries)
         self._settings: dict[str, Json] = {
             "mode": config.mode,
             "degree": config.degree,
@@ -106,16 +98,13 @@ class TopicWriter:
     async def ask(self, request: TopicRequest) -> TopicAnswer:
         """Return the model's answer to `request`; the recorded one if the journal has it.
 
-        If the server fails, the run is continued, up to `max_attempts` times in all.
+        If the server fails, the run is attempted up to `max_attempts` times in all.
 
         Raises: `ConfigError` if the journal has the run with other settings; `ProviderError` if no request of this
         model can succeed, such as with a wrong API key.
         """
         run_id = f"{RUN_PREFIX}{request.topic.topic_id}-{request.attempt}"
-        for _ in range(self._config.max_attempts):
-            run = await self._run(run_id, request)
-            if run.fault is not Fault.INFRASTRUCTURE:
-                break
+        run = await self._run(run_id, request)
         if run.fault is Fault.USER:
             raise ProviderError(f"the model {self.model.name!r} refuses requests for topics: {run.error}")
         if run.fault is Fault.INFRASTRUCTURE:
@@ -138,7 +127,7 @@ class TopicWriter:
             "metadata": {"dataset": self._dataset, "part": "topic", "settings": self._settings}
         }
         try:
-            run = await ensure_run(self._agent, run_id, self._write(request), options=options)
+            run = await ensure_run(self._agent, run_id, self._write(request), self._given, options)
         except LeaseHeldError as error:
             raise LeaseHeldError(
                 f"another process builds the same topics in this journal ({error})"

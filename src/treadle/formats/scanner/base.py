@@ -85,7 +85,8 @@ class TaggedFormat(Format):
         self._closers = {close for _, close in self.reasoning}
         self._opens = dict(self.reasoning)
         self._calls = frozenset((*self.openers, *self.noise)) - {*self._opens, *self._closers, *self.ends}
-        self._begins = (*self._opens, *self.openers, *self.sections)
+        self._begins_calls = (*self.openers, *self.sections)
+        self._begins = (*self._opens, *self._begins_calls)
 
     def read(self, reader: Reader) -> Steps:
         """Read the whole text."""
@@ -267,8 +268,7 @@ class TaggedFormat(Format):
         return (yield from self._end_unclosed(reader, first, emitted))
 
     def _first_opener(self, reader: Reader, start: int) -> int | None:
-        marks = (*self.openers, *self.sections)
-        found = [position for item in marks if (position := reader.text.find(item, start)) != -1]
+        found = [at for item in self._begins_calls if (at := reader.text.find(item, start)) != -1]
         return min(found) if found else None
 
     def _end_unclosed(self, reader: Reader, start: int, emitted: int) -> StepsTo:
@@ -378,7 +378,7 @@ def resync(reader: Reader, start: int, reached: int, closers: Sequence[str], ope
         while at != -1 and at < reached:
             end = at + len(closer)
             after = after_space(text, end)
-            if after == len(text) or any(text.startswith(item, after) for item in openers):
+            if after == len(text) or text.startswith(tuple(openers), after):
                 return end
             at = reader.find(closer, end)
     ends = [at + len(item) for item in closers if (at := reader.find(item, reached)) != -1]

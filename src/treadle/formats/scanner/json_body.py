@@ -20,7 +20,6 @@ MAX_DEPTH = 512
 _WORDS = re.compile(r"[ \t\r\n0-9+\-.:,truefalsnE]*+")
 _STRING = re.compile(r"[^\"\\\x00-\x1f]*+(?:\\(?:[\"\\/bfnrt]|u[0-9a-fA-F]{4})[^\"\\\x00-\x1f]*+)*+")
 _SHARED_ESCAPES = re.compile(r"[^\\]*+(?:\\[ntr\\\"][^\\]*+)*+")
-_HALF_ESCAPE = re.compile(r"\\(?:u[0-9a-fA-F]{0,3})?\Z")
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 SPACE = re.compile(r"[ \t\r\n]*+")
 _BLANKS = frozenset(" \t\r\n")
@@ -35,57 +34,30 @@ class BadJson(Exception):  # noqa: N818
         self.position = position
 
 
-class JsonScan:
-    """A search for the end of the object or array at `start`. Text may be added between calls of `run`."""
+def end_of_json(text: str, start: int) -> int:
+    """Return the end of the JSON object or array at `start`.
 
-    __slots__ = ("_depth", "_is_in_string", "position")
-
-    def __init__(self, start: int) -> None:
-        self.position = start
-        self._depth = 0
-        self._is_in_string = False
-
-    def run(self, text: str, *, is_whole: bool) -> int | None:
-        """Return the position after the value, or `None` if more text is needed.
-
-        Raises: `BadJson` at the first character that is not allowed there.
-        """
-        position, depth, size = self.position, self._depth, len(text)
-        while True:
-            if self._is_in_string:
-                match = _STRING.match(text, position)
-                assert match is not None
-                position = match.end()
-                if position < size and text[position] == '"':
-                    self._is_in_string = False
-                    position += 1
-                    continue
-                if not is_whole and (position == size or _HALF_ESCAPE.match(text, position)):
-                    break
-                raise BadJson(_explain_string(text, position), position)
-            match = _WORDS.match(text, position)
-            assert match is not None
-            position = match.end()
-            if position == size:
-                if is_whole:
-                    raise BadJson("the value is cut off", position)
-                break
-            char = text[position]
-            position += 1
-            if char == '"':
-                self._is_in_string = True
-            elif char in "{[":
-                depth += 1
-                if depth > MAX_DEPTH:
-                    raise BadJson(f"the value is nested more than {MAX_DEPTH} levels deep", position - 1)
-            elif char in "}]":
-                depth -= 1
-                if depth <= 0:
-                    return position
-            else:
-                raise BadJson(f"{char!r} is not allowed there", position - 1)
-        self.position, self._depth = position, depth
-        return None
+    Raises: `BadJson` at the first character that is not allowed there.
+    """
+    position, depth = start, 0
+    while True:
+        position = _WORDS.match(text, position).end()  # type: ignore[union-attr]
+        char = text[position : position + 1]
+        position += 1
+        if char == '"':
+            position = _STRING.match(text, position).end() + 1  # type: ignore[union-attr]
+            if text[position - 1 : position] != '"':
+                raise BadJson(_explain_string(text, position - 1), position - 1)
+        elif char in ("{", "["):
+            depth += 1
+            if depth > MAX_DEPTH:
+                raise BadJson(f"the value is nested more than {MAX_DEPTH} levels deep", position - 1)
+        elif char in ("}", "]"):
+            depth -= 1
+            if depth <= 0:
+                return position
+        else:
+            raise BadJson(f"{char!r} is not allowed there" if char else "the value is cut off", position - 1)
 
 
 def _explain_string(text: str, position: int) -> str:
@@ -163,22 +135,14 @@ def after_space(text: str, position: int) -> int:
     return SPACE.match(text, position).end()  # type: ignore[union-attr]
 
 
-def end_of_json(text: str, start: int) -> int:
-    """Return the end of the JSON object or array at `start`. Raises: `BadJson`."""
-    end = JsonScan(start).run(text, is_whole=True)
-    assert end is not None
-    return end
-
-
 def decode(body: str) -> Json:
     """Return the value of a complete JSON text. Raises: `ValueError` with the reason."""
     found = scan(body, 0)
     if found is not None and found[0] == len(body):
         return found[1]
     if len(body) > MAX_DEPTH and body.count("{") + body.count("[") > MAX_DEPTH:
-        start = SPACE.match(body).end()  # type: ignore[union-attr]
         try:
-            JsonScan(start).run(body, is_whole=True)
+            end_of_json(body, after_space(body, 0))
         except BadJson as error:
             raise ValueError(error.reason) from None
     try:

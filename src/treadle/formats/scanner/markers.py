@@ -5,13 +5,25 @@ was added or the text is complete.
 """
 
 import re
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterable, Sequence
 from typing import TypeAlias
 
 from msgspec import Struct
 
 from treadle.core.types import Json
-from treadle.formats.scanner.json_body import UNREAD, NoCall, Wanted, after_space, end_of_json, scan
+from treadle.formats.scanner.json_body import (
+    UNREAD,
+    BadJson,
+    NoCall,
+    Wanted,
+    after_space,
+    decode,
+    end_of_json,
+    name_of,
+    raw_items,
+    scan,
+    to_call,
+)
 from treadle.formats.scanner.parsed import (
     ContentPiece,
     Parsed,
@@ -22,6 +34,7 @@ from treadle.formats.scanner.parsed import (
     ToolSchemas,
 )
 
+FENCE = "```"
 MAX_ERRORS = 1000
 """The number of errors after which the rest of the text is not read; the rest then counts as one more error."""
 
@@ -85,6 +98,10 @@ class Reader:
         self._next[what] = (first, found, len(self.text))
         return found
 
+    def find_first(self, marks: Iterable[str], start: int) -> int:
+        """Return the position of the first of `marks` at or after `start`, or the length of the text."""
+        return min([at for item in marks if (at := self.find(item, start)) != -1], default=len(self.text))
+
     def end_and_value(self, start: int) -> tuple[int, Json]:
         """Return the end of the object or array at `start`, and its value.
 
@@ -98,6 +115,19 @@ class Reader:
                 return found
             self._scans_left -= 1
         return end_of_json(self.text, start), UNREAD
+
+    def read_json(self, start: int) -> tuple[int, Json]:
+        """Return the end of the object or array at `start`, and its value.
+
+        Raises: `BadJson`, at the end of the value if only decoding shows that it is invalid.
+        """
+        end, value = self.end_and_value(start)
+        if value is UNREAD:
+            try:
+                value = decode(self.text[start:end])
+            except ValueError as error:
+                raise BadJson(str(error), end) from None
+        return end, value
 
     def add_call(self, wanted: Wanted, start: int, end: int) -> None:
         """Add a call whose text is between `start` and `end`."""
@@ -142,15 +172,50 @@ class Reader:
         text = self.content.finish(has_calls=bool(self.calls or self.errors))
         return Parsed("".join(self.reasoning) or None, text, tuple(self.calls), tuple(self.errors))
 
-    def attempt(self, read: Callable[[], Wanted], start: int, end: int) -> bool:
-        """Add the call that `read` returns, or an error if it raises `NoCall`. Return True if a call was added."""
+    def add_calls(self, body: str, value: Json, start: int, end: int) -> None:
+        """Add the call in `body`, or the calls if it is a list, and an error for each that is not a call.
+
+        `value` is the decoded `body`, or `UNREAD`. The text of each call is between `start` and `end`.
+        """
         try:
-            wanted = read()
-        except NoCall as error:
-            self.add_error(error.reason, start, end, error.name)
-            return False
-        self.add_call(wanted, start, end)
-        return True
+            if value is UNREAD:
+                value = decode(body)
+        except ValueError as error:
+            self.add_error(f"not valid JSON: {error}", start, end, name_of(body))
+            return
+        is_list = isinstance(value, list)
+        if is_list and not value:
+            self.add_error("an empty list of calls", start, end)
+        pairs = zip(value, raw_items(body), strict=True) if is_list else [(value, body)]
+        for item, raw in pairs:
+            try:
+                wanted = to_call(item, raw)
+            except NoCall as error:
+                self.add_error(error.reason, start, end, error.name)
+            else:
+                self.add_call(wanted, start, end)
+
+
+def after_marks(text: str, position: int, marks: tuple[str, ...]) -> int:
+    """Return the position after all `marks` at `position`, which some models repeat, and the white space."""
+    position = after_space(text, position)
+    while (mark := next((item for item in marks if text.startswith(item, position)), "")) != "":
+        position = after_space(text, position + len(mark))
+    return position
+
+
+def after_closer(text: str, position: int, closers: Sequence[str]) -> int:
+    """Return the position after the closer that follows `position`, or `position` if none follows."""
+    after = after_space(text, position)
+    return next((after + len(item) for item in closers if text.startswith(item, after)), position)
+
+
+def after_fence(text: str, position: int) -> int:
+    """Return the position of the code in the fence that opens at `position`, or `position` if none opens there."""
+    if not text.startswith(FENCE, position):
+        return position
+    newline = text.find("\n", position, position + 20)
+    return after_space(text, newline + 1 if newline != -1 else position + len(FENCE))
 
 
 def wait_for_all(reader: Reader) -> Steps:

@@ -1,7 +1,7 @@
 """Types for the parsed text of a model: content, reasoning, tool calls and errors."""
 
-from collections.abc import Iterable, Mapping
-from typing import TypeAlias
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Generic, TypeAlias, TypeVar
 
 import msgspec
 from msgspec import Struct
@@ -80,20 +80,30 @@ class ToolSchemas(dict[str, Mapping[str, Json]]):
 
 
 _MAX_KNOWN = 64
-_known: dict[int, tuple[Iterable[ToolLike], ToolSchemas]] = {}
+_Made = TypeVar("_Made")
+
+
+class ToolCache(Generic[_Made]):
+    """What a function makes of tools, kept for the same object."""
+
+    def __init__(self, make: "Callable[[Sequence[Any]], _Made]") -> None:
+        self._make = make
+        self._known: dict[int, tuple[object, _Made]] = {}
+
+    def find(self, tools: "Sequence[ToolLike]") -> _Made:
+        """Return what the function makes of `tools`."""
+        known = self._known.get(id(tools))
+        if known is None:
+            if len(self._known) >= _MAX_KNOWN:
+                self._known.clear()
+            # The entry keeps the tools alive, so that their id stays theirs.
+            known = self._known[id(tools)] = (tools, self._make(tools))
+        return known[1]
 
 
 def schemas_of(tools: Iterable[ToolLike] | None) -> ToolSchemas:
     """Return the schemas of `tools`, by tool name. The result is cached if `tools` is a tuple."""
-    if not isinstance(tools, tuple):
-        return _read_schemas(tools or ())
-    # The entry holds a reference to the tools, so that no other object can get their id.
-    entry = _known.get(id(tools))
-    if entry is None:
-        if len(_known) >= _MAX_KNOWN:
-            _known.clear()
-        entry = _known[id(tools)] = (tools, _read_schemas(tools))
-    return entry[1]
+    return _SCHEMAS.find(tools) if isinstance(tools, tuple) else _read_schemas(tools or ())
 
 
 def _read_schemas(tools: Iterable[ToolLike]) -> ToolSchemas:
@@ -106,6 +116,9 @@ def _read_schemas(tools: Iterable[ToolLike]) -> ToolSchemas:
             schema = inner.get("parameters", inner.get("inputSchema", inner.get("input_schema")))
             found[str(inner.get("name", ""))] = schema if isinstance(schema, Mapping) else {}
     return found
+
+
+_SCHEMAS = ToolCache(_read_schemas)
 
 
 def to_openai(tool: ToolLike) -> dict[str, Json]:

@@ -114,6 +114,19 @@ def write_arguments(call: ToolCall) -> str:
     return call.arguments.strip() or "{}"
 
 
+def write_call(call: ToolCall, key: str = "arguments") -> str:
+    """Return the call as a JSON object, with the arguments as the model wrote them."""
+    return f'{{"name": {json.dumps(call.name, ensure_ascii=False)}, "{key}": {write_arguments(call)}}}'
+
+
+def write_parameters(call: ToolCall, pattern: str) -> str:
+    """Return the arguments of a call, each as `pattern` with its `key`, its `value` and whether this `is_text`."""
+    return "".join(
+        pattern.format(key=key, value=write_value(value), is_text=str(isinstance(value, str)).lower())
+        for key, value in arguments_of(call).items()
+    )
+
+
 def write_value(value: Json) -> str:
     """Return a string unchanged, and any other value as JSON."""
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

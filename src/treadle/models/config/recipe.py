@@ -103,13 +103,31 @@ class Config:
         if isinstance(given, ModelTable):
             check_table(self.file, self._where, "the model", given)
             return self._single(None, given, options, limiter, job)
+        name: str | None
         name, table = self._find(given, options)
         if is_oracle(name, options):
             settings = Settings(seed=options.get("seed", None if job is None else job.seed))
             return MAKERS.load("mock")(ModelConfig(name=name, settings=settings, task=task))
         if job is None and is_tiered(name):
             return self._tiered(name, options)
+        if job is not None and table is None:
+            name, table = None, self.table_of(name)  # the settings of a job's models are in the agent specs
         return self._single(name, table, options, limiter, job)
+
+    def table_of(self, given: str | ModelTable | None = None) -> ModelTable:
+        """Return the settings of a model: those given, those that this file has under its name, or those of the
+        default model. Raises: `ConfigError` if there is none, and for a misspelt name."""
+        if isinstance(given, ModelTable):
+            if given.base_url is None:
+                self._find(given.model, {})
+            return given
+        given = given or self.default_model
+        if given is None:
+            raise ConfigError(
+                "there is no model; name one such as 'openai:gpt-5-mini', or 'mock:teacher', which needs no key"
+            )
+        name = self.full_name(given)
+        return self.file.models.get(name) or ModelTable(model=name)
 
     def full_name(self, name: str, *, base_url: str | None = None) -> str:
         """Return the name of a configured model or of the oracle unchanged, and any other name with its provider.
@@ -432,7 +450,7 @@ def _job_options(
     """Return the options that a job adds to those that were given."""
     added: dict[str, Any] = {}
     has_seed = options.get("seed") is not None or (table is not None and table.seed is not None)
-    if not has_seed and (preset is None or "seed" not in DIALECTS.load(preset.dialect).UNKNOWN_SETTINGS):
+    if not has_seed and (preset is None or "seed" in DIALECTS.load(preset.dialect).SETTINGS):
         added["seed"] = job.seed
     if not job.needs_keys:
         added |= {"api_key": "none"} | ({"headers": {}} if table is not None and table.headers else {})

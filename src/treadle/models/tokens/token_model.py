@@ -9,12 +9,11 @@ from collections.abc import Callable, Sequence
 from math import nan
 
 import msgspec
-from msgspec import Struct
 from msgspec.structs import replace
 
 from treadle.core.errors import ConfigError, ProviderError, ServerError, TreadleError, UnsupportedPartError
 from treadle.core.events import Delta, TextDelta
-from treadle.core.packed import as_packed, count_packed, list_ids, unpack_logprobs, view_ids
+from treadle.core.packed import as_packed, count_packed, list_ids, pack_logprobs, unpack_logprobs, view_ids
 from treadle.core.parts import describe
 from treadle.core.types import (
     Artifact,
@@ -185,13 +184,13 @@ class TokenModel:
                 None, watch.on_failure, watch.on_rate_limits, left_seconds=watch.left_seconds, held=watch.held
             )
             heard.on_token_ids = spoken.add
-        sampled = await self._sample(prompt, heard)
-        ids = list_ids(sampled.token_ids)
-        message = self.renderer.read(ids, request.tools, finish=sampled.finish, stop=self.settings.stop or ())
-        self._remember(prompt, sampled.token_ids, ids, request.prior)
+        sampled, finish = await self._sample(prompt, heard)
+        packed = as_packed(sampled.token_ids)
+        ids = list_ids(packed)
+        message = self.renderer.read(ids, request.tools, finish=finish, stop=self.settings.stop or ())
+        self._remember(prompt, packed, ids, request.prior)
         if spoken is not None:
             spoken.close(message)
-        finish = sampled.finish
         if message.tool_calls and finish is FinishReason.STOP:
             finish = FinishReason.TOOL_CALLS
         usage = Usage(len(prompt), len(ids), sampled.cached_tokens)
@@ -200,18 +199,18 @@ class TokenModel:
             finish,
             usage,
             cost_of(usage, self._price),
-            sampled.last.model,
-            sampled.last.response_id,
+            sampled.model,
+            sampled.response_id,
             self.settings,
             TokenRecord.of(
                 prompt=prompt.packed,
-                output=sampled.token_ids,
+                output=packed,
                 logprobs=sampled.logprobs,
                 forced=sampled.forced,
                 versions=sampled.versions,
                 tokenizer=self.renderer.fingerprint,
             ),
-            engine=sampled.last.engine,
+            engine=sampled.engine,
             weight_version=sampled.weight_version,
         )
 
@@ -220,8 +219,8 @@ class TokenModel:
         text = b",".join([item for item in (prompt.text, encode_ids(ids)) if item])
         self._known.remember(prompt.packed + packed, text, b"" if prior is None else prior.token_ids)
 
-    async def _sample(self, prompt: PromptIds, watch: Watch) -> "_Sampled":
-        """Return an answer. If the engine aborts it, the engine is asked to go on after what it has sampled.
+    async def _sample(self, prompt: PromptIds, watch: Watch) -> tuple[Generated, FinishReason]:
+        """Return an answer and why it ended. If the engine aborts it, it is asked to go on after what it sampled.
 
         Raises: `ServerError` if it aborts again and again without sampling anything.
         """
@@ -247,11 +246,11 @@ class TokenModel:
             new = as_packed(piece.token_ids)
             ids += new
             if piece.finish is not None:
-                return _join(made, ids, piece.finish)
+                return _join(made, ids), piece.finish
             if new and view_ids(new)[-1] in self.renderer.stop_token_ids:
-                return _join(made, ids, FinishReason.STOP)
+                return _join(made, ids), FinishReason.STOP
             if limit is not None and count_packed(ids) >= limit:
-                return _join(made, ids, FinishReason.LENGTH)
+                return _join(made, ids), FinishReason.LENGTH
             idle = 0 if new else idle + 1
             if idle >= _MAX_IDLE:
                 raise ServerError(f"{self.name} aborted an answer {idle} times in a row and sampled nothing")
@@ -267,46 +266,22 @@ def _wait(idle: int) -> float:
     return min(_MAX_IDLE_SECONDS, _IDLE_SECONDS * 2.0 ** min(idle, 10))
 
 
-class _Sampled(Struct, frozen=True, kw_only=True):
-    """One answer, which the engine may have sampled in several pieces."""
-
-    token_ids: bytes
-    logprobs: Sequence[float] | bytes | None
-    finish: FinishReason
-    last: Generated
-    cached_tokens: int
-    forced: tuple[int, ...]
-    versions: tuple[tuple[int, str], ...]
-    weight_version: str | None
-
-
-def _join(made: list[Generated], token_ids: bytes, finish: FinishReason) -> _Sampled:
+def _join(made: list[Generated], token_ids: bytes) -> Generated:
     """Return the pieces of an answer as one. A log probability that an engine did not return is NaN."""
-    if len(made) == 1 and not isinstance(made[0].logprobs, tuple):
-        piece = made[0]
-        return _Sampled(
-            token_ids=token_ids,
-            logprobs=piece.logprobs,
-            finish=finish,
-            last=piece,
-            cached_tokens=piece.cached_tokens,
-            forced=piece.forced,
-            versions=piece.versions,
-            weight_version=piece.weight_version,
-        )
+    last = made[-1]
+    if len(made) == 1 and not isinstance(last.logprobs, tuple):
+        return last
     logprobs: list[float] = []
     forced: list[int] = []
     for piece in made:
         begin, count = len(logprobs), count_packed(piece.token_ids)
         logprobs += [nan] * count if piece.logprobs is None else unpack_logprobs(piece.logprobs)
         forced += [begin + position for position in piece.forced]
-    has_logprobs = any(piece.logprobs is not None for piece in made)
     versions, newest = _find_versions(made)
-    return _Sampled(
+    return replace(
+        last,
         token_ids=token_ids,
-        logprobs=logprobs if has_logprobs else None,
-        finish=finish,
-        last=made[-1],
+        logprobs=pack_logprobs(logprobs) if any(piece.logprobs is not None for piece in made) else None,
         cached_tokens=made[0].cached_tokens,
         forced=tuple(forced),
         versions=versions,

@@ -39,14 +39,8 @@ from treadle.rollout.sinks.registry import check_keys
 from treadle.rollout.sinks.taken import read_taken
 from treadle.trajectory.tokens.trajectories import TokenGrade
 
-_OPTIONS = (
-    "name",
-    "weight",
-    "max_token_length",
-    "max_batches",
-    "taken",
-    "poll_seconds",
-    "lost_after_seconds",
+_OPTIONS = tuple(
+    name for name in AtroposSettings.__struct_fields__ if name not in ("url", "group_size", "timeouts")
 )
 _POSTING, _ENV, _POSTED, _NAME, _LOST = "posting", "env", "posted", "name", "lost_calls"
 """The names of the sink's notes."""

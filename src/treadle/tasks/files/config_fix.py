@@ -3,9 +3,9 @@
 import re
 from collections.abc import Mapping
 
-from treadle.tasks.draws import Draw, Wording
+from treadle.tasks.draws import Draw
 from treadle.tasks.files.file_calls import edit_line, final, find_paths, in_folder, make_all, read_files
-from treadle.tasks.files.grading import Case, Items, TaskFamily
+from treadle.tasks.files.grading import Case, Items
 from treadle.tasks.files.materials import DEPARTMENTS, SERVICES, add_notes
 from treadle.tasks.solver import Habit, Solver
 
@@ -65,24 +65,3 @@ def solve(values: Mapping[str, str], habit: Habit) -> Solver:
     answer = final(habit, names, f"{values['key']} is {values['new']} now in {len(edits)} files.")
     yield from make_all(list(edits.values()), habit, f"{len(edits)} files still say {values['old']}.")
     return answer
-
-
-FAMILY = TaskFamily(
-    "config_fix",
-    (
-        Wording(
-            "In the configuration files under {folder}/, {key} must be {new} wherever it is {old} now. "
-            "Leave other values of it, and other keys, as they are. Which files did you change?"
-        ),
-        Wording(
-            "We moved a host: change {key} from exactly {old} to {new} in all config files in {folder}/, "
-            "whatever their format, and tell me the paths of the files that you changed."
-        ),
-        Wording(
-            "Some files below {folder}/ still set {key} to {old}. Set it to {new} there (only there: a "
-            "value that is merely similar stays). Answer with the list of files."
-        ),
-    ),
-    generate,
-    solve,
-)

@@ -5,9 +5,9 @@ import io
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
-from treadle.tasks.draws import Draw, Wording
+from treadle.tasks.draws import Draw
 from treadle.tasks.files.file_calls import final, find_paths, in_folder, read_files, write_file
-from treadle.tasks.files.grading import Case, Items, TaskFamily
+from treadle.tasks.files.grading import Case, Items
 from treadle.tasks.files.materials import add_notes, date, email, people
 from treadle.tasks.solver import Habit, Solver, Step
 
@@ -71,25 +71,3 @@ def solve(values: Mapping[str, str], habit: Habit) -> Solver:
     answer = final(habit, phone, f"{len(kept)} of {count} contacts stay.")
     yield Step([write_file(values["target"], content)], "I keep the newest entry of each address.", answer)
     return answer
-
-
-FAMILY = TaskFamily(
-    "contacts_dedupe",
-    (
-        Wording(
-            "Merge the contact lists {folder}/*.csv into {target}, with the columns "
-            "email,name,phone,updated. Two rows are the same contact if their addresses are equal but for "
-            "upper and lower case and spaces around; keep the one with the newest `updated`. Write "
-            "addresses in lower case without spaces and sort by them. Which phone number does {person} "
-            "have in the result?"
-        ),
-        Wording(
-            "Our contacts are spread over the CSV files in {folder}/, with duplicates. Make one list of "
-            "them in {target} (header email,name,phone,updated, sorted by email, addresses trimmed and in "
-            "lower case) that has each address once, in its most recently updated version. Then tell me "
-            "the phone number of {person}."
-        ),
-    ),
-    generate,
-    solve,
-)

@@ -3,9 +3,9 @@
 import re
 from collections.abc import Mapping
 
-from treadle.tasks.draws import Draw, Wording
+from treadle.tasks.draws import Draw
 from treadle.tasks.files.file_calls import edit_file, final, find_paths, in_folder, make_all, read_files
-from treadle.tasks.files.grading import Case, Items, TaskFamily
+from treadle.tasks.files.grading import Case, Items
 from treadle.tasks.files.materials import TOPICS, add_notes, prose
 from treadle.tasks.solver import Habit, Solver
 
@@ -67,22 +67,3 @@ def solve(values: Mapping[str, str], habit: Habit) -> Solver:
     for call in calls:
         yield from make_all([call], habit, "This link leads to a page that has another name now.", answer)
     return answer
-
-
-FAMILY = TaskFamily(
-    "crossref_fix",
-    (
-        Wording(
-            "At least one link between the pages in {folder}/ is broken, because a page was renamed. Pages "
-            "say what they were called in a line `Formerly: NAME`. Point the broken links to the new names "
-            "and change nothing else. Which pages did you have to change?"
-        ),
-        Wording(
-            "Check the links between the Markdown pages in {folder}/. Where one leads to a page that is "
-            "not there, find the page that was `Formerly:` called so and correct the target. Answer with "
-            "the paths of the corrected pages."
-        ),
-    ),
-    generate,
-    solve,
-)

@@ -4,9 +4,9 @@ import csv
 import io
 from collections.abc import Mapping, Sequence
 
-from treadle.tasks.draws import Draw, Wording
+from treadle.tasks.draws import Draw
 from treadle.tasks.files.file_calls import final, find_paths, in_folder, read_files, write_file
-from treadle.tasks.files.grading import Case, Number, TaskFamily
+from treadle.tasks.files.grading import Case, Number
 from treadle.tasks.files.materials import COMPANIES, REGIONS, add_notes, cents, date, money
 from treadle.tasks.solver import Habit, Solver, Step
 
@@ -75,29 +75,3 @@ def solve(values: Mapping[str, str], habit: Habit) -> Solver:
     if "report" in values:
         yield Step([write_file(values["report"], money(total) + "\n")], f"{prose} Now the report.", answer)
     return answer
-
-
-FAMILY = TaskFamily(
-    "csv_sum",
-    (
-        Wording(
-            "Add up the {column} column over all rows whose {key} is {value}, in all the CSV files under "
-            "{folder}/. What is the total? Give it with two decimals."
-        ),
-        Wording(
-            "I need one number from the CSV files in {folder}/: the sum of {column} for the rows with "
-            "{key} {value}, to the cent."
-        ),
-        Wording(
-            "Sum {column} where {key} is {value} over every CSV file under {folder}/. Write the sum with "
-            "two decimals, and nothing else, to {report}, and tell it to me as well."
-        ),
-        Wording(
-            "For the audit: what do the {value} rows (see the column {key}) in the CSV files in {folder}/ "
-            "come to, going by {column}? Put just the amount, two decimals, into {report}, and answer with "
-            "it."
-        ),
-    ),
-    generate,
-    solve,
-)

@@ -2,9 +2,9 @@
 
 from collections.abc import Mapping
 
-from treadle.tasks.draws import Draw, Wording
+from treadle.tasks.draws import Draw
 from treadle.tasks.files.file_calls import final, find_paths, make_all, read_file, read_files, write_file
-from treadle.tasks.files.grading import Case, Items, TaskFamily
+from treadle.tasks.files.grading import Case, Items
 from treadle.tasks.files.materials import CITIES, SERVICES, add_notes
 from treadle.tasks.solver import Habit, Solver, Step
 
@@ -70,22 +70,3 @@ def solve(values: Mapping[str, str], habit: Habit) -> Solver:
     answer = final(habit, ", ".join(sorted(lacking)), f"{len(calls)} of {len(paths)} files lacked something.")
     yield from make_all(calls, habit, f"{len(calls)} files lack settings; I append them.", answer)
     return answer
-
-
-FAMILY = TaskFamily(
-    "env_sync",
-    (
-        Wording(
-            "Every service below {top}/ has a file .env. Append to each the settings of {example} that it "
-            "lacks, with the example's values and in the example's order; a setting in a comment does not "
-            "count. Leave the rest as it is. Which settings were missing somewhere?"
-        ),
-        Wording(
-            "Some of the {top}/*/.env files miss settings that {example} has. Add them at the end of the "
-            "file, as they stand in the example and in that order (commented lines are no settings). "
-            "Answer with the names of all settings that you had to add anywhere."
-        ),
-    ),
-    generate,
-    solve,
-)

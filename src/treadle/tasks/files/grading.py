@@ -4,10 +4,12 @@ import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal, InvalidOperation
+from importlib import import_module
 from typing import TypeAlias
 
 from msgspec import Struct
 
+from treadle.core.documents import read_data
 from treadle.core.errors import ConfigError
 from treadle.runs.task import Grade
 from treadle.tasks.draws import Draw, Wording
@@ -214,3 +216,13 @@ class TaskFamily(Struct, frozen=True):
         if not fitting:
             raise ConfigError(f"family {self.name!r} has no prompt for the values {sorted(case.values)}")
         return draw.pick(fitting).render(case.values)
+
+
+def read_families() -> tuple[TaskFamily, ...]:
+    """Return the families in `wordings.toml`. Each has the module of its name in this folder."""
+    found = []
+    for name, entry in read_data(__package__, "wordings").items():
+        module = import_module(f"{__package__}.{name}")
+        prompts = tuple(map(Wording, entry["wordings"]))
+        found.append(TaskFamily(name, prompts, module.generate, module.solve))
+    return tuple(found)

@@ -4,9 +4,9 @@ import json
 import re
 from collections.abc import Mapping
 
-from treadle.tasks.draws import Draw, Wording
+from treadle.tasks.draws import Draw
 from treadle.tasks.files.file_calls import final, find_paths, read_files, write_file
-from treadle.tasks.files.grading import Case, Number, TaskFamily
+from treadle.tasks.files.grading import Case, Number
 from treadle.tasks.files.materials import COMPANIES, PRODUCTS, add_notes, cents, date, money, to_json
 from treadle.tasks.solver import Habit, Solver, Step
 
@@ -79,28 +79,3 @@ def solve(values: Mapping[str, str], habit: Habit) -> Solver:
     answer = final(habit, money(total), f"{customer} pays for {len(items)} items.")
     yield Step([write_file(values["target"], text)], f"The total is {money(total)}; now the invoice.", answer)
     return answer
-
-
-FAMILY = TaskFamily(
-    "invoice_total",
-    (
-        Wording(
-            "Write the invoice for orders/{order}.txt to {target}. Prices are in prices.json. The discount "
-            "is a percentage of the goods' value: that of the highest step reached in terms/discounts.txt, "
-            "plus the customer's own in terms/customers.json if it has one, rounded to the cent (half up). "
-            "Shipping (terms/shipping.txt) is added after it. One line `NAME COUNT PRICE` for each item in "
-            "the order's order, then `discount AMOUNT`, `shipping AMOUNT` and `total AMOUNT`; all amounts "
-            "with two decimals. What is the total?"
-        ),
-        Wording(
-            "What does order {order} come to? The order is in orders/, the prices in prices.json. In "
-            "terms/ are the discounts: the best step that the goods reach, and the customer's own "
-            "percentage, added up, of the goods, rounded half up; and the shipping, which gets no "
-            "discount. Put the bill into {target}: `NAME COUNT PRICE` line by line as ordered (PRICE is of "
-            "the whole line), then `discount ...`, `shipping ...`, `total ...`, with two decimals. Answer "
-            "with the total."
-        ),
-    ),
-    generate,
-    solve,
-)

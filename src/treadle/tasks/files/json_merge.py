@@ -5,9 +5,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from treadle.core.types import Json
-from treadle.tasks.draws import Draw, Wording
+from treadle.tasks.draws import Draw
 from treadle.tasks.files.file_calls import final, read_file, read_files, write_file
-from treadle.tasks.files.grading import Case, Number, TaskFamily
+from treadle.tasks.files.grading import Case, Number
 from treadle.tasks.files.materials import CITIES, SERVICES, add_notes, to_json
 from treadle.tasks.solver import Habit, Solver, Step
 
@@ -75,23 +75,3 @@ def solve(values: Mapping[str, str], habit: Habit) -> Solver:
     content = to_json(merged)
     yield Step([write_file(values["target"], content)], "I have all the layers; now the merged file.", answer)
     return answer
-
-
-FAMILY = TaskFamily(
-    "json_merge",
-    (
-        Wording(
-            "{order} lists JSON files of {folder}/, one per line. Merge them into {target}: a later file "
-            "wins over an earlier one, and objects are merged key by key, not replaced; lists are "
-            "replaced. What do all the numbers in the result add up to, without those in lists?"
-        ),
-        Wording(
-            "Write {target}, the merge of the JSON settings in {folder}/ that {order} lists, in that "
-            "order. Nested objects merge key by key, anything else is replaced by the later file. Files "
-            "that are not listed do not count. Answer with the sum of all numbers in the merged file, at "
-            "any depth, leaving out lists."
-        ),
-    ),
-    generate,
-    solve,
-)

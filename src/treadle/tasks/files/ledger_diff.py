@@ -4,9 +4,9 @@ import csv
 import io
 from collections.abc import Mapping
 
-from treadle.tasks.draws import Draw, Wording
+from treadle.tasks.draws import Draw
 from treadle.tasks.files.file_calls import final, find_paths, in_folder, read_files, write_file
-from treadle.tasks.files.grading import Case, Number, TaskFamily
+from treadle.tasks.files.grading import Case, Number
 from treadle.tasks.files.materials import COMPANIES, add_notes, cents, date, money
 from treadle.tasks.solver import Habit, Solver, Step
 
@@ -89,25 +89,3 @@ def solve(values: Mapping[str, str], habit: Habit) -> Solver:
     answer = final(habit, money(difference), f"{count} of {len(entries)} entries differ.")
     yield Step([write_file(values["target"], content)], f"{count} references differ; I list them.", answer)
     return answer
-
-
-FAMILY = TaskFamily(
-    "ledger_diff",
-    (
-        Wording(
-            "Reconcile the ledgers in ledgers/{left}/ and ledgers/{right}/ by the column ref. Write the "
-            "entries whose amounts differ, or that only one of them has, to {target}: a CSV file with the "
-            "header `ref,{left},{right}`, sorted by ref, amounts with two decimals, empty where there is "
-            "no entry. By how much is the sum of all {left} amounts above that of {right} (negative if "
-            "below)?"
-        ),
-        Wording(
-            "The {left} ledger and the {right} ledger (CSV files under ledgers/) do not agree. I need "
-            "{target} with the columns ref,{left},{right} (and that header): one line for every ref that "
-            "has different amounts or is missing on one side (leave that field empty), in the order of "
-            "ref, two decimals. Answer with the total of {left} minus the total of {right}."
-        ),
-    ),
-    generate,
-    solve,
-)

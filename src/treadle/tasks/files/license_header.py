@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from treadle.tasks.draws import Draw, Wording
+from treadle.tasks.draws import Draw
 from treadle.tasks.files.file_calls import (
     final,
     find_paths,
@@ -12,7 +12,7 @@ from treadle.tasks.files.file_calls import (
     read_files,
     write_file,
 )
-from treadle.tasks.files.grading import Case, Items, TaskFamily
+from treadle.tasks.files.grading import Case, Items
 from treadle.tasks.files.materials import COMMENT, COMPANIES, add_notes, function, identifier, source_paths
 from treadle.tasks.solver import Habit, Solver, Step
 
@@ -61,23 +61,3 @@ def solve(values: Mapping[str, str], habit: Habit) -> Solver:
     answer = final(habit, names, f"{len(calls)} of {len(paths)} files did not begin with it.")
     yield from make_all(calls, habit, f"{len(calls)} files need the line.", answer)
     return answer
-
-
-FAMILY = TaskFamily(
-    "license_header",
-    (
-        Wording(
-            "Every source file under {folder}/ has to begin with the line in {notice} as a comment (`# "
-            "...` in .py files, `// ...` in .js and .go files). Add it where it is missing; where the "
-            "first line is an outdated Copyright line, replace that. Which files did you change?"
-        ),
-        Wording(
-            "Check the sources below {folder}/ for our notice, which is in {notice}: it must be the first "
-            "line, after `# ` in Python and `// ` in JavaScript and Go. Files without it get it, and an "
-            "older Copyright line at the top gives way to it. Answer with the paths of the files that you "
-            "changed."
-        ),
-    ),
-    generate,
-    solve,
-)

@@ -4,7 +4,7 @@ import json
 import re
 from collections.abc import Mapping
 
-from treadle.tasks.draws import Draw, Wording
+from treadle.tasks.draws import Draw
 from treadle.tasks.files.file_calls import (
     delete_file,
     final,
@@ -14,7 +14,7 @@ from treadle.tasks.files.file_calls import (
     read_file,
     read_files,
 )
-from treadle.tasks.files.grading import Case, Items, TaskFamily
+from treadle.tasks.files.grading import Case, Items
 from treadle.tasks.files.materials import (
     DEPARTMENTS,
     PRODUCTS,
@@ -76,21 +76,3 @@ def solve(values: Mapping[str, str], habit: Habit) -> Solver:
     calls = [delete_file(path) for path in broken]
     yield from make_all(calls, habit, f"{', '.join(broken)}: above the limit of the department.", answer)
     return answer
-
-
-FAMILY = TaskFamily(
-    "limit_rule",
-    (
-        Wording(
-            "{rules} says how much each department may spend at once. Delete the requests in {folder}/ "
-            "whose items add up to more than their department's limit (exactly the limit is fine), and "
-            "answer with the paths of the files that you deleted."
-        ),
-        Wording(
-            "Go through the requests in {folder}/. One that costs more in all than its department may "
-            "spend according to {rules} has to go: delete the file. Which ones did you delete?"
-        ),
-    ),
-    generate,
-    solve,
-)

@@ -4,9 +4,9 @@ import re
 from collections import Counter
 from collections.abc import Mapping
 
-from treadle.tasks.draws import Draw, Wording
+from treadle.tasks.draws import Draw
 from treadle.tasks.files.file_calls import final, find_paths, in_folder, read_files, write_file
-from treadle.tasks.files.grading import Case, Items, TaskFamily
+from treadle.tasks.files.grading import Case, Items
 from treadle.tasks.files.materials import SERVICES, add_notes, date, to_json
 from treadle.tasks.solver import Habit, Solver, Step
 
@@ -74,21 +74,3 @@ def solve(values: Mapping[str, str], habit: Habit) -> Solver:
         content = to_json(dict(Counter([row[2] for row in rows])))
         yield Step([write_file(values["report"], content)], "Now the counts of the levels.", answer)
     return answer
-
-
-FAMILY = TaskFamily(
-    "log_errors",
-    (
-        Wording(
-            "Taking all the .log files directly in {folder}/ together, in the order of time: what is the "
-            "id of the {rank} line of level {level}?"
-        ),
-        Wording(
-            "Look at the logs {folder}/*.log. Which id does the {rank} {level} line have, counted by time "
-            "over all of them? Also write {report}: a JSON object with the number of lines of each level "
-            "that occurs."
-        ),
-    ),
-    generate,
-    solve,
-)

@@ -3,9 +3,9 @@
 import re
 from collections.abc import Mapping
 
-from treadle.tasks.draws import Draw, Wording
+from treadle.tasks.draws import Draw
 from treadle.tasks.files.file_calls import final, find_paths, in_folder, read_files, write_file
-from treadle.tasks.files.grading import Case, Items, TaskFamily
+from treadle.tasks.files.grading import Case, Items
 from treadle.tasks.files.materials import PRODUCTS, SERVICES, add_notes, date
 from treadle.tasks.solver import Habit, Solver, Step
 
@@ -65,21 +65,3 @@ def solve(values: Mapping[str, str], habit: Habit) -> Solver:
         content = "".join([f"{mark} {times[mark]}\n" for mark in ranked[: int(values["count"])]])
         yield Step([write_file(values["report"], content)], "Now I write the ranking.", answer)
     return answer
-
-
-FAMILY = TaskFamily(
-    "log_slowest",
-    (
-        Wording(
-            "Each line of the access logs in {folder}/ ends in a duration (mind the unit) and a request "
-            "id. Which {method} request took longest? Answer with its id."
-        ),
-        Wording(
-            "Find the {count} slowest {method} requests in the access logs in {folder}/; some logs give "
-            "seconds, some milliseconds. Write them to {report}, slowest first, one per line as `ID "
-            "MILLISECONDS`. What is the id of the slowest?"
-        ),
-    ),
-    generate,
-    solve,
-)

@@ -3,9 +3,9 @@
 import json
 from collections.abc import Mapping
 
-from treadle.tasks.draws import Draw, Wording
+from treadle.tasks.draws import Draw
 from treadle.tasks.files.file_calls import final, find_paths, in_folder, read_file, read_files, write_file
-from treadle.tasks.files.grading import Case, Items, TaskFamily
+from treadle.tasks.files.grading import Case, Items
 from treadle.tasks.files.materials import TOPICS, add_notes, people, to_json
 from treadle.tasks.solver import Habit, Solver, Step
 
@@ -57,22 +57,3 @@ def solve(values: Mapping[str, str], habit: Habit) -> Solver:
     answer = final(habit, best, f"Among {len(scores)} students the highest sum is {scores[best]}.")
     yield Step([write_file(values["target"], _write(scores))], f"{best} leads; now the ranking.", answer)
     return answer
-
-
-FAMILY = TaskFamily(
-    "mark_ranking",
-    (
-        Wording(
-            "Each JSON file in {folder}/ has the marks of one student. Their points are the sum of mark "
-            "times weight, with the weights of {weights}; a mark that is not there is 0. Write {target} "
-            "with the header `name,points`, best first. Who is the best?"
-        ),
-        Wording(
-            "Rank the students of {folder}/ by points (every mark times its weight in {weights}, added "
-            "up). I need {target}, a CSV file `name,points` with the most points on top, and the name of "
-            "the first."
-        ),
-    ),
-    generate,
-    solve,
-)

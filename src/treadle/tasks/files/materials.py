@@ -1,19 +1,14 @@
 """The names, places, sentences and source files that the tasks are made of."""
 
 import json
-import tomllib
-from importlib.resources import files
 
+from treadle.core.documents import read_data
 from treadle.tasks.draws import Draw
 
-
-def _read() -> dict[str, tuple[str, ...]]:
-    """Return the lists of `materials.toml`."""
-    lists = tomllib.loads(files(__package__).joinpath("materials.toml").read_text("utf-8"))
-    return {name: tuple([" ".join(part.split()) for part in text.split("|")]) for name, text in lists.items()}
-
-
-_LISTS = _read()
+_LISTS = {
+    name: tuple([" ".join(part.split()) for part in text.split("|")])
+    for name, text in read_data(__package__, "materials").items()
+}
 CITIES = _LISTS["cities"]
 COMPANIES = _LISTS["companies"]
 DEPARTMENTS = _LISTS["departments"]

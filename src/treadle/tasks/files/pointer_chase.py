@@ -3,9 +3,9 @@
 import re
 from collections.abc import Mapping
 
-from treadle.tasks.draws import Draw, Wording
+from treadle.tasks.draws import Draw
 from treadle.tasks.files.file_calls import final, read_file, write_file
-from treadle.tasks.files.grading import Case, Items, TaskFamily
+from treadle.tasks.files.grading import Case, Items
 from treadle.tasks.files.materials import CITIES, SERVICES, add_notes, people, prose
 from treadle.tasks.solver import Habit, Solver, Step
 
@@ -61,21 +61,3 @@ def solve(values: Mapping[str, str], habit: Habit) -> Solver:
         content = "".join([f"{stop}\n" for stop in stops]) + f"{total} km\n"
         yield Step([write_file(values["report"], content)], "That was the last note; now the route.", answer)
     return answer
-
-
-FAMILY = TaskFamily(
-    "pointer_chase",
-    (
-        Wording(
-            "Start with {start} and follow the notes: each says which file to go on with, until the last "
-            "one. Which stops do they name, in that order? Answer with the names joined by hyphens."
-        ),
-        Wording(
-            "{start} is the first of a chain of notes; every note names the next one. Collect the stops "
-            "along the chain and write them to {report}, one per line and in order, with a last line `N "
-            "km` for the sum of the distances. Answer with the stops joined by hyphens."
-        ),
-    ),
-    generate,
-    solve,
-)

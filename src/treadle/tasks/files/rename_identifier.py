@@ -3,7 +3,7 @@
 import re
 from collections.abc import Mapping
 
-from treadle.tasks.draws import Draw, Wording
+from treadle.tasks.draws import Draw
 from treadle.tasks.files.file_calls import (
     edit_file,
     final,
@@ -13,7 +13,7 @@ from treadle.tasks.files.file_calls import (
     read_files,
     write_file,
 )
-from treadle.tasks.files.grading import Case, Items, TaskFamily
+from treadle.tasks.files.grading import Case, Items
 from treadle.tasks.files.materials import add_notes, function, identifier, source_paths
 from treadle.tasks.solver import Habit, Solver
 
@@ -62,20 +62,3 @@ def solve(values: Mapping[str, str], habit: Habit) -> Solver:
     answer = final(habit, ", ".join(paths), f"{old} is called {new} in {total} places now.")
     yield from make_all(calls, habit, f"{len(calls)} of the files use {old}; I change them.")
     return answer
-
-
-FAMILY = TaskFamily(
-    "rename_identifier",
-    (
-        Wording(
-            "Rename {old} to {new} in every source file under {folder}/, comments included. Names that "
-            "merely contain it, as {old}_old, stay. Which files did you have to change?"
-        ),
-        Wording(
-            "The function {old} gets a new name: {new}. Replace it as a whole word in all files in "
-            "{folder}/, and nowhere else. Answer with the paths of the files that had it."
-        ),
-    ),
-    generate,
-    solve,
-)

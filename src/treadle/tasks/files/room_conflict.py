@@ -4,9 +4,9 @@ import re
 from collections.abc import Mapping
 from itertools import pairwise
 
-from treadle.tasks.draws import Draw, Wording
+from treadle.tasks.draws import Draw
 from treadle.tasks.files.file_calls import edit_file, final, find_paths, in_folder, read_files
-from treadle.tasks.files.grading import Case, Items, TaskFamily
+from treadle.tasks.files.grading import Case, Items
 from treadle.tasks.files.materials import CITIES, TOPICS, add_notes, people
 from treadle.tasks.solver import Habit, Solver, Step
 
@@ -76,22 +76,3 @@ def solve(values: Mapping[str, str], habit: Habit) -> Solver:
             yield Step([call], f"{before[4]} and {row[4]} overlap; the later one goes.", answer)
             return answer
     return final(habit, "none", "No two bookings of a room overlap.")
-
-
-FAMILY = TaskFamily(
-    "room_conflict",
-    (
-        Wording(
-            "The calendars in {folder}/ hold bookings as `DAY FROM-TO [ROOM] TITLE`. Two bookings of the "
-            "same room overlap (one that starts when another ends does not). Remove the line of the one "
-            "that starts later and answer with its title."
-        ),
-        Wording(
-            "There is one double booking in {folder}/: two meetings in one room at the same time. Find it, "
-            "take the meeting that begins later out of its calendar, leave everything else, and tell me "
-            "the title of the meeting that you took out."
-        ),
-    ),
-    generate,
-    solve,
-)

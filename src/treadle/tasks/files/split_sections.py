@@ -3,9 +3,9 @@
 import re
 from collections.abc import Mapping
 
-from treadle.tasks.draws import Draw, Wording
+from treadle.tasks.draws import Draw
 from treadle.tasks.files.file_calls import delete_file, final, make_all, read_file, write_file
-from treadle.tasks.files.grading import Case, Items, TaskFamily
+from treadle.tasks.files.grading import Case, Items
 from treadle.tasks.files.materials import CITIES, TOPICS, add_notes, prose
 from treadle.tasks.solver import Habit, Solver, Step
 
@@ -60,24 +60,3 @@ def solve(values: Mapping[str, str], habit: Habit) -> Solver:
     yield from make_all(calls, habit, f"It has {len(calls)} sections; I write one file for each.", answer)
     yield Step([delete_file(values["source"])], "Every section has its file, so the original can go.", answer)
     return answer
-
-
-FAMILY = TaskFamily(
-    "split_sections",
-    (
-        Wording(
-            "Split {source} into one file for each `## ` section, {folder}/SECTION.md, where SECTION is "
-            "the heading in lower case with hyphens for spaces. Each file starts with its heading and has "
-            "everything up to the next section; what comes before the first section is dropped. Then "
-            "delete {source}. Which of the new files has the most words (name the file without its folder)?"
-        ),
-        Wording(
-            "{source} has become too long. Move each of its second-level sections, heading included, into "
-            "a file of its own in {folder}/ (heading in lower case, spaces to hyphens, .md) and remove "
-            "{source} when they are all there; the introduction is not needed. Answer with the file name "
-            "of the section that has the most words."
-        ),
-    ),
-    generate,
-    solve,
-)

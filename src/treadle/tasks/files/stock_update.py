@@ -3,9 +3,9 @@
 import json
 from collections.abc import Mapping
 
-from treadle.tasks.draws import Draw, Wording
+from treadle.tasks.draws import Draw
 from treadle.tasks.files.file_calls import final, find_paths, in_folder, read_file, read_files, write_file
-from treadle.tasks.files.grading import Case, Items, TaskFamily
+from treadle.tasks.files.grading import Case, Items
 from treadle.tasks.files.materials import PRODUCTS, add_notes, to_json
 from treadle.tasks.solver import Habit, Solver, Step
 
@@ -55,22 +55,3 @@ def solve(values: Mapping[str, str], habit: Habit) -> Solver:
     answer = final(habit, ", ".join(low), f"{len(low)} of {len(stock)} products are below their minimum.")
     yield Step([write_file(values["stock"], to_json(stock))], "Now the new counts.", answer)
     return answer
-
-
-FAMILY = TaskFamily(
-    "stock_update",
-    (
-        Wording(
-            "Apply the movements in {folder}/ (CSV files, one a day) to the counts in {stock}. A movement "
-            "noted as cancelled did not happen. Write the new counts back to {stock}, keeping everything "
-            "else in it. Which products are below their minimum then?"
-        ),
-        Wording(
-            "{stock} is from before the days in {folder}/. Add every change there to the count of its "
-            "product, leaving out the cancelled ones, save the file, and name the products that have "
-            "fallen below `minimum`."
-        ),
-    ),
-    generate,
-    solve,
-)

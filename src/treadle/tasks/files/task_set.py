@@ -7,31 +7,7 @@ from functools import cached_property, lru_cache
 from treadle.core.errors import ConfigError
 from treadle.runs.task import Grade
 from treadle.tasks.draws import Draw, fraction
-from treadle.tasks.files import (
-    config_fix,
-    contacts_dedupe,
-    crossref_fix,
-    csv_sum,
-    env_sync,
-    invoice_total,
-    json_merge,
-    ledger_diff,
-    license_header,
-    limit_rule,
-    log_errors,
-    log_slowest,
-    mark_ranking,
-    pointer_chase,
-    rename_identifier,
-    room_conflict,
-    split_sections,
-    stock_update,
-    timesheet,
-    toc_build,
-    todo_count,
-    version_bump,
-)
-from treadle.tasks.files.grading import Case, TaskFamily, grade
+from treadle.tasks.files.grading import Case, TaskFamily, grade, read_families
 from treadle.tasks.solver import Habit, Solver
 
 SEEDS = 1000
@@ -43,30 +19,7 @@ INSTRUCTIONS = (
     "reply with a short message whose last line is `Answer: ` followed by what was asked for."
 )
 
-FAMILIES: tuple[TaskFamily, ...] = (
-    csv_sum.FAMILY,
-    config_fix.FAMILY,
-    log_slowest.FAMILY,
-    json_merge.FAMILY,
-    todo_count.FAMILY,
-    ledger_diff.FAMILY,
-    pointer_chase.FAMILY,
-    toc_build.FAMILY,
-    rename_identifier.FAMILY,
-    invoice_total.FAMILY,
-    log_errors.FAMILY,
-    crossref_fix.FAMILY,
-    stock_update.FAMILY,
-    contacts_dedupe.FAMILY,
-    split_sections.FAMILY,
-    limit_rule.FAMILY,
-    timesheet.FAMILY,
-    version_bump.FAMILY,
-    env_sync.FAMILY,
-    room_conflict.FAMILY,
-    license_header.FAMILY,
-    mark_ranking.FAMILY,
-)
+FAMILIES = read_families()
 """The families. Iteration over the tasks mixes them in this order."""
 
 

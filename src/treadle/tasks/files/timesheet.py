@@ -4,9 +4,9 @@ import json
 import re
 from collections.abc import Mapping
 
-from treadle.tasks.draws import Draw, Wording
+from treadle.tasks.draws import Draw
 from treadle.tasks.files.file_calls import final, find_paths, in_folder, read_file, read_files, write_file
-from treadle.tasks.files.grading import Case, Number, TaskFamily
+from treadle.tasks.files.grading import Case, Number
 from treadle.tasks.files.materials import add_notes, cents, money, people, to_json
 from treadle.tasks.solver import Habit, Solver, Step
 
@@ -59,23 +59,3 @@ def solve(values: Mapping[str, str], habit: Habit) -> Solver:
     content = to_json({name: money(amount) for name, amount in pay.items()})
     yield Step([write_file(values["target"], content)], "I have the pay of everybody.", answer)
     return answer
-
-
-FAMILY = TaskFamily(
-    "timesheet",
-    (
-        Wording(
-            "Work out the pay from the time sheets in {folder}/: the time between start and end, less the "
-            "break, at the rate per hour in {rates}. Write {target}: a JSON object from the name of each "
-            "person who worked to the pay over all the weeks, as a string with two decimals. What is the "
-            "sum of all pay?"
-        ),
-        Wording(
-            "How much do we owe for the weeks in {folder}/? Hourly rates are in {rates}; breaks are not "
-            "paid. Put what each person who worked gets into {target} as JSON (name to amount, the amount "
-            'a string such as "812.50"), and answer with the total.'
-        ),
-    ),
-    generate,
-    solve,
-)

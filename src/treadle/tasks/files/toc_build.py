@@ -2,9 +2,9 @@
 
 from collections.abc import Mapping
 
-from treadle.tasks.draws import Draw, Wording
+from treadle.tasks.draws import Draw
 from treadle.tasks.files.file_calls import final, find_paths, in_folder, read_files, write_file
-from treadle.tasks.files.grading import Case, Items, TaskFamily
+from treadle.tasks.files.grading import Case, Items
 from treadle.tasks.files.materials import SERVICES, TOPICS, add_notes, prose
 from treadle.tasks.solver import Habit, Solver, Step
 
@@ -75,25 +75,3 @@ def solve(values: Mapping[str, str], habit: Habit) -> Solver:
     content = _index(pages)
     yield Step([write_file(values["target"], content)], "I know all the headings; now the table.", answer)
     return answer
-
-
-FAMILY = TaskFamily(
-    "toc_build",
-    (
-        Wording(
-            "Write a table of contents of the Markdown pages under {folder}/ to {target}. For each page, "
-            "sorted by path, a line `- TITLE (PATH)` with its first-level heading and its path from the "
-            "root, and under it a line `  - SECTION` for each second-level heading, in the page's order. "
-            "What stands in code blocks is no heading. Which pages have three sections or more (answer "
-            "with their paths)?"
-        ),
-        Wording(
-            "{target} should list what is in {folder}/: every .md page there, in the order of the paths, "
-            "as `- TITLE (PATH)`, followed by its `##` headings as `  - SECTION` (two spaces in front). "
-            "TITLE is the page's `#` heading, PATH is from the root; ignore fenced code and deeper "
-            "headings. Answer with the paths of the pages that have more than two `##` headings."
-        ),
-    ),
-    generate,
-    solve,
-)

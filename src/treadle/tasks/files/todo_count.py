@@ -4,9 +4,9 @@ import re
 from collections import Counter
 from collections.abc import Mapping
 
-from treadle.tasks.draws import Draw, Wording
+from treadle.tasks.draws import Draw
 from treadle.tasks.files.file_calls import final, find_paths, in_folder, read_files, search_files, write_file
-from treadle.tasks.files.grading import Case, Items, Number, TaskFamily
+from treadle.tasks.files.grading import Case, Items, Number
 from treadle.tasks.files.materials import FIRST_NAMES, add_notes, function, identifier, source_paths, to_json
 from treadle.tasks.solver import Habit, Solver, Step
 
@@ -73,25 +73,3 @@ def solve(values: Mapping[str, str], habit: Habit) -> Solver:
         content = to_json(dict(counts))
     yield Step([write_file(values["report"], content)], f"{prose} I write that down.", answer)
     return answer
-
-
-FAMILY = TaskFamily(
-    "todo_count",
-    (
-        Wording(
-            "Comments such as `{marker}(name): ...` in the sources under {folder}/ say who left them. "
-            "Count the {marker} comments of each person and write the counts as a JSON object, name to "
-            "number, to {report}. Who has the most?"
-        ),
-        Wording(
-            "Who left the most {marker} comments in {folder}/? Count them by the name in brackets, put all "
-            "counts into {report} as one JSON object, and answer with the name."
-        ),
-        Wording(
-            "How many {marker} comments has {author} left in the sources under {folder}/? They look like "
-            "`{marker}({author}): ...`. Write the number, and nothing else, to {report} and answer with it."
-        ),
-    ),
-    generate,
-    solve,
-)

@@ -3,9 +3,9 @@
 import re
 from collections.abc import Mapping
 
-from treadle.tasks.draws import Draw, Wording
+from treadle.tasks.draws import Draw
 from treadle.tasks.files.file_calls import edit_line, final, make_all, read_files
-from treadle.tasks.files.grading import Case, Items, TaskFamily
+from treadle.tasks.files.grading import Case, Items
 from treadle.tasks.files.materials import SERVICES, add_notes, date
 from treadle.tasks.solver import Habit, Solver
 
@@ -66,22 +66,3 @@ def solve(values: Mapping[str, str], habit: Habit) -> Solver:
     answer = final(habit, new, f"{version} became {new} in {len(calls)} files.")
     yield from make_all(calls, habit, f"The version is {version}, so the next one is {new}.", answer)
     return answer
-
-
-FAMILY = TaskFamily(
-    "version_bump",
-    (
-        Wording(
-            "Raise the {part} version of {name} by one (smaller parts start at 0 again). The version is in "
-            "VERSION, and {list} lists the files that have to carry it; change it in those and in no "
-            "others. What is the new version?"
-        ),
-        Wording(
-            "We prepare a {part} release of {name}. Bump the version in all the files that {list} names, "
-            "VERSION among them, and leave other version numbers and other files alone. Answer with the "
-            "new version."
-        ),
-    ),
-    generate,
-    solve,
-)

@@ -1,18 +1,13 @@
 """The reader of the teacher's data: the words, requests and answers in the `.toml` files of this folder."""
 
-import tomllib
 from collections.abc import Sequence
-from functools import cache
-from importlib.resources import files
-from typing import Any
+from functools import cache, partial
 
+from treadle.core.documents import read_data
 from treadle.tasks.draws import Wording
 
-
-@cache
-def load(name: str) -> dict[str, Any]:
-    """Return the content of a data file of this folder."""
-    return tomllib.loads(files(__package__).joinpath(f"{name}.toml").read_text("utf-8"))
+load = partial(read_data, __package__)
+"""Return the content of a data file of this folder."""
 
 
 @cache

@@ -16,7 +16,7 @@ from treadle.core.types import Json
 from treadle.tasks.draws import fraction
 from treadle.tasks.files import find_solver
 from treadle.testbed.echo import EchoModel
-from treadle.testbed.oracle import OracleModel
+from treadle.testbed.oracle import OracleModel, read_rate
 from treadle.testbed.server.chat_wire import decode_request, to_events, to_message, to_tools, to_wire
 from treadle.testbed.teacher import TEACHER, TeacherModel, make_teacher
 
@@ -219,15 +219,7 @@ class OracleApp:
         return HttpReply(200, [*events, b"data: [DONE]\n\n"], headers, is_stream=True)
 
     def _find_oracle(self, name: str) -> OracleModel:
-        _, colon, rate = name.partition(":")
-        try:
-            mistake_rate = float(rate) if colon else self.settings.mistake_rate
-            return OracleModel(find_solver, mistake_rate=mistake_rate, name=name)
-        except ValueError:
-            raise ConfigError(
-                f"there is no model {name!r}; there are {ORACLE!r}, and '{ORACLE}:RATE' with a rate of mistakes "
-                "from 0 to 1"
-            ) from None
+        return OracleModel(find_solver, mistake_rate=read_rate(name, self.settings.mistake_rate), name=name)
 
     def _find_model(self, name: str) -> "EchoModel | TeacherModel":
         stem, colon, _ = name.partition(":")

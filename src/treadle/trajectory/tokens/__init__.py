@@ -1,8 +1,8 @@
 """Tokens: the ids that engines sampled, read from the journals of runs as branches."""
 
-from treadle.trajectory.tokens.drift import Decode, Decoders
 from treadle.trajectory.tokens.nodes import Node
 from treadle.trajectory.tokens.token_graph import Conservation, TokenGraph, load_tokens, read_tokens
+from treadle.trajectory.tokens.token_texts import Decode, Decoders
 from treadle.trajectory.tokens.trajectories import Drift, DriftReport, Span, TokenGrade, Trajectory
 
 __all__ = [

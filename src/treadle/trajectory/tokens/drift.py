@@ -5,33 +5,22 @@ neither explains the difference, it is `unknown`.
 """
 
 import re
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, TypeAlias
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from treadle.core.packed import ID_BYTES, unpack_ids
 from treadle.core.types import FinishReason, Message, Role
+from treadle.trajectory.tokens.token_texts import Decode, Decoders, find_decode
 from treadle.trajectory.tokens.trajectories import Drift, DriftReport
 
 if TYPE_CHECKING:
     from treadle.trajectory.tokens.nodes import Node
-
-Decode: TypeAlias = Callable[[Sequence[int]], str]
-"""A function that returns the text of ids, special tokens included, such as `Renderer.decode`."""
-Decoders: TypeAlias = Decode | Mapping[str, Decode] | None
-"""A function for all ids, or functions by the fingerprint of the tokenizer; `None`: ids cannot be decoded."""
 
 SHOWN = 32
 """How many ids of each side a report has."""
 _REJOINED = 4
 """Within how many ids after a gap the rest of an answer must begin again."""
 _THOUGHT = re.compile(r"(?:<think>)?(.*?)</think>", re.DOTALL)
-
-
-def find_decode(decoders: Decoders, tokenizer: str | None) -> Decode | None:
-    """Return the function that decodes the ids of a tokenizer; `None` if no decoder is known for it."""
-    if isinstance(decoders, Mapping):
-        return None if tokenizer is None else decoders.get(tokenizer)
-    return decoders
 
 
 def make_report(

@@ -14,8 +14,8 @@ from treadle.core.errors import ExportError
 from treadle.core.registry import Registry
 from treadle.core.types import Message
 from treadle.tools.toolset_parts import load_function
-from treadle.trajectory.tokens.drift import Decode, Decoders, find_decode, reasoning_of
-from treadle.trajectory.tokens.token_texts import split_text
+from treadle.trajectory.tokens.drift import reasoning_of
+from treadle.trajectory.tokens.token_texts import Decode, Decoders, find_decode, split_text
 from treadle.trajectory.tokens.trajectories import Floats, Span, Trajectory
 
 Part: TypeAlias = Callable[[Trajectory, Span, Decode | None], Sequence[float] | float]

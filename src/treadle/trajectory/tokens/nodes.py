@@ -12,13 +12,8 @@ from treadle.core.packed import ID_BYTES, as_packed, count_packed, pack_logprobs
 from treadle.core.prompting import make_request
 from treadle.core.state import State, advance
 from treadle.core.types import Completion, FinishReason, Message, Settings, TokenRecord, ToolSpec
-from treadle.trajectory.tokens.drift import (
-    Decoders,
-    explain,
-    explain_messages,
-    find_decode,
-    make_report,
-)
+from treadle.trajectory.tokens.drift import explain, explain_messages, make_report
+from treadle.trajectory.tokens.token_texts import Decoders, find_decode
 from treadle.trajectory.tokens.trajectories import Drift, DriftReport
 from treadle.trajectory.tokens.trie import Trie, TrieMatch, Vertex, find_parent
 

@@ -13,9 +13,8 @@ from treadle.core.packed import ID_BYTES, count_packed, to_ids, to_logprobs
 from treadle.core.types import Message
 from treadle.journal.protocol import Journal
 from treadle.runs.agent_parts import AGENT
-from treadle.trajectory.tokens.drift import Decode, Decoders, find_decode
 from treadle.trajectory.tokens.nodes import NAN, Node, TokenReader
-from treadle.trajectory.tokens.token_texts import load_decoders
+from treadle.trajectory.tokens.token_texts import Decode, Decoders, find_decode, load_decoders
 from treadle.trajectory.tokens.trajectories import Span, TokenGrade, Trajectory
 
 _MOST_FAULTS = 5

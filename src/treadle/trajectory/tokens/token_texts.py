@@ -1,16 +1,28 @@
 """The texts of token ids: of single tokens, and the decoders of a run's renderers."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TypeAlias
 
 from treadle.core import events as e
 from treadle.core.errors import ConfigError
 from treadle.core.types import Json
 from treadle.renderers.registry import load_renderer
-from treadle.trajectory.tokens.drift import Decode
+
+Decode: TypeAlias = Callable[[Sequence[int]], str]
+"""A function that returns the text of ids, special tokens included, such as `Renderer.decode`."""
+Decoders: TypeAlias = Decode | Mapping[str, Decode] | None
+"""A function for all ids, or functions by the fingerprint of the tokenizer; `None`: ids cannot be decoded."""
 
 _HOLE = "\ufffd"
 _MOST = 8
 """The number of tokens without a whole character after which their text is used unchanged."""
+
+
+def find_decode(decoders: Decoders, tokenizer: str | None) -> Decode | None:
+    """Return the function that decodes the ids of a tokenizer; `None` if no decoder is known for it."""
+    if isinstance(decoders, Mapping):
+        return None if tokenizer is None else decoders.get(tokenizer)
+    return decoders
 
 
 def split_text(ids: Sequence[int], decode: Decode) -> list[str]:

@@ -5,34 +5,17 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from treadle.core.types import Json, Message, Role
-from treadle.datagen.quality.exchanges import answers, quote
-from treadle.datagen.quality.languages import GERMAN, WORDS, word_lists
+from treadle.core.types import Message, Role
+from treadle.datagen.quality.exchanges import answers, leaves_of, quote
+from treadle.datagen.quality.languages import GERMAN, WORDS, pattern, word_lists
 from treadle.datagen.quality.numbers import NUMBER, Derived, NumberSource, find_numbers, read_number
 from treadle.datagen.quality.protocol import BuiltinFilter, Candidate, FilterSettings, FilterVerdict
 
-_PATH = re.compile(
-    r"(?<![\w/@:.+-])(?:[\w.+-]+/|\./|/)[\w./+-]*\w|(?<![\w/@.+-])[\w+-]++\.[a-z][a-z0-9]{1,5}\b(?!/|\()"
-)
-_SYMBOL = re.compile(
-    r"(?<![\w.+-])[\w.+-]++@[\w-]+(?:\.[\w-]+)+"  # an address
-    r"|\bhttps?://\S*[\w/]"
-    r"|\b\d+(?:[.:-]\d+){2,}\b|\b\d{1,2}:\d\d\b"  # a version, a date, a time
-    r"|(?<![\w.])\d+\.\d+[^\W\d_]+\b"  # a number with a unit
-    r"|(?<![\w.])(?=\w*\d)(?=\w*[^\W\d_])\w+(?:-\w+)*\b"  # letters and digits
-    r"|\b[^\W\d]\w*_\w+\b"  # snake_case
-    r"|\b[a-z]+[A-Z]\w*\b"  # camelCase
-)
-_QUOTED = re.compile(r"`([^`\n]{1,60})`|\"([^\"\n]{1,60})\"|“([^”\n]{1,60})”")
-_ANSWER = re.compile(
-    r"^(?:[>*_#-]|[^\S\n])*+(?:final )?answer[\s*_]*[:=][\s*_`]*(.+)$", re.IGNORECASE | re.MULTILINE
-)
+_PATH, _SYMBOL, _QUOTED, _ANSWER, _UNIT, _START = [
+    pattern("answers", name) for name in ("path", "symbol", "quoted", "answer", "unit", "start")
+]
 _WORD = re.compile(r"[^\W\d_]+(?:['’][^\W\d_]+)*")
-_UNIT = re.compile(
-    r"(\d+(?:\.\d+)?)(?:st|nd|rd|th|ms|km|kg|kb|mb|gb|min|px|[smhdkxMGT]|°[CF])", re.IGNORECASE
-)
 _IS_WORD = re.compile(r"\w").match
-_START = re.compile(r"(?:^|[.!?:;\n|>*#(\[\"“]|^\s*[-+]|\d[.)])\s*$")
 _MAX_CAPITALS = 0.35
 _COMMON = WORDS["en"] | word_lists("answers")["common"]
 
@@ -88,14 +71,14 @@ class GroundingFilter(BuiltinFilter[GroundingSettings]):
 def _statements(answer: str) -> Iterator[tuple[str, str]]:
     """Yield what an answer states: kind and text."""
     rest = answer
-    for what, pattern in (("path", _PATH), ("text", _QUOTED), ("identifier", _SYMBOL)):
-        for found in pattern.finditer(rest):
+    for what, shape in (("path", _PATH), ("text", _QUOTED), ("identifier", _SYMBOL)):
+        for found in shape.finditer(rest):
             text = next((item for item in found.groups() if item), found[0])
             if unit := _UNIT.fullmatch(text):
                 yield "number", unit[1]
             else:
                 yield what, text
-        rest = pattern.sub(" \x00 ", rest)
+        rest = shape.sub(" \x00 ", rest)
     for found in NUMBER.finditer(re.sub(r"(?m)^[^\S\n]*+\d+[.)]\s", "", rest)):
         yield "number", found[0]
     yield from (("name", text) for text in _names(rest))
@@ -128,7 +111,7 @@ class _Seen:
             if message.role is Role.ASSISTANT:
                 work += [message.content, message.reasoning or ""]
                 for call in message.tool_calls:
-                    texts = list(_texts(call.arguments))
+                    texts = _texts(call.arguments)
                     folders[call.call_id] = next(
                         (item.rpartition("/")[0] for item in texts if "/" in item), ""
                     )
@@ -176,17 +159,10 @@ def _has_digits(seen: str, text: str) -> bool:
     return False
 
 
-def _texts(arguments: str) -> Iterator[str]:
-    """Yield the strings and numbers in the arguments of a call."""
+def _texts(arguments: str) -> list[str]:
+    """Return the strings and numbers in the arguments of a call."""
     try:
-        yield from _leaves(msgspec.json.decode(arguments) if arguments.strip() else {})
+        value = msgspec.json.decode(arguments) if arguments.strip() else {}
     except msgspec.DecodeError:
-        return
-
-
-def _leaves(value: Json) -> Iterator[str]:
-    if isinstance(value, dict | list):
-        for item in value.values() if isinstance(value, dict) else value:
-            yield from _leaves(item)
-    elif value is not None:
-        yield str(value)
+        return []
+    return [str(item) for item in leaves_of(value) if item is not None]

@@ -10,8 +10,8 @@ from pydantic import AfterValidator
 
 from treadle.core.registry import did_you_mean
 from treadle.core.types import Json, Message, Role, ToolSpec
-from treadle.datagen.quality.exchanges import WORD, answers, exchanges, quote
-from treadle.datagen.quality.languages import LANGUAGES, detect_language
+from treadle.datagen.quality.exchanges import WORD, answers, exchanges, leaves_of, quote
+from treadle.datagen.quality.languages import LANGUAGES, detect_language, pattern
 from treadle.datagen.quality.protocol import BuiltinFilter, Candidate, FilterSettings, FilterVerdict
 from treadle.datagen.scenarios.kinds import is_question
 from treadle.datagen.scenarios.scenario import Kind
@@ -19,21 +19,7 @@ from treadle.routing.judging.inabilities import find_decline, is_refusal
 
 _RUN_WORDS = 12
 """How many words in a row of the system message an assistant message may not repeat."""
-_MARKUP = re.compile(
-    r"</?facts>|<\|\w+\|>|\[/?(?:INST|TOOL_CALLS|TOOL_RESULTS)\]|</?tool_(?:call|response)s?>|</?think>"
-    r"|<｜[^｜\n]{1,40}｜>|<start_of_turn>|<end_of_turn>"
-)
-_MACHINE = re.compile(
-    r"\bas an? (?:AI|artificial intelligence|(?:large )?language) (?:language )?model\b"
-    r"|\bmy (?:system (?:prompt|message)|instructions|training data|knowledge cutoff)\b"
-    r"|\bI(?:['’]m| am) (?:ChatGPT|Claude|Gemini|a large language model)\b",
-    re.IGNORECASE,
-)
-_STAGE = re.compile(
-    r"\b(?:simulated user|user simulator|my persona|as the (?:simulated )?user,)\b"
-    r"|\A\s*(?:user|human|persona)\s*:",
-    re.IGNORECASE,
-)
+_MARKUP, _MACHINE, _STAGE = [pattern("prompts", name) for name in ("markup", "machine", "stage")]
 
 
 class LeakFilter(BuiltinFilter[FilterSettings]):
@@ -100,22 +86,8 @@ def _runs(text: str) -> frozenset[tuple[str, ...]]:
 
 _MAX_CHARS = 200
 """Longer texts are documents, such as templates, in which placeholders can be intended."""
-_MARK = re.compile(
-    r"\{\{\s*[\w.]+\s*\}\}"
-    r"|<(?:your|my|insert|enter|the|some|placeholder|example|actual)[\s_-][\w\s-]{1,40}>"
-    r"|\[(?:your|insert|enter|placeholder|actual)[\s_-][\w\s-]{1,40}\]"
-    r"|\$\{[A-Z_]+\}"
-    r"|(?<![\w/])/?path/to/[\w./-]*"
-    r"|\byour[_-](?:\w+[_-])?(?:name|file|path|key|token|email|password|value|id|folder|directory)\b"
-    r"|(?<![\w.+-])(?:[\w.+-]++@)?(?:[\w-]+\.)*example\.(?:com|org|net)\b"
-    r"|\blorem ipsum\b",
-    re.IGNORECASE,
-)
-_WHOLE = re.compile(
-    r"\s*(?:to-?do|tbd|tba|fixme|x{3,}|placeholder|some[_ ](?:value|text|name)|insert[_ ]here|changeme|foo|"
-    r"bar|foobar|n/?a|null|none|undefined|string|value|\.{3}|…|<[\w\s-]+>)\s*",
-    re.IGNORECASE,
-)
+_MARK = pattern("placeholders", "part")
+_WHOLE = re.compile(rf"\s*(?:{pattern('placeholders', 'whole').pattern})\s*", re.IGNORECASE)
 
 
 class PlaceholderFilter(BuiltinFilter[FilterSettings]):
@@ -160,7 +132,7 @@ def _find_placeholders(arguments: str, tool: ToolSpec | None) -> Iterator[tuple[
         ):
             yield name, "null"
     for name, value in values.items():
-        for text in _texts(value):
+        for text in [item for item in leaves_of(value) if isinstance(item, str)]:
             if _WHOLE.fullmatch(text) and text.strip():
                 yield name, text
             elif len(text) <= _MAX_CHARS:
@@ -176,14 +148,6 @@ def _can_be_null(schema: Json) -> bool:
     if None in schema.get("enum", ()) or any(map(_can_be_null, choices)):
         return True
     return (kinds is None and not choices) or kinds == "null" or (isinstance(kinds, list) and "null" in kinds)
-
-
-def _texts(value: Json) -> Iterator[str]:
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, dict | list):
-        for item in value.values() if isinstance(value, dict) else value:
-            yield from _texts(item)
 
 
 class RefusalFilter(BuiltinFilter[FilterSettings]):

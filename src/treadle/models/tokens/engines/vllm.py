@@ -4,7 +4,6 @@ Source: vLLM 0.11 to 0.33, `return_token_ids`; vLLM 0.12 to 0.33, `GenerateReque
 """
 
 from collections.abc import Callable, Sequence
-from typing import ClassVar
 
 from msgspec import Struct
 
@@ -21,6 +20,8 @@ from treadle.models.wire.openai_style import PlainUsage
 from treadle.models.wire.server import Server
 
 _HEAD = ("request_id", "id", "model", "usage")
+_LOGPROBS = ("token_logprobs", "content")
+"""The lists of log probabilities of the two endpoints."""
 
 
 class _Logprob(Struct, gc=False):
@@ -58,20 +59,18 @@ class _Answer(Struct, gc=False):
 class VllmCollector(TokenCollector):
     """A collector of streamed choices. Each event has new ids and their log probabilities."""
 
-    LOGPROBS: ClassVar[str]
-    """The name of the list of log probabilities in a choice."""
-
     def __init__(self, on_delta: Callable[[Delta], None], server: Server) -> None:
         super().__init__(on_delta, server)
         self._head: dict[str, Json] = {}
         self._spans: Json = None
-        self._logprobs: list[Json] | None = None
+        self._logprobs: dict[str, list[Json]] = {}
 
     def add(self, event: Json) -> None:
         self._head |= {name: event[name] for name in _HEAD if event.get(name) is not None}
         for choice in event.get("choices") or ():
-            if (told := choice.get("logprobs")) is not None:
-                self._logprobs = (self._logprobs or []) + told[self.LOGPROBS]
+            for name, new in (choice.get("logprobs") or {}).items():
+                if name in _LOGPROBS and new is not None:
+                    self._logprobs.setdefault(name, []).extend(new)
             self._take_ids(choice.get("token_ids") or [])
             self._spans = choice.get("weight_versions") or self._spans
             self._finish = choice.get("finish_reason") or self._finish
@@ -79,23 +78,11 @@ class VllmCollector(TokenCollector):
     def raw(self) -> Json:
         choice = {
             "token_ids": self.token_ids,
-            "logprobs": {self.LOGPROBS: self._logprobs},
+            "logprobs": self._logprobs,
             "finish_reason": self._finish,
             "weight_versions": self._spans,
         }
         return {**self._head, "choices": [choice]}
-
-
-class CompletionsCollector(VllmCollector):
-    """A collector of streamed completions with token ids."""
-
-    LOGPROBS = "token_logprobs"
-
-
-class GenerateCollector(VllmCollector):
-    """A collector of streamed pieces of ids."""
-
-    LOGPROBS = "content"
 
 
 class VllmEngine(HttpTokenEngine):
@@ -103,6 +90,7 @@ class VllmEngine(HttpTokenEngine):
 
     BASE_URL = "http://localhost:8000/v1"
     ANSWER = _Answer
+    COLLECTOR = VllmCollector
 
     def _write_sampling(
         self, settings: Settings, stop_token_ids: Sequence[int], limit: int
@@ -137,7 +125,6 @@ class VllmCompletions(VllmEngine):
     PATH = "/completions"
     PROMPT = "prompt"
     REPEATS_PROMPT = True
-    COLLECTOR = CompletionsCollector
 
     def _fields(
         self, settings: Settings, stop_token_ids: Sequence[int], limit: int, *, is_stream: bool
@@ -158,7 +145,6 @@ class VllmGenerate(VllmEngine):
     PATH = ""
     PROMPT = "token_ids"
     ROOT_PATH = "/inference/v1/generate"
-    COLLECTOR = GenerateCollector
     TOP_LEVEL = frozenset(("cache_salt", "features", "kv_transfer_params", "priority", "request_id"))
 
     def _fields(
