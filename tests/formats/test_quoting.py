@@ -179,3 +179,26 @@ def test_calls_in_nested_reasoning_that_is_never_closed_are_no_crash():
         for mark in marks_of(name):
             text = f"{mark}<think>x" * 3000
             parse(text, name)
+
+
+CLOSERS = {
+    "qwen3_coder": "</parameter>",
+    "minimax": "</parameter>",
+    "deepseek_v32": f"</{DSML}parameter>",
+    "glm45": "</arg_value>",
+}
+
+
+@pytest.mark.parametrize("said", ["Use `{}` here", "Use {} and {} too.\nThen stop.", "plain"])
+@pytest.mark.parametrize("name", CLOSERS)
+def test_a_value_that_is_closed_twice_is_an_error(name, said):
+    closer, opener = CLOSERS[name], MORE[name][0]
+    for given in ({"s": said.replace("{}", opener)}, {"s": said.replace("{}", opener), "t": "plain"}):
+        call = ToolCall("", "f", json.dumps(given))
+        once = find_format(name).render(Message(Role.ASSISTANT, "", (call,)))
+        assert [item.arguments for item in parse(once, name, TOOLS).tool_calls] == [given]
+        begin = once.index(closer)
+        twice = f"{once[:begin].removesuffix(chr(10))}\n{closer}\n{once[begin:]}"
+        found = parse(twice, name, TOOLS)
+        assert found.tool_calls == ()
+        assert any(word in found.errors[0].reason for word in ("is not certain", "other than a parameter"))

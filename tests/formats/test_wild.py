@@ -394,7 +394,7 @@ CASES = [
         [],
         "",
         None,
-        ["the call contains something other than a key"],
+        ["the call contains something other than a parameter"],
     ),
     (
         "glm45",

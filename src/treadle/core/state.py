@@ -212,7 +212,8 @@ class State(Struct, gc=False):
     queued: tuple[tuple[int, Message], ...] = ()
     """The messages of the user that wait for the next turns, each with the number of its event."""
     urgent: int = 0
-    """How many messages at the beginning of `queued` have interrupted a turn; they keep the order of arrival."""
+    """How many messages at the beginning of `queued` have interrupted or steered a turn; they keep the order of
+    arrival."""
     hold: tuple[float, float, str | None] | None = None
     """The wait that a server asked for in its newest answer, which was an error: the end of the wait, its length
     in seconds, and the name of the model; `None` if there is none."""

@@ -173,7 +173,7 @@ def check_ended(run: Run[Any]) -> None:
     Raises: `AttemptFailedError`; `ProviderError` for a fault of the user.
     """
     if run.status is not Status.FINISHED:
-        raise AttemptFailedError(f"paused: run {run.run_id} waits for an answer or an approval")
+        raise AttemptFailedError(f"paused: run {run.run_id} waits for somebody (`treadle show` says why)")
     if run.stop_reason is StopReason.CANCELLED:
         raise AttemptFailedError(f"cancelled: run {run.run_id} was cancelled")
     if run.stop_reason is StopReason.DEADLINE and run.error is not None:

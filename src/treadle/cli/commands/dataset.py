@@ -10,7 +10,6 @@ import msgspec
 from treadle.cli.exit import ExitCode
 from treadle.cli.jobs.execute import execute
 from treadle.cli.jobs.journals import open_existing
-from treadle.cli.terminal.format import format_call
 from treadle.cli.terminal.output import (
     bar,
     clean,
@@ -23,17 +22,15 @@ from treadle.cli.terminal.output import (
     write_cost,
     write_count,
 )
+from treadle.cli.terminal.transcripts import MessagePrinter
 from treadle.core.errors import ConfigError
-from treadle.core.types import Message, Role, ToolCall
+from treadle.core.types import Message, Role, ToolResult
 from treadle.datagen.dataset.dataset_folder import DatasetFolder
 from treadle.datagen.dataset.dataset_stats import DatasetStats, Summary, collect, describe
 from treadle.datagen.dataset.entries import RowEntry, find_entry
 
 if TYPE_CHECKING:
     from treadle.datagen.dataset.verification import CheckedRow
-
-RESULT_LINES = 12
-"""How many lines of a result are shown without --full."""
 
 
 def show(
@@ -54,25 +51,18 @@ def show(
         raw = msgspec.to_builtins(entry.row)
         print_json({**raw, "verdicts": entry.verdicts} if entry.verdicts else raw)
     else:
-        _Printer(entry, is_full=is_full).print()
+        _RowPrinter(entry, is_full=is_full).print()
     return ExitCode.DONE
 
 
-class _Printer:
+class _RowPrinter(MessagePrinter):
     """A printer of one row."""
 
     def __init__(self, entry: RowEntry, *, is_full: bool) -> None:
+        super().__init__(is_full=is_full)
         self._entry = entry
         self._row = entry.row
-        self._console = stdout()
-        self._width = 1_000_000 if is_full else max(40, min(self._console.width, 160) - 4)
-        self._result_lines = None if is_full else RESULT_LINES
-        self._calls: dict[str, ToolCall] = {}
         self._simulated = set(entry.row.lineage.simulated)
-
-    def say(self, text: str, style: str = "", end: str = "\n") -> None:
-        """Print a piece of text."""
-        self._console.print(text, style=style, end=end, soft_wrap=True)
 
     def print(self) -> None:
         """Print the row."""
@@ -103,36 +93,19 @@ class _Printer:
             self.say("tools: " + ", ".join([tool.name for tool in self._row.tools]), "dim")
 
     def _print_message(self, message: Message) -> None:
-        text = clean(message.content).rstrip("\n")
         if message.role is Role.SYSTEM:
-            self.say(
-                "instructions: " + (text if self._result_lines is None else shorten(text, self._width)), "dim"
-            )
+            self.print_instructions(message.content)
         elif message.role is Role.USER:
-            self.say("\n› " + text.replace("\n", "\n  "), "cyan")
-        elif message.role is Role.TOOL:
-            self._print_result(message)
-        else:
-            self._calls.update({call.call_id: call for call in message.tool_calls})
             self.say("")
-            if message.reasoning:
-                self.say(clean(message.reasoning.strip()), "dim italic")
-            if text.strip():
-                self.say(text)
-
-    def _print_result(self, message: Message) -> None:
-        call = self._calls.get(message.call_id or "")
-        self.say("● ", "red" if message.is_error else "green", end="")
-        self.say(format_call(call, self._width - 10) if call else clean(message.name or ""), "bold", end="")
-        self.say("  simulated" if message.call_id in self._simulated else "", "magenta")
-        lines = clean(message.content).rstrip("\n").split("\n")
-        limit = self._result_lines
-        shown = lines if limit is None or len(lines) <= limit + 1 else lines[:limit]
-        for line in shown:
-            cut = line if len(line) <= self._width else line[: self._width - 1] + "…"
-            self.say(f"  {cut}", "red" if message.is_error else "dim")
-        if len(shown) < len(lines):
-            self.say(f"  … {len(lines) - len(shown):,} more lines", "dim italic")
+            self.print_said("› ", message.content.rstrip("\n"), "cyan")
+        elif message.role is Role.TOOL:
+            call_id, is_simulated = message.call_id or "", message.call_id in self._simulated
+            name, is_error = message.name or "", message.is_error
+            result = ToolResult(call_id, name, message.content, is_error=is_error, is_simulated=is_simulated)
+            self.print_result(result)
+        else:
+            self.say("")
+            self.print_answer(message)
 
     def _print_verdicts(self) -> None:
         sample = self._row.lineage.sample

@@ -35,24 +35,24 @@ _SHORT_HINT = "Ctrl-C: finish and stop; twice: stop now"
 """The hint on narrow terminals."""
 
 
-class JobView(Protocol):
-    """A view of a job. Its methods are called on the thread of the event loop."""
+class JobView:
+    """A view of a job, which shows only how to stop at once; subclasses show more.
+
+    The methods are called on the thread of the event loop.
+    """
 
     def on_notice(self, notice: JobNotice, progress: JobProgress) -> None:
         """Show a notice, and the counts after it."""
-        ...
 
     def on_stop(self, progress: JobProgress) -> None:
         """Show that items in flight are being finished, and that no new ones begin."""
-        ...
+        print_note(progress.stopping())
 
     def finish(self, progress: JobProgress, summary: Mapping[str, Json]) -> None:
         """Show the last counts; `summary` is added to the last line of `--json`."""
-        ...
 
     def close(self) -> None:
         """Leave the terminal in order. Also called after an error, and more than once."""
-        ...
 
 
 class Feed(Protocol):
@@ -75,28 +75,11 @@ def make_job_view(name: str, progress: JobProgress, feed: Feed, *, is_json: bool
     if is_json:
         return JsonLines()
     if is_quiet:
-        return QuietLines()
+        return JobView()
     return JobBoard(name, progress, feed) if is_live() else TextLines(name)
 
 
-class QuietLines:
-    """A view that shows only how to stop at once."""
-
-    def on_notice(self, notice: JobNotice, progress: JobProgress) -> None:
-        """See `JobView.on_notice`."""
-
-    def on_stop(self, progress: JobProgress) -> None:
-        """See `JobView.on_stop`."""
-        print_note(progress.stopping())
-
-    def finish(self, progress: JobProgress, summary: Mapping[str, Json]) -> None:
-        """See `JobView.finish`."""
-
-    def close(self) -> None:
-        """See `JobView.close`."""
-
-
-class JsonLines(QuietLines):
+class JsonLines(JobView):
     """A view that prints each notice as a line of JSON, and a summary as the last line."""
 
     def on_notice(self, notice: JobNotice, progress: JobProgress) -> None:
@@ -108,7 +91,7 @@ class JsonLines(QuietLines):
         print_json({"event": "summary", **progress.to_json(), **summary})
 
 
-class TextLines(QuietLines):
+class TextLines(JobView):
     """A view that prints a line for each milestone, and one with the counts every few seconds, without control
     characters."""
 
@@ -147,7 +130,7 @@ class TextLines(QuietLines):
         stdout().print(clean(f"{self._name}: {text}"), soft_wrap=True)
 
 
-class JobBoard(Drawing):
+class JobBoard(Drawing, JobView):
     """The live view: a bar, the counts, the newest items, and what Ctrl-C does."""
 
     def __init__(self, name: str, progress: JobProgress, feed: Feed) -> None:

@@ -16,13 +16,61 @@ from treadle.cli.terminal.view import print_outcome
 from treadle.core import events as e
 from treadle.core.errors import ConfigError
 from treadle.core.state import fold
-from treadle.core.types import Delivery, Message, ToolCall
+from treadle.core.types import Delivery, Message, ToolCall, ToolResult
 from treadle.journal.protocol import Journal
 from treadle.journal.run_info import RunFilter
 from treadle.runs.run import Run
 
-RESULT_LINES = 12
+_RESULT_LINES = 12
 """How many lines of a result are shown by default."""
+
+
+class MessagePrinter:
+    """A printer of messages, calls and results. With `is_full`, nothing is shortened."""
+
+    def __init__(self, *, is_full: bool) -> None:
+        self._console = stdout()
+        self._width = 1_000_000 if is_full else max(40, min(self._console.width, 160) - 4)
+        self._is_full = is_full
+        self._calls: dict[str, ToolCall] = {}
+
+    def say(self, text: str, style: str = "", end: str = "\n") -> None:
+        """Print a piece of text."""
+        self._console.print(text, style=style, end=end)
+
+    def print_instructions(self, text: str) -> None:
+        """Print the system message."""
+        shown = clean(text) if self._is_full else shorten(text, self._width - 14)
+        self.say(f"instructions: {shown}", "dim")
+
+    def print_said(self, mark: str, text: str, style: str) -> None:
+        """Print a message that is not of the model."""
+        self.say(mark + clean(text).replace("\n", "\n  "), style)
+
+    def print_answer(self, message: Message) -> None:
+        """Print the reasoning and the text of an answer, and remember its calls."""
+        self._calls.update({call.call_id: call for call in message.tool_calls})
+        if message.reasoning:
+            self.say(clean(message.reasoning.strip()), "dim italic")
+        if message.content.strip():
+            self.say(clean(message.content.strip()))
+
+    def print_result(self, result: ToolResult, seconds: float = 0.0, indent: str = "") -> None:
+        """Print a result below its call."""
+        call = self._calls.get(result.call_id)
+        self.say(f"{indent}● ", "red" if result.is_error else "green", end="")
+        self.say(format_call(call, self._width - 10) if call else clean(result.name), "bold", end="")
+        self.say("  simulated" if result.is_simulated else "", "magenta", end="")
+        self.say(f"  {write_seconds(seconds)}" if seconds >= 0.01 else "", "dim")
+        lines = clean(result.content).rstrip("\n").split("\n")
+        # One more line needs no more space than the remark that it is left out.
+        is_whole = self._is_full or len(lines) <= _RESULT_LINES + 1
+        shown = lines if is_whole else lines[:_RESULT_LINES]
+        for line in shown:
+            text = line if len(line) <= self._width else line[: self._width - 1] + "…"
+            self.say(f"{' ' * len(indent)}  {text}", "red" if result.is_error else "dim")
+        if len(shown) < len(lines):
+            self.say(f"  … {len(lines) - len(shown):,} more lines", "dim italic")
 
 
 def write_artifact(journal: Journal, run_id: str, text: str) -> None:
@@ -43,16 +91,11 @@ def write_artifact(journal: Journal, run_id: str, text: str) -> None:
     print_bytes(run.read_artifact(found[0]))
 
 
-def print_transcript(
-    journal: Journal, run_id: str, *, is_full: bool = False, result_lines: int = RESULT_LINES
-) -> None:
-    """Print the messages with calls, results and times, and the outcome.
-
-    At most `result_lines` lines of each result are shown; with `is_full`, nothing is shortened.
-    """
+def print_transcript(journal: Journal, run_id: str, *, is_full: bool = False) -> None:
+    """Print the messages with calls, results and times, and the outcome."""
     events = journal.read(run_id)
     run = Run(run_id, fold([event.body for event in events]), journal)
-    printer = _Printer(None if is_full else result_lines)
+    printer = _RunPrinter(is_full=is_full)
     printer.print_head(run)
     for event in events:
         printer.print_event(event.body)
@@ -60,15 +103,11 @@ def print_transcript(
     printer.print_foot(run, is_driven=any(info.is_driven for info in same if info.run_id == run_id))
 
 
-class _Printer:
+class _RunPrinter(MessagePrinter):
     """A printer of the events of a run, in their order."""
 
-    def __init__(self, result_lines: int | None) -> None:
-        self._console = stdout()
-        self._width = max(40, min(self._console.width, 160) - 4)
-        self._result_lines = result_lines
-        self._is_full = result_lines is None
-        self._calls: dict[str, ToolCall] = {}
+    def __init__(self, *, is_full: bool) -> None:
+        super().__init__(is_full=is_full)
         self._asking: set[str] = set()
         """The ids of the calls that have asked the user, and begin again with the answer."""
         self._asked = ""
@@ -77,10 +116,6 @@ class _Printer:
         """The name of the model that the first line shows."""
         self._is_paused = False
         """True if the run was paused or finished by the last event that was printed."""
-
-    def say(self, text: str, style: str = "", end: str = "\n") -> None:
-        """Print a piece of text."""
-        self._console.print(text, style=style, end=end)
 
     def print_head(self, run: Run) -> None:
         """Print what the run was started with."""
@@ -103,10 +138,7 @@ class _Printer:
         if started.tools:
             self.say("tools: " + ", ".join(clean(spec.name) for spec in started.tools), "dim")
         if started.system_message:
-            text = started.system_message
-            self.say(
-                "instructions: " + (clean(text) if self._is_full else shorten(text, self._width - 14)), "dim"
-            )
+            self.print_instructions(started.system_message)
 
     def print_event(self, body: e.DurableBody) -> None:
         """Print an event, if the transcript shows its type."""
@@ -163,7 +195,8 @@ class _Printer:
             edited = f", with {clean(body.arguments)}" if body.arguments is not None else ""
             self.say(f"› {said}{edited}", "cyan")
         elif isinstance(body, e.RunPaused):
-            self.say(f"-- paused: {body.reason}", "magenta")
+            remark = f" ({clean(body.remark)})" if body.remark else ""
+            self.say(f"-- paused: {body.reason}{remark}", "magenta")
         elif isinstance(body, e.RunResumed):
             self.say("-- resumed" if self._is_paused else "-- interrupted here, and resumed", "magenta")
         elif isinstance(body, e.Rewarded):
@@ -184,14 +217,13 @@ class _Printer:
         print_outcome(run, is_driven=is_driven)
 
     def _print_message(self, mark: str, message: Message, style: str) -> None:
-        self.say(mark + clean(message.content).replace("\n", "\n  "), style)
+        self.print_said(mark, message.content, style)
         for part in message.parts:
             self.say(f"  {format_artifact(part)}", "dim italic")
 
     def _print_inference(self, body: e.InferenceCompleted) -> None:
         completion = body.completion
         message, usage = completion.message, completion.usage
-        self._calls.update({call.call_id: call for call in message.tool_calls})
         tokens = f"{usage.input_tokens:,} + {usage.output_tokens:,} tokens" if usage else "tokens unknown"
         facts = [f"step {body.step}", tokens, write_seconds(body.duration_seconds)]
         if self._asked not in ("", self._shown):
@@ -199,30 +231,12 @@ class _Printer:
         if completion.cost_usd:
             facts.append(write_cost(completion.cost_usd))
         self.say("\n" + " · ".join(facts), "dim")
-        if message.reasoning:
-            self.say(clean(message.reasoning.strip()), "dim italic")
-        if message.content.strip():
-            self.say(clean(message.content.strip()))
+        self.print_answer(message)
 
     def _print_result(self, body: e.ToolCompleted) -> None:
-        result, seconds = body.result, body.duration_seconds
-        call = self._calls.get(result.call_id)
-        width = 1_000_000 if self._is_full else self._width
+        result = body.result
         # A call made by another call is printed before it, because it ended first.
-        indent = "  ↳ " if body.parent_call_id is not None else ""
-        self.say(f"{indent}● ", "red" if result.is_error else "green", end="")
-        self.say(format_call(call, width - 10) if call else clean(result.name), "bold", end="")
-        self.say("  simulated" if result.is_simulated else "", "magenta", end="")
-        self.say(f"  {write_seconds(seconds)}" if seconds >= 0.01 else "", "dim")
-        lines = clean(result.content).rstrip("\n").split("\n")
-        # One more line needs no more space than the remark that it is left out.
-        limit = self._result_lines
-        shown = lines if limit is None or len(lines) <= limit + 1 else lines[:limit]
-        for line in shown:
-            text = line if self._is_full or len(line) <= width else line[: width - 1] + "…"
-            self.say(f"{' ' * len(indent)}  {text}", "red" if result.is_error else "dim")
-        if len(shown) < len(lines):
-            self.say(f"  … {len(lines) - len(shown):,} more lines", "dim italic")
+        self.print_result(result, body.duration_seconds, "  ↳ " if body.parent_call_id is not None else "")
         for item in result.artifacts:
             self.say(f"  {format_artifact(item)}", "dim italic")
         if (child := body.child) is not None:

@@ -1,7 +1,7 @@
 """Views of a run while it is driven: for a terminal, for a pipe, and for a program that reads lines of JSON."""
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from treadle.cli.terminal.format import (
     format_artifact,
@@ -54,20 +54,17 @@ def print_outcome(
     stdout().print(line.append(f" · {details}", style="not bold dim default"))
 
 
-class View(Protocol):
-    """A view of one run, or of one session."""
+class View:
+    """A view of one run, or of one session. This one shows nothing."""
 
     def on_event(self, item: e.Event | e.Ephemeral) -> None:
         """Show an event or a delta."""
-        ...
 
     def finish(self, run: Run, seconds: float, more: Mapping[str, Json] | None = None) -> None:
         """Show how the run ended; `more` is added to the summary of `--json`."""
-        ...
 
     def close(self) -> None:
         """Remove the spinner and end an unfinished line. Also called when the run was interrupted."""
-        ...
 
 
 def make_view(*, is_json: bool, is_quiet: bool, calls: Iterable[ToolCall] = ()) -> View:
@@ -80,7 +77,7 @@ def make_view(*, is_json: bool, is_quiet: bool, calls: Iterable[ToolCall] = ()) 
     return QuietView() if is_quiet else TextView(is_live=is_live(), calls=calls)
 
 
-class JsonView:
+class JsonView(View):
     """A view that prints each event and delta as a line of JSON, and a summary as the last line."""
 
     def on_event(self, item: e.Event | e.Ephemeral) -> None:
@@ -91,25 +88,16 @@ class JsonView:
         """See `View.finish`."""
         print_json({**summarize(run, seconds), **(more or {})})
 
-    def close(self) -> None:
-        """See `View.close`."""
 
-
-class QuietView:
+class QuietView(View):
     """A view that prints only the answer."""
-
-    def on_event(self, item: e.Event | e.Ephemeral) -> None:
-        """See `View.on_event`."""
 
     def finish(self, run: Run, seconds: float, more: Mapping[str, Json] | None = None) -> None:
         """See `View.finish`."""
         stdout().print(clean(run.output), soft_wrap=True)
 
-    def close(self) -> None:
-        """See `View.close`."""
 
-
-class TextView:
+class TextView(View):
     """A view of streamed text, calls with their results, and the outcome.
 
     Without `is_live` it prints only whole lines.

@@ -27,7 +27,8 @@ class Elements(Struct, frozen=True):
     """The string that every opening tag of a function begins with."""
     function_close: str
     parameter: re.Pattern[str]
-    """A pattern for a parameter's opening tag, with the group `key`."""
+    """A pattern for a parameter's opening tag, with the group `key`. If its group `bare` matches, newlines around
+    the value are not part of it."""
     parameter_open: str
     """The string that every opening tag of a parameter begins with."""
     parameter_close: str
@@ -35,6 +36,8 @@ class Elements(Struct, frozen=True):
     """True if one newline at each end of a value is not part of the value."""
     is_typed: bool
     """True if a parameter's tag has a group `typed` that says whether its value is a string."""
+    after_space: Callable[[str, int], int]
+    """The function that skips the white space between tags."""
     plain: re.Pattern[str]
     """A pattern for a whole parameter without markup in its value, with the group `value` and those of
     `parameter`."""
@@ -50,6 +53,7 @@ def make_elements(
     *,
     trims_newline: bool,
     is_typed: bool = False,
+    skip_space: Callable[[str, int], int] = after_space,
 ) -> Elements:
     """Return the `Elements` with these tags."""
     inner = f"{re.escape(parameter_open[1:])}|{re.escape(parameter_close[1:])}"
@@ -59,7 +63,7 @@ def make_elements(
         rf"(?=[ \t\r\n]*+(?:{behind}))"
     )
     closers = (function_close, parameter, parameter_open, parameter_close)
-    return Elements(function, function_open, *closers, trims_newline, is_typed, plain)
+    return Elements(function, function_open, *closers, trims_newline, is_typed, skip_space, plain)
 
 
 _QUOTES = frozenset("\"'")
@@ -113,7 +117,7 @@ def _read(
     while True:
         plain = parameter = elements.plain.match(text, at)
         if parameter is None:
-            at = after_space(text, at)
+            at = elements.after_space(text, at)
             if text.startswith(elements.function_close, at):
                 at += len(elements.function_close)
                 break
@@ -136,6 +140,8 @@ def _read(
             if fault:
                 return at, None, f"the value of {key!r} {fault}", name
             value = text[parameter.end() : value_end]
+            if "bare" in parameter.groupdict() and parameter["bare"] is not None:
+                value = value.strip("\n")
         if key in arguments:
             return at, None, f"the parameter {key!r} occurs twice", name
         if elements.trims_newline:
@@ -210,7 +216,9 @@ def _find_end(
     """
     text = reader.text
     opener, closer = elements.parameter_open, elements.parameter_close
-    depth, at = 0, start
+    ends = (opener, elements.function_close, "</tool_call>", "</minimax:tool_call>", "</｜DSML｜", *openers)
+    inner, at = list[int](), start
+    """The positions of the opening tags within the value that are not paired yet."""
     first_inner: int | None = None
     outer_end: int | None = None
     quoted: int | None = None
@@ -224,9 +232,9 @@ def _find_end(
                 return quoted, quoted + len(closer), ""
             if outer_end is not None:
                 return outer_end, outer_end, _CUT
-            inner = begin if begin != -1 and is_parameter(begin) else None
-            inner = first_inner if first_inner is not None else inner
-            return _unclosed(elements, reader, start, inner, openers)
+            if first_inner is None and begin != -1 and is_parameter(begin):
+                first_inner = begin
+            return _unclosed(elements, reader, start, first_inner, openers)
         if begin != -1 and begin < close:
             if first_inner is None and is_parameter(begin):
                 first_inner = begin
@@ -235,20 +243,19 @@ def _find_end(
                     outer_end = _end_around(elements, reader, call)
                     if outer_end is None and (call == start or _is_at_line_start(text, call)):
                         return call, call, _CUT
-            depth += 1
+            inner.append(begin)
             at = begin + len(opener)
             continue
         after = close + len(closer)
-        behind = after_space(text, after)
-        is_last = behind == len(text) or text.startswith((opener, elements.function_close), behind)
-        is_last = is_last or text.startswith(("</tool_call>", "</minimax:tool_call>", "</｜DSML｜"), behind)
-        if depth and is_last and first_inner is None and quoted is None:
+        behind = elements.after_space(text, after)
+        is_last = behind == len(text) or text.startswith(ends, behind)
+        if inner and is_last and first_inner is None and quoted is None:
             if not _next_call(reader, start, close, openers):
                 quoted = close
                 if not _has_closer(elements, reader, after, openers):
                     return close, after, ""
         elif (
-            depth
+            inner
             and is_last
             and outer_end is None
             and _closes_all(elements, reader, first_inner, close, behind)
@@ -257,22 +264,21 @@ def _find_end(
                 return quoted, quoted + len(closer), ""
             # There is one closing tag for two opening tags, so the first parameter was not closed.
             return _unclosed(elements, reader, start, first_inner, openers)
-        if depth:
-            depth -= 1
-            at = after
-        elif is_last and quoted is not None:
-            return (
-                after,
-                after,
-                f"contains {opener!r}, so that its end is not certain; write it in another way",
-            )
-        elif is_last:
-            return close, after, ""
-        else:
-            at = after
+        paired = inner.pop() if inner else None
+        is_on_own_line = paired is not None and _is_at_line_start(text, paired)
+        if paired is None and is_last:
+            return (close, after, "") if quoted is None else (after, after, _uncertain(opener))
+        if text.startswith(closer, behind) and _is_at_line_start(text, close) and not is_on_own_line:
+            # The value may end with a closing tag, or the model may have closed it twice.
+            return behind + len(closer), behind + len(closer), _uncertain(closer)
+        at = after
 
 
 _CUT = "is cut off"
+
+
+def _uncertain(tag: str) -> str:
+    return f"contains {tag!r}, so that its end is not certain; write it in another way"
 
 
 def _has_closer(elements: Elements, reader: Reader, at: int, openers: Sequence[str]) -> bool:
