@@ -20,7 +20,7 @@ from msgspec import Struct
 
 from treadle import Agent, Event, Policy, tool
 from treadle.journal.driven import DrivenRun
-from treadle.loop.outbox import DONE
+from treadle.journal.protocol import DONE
 
 
 class Figure(Struct):

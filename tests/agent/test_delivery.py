@@ -11,8 +11,10 @@ from treadle import Agent, Policy, ScriptedModel, tool
 from treadle.agent.session import Session
 from treadle.core import events as e
 from treadle.core.errors import ConfigError
+from treadle.core.inbox import kind_of
 from treadle.core.types import Delivery, Request, StopReason
 from treadle.journal.memory import MemoryJournal
+from treadle.knowledge.protocol import CompletedTurn
 from treadle.models import call
 from treadle.models.protocol import Watch
 from treadle.models.scripted import Answer
@@ -58,15 +60,15 @@ async def start(session: Session, text: str, gate: Gate) -> "asyncio.Task[Run]":
     return task
 
 
-async def test_a_queued_message_is_journalled_at_once_and_begins_the_next_turn() -> None:
+async def test_a_queued_message_is_stored_at_once_and_begins_the_next_turn() -> None:
     lab = Lab([call("wait")], "to a", "to b", "to c")
     async with lab.session as session:
         first = await start(session, "a", lab.gate)
         others = [asyncio.ensure_future(session.send(text)) for text in "bc"]
         await asyncio.sleep(0)
         assert [message.content for message in session.queued] == ["b", "c"]
-        sent = lab.bodies(e.MessageInjected)
-        assert [(body.message.content, body.delivery) for body in sent] == [("b", "queue"), ("c", "queue")]
+        stored = [item.message for item in lab.journal.inbox("s")]
+        assert [(kind_of(item), item.message.content) for item in stored] == [("queue", "b"), ("queue", "c")]
         lab.gate.opened.set()
         runs = await asyncio.gather(first, *others)
     assert [run.output for run in runs] == ["to a", "to b", "to c"]
@@ -155,6 +157,110 @@ async def test_an_interrupt_stops_the_turn_and_begins_the_next() -> None:
     assert (second.output, second.state.turn.number) == ("to b", 3)
     assert heard[-2:] == ["tool_completed", "turn_completed"]
     await lab.check()
+
+
+async def test_interrupts_and_steers_keep_the_order_of_arrival() -> None:
+    """Rules out the defect that later messages overtake those that wait for the end of the turn."""
+    lab = Lab([call("wait")], *["ok"] * 6)
+    async with lab.session as session:
+        tasks = [await start(session, "m1", lab.gate)]
+        for number, way in enumerate(("steer", "interrupt", "interrupt", "queue", "interrupt", "steer"), 2):
+            tasks.append(asyncio.ensure_future(session.send(f"m{number}", delivery=way)))  # type: ignore[arg-type]
+            await asyncio.sleep(0)
+        runs = await asyncio.gather(*tasks)
+    said = [message.content for message in runs[-1].messages if message.role == "user"]
+    assert said == ["m1", "m2", "m3", "m4", "m6", "m5", "m7"]
+    await lab.check()
+
+
+class Slow:
+    """A memory that works until the test lets it end."""
+
+    topics: tuple[str, ...] = ()
+    has_documents = False
+    writes_back = True
+
+    def __init__(self) -> None:
+        self.recalling, self.writing = Gate(), Gate()
+        self.kept: list[str] = []
+        self.recalling.opened.set()
+        self.writing.opened.set()
+
+    def make_instructions(self, told: str | None, tools: object) -> str | None:
+        return told
+
+    async def recall(self, text: str, **_: object) -> None:
+        await self.recalling.pass_through()
+
+    async def write_back(self, turn: CompletedTurn) -> None:
+        await self.writing.pass_through()
+        if turn.text not in self.kept:
+            self.kept.append(turn.text)
+
+
+def remembering(*script: Answer) -> tuple[Agent, Slow, MemoryJournal]:
+    known, journal = Slow(), MemoryJournal()
+    agent = Agent(ScriptedModel(script), journal=journal)
+    agent.known = known  # type: ignore[assignment]
+    return agent, known, journal
+
+
+async def test_a_message_is_stored_before_anything_is_recalled_for_it() -> None:
+    agent, known, journal = remembering("to a", "to b")
+    async with agent.session() as session:
+        known.recalling.opened.clear()
+        sent = asyncio.ensure_future(session.send("a"))
+        await known.recalling.reached.wait()
+        kept = [event.body for event in journal.read(str(session.run_id))]
+        assert [body.message.content for body in kept if isinstance(body, e.MessageInjected)] == ["a"]
+        known.recalling.opened.set()
+        assert (await sent).output == "to a"
+
+
+async def test_a_message_is_stored_before_an_interrupted_turn_is_finished() -> None:
+    lab = Lab([call("wait")], "to a", "to b")
+    async with lab.agent.session("s", pauses_when_cancelled=True) as session:
+        first = await start(session, "a", lab.gate)
+        first.cancel()
+        await asyncio.wait([first])
+    async with lab.session as again:
+        assert again.is_turn_open
+        sent = asyncio.ensure_future(again.send("b"))
+        await asyncio.sleep(0)
+        assert [message.content for message in again.queued] == ["b"]
+        lab.gate.opened.set()
+        assert (await sent).output == "to b"
+    await lab.check()
+
+
+@pytest.mark.parametrize("way", ["interrupt", "cancel"])
+async def test_a_turn_whose_writing_back_is_stopped_is_remembered(way: str) -> None:
+    agent, known, _ = remembering("to a", "to b")
+    async with agent.session() as session:
+        known.writing.opened.clear()
+        first = asyncio.ensure_future(session.send("a"))
+        await known.writing.reached.wait()
+        if way == "cancel":
+            first.cancel()
+            await asyncio.wait([first])
+        second = asyncio.ensure_future(session.send("b", delivery="interrupt"))
+        await asyncio.sleep(0.01)
+        known.writing.opened.set()
+        await second
+    assert known.kept == ["a", "b"]
+
+
+async def test_an_interrupt_ends_a_turn_for_which_something_is_recalled() -> None:
+    agent, known, _ = remembering("to b")
+    async with agent.session("s") as session:
+        known.recalling.opened.clear()
+        first = asyncio.ensure_future(session.send("a"))
+        await known.recalling.reached.wait()
+        second = asyncio.ensure_future(session.send("b", delivery="interrupt"))
+        assert (await first).stop_reason is StopReason.CANCELLED
+        known.recalling.opened.set()
+        assert (await second).output == "to b"
+    assert (await agent.replay("s")).is_exact
 
 
 async def test_an_interrupt_stops_a_running_inference() -> None:

@@ -84,7 +84,7 @@ async def test_the_vendors_types_take_what_we_ask(wire, is_streamed):
         back = [Message(Role.TOOL, "found", call_id=call.call_id, name=call.name) for call in own.tool_calls]
         more = back or [Message(Role.USER, "And?")]
         requests.append(Request(Log([*QUESTION.messages, own, *more]), (SPEC,)))
-    stop = None if "stop" in wire.MODEL.UNKNOWN_SETTINGS else ("x",)
+    stop = ("x",) if "stop" in wire.MODEL.SETTINGS else None
     settings = Settings(max_output_tokens=7, top_p=0.5, stop=stop)
     make = streamed if is_streamed else whole
     async with serve(lambda _: make(wire, said())) as server:

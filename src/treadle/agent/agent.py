@@ -298,7 +298,7 @@ class Agent(Generic[T_co]):
         come."""
         check_options(options, StreamOptions.__optional_keys__, "stream")
         check_run(task, options)
-        given, driven = self._given(options, schema), Driven()
+        given, driven = self._given(options, schema), Driven(self.journal)
         return RunStream(
             lambda emit: run_task(self, task, replace(given, emit=emit, on_driver=driven.hold), options),
             driven.steer,

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import asynccontextmanager, suppress
 from types import TracebackType
 from typing import Any, Generic, Unpack, cast
@@ -35,8 +36,11 @@ from treadle.runs.options import (
 )
 from treadle.runs.resume import go_on, load_task_of, reopen, resume_turn
 from treadle.runs.run import Run, T_co
-from treadle.runs.sending import deliver
+from treadle.runs.sending import user_message
 from treadle.tools.protocol import Decision
+
+_STOPPING = ("cancel", "interrupt")
+"""The tags of the messages that end what is under way."""
 
 
 class Session(Generic[T_co]):
@@ -61,11 +65,14 @@ class Session(Generic[T_co]):
         """How many tasks hold the lock or wait for it."""
         self._turn: asyncio.Task[Any] | None = None
         """The task that drives a turn."""
-        self._is_interrupted = False
-        """True if a message has stopped the turn that is driven."""
-        self._senders: dict[int, _Sender[T_co]] = {}
-        """The tasks whose messages wait for a turn or were given to the running one, by the numbers of the
-        messages' events."""
+        self._opening: asyncio.Task[TurnStarted] | None = None
+        """The task that recalls what the next turn needs, or judges its message."""
+        self._is_forgotten = False
+        """True if the newest turn may not be remembered, because its writing back was stopped."""
+        self._outgoing: list[_Outgoing[T_co]] = []
+        """The messages of this session that were not taken in, or whose senders wait for their turns."""
+        self._is_called = False
+        """True if a message was taken in that somebody else has sent."""
         self._serving: asyncio.Task[None] | None = None
         """The task that answers messages of other processes while no turn is running."""
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -91,10 +98,10 @@ class Session(Generic[T_co]):
                 if driver is None:
                     raise
         self.run_id, self._driver, self._loop = run_id, driver, asyncio.get_running_loop()
-        driver.on_mail = self._hear
-        driver.attend_idle()
-        if driver.has_mail:
-            self._serve()
+        driver.mail.on_idle, driver.mail.on_taken = self._hear, self._note_taken
+        driver.mail.idle()
+        if self._is_called:
+            self._wake("")
         return self
 
     @property
@@ -121,23 +128,26 @@ class Session(Generic[T_co]):
 
     @property
     def queued(self) -> list[Message]:
-        """The messages that wait for their turns, in order. `send` and `finish_turn` answer those that were left
-        when the session was last closed or its process ended."""
-        return [message for _, message in self._open_driver().state.queued]
+        """The messages that wait for their turns, in order, and those that this session has sent and nobody has
+        seen. `send` and `finish_turn` answer those that were left when the session was last closed or its process
+        ended."""
+        waiting = [message for _, message in self._open_driver().state.queued]
+        return waiting + [item.message for item in self._outgoing if item.is_unseen]
 
     async def send(self, text: str, **options: Unpack[SendOptions]) -> Run[T_co]:
         """Run one turn with `text` as the user's message, and return the run. See `SendOptions`.
 
-        Other tasks may call it while a turn is running. The message is then journalled at once, and delivered
-        as `delivery` says. The returned run has the outcome of the turn that answers the message: for `steer`
-        the running one, or the next if the running one ends before the model has seen the message. If no turn
-        is running, an interrupted one is finished first; `interrupt` ends it instead, also if it waits for an
-        answer or an approval.
+        Other tasks may call it while a turn is running. The message is then stored at once, and delivered as
+        `delivery` says. The returned run has the outcome of the turn that answers the message: for `steer` the
+        running one, or the next if the running one ends before the model has seen the message. If no turn is
+        running, an interrupted one is finished first; `interrupt` ends it instead, also if it waits for an answer
+        or an approval.
 
         Cancelling ends the turn. A message that is still waiting for its turn is kept, and answered with the next.
 
         Raises: `ConfigError` if the previous turn waits for an answer or an approval, or if the model cannot be
-        sent an attachment; the session is then unchanged.
+        sent an attachment; the session is then unchanged. A message is kept if the turn before it begins to wait
+        only when it is finished.
         """
         check_options(options, SendOptions.__optional_keys__, "send")
         check_message(options)
@@ -147,23 +157,24 @@ class Session(Generic[T_co]):
         parts, blobs = await asyncio.to_thread(read_attachments, attach) if attach else ((), {})
         if parts:
             self._check_parts(parts)
-        driver = self._open_driver()
-        if self._is_busy or driver.state.queued or takes_time(self._agent):
-            return await self._await_turn(Message(Role.USER, text, parts=parts), blobs, delivery, on_event)
+        driver, message = self._open_driver(), Message(Role.USER, text, parts=parts)
+        state, is_quiet = driver.state, self._users == 0 and not driver.mail.is_waiting
+        if is_quiet and delivery is not Delivery.INTERRUPT:
+            self._check_waits_for_nobody(driver)
+        if not is_quiet or state.queued or state.turn.is_open or takes_time(self._agent):
+            return await self._await_turn(message, blobs, delivery, on_event)
         async with self._alone():
-            await self._end_open_turn(driver, on_event, stops=delivery is Delivery.INTERRUPT)
             driver.listen(on_event)
-            opened = await open_turn(self._agent, driver, Message(Role.USER, text, parts=parts))
-            driver.put(opened, blobs=blobs or None)
+            driver.put(await open_turn(self._agent, driver, message), blobs=blobs or None)
             return await self._drive(on_event)
 
     def post(self, text: str, delivery: Delivery | DeliveryName = Delivery.QUEUE) -> None:
-        """Journal a message for the running turn or the next one, without waiting for its answer.
+        """Store a message for the running turn or the next one, without waiting for its answer.
 
         It is called in the session's event loop. `finish_turn` and the next `send` answer messages that wait.
         """
         check_message({"delivery": delivery})
-        self._receive(Message(Role.USER, check_text(text)), {}, Delivery(delivery))
+        self._post(Message(Role.USER, check_text(text)), {}, Delivery(delivery), is_awaited=False)
 
     def stream(self, text: str, *, attach: Sequence[Attachable] = ()) -> RunStream[T_co]:
         """Return an async iterator that runs a turn as `send` does, and yields its events and deltas."""
@@ -192,8 +203,8 @@ class Session(Generic[T_co]):
                 driver.listen(on_event)
                 resume_turn(self._agent, driver, self._task, answers, approvals)
             run = await self._drive(on_event)
-            while self._next_seq(driver) is not None and not self._senders:
-                run = await self._answer_next(driver, on_event)
+            while next_queued(driver.state) is not None and not self._has_senders:
+                run = await self._drive(on_event, next_queued(driver.state))
             return run
 
     async def retry_turn(self, *, on_event: Emit | None = None) -> Run[T_co]:
@@ -243,8 +254,8 @@ class Session(Generic[T_co]):
         `keeps_events`."""
         driver = self._open_driver()
         await driver.kept()
-        found = driver.kept_events
-        if not driver.is_held and (found is None or len(found) != driver.state.seq):
+        found = driver.recorder.kept_events
+        if not driver.recorder.is_held and (found is None or len(found) != driver.state.seq):
             found = await asyncio.to_thread(self._agent.journal.read, driver.run_id)
         return cast("Sequence[Event]", tuple(found or ()))
 
@@ -264,7 +275,7 @@ class Session(Generic[T_co]):
         """
         try:
             await self._lock.acquire()
-            while self._senders:
+            while self._has_senders:
                 self._lock.release()
                 await self._lock.acquire()
         except asyncio.CancelledError:
@@ -331,6 +342,7 @@ class Session(Generic[T_co]):
         except BaseException:
             await see_through(writer.release)
             raise
+        self._is_called = driver.mail.is_waiting
         return await _keep(driver)
 
     def _open_driver(self) -> Driver:
@@ -341,9 +353,9 @@ class Session(Generic[T_co]):
         return self._driver
 
     @property
-    def _is_busy(self) -> bool:
-        """True if a task drives a turn or waits for the end of one."""
-        return self._users > 0
+    def _has_senders(self) -> bool:
+        """True if a task waits for the turn of its message."""
+        return any([item.is_awaited for item in self._outgoing])
 
     @asynccontextmanager
     async def _alone(self) -> AsyncIterator[None]:
@@ -362,45 +374,60 @@ class Session(Generic[T_co]):
         except UnsupportedPartError as error:
             raise ConfigError(f"the message was not sent: {error}") from error
 
-    def _receive(self, message: Message, blobs: Mapping[str, bytes], delivery: Delivery) -> int:
-        """Append a message, and return the number of its event. An interrupting one stops the running turn."""
-        seq = deliver(self._open_driver(), message, delivery, blobs)
-        if delivery is Delivery.INTERRUPT and self._turn is not None and not self._is_interrupted:
-            self._is_interrupted = True
-            self._turn.cancel()
-        return seq
+    def _post(
+        self, message: Message, blobs: Mapping[str, bytes], delivery: Delivery, *, is_awaited: bool
+    ) -> "_Outgoing[T_co]":
+        """Send a message to the inbox of the session's run."""
+        driver = self._open_driver()
+        driver.recorder.append_held()
+        number = self._agent.journal.posting(driver.run_id, user_message(message, delivery), blobs or None)
+        self._outgoing.append(item := _Outgoing[T_co](message, number, is_awaited=is_awaited))
+        return item
 
-    def _hear(self, _: str) -> None:
+    def _note_taken(self, number: int, seq: int | None) -> None:
+        """Note that a message was taken in. `seq` is the number of its event."""
+        for item in self._outgoing:
+            if item.is_unseen and item.number.done() and item.number.result() == number:
+                item.is_unseen, item.seq = False, seq
+                if not item.is_awaited:
+                    self._outgoing.remove(item)
+                return
+        self._is_called = True
+
+    def _hear(self, kind: str) -> None:
         """Answer messages that arrive while no turn is running. Any thread may call this."""
         if self._loop is not None:
             with suppress(RuntimeError):  # the loop is closed
-                self._loop.call_soon_threadsafe(self._serve)
+                self._loop.call_soon_threadsafe(self._wake, kind)
 
-    def _serve(self) -> None:
-        if self._driver is not None and (self._serving is None or self._serving.done()):
+    def _wake(self, kind: str) -> None:
+        if self._opening is not None and kind in _STOPPING:
+            self._opening.cancel()
+        elif self._driver is not None and (self._serving is None or self._serving.done()):
             self._serving = asyncio.ensure_future(self._answer_mail())
 
     async def _answer_mail(self) -> None:
-        """Take in what has arrived, go on with a turn that waited for it, and answer messages that wait."""
+        """Take in what has arrived, go on with a turn that waited for it, and answer messages of others."""
         async with self._alone():
             driver = self._driver
-            if driver is None or not driver.has_mail:
+            if driver is None:
                 return
             waits = _count_waits(driver.state)
-            await driver.take_in()
+            if driver.mail.is_waiting:
+                await driver.mail.take_in()
             if driver.state.status is Status.PAUSED and _count_waits(driver.state) < waits:
                 resume_turn(self._agent, driver, self._task, None, None)
                 await self._drive(None)
-            while not self._senders and self._next_seq(driver) is not None:
-                await self._answer_next(driver, None)
+            while self._is_called and not self._has_senders and next_queued(driver.state) is not None:
+                await self._drive(None, next_queued(driver.state))
+            self._is_called = False
 
     async def _await_turn(
         self, message: Message, blobs: Mapping[str, bytes], delivery: Delivery, emit: Emit | None
     ) -> Run[T_co]:
-        """Append a message that came while a turn was running, and return the run of the turn that answers it."""
+        """Store a message, and return the run of the turn that answers it."""
         # Nothing is awaited before this task waits for the lock, so each sender holds it or waits for it.
-        seq = self._receive(message, blobs, delivery)
-        sender = self._senders[seq] = _Sender[T_co]()
+        own = self._post(message, blobs, delivery, is_awaited=True)
         try:
             while True:
                 async with self._alone():
@@ -409,83 +436,84 @@ class Session(Generic[T_co]):
                             f"session {self.run_id!r} was closed before its message {message.content!r:.80} was "
                             "answered; it is kept, and answered when the session is opened again"
                         )
-                    if all([waiting != seq for waiting, _ in driver.state.queued]):
-                        return sender.run or self._make_run(driver)
-                    await self._end_open_turn(driver, emit, stops=delivery is Delivery.INTERRUPT)
-                    first = self._next_seq(driver)
-                    if first == seq:
+                    if driver.mail.is_waiting:
+                        await driver.mail.take_in()
+                    if own.is_unseen:
+                        own.number.result()  # raises the error of the store
+                    state, waiting = driver.state, next_queued(driver.state)
+                    if own.seq not in _waiting_seqs(state):
+                        return own.run or self._make_run(driver)
+                    if waiting is None:
+                        await self._drive(emit)
+                        self._check_waits_for_nobody(driver)
+                    elif waiting[0] == own.seq:
                         # From here on the turn is this task's, as if it had found no turn running.
-                        return await self._answer_next(driver, emit)
-                    if first not in self._senders:
-                        await self._answer_next(driver, emit)
+                        return await self._drive(emit, waiting)
+                    elif waiting[0] not in [item.seq for item in self._outgoing]:
+                        await self._drive(emit, waiting)
         finally:
-            del self._senders[seq]
+            own.is_awaited = False
+            if not own.is_unseen:
+                self._outgoing.remove(own)
 
-    async def _end_open_turn(self, driver: Driver, emit: Emit | None, *, stops: bool) -> None:
-        """Finish the turn that is open, or end it if `stops`. Raises: `ConfigError` if it waits for somebody."""
-        if driver.state.turn.is_open and stops:
-            if driver.state.status is Status.PAUSED:
-                resume_turn(self._agent, driver, self._task, None, None)
-            await driver.abandon("interrupted")
-        if driver.state.turn.is_open:
-            await self._drive(emit)
-        if driver.state.turn.is_open:
+    def _check_waits_for_nobody(self, driver: Driver) -> None:
+        """Raise a `ConfigError` if the turn waits for somebody."""
+        if driver.state.turn.is_open and driver.state.status is Status.PAUSED:
             raise ConfigError(
                 f"session {self.run_id!r} waits for an answer or an approval; give it with "
                 "`session.finish_turn(answers=..., approvals=...)`"
             )
 
-    @staticmethod
-    def _next_seq(driver: Driver) -> int | None:
-        """Return the number of the message that begins the next turn; `None` if none waits or a turn is open."""
-        waiting = next_queued(driver.state)
-        return None if waiting is None else waiting[0]
-
-    async def _answer_next(self, driver: Driver, emit: Emit | None) -> Run[T_co]:
-        """Run the turn of the first message that waits."""
-        waiting = next_queued(driver.state)
-        assert waiting is not None
-        return await self._drive(emit, waiting)
-
     async def _drive(self, emit: Emit | None, waiting: tuple[int, Message] | None = None) -> Run[T_co]:
         """Drive the open turn, or begin and drive that of a message which is `waiting` in the queue."""
-        driver, task = self._open_driver(), asyncio.current_task()
-        assert task is not None
+        driver, self._turn = self._open_driver(), asyncio.current_task()
         driver.listen(emit)
-        self._turn, self._is_interrupted, before = task, False, task.cancelling()
         try:
             if waiting is not None:
-                if takes_time(self._agent):
-                    await driver.kept()
-                driver.put(await open_turn(self._agent, driver, waiting[1], queued_seq=waiting[0]))
+                await self._begin_turn(driver, waiting)
             await driver.drive()
             await driver.kept()
-            await write_back(self._agent, driver.run_id, driver.state)
+            await self._remember(driver)
         except asyncio.CancelledError:
-            self._turn = None
-            if waiting is not None and waiting in driver.state.queued:
-                # The turn was cancelled while it was judged or something was recalled for it.
-                number = driver.state.turn.number + 1
-                driver.put(TurnStarted(turn=number, message=waiting[1], queued_seq=waiting[0]))
-            if self._is_interrupted and task.uncancel() <= before:
-                await see_through(lambda: driver.abandon("interrupted"))
-            else:
-                driver.give_up_listener()
-                stop = driver.pause if self._options.get("pauses_when_cancelled") else driver.abandon
-                await see_through(lambda: stop("cancelled"))
-                raise
-        else:
-            if self._is_interrupted:  # what it waited for has caught the cancellation
-                task.uncancel()
+            driver.give_up_listener()
+            stop = driver.pause if self._options.get("pauses_when_cancelled") else driver.abandon
+            await see_through(lambda: stop("cancelled"))
+            raise
         finally:
             self._turn = None
             driver.listen(None)
-            run = self._make_run(driver)
-            left = {seq for seq, _ in driver.state.queued}
-            for seq, sender in self._senders.items():
-                if seq not in left and sender.run is None:
-                    sender.run = run
+            run, left = self._make_run(driver), _waiting_seqs(driver.state)
+            for item in self._outgoing:
+                if not item.is_unseen and item.seq not in left and item.run is None:
+                    item.run = run
         return run
+
+    async def _begin_turn(self, driver: Driver, waiting: tuple[int, Message]) -> None:
+        """Begin the turn of a message that waits. If it is stopped meanwhile, nothing is recalled for it."""
+        if self._is_forgotten:
+            await self._remember(driver)
+        seq, message = waiting
+        opened = TurnStarted(turn=driver.state.turn.number + 1, message=message, queued_seq=seq)
+        task = asyncio.current_task()
+        assert task is not None
+        before = task.cancelling()
+        self._opening = asyncio.ensure_future(open_turn(self._agent, driver, message, queued_seq=seq))
+        try:
+            opened = await self._opening
+        except asyncio.CancelledError:
+            driver.put(opened)
+            if task.cancelling() > before:  # and not only by a message
+                raise
+        else:
+            driver.put(opened)
+        finally:
+            self._opening = None
+
+    async def _remember(self, driver: Driver) -> None:
+        """Write the newest turn to the agent's memory. If this is stopped, it is done before the next turn."""
+        self._is_forgotten = self._agent.known is not None
+        await write_back(self._agent, driver.run_id, driver.state)
+        self._is_forgotten = False
 
     def _make_run(self, driver: Driver) -> Run[T_co]:
         return Run(driver.run_id, clone(driver.state), self._agent.journal, self._given.answer)
@@ -496,18 +524,35 @@ def _count_waits(state: State) -> int:
     return len(open_questions(state)) + len(waiting_calls(state))
 
 
-class _Sender(Generic[T_co]):
-    """A task that waits for the answer to its message."""
+def _waiting_seqs(state: State) -> list[int]:
+    """Return the numbers of the events with the messages that wait for their turns, or for the next step."""
+    return [seq for seq, _ in (*state.queued, *state.turn.steering)]
 
-    def __init__(self) -> None:
+
+class _Outgoing(Generic[T_co]):
+    """A message that this session has sent to the inbox of its run."""
+
+    def __init__(self, message: Message, number: "Future[int]", *, is_awaited: bool) -> None:
+        self.message = message
+        self.number = number
+        """The number of the message in the inbox, once it is stored."""
+        self.is_awaited = is_awaited
+        """True if a task waits for the turn of the message."""
+        self.is_unseen = True
+        """True if the message was not taken in."""
+        self.seq: int | None = None
+        """The number of the event with the message; `None` if it was not taken in."""
         self.run: Run[T_co] | None = None
         """The run of the turn that has taken the message; `None` if none has."""
 
 
 async def _keep(driver: Driver) -> Driver:
-    """Wait until the driver's events are durable, and return it. If the store refuses them, give the run up."""
+    """Wait until the driver's events are durable, take in the messages that wait, and return it. If the store
+    fails, give the run up."""
     try:
         await driver.kept()
+        if driver.mail.is_waiting:
+            await driver.mail.take_in()
     except BaseException:
         await leave(driver, None)
         raise

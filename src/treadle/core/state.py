@@ -212,7 +212,8 @@ class State(Struct, gc=False):
     queued: tuple[tuple[int, Message], ...] = ()
     """The messages of the user that wait for the next turns, each with the number of its event."""
     urgent: int = 0
-    """How many messages at the beginning of `queued` have interrupted a turn; they keep the order of arrival."""
+    """How many messages at the beginning of `queued` have interrupted or steered a turn; they keep the order of
+    arrival."""
     hold: tuple[float, float, str | None] | None = None
     """The wait that a server asked for in its newest answer, which was an error: the end of the wait, its length
     in seconds, and the name of the model; `None` if there is none."""
@@ -440,7 +441,7 @@ def _on_run_resumed(state: State, body: e.RunResumed) -> None:
     turn.began_at += max(0.0, body.at - state.at)
     if state.has_failed_turn:
         turn.is_open = turn.spent.is_cost_known = True
-        turn.spent.rejected_answers = 0
+        turn.spent.rejected_answers, turn.spent.forgiven = 0, turn.spent.lost
         if state.output_spec is not None:
             # An answer that broke the schema is judged again, so that the model is told before it is asked again.
             last = state.messages[-1]

@@ -18,17 +18,17 @@ def receive(state: "State", body: e.MessageInjected) -> None:
     if body.delivery is Delivery.STEER and turn.is_open:
         turn.steering = (*turn.steering, item)
     elif body.delivery is Delivery.INTERRUPT:
-        _queue_first(state, item, *turn.steering)
+        _queue_first(state, *turn.steering, item)
         turn.steering = ()
-        state.urgent += 1
     else:
         state.queued = (*state.queued, item)
 
 
 def _queue_first(state: "State", *items: tuple[int, Message]) -> None:
-    """Put messages before those that wait for turns, but after those that have interrupted one."""
+    """Put messages before those that wait for turns, but after those that have interrupted or steered one."""
     count = state.urgent
     state.queued = (*state.queued[:count], *items, *state.queued[count:])
+    state.urgent += len(items)
 
 
 def queue_steering(state: "State") -> None:

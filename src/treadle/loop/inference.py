@@ -55,7 +55,10 @@ class Inference:
         self, model: Model, read_blob: Callable[[str], bytes] | None = None, clock: Clock = time
     ) -> None:
         """Make a performer. `read_blob` returns content from the store by its hash; it may block."""
+        self.model = model
+        """The run's own model."""
         self._model = model
+        """The model that is asked: a tier of the run's own, or that model itself."""
         self._contents = _Contents(read_blob)
         self._clock = clock
         self.on_delta: Callable[[e.Delta], None] | None = None

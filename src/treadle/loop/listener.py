@@ -1,4 +1,4 @@
-"""The connection between a driver and the function that listens to its run."""
+"""The connection between a driver and those who listen to its run: its own listener, and others in this process."""
 
 import asyncio
 from collections import deque
@@ -7,6 +7,8 @@ from typing import TypeAlias
 
 from treadle.core import events as e
 from treadle.core.events.narrowing import Item
+from treadle.core.state import State
+from treadle.journal.driven import DrivenRun
 
 Emit: TypeAlias = Callable[[Item], Awaitable[None] | None]
 """A listener: a function, or coroutine function, that is called with each durable event and each delta."""
@@ -100,3 +102,41 @@ class Listener:
     def _fail(self, error: Exception) -> None:
         self._error, self._emit = error, None
         self._items.clear()
+
+
+class Publisher:
+    """A function that passes deltas to the listener of a run, and to those who listen to it in this process."""
+
+    __slots__ = ("_driven", "_listener", "_state")
+
+    def __init__(self, state: State, driven: DrivenRun, listener: Listener | None) -> None:
+        self._state = state
+        self._driven = driven
+        self._listener = listener
+
+    @property
+    def is_over(self) -> bool:
+        """False: somebody may listen."""
+        return False
+
+    def tell_delta(self, delta: e.Delta) -> None:
+        """Pass a delta on."""
+        if self._listener is not None:
+            self._listener.tell_delta(delta)
+        for listener in self._driven.listeners:
+            listener(self._state.seq, delta)
+
+
+class Progress:
+    """A function that passes a tool's progress reports to a listener. Any thread may call it."""
+
+    __slots__ = ("_listener", "_loop")
+
+    def __init__(self, listener: Listener | Publisher, loop: asyncio.AbstractEventLoop) -> None:
+        self._listener = listener
+        self._loop = loop
+
+    def __call__(self, call_id: str, text: str) -> None:
+        # A thread that a tool left behind may report when the event loop is closed.
+        if not self._listener.is_over:
+            self._loop.call_soon_threadsafe(self._listener.tell_delta, e.ToolProgress(call_id, text))

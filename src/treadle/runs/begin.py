@@ -164,7 +164,7 @@ async def begin(agent: AgentParts, work: str | Task | None, given: Given, beginn
         bodies = (*bodies, await open_turn(agent, driver, Message(Role.USER, text, parts=parts)))
         blobs = {**(blobs or {}), **contents}
     # Appended together, because a run without its turn could never go on.
-    append = driver.hold if beginning.is_lazy else driver.put
+    append = driver.recorder.hold if beginning.is_lazy else driver.put
     append(*bodies, blobs=blobs or None)
     return driver
 

@@ -22,12 +22,12 @@ from treadle.core.types import (
     StopReason,
     Window,
 )
-from treadle.journal.protocol import Journal, RunWriter
+from treadle.journal.protocol import DONE, Journal, RunWriter
 from treadle.knowledge.protocol import CompletedTurn, turn_key
 from treadle.loop.calls.questions import RunRules
 from treadle.loop.calls.workbench import Workbench
 from treadle.loop.driver import Driver
-from treadle.loop.outbox import DONE
+from treadle.loop.inference import Inference
 from treadle.loop.wayout import see_through
 from treadle.models.protocol import Model, has_price
 from treadle.runs.agent_parts import AgentParts, path_of
@@ -119,7 +119,7 @@ async def leave(driver: Driver, reason: str | None) -> None:
 async def _release(driver: Driver) -> None:
     """Close the tools of a run, release its lease, and take in what came before the release was durable."""
     await driver.leave()
-    if driver.has_mail and driver.bench.journal is not None:
+    if driver.mail.is_waiting and driver.bench.journal is not None:
         await take_in_rest(driver.bench.journal, driver.run_id)
 
 
@@ -153,12 +153,23 @@ def make_driver(
         deps=given.deps,
         clock=agent.clock,
     )
-    driver = Driver(state, writer, agent.model, bench, given.emit, agent.hooks)
-    driver.kept_events = [] if given.keeps_events else None
+    driver = Driver(state, writer, _make_inference(agent), bench, given.emit, agent.hooks)
+    driver.recorder.kept_events = [] if given.keeps_events else None
     driver.find_answer_fault = given.answer.find_fault
     if given.on_driver is not None:
         given.on_driver(driver)
     return driver
+
+
+def _make_inference(agent: AgentParts) -> Inference:
+    """Return the performer of one run's inferences. Raises: `ConfigError` for a router that cannot be used."""
+    if getattr(agent.model, "tiers", None) is not None:
+        from treadle.loop.routing import RoutedInference
+        from treadle.models.wrappers.tiered import TieredModel
+
+        if isinstance(agent.model, TieredModel):
+            return RoutedInference(agent.model, agent.journal.read_blob, agent.clock)
+    return Inference(agent.model, agent.journal.read_blob, agent.clock)
 
 
 def warm_up(agent: AgentParts) -> Awaitable[None]:
@@ -248,9 +259,11 @@ def next_queued(state: State) -> tuple[int, Message] | None:
 
 
 def takes_time(agent: "AgentParts") -> bool:
-    """Return whether the agent's judge may take long, so that a message is kept in the queue until its turn
-    begins."""
-    return agent.judge is not None and not getattr(agent.judge, "is_instant", False)
+    """Return whether the agent's judge, or what it recalls, may take long, so that a message is stored before its
+    turn begins."""
+    return agent.known is not None or (
+        agent.judge is not None and not getattr(agent.judge, "is_instant", False)
+    )
 
 
 async def open_turn(

@@ -239,7 +239,7 @@ async def fork_run(
     terms = Terms(task, head.output, head.spec.policy, window)
     driver = make_driver(agent, State(), writer, sandbox, given, terms)
     driver.put(head)
-    driver.adopt(events[1:at])
+    driver.recorder.adopt(events[1:at])
     driver.put(resumed(agent, driver, terms))
     if text is not None:
         driver.put(await open_turn(agent, driver, Message(Role.USER, text)))

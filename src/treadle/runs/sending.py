@@ -8,7 +8,6 @@ from collections.abc import Mapping
 
 from msgspec import Struct
 
-from treadle.core import events as e
 from treadle.core.asking import Answerable
 from treadle.core.errors import ConfigError, LeaseHeldError
 from treadle.core.inbox import (
@@ -71,18 +70,11 @@ def answer_message(state: State, question_id: str, said: Answerable) -> GiveAnsw
     return GiveAnswer(question_id, text, is_declined=not text)
 
 
-def deliver(
-    driver: Driver, message: Message, delivery: Delivery, blobs: Mapping[str, bytes] | None = None
-) -> int:
-    """Append a message of the user to a run that the caller drives, and return the number of its event."""
-    driver.put(e.MessageInjected(message=message, delivery=delivery), blobs=blobs or None)
-    return driver.state.seq
-
-
 class Driven:
     """The run of a stream. Messages can be sent to it while it is driven."""
 
-    def __init__(self) -> None:
+    def __init__(self, journal: Journal) -> None:
+        self._journal = journal
         self._driver: Driver | None = None
 
     def hold(self, driver: Driver) -> None:
@@ -95,4 +87,4 @@ class Driven:
         if driver is None or not driver.state.turn.is_open:
             state = "has not begun" if driver is None else "is over"
             raise ConfigError(f"the message {text!r:.80} cannot be sent: the run {state}")
-        deliver(driver, Message(Role.USER, text), Delivery.STEER)
+        self._journal.posting(driver.run_id, Steer(Message(Role.USER, text)))

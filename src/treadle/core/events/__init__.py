@@ -26,12 +26,21 @@ from treadle.core.events.codec import (
 from treadle.core.events.delta import Delta, ReasoningDelta, TextDelta, ToolCallDelta, ToolProgress
 from treadle.core.events.inference import InferenceCompleted, InferenceFailed, InferenceStarted
 from treadle.core.events.older import is_since, read_version_1
-from treadle.core.events.run import Noted, Rewarded, RunFinished, RunPaused, RunResumed, RunStarted
+from treadle.core.events.run import (
+    SET_ASIDE,
+    Noted,
+    Rewarded,
+    RunFinished,
+    RunPaused,
+    RunResumed,
+    RunStarted,
+)
 from treadle.core.events.tool import SnapshotTaken, ToolCompleted, ToolStarted
 from treadle.core.events.turn import ContextCompacted, MessageInjected, TurnCompleted, TurnStarted
 
 __all__ = [
     "EVENT_TYPES",
+    "SET_ASIDE",
     "UNREADABLE",
     "VERSION",
     "ApprovalDecided",

@@ -1,8 +1,12 @@
 """Answers and decisions that arrive from outside while somebody is asked. The one that is given first counts."""
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, TypeVar
+
+from treadle.core import events as e
+from treadle.core.asking import to_answer
+from treadle.tools.protocol import Decision
 
 T = TypeVar("T")
 
@@ -39,6 +43,14 @@ class Arrivals:
             if not asking.done():
                 asking.cancel()
                 await asyncio.gather(asking, return_exceptions=True)
+
+    def settle_all(self, bodies: Iterable[e.DurableBody]) -> None:
+        """Pass on the answers and decisions in events, which are recorded already."""
+        for body in bodies:
+            if isinstance(body, e.QuestionAnswered):
+                self.settle(body.question_id, to_answer(body.text))
+            elif isinstance(body, e.ApprovalDecided):
+                self.settle(body.call_id, Decision(body.is_approved, body.reason, body.arguments))
 
     def settle(self, key: str, value: object) -> None:
         """Pass on the answer or decision for `key`, which is recorded already."""

@@ -10,8 +10,9 @@ from treadle.core import events as e
 from treadle.core.calls import RunInner, refuse_after_doubt
 from treadle.core.errors import ToolError
 from treadle.core.types import Json, ToolCall, ToolResult
+from treadle.journal.protocol import DONE
 from treadle.loop.calls.questions import Rules
-from treadle.loop.outbox import DONE, Outbox
+from treadle.loop.outbox import Outbox
 from treadle.tools.protocol import ToolOutput
 
 MakeInner: TypeAlias = Callable[[RunInner, str, int, Outbox], Awaitable[ToolResult]]

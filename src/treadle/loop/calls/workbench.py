@@ -170,9 +170,13 @@ class Workbench:
             said = await said
         return Decision(said) if isinstance(said, bool) else said
 
-    def mark_running(self, bodies: Sequence[e.DurableBody]) -> list[e.DurableBody]:
-        """Return `bodies`, in which the results of stopped calls say if the call goes on in a thread, and which run
-        it has driven."""
+    def stop(self, bodies: Sequence[e.DurableBody], outbox: Outbox) -> None:
+        """Put the results of stopped calls, which complete the transcript, and the files that they changed.
+
+        The results say if the call goes on in a thread, and which run it has driven.
+        """
+        if not bodies:
+            return
         left = THREADS.of_run(self.run_id) if THREADS.left else {}
         marked: list[e.DurableBody] = []
         for body in bodies:
@@ -182,7 +186,8 @@ class Workbench:
             if self.children and isinstance(body, e.ToolCompleted) and body.child is None:
                 body = replace(body, child=self.children.pop(body.result.call_id, None))
             marked.append(body)
-        return marked
+        snapshot, blobs = self.take_snapshot()
+        outbox.put(*snapshot, *marked, blobs=blobs)
 
     async def close_scope(self) -> None:
         """Close what tools hold for the run. Calls that go on in threads have a moment to end before."""

@@ -450,7 +450,7 @@ def _job_options(
     """Return the options that a job adds to those that were given."""
     added: dict[str, Any] = {}
     has_seed = options.get("seed") is not None or (table is not None and table.seed is not None)
-    if not has_seed and (preset is None or "seed" not in DIALECTS.load(preset.dialect).UNKNOWN_SETTINGS):
+    if not has_seed and (preset is None or "seed" in DIALECTS.load(preset.dialect).SETTINGS):
         added["seed"] = job.seed
     if not job.needs_keys:
         added |= {"api_key": "none"} | ({"headers": {}} if table is not None and table.headers else {})

@@ -14,29 +14,15 @@ import msgspec
 from msgspec import Struct
 
 from treadle.core.errors import ConfigError
-from treadle.core.events import Delta, TextDelta
 from treadle.core.log import Log
-from treadle.core.types import (
-    Completion,
-    FinishReason,
-    Json,
-    Message,
-    OutputMode,
-    Request,
-    Role,
-    Settings,
-    TokenRecord,
-    Usage,
-)
-from treadle.models.wire.body_reader import StreamCollector
-from treadle.models.wire.fitting import rest_of
+from treadle.core.types import Completion, Json, Message, OutputMode, Request, Role
+from treadle.models.dialects.openai_chat.answer import read_completion
+from treadle.models.dialects.openai_chat.stream import ChatCollector
 from treadle.models.wire.http_model import HttpModel
 from treadle.models.wire.messages import Contents, check_part, with_files
-from treadle.models.wire.openai_style import PlainAnswer, read_reason, read_usage
+from treadle.models.wire.openai_style import PlainAnswer
 from treadle.models.wire.plain import TokenAnswerReader
-from treadle.models.wire.provider import Preset, Price, cost_of
-from treadle.models.wire.server import Server, explain_error, find_error
-from treadle.models.wire.token_records import Versions, make_record, read_versions
+from treadle.models.wire.provider import Preset
 
 
 class PromptTemplate(Struct, frozen=True):
@@ -106,75 +92,24 @@ def find_template(name: str) -> PromptTemplate:
     return TEMPLATES[name]
 
 
-_RESPONSE_FIELDS = frozenset(("id", "object", "created", "model", "choices", "usage", "error"))
-_CHOICE_FIELDS = frozenset(
-    (
-        "index",
-        "text",
-        "finish_reason",
-        "logprobs",
-        "token_ids",
-        "prompt_token_ids",
-        "weight_versions",
-        "error",
-    )
-)
+def as_chat(raw: Json) -> Json:
+    """Return an answer or a chunk in the form of a chat completion, given as a completion.
 
-
-def read_completion(raw: Json, settings: Settings, price: Price | None) -> Completion:
-    """Return the completion for `raw`, a whole answer or one that was joined from a stream.
-
-    Raises: `TypeError`, `LookupError`, `AttributeError` or `ValueError` if it contains an error or cannot be read.
+    Source: OpenAI's `token_logprobs` and `tokens`.
     """
-    choice = raw["choices"][0]
-    text = choice["text"]
-    finish = choice.get("finish_reason")
-    if raw.get("error") or choice.get("error") or not isinstance(text, str):
-        raise ValueError("it contains an error")
-    reason = read_reason(finish, has_calls=False, is_empty=not text)
-    opaque = rest_of(raw, _RESPONSE_FIELDS)
-    rest = rest_of(choice, _CHOICE_FIELDS)
-    if rest:
-        opaque["choices"] = [rest]
-    if reason is None:
-        reason = FinishReason.STOP
-        if finish:
-            opaque["finish_reason"] = finish
-    usage = read_usage(raw["usage"]) if raw.get("usage") else None
-    ids = choice.get("token_ids")
-    versions, weights = read_versions(choice.get("weight_versions"), None if ids is None else len(ids))
-    return Completion(
-        Message(Role.ASSISTANT, text),
-        reason,
-        usage,
-        cost_of(usage, price),
-        raw.get("model"),
-        raw.get("id"),
-        settings,
-        _read_tokens(choice, raw, usage, versions),
-        opaque or None,
-        weight_version=weights,
-    )
-
-
-def _read_tokens(
-    choice: dict[str, Json], raw: dict[str, Json], usage: Usage | None, versions: Versions
-) -> TokenRecord | None:
-    """Return the token ids and log probabilities of an answer; `None` if there are none.
-
-    Source: OpenAI's `token_logprobs`, vLLM's `token_ids` and `prompt_token_ids`.
-    """
-    told = choice.get("logprobs")
-    logprobs = told.get("token_logprobs") if isinstance(told, dict) else None
-    texts = told.get("tokens") if isinstance(told, dict) else None
-    return make_record(
-        choice.get("prompt_token_ids") or raw.get("prompt_token_ids"),
-        choice.get("token_ids"),
-        logprobs,
-        counted=None if usage is None else usage.output_tokens,
-        tokens=tuple(map(str, texts)) if isinstance(texts, list) else None,
-        versions=versions,
-    )
+    try:
+        for choice in raw.get("choices") or ():
+            if "text" in choice:
+                choice["message"] = {"content": choice.pop("text")}
+            told = choice.get("logprobs")
+            if isinstance(told, dict) and "content" not in told:
+                values, texts = told.get("token_logprobs") or (), told.get("tokens") or None
+                named = [{}] * len(values) if texts is None else [{"token": text} for text in texts]
+                found = [{**name, "logprob": value} for name, value in zip(named, values, strict=True)]
+                choice["logprobs"] = {"content": found}
+    except (TypeError, AttributeError, ValueError):
+        pass  # It makes no sense, as reading it will tell.
+    return raw
 
 
 # Plain answers
@@ -238,62 +173,6 @@ class CompletionsReader(TokenAnswerReader):
         return self._complete_tokens(answer, Message(Role.ASSISTANT, choice.text), usage, logprobs)
 
 
-class TextCollector(StreamCollector):
-    """A collector for one streamed completion."""
-
-    def __init__(self, on_delta: Callable[[Delta], None], server: Server) -> None:
-        super().__init__(on_delta, server)
-        self._head: dict[str, Json] = {}
-        self._choice: dict[str, Json] = {}
-        self._is_odd = False
-        """True if an object came that is not a chunk."""
-        self._texts: list[str] = []
-        self._lists: dict[str, list[Json]] = {}
-
-    @property
-    def is_complete(self) -> bool:
-        return bool(self._choice.get("finish_reason"))
-
-    def end(self) -> None:
-        # Without a finish reason, an object that is not a chunk may have said what went wrong.
-        self.is_done = self.is_complete or not self._is_odd
-
-    def add(self, event: Json) -> None:
-        if (error := find_error(event)) is not None:
-            raise explain_error(self._server, 200, error)
-        self._is_odd = self._is_odd or not ("choices" in event or "usage" in event)
-        for name, value in event.items():
-            if name != "choices" and value is not None:
-                self._head[name] = value
-        for choice in event.get("choices") or ():
-            if not choice.get("index"):
-                self._add_choice(choice)
-
-    def _add_choice(self, choice: dict[str, Json]) -> None:
-        for name, value in choice.items():
-            if name == "text":
-                if value:
-                    if type(value) is not str:
-                        raise TypeError("the field 'text' is not a string")
-                    self._texts.append(value)
-                    self._on_delta(TextDelta(value))
-            elif name == "token_ids" and value is not None:
-                self._lists.setdefault(name, []).extend(value)
-            elif name == "logprobs" and isinstance(value, dict):
-                for key in ("tokens", "token_logprobs"):
-                    self._lists.setdefault(key, []).extend(value.get(key) or ())
-            elif value is not None and value != "":
-                self._choice[name] = value
-
-    def raw(self) -> Json:
-        choice = {**self._choice, "text": "".join(self._texts)}
-        if "token_ids" in self._lists:
-            choice["token_ids"] = self._lists["token_ids"]
-        if "token_logprobs" in self._lists:
-            choice["logprobs"] = {key: self._lists[key] for key in ("tokens", "token_logprobs")}
-        return {**self._head, "choices": [choice]}
-
-
 _STREAM = {"stream": True, "stream_options": {"include_usage": True}}
 
 _encode = msgspec.json.Encoder().encode
@@ -313,7 +192,7 @@ class CompletionsModel(HttpModel):
     )
     PATH = "/completions"
     READER = CompletionsReader
-    COLLECTOR = TextCollector
+    COLLECTOR = ChatCollector
     RESERVED = frozenset(("model", "prompt", "stream"))
     OPTIONS = ("template",)
 
@@ -328,20 +207,13 @@ class CompletionsModel(HttpModel):
         self._begin = _encode_inner(found.begin)
         self._answer = _encode_inner(found.answer)
         self._write_message = _writer_for(template)
-        settings = self.settings
-        fields = {
-            "model": model,
-            "temperature": settings.temperature,
-            "top_p": settings.top_p,
-            "max_tokens": settings.max_output_tokens,
-            "seed": settings.seed,
-            "stop": [*(settings.stop or ()), *found.stop] or None,
+        head = self._name_settings({"model": model})
+        if stop := [*(self.settings.stop or ()), *found.stop]:
+            head["stop"] = stop
+        if head.pop("logprobs", False):
             # The number of alternatives to the sampled token; its own log probability is always there.
-            "logprobs": 0 if settings.logprobs else None,
-            "return_token_ids": settings.return_token_ids,
-        }
-        given = {name: value for name, value in fields.items() if value is not None}
-        head = {**given, **(settings.extra or {})}
+            head["logprobs"] = 0
+        head |= self.settings.extra or {}
         self._heads = {
             is_stream: _encode({**head, **_STREAM} if is_stream else head)[:-1] + b',"prompt":"'
             for is_stream in (False, True)
@@ -369,8 +241,13 @@ class CompletionsModel(HttpModel):
         found = find_template(self._template)
         return found.begin + "".join(found.write(message) for message in messages) + found.answer
 
+    def _decode_event(self, event: bytes) -> Json:
+        return as_chat(super()._decode_event(event))
+
     def _read(self, raw: Json) -> Completion:
-        return read_completion(raw, self.settings, self._price)
+        if not isinstance(raw["choices"][0].get("text", ""), str):
+            raise TypeError("the text is not a string")
+        return read_completion(as_chat(raw), self.settings, self._price)
 
 
 def _encode_inner(text: str) -> bytes:

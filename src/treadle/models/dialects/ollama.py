@@ -6,8 +6,7 @@ client 0.6, 2026.
 """
 
 import re
-from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 from urllib.parse import urlsplit, urlunsplit
 
 import msgspec
@@ -15,24 +14,22 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from treadle.core.errors import ProviderError
-from treadle.core.events import Delta, ReasoningDelta, TextDelta, ToolCallDelta
 from treadle.core.parts import base64_of
 from treadle.core.types import (
     Completion,
-    FinishReason,
     Json,
     Message,
     Request,
     Role,
-    Settings,
     ToolCall,
     Usage,
 )
 from treadle.http.transport import Answer, StreamedAnswer
+from treadle.models.dialects.openai_chat.answer import read_completion
+from treadle.models.dialects.openai_chat.stream import ChatCollector
 from treadle.models.protocol import Watch
-from treadle.models.wire.body_reader import StreamCollector
 from treadle.models.wire.endpoint import join_url
-from treadle.models.wire.fitting import fit_name, object_of, rest_of, text_of, text_of_value
+from treadle.models.wire.fitting import fit_name, keep_text, object_of, rest_of, text_of
 from treadle.models.wire.http_model import HttpModel
 from treadle.models.wire.messages import (
     AcceptedParts,
@@ -43,147 +40,132 @@ from treadle.models.wire.messages import (
     text_of_part,
     with_attached,
 )
-from treadle.models.wire.openai_style import encode_tool, read_logprobs
-from treadle.models.wire.provider import Preset, Price, cost_of
-from treadle.models.wire.server import Server, UnfinishedError
+from treadle.models.wire.openai_style import encode_tool
+from treadle.models.wire.plain import PlainReader
+from treadle.models.wire.provider import Preset
+from treadle.models.wire.server import UnfinishedError
 
 KEY = "ollama"
 """The key under which a message keeps data that Treadle has no field for."""
-MESSAGE_FIELDS = frozenset(("role", "content", "thinking", "tool_calls"))
-_KNOWN = frozenset(
-    ("model", "message", "done", "done_reason", "prompt_eval_count", "eval_count", "created_at", "logprobs")
-)
 _CALL_FIELDS = frozenset(("id", "function"))
-_FUNCTION_FIELDS = frozenset(("name", "arguments", "index"))
+_KNOWN = frozenset(
+    ("message", "done", "done_reason", "prompt_eval_count", "eval_count", "created_at", "logprobs")
+)
+_ARGUMENTS = ("message", "tool_calls", "*", "function", "arguments")
 
 
-class _ExactFunction(Struct):
-    arguments: msgspec.Raw = msgspec.Raw()
+def as_chat(raw: Json, body: bytes = b"") -> Json:
+    """Return an answer or a chunk, decoded from `body`, in the form of a chat completion.
 
-
-class _ExactCall(Struct):
-    function: _ExactFunction
-
-
-class _ExactMessage(Struct):
-    tool_calls: list[_ExactCall] | None = None
-
-
-class _Exact(Struct):
-    message: _ExactMessage
-
-
-_decode_exact = msgspec.json.Decoder(_Exact).decode
-
-
-def keep_arguments(raw: Json, body: bytes) -> Json:
-    """Return `raw`, decoded from `body`, with the arguments of its calls as their exact text."""
-    if b"tool_calls" not in body:
-        return raw
-    try:
-        calls = raw["message"].get("tool_calls") or ()
-        for call, exact in zip(calls, _decode_exact(body).message.tool_calls or (), strict=True):
-            call["function"]["arguments"] = text_of(exact.function.arguments)
-    except (TypeError, LookupError, AttributeError, ValueError):
-        pass  # It makes no sense, as reading it will tell.
-    return raw
-
-
-def read_completion(raw: Json, settings: Settings, price: Price | None) -> Completion:
-    """Return the completion for `raw`, a whole answer or one that was joined from a stream.
-
-    Raises: `TypeError`, `LookupError`, `AttributeError` or `ValueError` if it contains an error or cannot be read.
+    The arguments of its calls are their exact text. What Treadle has no field for is under `KEY`.
     """
-    if not raw.get("done", True):
-        raise UnfinishedError("it is not done")
-    said = raw["message"]
-    rest = {key: value for key, value in said.items() if key not in MESSAGE_FIELDS and value}
-    calls = tuple([read_call(call) for call in said.get("tool_calls") or ()])
-    message = Message(
-        Role.ASSISTANT,
-        said.get("content") or "",
-        calls,
-        reasoning=said.get("thinking") or None,
-        opaque={KEY: rest} if rest else None,
-    )
-    told = raw.get("done_reason")
-    opaque = rest_of(raw, _KNOWN)
-    if told in ("load", "unload") and not message.content and not calls:
-        raise UnfinishedError(f"it is empty, and its done_reason is {told!r}")
-    if told not in ("stop", "length", None):
-        opaque["finish_reason"] = told
-    reason = FinishReason.TOOL_CALLS if calls else FinishReason.STOP
-    if told == "length":
-        reason = FinishReason.LENGTH
-    usage = _read_usage(raw)
-    return Completion(
-        message,
-        reason,
-        usage,
-        cost_of(usage, price),
-        raw.get("model"),
-        None,
-        settings,
-        read_logprobs(raw.get("logprobs")),
-        opaque or None,
-    )
+    if b"tool_calls" in body:
+        keep_text(raw, body, _ARGUMENTS)
+    try:
+        message: dict[str, Json] = {}
+        for name, value in raw["message"].items():
+            if not value or name == "role":
+                continue
+            if name == "content":
+                message[name] = value
+            elif name == "thinking":
+                message["reasoning_content"] = value
+            elif name == "tool_calls":
+                message[name] = [_call_as_chat(call) for call in value]
+            else:
+                message.setdefault(KEY, {})[name] = value
+        choice: dict[str, Json] = {"message": message}
+        if raw.get("logprobs"):
+            choice["logprobs"] = {"content": raw["logprobs"]}
+        if not raw.get("done"):
+            return {"choices": [choice]}
+        choice["finish_reason"] = raw.get("done_reason") or "stop"
+        made = {key: value for key, value in raw.items() if key not in _KNOWN} | {"choices": [choice]}
+        before, after = raw.get("prompt_eval_count"), raw.get("eval_count")
+        if type(before) is int and type(after) is int:
+            # A prompt that is still in the server's memory is not counted.
+            made["usage"] = {"prompt_tokens": before, "completion_tokens": after}
+        return made
+    except (TypeError, LookupError, AttributeError):
+        return raw  # Reading it will tell.
 
 
-def read_call(raw: dict[str, Json]) -> ToolCall:
-    """Return the tool call for an element of an answer's `tool_calls`."""
-    function = raw["function"]
-    arguments = text_of_value(function.get("arguments")) or "{}"
-    rest = rest_of(raw, _CALL_FIELDS)
-    return ToolCall(raw.get("id") or "", function["name"], arguments, {KEY: rest} if rest else None)
+def _call_as_chat(call: dict[str, Json]) -> Json:
+    function, rest = call["function"], rest_of(call, _CALL_FIELDS)
+    made = {"name": function["name"], "arguments": function.get("arguments") or "{}"}
+    return {"id": call.get("id"), "function": made, KEY: rest or None}
 
 
-def _read_usage(raw: dict[str, Json]) -> Usage | None:
-    """Return the token counts; `None` if the server did not count the prompt because it was still in its memory."""
-    before, after = raw.get("prompt_eval_count"), raw.get("eval_count")
-    return Usage(before, after) if type(before) is int and type(after) is int else None
-
-
-class OllamaCollector(StreamCollector):
-    """A collector for one streamed answer."""
-
-    def __init__(self, on_delta: Callable[[Delta], None], server: Server) -> None:
-        super().__init__(on_delta, server)
-        self._head: dict[str, Json] = {}
-        self._message: dict[str, Json] = {}
-        self._texts: list[str] = []
-        self._thoughts: list[str] = []
-        self._calls: list[Json] = []
-        self._logprobs: list[Json] = []
+class OllamaCollector(ChatCollector):
+    """A collector for one streamed answer, whose last chunk is marked."""
 
     @property
     def is_complete(self) -> bool:
         return self.is_done
 
     def add(self, event: Json) -> None:
-        message = event["message"]
-        if text := message.get("thinking"):
-            self._thoughts.append(text)
-            self._on_delta(ReasoningDelta(text))
-        if text := message.get("content"):
-            self._texts.append(text)
-            self._on_delta(TextDelta(text))
-        for raw in message.get("tool_calls") or ():
-            call = read_call(raw)
-            self._on_delta(ToolCallDelta(len(self._calls), call.call_id, call.name, call.arguments))
-            self._calls.append(raw)
-        self._logprobs += event.get("logprobs") or ()
-        self._message |= {key: value for key, value in message.items() if key not in MESSAGE_FIELDS}
-        self._head |= {key: value for key, value in event.items() if key not in ("message", "logprobs")}
-        self.is_done = bool(event.get("done"))
+        if "choices" not in event:
+            raise LookupError("an event without a message")
+        super().add(event)
+        self.is_done = bool(self.finish_reason)
 
-    def raw(self) -> Json:
-        message = {
-            **self._message,
-            "content": "".join(self._texts),
-            "thinking": "".join(self._thoughts),
-            "tool_calls": self._calls,
-        }
-        return {**self._head, "message": message, "logprobs": self._logprobs}
+
+# Plain answers, and the calls of requests
+
+
+class _Function(Struct, forbid_unknown_fields=True, omit_defaults=True):
+    name: str
+    arguments: msgspec.Raw
+    index: int = 0
+
+
+class _Call(Struct, forbid_unknown_fields=True):
+    function: _Function
+    id: str = ""
+
+
+class _Said(Struct, tag_field="role", tag="assistant", forbid_unknown_fields=True, omit_defaults=True):
+    content: str
+    thinking: str = ""
+    tool_calls: list[_Call] = []
+
+
+class _Answer(Struct, forbid_unknown_fields=True, kw_only=True):
+    message: _Said
+    done: bool
+    done_reason: Literal["stop"] | None = None
+    model: str | None = None
+    created_at: str | None = None
+    prompt_eval_count: int | None = None
+    eval_count: int | None = None
+    total_duration: int | None = None
+    load_duration: int | None = None
+    prompt_eval_duration: int | None = None
+    eval_duration: int | None = None
+
+
+_DURATIONS = ("total_duration", "load_duration", "prompt_eval_duration", "eval_duration")
+
+
+class OllamaReader(PlainReader):
+    """The reader of plain answers."""
+
+    ANSWER = _Answer
+
+    def _read(self, answer: _Answer) -> Completion | None:
+        if not answer.done:
+            return None
+        said, usage = answer.message, None
+        calls = [
+            ToolCall(call.id, call.function.name, text_of(call.function.arguments) or "{}")
+            for call in said.tool_calls
+        ]
+        if answer.prompt_eval_count is not None and answer.eval_count is not None:
+            usage = Usage(answer.prompt_eval_count, answer.eval_count)
+        kept = {name: value for name in _DURATIONS if (value := getattr(answer, name)) is not None}
+        return self._complete(
+            said.content, tuple(calls), usage, answer.model, None, said.thinking or None, kept=kept or None
+        )
 
 
 _PORT = 11434
@@ -213,12 +195,20 @@ class OllamaModel(HttpModel):
         tells_window=True,
     )
     PATH = "/api/chat"
+    READER = OllamaReader
     COLLECTOR = OllamaCollector
     HAS_LINES = True
     PARTS: ClassVar[AcceptedParts] = {"image": None}
     RESERVED = frozenset(("model", "messages", "stream", "tools"))
     OPTIONS = ("num_ctx", "think", "keep_alive")
-    UNKNOWN_SETTINGS = ("return_token_ids",)
+    SETTINGS: ClassVar[dict[str, str]] = {
+        "max_output_tokens": "num_predict",
+        "temperature": "temperature",
+        "top_p": "top_p",
+        "seed": "seed",
+        "stop": "stop",
+        "logprobs": "logprobs",
+    }
 
     def __init__(
         self,
@@ -240,9 +230,11 @@ class OllamaModel(HttpModel):
         self._num_ctx = num_ctx
         self.context_tokens = num_ctx or self.context_tokens
         more = {"think": think, "keep_alive": keep_alive}
-        self._fields = _fields(model, self.settings, num_ctx) | {
-            name: value for name, value in more.items() if value is not None
-        }
+        extra = dict(self.settings.extra or {})
+        sampling = self._name_settings({"num_ctx": num_ctx})
+        fields: dict[str, Json] = {"model": model, "logprobs": sampling.pop("logprobs", None) or None}
+        fields["options"] = (sampling | extra.pop("options", {})) or None
+        self._fields = {name: value for name, value in (fields | extra | more).items() if value is not None}
 
     @property
     def identity(self) -> str:
@@ -291,12 +283,18 @@ class OllamaModel(HttpModel):
         return _encode(fields)[:-1] + b',"messages":['
 
     def _decode_answer(self, body: bytes) -> Json:
-        return keep_arguments(super()._decode_answer(body), body)
+        return as_chat(super()._decode_answer(body), body)
 
     def _decode_event(self, event: bytes) -> Json:
-        return keep_arguments(super()._decode_event(event), event)
+        return as_chat(super()._decode_event(event), event)
 
     def _read(self, raw: Json) -> Completion:
+        raw = as_chat(raw)
+        choice = raw["choices"][0]
+        if choice.get("finish_reason") is None:
+            raise UnfinishedError("it is not done")
+        if choice["message"].get("tool_calls") and choice["finish_reason"] == "stop":
+            choice["finish_reason"] = "tool_calls"
         return read_completion(raw, self.settings, self._price)
 
     def _mark_cut(self, completion: Completion) -> Completion:
@@ -330,43 +328,6 @@ def read_host(host: str) -> str:
     where = where if port is None else f"{where}:{port}"
     userinfo, at, _ = parts.netloc.rpartition("@")
     return urlunsplit((parts.scheme, f"{userinfo}{at}{where}", parts.path, parts.query, ""))
-
-
-def _fields(model: str, settings: Settings, num_ctx: int | None) -> dict[str, Json]:
-    """Return the fields of every request body, except messages, tools and the stream flag."""
-    known = {
-        "num_ctx": num_ctx,
-        "num_predict": settings.max_output_tokens,
-        "temperature": settings.temperature,
-        "top_p": settings.top_p,
-        "seed": settings.seed,
-        "stop": settings.stop,
-    }
-    extra = dict(settings.extra or {})
-    given: dict[str, Json] = {name: value for name, value in known.items() if value is not None}
-    given |= extra.pop("options", {})
-    fields: dict[str, Json] = {"model": model}
-    if given:
-        fields["options"] = given
-    if settings.logprobs:
-        fields["logprobs"] = True
-    return fields | extra
-
-
-class _Function(Struct):
-    name: str
-    arguments: msgspec.Raw
-
-
-class _Call(Struct):
-    id: str
-    function: _Function
-
-
-class _Said(Struct, tag_field="role", tag="assistant", omit_defaults=True):
-    content: str
-    thinking: str = ""
-    tool_calls: list[Json] | tuple[()] = ()
 
 
 class _Result(Struct, tag_field="role", tag="tool", gc=False):
@@ -417,6 +378,6 @@ _STEP = with_attached(encode_message)
 
 
 def _encode_call(call: ToolCall) -> Json:
-    made = _Call(call.call_id, _Function(fit_name(call.name), object_of(call.arguments)))
+    made = _Call(_Function(fit_name(call.name), object_of(call.arguments)), call.call_id)
     own = None if call.opaque is None else call.opaque.get(KEY)
     return {**own, "id": made.id, "function": made.function} if isinstance(own, dict) else made

@@ -6,8 +6,10 @@ the whole history because of them.
 
 import hashlib
 import re
-from collections.abc import Container, Iterator
-from functools import lru_cache
+from collections.abc import Callable, Container, Iterator
+from contextlib import suppress
+from functools import cache, lru_cache
+from typing import Any
 
 import msgspec
 
@@ -43,11 +45,60 @@ def text_of(arguments: msgspec.Raw) -> str:
     return "" if encoded in (b"", b"null") else encoded.decode()
 
 
+def keep_text(
+    value: Json,
+    body: bytes,
+    path: tuple[str, ...],
+    applies: Callable[[dict[str, Json]], bool] = lambda _: True,
+) -> Json:
+    """Return `value`, which was decoded from `body`, with the exact text of what stands at `path` in it.
+
+    `*` in a path stands for each element of a list. If it does not apply to the object that holds the end of the
+    path, the object is left as it is, and so is a value in which the path makes no sense.
+    """
+    with suppress(TypeError, LookupError, AttributeError, ValueError):  # Reading the value will tell.
+        _keep(value, _exact_decoder(path)(body), path, applies)
+    return value
+
+
+def _keep(value: Json, exact: Any, path: tuple[str, ...], applies: Callable[[dict[str, Json]], bool]) -> None:
+    name, rest = path[0], path[1:]
+    if name == "*":
+        for item, inner in zip(value, exact, strict=True):
+            _keep(item, inner, rest, applies)
+    elif (inner := getattr(exact, name)) is not None:
+        if rest:
+            _keep(value[name], inner, rest, applies)
+        elif applies(value):
+            value[name] = text_of(inner)
+
+
+@cache
+def _exact_decoder(path: tuple[str, ...]) -> Callable[[bytes], Any]:
+    """Return a decoder of what stands at `path` alone, and of that only where it begins and ends."""
+    kind: Any = msgspec.defstruct("Exact", [(path[-1], msgspec.Raw, msgspec.Raw())])
+    for name in reversed(path[:-1]):
+        kind = list[kind] if name == "*" else msgspec.defstruct("Exact", [(name, kind | None, None)])
+    return msgspec.json.Decoder(kind).decode
+
+
 def text_of_value(value: Json) -> str:
     """Return a decoded value as JSON text. A string is returned unchanged, `None` as an empty text."""
     if isinstance(value, str):
         return value
     return "" if value is None else msgspec.json.encode(value).decode()
+
+
+def filled(value: Json) -> Json:
+    """Return a decoded value without what is null or empty in it, at any depth; `None` if nothing is left.
+
+    Servers write fields that they have nothing for: `"function_call": {"name": "", "arguments": ""}`.
+    """
+    if isinstance(value, dict):
+        return {key: kept for key, item in value.items() if (kept := filled(item)) is not None} or None
+    if isinstance(value, list):
+        return [kept for item in value if (kept := filled(item)) is not None] or None
+    return None if value == "" else value
 
 
 def rest_of(raw: dict[str, Json], known: Container[str]) -> dict[str, Json]:

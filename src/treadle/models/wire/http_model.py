@@ -6,7 +6,7 @@ typed structs.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Coroutine, Mapping
+from collections.abc import Coroutine, Iterable, Mapping
 from typing import Any, ClassVar, TypeAlias
 
 import msgspec
@@ -63,8 +63,16 @@ class HttpModel(HttpEndpoint, ABC):
     """Additional keyword arguments that a user may give."""
     has_window: bool = True
     """False if the server keeps the transcript, so that the window does not limit what is sent."""
-    UNKNOWN_SETTINGS: ClassVar[tuple[str, ...]] = ()
-    """Fields of `Settings` that the API does not have."""
+    SETTINGS: ClassVar[dict[str, str]] = {
+        "temperature": "temperature",
+        "top_p": "top_p",
+        "max_output_tokens": "max_tokens",
+        "seed": "seed",
+        "stop": "stop",
+        "logprobs": "logprobs",
+        "return_token_ids": "return_token_ids",
+    }
+    """The API's names of the fields of `Settings` that it has."""
 
     def __init__(
         self,
@@ -81,11 +89,14 @@ class HttpModel(HttpEndpoint, ABC):
         output_mode: OutputMode | str | None = None,
         decodes_beside_tools: bool = True,
         context_tokens: int | None = None,
+        server_tools: Iterable[dict[str, Json]] = (),
     ) -> None:
         """Make a model. `headers` are sent with every request and override those made here.
 
         `name` is for the journal. `context_tokens` is the model's context window, as the user says it.
         `decodes_beside_tools` says whether the server accepts a schema for the answer in a request that has tools.
+        `server_tools` are tools that the server runs, as the API defines them. Raises: `ConfigError` for settings
+        and tools that the API does not have.
         """
         super().__init__(
             model,
@@ -104,6 +115,7 @@ class HttpModel(HttpEndpoint, ABC):
         self.output_mode = OutputMode(output_mode or self.PRESET.output_mode)
         self._decodes_beside_tools = decodes_beside_tools
         self._price = price
+        self._server_tools = tuple(server_tools)
         asked = self.settings
         self._has_tokens = bool(asked.return_token_ids or asked.logprobs or asked.extra)
         """True if answers may have token ids."""
@@ -112,15 +124,28 @@ class HttpModel(HttpEndpoint, ABC):
         self._prefixes: dict[tuple[object, ...], _Prefix] = {}
         if reserved := sorted(self.RESERVED & (self.settings.extra or {}).keys()):
             raise ConfigError(f"Settings.extra must not contain {reserved}, which the request sets itself")
-        for setting in self.UNKNOWN_SETTINGS:
-            if getattr(self.settings, setting):
+        for setting in Settings.__struct_fields__:
+            if setting not in (*self.SETTINGS, "extra") and getattr(self.settings, setting):
                 raise ConfigError(f"the dialect {self.DIALECT} has no {setting}: leave it out for {model!r}")
+        if server_tools and "server_tools" not in self.OPTIONS:
+            raise ConfigError(f"the dialect {self.DIALECT} has no server_tools: leave them out for {model!r}")
 
     @property
     def identity(self) -> str:
         """The server, the model and the settings that answers depend on; see `identity_of`."""
-        asked = [self.DIALECT, self.server.address, self.model, self.settings]
-        return msgspec.json.encode(asked, order="sorted").decode()
+        asked: list[object] = [self.DIALECT, self.server.address, self.model, self.settings]
+        parts = [asked, self._server_tools] if self._server_tools else [asked]
+        return "".join([msgspec.json.encode(part, order="sorted").decode() for part in parts])
+
+    def _name_settings(
+        self, fields: dict[str, Json] | None = None, names: dict[str, str] | None = None
+    ) -> dict[str, Json]:
+        """Return `fields` of the body and the settings under the API's names, without those that are `None`.
+        `names` are other names than those in `SETTINGS`."""
+        named = [
+            (name, getattr(self.settings, field)) for field, name in (self.SETTINGS | (names or {})).items()
+        ]
+        return {name: value for name, value in [*(fields or {}).items(), *named] if value is not None}
 
     @property
     def max_output_tokens(self) -> int | None:

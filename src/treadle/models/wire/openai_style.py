@@ -6,6 +6,7 @@ import re
 from msgspec import Struct
 
 from treadle.core.types import FinishReason, Json, TokenRecord, ToolSpec, Usage
+from treadle.models.wire.plain import TokenCounts
 from treadle.models.wire.provider import Preset
 from treadle.models.wire.server import UnfinishedError
 
@@ -62,26 +63,6 @@ def read_reason(told: Json, *, has_calls: bool, is_empty: bool) -> FinishReason 
     return reason
 
 
-def read_usage(raw: Json) -> Usage | None:
-    """Return the token counts of an answer; `None` if the answer has no valid counts.
-
-    Source: OpenAI; DeepSeek for `prompt_cache_hit_tokens`.
-    """
-    try:
-        details = raw.get("prompt_tokens_details")
-        cached = details.get("cached_tokens") if details else raw.get("prompt_cache_hit_tokens")
-        details = raw.get("completion_tokens_details")
-        reasoning = details.get("reasoning_tokens") if details else None
-        return Usage(
-            int(raw.get("prompt_tokens") or 0),
-            int(raw.get("completion_tokens") or 0),
-            int(cached or 0),
-            int(reasoning or 0),
-        )
-    except (AttributeError, TypeError, ValueError, OverflowError):
-        return None
-
-
 def read_logprobs(found: Json) -> TokenRecord | None:
     """Return the log probabilities in a list of `{"token": …, "logprob": …}`; `None` if it is not such a list."""
     if not found:
@@ -109,27 +90,29 @@ class _OutputDetails(Struct, gc=False):
     reasoning_tokens: int | None = None
 
 
-class PlainUsage(Struct, gc=False):
+class ChatUsage(TokenCounts, gc=False):
+    """The token counts of a chat completion. Source: OpenAI; DeepSeek for `prompt_cache_hit_tokens`."""
+
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+    prompt_tokens_details: _InputDetails | None = None
+    completion_tokens_details: _OutputDetails | None = None
+    prompt_cache_hit_tokens: int | None = None
+
+    def read(self) -> Usage:
+        """See `TokenCounts.read`."""
+        before, after = self.prompt_tokens_details, self.completion_tokens_details
+        cached = self.prompt_cache_hit_tokens if before is None else before.cached_tokens
+        thought = None if after is None else after.reasoning_tokens
+        return Usage(self.prompt_tokens or 0, self.completion_tokens or 0, cached or 0, thought or 0)
+
+
+class PlainUsage(ChatUsage, gc=False, kw_only=True):
     """The token counts of a plain answer."""
 
     prompt_tokens: int
     completion_tokens: int
-    prompt_tokens_details: _InputDetails | None = None
-    completion_tokens_details: _OutputDetails | None = None
-    prompt_cache_hit_tokens: None = None
     cost: None = None
-
-    def read(self) -> Usage:
-        """Return the counts in Treadle's type."""
-        before, after = self.prompt_tokens_details, self.completion_tokens_details
-        if before is None and after is None:
-            return Usage(self.prompt_tokens, self.completion_tokens)
-        return Usage(
-            self.prompt_tokens,
-            self.completion_tokens,
-            (before.cached_tokens or 0) if before is not None else 0,
-            (after.reasoning_tokens or 0) if after is not None else 0,
-        )
 
 
 class PlainAnswer(Struct, forbid_unknown_fields=True, gc=False, kw_only=True):

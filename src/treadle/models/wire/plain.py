@@ -9,9 +9,11 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import msgspec
+from msgspec import Struct
 
 from treadle.core.packed import count_packed
 from treadle.core.types import Completion, FinishReason, Json, Message, Prior, Role, Settings, ToolCall, Usage
+from treadle.models.wire.fitting import filled
 from treadle.models.wire.provider import Price, cost_of
 from treadle.models.wire.token_records import PromptCutter, make_record, read_versions
 
@@ -21,6 +23,22 @@ _CALLS = FinishReason.TOOL_CALLS
 _STOP = FinishReason.STOP
 _MAX_MISSES = 16
 """After this many consecutive answers that are not plain, the fast decoder is no longer tried."""
+
+
+class TokenCounts(Struct, gc=False):
+    """The token counts of an answer as the API writes them."""
+
+    def read(self) -> Usage:
+        """Return the counts in Treadle's type."""
+        raise NotImplementedError
+
+
+def read_usage(raw: Json, kind: type[TokenCounts]) -> Usage | None:
+    """Return the token counts in a raw answer, which `kind` reads; `None` if they are missing or not counts."""
+    try:
+        return msgspec.convert(filled(raw), kind, strict=False).read()
+    except msgspec.ValidationError:
+        return None
 
 
 class PlainReader(ABC):
@@ -64,8 +82,11 @@ class PlainReader(ABC):
         response_id: str | None,
         reasoning: str | None = None,
         opaque: dict[str, Json] | None = None,
+        *,
+        kept: dict[str, Json] | None = None,
     ) -> Completion:
-        """Return a completion with these values and the reader's settings."""
+        """Return a completion with these values and the reader's settings. `opaque` belongs to its message, `kept`
+        to the completion itself."""
         return Completion(
             Message(_ASSISTANT, content, calls, None, None, False, reasoning, opaque),
             _CALLS if calls else _STOP,
@@ -74,6 +95,8 @@ class PlainReader(ABC):
             model,
             response_id,
             self._settings,
+            None,
+            kept,
         )
 
 

@@ -12,7 +12,7 @@ class Quirks(Struct, frozen=True, omit_defaults=True):
     """The differences between a chat-completions server and OpenAI's."""
 
     renamed: Mapping[str, str] = {}
-    """Fields of the request body that have another name at this server."""
+    """Fields of `Settings` that have another name at this server."""
     has_reasoning: bool = True
     """True if the server accepts the reasoning of earlier messages."""
     reports_cost: bool = False

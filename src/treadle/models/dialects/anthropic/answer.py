@@ -24,8 +24,8 @@ from treadle.core.types import (
     Usage,
 )
 from treadle.models.wire.body_reader import StreamCollector
-from treadle.models.wire.fitting import INVALID_KEY, rest_of, text_of, text_of_value
-from treadle.models.wire.plain import PlainReader
+from treadle.models.wire.fitting import INVALID_KEY, keep_text, rest_of, text_of, text_of_value
+from treadle.models.wire.plain import PlainReader, TokenCounts, read_usage
 from treadle.models.wire.provider import Price, cost_of
 from treadle.models.wire.server import Server, UnfinishedError
 
@@ -48,30 +48,11 @@ _SERVER_USES = frozenset(("server_tool_use", "mcp_tool_use"))
 _encode = msgspec.json.Encoder().encode
 
 
-class _BlockInput(Struct):
-    type: str = ""
-    input: msgspec.Raw = msgspec.Raw()
-
-
-class _Inputs(Struct):
-    content: list[_BlockInput]
-
-
-_decode_inputs = msgspec.json.Decoder(_Inputs).decode
-
-
 def keep_inputs(raw: Json, body: bytes) -> Json:
     """Return `raw`, decoded from `body`, with the inputs of its calls as their exact text."""
-    try:
-        blocks = raw["content"]
-        if not any(block.get("type") == "tool_use" for block in blocks):
-            return raw
-        for block, exact in zip(blocks, _decode_inputs(body).content, strict=True):
-            if exact.type == "tool_use":
-                block["input"] = text_of(exact.input)
-    except (TypeError, LookupError, AttributeError, ValueError):
-        pass  # It makes no sense, as reading it will tell.
-    return raw
+    if b"tool_use" not in body:
+        return raw
+    return keep_text(raw, body, ("content", "*", "input"), lambda block: block["type"] == "tool_use")
 
 
 def read_completion(raw: Json, settings: Settings, price: Price | None) -> Completion:
@@ -95,7 +76,7 @@ def read_completion(raw: Json, settings: Settings, price: Price | None) -> Compl
     opaque = rest_of(raw, _KNOWN)
     if told not in _SAID:
         opaque["finish_reason"] = told
-    usage = _read_usage(raw.get("usage"))
+    usage = read_usage(raw.get("usage"), _Usage)
     return Completion(
         message,
         reason,
@@ -187,18 +168,6 @@ def _text(value: Json) -> str | None:
     return value if value is None or type(value) is str else str(value)
 
 
-def _read_usage(raw: Json) -> Usage | None:
-    """Return the token counts. The API's input tokens exclude those read from the cache or written to it."""
-    try:
-        read = raw.get("cache_read_input_tokens") or 0
-        written = raw.get("cache_creation_input_tokens") or 0
-        details = raw.get("output_tokens_details")
-        thought = details.get("thinking_tokens") or 0 if details else 0
-        return Usage(raw["input_tokens"] + read + written, int(raw["output_tokens"]), read, thought, written)
-    except (AttributeError, TypeError, LookupError):
-        return None
-
-
 # Plain answers
 
 
@@ -222,12 +191,19 @@ class _OutputDetails(Struct, gc=False):
     thinking_tokens: int = 0
 
 
-class _Usage(Struct, gc=False):
+class _Usage(TokenCounts, gc=False):
+    """The token counts of an answer. The API's input tokens exclude those read from the cache or written to it."""
+
     input_tokens: int
     output_tokens: int
     cache_read_input_tokens: int | None = None
     cache_creation_input_tokens: int | None = None
     output_tokens_details: _OutputDetails | None = None
+
+    def read(self) -> Usage:
+        read, written = self.cache_read_input_tokens or 0, self.cache_creation_input_tokens or 0
+        thought = 0 if self.output_tokens_details is None else self.output_tokens_details.thinking_tokens
+        return Usage(self.input_tokens + read + written, self.output_tokens, read, thought, written)
 
 
 class _Answer(Struct, forbid_unknown_fields=True):
@@ -263,14 +239,8 @@ class MessageReader(PlainReader):
                 return None
         if (answer.stop_reason == "tool_use") != bool(calls):
             return None
-        usage = None if answer.usage is None else _to_usage(answer.usage)
+        usage = None if answer.usage is None else answer.usage.read()
         return self._complete(content, tuple(calls), usage, answer.model, answer.id, reasoning, opaque)
-
-
-def _to_usage(raw: _Usage) -> Usage:
-    read, written = raw.cache_read_input_tokens or 0, raw.cache_creation_input_tokens or 0
-    thought = raw.output_tokens_details.thinking_tokens if raw.output_tokens_details is not None else 0
-    return Usage(raw.input_tokens + read + written, raw.output_tokens, read, thought, written)
 
 
 _GROWING = {"text_delta": "text", "thinking_delta": "thinking", "signature_delta": "signature"}

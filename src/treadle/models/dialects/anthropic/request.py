@@ -91,21 +91,22 @@ class AnthropicModel(HttpModel):
     }
     RESERVED = frozenset(("model", "messages", "stream", "tools", "system"))
     OPTIONS = ("cache", "server_tools")
-    UNKNOWN_SETTINGS = ("seed", "logprobs", "return_token_ids")
+    SETTINGS: ClassVar[dict[str, str]] = {
+        "temperature": "temperature",
+        "top_p": "top_p",
+        "stop": "stop_sequences",
+        "max_output_tokens": "max_tokens",
+    }
 
     def __init__(
         self,
         model: str,
         *,
         cache: bool = True,
-        server_tools: "list[dict[str, Json]] | tuple[dict[str, Json], ...]" = (),
         **options: Any,
     ) -> None:
-        """Make a model; `options` are those of `HttpModel`.
-
-        `server_tools` are tools that the server runs, as the API defines them:
-        `{"type": "web_search_20250305", "name": "web_search"}`.
-        """
+        """Make a model; `options` are those of `HttpModel`, such as `server_tools`:
+        `{"type": "web_search_20250305", "name": "web_search"}`."""
         super().__init__(model, **options)
         _check_sampling(model, self.settings)
         self._root = join_url(self._base_url, "/v1")
@@ -113,16 +114,11 @@ class AnthropicModel(HttpModel):
             self._root = self._base_url
             self._endpoint = self._stream_endpoint = join_url(self._base_url, "/messages")
         self._headers.setdefault("anthropic-version", VERSION)
-        self._fields = _fields(model, self.settings)
+        self._fields = {
+            **self._name_settings({"model": model, "max_tokens": self.max_output_tokens}),
+            **(self.settings.extra or {}),
+        }
         self._cache = cache
-        self._server_tools = tuple(server_tools)
-
-    @property
-    def identity(self) -> str:
-        """The server, the model and the settings that answers depend on; see `identity_of`."""
-        if not self._server_tools:
-            return super().identity
-        return super().identity + msgspec.json.encode(self._server_tools, order="sorted").decode()
 
     @property
     def max_output_tokens(self) -> int | None:
@@ -358,18 +354,6 @@ def _with_text(block: Json) -> dict[str, Json]:
 
 def _encode_tool(tool: ToolSpec) -> dict[str, Json]:
     return {"name": tool.name, "description": tool.description, "input_schema": tool.parameters}
-
-
-def _fields(model: str, settings: Settings) -> dict[str, Json]:
-    """Return the fields of every request body, except messages, tools and the stream flag."""
-    fields = {
-        "model": model,
-        "max_tokens": settings.max_output_tokens or _default_max_tokens(model),
-        "temperature": settings.temperature,
-        "top_p": settings.top_p,
-        "stop_sequences": settings.stop,
-    }
-    return {name: value for name, value in fields.items() if value is not None} | (settings.extra or {})
 
 
 def _default_max_tokens(model: str) -> int:

@@ -26,9 +26,9 @@ from treadle.core.types import (
     Usage,
 )
 from treadle.models.wire.body_reader import StreamCollector
-from treadle.models.wire.fitting import rest_of, text_of, text_of_value
+from treadle.models.wire.fitting import keep_text, rest_of, text_of, text_of_value
 from treadle.models.wire.messages import part_of_base64
-from treadle.models.wire.plain import PlainReader
+from treadle.models.wire.plain import PlainReader, TokenCounts, read_usage
 from treadle.models.wire.provider import Price, cost_of
 from treadle.models.wire.server import BadCallError, Server, UnfinishedError
 
@@ -60,45 +60,12 @@ _SAID = frozenset(("STOP", "MAX_TOKENS", None))
 _encode = msgspec.json.Encoder().encode
 
 
-class _ExactCall(Struct):
-    args: msgspec.Raw = msgspec.Raw()
-
-
-class _ExactPart(Struct, rename="camel"):
-    function_call: _ExactCall | None = None
-
-
-class _ExactContent(Struct):
-    parts: list[_ExactPart] = []
-
-
-class _ExactCandidate(Struct):
-    content: _ExactContent | None = None
-
-
-class _Exact(Struct):
-    candidates: list[_ExactCandidate] = []
-
-
-_decode_exact = msgspec.json.Decoder(_Exact).decode
-
-
 def keep_arguments(raw: Json, body: bytes) -> Json:
     """Return `raw`, decoded from `body`, with the arguments of its calls as their exact text."""
-    if b"functionCall" not in body:
-        return raw
-    try:
-        for candidate, exact in zip(raw["candidates"], _decode_exact(body).candidates, strict=True):
-            if exact.content is None:
-                continue
-            for part, exact_part in zip(candidate["content"]["parts"], exact.content.parts, strict=True):
-                if exact_part.function_call is not None:
-                    part["functionCall"]["args"] = text_of(exact_part.function_call.args)
-    except (TypeError, LookupError, AttributeError, ValueError):
-        pass  # It makes no sense, as reading it will tell.
-    return raw
+    return keep_text(raw, body, _ARGUMENTS) if b"functionCall" in body else raw
 
 
+_ARGUMENTS = ("candidates", "*", "content", "parts", "*", "functionCall", "args")
 _BAD_CALLS = ("MALFORMED_FUNCTION_CALL", "UNEXPECTED_TOOL_CALL", "TOO_MANY_TOOL_CALLS")
 """The finish reasons of answers that the server discarded because of a call in them."""
 
@@ -138,7 +105,7 @@ def read_completion(raw: Json, settings: Settings, price: Price | None, server: 
     opaque |= {key: value for key, value in candidate.items() if key not in _CANDIDATE_FIELDS and value}
     if told not in _SAID:
         opaque["finish_reason"] = told
-    usage = _read_usage(raw.get("usageMetadata"))
+    usage = read_usage(raw.get("usageMetadata"), _Usage)
     return Completion(
         message,
         reason,
@@ -239,17 +206,6 @@ def _look(part: dict[str, Json], lookups: list[ServerCall], offset: int) -> None
             lookups[at] = msgspec.structs.replace(lookups[at], result=text, is_error=is_error)
 
 
-def _read_usage(raw: Json) -> Usage | None:
-    """Return the token counts of an answer. In the API, output tokens do not include those of thoughts."""
-    try:
-        thoughts = raw.get("thoughtsTokenCount") or 0
-        prompt = raw["promptTokenCount"] + (raw.get("toolUsePromptTokenCount") or 0)
-        output = (raw.get("candidatesTokenCount") or 0) + thoughts
-        return Usage(prompt, output, raw.get("cachedContentTokenCount") or 0, thoughts)
-    except (AttributeError, TypeError, LookupError):
-        return None
-
-
 def _read_tokens(candidate: dict[str, Json]) -> TokenRecord | None:
     try:
         chosen = candidate["logprobsResult"]["chosenCandidates"]
@@ -287,12 +243,22 @@ class _Candidate(Struct, forbid_unknown_fields=True, rename="camel"):
     index: int = 0
 
 
-class _Usage(Struct, gc=False, rename="camel"):
+class _Usage(TokenCounts, gc=False, rename="camel"):
+    """The token counts of an answer. In the API, output tokens do not include those of thoughts."""
+
     prompt_token_count: int
     candidates_token_count: int = 0
     thoughts_token_count: int = 0
     cached_content_token_count: int = 0
     tool_use_prompt_token_count: int = 0
+
+    def read(self) -> Usage:
+        return Usage(
+            self.prompt_token_count + self.tool_use_prompt_token_count,
+            self.candidates_token_count + self.thoughts_token_count,
+            self.cached_content_token_count,
+            self.thoughts_token_count,
+        )
 
 
 class _Answer(Struct, forbid_unknown_fields=True, rename="camel"):
@@ -321,17 +287,8 @@ class GeminiReader(PlainReader):
                 content = part.text
             else:
                 return None
-        usage = None if answer.usage_metadata is None else _to_usage(answer.usage_metadata)
+        usage = None if answer.usage_metadata is None else answer.usage_metadata.read()
         return self._complete(content, tuple(calls), usage, answer.model_version, answer.response_id)
-
-
-def _to_usage(raw: _Usage) -> Usage:
-    return Usage(
-        raw.prompt_token_count + raw.tool_use_prompt_token_count,
-        raw.candidates_token_count + raw.thoughts_token_count,
-        raw.cached_content_token_count,
-        raw.thoughts_token_count,
-    )
 
 
 class GeminiCollector(StreamCollector):

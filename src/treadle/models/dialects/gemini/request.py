@@ -5,7 +5,6 @@ API reference, v1beta, 2026.
 """
 
 import re
-from collections.abc import Iterable
 from functools import partial
 from typing import Any, ClassVar
 
@@ -20,7 +19,6 @@ from treadle.core.types import (
     Message,
     Request,
     Role,
-    Settings,
     ToolCall,
     ToolSpec,
 )
@@ -77,31 +75,27 @@ class GeminiModel(HttpModel):
     PARTS: ClassVar[AcceptedParts] = {"image": None, "audio": None, "document": None}
     RESERVED = frozenset(("contents", "tools", "systemInstruction"))
     OPTIONS = ("server_tools",)
-    UNKNOWN_SETTINGS = ("return_token_ids",)
+    SETTINGS: ClassVar[dict[str, str]] = {
+        "temperature": "temperature",
+        "top_p": "topP",
+        "max_output_tokens": "maxOutputTokens",
+        "seed": "seed",
+        "stop": "stopSequences",
+        "logprobs": "responseLogprobs",
+    }
 
-    def __init__(self, model: str, *, server_tools: Iterable[dict[str, Json]] = (), **options: Any) -> None:
-        """Make a model; `options` are those of `HttpModel`.
-
-        `server_tools` are tools that the server runs, as the API defines them: `{"googleSearch": {}}`.
-        """
+    def __init__(self, model: str, **options: Any) -> None:
+        """Make a model; `options` are those of `HttpModel`, such as `server_tools`: `{"googleSearch": {}}`."""
         super().__init__(model, **options)
         self._path = f"/{model}" if "/" in model else f"/models/{model}"
         self._endpoint = join_url(self._base_url, f"{self._path}:generateContent")
         self._stream_endpoint = join_url(self._base_url, f"{self._path}:streamGenerateContent", "alt=sse")
-        self._server_tools = tuple(server_tools)
         extra = dict(self.settings.extra or {})
-        self._generation = _generation(self.settings) | extra.pop("generationConfig", {})
+        self._generation = self._name_settings() | extra.pop("generationConfig", {})
         self._extra = extra
         version = re.search(r"gemini-(\d+)", model)
         # From Gemini 3 on, calls need a signature or a replacement for it, and results may contain images.
         self._writer = _STRICT if version is not None and int(version[1]) >= 3 else _WRITER
-
-    @property
-    def identity(self) -> str:
-        """The server, the model and the settings that answers depend on; see `identity_of`."""
-        if not self._server_tools:
-            return super().identity
-        return super().identity + msgspec.json.encode(self._server_tools, order="sorted").decode()
 
     def _models_url(self) -> str | None:
         return join_url(self._base_url, self._path)
@@ -259,16 +253,3 @@ _STRICT = _make_writer(partial(_encode_parts, is_strict=True), attach=lambda mes
 
 def _encode_tool(tool: ToolSpec) -> dict[str, Json]:
     return {"name": tool.name, "description": tool.description, "parametersJsonSchema": tool.parameters}
-
-
-def _generation(settings: Settings) -> dict[str, Json]:
-    """Return the sampling settings as the API names them."""
-    fields = {
-        "temperature": settings.temperature,
-        "topP": settings.top_p,
-        "maxOutputTokens": settings.max_output_tokens,
-        "seed": settings.seed,
-        "stopSequences": settings.stop,
-        "responseLogprobs": settings.logprobs,
-    }
-    return {name: value for name, value in fields.items() if value is not None}

@@ -22,8 +22,8 @@ from treadle.core.types import (
 )
 from treadle.models.wire.fitting import text_of_value
 from treadle.models.wire.messages import part_of_base64
-from treadle.models.wire.openai_style import PlainAnswer, read_reason, read_usage
-from treadle.models.wire.plain import TokenAnswerReader
+from treadle.models.wire.openai_style import ChatUsage, PlainAnswer, read_reason
+from treadle.models.wire.plain import TokenAnswerReader, read_usage
 from treadle.models.wire.provider import Price, cost_of
 from treadle.models.wire.token_records import make_record, read_versions
 
@@ -94,7 +94,7 @@ def read_completion(raw: Json, settings: Settings, price: Price | None) -> Compl
         if finish:
             opaque = {**(opaque or {}), "finish_reason": finish}
     raw_usage = raw.get("usage")
-    usage = read_usage(raw_usage) if raw_usage else None
+    usage = read_usage(raw_usage, ChatUsage)
     tokens = weights = None
     if not choice.keys().isdisjoint(_TOKEN_FIELDS) or "prompt_token_ids" in raw or "metadata" in raw:
         tokens, weights = _read_tokens(raw, choice, usage)

@@ -21,7 +21,6 @@ from treadle.core.types import (
     Message,
     Request,
     Role,
-    Settings,
     ToolCall,
 )
 from treadle.models.dialects.openai_chat.answer import ChatReader, read_completion
@@ -72,8 +71,12 @@ class OpenAIChatModel(HttpModel):
     ) -> None:
         """Make a model; `options` are those of `HttpModel`."""
         super().__init__(model, name=name or f"openai:{model}", **options)
-        is_openai = urlsplit(self._endpoint).hostname == "api.openai.com"
-        self._fields = _fields(model, self.settings, quirks, is_openai=is_openai)
+        names = dict(quirks.renamed)
+        if urlsplit(self._endpoint).hostname == "api.openai.com":
+            # OpenAI's newer models refuse the old name, other servers ignore the new one.
+            names["max_output_tokens"] = "max_completion_tokens"
+        ids = dict.fromkeys(quirks.id_fields, True) if self.settings.return_token_ids else {}
+        self._fields = self._name_settings({"model": model, **ids}, names) | (self.settings.extra or {})
         self._step = with_attached(encoder_for(quirks), _parts_apart)
         self._reports_cost = quirks.reports_cost
         self._answers_whole = bool(self.settings.return_token_ids) and not quirks.streams_ids
@@ -264,22 +267,3 @@ def _of_this_dialect(opaque: dict[str, Json]) -> dict[str, Json]:
 def _encode_schema(schema: dict[str, Json]) -> Json:
     named = {"name": "answer", "schema": schema, "strict": is_strict(schema)}
     return {"type": "json_schema", "json_schema": named}
-
-
-def _fields(model: str, settings: Settings, quirks: Quirks, *, is_openai: bool) -> dict[str, Any]:
-    """Return the fields of every request body, except messages, tools and the stream flag."""
-    fields = {
-        "model": model,
-        "temperature": settings.temperature,
-        "top_p": settings.top_p,
-        # OpenAI's newer models refuse the old name, other servers ignore the new one.
-        "max_completion_tokens" if is_openai else "max_tokens": settings.max_output_tokens,
-        "seed": settings.seed,
-        "stop": settings.stop,
-        "logprobs": settings.logprobs,
-        "return_token_ids": settings.return_token_ids,
-    }
-    if settings.return_token_ids:
-        fields |= dict.fromkeys(quirks.id_fields, True)
-    fields = {quirks.renamed.get(name, name): value for name, value in fields.items() if value is not None}
-    return fields | (settings.extra or {})

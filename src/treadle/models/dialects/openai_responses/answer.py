@@ -8,7 +8,6 @@ from typing import Literal
 
 import msgspec
 from msgspec import Struct
-from msgspec.structs import replace
 
 from treadle.core.errors import RequestError
 from treadle.core.events import Delta, ReasoningDelta, TextDelta, ToolCallDelta
@@ -29,7 +28,7 @@ from treadle.models.wire.body_reader import StreamCollector
 from treadle.models.wire.fitting import rest_of
 from treadle.models.wire.messages import part_of_base64
 from treadle.models.wire.openai_style import read_logprobs
-from treadle.models.wire.plain import PlainReader
+from treadle.models.wire.plain import PlainReader, TokenCounts, read_usage
 from treadle.models.wire.provider import Price, cost_of
 from treadle.models.wire.server import Server, UnfinishedError, explain_error
 
@@ -65,7 +64,7 @@ def read_completion(raw: Json, settings: Settings, price: Price | None, server: 
             opaque["finish_reason"] = told
     elif status != "completed" and not message.content and not message.tool_calls and not message.parts:
         raise UnfinishedError(f"it is empty, and its status is {status!r}")
-    usage = _read_usage(raw.get("usage"))
+    usage = read_usage(raw.get("usage"), _Usage)
     return Completion(
         message,
         reason,
@@ -174,21 +173,6 @@ def _as_text(value: Json) -> str:
     return "" if value is None else _encode(value).decode()
 
 
-def _read_usage(raw: Json) -> Usage | None:
-    """Return the token counts of an answer; `None` if they are not counts."""
-    try:
-        before, after = raw.get("input_tokens_details") or {}, raw.get("output_tokens_details") or {}
-        return Usage(
-            int(raw["input_tokens"]),
-            int(raw["output_tokens"]),
-            before.get("cached_tokens") or 0,
-            after.get("reasoning_tokens") or 0,
-            before.get("cache_write_tokens") or 0,
-        )
-    except (AttributeError, TypeError, LookupError, ValueError):
-        return None
-
-
 def _read_tokens(output: list[Json]) -> TokenRecord | None:
     """Return the log probabilities of the text; the API gives none for reasoning and calls."""
     found = [
@@ -228,20 +212,34 @@ class _Call(Struct, tag="function_call", tag_field="type", forbid_unknown_fields
     namespace: None = None
 
 
-class _InputDetails(Struct, gc=False):
+class _InputDetails(Struct, frozen=True, gc=False):
     cached_tokens: int | None = None
     cache_write_tokens: int | None = None
 
 
-class _OutputDetails(Struct, gc=False):
+class _OutputDetails(Struct, frozen=True, gc=False):
     reasoning_tokens: int | None = None
 
 
-class _Usage(Struct, gc=False):
+_NO_INPUT, _NO_OUTPUT = _InputDetails(), _OutputDetails()
+
+
+class _Usage(TokenCounts, gc=False):
     input_tokens: int
     output_tokens: int
     input_tokens_details: _InputDetails | None = None
     output_tokens_details: _OutputDetails | None = None
+
+    def read(self) -> Usage:
+        before = self.input_tokens_details or _NO_INPUT
+        after = self.output_tokens_details or _NO_OUTPUT
+        return Usage(
+            self.input_tokens,
+            self.output_tokens,
+            before.cached_tokens or 0,
+            after.reasoning_tokens or 0,
+            before.cache_write_tokens or 0,
+        )
 
 
 class _Answer(Struct, gc=False):
@@ -274,22 +272,11 @@ class ResponseReader(PlainReader):
                 content = item.content[0].text
             else:
                 return None
-        usage = None if answer.usage is None else _to_usage(answer.usage)
-        completion = self._complete(content or "", tuple(calls), usage, answer.model, answer.id)
-        if answer.service_tier is None:
-            return completion
-        return replace(completion, opaque={"service_tier": answer.service_tier})
-
-
-def _to_usage(raw: _Usage) -> Usage:
-    before, after = raw.input_tokens_details, raw.output_tokens_details
-    return Usage(
-        raw.input_tokens,
-        raw.output_tokens,
-        (before.cached_tokens or 0) if before is not None else 0,
-        (after.reasoning_tokens or 0) if after is not None else 0,
-        (before.cache_write_tokens or 0) if before is not None else 0,
-    )
+        usage = None if answer.usage is None else answer.usage.read()
+        kept: dict[str, Json] | None = None
+        if answer.service_tier is not None:
+            kept = {"service_tier": answer.service_tier}
+        return self._complete(content or "", tuple(calls), usage, answer.model, answer.id, kept=kept)
 
 
 _ENDS = frozenset(("response.completed", "response.incomplete", "response.failed"))

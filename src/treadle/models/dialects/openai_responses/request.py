@@ -6,7 +6,6 @@ OpenAI API reference, Responses, 2026.
 
 import hashlib
 import re
-from collections.abc import Iterable
 from typing import Any, ClassVar
 
 import msgspec
@@ -23,7 +22,6 @@ from treadle.core.types import (
     Message,
     Request,
     Role,
-    Settings,
     ToolCall,
     ToolSpec,
 )
@@ -94,7 +92,12 @@ class OpenAIResponsesModel(HttpModel):
     PARTS: ClassVar[AcceptedParts] = {"image": None, "document": None}
     RESERVED = frozenset(("model", "input", "stream", "tools", "previous_response_id", "conversation"))
     OPTIONS = ("state", "conversation", "server_tools")
-    UNKNOWN_SETTINGS = ("seed", "stop", "return_token_ids")
+    SETTINGS: ClassVar[dict[str, str]] = {
+        "max_output_tokens": "max_output_tokens",
+        "temperature": "temperature",
+        "top_p": "top_p",
+        "logprobs": "include",
+    }
 
     def __init__(
         self,
@@ -102,12 +105,9 @@ class OpenAIResponsesModel(HttpModel):
         *,
         state: str = "none",
         conversation: str | None = None,
-        server_tools: Iterable[dict[str, Json]] = (),
         **options: Any,
     ) -> None:
-        """Make a model; `options` are those of `HttpModel`.
-
-        `server_tools` are tools that the server runs, as the API defines them: `{"type": "web_search"}`.
+        """Make a model; `options` are those of `HttpModel`, such as `server_tools`: `{"type": "web_search"}`.
 
         Raises: `ConfigError` for a tool that the caller would have to run or to approve.
         """
@@ -121,18 +121,20 @@ class OpenAIResponsesModel(HttpModel):
         self._state = state
         self.has_window = state != "conversation"
         self._conversation = conversation
-        self._server_tools = tuple(server_tools)
         for item in self._server_tools:
             _check_server_tool(item)
-        self._fields = _fields(model, self.settings, state, conversation)
+        kept = {"model": model, "store": state != "none", "conversation": conversation}
+        fields = self._name_settings(kept)
+        if fields.pop("include", False):
+            fields["include"] = ["message.output_text.logprobs"]
+        self._fields = fields | (self.settings.extra or {})
         self._gone: set[str] = set()
         """Ids of responses that the server no longer has."""
 
     @property
     def identity(self) -> str:
         """The server, the model and the settings that answers depend on; see `identity_of`."""
-        more = [self._server_tools, self._conversation]
-        return super().identity + (msgspec.json.encode(more, order="sorted").decode() if any(more) else "")
+        return super().identity + (self._conversation or "")
 
     async def infer(self, request: Request, watch: Watch) -> Completion:
         """Return the server's answer; see `Model.infer`."""
@@ -238,20 +240,6 @@ def _check_server_tool(item: dict[str, Json]) -> None:
             f"the MCP server {item.get('server_label')!r} in server_tools would ask for approvals: set "
             '"require_approval": "never", or give it to the agent as tools (mcp:…), whose approvals Treadle has'
         )
-
-
-def _fields(model: str, settings: Settings, state: str, conversation: str | None) -> dict[str, Json]:
-    """Return the fields of every request body, except input, tools and the stream flag."""
-    fields = {
-        "model": model,
-        "max_output_tokens": settings.max_output_tokens,
-        "temperature": settings.temperature,
-        "top_p": settings.top_p,
-        "include": ["message.output_text.logprobs"] if settings.logprobs else None,
-        "store": state != "none",
-        "conversation": conversation,
-    }
-    return {name: value for name, value in fields.items() if value is not None} | (settings.extra or {})
 
 
 class _Result(Struct, tag_field="type", tag="function_call_output", gc=False):
