@@ -151,6 +151,7 @@ def make_driver(
         rules=RunRules(state),
         journal=agent.journal,
         deps=given.deps,
+        hooks=agent.hooks,
         clock=agent.clock,
     )
     driver = Driver(state, writer, _make_inference(agent), bench, given.emit, agent.hooks)
