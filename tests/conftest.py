@@ -105,23 +105,16 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ[ALL_SETS] = "1"
 
 
-@pytest.hookimpl(trylast=True)
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+@pytest.hookimpl(wrapper=True)
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> Iterator[None]:
+    """Leave sets out before tests are made of them, which would take longer than to choose."""
+    yield
     if IS_FULL or os.environ.get(ALL_SETS):
         return
-    families: dict[str, list[pytest.Item]] = {}
-    for item in items:
-        families.setdefault(item.nodeid.partition("[")[0], []).append(item)
-    left_out = set()
-    for family in families.values():
-        mark = family[0].get_closest_marker("sets")
-        most = MOST_SETS if mark is None else mark.args[0]
-        if len(family) > most:
-            kept = {round(number * (len(family) - 1) / (most - 1)) for number in range(most)}
-            left_out |= {item for number, item in enumerate(family) if number not in kept}
-    if left_out:
-        config.hook.pytest_deselected(items=list(left_out))
-        items[:] = [item for item in items if item not in left_out]
+    mark = metafunc.definition.get_closest_marker("sets")
+    most, sets = MOST_SETS if mark is None else mark.args[0], metafunc._calls
+    if len(sets) > most:
+        metafunc._calls = [sets[round(number * (len(sets) - 1) / (most - 1))] for number in range(most)]
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -57,35 +58,53 @@ PURE = frozenset(
         "yaml",
     )
 )
+pytestmark = pytest.mark.xdist_group("imports")
 FILES = sorted(path for path in SOURCE.rglob("*.py") if path.parent != SOURCE)
-REFERENCE = re.compile(r"treadle(?:\.\w+)+:\w+")
+REFERENCE = re.compile(r"""(["'])(treadle(?:\.\w+)+):\w+\1""")
 
 
 PLACES = {room: (floor, place) for floor, rooms in enumerate(FLOORS) for place, room in enumerate(rooms)}
 
 
+class Imports(NamedTuple):
+    """The modules that a file imports, each with the names that it takes from it."""
+
+    everywhere: list[str]
+    """At its top, within functions, for its types, and by name in a table."""
+    at_top: list[str]
+    """When its own module is imported."""
+    when_run: set[str]
+    """At its top or within functions, but not for types alone."""
+
+
 @cache
-def nodes_of(path: Path) -> tuple[ast.AST, ...]:
-    """Return all nodes of a file's tree, its module first."""
-    return tuple(ast.walk(ast.parse(path.read_text())))
-
-
-def imports_of(path: Path) -> list[str]:
-    """Return the modules that a file imports: at its top, within functions, for its types, and by name in a
-    table."""
-    found = []
-    for node in nodes_of(path):
+def imports_of(path: Path) -> Imports:
+    """Return the imports of a file. Its tree is not kept, because those of all files are large."""
+    text = path.read_text()
+    module = ast.parse(text)
+    top = set(map(id, module.body))
+    found = Imports([name for _, name in REFERENCE.findall(text)], [], set())
+    waiting: list[tuple[ast.AST, bool]] = [(node, False) for node in module.body]
+    while waiting:
+        node, is_for_types = waiting.pop()
+        names: list[str] = []
         if isinstance(node, ast.Import):
-            found += [alias.name for alias in node.names]
+            names = [alias.name for alias in node.names]
+            found.everywhere.extend(names)
         elif isinstance(node, ast.ImportFrom):
             assert not node.level, f"{path}: a relative import"
-            module = node.module or ""
-            is_package = (SOURCE.parent / Path(*module.split("."))).is_dir()
-            found += [f"{module}.{alias.name}" if is_package else module for alias in node.names]
-        elif (
-            isinstance(node, ast.Constant) and isinstance(node.value, str) and REFERENCE.fullmatch(node.value)
-        ):
-            found.append(node.value.partition(":")[0])
+            name = node.module or ""
+            names = [name, *[f"{name}.{alias.name}" for alias in node.names]]
+            is_package = (SOURCE.parent / Path(*name.split("."))).is_dir()
+            found.everywhere.extend(names[1:] if is_package else names[:1])
+            if not is_for_types:
+                found.when_run.update(names)
+        if id(node) in top:
+            found.at_top.extend(names)
+        is_guard = isinstance(node, ast.If) and isinstance(node.test, ast.Name)
+        is_for_types = is_for_types or (is_guard and node.test.id == "TYPE_CHECKING")
+        blocks = [getattr(node, field, ()) for field in ("body", "orelse", "finalbody", "handlers", "cases")]
+        waiting += [(item, is_for_types) for block in blocks if isinstance(block, list) for item in block]
     return found
 
 
@@ -93,7 +112,7 @@ def test_a_room_imports_what_stands_before_it() -> None:
     wrong = []
     for path in FILES:
         own = path.relative_to(SOURCE).parts[0]
-        for name in imports_of(path):
+        for name in imports_of(path).everywhere:
             parts = name.split(".")
             if parts[0] != "treadle" or len(parts) == 1 or parts[1] in ("__version__", own):
                 continue
@@ -106,7 +125,9 @@ def test_a_room_imports_what_stands_before_it() -> None:
 def test_no_imports_go_round() -> None:
     """Modules do not import each other in a circle. Late imports and imports for types are left out."""
     names = {".".join(path.relative_to(SOURCE.parent).with_suffix("").parts): path for path in FILES}
-    graph = {name: [item for item in top_imports_of(path) if item in names] for name, path in names.items()}
+    graph = {
+        name: [item for item in imports_of(path).at_top if item in names] for name, path in names.items()
+    }
     done: set[str] = set()
 
     def visit(name: str, trail: tuple[str, ...]) -> None:
@@ -130,7 +151,7 @@ ORDER_OF_MODELS = ("protocol", "scripted", "wire", "dialects", "tokens", "wrappe
 def test_late_imports_do_not_go_round_either() -> None:
     """Modules do not import each other in a circle within functions. Imports for types are left out."""
     names = {".".join(path.relative_to(SOURCE.parent).with_suffix("").parts): path for path in FILES}
-    graph = {name: late_imports_of(path) & names.keys() - {name} for name, path in names.items()}
+    graph = {name: imports_of(path).when_run & names.keys() - {name} for name, path in names.items()}
     wrong = {}
     for name in graph:
         if name.split(".")[1] not in LATE_CIRCLES and name in (trail := reached_from(name, graph)):
@@ -149,50 +170,22 @@ def reached_from(name: str, graph: dict[str, set[str]]) -> set[str]:
     return found
 
 
-def late_imports_of(path: Path) -> set[str]:
-    """Return the modules that a file imports at its top or within functions, but not those for types alone."""
-    for_types = {
-        id(item)
-        for node in nodes_of(path)
-        if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
-        for item in ast.walk(node)
-    }
-    found = set()
-    for node in nodes_of(path):
-        if isinstance(node, ast.ImportFrom) and id(node) not in for_types:
-            found |= {node.module or "", *[f"{node.module}.{alias.name}" for alias in node.names]}
-    return found
-
-
 def test_the_parts_of_models_import_what_stands_before_them() -> None:
     wrong = []
     for path in sorted((SOURCE / "models").rglob("*.py")):
         own = path.relative_to(SOURCE / "models").with_suffix("").parts[0]
         if own == "__init__":
             continue
-        for name in late_imports_of(path):
+        for name in imports_of(path).when_run:
             part = name.split(".")[2:3] if name.startswith("treadle.models.") else []
             if part and part[0] in ORDER_OF_MODELS[ORDER_OF_MODELS.index(own) + 1 :]:
                 wrong.append(f"{path.relative_to(SOURCE)} imports {name}")
     assert not wrong
 
 
-def top_imports_of(path: Path) -> list[str]:
-    """Return the modules that are imported when a file's own module is."""
-    found = []
-    module = nodes_of(path)[0]
-    assert isinstance(module, ast.Module)
-    for node in module.body:
-        if isinstance(node, ast.Import):
-            found += [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom):
-            found += [node.module or "", *[f"{node.module}.{alias.name}" for alias in node.names]]
-    return found
-
-
 def test_core_is_pure() -> None:
     for path in sorted((SOURCE / "core").rglob("*.py")):
-        for name in imports_of(path):
+        for name in imports_of(path).everywhere:
             assert name.split(".")[0] in PURE or name.startswith("treadle.core"), (
                 f"{path.name} imports {name}"
             )

@@ -17,12 +17,12 @@ from treadle.workers.protocol import WorkerOptions
 from treadle.workers.registry import make_workers
 
 __all__ = ["gate"]
-ray = pytest.importorskip("ray")
 
 
 @pytest.fixture
 def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """Return a Ray cluster of one node, to which a test can add others."""
+    ray = pytest.importorskip("ray")
     from ray.cluster_utils import Cluster
 
     monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
@@ -51,6 +51,8 @@ async def test_the_runs_of_an_actor_that_was_killed_are_resumed(cluster: Any, ga
         ]
         assert workers.status().restarts == 1
         await workers.close()
+        import ray
+
         # An actor that still waits for a CPU has nothing to give back, and is not waited for.
 
         class Other:

@@ -93,7 +93,7 @@ def test_the_examples_of_a_page_run(page: Path, server: str, tmp_path: Path) -> 
     env = {name: value for name, value in os.environ.items() if not name.startswith(("TREADLE_", "OPENAI_"))}
     env |= {
         "PATH": os.pathsep.join([str(COMMANDS), str(Path(sys.executable).parent), env["PATH"]]),
-        "TREADLE_TEST_DOOR": str(FORKS.door),
+        **FORKS.variables(),
         "OPENAI_API_KEY": "key",
         "OPENAI_BASE_URL": server,
         "XDG_CONFIG_HOME": str(tmp_path / "config"),

@@ -24,6 +24,8 @@ from typing import IO, Any
 from tests.forks.server import HEAD
 
 ROOT = Path(__file__).parents[2]
+PYTHON = str(Path(__file__).with_name("python"))
+"""A program that starts `python -m MODULE ...` by a fork server, given `ForkServer.variables`."""
 FOLLOWED = ("PYTHONIOENCODING", "PYTHONUNBUFFERED")
 """Variables that the server sets in a forked process. Other variables that Python reads at startup must not
 change."""
@@ -165,6 +167,11 @@ class ForkServer:
             )
         return own
 
+    def variables(self) -> dict[str, str]:
+        """Return the variables with which the programs beside this file find this server, which is running then."""
+        self.start("-c", "pass").wait()
+        return {"TREADLE_TEST_DOOR": str(self.door)}
+
     def order(self, order: dict[str, Any], fds: list[int]) -> None:
         """Send an order for a process with its standard streams and the pipe for the answer."""
         data = json.dumps(order).encode()
@@ -187,8 +194,16 @@ FORKS = ForkServer(
     "rich.markdown",
     "rich.live",
     "jsonschema_rs",
-    "mcp",
+    "mcp.server.mcpserver.resolve",
+    "mcp.server.elicitation",
+    "mcp.server.runner",
+    "mcp.server.stdio",
+    "uvicorn",
+    "typer._adapters",
+    "typer._click.decorators",
+    "uvloop",
     "tests.crash.scenario",
+    "tests.forks.warm",
 )
 """The server of all tests that start `treadle` or a program that uses it. A server takes seconds to start."""
 

@@ -99,6 +99,7 @@ def test_a_bridge_is_what_the_template_writes(name, tmp_path):
     assert tried
 
 
+@pytest.mark.xdist_group("training")
 @pytest.mark.parametrize("name", NAMES)
 def test_a_prompt_is_that_of_transformers(name, tmp_path):
     transformers = pytest.importorskip("transformers")

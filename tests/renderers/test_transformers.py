@@ -18,6 +18,7 @@ TALKS = (
 )
 
 
+@pytest.mark.xdist_group("training")
 @pytest.mark.parametrize("template", [name for name in TEMPLATES if name != "phi"])
 def test_a_prompt_is_that_of_transformers(tmp_path, template):
     transformers = pytest.importorskip("transformers")

@@ -7,7 +7,6 @@ import sys
 from pathlib import Path
 
 import pytest
-import torch
 from tests.rollout.engines import ENDPOINTS, check, connect
 
 from treadle import Agent, Policy
@@ -20,11 +19,13 @@ from treadle.trajectory.tokens import load_tokens
 sys.path.append(str(Path(__file__).parents[2] / "examples" / "train"))
 
 TOLERANCE = 1e-4
+pytestmark = pytest.mark.xdist_group("training")
 
 
 @pytest.mark.parametrize("endpoint", list(ENDPOINTS))
 async def test_a_forward_pass_over_a_row_gives_the_logprobs_of_its_tokens(tmp_path, endpoint):
     """Several turns with answers that end by themselves or are cut off, which are random ids and often no text."""
+    torch = pytest.importorskip("torch")
     from engine import make_tiny
 
     kind, _ = ENDPOINTS[endpoint]

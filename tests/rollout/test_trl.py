@@ -59,6 +59,7 @@ def test_an_agent_is_run_once_for_each_prompt() -> None:
         make_rollout_func(Agent(ScriptedModel(["text only"])))(["a"], None)
 
 
+@pytest.mark.xdist_group("training")
 def test_the_trainer_still_reads_these_fields() -> None:
     """TRL calls the function experimental; this fails if its names change."""
     trainer = pytest.importorskip("trl.trainer.grpo_trainer")

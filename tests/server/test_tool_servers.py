@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -15,6 +14,7 @@ from urllib.parse import urlsplit
 
 import pytest
 from mcp import Client, StdioServerParameters
+from tests.forks.process import FORKS, PYTHON
 
 from treadle import ToolContext
 from treadle.core.errors import ConfigError
@@ -44,14 +44,9 @@ class Served:
 
     def __init__(self, folder: Path, *options: str) -> None:
         (folder / "own.py").write_text(TOOLS)
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "treadle", "tools", "serve", "--port", "0", "--json", *options],
-            cwd=folder,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
-        )
+        arguments = ["-m", "treadle", "tools", "serve", "--port", "0", "--json", *options]
+        pipe = subprocess.PIPE
+        self.process = FORKS.start(*arguments, cwd=folder, stdout=pipe, stderr=pipe)
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
         assert line, self.process.communicate()
@@ -242,7 +237,8 @@ async def test_mcp_over_stdio(tmp_path: Path) -> None:
         "--mount",
         str(tmp_path),
     ]
-    async with Client(StdioServerParameters(command=sys.executable, args=arguments)) as client:
+    parameters = StdioServerParameters(command=PYTHON, args=arguments, env=FORKS.variables())
+    async with Client(parameters) as client:
         await client.call_tool("python", {"code": "n = open('a.txt').read()"})
         assert (await client.call_tool("python", {"code": "n"})).content[0].text == "'seed'"  # type: ignore[union-attr]
 
@@ -266,15 +262,10 @@ def test_idle_sessions_are_freed_and_there_are_only_so_many(tmp_path: Path) -> N
 
 def test_what_cannot_be_served(tmp_path: Path) -> None:
     def run(*options: str) -> tuple[int, str]:
-        done = subprocess.run(
-            [sys.executable, "-m", "treadle", "tools", "serve", *options],
-            cwd=tmp_path,
-            capture_output=True,
-            text=True,
-            timeout=60,
-            env={**os.environ, "COLUMNS": "200"},
-        )
-        return done.returncode, done.stderr
+        env = {**os.environ, "COLUMNS": "200"}
+        arguments = ["-m", "treadle", "tools", "serve", *options]
+        done = FORKS.start(*arguments, cwd=tmp_path, env=env, stderr=subprocess.PIPE)
+        return done.wait(60), done.communicate()[1]
 
     served = Served(tmp_path)
     port = str(urlsplit(served.where["spin"]).port)

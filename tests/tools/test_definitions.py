@@ -239,7 +239,7 @@ def tool(**fields: Any) -> Any:
         (tool(effect="twice"), "Invalid enum value 'twice'"),
         (
             tool(type="function", effect=["x"]),
-            r"'effect' is \['x'\]; it must be one of pure, idempotent, once",
+            r"'effect' is \['x'\]; use one of 'pure', 'idempotent', 'once'",
         ),
         ({"tools": [{"name": "f"}, {"name": "f"}]}, "two tools are called 'f'"),
         (tool(inputSchema={"type": "nonsense"}), "its parameters are of the type 'nonsense'"),

@@ -4,7 +4,6 @@ import asyncio
 import json
 import os
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -13,6 +12,7 @@ from typing import Any
 from urllib.parse import quote
 
 import pytest
+from tests.forks.process import FORKS, PYTHON
 from tests.loop.workbench import make_call
 from tests.tools.contexts import HeardContext
 
@@ -27,7 +27,7 @@ from treadle.tools.protocol import ToolOutput
 from treadle.trajectory.run_verification import verify_run
 
 HERE = Path(__file__).parent / "mcp"
-SDK = str(HERE / "sdk_server.py")
+SDK = "tests.tools.mcp.sdk_server"
 SMALL = str(HERE / "small_server.py")
 ODD = str(HERE / "odd_server.py")
 
@@ -52,8 +52,8 @@ def calls(tmp_path: Path) -> Path:
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[MCPServer, Path]]:
     calls = tmp_path_factory.mktemp("sdk") / "calls"
-    env = {"CALLS": str(calls), "API_KEY": "planted/key-00077"}
-    with MCPServer(sys.executable, args=[SDK], env=env, name="sdk") as server:
+    env = {"CALLS": str(calls), "API_KEY": "planted/key-00077", **FORKS.variables()}
+    with MCPServer(PYTHON, args=["-m", SDK], env=env, name="sdk") as server:
         yield server, calls
 
 
@@ -83,7 +83,7 @@ def odd(tmp_path: Path) -> Iterator[Any]:
 @pytest.fixture
 def over_http(tmp_path: Path, calls: Path) -> Iterator[str]:
     port = tmp_path / "port"
-    process = subprocess.Popen([sys.executable, SDK, str(port)], env={**os.environ, "CALLS": str(calls)})
+    process = FORKS.start("-m", SDK, str(port), env={**os.environ, "CALLS": str(calls)})
     deadline = time.monotonic() + 30
     while not port.exists() or not port.read_text():
         assert time.monotonic() < deadline

@@ -2,8 +2,6 @@
 
 import contextlib
 import os
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +9,7 @@ from typing import Any
 
 import pytest
 from tests.conftest import IS_FULL
+from tests.forks.process import FORKS, PYTHON
 
 from treadle import Agent, ScriptedModel
 from treadle.core.asking import Answer, Question
@@ -19,7 +18,7 @@ from treadle.journal.memory import MemoryJournal
 from treadle.models import call
 from treadle.tools.mcp import MCPServer
 
-SERVER = str(Path(__file__).parent / "mcp" / "elicit_server.py")
+SERVER = "tests.tools.mcp.elicit_server"
 KINDS = [("stdio", "modern"), ("stdio", "legacy"), ("http", "modern"), ("http", "legacy")]
 ENV = {"API_KEY": "planted/key-00077"}
 
@@ -38,13 +37,13 @@ class Place:
 @contextlib.contextmanager
 def running(folder: Path, transport: str, era: str) -> Iterator[Place]:
     log = folder / "calls"
-    env = {"CALLS": str(log), **ENV}
+    env = {"CALLS": str(log), **ENV, **FORKS.variables()}
     if transport == "stdio":
-        with MCPServer(sys.executable, args=[SERVER, era], env=env, name="desk") as server:
+        with MCPServer(PYTHON, args=["-m", SERVER, era], env=env, name="desk") as server:
             yield Place(server, log)
         return
     file = folder / "port"
-    process = subprocess.Popen([sys.executable, SERVER, era, str(file)], env={**os.environ, **env})
+    process = FORKS.start("-m", SERVER, era, str(file), env={**os.environ, **env})
     try:
         deadline = time.monotonic() + 60
         while not file.exists() or not file.read_text():

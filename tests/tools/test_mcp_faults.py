@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.forks.process import FORKS, PYTHON
 from tests.loop.workbench import make_call
 from tests.tools.contexts import HeardContext
 
@@ -219,7 +220,7 @@ async def test_whoever_listens_may_fail(odd: Odd) -> None:
     def fail(text: str) -> None:
         raise ValueError("a listener's own error")
 
-    server = MCPServer(sys.executable, args=[str(Path(ODD).with_name("sdk_server.py"))])
+    server = MCPServer(PYTHON, args=["-m", "tests.tools.mcp.sdk_server"], env=FORKS.variables())
     async with server:
         assert (await named(server, "report").call({"steps": 2}, HeardContext(fail))).content == "reported"
 
@@ -246,9 +247,10 @@ def test_what_came_out_of_the_environment_is_hidden(odd: Odd, monkeypatch: pytes
 
 
 def run_script(text: str, *args: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(text), *args], capture_output=True, text=True, timeout=60
-    )
+    pipe = subprocess.PIPE
+    process = FORKS.start("-c", textwrap.dedent(text), *args, stdout=pipe, stderr=pipe)
+    told = process.communicate(timeout=60)
+    return subprocess.CompletedProcess(process.args, process.returncode, *told)
 
 
 @pytest.mark.parametrize("ending", ["pass", "raise SystemExit(3)", "1 / 0"])

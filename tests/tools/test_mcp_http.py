@@ -2,9 +2,6 @@
 
 import asyncio
 import json
-import os
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -13,13 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.forks.process import FORKS
 from tests.tools.web import Asked, Web, serve
 
 from treadle.core.errors import ConfigError, ToolError
 from treadle.tools.context import ToolContext
 from treadle.tools.mcp import MCPServer, mcp
 
-SDK = str(Path(__file__).parent / "mcp" / "sdk_server.py")
+SDK = "tests.tools.mcp.sdk_server"
 Answer = tuple[int, dict[str, str], bytes]
 HTML: Answer = (200, {"content-type": "text/html"}, b"<html>Welcome</html>")
 
@@ -110,7 +108,7 @@ def service() -> Iterator[Service]:
 def running(folder: Path, port: str = "0", kind: str = "http") -> Iterator[tuple[str, Any]]:
     """The address of the SDK's server, and its process."""
     file = folder / f"port-{time.monotonic_ns()}"
-    process = subprocess.Popen([sys.executable, SDK, str(file), port, kind], env=dict(os.environ))
+    process = FORKS.start("-m", SDK, str(file), port, kind)
     try:
         deadline = time.monotonic() + 30
         while not file.exists() or not file.read_text():

@@ -203,7 +203,7 @@ async def test_effects_follow_from_the_method_and_can_be_said(web: Web) -> None:
         await ask(tools[name])
     keys = [asked.headers.get("idempotency-key") for asked in web.asked]
     assert keys == [None, "r/c", "r/c", None]
-    for effects, message in (({"pots": "once"}, "did you mean 'post'"), ({"post": "twice"}, "use pure")):
+    for effects, message in (({"pots": "once"}, "did you mean 'post'"), ({"post": "twice"}, "use one of")):
         with pytest.raises(ConfigError, match=message):
             OpenAPI(document(paths=paths), base_url=web.url, effects=effects)
 
@@ -350,7 +350,10 @@ def test_documents_at_a_url_that_cannot_be_had() -> None:
         (document(paths={"/a": {"get": {"parameters": [{"$ref": "other.json"}]}}}), "outside the document"),
         (document(paths={"/a": {"$ref": "#/paths/~1a"}}), "the path /a: a reference refers to itself"),
         (document(paths={"/a": {"get": {"parameters": [{"in": "query"}]}}}), "it is malformed.*'name'"),
-        (document(paths={"/a": {"get": {"x-treadle-effect": "twice"}}}), "use pure, idempotent or once"),
+        (
+            document(paths={"/a": {"get": {"x-treadle-effect": "twice"}}}),
+            "use one of 'pure', 'idempotent', 'once'",
+        ),
         (
             document(paths={"/a": {"get": {"parameters": [parameter("a", "query", {"pattern": "("})]}}}),
             "not a valid JSON Schema",

@@ -264,17 +264,16 @@ def test_a_text_without_one_is_a_name(text: str) -> None:
 
 
 class TestMCP:
-    SERVER = str(Path(__file__).parent / "mcp" / "sdk_server.py")
-
     def test_a_server_is_made_again(self) -> None:
+        server = str(Path(__file__).parent / "mcp" / "small_server.py")
         with MCPServer(
-            sys.executable, args=[self.SERVER], effects={"add": "pure"}, timeout_seconds=9.0
-        ) as server:
-            specs = [made.spec for made in server.tools()]
-        (again,) = (mcp(**(server.part.settings or {})),)
+            sys.executable, args=["-S", server], effects={"add": "pure"}, timeout_seconds=9.0
+        ) as made_once:
+            specs = [made.spec for made in made_once.tools()]
+        again = mcp(**(made_once.part.settings or {}))
         try:
             assert [made.spec for made in again.tools()] == specs
-            assert again.part == server.part
+            assert again.part == made_once.part
         finally:
             again.close()
 

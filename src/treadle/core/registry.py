@@ -71,6 +71,10 @@ class Registry(Generic[T]):
                 f"the {self.kind} {name!r} ({point.value}) cannot be loaded: {error!r}"
             ) from error
 
+    def origins(self) -> dict[str, str]:
+        """Return `module:attribute` of each object of another package, by name."""
+        return {name: point.value for name, point in self._plugins().items()}
+
     def _plugins(self) -> "dict[str, EntryPoint]":
         found = _read_plugins(self.group, tuple(sys.path))
         return {**_read_plugins(self._old_group, tuple(sys.path)), **found} if self._old_group else found
@@ -83,12 +87,26 @@ class Registry(Generic[T]):
 
 @cache
 def _read_plugins(group: str, path: tuple[str, ...]) -> "dict[str, EntryPoint]":
-    """Return the entry points of a group in the folders of `path`, which is `sys.path`. Reading them takes
-    milliseconds."""
-    from importlib.metadata import entry_points  # takes 20 ms to import
+    """Return the entry points of a group in the folders of `path`, which is `sys.path`."""
+    packages: dict[str, tuple[EntryPoint, ...]] = {}
+    for folder in path:
+        for package, points in _read_folder(folder):
+            packages.setdefault(package, points)
+    found = [point for points in packages.values() for point in points if point.group == group]
+    return {point.name: point for point in sorted(found, key=lambda item: item.value.startswith("treadle."))}
 
-    points = sorted(entry_points(group=group), key=lambda point: point.value.startswith("treadle."))
-    return {point.name: point for point in points}
+
+@cache
+def _read_folder(folder: str) -> "tuple[tuple[str, tuple[EntryPoint, ...]], ...]":
+    """Return the packages in a folder that have entry points for Treadle, by name. Reading them takes
+    milliseconds."""
+    from importlib.metadata import distributions  # takes 20 ms to import
+
+    return tuple(
+        (str(package.name).lower(), tuple(package.entry_points))
+        for package in distributions(path=[folder])
+        if "[treadle." in (package.read_text("entry_points.txt") or "")
+    )
 
 
 def did_you_mean(name: str, known: Iterable[str], otherwise: str = "", *, cutoff: float = 0.5) -> str:

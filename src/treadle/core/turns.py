@@ -30,8 +30,8 @@ class TurnFold(Struct, kw_only=True, gc=False):
     """True if the newest turn has not ended."""
     waiting: dict[str, None] = {}
     """What the open turn waits for: the questions without an answer (`question:ID`), the calls without an
-    approval (`call:ID`), and `resume` for a run that somebody cancelled and that waits until somebody resumes
-    it."""
+    approval (`call:ID`), and `resume` for a run that was cancelled or set aside, and waits until somebody
+    resumes it."""
     turns: int = 0
     """How many turns have begun, which is also the number of the newest one."""
     has_failed: bool = False
@@ -96,7 +96,7 @@ def _on_end(fold: TurnFold, body: e.TurnCompleted | e.RunFinished) -> bool:
 
 
 def _on_run_paused(fold: TurnFold, body: e.RunPaused) -> bool:
-    if body.inbox is not None:
+    if body.inbox is not None or body.reason == e.SET_ASIDE:
         fold.waiting[_RESUME] = None
     return True
 

@@ -76,8 +76,10 @@ class MemoryJournal:
             self._driven.add(run_id)
         return MemoryWriter(self, run_id, is_new=False)
 
-    async def claim(self, queue: str, skip: Collection[str] = ()) -> "MemoryWriter | None":
-        """See `Journal.claim`."""
+    async def claim(
+        self, queue: str, skip: Collection[str] = (), *, max_losses: int | None = None
+    ) -> "MemoryWriter | None":
+        """See `Journal.claim`. No driver is lost without this process, so none of the runs has lost one."""
         condition = RunFilter(is_turn_open=True, is_waiting=False, is_driven=False)
         with self._lease_lock:
             for run_id in self._queues.get(queue, ()):
@@ -265,6 +267,8 @@ def _decode(run_id: str, first_seq: int, raws: list[bytes]) -> list[e.Event]:
 
 class MemoryWriter:
     """The `RunWriter` of a `MemoryJournal`."""
+
+    losses = 0
 
     def __init__(self, journal: MemoryJournal, run_id: str, *, is_new: bool) -> None:
         self.run_id = run_id

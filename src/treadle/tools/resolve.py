@@ -148,7 +148,7 @@ def _build(part: PartSpec) -> Any:
 def _load(text: str, settings: Mapping[str, Json] | None) -> Any:
     """Return what `text` names, made with `settings`. Raises: `ConfigError`."""
     kind, colon, rest = text.partition(":")
-    if f"{kind}:" in TOOLSETS and text not in TOOLSETS:
+    if text not in TOOLSETS and f"{kind}:" in TOOLSETS:
         return _make(TOOLSETS.load(f"{kind}:"), text, settings, rest)
     file = FILE.fullmatch(text)
     reference = REFERENCE.fullmatch(text)

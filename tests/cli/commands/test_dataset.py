@@ -79,6 +79,7 @@ def test_every_form_of_conversation_is_confirmed(
     assert cli("dataset", "verify", str(path)).code == 1
 
 
+@pytest.mark.xdist_group("training")
 @pytest.mark.parametrize("parquet", [False, True])
 def test_datasets_finds_the_splits_through_the_card(tmp_path: Path, parquet: bool) -> None:
     """The folder, as it is uploaded, is loaded by configuration and split, without a loss of arguments."""

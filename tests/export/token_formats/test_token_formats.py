@@ -286,6 +286,7 @@ def plain(group: Group) -> list[dict[str, Any]]:
     return NATIVE.write(group, sampled_mask)
 
 
+@pytest.mark.xdist_group("training")
 @pytest.mark.parametrize("name", TOKEN_FORMATS.names())
 def test_datasets_loads_the_rows(name: str, tmp_path: Path) -> None:
     """Rows of a format have one schema, so that `datasets` reads them from Parquet with their types."""
@@ -303,6 +304,7 @@ def test_datasets_loads_the_rows(name: str, tmp_path: Path) -> None:
             assert [list(value) for value in loaded[key]] == [row[key] for row in written]
 
 
+@pytest.mark.xdist_group("training")
 class TestTrl:
     def test_the_collator_computes_a_loss_only_for_sampled_tokens(self, tmp_path: Path) -> None:
         datasets = pytest.importorskip("datasets")

@@ -4,7 +4,6 @@ import json
 import math
 
 import pytest
-import transformers
 from tests.testbed.engines.asking import MESSAGES, TOOLS
 
 from treadle.core.types import Message, Role, ToolCall
@@ -47,8 +46,10 @@ def test_training_is_deterministic_and_makes_texts_ambiguous():
     assert other != ids
 
 
+@pytest.mark.xdist_group("training")
 @pytest.mark.parametrize("variants", ["", "+strip_thinking", "+prefill_thinking", "+sort_arguments+bytes"])
 def test_the_exported_tokenizer_and_template_are_those_of_the_engine(tmp_path, variants):
+    transformers = pytest.importorskip("transformers")
     model = f"oracle{variants}"
     export_tokenizer(model, tmp_path)
     template = make_policy(model).template

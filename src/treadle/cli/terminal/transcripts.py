@@ -195,7 +195,8 @@ class _RunPrinter(MessagePrinter):
             edited = f", with {clean(body.arguments)}" if body.arguments is not None else ""
             self.say(f"› {said}{edited}", "cyan")
         elif isinstance(body, e.RunPaused):
-            self.say(f"-- paused: {body.reason}", "magenta")
+            remark = f" ({clean(body.remark)})" if body.remark else ""
+            self.say(f"-- paused: {body.reason}{remark}", "magenta")
         elif isinstance(body, e.RunResumed):
             self.say("-- resumed" if self._is_paused else "-- interrupted here, and resumed", "magenta")
         elif isinstance(body, e.Rewarded):

@@ -35,6 +35,7 @@ from treadle.core.events.codec import (
 )
 from treadle.core.events.inference import InferenceCompleted, InferenceFailed, InferenceStarted
 from treadle.core.events.run import (
+    SET_ASIDE,
     Noted,
     Rewarded,
     RunFinished,
@@ -48,6 +49,7 @@ from treadle.core.events.turn import ContextCompacted, MessageInjected, TurnComp
 
 __all__ = [
     "EVENT_TYPES",
+    "SET_ASIDE",
     "UNREADABLE",
     "VERSION",
     "ApprovalDecided",

@@ -91,13 +91,17 @@ def read_version_1(started: RunStarted) -> AgentSpec:
     )
 
 
+SET_ASIDE = "set_aside"
+"""The reason for the pause of a run whose drivers died again and again. It waits until somebody resumes it."""
+
+
 class RunPaused(Body, frozen=True, gc=False, tag="run_paused"):
     """The pause of a run: no process drives it until it is resumed."""
 
     reason: str
-    """The reason for the pause: `cancelled`, `question`, `approval` or `closed`."""
+    """The reason for the pause: `cancelled`, `question`, `approval`, `closed` or `set_aside`."""
     remark: str | None = None
-    """What was said by somebody who cancelled the run; `None` if nothing was."""
+    """What was said by somebody who cancelled the run, or why it was set aside; `None` if nothing was said."""
 
 
 class RunResumed(Body, frozen=True, gc=False, tag="run_resumed"):

@@ -7,7 +7,6 @@ In `provider:name`, the provider is a preset, which is data, or a function from 
 import os
 from collections.abc import Callable, Iterable, Mapping
 from difflib import get_close_matches
-from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any, TypeAlias
 from urllib.parse import urlsplit
 
@@ -152,9 +151,8 @@ GENERAL_OPTIONS = (
 
 def providers() -> dict[str, str]:
     """Return the name of every provider, with its dialect or the entry point of its package."""
-    found = {point.name: point.value for point in entry_points(group=MAKERS.group)}
     presets = {name: find_preset(name) for name in provider_names()}
-    return found | {name: preset.dialect for name, preset in presets.items() if preset is not None}
+    return MAKERS.origins() | {name: preset.dialect for name, preset in presets.items() if preset is not None}
 
 
 def _read_mode(mode: OutputMode | str) -> OutputMode:

@@ -24,7 +24,7 @@ from treadle.tools.context import ToolContext
 from treadle.tools.function.docstring import parse_docstring
 from treadle.tools.function.parameters import read_signature
 from treadle.tools.protocol import Tool, ToolOutput
-from treadle.tools.schema.validation import ArgumentChecker
+from treadle.tools.schema.validation import ArgumentChecker, read_effect
 from treadle.tools.threads import THREADS
 from treadle.tools.toolset_parts import reference_of
 
@@ -212,11 +212,7 @@ def _make_spec(
     check_options(options, ToolOptions.__optional_keys__, f"{label}: tool")
     name = options.get("name", name)
     check_tool_name(name, label)
-    try:
-        effect = Effect(options.get("effect", Effect.ONCE))
-    except ValueError:
-        known = ", ".join(repr(item.value) for item in Effect)
-        raise ConfigError(f"{label}: effect is {options.get('effect')!r}; use one of {known}") from None
+    effect = read_effect(options.get("effect", Effect.ONCE), f"{label}: effect")
     least = {"max_result_chars": 1, "max_calls": 1, "max_concurrent": 1, "max_retries": 0}
     given: dict[str, Any] = {
         key: value for key, value in options.items() if key in least or key == "timeout_seconds"

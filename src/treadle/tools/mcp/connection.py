@@ -14,12 +14,15 @@ from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import Any, TypeAlias
 
+from msgspec import Struct
+
 from treadle.core.errors import ToolError
 from treadle.core.registry import require
 from treadle.core.types import Json
 from treadle.http.background import LoopThread
 from treadle.tools.mcp.elicitation import Elicit, open_first
 from treadle.tools.mcp.failure import (
+    KEY,
     EndedError,
     FailureMeaning,
     Trip,
@@ -48,6 +51,19 @@ _open: "set[Connection]" = set()
 """The sessions to be closed before the process ends."""
 
 Progress: TypeAlias = Callable[[float, float | None, str | None], Awaitable[None]]
+
+
+class RemoteCall(Struct, frozen=True):
+    """A call of a server's tool."""
+
+    name: str
+    arguments: dict[str, Json]
+    key: str
+    """The idempotency key."""
+    progress: Progress | None
+    elicit: Elicit
+    can_repeat: bool
+    """True if the call may be made again after it may have run."""
 
 
 class Connection:
@@ -137,51 +153,37 @@ class Connection:
             raise self.explain(error) from error
         raise UnreachableError(self.tell(f"lists its tools endlessly (it repeated the cursor {cursor!r})"))
 
-    async def call(
-        self,
-        name: str,
-        arguments: dict[str, Json],
-        meta: dict[str, Json],
-        progress: Progress | None,
-        elicit: Elicit,
-    ) -> Any:
+    async def call(self, call: RemoteCall) -> Any:
         """Return the SDK's result of a call. It may break the tool's output schema.
 
         Raises: what the SDK raises, for `judge_failure`; `ToolError` if the server asks for something that
         Treadle cannot give.
         """
-        self._asking.append(elicit)
+        self._asking.append(call.elicit)
         try:
-            return await self._call(name, arguments, meta, progress, elicit)
+            return await self._call(call)
         finally:
-            self._asking.remove(elicit)
+            self._asking.remove(call.elicit)
 
-    async def _call(
-        self,
-        name: str,
-        arguments: dict[str, Json],
-        meta: dict[str, Json],
-        progress: Progress | None,
-        elicit: Elicit,
-    ) -> Any:
+    async def _call(self, call: RemoteCall) -> Any:
         types, state, responses = require("mcp_types", "mcp"), None, None
         is_listed_again = False
         for _ in range(MAX_ROUNDS):
             params = types.CallToolRequestParams(
-                name=name,
-                arguments=arguments,
-                _meta=dict(meta),
+                name=call.name,
+                arguments=call.arguments,
+                _meta={KEY: call.key},
                 request_state=state,
                 input_responses=responses,
             )
             request = types.CallToolRequest(params=params)
             try:
                 result = await self._live().session.send_request(
-                    request, _result_adapter(), progress_callback=progress
+                    request, _result_adapter(), progress_callback=call.progress
                 )
             except Exception as error:
                 if getattr(error, "code", None) == _URLS_FIRST:
-                    await open_first(name, error, elicit)
+                    await open_first(call.name, error, call.elicit)
                     continue
                 if getattr(error, "code", None) != _HEADER_MISMATCH or is_listed_again:
                     raise
@@ -195,13 +197,13 @@ class Connection:
             if unknown:
                 methods = ", ".join(sorted(unknown))
                 raise ToolError(
-                    f"{name} asks its caller for something ({methods}), which nobody can give here"
+                    f"{call.name} asks its caller for something ({methods}), which nobody can give here"
                 )
-            responses = {key: await elicit(item.params) for key, item in wanted.items()} or None
+            responses = {key: await call.elicit(item.params) for key, item in wanted.items()} or None
             state = result.request_state
             if responses is None:
                 await asyncio.sleep(0.1)
-        raise ToolError(f"{name} asked to be called again {MAX_ROUNDS} times, which is the limit")
+        raise ToolError(f"{call.name} asked to be called again {MAX_ROUNDS} times, which is the limit")
 
     @contextlib.contextmanager
     def counted(self, key: str) -> Iterator[None]:

@@ -6,10 +6,8 @@ import re
 from typing import Any
 
 from treadle.core.errors import ToolError, TreadleError
-from treadle.core.types import Json
-from treadle.tools.mcp.connection import Connection, Progress
-from treadle.tools.mcp.elicitation import Elicit
-from treadle.tools.mcp.failure import KEY, EndedError, FailureMeaning, UnreachableError
+from treadle.tools.mcp.connection import Connection, RemoteCall
+from treadle.tools.mcp.failure import EndedError, FailureMeaning, UnreachableError
 from treadle.tools.mcp.target import Target
 
 PROBE_SECONDS = 5.0
@@ -52,16 +50,7 @@ class ServerLink:
                 raise UnreachableError(f"the MCP server {self.target.name!r} was closed") from None
             raise
 
-    async def call(
-        self,
-        name: str,
-        arguments: dict[str, Json],
-        key: str,
-        progress: Progress | None,
-        elicit: Elicit,
-        *,
-        can_repeat: bool,
-    ) -> Any:
+    async def call(self, call: RemoteCall) -> Any:
         """Return the SDK's result of a call. It is made again if that is harmless and the session has ended.
 
         Raises: `ToolError`.
@@ -72,21 +61,21 @@ class ServerLink:
                 connection = await self.get()
             except UnreachableError as error:
                 raise ToolError(str(error)) from error
-            self._check_name(name)
+            self._check_name(call.name)
             try:
-                with connection.counted(key):
-                    result = await self._try(connection, name, arguments, key, progress, elicit)
+                with connection.counted(call.key):
+                    result = await self._try(connection, call)
             except _LostError as lost:
                 is_closed = connection.is_closed
                 await self._leave(connection)
-                if is_closed or is_again or not (can_repeat or lost.is_not_run):
-                    raise ToolError(_explain_end(connection, name, lost, is_closed)) from lost.__cause__
+                if is_closed or is_again or not (call.can_repeat or lost.is_not_run):
+                    raise ToolError(_explain_end(connection, call.name, lost, is_closed)) from lost.__cause__
                 is_again = True
                 continue
             if result.is_error and any(
                 _UNKNOWN_TOOL.search(item.text[:1000]) for item in result.content if item.type == "text"
             ):
-                await self._list_and_check(connection, name)
+                await self._list_and_check(connection, call.name)
             return result
 
     def suspect(self) -> None:
@@ -94,23 +83,15 @@ class ServerLink:
         if self._connection is not None:
             self._connection.is_suspect = True
 
-    async def _try(
-        self,
-        connection: Connection,
-        name: str,
-        arguments: dict[str, Json],
-        key: str,
-        progress: Progress | None,
-        elicit: Elicit,
-    ) -> Any:
+    async def _try(self, connection: Connection, call: RemoteCall) -> Any:
         try:
-            return await connection.call(name, arguments, {KEY: key}, progress, elicit)
+            return await connection.call(call)
         except ToolError:
             raise
         except Exception as error:
-            verdict, told = await connection.judge_failure(error, key)
+            verdict, told = await connection.judge_failure(error, call.key)
             if verdict is FailureMeaning.ANSWERED:
-                raise await self._refused(connection, name, error, told) from error
+                raise await self._refused(connection, call.name, error, told) from error
             raise _LostError(told, is_not_run=verdict is FailureMeaning.NOT_RUN) from error
 
     async def close(self) -> None:

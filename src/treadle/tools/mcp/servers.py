@@ -13,21 +13,50 @@ from treadle.core.errors import ConfigError, ToolError
 from treadle.core.spec import PartSpec
 from treadle.core.types import Effect, Json, ToolSpec
 from treadle.tools.context import ToolContext
-from treadle.tools.mcp.connection import SESSIONS
+from treadle.tools.mcp.connection import SESSIONS, RemoteCall
 from treadle.tools.mcp.elicitation import Elicitations
 from treadle.tools.mcp.failure import UnreachableError
 from treadle.tools.mcp.server_link import ServerLink
 from treadle.tools.mcp.target import Target, make_part, name_of_command, name_of_url, safe_name, write_entry
 from treadle.tools.mcp.translation import effect_of, hide_in_output, make_output_check, to_output
 from treadle.tools.protocol import Tool, ToolOutput
-from treadle.tools.schema.validation import ArgumentChecker
+from treadle.tools.schema.validation import ArgumentChecker, read_effect
 
 TIMEOUT_SECONDS = 120.0
 START_TIMEOUT_SECONDS = 60.0
 _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 
 
-class MCPServer:
+class _Connected:
+    """A toolset whose sessions are opened and closed, with and without blocking."""
+
+    async def open(self) -> Self:
+        """Connect without blocking, so that `tools` does not block. Raises: `ConfigError`."""
+        raise NotImplementedError
+
+    async def aclose(self) -> None:
+        """End the shared sessions and their processes without blocking."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """End the shared sessions and their processes. A later call starts them again. Idempotent."""
+        SESSIONS.run(self.aclose())
+
+    def __enter__(self) -> Self:
+        SESSIONS.run(self.open())
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    async def __aenter__(self) -> Self:
+        return await self.open()
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.aclose()
+
+
+class MCPServer(_Connected):
     """One MCP server: a command to start, a URL, or an SDK server object in this process.
 
     It is connected when its tools are first requested, and connected again after it has ended. By default one
@@ -88,7 +117,10 @@ class MCPServer:
         _check_seconds(self.name, "start_timeout_seconds", start_timeout_seconds)
         self.timeout_seconds = timeout_seconds
         self.is_per_run = per_run
-        self.effects = {key: _to_effect(value, self.name, key) for key, value in (effects or {}).items()}
+        self.effects = {
+            key: read_effect(value, f"MCPServer {self.name!r}: the effect of {key!r}")
+            for key, value in (effects or {}).items()
+        }
         self.may_differ = {key: tuple(value) for key, value in (may_differ or {}).items()}
         self.source: dict[str, Json] | None = None
         """The entry of `mcpServers` that this server was read from. `None`: it was described in a program."""
@@ -104,7 +136,7 @@ class MCPServer:
         return self._tools
 
     async def open(self) -> Self:
-        """Connect without blocking, so that `tools` does not block. Raises: `ConfigError`."""
+        """See `_Connected.open`."""
         if self._tools is None:
             try:
                 self._tools = await SESSIONS.hop(self._list())
@@ -112,26 +144,9 @@ class MCPServer:
                 raise ConfigError(str(error)) from error
         return self
 
-    def close(self) -> None:
-        """End the shared session and its process. A later call starts them again. Idempotent."""
-        SESSIONS.run(self._link.close())
-
     async def aclose(self) -> None:
-        """End the shared session and its process without blocking."""
+        """See `_Connected.aclose`."""
         await SESSIONS.hop(self._link.close())
-
-    def __enter__(self) -> Self:
-        self.tools()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    async def __aenter__(self) -> Self:
-        return await self.open()
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.aclose()
 
     @property
     def entry(self) -> dict[str, Json] | str:
@@ -168,7 +183,7 @@ class MCPServer:
             context.progress(f"{amount} {message}" if message else amount)
 
         elicitations = Elicitations(self.name, context, self._mask)
-        calling = link.call(
+        call = RemoteCall(
             tool.remote_name,
             arguments,
             context.idempotency_key,
@@ -178,7 +193,7 @@ class MCPServer:
             can_repeat=tool.spec.effect is not Effect.ONCE,
         )
         try:
-            result = await elicitations.run(SESSIONS.hop(calling))
+            result = await elicitations.run(SESSIONS.hop(link.call(call)))
         except ToolError:
             raise
         except BaseException:
@@ -265,7 +280,7 @@ class MCPTool:
         return f"<tool {self.spec.name!r} of {self.server!r}>"
 
 
-class MCPServers:
+class MCPServers(_Connected):
     """Several servers as one toolset. A tool name that two of them have becomes `<server>_<tool>`."""
 
     def __init__(self, servers: Sequence[MCPServer]) -> None:
@@ -284,27 +299,21 @@ class MCPServers:
 
     def tools(self) -> tuple[Tool, ...]:
         """Return the tools of all servers, which are connected in parallel. Raises: `ConfigError`."""
-        SESSIONS.run(self._open_all())
+        SESSIONS.run(self.open())
         return self._join()
 
     async def open(self) -> Self:
-        """Connect to all servers without blocking. Raises: `ConfigError`."""
-        await SESSIONS.hop(self._open_all())
+        """See `_Connected.open`."""
+        outcomes = await asyncio.gather(*[server.open() for server in self.servers], return_exceptions=True)
+        failures = [outcome for outcome in outcomes if isinstance(outcome, BaseException)]
+        if failures:
+            await self.aclose()
+            raise failures[0]
         return self
 
-    def close(self) -> None:
-        """End all sessions. Idempotent."""
-        SESSIONS.run(self._close_all())
-
     async def aclose(self) -> None:
-        """End all sessions without blocking."""
-        await SESSIONS.hop(self._close_all())
-
-    async def __aenter__(self) -> Self:
-        return await self.open()
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.aclose()
+        """See `_Connected.aclose`."""
+        await asyncio.gather(*[server.aclose() for server in self.servers])
 
     def _join(self) -> tuple[Tool, ...]:
         counts = Counter(tool.spec.name for server in self.servers for tool in server.tools())
@@ -315,16 +324,6 @@ class MCPServers:
                 is_clash = counts[name] > 1
                 tools.append(tool.renamed(safe_name(f"{server.name}_{name}")) if is_clash else tool)
         return tuple(tools)
-
-    async def _open_all(self) -> None:
-        outcomes = await asyncio.gather(*[server.open() for server in self.servers], return_exceptions=True)
-        failures = [outcome for outcome in outcomes if isinstance(outcome, BaseException)]
-        if failures:
-            await self._close_all()
-            raise failures[0]
-
-    async def _close_all(self) -> None:
-        await asyncio.gather(*[server.aclose() for server in self.servers])
 
 
 def _name_of(command: str | None, args: Sequence[str], url: str | None, server: Any) -> str:
@@ -377,16 +376,6 @@ def _check_headers(headers: Mapping[str, str], name: str) -> dict[str, str]:
 def _check_seconds(name: str, option: str, value: object) -> None:
     if not isinstance(value, int | float) or isinstance(value, bool) or value <= 0:
         raise ConfigError(f"MCPServer {name!r}: {option} is {value!r}; it must be above 0")
-
-
-def _to_effect(value: str, name: str, tool: str) -> Effect:
-    try:
-        return Effect(value)
-    except ValueError:
-        known = ", ".join(repr(item.value) for item in Effect)
-        raise ConfigError(
-            f"MCPServer {name!r}: the effect of {tool!r} is {value!r}; use one of {known}"
-        ) from None
 
 
 def _need_object(arguments: Json) -> str | None:

@@ -15,7 +15,7 @@ from treadle.core.errors import ConfigError
 from treadle.core.masking import Mask
 from treadle.core.types import Effect, Json
 from treadle.tools.protocol import Attachment, ToolOutput
-from treadle.tools.schema.answer_schema import OutputChecker
+from treadle.tools.schema.validation import OutputChecker
 
 
 def effect_of(annotations: Any) -> Effect:

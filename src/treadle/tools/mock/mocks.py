@@ -37,7 +37,6 @@ from treadle.core.types import Json, ToolSpec
 from treadle.tools.context import ToolContext
 from treadle.tools.mock.fixtures import Fixture, FixtureLike, fill, has_places, rank_fixtures, read_fixtures
 from treadle.tools.protocol import ToolOutput
-from treadle.tools.schema.answer_schema import OutputChecker
 from treadle.tools.schema.tool_definitions import (
     MOCK_FIELDS,
     Definitions,
@@ -46,7 +45,7 @@ from treadle.tools.schema.tool_definitions import (
     read_definitions,
     write_definitions,
 )
-from treadle.tools.schema.validation import ArgumentChecker
+from treadle.tools.schema.validation import ArgumentChecker, OutputChecker
 
 if TYPE_CHECKING:
     from treadle.models.protocol import Model

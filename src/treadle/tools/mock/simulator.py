@@ -23,7 +23,7 @@ from treadle.core.spec import PartSpec
 from treadle.core.types import Completion, FinishReason, Json, Message, Request, Role, ToolSpec
 from treadle.models.protocol import Watch, part_of
 from treadle.tools.protocol import ToolOutput
-from treadle.tools.schema.answer_schema import OutputChecker
+from treadle.tools.schema.validation import OutputChecker
 
 if TYPE_CHECKING:
     from treadle.models.protocol import Model

@@ -17,7 +17,7 @@ from treadle.core.types import Effect, Json
 from treadle.http.background import run_blocking
 from treadle.http.guarded import GuardedHttp, Resolver, host_of
 from treadle.tools.openapi.json_schema import CannotBeToolError, Schemas
-from treadle.tools.schema.validation import ArgumentChecker
+from treadle.tools.schema.validation import ArgumentChecker, OutputChecker, read_effect
 
 _EFFECTS = {
     "get": Effect.PURE,
@@ -220,7 +220,7 @@ class OpenAPIDocument:
             parameters=schema,
             places=places,
             body=body,
-            effect=_effect_of(item, method),
+            effect=read_effect(item.get("x-treadle-effect", _EFFECTS[method]), "x-treadle-effect"),
             security=self._security_of(item),
             servers=_servers_of(item) or _servers_of(shared),
             output_schema=self._output_of(item),
@@ -313,7 +313,7 @@ class OpenAPIDocument:
             # The type is repeated at the top for readers that accept only schemas of objects.
             top = self._schemas.resolve(schema) if set(schema) == {"$ref"} else schema
             made = self._schemas.complete(self._schemas.read(top, is_input=False), is_input=False)
-            ArgumentChecker(made).find_fault({})
+            OutputChecker(made).find_fault(None)
         except (CannotBeToolError, ConfigError):
             return None
         return made
@@ -347,18 +347,6 @@ def _plain(media: str) -> str:
 def _name_of(operation_id: Json, method: str, path: str) -> str:
     name = str(operation_id or f"{method}_{path}")
     return re.sub(r"_+", "_", re.sub(r"[^a-zA-Z0-9_-]", "_", name)).strip("_")[:64] or method
-
-
-def _effect_of(item: dict[str, Json], method: str) -> Effect:
-    return read_effect(item.get("x-treadle-effect", _EFFECTS[method]), "x-treadle-effect")
-
-
-def read_effect(value: Json, where: str) -> Effect:
-    """Return the effect that a user wrote. Raises: `ConfigError`."""
-    try:
-        return Effect(value)
-    except ValueError:
-        raise ConfigError(f"{where} is {value!r}; use pure, idempotent or once") from None
 
 
 MAX_DOCUMENT_BYTES = 32 * 1024 * 1024

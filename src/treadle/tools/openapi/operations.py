@@ -14,11 +14,11 @@ from treadle.core.spec import PartSpec
 from treadle.core.types import Effect, Json, ToolSpec
 from treadle.http.guarded import GuardedHttp, Resolver, host_of
 from treadle.tools.context import ToolContext
-from treadle.tools.openapi.document import OpenAPIDocument, Operation, is_location, load, read_effect
+from treadle.tools.openapi.document import OpenAPIDocument, Operation, is_location, load
 from treadle.tools.openapi.exchange import build, read
 from treadle.tools.openapi.security import Secrets, variable_of
 from treadle.tools.protocol import ToolOutput
-from treadle.tools.schema.validation import ArgumentChecker
+from treadle.tools.schema.validation import ArgumentChecker, OutputChecker, read_effect
 from treadle.tools.toolset_parts import SECRET, may_hold_secret, settings_of
 
 
@@ -159,7 +159,7 @@ class OpenAPITool:
             output_schema=operation.output_schema,
         )
         self.find_fault = ArgumentChecker(operation.parameters).find_fault
-        self._find_output_fault = _output_checker(operation.output_schema or {}).find_fault
+        self._find_output_fault = OutputChecker(operation.output_schema or {}).find_fault
 
     async def call(self, arguments: dict[str, Json], context: ToolContext) -> ToolOutput:
         """See `Tool.call`. If a response breaks the document's own schema, only its text is returned.
@@ -167,7 +167,7 @@ class OpenAPITool:
         Raises: `ToolError`.
         """
         output = await self._api.send(self._operation, arguments, context)
-        if output.structured is None or self._find_output_fault({"value": output.structured}) is None:
+        if output.structured is None or self._find_output_fault(output.structured) is None:
             return output
         return replace(output, structured=None)
 
@@ -191,13 +191,6 @@ def _part_of(document: str | Path | Mapping[str, Json], missing: str | None, **s
     if missing is not None:
         return PartSpec(name="openapi:", missing=missing)
     return PartSpec(name=f"openapi:{document}", settings=settings_of(OpenAPI, settings))
-
-
-def _output_checker(schema: dict[str, Json]) -> ArgumentChecker:
-    """Return a checker of any value, given as the argument `value`. Arguments themselves are always objects."""
-    inner = {key: value for key, value in schema.items() if key != "$defs"}
-    whole = {"type": "object", "properties": {"value": inner}, "$defs": schema.get("$defs", {})}
-    return ArgumentChecker(whole)
 
 
 def _choose(

@@ -2,54 +2,14 @@
 
 from collections.abc import Iterable
 from functools import lru_cache
-from itertools import islice
-from typing import Any
 
 import msgspec
 
 from treadle.core.answering import ask_for_schema
 from treadle.core.asking import FindFault
-from treadle.core.errors import ConfigError
 from treadle.core.types import Effect, Json, OutputMode, OutputSpec, ToolSpec
 from treadle.tools.context import ToolContext
-from treadle.tools.schema.validation import ArgumentChecker, refuse_reference
-
-MAX_PROBLEMS = 5
-MAX_PROBLEM_CHARS = 300
-
-
-class OutputChecker:
-    """A validator of values of any type against one schema. It is compiled at the first use."""
-
-    __slots__ = ("_schema", "_validator")
-
-    def __init__(self, schema: Json) -> None:
-        self._schema = schema
-        self._validator: Any = None
-
-    def find_fault(self, value: Json) -> str | None:
-        """Return the reason why `value` does not fit the schema; `None` if it fits. Raises: `ConfigError` if
-        the schema is not valid."""
-        if self._validator is None:
-            self._validator = self._build()
-        if self._validator.is_valid(value):
-            return None
-        problems = []
-        for error in islice(self._validator.iter_errors(value), MAX_PROBLEMS):
-            where = "".join(f"/{part}" for part in error.instance_path)
-            text = f"{where}: {error.message}" if where else str(error.message)
-            # The value may be long, and the end of the message says what is wrong with it.
-            half = MAX_PROBLEM_CHARS // 2
-            problems.append(text if len(text) <= 2 * half else f"{text[:half]} … {text[-half:]}")
-        return "; ".join(problems)
-
-    def _build(self) -> Any:
-        import jsonschema_rs
-
-        try:
-            return jsonschema_rs.validator_for(self._schema, retriever=refuse_reference)
-        except (ValueError, jsonschema_rs.ReferencingError) as error:
-            raise ConfigError(f"the output schema is not a valid JSON Schema: {error}") from error
+from treadle.tools.schema.validation import ArgumentChecker, OutputChecker
 
 
 @lru_cache(maxsize=64)

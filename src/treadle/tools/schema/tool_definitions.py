@@ -19,7 +19,7 @@ from treadle.core.documents import decode_document, is_yaml_name
 from treadle.core.errors import ConfigError
 from treadle.core.registry import did_you_mean
 from treadle.core.types import Effect, Json, ToolSpec
-from treadle.tools.schema.validation import ArgumentChecker
+from treadle.tools.schema.validation import ArgumentChecker, read_effect
 
 MOCK_FIELDS = frozenset(("fixtures", "response", "responses", "mockResponse", "template"))
 """The fields of a mock that a tool in a file may have in addition to its definition."""
@@ -188,11 +188,7 @@ def _schema(item: dict[str, Json], key: str, label: str) -> dict[str, Json]:
 
 
 def _effect(value: Json, label: str) -> Effect:
-    if value is None:
-        return Effect.ONCE
-    if value in list(Effect):
-        return Effect(value)
-    raise ConfigError(f"{label}: 'effect' is {value!r}; it must be one of {', '.join(Effect)}")
+    return Effect.ONCE if value is None else read_effect(value, f"{label}: 'effect'")
 
 
 def _unknown(item: dict[str, Json], *known: str, below: str = "") -> list[str]:

@@ -1,13 +1,15 @@
-"""Validation of arguments against a JSON Schema, with messages that help a model to correct them."""
+"""Validation of arguments and results against a JSON Schema, with messages that help a model to correct them."""
 
 from collections.abc import Callable, Iterator
+from itertools import islice
 from typing import Any
 
 from treadle.core.errors import ConfigError
 from treadle.core.registry import did_you_mean
-from treadle.core.types import Json
+from treadle.core.types import Effect, Json
 
 MAX_PROBLEMS = 20
+_MAX_OUTPUT_PROBLEMS = 5
 MAX_PROBLEM_CHARS = 300
 
 _TYPE_NAMES = {type(None): "null", bool: "a boolean", str: "a string", list: "an array"}
@@ -33,12 +35,7 @@ class ArgumentChecker:
         return f"the arguments must be one JSON object, not {kind}\n{self._accepted()}"
 
     def _build(self) -> Callable[[Json], bool]:
-        import jsonschema_rs
-
-        try:
-            self._validator = jsonschema_rs.validator_for(self._schema, retriever=refuse_reference)
-        except (ValueError, jsonschema_rs.ReferencingError) as error:
-            raise ConfigError(f"the parameters are not a valid JSON Schema: {error}") from error
+        self._validator = _compile(self._schema, "the parameters are")
         self.is_valid = self._validator.is_valid
         return self._validator.is_valid  # type: ignore[no-any-return]
 
@@ -87,6 +84,48 @@ class ArgumentChecker:
         return " or ".join(kind) if isinstance(kind, list) else str(kind)
 
 
+class OutputChecker:
+    """A validator of values of any type against one schema. It is compiled at the first use."""
+
+    __slots__ = ("_schema", "_validator")
+
+    def __init__(self, schema: Json) -> None:
+        self._schema = schema
+        self._validator: Any = None
+
+    def find_fault(self, value: Json) -> str | None:
+        """Return the reason why `value` does not fit the schema; `None` if it fits. Raises: `ConfigError` if
+        the schema is not valid."""
+        if self._validator is None:
+            self._validator = _compile(self._schema, "the output schema is")
+        if self._validator.is_valid(value):
+            return None
+        problems = []
+        for error in islice(self._validator.iter_errors(value), _MAX_OUTPUT_PROBLEMS):
+            where = "".join(f"/{part}" for part in error.instance_path)
+            problems.append(_shorten(f"{where}: {error.message}" if where else str(error.message)))
+        return "; ".join(problems)
+
+
+def _compile(schema: Json, what: str) -> Any:
+    """Return the validator of a schema. It never fetches another document. Raises: `ConfigError`."""
+    import jsonschema_rs
+
+    try:
+        return jsonschema_rs.validator_for(schema, retriever=_refuse_reference)
+    except (ValueError, jsonschema_rs.ReferencingError) as error:
+        raise ConfigError(f"{what} not a valid JSON Schema: {error}") from error
+
+
+def read_effect(value: Json, where: str) -> Effect:
+    """Return the effect that a user wrote. Raises: `ConfigError`."""
+    try:
+        return Effect(value)
+    except ValueError:
+        known = ", ".join(repr(item.value) for item in Effect)
+        raise ConfigError(f"{where} is {value!r}; use one of {known}") from None
+
+
 def _explain(error: Any) -> str:
     """Return the message of an error. If no alternative fits, it says what is wrong with each."""
     alternatives = getattr(error.kind, "context", None)
@@ -112,6 +151,5 @@ def _shorten(text: str, limit: int = MAX_PROBLEM_CHARS) -> str:
     return text if len(text) <= limit else f"{text[: limit // 2]} … {text[-limit // 2 :]}"
 
 
-def refuse_reference(uri: str) -> Json:
-    """Raise an error for a reference to another document: schemas are never fetched. Raises: `ValueError`."""
+def _refuse_reference(uri: str) -> Json:
     raise ValueError(f"a schema must not refer to {uri!r}, which is outside it")
