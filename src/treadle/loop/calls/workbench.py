@@ -8,7 +8,7 @@ exceptions included; only a cancellation raises.
 import asyncio
 import inspect
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from msgspec.structs import replace
@@ -98,6 +98,10 @@ class Workbench:
         self.clock = clock
         self.report: Callable[[str, str], None] | None = None
         """The function that gets progress reports: the id of the call and a text. `None`: nobody listens."""
+        self.end_called: Callable[[Sequence[str]], Awaitable[None]] | None = None
+        """The function that ends the runs which stopped calls have driven; `None` if calls drive no runs."""
+        self.stopped: list[str] = []
+        """The ids of the stopped calls whose runs are not ended yet."""
         self.children: dict[str, Child] = {}
         """The runs that calls without a result have driven, by call id."""
         self._asking: dict[str, Asking] = {}
@@ -182,6 +186,10 @@ class Workbench:
         """
         if not bodies:
             return
+        if self.end_called is not None:
+            drivers = self.toolbox.drivers
+            results = [body.result for body in bodies if isinstance(body, e.ToolCompleted)]
+            self.stopped += {*self.children, *[item.call_id for item in results if item.name in drivers]}
         left = THREADS.of_run(self.run_id) if THREADS.left else {}
         marked: list[e.DurableBody] = []
         for body in bodies:
@@ -193,6 +201,12 @@ class Workbench:
             marked.append(body)
         snapshot, blobs = self.take_snapshot()
         outbox.put(*snapshot, *marked, blobs=blobs)
+
+    async def end_stopped(self) -> None:
+        """End the runs that stopped calls have driven."""
+        call_ids, self.stopped = self.stopped, []
+        if self.end_called is not None:
+            await self.end_called(call_ids)
 
     async def close_scope(self) -> None:
         """Close what tools hold for the run. Calls that go on in threads have a moment to end before."""
