@@ -25,6 +25,13 @@ hypothesis.settings.register_profile(
 hypothesis.settings.register_profile("full", deadline=None, max_examples=500, print_blob=True)
 hypothesis.settings.load_profile("full" if IS_FULL else "gate")
 
+# Most tests write small files and wait until they are stored, which costs less in memory than on a disk.
+MEMORY = "/dev/shm"
+if os.path.isdir(MEMORY) and os.access(MEMORY, os.W_OK | os.X_OK):
+    _found = os.statvfs(MEMORY)
+    if _found.f_bavail * _found.f_frsize > 4 * 1024**3 and not _found.f_flag & os.ST_NOEXEC:
+        os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", MEMORY)
+
 
 @pytest.fixture(scope="session", autouse=True)
 def state_home(tmp_path_factory: pytest.TempPathFactory) -> None:
