@@ -6,6 +6,7 @@ exceptions included; only a cancellation raises.
 """
 
 import asyncio
+import inspect
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -15,7 +16,7 @@ from msgspec.structs import replace
 from treadle.core import events as e
 from treadle.core.asking import Answer, Question
 from treadle.core.calls import RunInner, refuse_unapproved, unknown_outcome
-from treadle.core.errors import RetryWithMessage
+from treadle.core.errors import ConfigError, RetryWithMessage
 from treadle.core.limits import Allowance
 from treadle.core.types import (
     Child,
@@ -166,8 +167,12 @@ class Workbench:
     @staticmethod
     async def _approve(approver: Approver, request: ApprovalRequest) -> Decision | None:
         said = approver(request)
-        if not isinstance(said, Decision | bool | None):
+        if inspect.isawaitable(said):
             said = await said
+        if not isinstance(said, Decision | bool | None):
+            raise ConfigError(
+                f"the approver returned {said!r:.200}; return a bool, a Decision, or None to decide later"
+            )
         return Decision(said) if isinstance(said, bool) else said
 
     def stop(self, bodies: Sequence[e.DurableBody], outbox: Outbox) -> None:
@@ -303,10 +308,11 @@ class Workbench:
             parent_call_id=order.parent_call_id,
             child=self.children.pop(result.call_id, None) if self.children else None,
         )
-        snapshot, files = self.take_snapshot() if has_files else ((), None)
-        if files:
-            blobs = {**blobs, **files} if blobs else files
-        outbox.put(*snapshot, done, blobs=blobs)
+        if not has_files or self.sandbox is None or not self.sandbox.has_changes:
+            outbox.put(done, blobs=blobs)
+            return result
+        snapshot, files = self.take_snapshot()
+        outbox.put(*snapshot, done, blobs={**(blobs or {}), **(files or {})} or None)
         return result
 
     async def _ask(self, call: ToolCall, outbox: Outbox) -> ToolResult | None:
