@@ -126,8 +126,10 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> Iterator[None]:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Give the tests of an `xdist_group` the name by which pytest-xdist knows them. What version 3.8 sets is ignored
-    by pytest from 9.2 on, so that every worker would import what only one of them needs."""
+    """Give the tests of an `xdist_group` the name by which pytest-xdist knows them.
+
+    What its version 3.8 sets is ignored by pytest from 9.2 on.
+    """
     for item in items:
         named = vars(item).get("_nodeid", item.nodeid)
         if named != item.nodeid:
