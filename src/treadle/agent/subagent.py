@@ -5,7 +5,6 @@ continues the run or, if it is over, takes its outcome: nothing is paid or done 
 """
 
 import asyncio
-import hashlib
 from collections.abc import Callable, Mapping
 from copy import copy
 from typing import Any, Protocol
@@ -29,6 +28,7 @@ from treadle.runs.begin import Beginning, begin
 from treadle.runs.drive import drive
 from treadle.runs.ensure import IfExists, ensure_begun, waits_for_user
 from treadle.runs.options import Given, ResumeOptions
+from treadle.runs.recording import child_run_id
 from treadle.runs.resume import resume_run
 from treadle.runs.run import Run
 from treadle.tools.context import ToolContext
@@ -245,12 +245,6 @@ def build_agent_tool(part: PartSpec, build: Callable[..., CalledAgent]) -> Agent
     agent = build(read_agent(part), trust=True)  # the spec that has this part was trusted
     settings.pop("spec")
     return AgentTool(agent, name, **settings)
-
-
-def child_run_id(run_id: str, call_id: str) -> str:
-    """Return the id of the run that a call drives."""
-    digest = hashlib.sha256(f"{run_id}/{call_id}".encode(errors="replace")).hexdigest()
-    return f"sub-{digest[:16]}"
 
 
 def count_callers(journal: Journal, run_id: str) -> int:
