@@ -14,6 +14,7 @@ from copy import copy
 from typing import TYPE_CHECKING, TypeAlias
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from treadle.core import events as e
 from treadle.core.actions import Action, Append, AskApprover, AskUser, RequestApprovals, RunCalls
@@ -120,6 +121,11 @@ def fold_completed(state: "State", body: e.ToolCompleted) -> None:
         if turn.unknown_names or result.error_kind is ToolErrorKind.UNKNOWN_TOOL or len(turn.calls) > 1:
             _note_unknown(state)
         results = [to_message(item.result) for item in turn.calls.values() if item.result is not None]
+        if state.shown.fencing:
+            results = [
+                replace(item, own_chars=len(item.content)) if item.name in state.shown.fencing else item
+                for item in results
+            ]
         state.messages = state.messages.extend(results)
         shown = state.shown
         if shown.whole is not None:
