@@ -152,6 +152,7 @@ def make_driver(
         rules=RunRules(state),
         journal=agent.journal,
         deps=given.deps,
+        hooks=agent.hooks,
         clock=agent.clock,
     )
     if bench.toolbox.drivers:

@@ -44,6 +44,7 @@ from treadle.loop.calls.results import (
     to_result,
     to_started,
 )
+from treadle.loop.hooks import Hooks
 from treadle.loop.outbox import Outbox
 from treadle.sandbox.protocol import Sandbox
 from treadle.tools.context import NO_CONTEXT, NO_DEPS, Scope, ToolContext
@@ -79,6 +80,7 @@ class Workbench:
         rules: Rules | None = None,
         journal: Journal | None = None,
         deps: object = NO_DEPS,
+        hooks: Hooks | None = None,
         clock: Clock = time,
     ) -> None:
         """Make a workbench. Without `rules`, all inner calls run and no question is asked."""
@@ -95,6 +97,8 @@ class Workbench:
         """The journal that the run is kept in; `None` outside of a run."""
         self.deps = deps
         """The object that tools get as `ToolContext.deps`."""
+        self.hooks = hooks
+        """The hooks of the run, which the runs of sub-agents are told to too; `None` outside of a run."""
         self.clock = clock
         self.report: Callable[[str, str], None] | None = None
         """The function that gets progress reports: the id of the call and a text. `None`: nobody listens."""
@@ -407,6 +411,11 @@ class _CallContext(ToolContext[Any]):
     def approver(self) -> Approver | None:
         """See `ToolContext`."""
         return self._bench.approver
+
+    @property
+    def hooks(self) -> Hooks | None:
+        """See `ToolContext`."""
+        return self._bench.hooks
 
     def allowance(self) -> Allowance:
         """See `ToolContext`."""
