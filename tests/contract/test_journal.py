@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import hashlib
 import itertools
+import shutil
 import threading
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -762,6 +763,83 @@ async def test_runs_that_were_imported_called_or_left_out_are_not_claimed(journa
     assert await claim(journal) == "skipped"
 
 
+def lose(journal: TableJournal[Any]) -> None:
+    """Make the process of a journal look as if it has ended."""
+
+    def work(db: Any) -> None:
+        values = (2**30, journal._leases.owner_id)
+        journal._query_in(db)("UPDATE owners SET pid = ?, started = 'never' WHERE id = ?", values)
+
+    journal._committer.submit(work).result()
+
+
+async def test_runs_that_lost_their_drivers_are_claimed_last(reopen: Callable[[], Journal]) -> None:
+    """A run that ends its drivers keeps no other from being driven, and a lease that is given back counts anew."""
+    journal = reopen()
+    if not isinstance(journal, TableJournal):
+        return
+    for run_id in ("poison", "good", "other"):
+        await put_in(journal, run_id, queued())
+    for losses in range(3):
+        dying = reopen()
+        writer = await dying.claim("q", skip=("good", "other"))
+        assert writer is not None
+        assert (writer.run_id, writer.losses) == ("poison", losses)
+        lose(dying)
+        with reopen() as looking:
+            assert await claim(looking, skip=("good", "other", "poison")) is None
+        dying.close()
+    assert await claim(journal) == "good"
+    assert await claim(journal) == "other"
+    assert await journal.claim("q", max_losses=2) is None
+    writer = await journal.claim("q")
+    assert writer is not None
+    assert (writer.run_id, writer.losses) == ("poison", 3)
+    await writer.release()
+    writer = await journal.claim("q")
+    assert writer is not None
+    assert writer.losses == 0
+    dying = reopen()
+    await put_in(dying, "named", queued())
+    held = await dying.acquire("named")
+    lose(dying)
+    writer = await journal.acquire("named")
+    assert writer.losses == 1
+    dying.close()
+    journal.close()
+    del held
+
+
+async def test_runs_of_others_do_not_hide_those_of_the_user(
+    reopen: Callable[[], Journal], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are looked at once, and not taken one after another by each claim."""
+    monkeypatch.setenv("TREADLE_SECRET", "maker " * 8)
+    with reopen() as made:
+        if not isinstance(made, TableJournal):
+            return
+    if (path := tmp_path / "runs.db").exists():  # a copy has no mark of the user who made it
+        shutil.copyfile(path, tmp_path / "copy")
+        (tmp_path / "copy").replace(path)
+    monkeypatch.setenv("TREADLE_SECRET", "other " * 8)
+    with reopen() as theirs:
+        for number in range(20):
+            await put_in(theirs, f"theirs-{number}", queued())
+    monkeypatch.setenv("TREADLE_SECRET", "mine " * 8)
+    with reopen() as mine:
+        assert isinstance(mine, TableJournal)
+        await put_in(mine, "mine-1", queued())
+        await put_in(mine, "mine-2", queued())
+        assert await claim(mine) == "mine-1"
+        count = "SELECT sum(token) FROM runs WHERE substr(run_id, 1, 6) = 'theirs'"
+        before = mine._reader.query(count)
+        assert await claim(mine) == "mine-2"
+        assert await claim(mine) is None
+        assert mine._reader.query(count) == before
+        mine.trust("theirs-3")
+        assert await claim(mine) == "theirs-3"
+
+
 async def test_news_tell_what_was_kept_since_they_were_asked_last(journal: Journal) -> None:
     news = journal.news()
     assert not await news.wait(0)
@@ -1003,6 +1081,21 @@ async def test_deleting_a_run_deletes_its_messages_and_keeps_what_others_need(jo
     assert len(journal.inbox("s")) == 1
 
 
+async def test_a_message_to_a_run_with_a_long_id_arrives(reopen: Callable[[], Journal]) -> None:
+    with reopen() as journal, reopen() as other:
+        run_id = "\ufffe" * 2000
+        writer = journal.create(run_id)
+        writer.append([STARTED])
+        await writer.sync()
+        arrived = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        writer.driven.attend(lambda kind: loop.call_soon_threadsafe(arrived.set) and None)
+        assert other.post(run_id, Note(remark="m")) == 1
+        await asyncio.wait_for(arrived.wait(), 30)
+        assert texts(journal, run_id) == [(1, "m")]
+        await writer.release()
+
+
 async def test_labels_of_notes_are_listed(journal: Journal) -> None:
     await write(journal, "r", replace(STARTED, metadata={"a": "1", "b": "2"}))
     writer = await journal.acquire("r")
@@ -1015,6 +1108,7 @@ async def test_labels_of_notes_are_listed(journal: Journal) -> None:
 
 
 async def test_a_run_that_was_cancelled_from_outside_is_not_claimed(journal: Journal) -> None:
+    """Who follows it sees its end."""
     queued = replace(STARTED, metadata={QUEUE: "q"})
     turn = e.TurnStarted(at=2.0, turn=1, message=USER)
     writer = journal.create("r")
@@ -1022,6 +1116,8 @@ async def test_a_run_that_was_cancelled_from_outside_is_not_claimed(journal: Jou
     await writer.release()
     await writer.sync()
     assert await journal.claim("q") is None
+    async with asyncio.timeout(30):
+        assert [event.type async for event in journal.follow("r")][-1] == "run_paused"
     writer = await journal.acquire("r")
     writer.append([e.RunResumed(at=4.0)])
     await writer.release()

@@ -209,3 +209,34 @@ async def test_workers_that_cannot_start_are_an_error_and_not_a_wait(journal: Jo
     with pytest.raises(ValueError, match=r"a worker process ended with status 2.*nonsense"):
         await workers.run(agent, "r", "say hello")
     await workers.close()
+
+
+POISON = """
+import os
+from treadle import tool
+
+@tool(effect="idempotent")
+def drink(name: str) -> str:
+    "End the process."
+    os._exit(17)
+"""
+
+
+@pytest.mark.full
+async def test_a_run_that_ends_its_workers_keeps_no_other_from_its_end(
+    journal: Journal, gate: Gate, tmp_path: Path
+) -> None:
+    (tmp_path / "poison.py").write_text(POISON)
+    gate.open()
+    agent = Agent("mock:echo", tools=[gate.tool, "poison:drink"], journal=journal)
+    workers = make_workers("local:2", journal)
+    names = [f"r-{number}" for number in range(6)]
+    poison, *runs = await asyncio.gather(
+        workers.run(agent, "p", 'call drink {"name": "p"}\nsay done'),
+        *[workers.run(agent, name, message(name)) for name in names],
+    )
+    assert [run.output for run in runs] == [f"done {name}" for name in names]
+    assert poison.status == "paused"
+    assert reasons(journal, "p") == ["set_aside"]
+    assert workers.status().restarts == 3
+    await workers.close()

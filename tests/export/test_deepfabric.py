@@ -2,6 +2,9 @@
 
 import json
 import re
+import sys
+from importlib.util import find_spec
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -11,9 +14,10 @@ from tests.export.test_formats import turn, write
 
 from treadle import ExportError
 from treadle.core.types import Message, Role, ToolCall
-from treadle.export import FORMATS, Row, find_losses, read_row
+from treadle.export import FORMATS, Loss, Row, find_losses, read_row
 from treadle.export.rows import SampleInfo
 
+DEEPFABRIC = find_spec("deepfabric")
 KEYS = [
     "messages",
     "metadata",
@@ -95,11 +99,19 @@ def test_a_row_has_the_keys_in_order_and_short_ids() -> None:
     assert raw["metadata"]["react_steps"] == 3
 
 
+def full() -> Row:
+    """Return the example without a result or an argument that is empty."""
+    row = example()
+    calls = (row.messages[2].tool_calls[0], ToolCall("c2", "write", '{"a": "b"}'))
+    said, result = replace(row.messages[2], tool_calls=calls), replace(row.messages[3], content="one")
+    return replace(row, messages=(*row.messages[:2], said, result, *row.messages[4:]))
+
+
 def test_a_repeated_call_has_its_own_result() -> None:
     """Rules out that a call which repeats an earlier one is skipped, so that later results move to other calls."""
-    executions = write(example(), "deepfabric")["tool_context"]["executions"]
+    executions = write(full(), "deepfabric")["tool_context"]["executions"]
     assert [(item["function_name"], item["result"]) for item in executions] == [
-        ("read", ""),
+        ("read", "one"),
         ("write", "no"),
         ("read", "two"),
     ]
@@ -107,11 +119,11 @@ def test_a_repeated_call_has_its_own_result() -> None:
 
 def test_results_are_joined_by_id_and_not_by_position() -> None:
     """Rules out that results are given to calls by counting."""
-    row = example()
+    row = full()
     third, fourth = row.messages[3], row.messages[4]
     swapped = replace(row, messages=(*row.messages[:3], fourth, third, *row.messages[5:]))
     executions = FORMATS.load("deepfabric").write(swapped, with_reasoning=True)["tool_context"]["executions"]
-    assert [item["result"] for item in executions] == ["", "no", "two"]
+    assert [item["result"] for item in executions] == ["one", "no", "two"]
 
 
 def test_empty_results_and_arguments_are_kept() -> None:
@@ -119,10 +131,46 @@ def test_empty_results_and_arguments_are_kept() -> None:
     row = example()
     messages = list(row.messages)
     messages[2] = replace(
-        messages[2], tool_calls=(ToolCall("c1", "read", '{"a": ""}'), messages[2].tool_calls[1])
+        messages[2], tool_calls=(ToolCall("c1", "read", '{"a":""}'), messages[2].tool_calls[1])
     )
     row = replace(row, messages=tuple(messages))
-    assert turn(row, "deepfabric").messages == row.messages
+    assert set(find_losses(row, turn(row, "deepfabric"))) <= {Loss.ARGUMENTS, Loss.TOOL_LIMITS}
+
+
+def several_turns() -> Row:
+    return replace(
+        full(), messages=(*full().messages, Message(Role.USER, "And?"), Message(Role.ASSISTANT, "No."))
+    )
+
+
+ROWS = {"one turn": full, "empty texts": example, "several turns": several_turns}
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_a_row_has_only_what_deepfabric_accepts(name: str) -> None:
+    """Compare rows with the rules of DeepFabric 4.13."""
+    raw = write(ROWS[name](), "deepfabric")
+    assert raw.get("agent_context") in (None, {"mode": "single_turn"})
+    executions = raw["tool_context"]["executions"]
+    assert bool(executions) is (name != "empty texts")
+    for item in executions:
+        assert item["result"]
+        assert item["reasoning"]
+        assert not {None, ""} & set(json.loads(item["arguments"]).values())
+    assert turn(ROWS[name](), "deepfabric").messages[-1] == ROWS[name]().messages[-1]
+
+
+@pytest.mark.skipif(DEEPFABRIC is None, reason="needs deepfabric")
+@pytest.mark.parametrize("name", ROWS)
+def test_deepfabric_reads_the_rows(name: str) -> None:
+    """Rules out that the newest DeepFabric refuses a row. Only its schemas are loaded, not the whole package."""
+    assert DEEPFABRIC is not None
+    package = ModuleType("deepfabric")
+    package.__path__ = list(DEEPFABRIC.submodule_search_locations or ())
+    sys.modules.setdefault("deepfabric", package)
+    from deepfabric.schemas import Conversation
+
+    Conversation.model_validate(write(ROWS[name](), "deepfabric"))
 
 
 def test_a_row_names_its_origin() -> None:

@@ -70,7 +70,7 @@ async def test_a_row_says_where_it_came_from() -> None:
     oracle = oracle_for(task)
     assert oracle is not None
     run = await Agent(oracle, journal=journal).run(task)
-    (row,) = rows_of(journal, run.run_id, "openai")
+    (row,) = rows_of(journal, run.run_id, "trl")
     lineage = row["lineage"]
     assert lineage["run_id"] == run.run_id
     assert (lineage["task"], lineage["seed"]) == ("files:csv_sum-0007", task.seed)
@@ -79,13 +79,25 @@ async def test_a_row_says_where_it_came_from() -> None:
     assert lineage["tools_hash"] == rows_of(other_journal, other, "trl")[0]["lineage"]["tools_hash"]
 
 
-async def test_arguments_that_are_no_object_are_refused_by_trl_and_kept_by_openai() -> None:
+@pytest.mark.parametrize("name", ["trl", "openai", "deepfabric", "sharegpt", "atif"])
+async def test_arguments_that_readers_refuse_are_refused_and_kept_by_treadle(name: str) -> None:
     for text in ('{"file_path": "a"', "[1]"):
         journal, run_id = await record([call("read_file", text)], "done")
-        with pytest.raises(ExportError, match="format openai can hold them as text"):
-            list(export_rows(journal, [run_id], "trl"))
-        (row,) = rows_of(journal, run_id, "openai")
-        assert row["messages"][2]["tool_calls"][0]["function"]["arguments"] == text
+        with pytest.raises(ExportError, match="format treadle can hold them as text"):
+            list(export_rows(journal, [run_id], name))
+        (row,) = rows_of(journal, run_id, "treadle")
+        assert row["messages"][2]["tool_calls"][0]["arguments"] == text
+
+
+async def test_openai_has_only_the_keys_that_the_service_accepts() -> None:
+    journal, run_id = await record(*STEPS)
+    plain = await Agent(ScriptedModel(["Hello."]), journal=journal).run("go")
+    assert [list(row) for row in rows_of(journal, run_id, "openai")] == [["messages", "tools"]]
+    assert [list(row) for row in rows_of(journal, plain.run_id, "openai")] == [["messages"]]
+    steps: list[Answer] = [[call("list_files", {})], [call("list_files", {}), call("list_files", {})]]
+    cut = Agent(ScriptedModel(steps), tools=["files"], policy=Policy(max_steps=1), journal=journal)
+    with pytest.raises(ExportError, match="last message is not the assistant's"):
+        list(export_rows(journal, [(await cut.run("go")).run_id], "openai"))
 
 
 async def test_runs_that_are_left_out_are_told() -> None:
@@ -108,7 +120,7 @@ async def test_a_run_at_a_limit_is_a_whole_row() -> None:
     agent = Agent(ScriptedModel(steps), tools=["files"], policy=Policy(max_steps=1), journal=journal)
     run = await agent.run("go")
     assert run.stop_reason == "max_steps"
-    (row,) = rows_of(journal, run.run_id, "openai")
+    (row,) = rows_of(journal, run.run_id, "trl")
     assert row["lineage"]["stop_reason"] == "max_steps"
     assert len(row["lineage"]["tool_errors"]) == 2
 
@@ -199,7 +211,7 @@ async def test_a_row_says_which_results_were_made_up() -> None:
 
     journal, run_id = await record([call("pretend")], "done", tools=[Pretend()])
     for name in FORMATS.names():
-        if name != "custom":
+        if name not in ("custom", "openai"):
             lines = b"".join(export_rows(journal, [run_id], name)).splitlines()
             (row,) = read_rows(lines, name)
             assert row.lineage.simulated == ("call_1_0",)

@@ -1,5 +1,6 @@
 """Files of rows: JSON lines, folders of sessions, and how their format is found out."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -7,6 +8,7 @@ from hypothesis import HealthCheck, assume, given, settings
 from tests.export.test_formats import NAMES, TOOLS, can_hold, rows
 
 from treadle import ConfigError, ExportError
+from treadle.core.documents import decode_document
 from treadle.core.types import Message, Role, ToolCall
 from treadle.export import FORMATS, Lineage, Row, find_losses, read_row
 from treadle.export.row_files import detect_format, open_writer, read_objects
@@ -109,3 +111,23 @@ def test_errors_name_the_line_and_the_formats(tmp_path: Path) -> None:
     path.write_text("\n")
     with pytest.raises(ConfigError, match="has no rows"):
         detect_format(path)
+
+
+def test_axolotl_gets_calls_by_the_settings_of_the_docs(tmp_path: Path) -> None:
+    """Rules out that the documented settings name a format whose calls Axolotl takes for text.
+
+    Source: Axolotl 0.18, `ChatTemplateStrategy.transform_message`: mapped keys, then those that templates know.
+    """
+    text = (Path(__file__).parents[2] / "docs" / "rows.md").read_text()
+    name, written = re.search(r"Axolotl reads `(\w+)` with.*?```yaml\n(.*?)```", text, re.DOTALL).groups()  # type: ignore[union-attr]
+    (given_settings,) = decode_document(written.encode(), "docs/rows.md", is_yaml=True)["datasets"]
+    row = example()
+    (raw,) = [raw for _, raw in read_objects(save(tmp_path / "rows.jsonl", name, row), name)]
+    mappings = {**given_settings["message_property_mappings"], "tool_calls": "tool_calls"}
+    roles = {tag: role for role, tags in given_settings.get("roles", {}).items() for tag in tags}
+    for message, said in zip(raw[given_settings["field_messages"]], row.messages, strict=True):
+        seen = {key: message[value] for key, value in mappings.items() if message.get(value) is not None}
+        assert roles.get(seen["role"], seen["role"]) == said.role
+        assert seen["content"] == said.content
+        assert len(seen.get("tool_calls", ())) == len(said.tool_calls)
+    assert raw["tools"]

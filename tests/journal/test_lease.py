@@ -58,7 +58,7 @@ def set_owner(path: Path, **columns: object) -> None:
 
 def freeze(journal: SqliteJournal) -> None:
     """Stop the heartbeats of a journal, as if its process hung."""
-    journal._committer._transactions._beat_at = float("inf")
+    journal._committer._beat_at = float("inf")
 
 
 @pytest.mark.parametrize("wall", [-1e9, -60.0, 60.0, 1e9])
@@ -273,16 +273,16 @@ async def check_fault(path: Path, fail_at: int, code: str, *, is_sticky: bool) -
         writer.append([note("0")])
         await writer.release()
         await writer.sync()
-        whole = journal._committer._transactions.db
+        whole = journal._committer._db
         faulty = Faulty(whole, fail_at, code, is_sticky=is_sticky)
-        journal._committer._transactions.db = faulty  # type: ignore[assignment]
+        journal._committer._db = faulty  # type: ignore[assignment]
         journal._committer._file.forget()
         for is_new in (False, True):
             try:
                 await asyncio.wait_for(drive(journal, acknowledged, is_new=is_new), PATIENCE_SECONDS)
             except JournalError:
                 assert faulty.failed
-        journal._committer._transactions.db = whole
+        journal._committer._db = whole
         async with asyncio.timeout(PATIENCE_SECONDS):
             while any(info.is_driven for info in journal.runs()):
                 await asyncio.sleep(0.02)
@@ -317,7 +317,7 @@ async def test_a_journal_that_is_closed_while_the_store_fails_keeps_no_lease(tmp
     journal = SqliteJournal(path, lease_seconds=3600)
     await hold(journal)
     with journal._committer.db_lock:
-        journal._committer._transactions.db.execute("PRAGMA query_only=1")
+        journal._committer._db.execute("PRAGMA query_only=1")
     journal.close()
     with SqliteJournal(path) as other:
         await other.acquire("r")

@@ -258,7 +258,7 @@ async def test_a_lease_is_given_back_once_the_store_works_again(tmp_path: Path) 
         other = sqlite3.connect(tmp_path / "runs.db")
         other.close()
         with journal._committer.db_lock:
-            journal._committer._transactions.db.execute("DROP TRIGGER broken")
+            journal._committer._db.execute("DROP TRIGGER broken")
         async with asyncio.timeout(PATIENCE_SECONDS):
             while journal.runs(RunFilter(is_driven=True)):
                 await asyncio.sleep(0.05)

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import shutil
+import sqlite3
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -12,15 +13,19 @@ from tests.cli.scripted import Scripted
 from tests.conftest import IS_FULL
 from tests.workers.gates import Gate, gate, message
 
-from treadle import Agent, ConfigError, Policy, ScriptedModel, load_task, model, open_journal
+from treadle import Agent, ConfigError, Policy, Run, ScriptedModel, load_task, model, open_journal
 from treadle.core import events as e
+from treadle.core.inbox import Enqueue
 from treadle.core.spec import AgentSpec
-from treadle.core.types import StopReason
+from treadle.core.types import Message, Role, StopReason
+from treadle.journal.memory import MemoryJournal
 from treadle.journal.protocol import Journal
-from treadle.journal.run_info import RunFilter
+from treadle.journal.run_info import QUEUE, RunFilter
 from treadle.runs.begin import enqueue
 from treadle.runs.options import Given
+from treadle.runs.resume import hand_over
 from treadle.runs.retries import RetryPolicy
+from treadle.runs.statuses import find_unfinished, status_of
 from treadle.testbed import named_oracle
 from treadle.testbed.server import serve
 from treadle.workers.protocol import WorkerOptions, Workers
@@ -210,6 +215,115 @@ async def test_a_worker_leaves_out_what_it_cannot_drive(journal: Journal) -> Non
     writer = await journal.claim("default")
     assert writer is not None
     assert writer.run_id == bad
+
+
+def set_losses(path: Path, losses: int) -> None:
+    """Make the waiting runs look as if so many drivers in a row had died."""
+    with sqlite3.connect(path) as db:
+        db.execute("UPDATE runs SET losses = ?", (losses,))
+    db.close()
+
+
+async def test_a_run_that_ends_its_workers_is_set_aside_until_somebody_resumes_it(
+    journal: Journal, tmp_path: Path
+) -> None:
+    agent = Agent("mock:echo", journal=journal)
+    poison = await enqueue(agent, "say better", Given(), {})
+    set_losses(tmp_path / "runs.db", 3)
+    good = await enqueue(agent, "say hello", Given(), {})
+    worker = Worker(journal)
+    await work_on(worker, [good])
+    while not (info := journal.runs(RunFilter(run_ids=[poison]))[0]).is_waiting or info.is_driven:
+        await asyncio.wait_for(asyncio.gather(work_for(worker)), 30)
+    assert (info.status, info.stop_reason, status_of(info)) == ("paused", "set_aside", "waiting")
+    assert await journal.claim("default") is None
+    assert poison not in find_unfinished(journal)
+    last = journal.read(poison)[-1].body
+    assert isinstance(last, e.RunPaused)
+    assert "3 processes in a row ended" in (last.remark or "")
+    workers = make_workers("local:1", journal)
+    assert (await workers.run(agent, poison, "say better")).status == "paused"
+    assert workers.status().workers == 0
+    await workers.close()
+    assert (await agent.replay(poison)).is_exact
+    assert (await agent.resume(poison)).output == "better"
+
+
+async def work_for(worker: Worker) -> None:
+    """Let a worker work for a moment."""
+    working = asyncio.ensure_future(worker.work())
+    await asyncio.sleep(0.05)
+    working.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await working
+
+
+async def test_a_run_that_lost_two_workers_is_driven_alone(
+    journal: Journal, tmp_path: Path, gate: Gate
+) -> None:
+    """Its next loss is counted for no other run."""
+    agent = Agent("mock:echo", tools=[gate.tool], journal=journal)
+    run_ids = [await enqueue(agent, message(name), Given(), {}) for name in ("a", "b")]
+    set_losses(tmp_path / "runs.db", 2)
+    new = await enqueue(agent, message("new"), Given(), {})
+    working = asyncio.ensure_future(work_on(Worker(journal), [new, *run_ids]))
+    await gate.reached("new")
+    await asyncio.sleep(0.1)
+    assert gate.pids("a") == gate.pids("b") == []
+    gate.open()
+    await working
+    assert len(gate.pids("a")) == len(gate.pids("b")) == 1
+
+
+async def test_a_run_whose_store_failed_is_tried_again(journal: Journal, tmp_path: Path) -> None:
+    """The worker does not leave it to others for good."""
+    run_id = await enqueue(Agent("mock:echo", journal=journal), "say hello", Given(), {})
+    with sqlite3.connect(tmp_path / "runs.db") as db:
+        db.execute("CREATE TRIGGER full BEFORE INSERT ON frames BEGIN SELECT RAISE(FAIL, 'no space'); END")
+    problems: list[str] = []
+    worker = Worker(journal, on_problem=lambda run_id, error: problems.append(str(error)))
+    working = asyncio.ensure_future(work_on(worker, [run_id]))
+    while not worker._left_out:
+        await asyncio.sleep(0.01)
+    with sqlite3.connect(tmp_path / "runs.db") as db:
+        db.execute("DROP TRIGGER full")
+    await working
+    assert (worker.done, problems) == (1, [])
+
+
+class Late(MemoryJournal):
+    """A journal in which a message to a session arrives when its driver gives it back."""
+
+    texts: tuple[str, ...] = ()
+
+    async def claim(self, queue: str, skip: Any = (), *, max_losses: int | None = None) -> Any:
+        writer = await super().claim(queue, skip, max_losses=max_losses)
+        if writer is not None and self.texts:
+            text, *rest = self.texts
+            self.texts, release = tuple(rest), writer.release
+
+            async def post_and_release() -> None:
+                self.post(writer.run_id, Enqueue(Message(Role.USER, text)))
+                await release()
+
+            writer.release = post_and_release  # type: ignore[method-assign]
+        return writer
+
+
+async def test_a_message_in_the_last_instant_of_a_session_is_answered() -> None:
+    journal = Late()
+    agent = Agent("mock:echo", journal=journal)
+    async with agent.session("s", metadata={QUEUE: "default"}):
+        pass
+    await hand_over(agent, "s", Given(), None, "say first")
+    journal.texts = ("say late",)
+    worker = Worker(journal)
+    working = asyncio.ensure_future(worker.work())
+    while not worker.done and not working.done():
+        await asyncio.sleep(0.01)
+    working.cancel()
+    run = Run.load("s", journal)
+    assert [item.content for item in run.messages if item.role is Role.ASSISTANT] == ["first", "late"]
 
 
 async def test_an_untrusted_run_is_never_driven(

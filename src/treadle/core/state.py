@@ -27,6 +27,7 @@ from treadle.core.policy import Policy
 from treadle.core.prompting import (
     PromptSize,
     Shown,
+    add_message,
     fold_compaction,
     forget_ids,
     note_ids,
@@ -353,16 +354,12 @@ def _on_inference_started(state: State, body: e.InferenceStarted) -> None:
 
 
 def _on_inference_completed(state: State, body: e.InferenceCompleted) -> None:
-    completion, turn, shown = body.completion, state.turn, state.shown
+    completion, turn = body.completion, state.turn
     message, calls = completion.message, completion.message.tool_calls
     state.step = body.step
     turn.asked = state.hold = None
     usage = note_inference(state, completion)
-    state.messages = state.messages.append(message)
-    if shown.whole is not None:
-        shown.whole = shown.whole.append(message)
-    if message.parts:
-        shown.has_parts = True
+    add_message(state, message)
     turn.calls = {call.call_id: CallState(call) for call in calls}
     turn.open_calls = len(turn.calls)
     turn.answer = None if calls else message
@@ -443,7 +440,7 @@ def _on_run_resumed(state: State, body: e.RunResumed) -> None:
     turn.began_at += max(0.0, body.at - state.at)
     if state.has_failed_turn:
         turn.is_open = turn.spent.is_cost_known = True
-        turn.spent.rejected_answers = 0
+        turn.spent.rejected_answers, turn.spent.forgiven = 0, turn.spent.lost
         if state.output_spec is not None:
             # An answer that broke the schema is judged again, so that the model is told before it is asked again.
             last = state.messages[-1]

@@ -14,7 +14,7 @@ from msgspec import Struct
 from treadle.core import events as e
 from treadle.core.types import StopReason
 
-_RESUME = "resume"
+RESUME = "resume"
 """The name of a wait until somebody resumes the run."""
 
 
@@ -30,8 +30,8 @@ class TurnFold(Struct, kw_only=True, gc=False):
     """True if the newest turn has not ended."""
     waiting: dict[str, None] = {}
     """What the open turn waits for: the questions without an answer (`question:ID`), the calls without an
-    approval (`call:ID`), and `resume` for a run that somebody cancelled and that waits until somebody resumes
-    it."""
+    approval (`call:ID`), and `resume` for a run that was cancelled or set aside, and waits until somebody
+    resumes it."""
     turns: int = 0
     """How many turns have begun, which is also the number of the newest one."""
     has_failed: bool = False
@@ -96,14 +96,14 @@ def _on_end(fold: TurnFold, body: e.TurnCompleted | e.RunFinished) -> bool:
 
 
 def _on_run_paused(fold: TurnFold, body: e.RunPaused) -> bool:
-    if body.inbox is not None:
-        fold.waiting[_RESUME] = None
+    if body.inbox is not None or body.reason == e.SET_ASIDE:
+        fold.waiting[RESUME] = None
     return True
 
 
 def _on_run_resumed(fold: TurnFold, body: e.RunResumed) -> bool:
     fold.is_turn_open |= reopens(has_failed=fold.has_failed, is_turn_open=fold.is_turn_open)
-    fold.waiting.pop(_RESUME, None)
+    fold.waiting.pop(RESUME, None)
     return True
 
 

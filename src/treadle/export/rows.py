@@ -261,22 +261,22 @@ def hash_tools(tools: Sequence[ToolSpec]) -> str:
     return hashlib.sha256(msgspec.json.encode(write_tools(tools), order="sorted")).hexdigest()
 
 
-def write_object(call: ToolCall, otherwise: str) -> bytes:
+def write_object(call: ToolCall) -> bytes:
     """Return the arguments of a call as the JSON object that the model wrote, without white space around it.
 
-    Raises: `ExportError` if they are not an object; `otherwise` is the format that can hold them.
+    Raises: `ExportError` if they are not an object.
     """
     try:
         value = call.parsed
     except msgspec.DecodeError as error:
         raise ExportError(
             f"the arguments of {call.name} ({call.call_id}) are not JSON ({error}); "
-            f"the format {otherwise} can hold them as text"
+            "the format treadle can hold them as text"
         ) from error
     if not isinstance(value, dict):
         raise ExportError(
             f"the arguments of {call.name} ({call.call_id}) are {value!r:.80}, not an object; "
-            f"the format {otherwise} can hold them as text"
+            "the format treadle can hold them as text"
         )
     return call.arguments.strip().encode() or b"{}"
 

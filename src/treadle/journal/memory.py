@@ -11,6 +11,7 @@ from treadle.core import events as e
 from treadle.core.errors import ConfigError, JournalError, LeaseHeldError, RunExistsError, RunNotFoundError
 from treadle.core.inbox import InboxMessage, Posted, decode_message, encode_message, kind_of, last_taken
 from treadle.core.patches import load
+from treadle.core.turns import RESUME
 from treadle.journal.deletion import digests_in, find_unused
 from treadle.journal.driven import DrivenRuns
 from treadle.journal.follow import Changes, Page, PolledNews, follow
@@ -76,8 +77,10 @@ class MemoryJournal:
             self._driven.add(run_id)
         return MemoryWriter(self, run_id, is_new=False)
 
-    async def claim(self, queue: str, skip: Collection[str] = ()) -> "MemoryWriter | None":
-        """See `Journal.claim`."""
+    async def claim(
+        self, queue: str, skip: Collection[str] = (), *, max_losses: int | None = None
+    ) -> "MemoryWriter | None":
+        """See `Journal.claim`. No driver is lost without this process, so none of the runs has lost one."""
         condition = RunFilter(is_turn_open=True, is_waiting=False, is_driven=False)
         with self._lease_lock:
             for run_id in self._queues.get(queue, ()):
@@ -188,7 +191,8 @@ class MemoryJournal:
             appends = self._appends[position : position + 1000]
             events = [event for item in appends for event in _decode(*item) if event.seq > (after_seq or 0)]
             return Page(events, position + len(appends), is_last=False, has_more=bool(appends))
-        is_over = run_id not in self._driven and self._facts_of(run_id).status == "finished"
+        facts = self._facts_of(run_id)
+        is_over = run_id not in self._driven and (facts.status == "finished" or RESUME in facts.waiting)
         found = self.read(run_id, position)
         return Page(found, position + len(found), is_over, has_more=bool(found))
 
@@ -265,6 +269,8 @@ def _decode(run_id: str, first_seq: int, raws: list[bytes]) -> list[e.Event]:
 
 class MemoryWriter:
     """The `RunWriter` of a `MemoryJournal`."""
+
+    losses = 0
 
     def __init__(self, journal: MemoryJournal, run_id: str, *, is_new: bool) -> None:
         self.run_id = run_id

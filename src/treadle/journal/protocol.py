@@ -76,6 +76,11 @@ class RunWriter(Protocol):
         """The entry of this run in the list of driven runs; it knows whether messages have arrived."""
         ...
 
+    @property
+    def losses(self) -> int:
+        """How often in a row the run's driver before ended without giving the lease back, as of taking it."""
+        ...
+
     def append(self, bodies: Sequence[DurableBody], blobs: Mapping[str, bytes] | None = None) -> None:
         """Queue `bodies` as the run's next events, all or none, and the contents that they refer to.
 
@@ -182,13 +187,17 @@ class Journal(Protocol):
         """
         ...
 
-    async def claim(self, queue: str, skip: Collection[str] = ()) -> RunWriter | None:
+    async def claim(
+        self, queue: str, skip: Collection[str] = (), *, max_losses: int | None = None
+    ) -> RunWriter | None:
         """Take the lease of a run that waits in `queue` for a worker, and return its writer; `None` if none waits.
 
-        It is the oldest run with the label `QUEUE` = `queue` whose turn is open, that waits for no answer or
-        approval, that nobody drives, and that is trusted. A run whose driver died waits again: at once if it is
-        certain that the process has ended, else when its lease has ended. Runs in `skip`, and damaged ones, are
-        left out, as are runs that were imported, even if they are trusted later. No run is given to two callers.
+        It is a run with the label `QUEUE` = `queue` whose turn is open, that waits for no answer or approval, that
+        nobody drives, and that is trusted. A run whose driver died waits again: at once if it is certain that the
+        process has ended, else when its lease has ended. Runs that lost fewer drivers come first
+        (`RunWriter.losses`), then older ones; runs that lost more than `max_losses` are left out. So are runs in
+        `skip`, damaged ones, and those that were imported, even if they are trusted later. No run is given to two
+        callers.
 
         This never waits for a run; `news` tells when to ask again. Nothing is kept when a process dies, so ask at
         least every `lease_seconds` / 8.
@@ -272,8 +281,8 @@ class Journal(Protocol):
 
         `after_seq` counts within each run: events up to it are left out. `None` leaves out everything that is
         kept already. Events of one run come in order; events of different runs come in the order of commits. The
-        iteration ends when the run is finished and no process drives it, or when the journal is closed. Raises:
-        `RunNotFoundError`.
+        iteration ends when the run is finished, or was cancelled or set aside, and no process drives it, or when
+        the journal is closed. Raises: `RunNotFoundError`.
         """
         ...
 

@@ -17,6 +17,7 @@ from msgspec.structs import replace
 
 from treadle.agent.agent import Agent
 from treadle.core.errors import ConfigError, RunExistsError, WorkerError
+from treadle.core.events import SET_ASIDE
 from treadle.core.types import StopReason, Usage
 from treadle.journal.protocol import Journal, News
 from treadle.journal.run_info import RunFilter, RunInfo, queue_of
@@ -28,7 +29,7 @@ from treadle.runs.resume import hand_over
 from treadle.runs.run import Run
 from treadle.runs.task import Task, load_task
 from treadle.workers.protocol import WorkedSession, WorkerOptions, WorkersStatus
-from treadle.workers.queued_session import QueuedSession, used_since
+from treadle.workers.queued_session import QueuedSession, load_run, used_since
 from treadle.workers.registry import DrivenCount
 
 STOP_SECONDS = 30.0
@@ -96,8 +97,9 @@ class QueueWorkers:
         self._counts: dict[int, DrivenCount] = {}
         """What each live worker drives."""
         self._restarts = self._deaths = 0
-        self._waiting: dict[str, asyncio.Future[None]] = {}
-        """The runs that have not ended; a future gets an exception if the run is given up."""
+        self._waiting: dict[str, asyncio.Future[bool]] = {}
+        """The runs that have not ended. A future gets whether the run waits for somebody, or an exception if the
+        run is given up."""
         self._watching: asyncio.Task[None] | None = None
         self._working: dict[int, asyncio.Task[None]] = {}
         """The tasks that keep the workers alive, by the number of the worker."""
@@ -120,12 +122,17 @@ class QueueWorkers:
                 await enqueue(agent, task, given, {**options, "run_id": run_id}, self._options.queue)
             except RunExistsError:
                 info = await asyncio.to_thread(self._look_up, run_id)
+                if info.stop_reason == SET_ASIDE and info.is_waiting:
+                    return await asyncio.to_thread(load_run, agent, run_id)
                 if not await self._waits(agent, info, given):
                     return await ensure_run(agent, run_id, task, given, options, IfExists(is_likely=True))
                 before = Usage(info.input_tokens, info.output_tokens), info.cost_usd
             self._start()
-            await ended
-        run = await ensure_run(agent, run_id, task, given, options, _AFTER_WORK)
+            is_waiting = await ended
+        if is_waiting:
+            run = await asyncio.to_thread(load_run, agent, run_id)
+        else:
+            run = await ensure_run(agent, run_id, task, given, options, _AFTER_WORK)
         self.on_used(*used_since(before, run))
         return run
 
@@ -208,23 +215,23 @@ class QueueWorkers:
         while True:
             try:
                 news = news or self._journal.news()
-                for run_id in await asyncio.to_thread(self._find_ended, list(self._waiting)):
+                for info in await asyncio.to_thread(self._find_ended, list(self._waiting)):
                     self._deaths = 0
-                    if (ended := self._waiting.get(run_id)) is not None and not ended.done():
-                        ended.set_result(None)
+                    if (ended := self._waiting.get(info.run_id)) is not None and not ended.done():
+                        ended.set_result(info.is_waiting)
                 await asyncio.sleep(_PAUSE_SECONDS)
                 await news.wait(_LOOK_SECONDS)
             except Exception as error:  # later runs are waited for too
                 self._give_up(error)
                 await asyncio.sleep(_LOOK_SECONDS)
 
-    def _find_ended(self, run_ids: list[str]) -> list[str]:
+    def _find_ended(self, run_ids: list[str]) -> list[RunInfo]:
         """Return the runs that are not driven and whose turn is over or waits for an answer. Blocks."""
         if not run_ids:
             return []
         ended = RunFilter(run_ids=run_ids, is_turn_open=False, is_driven=False)
         paused = RunFilter(run_ids=run_ids, is_waiting=True, is_driven=False)
-        return [info.run_id for filter_ in (ended, paused) for info in self._journal.runs(filter_)]
+        return [*self._journal.runs(ended), *self._journal.runs(paused)]
 
     async def _keep_up(self, number: int, handle: WorkerHandle) -> None:
         """Keep a worker alive: start it, and start it again when it dies."""

@@ -26,6 +26,11 @@ def used_since(before: tuple[Usage, float | None], run: Run[Any]) -> tuple[Usage
     return used, None if cost_usd is None or run.cost_usd is None else run.cost_usd - cost_usd
 
 
+def load_run(agent: Agent[Any], run_id: str) -> Run[Any]:
+    """Return a run as it is in the journal. Blocks."""
+    return Run(run_id, Run.load(run_id, agent.journal).state, agent.journal, agent.answer)
+
+
 class QueuedSession:
     """A session with the methods of `workers.protocol.WorkedSession`. It holds no lease between its calls.
 
@@ -110,5 +115,4 @@ class QueuedSession:
         return await self._await(state.usage, state.cost_usd)
 
     async def _load(self) -> Run[Any]:
-        run = await asyncio.to_thread(Run.load, self._run_id, self._agent.journal)
-        return Run(self._run_id, run.state, self._agent.journal, self._agent.answer)
+        return await asyncio.to_thread(load_run, self._agent, self._run_id)

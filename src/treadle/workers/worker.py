@@ -6,18 +6,22 @@ leases say which worker drives a run. If a worker dies, another one claims its r
 
 import asyncio
 import logging
+import math
+import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
 from treadle.agent.agent import Agent
-from treadle.core.errors import LeaseLostError
+from treadle.core import events as e
+from treadle.core.errors import JournalError, LeaseHeldError, LeaseLostError
 from treadle.core.state import State
 from treadle.journal.protocol import Journal, News, RunWriter
 from treadle.loop.hooks import Hook
 from treadle.loop.wayout import see_through
 from treadle.runs.batch import collecting_less
+from treadle.runs.drive import next_queued
 from treadle.runs.options import Given
-from treadle.runs.resume import continue_run
+from treadle.runs.resume import continue_run, reopen
 from treadle.runs.run import Run
 from treadle.runs.trust import require_trust
 from treadle.workers.protocol import WorkerOptions
@@ -26,6 +30,13 @@ from treadle.workers.run_agents import RunAgents, require_key
 
 _LOOK_SECONDS = 1.0
 """How long a worker waits for news before it looks for runs whose driver died."""
+_LOSSES_ALONE = 2
+"""A run that lost so many drivers in a row is driven while its worker drives nothing else, so that no other run
+shares its next loss."""
+_MAX_LOSSES = 3
+"""A run that lost so many drivers in a row is set aside."""
+_FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 1.0, 300.0
+"""How long a run is left out after the store failed; each failure doubles it."""
 
 _log = logging.getLogger("treadle.workers")
 
@@ -53,8 +64,10 @@ class Worker:
         """How many runs this worker has driven until they ended or waited for somebody."""
         self._options = options
         self._on_problem = on_problem or _log_problem
-        self._left_out: set[str] = set()
-        """The runs that cannot be driven here."""
+        self._left_out: dict[str, float] = {}
+        """The runs that cannot be driven here, each with the time until which it is left out."""
+        self._pauses: dict[str, float] = {}
+        """How long each run was left out the last time because the store failed."""
         self._running: set[asyncio.Task[None]] = set()
         self._has_room = asyncio.Event()
         self._failure: Exception | None = None
@@ -76,15 +89,22 @@ class Worker:
             if len(self._running) >= self._options.window:
                 self._has_room.clear()
                 await self._has_room.wait()
-            elif (writer := await self.journal.claim(self._options.queue, self._left_out)) is not None:
-                self._begin(writer)
+            elif (writer := await self._next()) is not None:
+                task = asyncio.ensure_future(self._drive(writer))
+                self._running.add(task)
+                task.add_done_callback(self._end)
+                if writer.losses >= _LOSSES_ALONE:
+                    await asyncio.wait([task])
             else:
                 await news.wait(_LOOK_SECONDS)
 
-    def _begin(self, writer: RunWriter) -> None:
-        task = asyncio.ensure_future(self._drive(writer))
-        self._running.add(task)
-        task.add_done_callback(self._end)
+    async def _next(self) -> RunWriter | None:
+        """Claim a run; `None` if none waits that can be driven here now."""
+        now = time.monotonic()
+        for run_id in [run_id for run_id, until in self._left_out.items() if until < now]:
+            del self._left_out[run_id]
+        most = _LOSSES_ALONE - 1 if self._running else None
+        return await self.journal.claim(self._options.queue, self._left_out, max_losses=most)
 
     def _end(self, task: asyncio.Task[None]) -> None:
         self._running.discard(task)
@@ -95,24 +115,48 @@ class Worker:
     async def _drive(self, writer: RunWriter) -> None:
         run_id = writer.run_id
         try:
+            if writer.losses >= _MAX_LOSSES:
+                await _set_aside(writer)
+                return
             with self.in_flight.watch() as hold:
                 try:
                     state, agent = await asyncio.to_thread(self._prepare, run_id)
-                except BaseException:
+                except BaseException as error:
                     # Once it is released, this worker could claim it again.
-                    self._left_out.add(run_id)
+                    self._leave_out(run_id, error)
                     await see_through(writer.release)
                     raise
                 given = Given(agent.answer, agent.deps, retries=self._options.retries, on_driver=hold)
-                await continue_run(agent, state, writer, given)
-        except LeaseLostError as error:
+                run = await continue_run(agent, state, writer, given)
+                while run.state.started is not None and run.state.started.is_session:
+                    # A message may have come after the last turn, before the lease was given back.
+                    run = await asyncio.to_thread(Run.load, run_id, self.journal)
+                    if next_queued(run.state) is None:
+                        break
+                    state, writer = await reopen(agent, run_id, trust=False)
+                    run = await continue_run(agent, state, writer, given)
+        except (LeaseHeldError, LeaseLostError) as error:
             _log.warning("%s", error)
         except Exception as error:
             # Tools, tasks and checks may raise anything, and must not end the other runs.
-            self._left_out.add(run_id)
-            self._on_problem(run_id, error)
+            if self._leave_out(run_id, error):
+                self._on_problem(run_id, error)
         else:
+            self._pauses.pop(run_id, None)
             self.done += 1
+
+    def _leave_out(self, run_id: str, error: BaseException) -> bool:
+        """Leave a run to other workers: for a while if the store failed, which may pass, else for good.
+
+        Return whether it is for good.
+        """
+        if not isinstance(error, JournalError):
+            self._left_out[run_id] = math.inf
+            return True
+        pause = min(_LONGEST_PAUSE_SECONDS, 2 * self._pauses.get(run_id, _FIRST_PAUSE_SECONDS / 2))
+        self._pauses[run_id], self._left_out[run_id] = pause, time.monotonic() + pause
+        _log.warning("run %r is tried again in %g s: %s", run_id, pause, error)
+        return False
 
     def _prepare(self, run_id: str) -> tuple[State, Agent[Any]]:
         """Return the state of a run, and the agent that drives it. Blocks.
@@ -132,6 +176,18 @@ class Worker:
         if self._running:
             await asyncio.wait(self._running)
         await self.agents.close()
+
+
+async def _set_aside(writer: RunWriter) -> None:
+    """Pause a run until somebody resumes it by its id, because its drivers die again and again."""
+    remark = (
+        f"{writer.losses} processes in a row ended or hung while they drove this run; mend the cause, then resume "
+        f"it with `treadle resume {writer.run_id}`"
+    )
+    _log.error("run %r is set aside: %s", writer.run_id, remark)
+    writer.append([e.RunPaused(at=time.time(), reason=e.SET_ASIDE, remark=remark)])
+    await see_through(writer.release)
+    await writer.sync()
 
 
 def _log_problem(run_id: str, error: Exception) -> None:

@@ -1,5 +1,6 @@
 """Configuration files of DeepFabric are read as they are, with a note for each key."""
 
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -9,11 +10,13 @@ from tests.loop.workbench import make_call
 
 from treadle.core.errors import ConfigError
 from treadle.core.types import Role
+from treadle.datagen.config.deepfabric_config import _KNOWN
 from treadle.datagen.config.estimate import wanted_rows
 from treadle.datagen.config.loading import LoadedConfig, check_plan, load_config
 from treadle.datagen.config.roles import make_models
 from treadle.datagen.conversations.make import make_sample
 from treadle.datagen.conversations.studio import Studio
+from treadle.datagen.quality.registry import read_settings
 from treadle.datagen.scenarios.environment import open_environments
 from treadle.datagen.scenarios.scenario import Difficulty, Kind, SampleSpec, UserPersona
 from treadle.journal.memory import MemoryJournal
@@ -92,7 +95,7 @@ def load(folder: Path, text: str) -> LoadedConfig:
 
 
 def notes_of(loaded: LoadedConfig) -> list[str]:
-    return [note.removeprefix(f"{loaded.path.parent}/") for note in loaded.notes]
+    return [note.replace(f"{loaded.path.parent}/", "") for note in loaded.notes]
 
 
 def small(**changes: Any) -> str:
@@ -220,7 +223,7 @@ def test_sections_with_a_stray_indentation_at_the_end_are_read_with_a_note(tmp_p
     assert loaded.config.publish.huggingface.repository == "me/services"
     notes = notes_of(loaded)
     assert any(note.startswith("config.yaml:23: the indentation from here on") for note in notes)
-    assert any(note.startswith("config.yaml:23: Optional: left out") for note in notes)
+    assert any(note.startswith("renamed: config.yaml:23: Optional: left out") for note in notes)
 
 
 async def test_the_builtin_tools_have_deepfabrics_names_schemas_and_results(tmp_path: Path) -> None:
@@ -373,11 +376,70 @@ output:
     for expected in (
         "config.yaml:3: topics.dept: DeepFabric has no such key; did you mean 'depth'?",
         "config.yaml:4: topics.degree: 700 is not possible; it should be less than or equal to 50",
-        "config.yaml:10: generation.tools.components: there is no built-in tool 'read_fil'; did you mean",
+        "config.yaml:10: generation.tools.components.builtin: there is no built-in tool 'read_fil'; did you mean",
         "config.yaml:10: generation.tools.components.github: its tools run on a service",
         "config.yaml:13: output.num_samples: 'many' is not possible; give a number from 1, 'auto'",
     ):
         assert expected in found, found
+
+
+def test_tools_that_are_not_built_in_are_left_out_with_a_note(tmp_path: Path) -> None:
+    """The examples of DeepFabric name tools of a service, of which it takes those that the service offers."""
+    tools = {"spin_endpoint": "http://localhost:3000", "available": ["list_issues", "read_file"]}
+    loaded = load(tmp_path, small(generation={"tools": tools}))
+    (part,) = loaded.config.tools.parts()
+    assert part.settings == {"names": ["read_file"]}
+    assert any("changes results" in note and "left out: list_issues;" in note for note in loaded.notes)
+    tools["available"] = ["list_issues"]
+    assert "none of these tools is built in" in mistakes_in(tmp_path, small(generation={"tools": tools}))
+
+
+def test_the_rows_have_exactly_the_system_message_of_the_file(tmp_path: Path) -> None:
+    """Rules out that Treadle's own paragraphs, which the agent gets too, are in the rows."""
+    tools = {"available": ["read_file"]}
+    for output in ({}, {"system_prompt": "Help."}):
+        config = load(tmp_path, small(generation={"tools": tools}, output=output)).config
+        assert (
+            config.output.system_message
+            == config.generation.instructions
+            == output.get("system_prompt", "Write.")
+        )
+    shown = {"include_system_message": False, "system_prompt": "Help."}
+    assert (
+        load(tmp_path, small(generation={"tools": tools}, output=shown)).config.output.system_message is None
+    )
+
+
+def test_a_style_of_reasoning_does_not_reject_rows(tmp_path: Path) -> None:
+    """Rules out that a model which makes calls without a text gives no rows: DeepFabric keeps such rows."""
+    conversation = {"type": "chain_of_thought", "reasoning_style": "agent", "agent_mode": "single_turn"}
+    loaded = load(
+        tmp_path, small(generation={"conversation": conversation, "tools": {"available": ["read_file"]}})
+    )
+    assert loaded.config.generation.conversation.reasoning == "agent"
+    assert "reasoning" not in read_settings(loaded.config)
+
+
+def test_notes_about_results_come_before_those_about_names(tmp_path: Path) -> None:
+    classes = [note.partition(":")[0] for note in notes_of(load(tmp_path, FULL))]
+    assert set(classes) == {"changes results", "renamed"}
+    assert classes == sorted(classes)
+
+
+@pytest.mark.parametrize("wrong", [True, 1, "x", [1], {"a": 1}, [{"a": [1]}], None], ids=repr)
+@pytest.mark.sets(3)
+def test_values_of_a_wrong_type_are_mistakes_and_no_tracebacks(tmp_path: Path, wrong: Any) -> None:
+    """Try a value in the place of each key and of each section."""
+    known = {*_KNOWN, "generation.tools.components.builtin", "generation.tools.components.github"}
+    for key in sorted(known | {key.rpartition(".")[0] for key in known} - {""}):
+        value = yaml.safe_load(small(generation={"tools": {"available": ["read_file"]}}))
+        *sections, last = key.split(".")
+        table = value
+        for name in sections:
+            table = table.setdefault(name, {})
+        table[last] = wrong
+        with suppress(ConfigError):
+            load(tmp_path, yaml.safe_dump(value))
 
 
 def test_chain_of_thought_without_a_style_is_a_mistake(tmp_path: Path) -> None:

@@ -8,7 +8,9 @@ from tests.datagen.conversations.cast import NOTES, SCENARIO, Cast, facts_of, ma
 from treadle import ScriptedModel
 from treadle.core.types import Fault, OutputMode, Request, Role
 from treadle.datagen.conversations.make import make_sample
-from treadle.datagen.conversations.projection import find_missing_thought
+from treadle.datagen.quality.exchanges import find_missing_thought
+from treadle.datagen.quality.pipeline import Pipeline
+from treadle.datagen.quality.protocol import Candidate
 from treadle.models import FormatModel
 from treadle.models.scripted import call
 
@@ -95,13 +97,34 @@ async def test_each_step_of_an_agent_keeps_its_thought():
     assert made.row.messages[2].tool_calls
 
 
-async def test_an_agent_that_does_not_think_is_a_fault_of_the_sample():
+async def test_the_calls_of_an_agent_that_does_not_think_are_kept_or_rejected():
+    """Rules out that a model which calls tools without a text never gives a row, or a conversation to look at."""
+
     def agent(request: Request):
         return "done" if request.messages[-1].role is Role.TOOL else [call("list_files")]
 
     studio = make_studio({**NOTES, **conversation(type="agent", reasoning="agent")}, Cast(agent))
     made = await make_sample(studio, spec())
-    assert made.error == "step 1 calls list_files without the reasoning that was asked for"
+    assert made.row is not None
+    assert made.scenario is not None
+    assert made.row.lineage.sample is not None
+    assert made.row.lineage.sample.reasoning is None
+    candidate = Candidate(
+        row=made.row,
+        run_id=made.run_id,
+        spec=spec(),
+        scenario=made.scenario,
+        environment=made.environment,
+        events=made.events,
+        journal=studio.journal,
+    )
+    (verdict,) = [
+        item for item in await Pipeline(studio.config).check(candidate) if item.filter == "reasoning"
+    ]
+    assert verdict.reason == "step 1 calls list_files without the reasoning that was asked for"
+    filters = studio.config.quality.model_copy(update={"filters": {"reasoning": False}})
+    verdicts = await Pipeline(studio.config.model_copy(update={"quality": filters})).check(candidate)
+    assert "reasoning" not in [item.filter for item in verdicts]
     assert find_missing_thought([think(" ", call("a"))]) is not None
     assert find_missing_thought([think("text", call("a")), think("")]) is None
 

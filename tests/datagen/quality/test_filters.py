@@ -13,7 +13,7 @@ from treadle.models import call
 from treadle.models.scripted import Answer
 
 CHEAP = (
-    *("transcript", "ended", "length", "kind", "schema", "placeholders", "useless_calls"),
+    *("transcript", "ended", "reasoning", "length", "kind", "schema", "placeholders", "useless_calls"),
     *("refusals", "leaks", "language", "grounding", "check", "verified"),
 )
 READ = call("read_file", {"file_path": "a.txt"})

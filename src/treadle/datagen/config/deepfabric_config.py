@@ -30,6 +30,7 @@ class Mapped(Struct, frozen=True):
     origins: dict[KeyPath, KeyPath]
     """The path in the file of each key that was mapped."""
     notes: tuple[str, ...]
+    """The notes, those about what changes the results first."""
     problems: tuple[Problem, ...]
 
 
@@ -92,15 +93,20 @@ class _Mapper:
         self._source = document.value
         self._target: dict[str, Any] = {}
         self._origins: dict[KeyPath, KeyPath] = {}
-        self._notes: list[tuple[KeyPath, str]] = []
+        self._notes: list[tuple[bool, KeyPath, str]] = []
         self._problems: list[Problem] = []
         self._done: set[str] = set()
         self._moved: dict[str, str] = {}
 
     def result(self) -> Mapped:
-        """Return the mapped configuration, with the notes in the order of the file."""
-        told = sorted(self._notes, key=lambda note: self._document.place_of(note[0]) or (0, 0))
-        notes = [f"{self._document.where(path)}: {'.'.join(map(str, path))}: {text}" for path, text in told]
+        """Return the mapped configuration, with the notes of each class in the order of the file."""
+        place_of = self._document.place_of
+        told = sorted(self._notes, key=lambda note: (not note[0], place_of(note[1]) or (0, 0)))
+        notes = [
+            f"{'changes results' if is_change else 'renamed'}: {self._document.where(path)}: "
+            f"{'.'.join(map(str, path))}: {text}"
+            for is_change, path, text in told
+        ]
         return Mapped(self._target, self._origins, tuple(notes), tuple(self._problems))
 
     def map_names(self) -> None:
@@ -108,17 +114,17 @@ class _Mapper:
             if self._find(key) is not None and self._find(right) is None:
                 self._moved[right] = key
                 self._done.add(key)
-                self._note(key, f"DeepFabric ignores it there; it was read as {right}")
+                self._note(key, f"DeepFabric ignores it there; it was read as {right}", is_change=True)
         for key, target in _KEYS["renamed"].items():
             if (value := self._take(key)) is not None:
                 self._put(target, value, key)
                 remark = _KEYS["remarks"].get(key)
-                self._note(
-                    key, f"it is {target} here{f'; {remark}' if remark else ''}", is_quiet=key == target
-                )
+                if remark is not None or key != target:
+                    text = f"it is {target} here{f'; {remark}' if remark else ''}"
+                    self._note(key, text, is_change=remark is not None)
         for key, text in _KEYS["left_out"].items():
             if self._take(key) is not None:
-                self._note(key, f"left out; {text}")
+                self._note(key, f"left out; {text}", is_change=key not in _KEYS["lists"]["harmless"].split())
 
     def map_models(self) -> None:
         for section, role in (("generation", "default"), ("topics", "topics")):
@@ -169,7 +175,9 @@ class _Mapper:
             self._put("topics.mode", mode, "topics.mode")
         if style == "default":
             self._note(
-                "topics.prompt_style", "left out; every expansion sees its path and the existing topics"
+                "topics.prompt_style",
+                "left out; every expansion sees its path and the existing topics",
+                is_change=True,
             )
         for key, default in (("depth", 3), ("degree", 10)):
             if self._find(f"topics.{key}") is None:
@@ -183,16 +191,10 @@ class _Mapper:
         if system is None:
             guidance = more
             if prompt is not None:
-                self._put("generation.instructions", prompt, "generation.system_prompt")
-                text = (
-                    "it is generation.instructions here, the agent's system message, which is in the rows too"
-                )
-                self._note("generation.system_prompt", text)
+                self._put_system(prompt, "generation.system_prompt")
         else:
             guidance = "\n\n".join([str(text).strip() for text in (prompt, more) if text])
-            self._put("generation.instructions", system, "output.system_prompt")
-            text = "it is generation.instructions here: the agent works with the system message of the rows"
-            self._note("output.system_prompt", text)
+            self._put_system(system, "output.system_prompt")
             if prompt is not None:
                 text = "it is a part of generation.guidance here, for the writer of scenarios"
                 self._note("generation.system_prompt", text)
@@ -203,6 +205,15 @@ class _Mapper:
         if guidance:
             source = "generation.instructions" if more else "generation.system_prompt"
             self._put("generation.guidance", guidance, source)
+
+    def _put_system(self, text: Json, source: str) -> None:
+        """Map the system message: the agent works with it, and the rows have exactly this text."""
+        self._put("generation.instructions", text, source)
+        told = "generation.instructions here"
+        if self._find("output.include_system_message") is not False:
+            self._put("output.system_message", text, source)
+            told = "generation.instructions and output.system_message here, for the agent and the rows"
+        self._note(source, f"it is {told}")
 
     def map_conversation(self) -> None:
         path = "generation.conversation"
@@ -221,7 +232,9 @@ class _Mapper:
             self._note(source, "conversations with tools have the type 'agent' here")
             if style == "freetext":
                 self._note(
-                    f"{path}.reasoning_style", "it is 'agent' here: the thought of each step is kept with it"
+                    f"{path}.reasoning_style",
+                    "it is 'agent' here: the thought of each step is kept with it",
+                    is_change=True,
                 )
                 style = "agent"
             self._put(f"{path}.type", "agent", source)
@@ -229,6 +242,9 @@ class _Mapper:
             self._put(f"{path}.type", form or "basic", f"{path}.type" if form else "generation")
         if style is not None:
             self._put(f"{path}.reasoning", style, f"{path}.reasoning_style")
+        if style == "agent":
+            # Many models make calls without a text beside them, and DeepFabric keeps such rows.
+            self._put("quality.filters", {"reasoning": False}, f"{path}.reasoning_style")
         turns = [self._take(f"{path}.{key}") for key in ("min_turns", "max_turns")]
         for key, value, default in zip(("min_turns", "max_turns"), turns, (2, 4), strict=True):
             if mode == "multi_turn":
@@ -253,7 +269,7 @@ class _Mapper:
             self._note(key, "its files are tools.files here; the writer of scenarios sees them")
             for name in seed:
                 if name != "files":
-                    self._note(f"{key}.{name}", "left out; only files can be given")
+                    self._note(f"{key}.{name}", "left out; only files can be given", is_change=True)
         given = {
             key: self._take(f"{path}.{key}")
             for key in (
@@ -274,16 +290,22 @@ class _Mapper:
         """Return the toolsets of the section of tools."""
         endpoint, use = given["spin_endpoint"], list[Any]()
         components = dict(given["components"]) if isinstance(given["components"], dict) else {}
-        local = [*(components.pop("builtin", None) or []), *(components.pop("vfs", None) or [])]
-        local += given["available"] or []
-        has_local = bool(local) or not (components or given["custom"])
-        if has_local:
-            for name in local:
-                if name not in NAMES:
-                    hint = did_you_mean(str(name), NAMES) or ";"
-                    text = f"there is no built-in tool {name!r}{hint} they are {', '.join(NAMES)}"
-                    key = "available" if name in (given["available"] or ()) else "components"
-                    self._problems.append(Problem(_split(f"{path}.{key}"), text))
+        named = {
+            **{f"{path}.components.{name}": components.pop(name, None) for name in ("builtin", "vfs")},
+            f"{path}.available": given["available"],
+            **{f"{path}.components.{name}": tools for name, tools in components.items()},
+        }
+        for key, tools in named.items():
+            if not isinstance(tools, list | None):
+                text = f"it is {tools!r:.80}; give a list of the names of tools"
+                self._problems.append(Problem(_split(key), text))
+        local = [
+            name
+            for key, tools in list(named.items())[:3]
+            if isinstance(tools, list)
+            for name in self._known(tools, key, has_service=endpoint is not None)
+        ]
+        if local or not (components or given["custom"]):
             names = list(dict.fromkeys(local))
             use.append({"name": "vfs", "settings": {"names": names}} if names else "vfs")
             text = "the built-in tools are the toolset 'vfs' here, which works in the sandbox of each sample"
@@ -305,11 +327,32 @@ class _Mapper:
             use += self._custom(given["custom"], settings, f"{path}.custom")
         return use
 
+    def _known(self, names: list[Json], key: str, *, has_service: bool) -> list[str]:
+        """Return the built-in tools in a list. Other names are left out, as DeepFabric leaves out what its service
+        does not offer; without a service, a name that is similar to a built-in tool is a mistake."""
+        known = [name for name in names if name in NAMES]
+        others: list[str] = []
+        for name in [str(name) for name in names if name not in NAMES]:
+            hint = "" if has_service else did_you_mean(name, NAMES, cutoff=_NEAR)
+            if hint:
+                text = f"there is no built-in tool {name!r}{hint} they are {', '.join(NAMES)}"
+                self._problems.append(Problem(_split(key), text))
+            else:
+                others.append(name)
+        if others and len(others) == len(names):
+            text = f"none of these tools is built in; the built-in ones are {', '.join(NAMES)}"
+            self._problems.append(Problem(_split(key), text))
+        elif others:
+            text = f"left out: {', '.join(others)}; tools of a service are named below its component"
+            self._note(key, text, is_change=True)
+        return known
+
     def _custom(self, tools: Json, settings: dict[str, Json], key: str) -> list[Any]:
         """Return the toolset of tools that the file defines. Without a service their results are simulated."""
         if "endpoint" not in settings:
             self._put("tools.definitions", tools, key)
-            self._note(key, "they are tools.definitions here, and their results are simulated")
+            text = "they are tools.definitions here, and their results are simulated"
+            self._note(key, text, is_change=True)
             return []
         try:
             specs = parse_definitions({"tools": tools}, "the custom tools").tools
@@ -342,7 +385,7 @@ class _Mapper:
                 self._note("output.formatters", f"{template!r} is the format {known!r} here")
             else:
                 text = f"{template!r} is left out; see output.formats for the formats here"
-                self._note("output.formatters", text)
+                self._note("output.formatters", text, is_change=True)
         self._put("output.formats", list(dict.fromkeys(formats)), "output.format" if form else "output")
 
     def map_rest(self) -> None:
@@ -394,9 +437,9 @@ class _Mapper:
         table[last] = value
         self._origins[_split(target)] = _split(self._moved.get(source, source))
 
-    def _note(self, key: str, text: str, *, is_quiet: bool = False) -> None:
-        if not is_quiet:
-            self._notes.append((_split(self._moved.get(key, key)), text))
+    def _note(self, key: str, text: str, *, is_change: bool = False) -> None:
+        """Add a note about a key. `is_change` says that the rows differ from those that DeepFabric would make."""
+        self._notes.append((is_change, _split(self._moved.get(key, key)), text))
 
 
 def _split(key: str) -> KeyPath:

@@ -10,7 +10,7 @@ from treadle.core.types import Message, Role, Usage
 from treadle.datagen.config.generation_config import Conversation
 from treadle.datagen.conversations.dialogue import Bill, Dialogue, Failed
 from treadle.datagen.conversations.studio import Spoken, Studio, answer_schema, read_answer
-from treadle.datagen.quality.exchanges import count_turns
+from treadle.datagen.quality.exchanges import count_turns, find_missing_thought
 from treadle.datagen.scenarios.cast import describe_persona
 from treadle.datagen.scenarios.kinds import kinds_of
 from treadle.datagen.scenarios.scenario import SampleSpec, Scenario
@@ -41,8 +41,6 @@ def make_row(
     if system != ran_with:
         said = [message for message in messages if message.role is not Role.SYSTEM]
         messages = (*([Message(Role.SYSTEM, system)] if system else []), *said)
-    if conversation.reasoning is not None and (fault := find_missing_thought(messages)) is not None:
-        return Failed(fault)
     info = _describe(studio, dialogue, row.lineage, messages, bill)
     info = replace(info, instructions=None if system == ran_with else ran_with)
     return Row(messages, row.tools, replace(row.lineage, sample=info))
@@ -58,21 +56,11 @@ def project(run_id: str, events: Sequence[e.Event], conversation: Conversation) 
     return row if answer_schema(conversation) is None else _show_answers(bodies, row, conversation)
 
 
-def find_missing_thought(messages: Sequence[Message]) -> str | None:
-    """Return a sentence about the first step that has calls and no thought before them; `None` if there is no such
-    step. A thought is a text or reasoning."""
-    steps = [message for message in messages if message.role is Role.ASSISTANT]
-    for number, message in enumerate(steps, 1):
-        if message.tool_calls and not (message.content.strip() or (message.reasoning or "").strip()):
-            names = ", ".join(call.name for call in message.tool_calls)
-            return f"step {number} calls {names} without the reasoning that was asked for"
-    return None
-
-
 def _describe(
     studio: Studio, dialogue: Dialogue, lineage: Lineage, messages: Sequence[Message], bill: Bill
 ) -> SampleInfo:
     """Return the origin of a row."""
+    conversation = studio.config.generation.conversation
     planned = describe_plan(studio, dialogue.spec, dialogue.scenario, lineage.model or "")
     models = planned.models
     if dialogue.spec.turns > 1:
@@ -81,7 +69,7 @@ def _describe(
     return replace(
         planned,
         kinds=tuple([kind.value for kind in kinds_of(messages)]) if studio.has_tools else (),
-        reasoning=studio.config.generation.conversation.reasoning,
+        reasoning=None if find_missing_thought(messages) else conversation.reasoning,
         turns=count_turns(messages),
         models=models,
         input_tokens=bill.usage.input_tokens,

@@ -46,6 +46,17 @@ def answers(messages: Sequence[Message]) -> list[int]:
     ]
 
 
+def find_missing_thought(messages: Sequence[Message]) -> str | None:
+    """Return a sentence about the first step that has calls and no thought before them; `None` if there is no such
+    step. A thought is a text or reasoning."""
+    steps = [message for message in messages if message.role is Role.ASSISTANT]
+    for number, message in enumerate(steps, 1):
+        if message.tool_calls and not (message.content.strip() or (message.reasoning or "").strip()):
+            names = ", ".join(call.name for call in message.tool_calls)
+            return f"step {number} calls {names} without the reasoning that was asked for"
+    return None
+
+
 def count_turns(messages: Sequence[Message]) -> int:
     """Return the number of turns. A user message that the loop adds after a tool result does not begin a turn."""
     return sum(

@@ -20,6 +20,7 @@ FILTERS: Registry[type[Filter[Any]]] = Registry(
     {
         "transcript": f"{_ROOM}.form:TranscriptFilter",
         "ended": f"{_ROOM}.form:EndedFilter",
+        "reasoning": f"{_ROOM}.form:ReasoningFilter",
         "length": f"{_ROOM}.form:LengthFilter",
         "kind": f"{_ROOM}.form:KindFilter",
         "schema": f"{_ROOM}.form:SchemaFilter",

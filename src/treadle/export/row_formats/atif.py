@@ -112,7 +112,7 @@ def _write_steps(row: Row, with_reasoning: bool) -> Iterator[dict[str, Json]]:
 
 
 def _write_call(call: ToolCall) -> dict[str, Json]:
-    write_object(call, "openai")
+    write_object(call)
     raw: dict[str, Json] = {
         "tool_call_id": call.call_id,
         "function_name": call.name,

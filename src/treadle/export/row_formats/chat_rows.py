@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 import msgspec
 
+from treadle.core.errors import ExportError
 from treadle.core.types import Json, Message, Role, ToolCall
 from treadle.export.exporter import COMMON_LOSSES, ColumnType, Loss
 from treadle.export.rows import Row, make_row, read_tools, write_object, write_tools
@@ -13,24 +14,24 @@ from treadle.export.rows import Row, make_row, read_tools, write_object, write_t
 class OpenAIRows:
     """The row format `openai`: messages and tools for OpenAI's fine-tuning, with arguments as JSON text.
 
-    The column `lineage` is Treadle's own; drop it for a service that refuses unknown keys
-    (`jq -c 'del(.lineage)'`). Reasoning is left out by default for the same reason.
+    The service refuses files with other keys, so a row has no lineage, and no reasoning unless it is asked for. A
+    row that the service would refuse is refused here: with arguments that are not a JSON object, or without an
+    answer at its end.
     Source: OpenAI fine-tuning guide, 2025.
     """
 
     has_reasoning = False
     has_own_files = False
-    losses: tuple[Loss, ...] = (Loss.REASONING, *COMMON_LOSSES)
-    columns = {"messages": ColumnType.LIST, "tools": ColumnType.LIST, "lineage": ColumnType.JSON}  # noqa: RUF012
-    aliases = frozenset[str]()
+    losses: tuple[Loss, ...] = (Loss.REASONING, Loss.ARGUMENTS, Loss.ERRORS, *COMMON_LOSSES, Loss.LINEAGE)
+    columns = {"messages": ColumnType.LIST, "tools": ColumnType.LIST}  # noqa: RUF012
+    aliases = frozenset(("lineage",))
 
     def write(self, row: Row, *, with_reasoning: bool) -> dict[str, Json]:
-        """Return the row in this format."""
-        return {
-            "messages": self.write_messages(row.messages, with_reasoning=with_reasoning),
-            "tools": write_tools(row.tools),
-            "lineage": row.lineage,
-        }
+        """Return the row in this format. Raises: `ExportError` if OpenAI would refuse the row."""
+        if row.messages[-1].role is not Role.ASSISTANT:
+            raise ExportError("the last message is not the assistant's, and OpenAI refuses such rows")
+        messages = self.write_messages(row.messages, with_reasoning=with_reasoning)
+        return {"messages": messages, **({"tools": write_tools(row.tools)} if row.tools else {})}
 
     def read(self, raw: dict[str, Json]) -> Row:
         """Return a row from this format."""
@@ -54,7 +55,7 @@ class OpenAIRows:
             raw["reasoning_content"] = message.reasoning
         if message.tool_calls:
             raw["content"] = message.content or None
-            raw["tool_calls"] = [write_call(call, call.arguments) for call in message.tool_calls]
+            raw["tool_calls"] = [write_call(call, _write_text(call)) for call in message.tool_calls]
         return raw
 
     def read_message(self, item: dict[str, Json]) -> Message:
@@ -70,6 +71,12 @@ class OpenAIRows:
 
 
 OPENAI = OpenAIRows()
+
+
+def _write_text(call: ToolCall) -> str:
+    """Return the arguments of a call as the text that the model wrote. Raises: `ExportError`."""
+    write_object(call)
+    return call.arguments if call.arguments.strip() else "{}"
 
 
 def write_call(call: ToolCall, arguments: Json) -> dict[str, Json]:
@@ -129,6 +136,13 @@ class TrlRows(OpenAIRows):
 
     has_reasoning = True
     losses = (Loss.ARGUMENTS, *COMMON_LOSSES)
+    columns = {**OpenAIRows.columns, "lineage": ColumnType.JSON}  # noqa: RUF012
+    aliases = frozenset[str]()
+
+    def write(self, row: Row, *, with_reasoning: bool) -> dict[str, Json]:
+        """Return the row in this format."""
+        messages = self.write_messages(row.messages, with_reasoning=with_reasoning)
+        return {"messages": messages, "tools": write_tools(row.tools), "lineage": row.lineage}
 
     def fits(self, raw: dict[str, Json]) -> bool:
         """Return whether an object looks like a row of this format."""
@@ -144,7 +158,7 @@ class TrlRows(OpenAIRows):
         if message.tool_calls:
             # The numbers stay exactly as the model wrote them; only white space is removed.
             raw["tool_calls"] = [
-                write_call(call, msgspec.Raw(msgspec.json.format(write_object(call, "openai"), indent=-1)))
+                write_call(call, msgspec.Raw(msgspec.json.format(write_object(call), indent=-1)))
                 for call in message.tool_calls
             ]
         return raw

@@ -5,8 +5,9 @@ refused, with a message that says what is wrong: DeepFabric skips a call that re
 counts on by position, so that in such rows calls are in steps in which they were not made. `lineage` is in
 `metadata`.
 
-Source: DeepFabric 4.4 and 4.13, `Conversation`. Its own validation refuses empty results and empty arguments,
-which are written here unchanged.
+Source: DeepFabric 4.4 and 4.13, `Conversation`, whose validation all rows pass. Therefore `executions` is empty if
+one of them has no result, or an argument that is null or an empty text; the messages have them all. Only rows of
+one turn have `agent_context`, because 4.13 knows no other mode.
 """
 
 import hashlib
@@ -29,6 +30,7 @@ from treadle.export.rows import (
     make_row,
     read_tools,
     rename_calls,
+    write_object,
     write_tools,
 )
 
@@ -45,7 +47,7 @@ class DeepFabricRows:
 
     has_reasoning = True
     has_own_files = False
-    losses: tuple[Loss, ...] = COMMON_LOSSES
+    losses: tuple[Loss, ...] = (Loss.ARGUMENTS, *COMMON_LOSSES)
     columns = {  # noqa: RUF012
         "messages": ColumnType.LIST,
         "metadata": ColumnType.JSON,
@@ -60,7 +62,7 @@ class DeepFabricRows:
     aliases = frozenset[str]()
 
     def write(self, row: Row, *, with_reasoning: bool) -> dict[str, Json]:
-        """Return the row in this format."""
+        """Return the row in this format. Raises: `ExportError` if the arguments of a call are not a JSON object."""
         messages = rename_calls(row.messages, _short_ids(call_ids_of(row.messages)))
         said = [message for message in messages if message.role is Role.ASSISTANT]
         has_calls = any(message.tool_calls for message in said)
@@ -80,11 +82,12 @@ class DeepFabricRows:
         if with_reasoning and (has_calls or _thinks(said)):
             raw["reasoning"] = _write_reasoning(said)
         if has_calls:
-            raw["tool_context"] = {"executions": list(_write_executions(messages))}
+            executions = list(_write_executions(messages))
+            raw["tool_context"] = {"executions": executions if all(map(_is_full, executions)) else []}
         if row.tools:
             raw["tools"] = write_tools(row.tools)
-        if has_calls:
-            raw["agent_context"] = {"mode": "single_turn" if len(asked) < 2 else "multi_turn"}
+        if has_calls and len(asked) < 2:
+            raw["agent_context"] = {"mode": "single_turn"}
         return {
             **raw,
             "question": asked[0] if asked else "",
@@ -105,7 +108,7 @@ class DeepFabricRows:
             for index, item in enumerate(raw["messages"])
             if item.get("tool_calls") == []
         ]
-        if "executions" in context:
+        if context.get("executions"):
             faults += _compare_executions(messages, context["executions"])
             messages = _take_texts(messages, context["executions"])
         reasoning = raw.get("reasoning") or {}
@@ -159,11 +162,8 @@ def _write_message(message: Message) -> dict[str, Json]:
 
 
 def _compact(call: ToolCall) -> str:
-    """Return arguments without white space; unchanged if they are not JSON."""
-    try:
-        return msgspec.json.format(call.arguments.encode(), indent=-1).decode()
-    except (msgspec.DecodeError, UnicodeError):
-        return call.arguments
+    """Return arguments without white space. Raises: `ExportError` if they are not a JSON object."""
+    return msgspec.json.format(write_object(call), indent=-1).decode()
 
 
 def _write_reasoning(said: Sequence[Message]) -> dict[str, Json]:
@@ -186,10 +186,16 @@ def _write_executions(messages: Sequence[Message]) -> Iterator[dict[str, Json]]:
         for call in message.tool_calls:
             yield {
                 "function_name": call.name,
-                "arguments": call.arguments,
+                "arguments": call.arguments if call.arguments.strip() else "{}",
                 "reasoning": message.reasoning or message.content or f"Call {call.name}.",
                 "result": results.get(call.call_id, ""),
             }
+
+
+def _is_full(execution: dict[str, Json]) -> bool:
+    """Return whether DeepFabric accepts an execution, whose result and arguments must not be empty."""
+    values = msgspec.json.decode(execution["arguments"]).values()
+    return bool(execution["result"]) and not any(value is None or value == "" for value in values)
 
 
 def _compare_executions(messages: Sequence[Message], executions: Sequence[dict[str, Json]]) -> list[str]:

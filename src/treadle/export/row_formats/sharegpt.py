@@ -1,12 +1,11 @@
-"""The row format `sharegpt`: conversations of `from` and `value`, as LLaMA-Factory and Axolotl read them.
+"""The row format `sharegpt`: conversations of `from` and `value`, as LLaMA-Factory reads them.
 
 The tags are `system`, `human`, `gpt`, `function_call` (a JSON object, or a list of them for parallel calls) and
 `observation` (the result; for parallel calls a JSON list with their results, in the order of the calls). `tools` is
 JSON text. Reasoning precedes a value within `<think>`; a text that stands beside calls precedes them, and the calls
-are then within `<tool_call>`. Axolotl needs the setting `roles: {assistant: [gpt, function_call], tool:
-[observation]}`. LLaMA-Factory skips rows that do not alternate, so they are refused here.
+are then within `<tool_call>`. LLaMA-Factory skips rows that do not alternate, so they are refused here.
 
-Source: LLaMA-Factory 0.9.5, `data/README.md` and its function formatter; Axolotl 0.18, conversation format.
+Source: LLaMA-Factory 0.9.5, `data/README.md` and its function formatter.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -52,7 +51,7 @@ class _Call(Struct, frozen=True):
 
 
 class ShareGptRows:
-    """The row format `sharegpt`: conversations of `from` and `value`, as LLaMA-Factory and Axolotl read them."""
+    """The row format `sharegpt`: conversations of `from` and `value`, as LLaMA-Factory reads them."""
 
     has_reasoning = True
     has_own_files = False
@@ -134,8 +133,7 @@ def _write_said(message: Message, with_reasoning: bool) -> str:
     if not message.tool_calls:
         return head + message.content
     items = [
-        f'{{"name": {msgspec.json.encode(call.name).decode()}, '
-        f'"arguments": {write_object(call, "openai").decode()}}}'
+        f'{{"name": {msgspec.json.encode(call.name).decode()}, "arguments": {write_object(call).decode()}}}'
         for call in message.tool_calls
     ]
     text = items[0] if len(items) == 1 else f"[{', '.join(items)}]"

@@ -8,6 +8,7 @@ without harm: a row of `heads` changes only if its token and its newest frame ar
 that a commit did not change is looked up: if its frame is there, it is kept; if not, the writer has lost the run.
 """
 
+import secrets
 from collections.abc import Iterable, Sequence
 from typing import TypeAlias
 from zlib import crc32
@@ -19,12 +20,14 @@ from treadle.core.errors import JournalError
 from treadle.journal.postgres.arrays import Blobs, Column, Floats, Ints, Texts, pack_float, unescape
 from treadle.journal.postgres.link import NOTIFY, Db
 from treadle.journal.postgres.pipe import Call, Statement
-from treadle.journal.postgres.postgres_lease import first_token
 from treadle.journal.postgres.postgres_reader import mark_of
-from treadle.journal.tables.fact_columns import HEAD_COLUMNS, RUN_COLUMNS
-from treadle.journal.tables.owner import Lease
+from treadle.journal.tables.leases import Lease
+from treadle.journal.tables.table_rows import HEAD_COLUMNS, RUN_COLUMNS
 from treadle.journal.tables.writer import TableWriter, Write, lease_lost, run_exists
 
+_FIRST_TOKEN_BITS = 60
+"""The size of the random first token of a run. Because the token is random, a writer recognises the run that it
+made itself."""
 _FLOATS = {"created_at", "reward", "updated_at", "cost_usd"}
 _INTS = {
     "is_session", "is_turn_open", "turns", "has_failed", "checksum", "events", "steps", "input_tokens",
@@ -87,13 +90,14 @@ _BEGIN = Statement(
 )
 _CHANGE_TYPES: Kinds = (Ints, Ints, Ints, Ints, Texts, *_RUN_TYPES)
 _CHANGE = Statement(
-    f"UPDATE runs SET owner = v.owner, marks = {_MARKS}, {_listed(RUN_COLUMNS, '{0} = v.{0}')} "
+    "UPDATE runs SET owner = v.owner, losses = CASE WHEN v.owner IS NULL THEN 0 ELSE losses END, "
+    f"marks = {_MARKS}, {_listed(RUN_COLUMNS, '{0} = v.{0}')} "
     f"FROM {_rows(('run', 'old_token', 'frame', 'owner', 'marks', *RUN_COLUMNS), _CHANGE_TYPES)} "
     "JOIN heads ON heads.run = v.run AND heads.token = v.old_token AND heads.frame = v.frame "
     "WHERE runs.id = v.run AND runs.token = v.old_token"
 )
 _RELEASE = Statement(
-    f"UPDATE runs SET owner = NULL FROM {_rows(('run', 'old_token'), (Ints, Ints))} "
+    f"UPDATE runs SET owner = NULL, losses = 0 FROM {_rows(('run', 'old_token'), (Ints, Ints))} "
     "WHERE runs.id = v.run AND runs.token = v.old_token"
 )
 _TAKE_IN = Statement(
@@ -228,7 +232,7 @@ def calls_of(entries: Sequence[Entry], orphans: Sequence[Lease], owner_id: int, 
         calls.append(Call(_KEEP_BLOBS, _pack(sorted(blobs.items()), (Texts, Blobs))))
     if new:
         for entry in new:
-            entry.writer.token = entry.writer.token or first_token()
+            entry.writer.token = entry.writer.token or secrets.randbits(_FIRST_TOKEN_BITS) + 1
         calls.append(Call(_BEGIN, _pack([_new_row(entry, owner_id) for entry in new], _BEGIN_TYPES, now)))
     if appended:
         rows = [(entry.writer.key, entry.writer.token, *entry.frame, *entry.head) for entry in appended]

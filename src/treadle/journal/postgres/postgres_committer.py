@@ -17,6 +17,7 @@ import queue
 import socket
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, TypeVar
 
 import psycopg
@@ -37,12 +38,11 @@ from treadle.journal.postgres.postgres_commit import (
     settle_entries,
     tell_of_mail,
 )
-from treadle.journal.postgres.postgres_lease import Tenant
+from treadle.journal.postgres.postgres_leases import RELEASE, PostgresLeases
 from treadle.journal.postgres.postgres_listener import PostgresListener
 from treadle.journal.postgres.postgres_reader import run_query
-from treadle.journal.protocol import Clock
 from treadle.journal.tables.committer import CommitGroup, Committer, ThreadCommand, settle_in
-from treadle.journal.tables.owner import Lease
+from treadle.journal.tables.leases import Lease
 from treadle.journal.tables.writer import Pending, Write
 
 T = TypeVar("T")
@@ -54,7 +54,6 @@ _LOOP_BYTES = 512 * 1024
 """A commit of more bytes than this is left to the thread."""
 _COMMIT_BYTES = 32 * 1024 * 1024
 """A commit of more bytes than this is the only one that is on its way."""
-_RELEASE = "UPDATE runs SET owner=NULL WHERE id=%s AND token=%s"
 
 
 class Transaction:
@@ -127,16 +126,15 @@ class PostgresCommitter(Committer[Transaction]):
     def __init__(
         self,
         link: Link,
-        lease_seconds: float,
-        clock: Clock,
+        leases: PostgresLeases,
         changes: Changes,
         pending: Pending,
         listener: PostgresListener,
     ) -> None:
-        super().__init__(link.address.name, lease_seconds, clock, changes, pending, listener.driven)
+        super().__init__(link.address.name, leases, changes, pending, listener.driven)
         self._link = link
+        self._own_leases = leases
         self._listener = listener
-        self.tenant = Tenant(link.address.name, lease_seconds)
         self._pipe: Pipe | None = None
         self._sent: deque[CommitBatch] = deque()
         """The commits that are on their way, oldest first."""
@@ -149,15 +147,9 @@ class PostgresCommitter(Committer[Transaction]):
         self._wake, self._woken = socket.socketpair()
         self.start()
 
-    @property
-    def owner_id(self) -> int:
-        """See `Committer.owner_id`."""
-        return self.tenant.id
-
     def disown(self) -> object:
         """See `Committer.disown`."""
         self._forget()
-        self.tenant.id = 0
         return self._link.db
 
     def commit_now(self, writes: list[Write]) -> bool:
@@ -196,7 +188,7 @@ class PostgresCommitter(Committer[Transaction]):
         assert self._pipe is not None
         self._sent.append(batch)
         try:
-            batch.send(self._pipe, self.tenant.id, self._clock.time())
+            batch.send(self._pipe, self._leases.owner_id, self._clock.time())
         except Exception:  # the connection was lost, or a value has no place in the tables
             return False
         return True
@@ -308,7 +300,7 @@ class PostgresCommitter(Committer[Transaction]):
         def work(db: Db) -> Keys:
             self._beat_if_due(db)
             pipe = self._pipe_of(db)
-            batch.send(pipe, self.tenant.id, self._clock.time())
+            batch.send(pipe, self._leases.owner_id, self._clock.time())
             results = pipe.read()
             keys = keys_in(batch.calls, results)
             tell_of_mail(batch.calls, results, batch.entries)
@@ -349,7 +341,7 @@ class PostgresCommitter(Committer[Transaction]):
             transaction.db = db
             with db.transaction():
                 for lease in orphans:
-                    db.execute(_RELEASE, lease)
+                    transaction.query(f"{RELEASE} id=? AND token=?", lease)
                     db.execute(NOTIFY)
                 try:
                     return function(transaction)
@@ -377,22 +369,27 @@ class PostgresCommitter(Committer[Transaction]):
 
     @property
     def _is_beat_due(self) -> bool:
-        return not self.tenant.id or self._clock.monotonic() - self._beat_at > self._lease_seconds / 4
+        is_due = self._clock.monotonic() - self._beat_at > self._leases.lease_seconds / 4
+        return is_due or not self._leases.owner_id
 
     def _beat_if_due(self, db: Db) -> None:
         if self._is_beat_due:
             self._pipe_of(db).leave()
-            self.tenant.beat(db)
+            self._own_leases.beat(partial(run_query, db))
             self._beat_at = self._clock.monotonic()
 
     def _leave(self) -> None:
         self._drain()
-        if self.tenant.id:
+        if self._leases.owner_id:
             try:
-                self._transact(lambda transaction: self.tenant.leave(transaction.db))
+                self._transact(self._give_all_back)
             except Exception:  # other processes miss the heartbeat
-                self.tenant.abandon()
+                self._leases.abandon()
         with contextlib.suppress(Exception):
             self._drop()
         self._wake.close()
         self._woken.close()
+
+    def _give_all_back(self, transaction: Transaction) -> None:
+        self._own_leases.leave(transaction.query)
+        transaction.db.execute(NOTIFY)

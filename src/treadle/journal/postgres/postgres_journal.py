@@ -5,9 +5,8 @@ death of the server's processes. At level `power` it also waits for the standby 
 synchronous, so that an event survives the loss of the server's machine.
 """
 
-import logging
 import time
-from collections.abc import AsyncIterator, Callable, Collection
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -15,20 +14,20 @@ from treadle.core import events as e
 from treadle.core.errors import JournalError
 from treadle.journal.driven import DrivenRuns
 from treadle.journal.follow import Changes, PolledNews, follow
-from treadle.journal.postgres.link import LEVELS, MAIL_CHANNEL, WRITING, Address, Link
+from treadle.journal.postgres.arrays import escape
+from treadle.journal.postgres.link import LEVELS, MAIL_CHANNEL, NOTICE_BYTES, WRITING, Address, Link
 from treadle.journal.postgres.postgres_committer import PostgresCommitter, Transaction
 from treadle.journal.postgres.postgres_layout import prepare
+from treadle.journal.postgres.postgres_leases import PostgresLeases
 from treadle.journal.postgres.postgres_listener import PostgresListener
 from treadle.journal.postgres.postgres_reader import PostgresReader
 from treadle.journal.protocol import Clock
-from treadle.journal.tables.checks import INSERT_MESSAGE, Letter, Query
 from treadle.journal.tables.journal import TableJournal, check_level
-from treadle.journal.tables.owner import Lease, Silence
 from treadle.journal.tables.reader import Unused
+from treadle.journal.tables.table_rows import INSERT_MESSAGE, Letter, Query
 from treadle.journal.tables.writer import Pending, TableWriter
 
 T = TypeVar("T")
-_log = logging.getLogger("treadle.journal")
 
 _POLL_SECONDS = 2.0
 """How often a follower reads without a notification, in case one was lost."""
@@ -57,12 +56,11 @@ class PostgresJournal(TableJournal[Transaction]):
         self.level = writing.level
         """The level: the requested one, or that of the journal if it is stronger."""
         pending, changes = Pending(), Changes()
-        reader = PostgresReader(self._make_link())
+        leases = PostgresLeases(self._address.name, lease_seconds, clock)
+        reader = PostgresReader(self._make_link(), leases)
         self._listener = PostgresListener(self._make_link(), writing, changes, DrivenRuns(reader.inbox))
-        self._tenant_committer = PostgresCommitter(
-            writing, lease_seconds, clock, changes, pending, self._listener
-        )
-        super().__init__(self._address.name, reader, self._tenant_committer, pending, changes)
+        committer = PostgresCommitter(writing, leases, changes, pending, self._listener)
+        super().__init__(self._address.name, leases, reader, committer, pending, changes)
 
     def _make_link(self) -> Link:
         return Link(self._address, self.level, was_connected=True)
@@ -127,31 +125,20 @@ class PostgresJournal(TableJournal[Transaction]):
             insert = f"{INSERT_MESSAGE} ON CONFLICT(run, number) DO NOTHING RETURNING number"
             rows = query(insert, letter.row(key, number))
         number = int(rows[0][0])
-        query("SELECT pg_notify(?, ?)", (MAIL_CHANNEL, f"{number} {letter.kind} {letter.run_id}"))
+        notice = f"{number} {letter.kind} {letter.run_id}"
+        if len(escape(notice).encode()) > NOTICE_BYTES:
+            notice = ""  # whoever listens looks at the inboxes of its runs
+        query("SELECT pg_notify(?, ?)", (MAIL_CHANNEL, notice))
         return number
 
-    def _lease_of(self, run_id: str, last: Silence | None, db: Transaction) -> Lease:
-        return self._tenant_committer.tenant.take(db.db, run_id, db.taken)
+    def _taken_in(self, db: Transaction) -> dict[int, int]:
+        return db.taken
 
     def _query_in(self, db: Transaction) -> Query:
         return db.query
 
     def _unknown_facts(self) -> str:
         return f"{super()._unknown_facts()} FOR UPDATE OF heads"
-
-    def _claim(self, queue: str, skip: Collection[str], db: Transaction) -> TableWriter | None:
-        """Take the lease of a waiting run, in the committer's thread."""
-        left = set(skip)
-        while (queued := self._tenant_committer.tenant.claim(db.db, queue, left, db.taken)) is not None:
-            try:
-                if self._has_trust(queued.run_id, queued.lease.key, db.query):
-                    return self._writer_of(queued.run_id, queued.lease, db)
-            except JournalError as error:
-                _log.warning("run %r of the queue %r is left out: %s", queued.run_id, queue, error)
-            left.add(queued.run_id)
-            db.query("UPDATE runs SET owner=NULL WHERE id=?", (queued.lease.key,))
-            db.taken.clear()
-        return None
 
     def _delete(self, run_id: str, unused: Unused, db: Transaction) -> None:
         if run_id in db.deleted and not db.query("SELECT 1 FROM runs WHERE run_id=?", (run_id,)):

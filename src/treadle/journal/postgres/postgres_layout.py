@@ -69,6 +69,12 @@ MIGRATIONS = (
         PRIMARY KEY(run, number)
     );
     """,
+    """
+    ALTER TABLE runs ADD COLUMN losses int8 NOT NULL DEFAULT 0;
+    DROP INDEX runs_by_queue;
+    CREATE INDEX runs_by_queue ON runs(queue, owner, losses, id)
+        WHERE queue IS NOT NULL AND is_turn_open = 1 AND waiting IS NULL;
+    """,
 )
 """The migrations: number n, from 0, changes a journal of version n to version n + 1."""
 

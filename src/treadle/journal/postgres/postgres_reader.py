@@ -13,9 +13,9 @@ from treadle.core.errors import JournalError
 from treadle.journal.follow import Page
 from treadle.journal.postgres.arrays import Ints, Texts
 from treadle.journal.postgres.link import Db, Link
-from treadle.journal.postgres.postgres_lease import HOLDERS, PostgresHolder
-from treadle.journal.tables.checks import Head, Query, check_frame, damaged, decode_frame, seed_of
+from treadle.journal.tables.leases import Leases
 from treadle.journal.tables.reader import TableReader
+from treadle.journal.tables.table_rows import Head, Query, check_frame, damaged, decode_frame, seed_of
 
 _BATCH = 256
 """How many frames are read at a time."""
@@ -135,8 +135,8 @@ class PostgresReader(TableReader):
         ),
     )
 
-    def __init__(self, link: Link) -> None:
-        super().__init__(link.address.name)
+    def __init__(self, link: Link, leases: Leases) -> None:
+        super().__init__(link.address.name, leases)
         self._link = link
 
     def query(self, sql: str, values: Sequence[object] = ()) -> list[tuple[Any, ...]]:
@@ -227,11 +227,6 @@ class PostgresReader(TableReader):
                 name, first, check_frame(name, body, count, first, checksum, seed), after_seq
             )
         return Page(found, place, is_last=False, has_more=bool(rows))
-
-    def live_owners(self) -> set[int]:
-        """See `TableReader.live_owners`."""
-        holders = [PostgresHolder.of(row) for row in self.query(HOLDERS)]
-        return {holder.id for holder in holders if holder.is_alive}
 
     def bodies(self, key: int, *, is_own: bool) -> Iterator[bytes]:
         """See `TableReader.bodies`."""

@@ -12,11 +12,17 @@ each statement. Values that other processes can change are read again only when 
 connection has written.
 
 To keep the order of writes, nothing is committed on the event loop while anything is queued for the thread.
+
+The first transaction registers the journal as an owner of leases. Each one sends a heartbeat when it is due and
+releases the leases that could not be released before, so that no lease is kept once the store works again.
 """
 
 import asyncio
 import contextlib
+import logging
+import math
 import sqlite3
+import time
 from collections.abc import Callable, Sequence
 from itertools import chain
 from pathlib import Path
@@ -26,11 +32,11 @@ from zlib import crc32
 from treadle.core.errors import JournalError
 from treadle.journal.driven import DrivenRuns
 from treadle.journal.follow import Changes
-from treadle.journal.protocol import Clock
-from treadle.journal.sqlite.sqlite_layout import read_meta
-from treadle.journal.sqlite.transactions import BusyError, Transactions
+from treadle.journal.sqlite.failures import ERRORS, explain, has_code, write_waiting
+from treadle.journal.sqlite.sqlite_layout import LOCK_SECONDS, read_meta, set_level
 from treadle.journal.tables.committer import CommitGroup, Committer, settle, settle_in
-from treadle.journal.tables.fact_columns import HEAD_COLUMNS, RUN_COLUMNS
+from treadle.journal.tables.leases import Leases, this_owner
+from treadle.journal.tables.table_rows import HEAD_COLUMNS, RUN_COLUMNS
 from treadle.journal.tables.writer import Pending, TableWriter, Write, lease_lost, run_exists
 
 _FRAME_WIDTH = 8
@@ -50,7 +56,8 @@ _INSERT_RUN = (
     f"INSERT INTO runs(run_id, owner, queue, token, {', '.join(RUN_COLUMNS)}) "
     f"VALUES(?,?,?,1,{','.join('?' * len(RUN_COLUMNS))})"
 )
-_UPDATE_RUN = f"UPDATE runs SET owner=?, {', '.join(f'{name}=?' for name in RUN_COLUMNS)} WHERE id=?"
+_UPDATE_RUN = f"UPDATE runs SET {', '.join(f'{name}=?' for name in RUN_COLUMNS)} WHERE id=?"
+_RELEASE = "UPDATE runs SET owner=NULL, losses=0 WHERE"
 
 
 class FileState:
@@ -121,9 +128,9 @@ def _keep_run(db: sqlite3.Connection, write: Write, owner_id: int) -> None:
     owner = None if write.is_release else owner_id
     if writer.key:
         if row is not None:
-            db.execute(_UPDATE_RUN, (owner, *row, writer.key))
-        elif write.is_release:
-            db.execute("UPDATE runs SET owner=NULL WHERE id=?", (writer.key,))
+            db.execute(_UPDATE_RUN, (*row, writer.key))
+        if write.is_release:
+            db.execute(f"{_RELEASE} id=?", (writer.key,))
         return
     if row is None or not write.bodies:
         return
@@ -186,6 +193,14 @@ _CHECKPOINT_BYTES = 16 * 1024 * 1024
 """When the log has about this many bytes, the thread copies it into the file. A page that many commits changed is
 copied only once."""
 _PAGE_BYTES = 4096
+_TELL_SECONDS = 5.0
+"""After this time a warning says that another process holds the file's lock."""
+
+_log = logging.getLogger("treadle.journal")
+
+
+class BusyError(Exception):
+    """The signal that another process holds the file's lock."""
 
 
 class FileCommitter(Committer[sqlite3.Connection]):
@@ -195,27 +210,32 @@ class FileCommitter(Committer[sqlite3.Connection]):
         self,
         db: sqlite3.Connection,
         path: Path,
-        lease_seconds: float,
-        clock: Clock,
+        leases: Leases,
         changes: Changes,
         pending: Pending,
         driven: DrivenRuns,
     ) -> None:
-        super().__init__(str(path), lease_seconds, clock, changes, pending, driven)
-        self._transactions = Transactions(db, path, lease_seconds, clock, self.orphans)
+        super().__init__(str(path), leases, changes, pending, driven)
+        self._db = db
+        self._path = path
+        # SQLite must neither wait for a lock (`_begin` does) nor make a checkpoint within a commit.
+        db.execute("PRAGMA busy_timeout=0")
+        db.execute("PRAGMA wal_autocheckpoint=0")
+        self._is_patient = read_meta(db)[1] == "power"
+        """True at level `power`, at which a commit waits for the disk."""
+        self._beat_at = 0.0
+        """The time of the last heartbeat, by `clock.monotonic`, so that setting the wall clock does not delay the
+        next one."""
+        self._give_up_at = math.inf
+        """The time after which the file's lock is not waited for, by `clock.monotonic`."""
         self._file = FileState()
         self._mail_version, self._mail_id = -1, newest_message(db)
         self._log_bytes = 0
         self.start()
 
-    @property
-    def owner_id(self) -> int:
-        """See `Committer.owner_id`."""
-        return self._transactions.owner_id
-
     def commit_now(self, writes: list[Write]) -> bool:
         """See `Committer.commit_now`."""
-        if self._transactions.is_patient or not self.db_lock.acquire(blocking=False):
+        if self._is_patient or not self.db_lock.acquire(blocking=False):
             return False
         try:
             if self._queued or self._is_stopped:
@@ -235,10 +255,10 @@ class FileCommitter(Committer[sqlite3.Connection]):
     def disown(self) -> sqlite3.Connection:
         """See `Committer.disown`."""
         self._forget()
-        return self._transactions.disown()
+        return self._db
 
     def _give_up(self) -> None:
-        self._transactions.stop()
+        self._give_up_at = self._clock.monotonic() + LOCK_SECONDS
 
     # The following methods run in the thread.
 
@@ -254,7 +274,7 @@ class FileCommitter(Committer[sqlite3.Connection]):
 
     def _transact(self, function: Callable[[sqlite3.Connection], T]) -> T:
         try:
-            return self._transactions.run(function)
+            return self._run_in(function)
         finally:
             # It may have changed values that otherwise only other connections change.
             self._file.forget()
@@ -268,15 +288,26 @@ class FileCommitter(Committer[sqlite3.Connection]):
         """Copy the log into the file, so that the next commit starts the log again."""
         # If it fails, the log grows until the next checkpoint.
         with contextlib.suppress(Exception):
-            self._transactions.checkpoint()
+            self._db.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
+            # The first commit after a restart of the log waits for the disk, so it is made now.
+            self._commit_heartbeat()
 
     def _leave(self) -> None:
-        self._transactions.close()
+        if self._leases.owner_id:
+            try:
+                self._run_in(self._give_all_back)
+            except Exception:  # other processes miss the heartbeat
+                self._leases.abandon()
+        self._db.close()
+
+    def _give_all_back(self, db: sqlite3.Connection) -> None:
+        db.execute(f"{_RELEASE} owner=?", (self._leases.owner_id,))
+        db.execute("DELETE FROM owners WHERE id=?", (self._leases.owner_id,))
 
     # The following methods run in any thread, while it holds `db_lock`.
 
     def _find_mail(self) -> None:
-        db = self._transactions.db
+        db = self._db
         if (version := db.execute("PRAGMA data_version").fetchone()[0]) == self._mail_version:
             return
         rows = messages_after(db, self._mail_id)
@@ -294,8 +325,9 @@ class FileCommitter(Committer[sqlite3.Connection]):
         before = [(writer.key, writer.token, writer.head, writer.checksum) for writer in writers]
         now = self._clock.time()
         try:
-            self._transactions.run(
-                lambda db: commit_writes(db, writes, self._file, self.owner_id, now), can_wait=can_wait
+            self._run_in(
+                lambda db: commit_writes(db, writes, self._file, self._leases.owner_id, now),
+                can_wait=can_wait,
             )
         except BusyError:
             raise
@@ -315,8 +347,8 @@ class FileCommitter(Committer[sqlite3.Connection]):
                 settle(writes)
                 raise
             return
-        if self._file.level == "power" and not self._transactions.is_patient:
-            self._transactions.strengthen()
+        if self._file.level == "power" and not self._is_patient:
+            self._strengthen()
         if any([write.is_release for write in writes]):
             # Messages that came before the release are known to the driver when its release is settled.
             with contextlib.suppress(Exception):
@@ -326,6 +358,85 @@ class FileCommitter(Committer[sqlite3.Connection]):
         if self._log_bytes > _CHECKPOINT_BYTES:
             self._log_bytes = 0
             self._enqueue(self._checkpoint)
+
+    def _run_in(self, function: Callable[[sqlite3.Connection], T], *, can_wait: bool = True) -> T:
+        """Run `function` in a transaction, and return its result.
+
+        Raises: `BusyError` if another process has the file's lock and `can_wait` is False; `JournalError`.
+        """
+        db, leases = self._db, self._leases
+        try:
+            self._begin(can_wait=can_wait)
+            owner_before, beat_before, orphans = leases.owner_id, self._beat_at, len(self.orphans)
+            try:
+                now = self._clock.monotonic()
+                if not leases.owner_id:
+                    self._register(now)
+                    self._beat_at = now
+                elif now - self._beat_at > leases.lease_seconds / 4:
+                    values = (self._clock.time(), now, leases.owner_id)
+                    db.execute("UPDATE owners SET beat_at=?, ticks=? WHERE id=?", values)
+                    self._beat_at = now
+                for index in range(orphans):
+                    db.execute(f"{_RELEASE} id=? AND token=?", self.orphans[index])
+                result = function(db)
+                db.execute("COMMIT")
+            except BaseException:
+                # The row of a new owner is rolled back too, and another process may get its id.
+                leases.owner_id, self._beat_at = owner_before, beat_before
+                if db.in_transaction:
+                    with contextlib.suppress(sqlite3.Error):
+                        db.execute("ROLLBACK")
+                raise
+        except ERRORS as error:
+            raise explain(error, self._path) from error
+        for _ in range(orphans):
+            self.orphans.popleft()
+        return result
+
+    def _strengthen(self) -> None:
+        """Change to level `power`, because another process opened the file at it. Sync what was committed
+        before."""
+        set_level(self._db, "power")
+        self._is_patient = True
+        with contextlib.suppress(JournalError):  # the next commit fails too
+            self._commit_heartbeat()
+
+    def _commit_heartbeat(self) -> None:
+        self._beat_at = -math.inf
+        self._run_in(lambda db: None)
+
+    def _begin(self, *, can_wait: bool) -> None:
+        """Take the file's lock. Wait for another process that has it; after `stop`, only for a limited time."""
+        tell_at = self._clock.monotonic() + _TELL_SECONDS
+        pause_seconds = 0.001
+        while True:
+            try:
+                self._db.execute("BEGIN IMMEDIATE")
+                return
+            except sqlite3.OperationalError as error:
+                if not has_code(error, sqlite3.SQLITE_BUSY):
+                    raise
+                if not can_wait:
+                    raise BusyError from None
+                if (now := self._clock.monotonic()) > self._give_up_at:
+                    raise
+            if now > tell_at:
+                tell_at = math.inf
+                _log.warning("%s", write_waiting(self._path, _TELL_SECONDS))
+            time.sleep(pause_seconds)
+            pause_seconds = min(0.05, pause_seconds * 2)
+
+    def _register(self, now: float) -> None:
+        owner = this_owner()
+        row = self._db.execute(
+            "INSERT INTO owners(host, space, pid, started, beat_at, ticks, lease_seconds) VALUES(?,?,?,?,?,?,?)",
+            (
+                *(owner.host, owner.space, owner.pid, owner.started),
+                *(self._clock.time(), now, self._leases.lease_seconds),
+            ),
+        )
+        self._leases.owner_id = row.lastrowid or 0
 
 
 def _size_of(writes: list[Write]) -> int:

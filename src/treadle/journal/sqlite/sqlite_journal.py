@@ -4,11 +4,10 @@ At level `process` a commit survives kill -9, because the operating system has t
 the disk.
 """
 
-import logging
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -20,16 +19,30 @@ from treadle.journal.protocol import Attached, Clock, StoreOptions
 from treadle.journal.sqlite.backup import back_up
 from treadle.journal.sqlite.sqlite_committer import FileCommitter
 from treadle.journal.sqlite.sqlite_layout import LEVELS, connect, read_meta, sync_folders
-from treadle.journal.sqlite.sqlite_lease import OwnerWatch, find_waiting, free_dead, take_lease
 from treadle.journal.sqlite.sqlite_reader import FileReader
-from treadle.journal.tables.checks import Query
 from treadle.journal.tables.journal import TableJournal, check_level
-from treadle.journal.tables.owner import Lease, Silence
+from treadle.journal.tables.leases import IS_QUEUED, Leases
 from treadle.journal.tables.reader import Unused
-from treadle.journal.tables.writer import Pending, TableWriter
+from treadle.journal.tables.table_rows import Query
+from treadle.journal.tables.writer import Pending
 
 A = TypeVar("A", bound=Attached)
-_log = logging.getLogger("treadle.journal")
+
+
+class SqliteLeases(Leases):
+    """The `Leases` of a file."""
+
+    HOLDERS = "SELECT id, host, space, pid, started, lease_seconds, beat_at, ticks, NULL FROM owners"
+    FIND = "SELECT id, owner, token, losses FROM runs WHERE run_id=?"
+    NEXT = (
+        f"SELECT id, run_id, token, losses FROM runs WHERE {IS_QUEUED} AND owner IS NULL AND losses <= ? "
+        "AND {condition} ORDER BY losses, id LIMIT 1"
+    )
+    FREE = f"UPDATE runs SET owner=NULL, losses=losses+1 WHERE {IS_QUEUED} AND owner=?"
+    TAKEOVER = "UPDATE meta SET takeovers = takeovers + 1"
+
+    def _set(self, query: Query, key: int, token: int, losses: int) -> None:
+        query("UPDATE runs SET owner=?, token=?, losses=? WHERE id=?", (self.owner_id, token, losses, key))
 
 
 class SqliteJournal(TableJournal[sqlite3.Connection]):
@@ -43,7 +56,7 @@ class SqliteJournal(TableJournal[sqlite3.Connection]):
         clock: Clock = time,
     ) -> None:
         self.path = Path(path)
-        self._watch = OwnerWatch(self.path, lease_seconds, clock)
+        leases = SqliteLeases(self.path.resolve(), lease_seconds, clock)
         check_level(level, LEVELS, "a file")
         writing = connect(self.path, level)
         self.level = read_meta(writing)[1]
@@ -52,12 +65,10 @@ class SqliteJournal(TableJournal[sqlite3.Connection]):
             sync_folders(self.path)
         self._attached: dict[type[Attached], Attached] = {}
         self._attach_lock = threading.Lock()
-        self._file_reader = reader = FileReader(connect(self.path, level), self.path, self._watch)
+        self._file_reader = reader = FileReader(connect(self.path, level), self.path, leases)
         pending, changes = Pending(), Changes()
-        committer = FileCommitter(
-            writing, self.path, lease_seconds, clock, changes, pending, DrivenRuns(reader.inbox)
-        )
-        super().__init__(str(self.path), reader, committer, pending, changes)
+        committer = FileCommitter(writing, self.path, leases, changes, pending, DrivenRuns(reader.inbox))
+        super().__init__(str(self.path), leases, reader, committer, pending, changes)
 
     def __repr__(self) -> str:
         return f"SqliteJournal({str(self.path)!r}, level={self.level!r})"
@@ -97,25 +108,6 @@ class SqliteJournal(TableJournal[sqlite3.Connection]):
 
     def _is_marked(self, origin: str) -> bool:
         return is_marked(self.path, origin)
-
-    def _lease_of(self, run_id: str, last: Silence | None, db: sqlite3.Connection) -> Lease | Silence:
-        return take_lease(db, run_id, self._committer.owner_id, self._watch, last)
-
-    def _claim(self, queue: str, skip: Collection[str], db: sqlite3.Connection) -> TableWriter | None:
-        """Take the lease of a waiting run, in the committer's thread."""
-        free_dead(db, queue, self._committer.owner_id, self._watch)
-        for key, run_id in find_waiting(db, queue):
-            if run_id in skip or not self.is_trusted(run_id):
-                continue
-            try:
-                writer = self._take(run_id, None, db)
-            except JournalError as error:
-                _log.warning("run %r of the queue %r is left out: %s", run_id, queue, error)
-                db.execute("UPDATE runs SET owner=NULL WHERE id=?", (key,))
-                continue
-            assert isinstance(writer, TableWriter)  # nobody has the lease
-            return writer
-        return None
 
     def _query_in(self, db: sqlite3.Connection) -> Query:
         return lambda sql, values: db.execute(sql, values).fetchall()

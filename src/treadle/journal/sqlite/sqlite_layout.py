@@ -158,6 +158,12 @@ MIGRATIONS = (
         body BLOB, checksum INTEGER, nonce INTEGER, UNIQUE(run, number)
     );
     """,
+    """
+    ALTER TABLE runs ADD COLUMN losses INTEGER NOT NULL DEFAULT 0;
+    DROP INDEX runs_by_queue;
+    CREATE INDEX runs_by_queue ON runs(queue, owner, losses, id)
+        WHERE queue IS NOT NULL AND is_turn_open = 1 AND waiting IS NULL;
+    """,
 )
 """The migrations: number n, from 0, changes a file of version n to version n + 1. SQLite's `user_version` is the
 version of a file.

@@ -11,9 +11,9 @@ from treadle.core import events as e
 from treadle.core.errors import JournalError
 from treadle.journal.follow import Page
 from treadle.journal.sqlite.failures import ERRORS, explain
-from treadle.journal.sqlite.sqlite_lease import HOLDERS, OwnerWatch
-from treadle.journal.tables.checks import Head, Query, check_frame, damaged, decode_frame, seed_of
+from treadle.journal.tables.leases import Leases
 from treadle.journal.tables.reader import LOST, TableReader
+from treadle.journal.tables.table_rows import Head, Query, check_frame, damaged, decode_frame, seed_of
 
 _BATCH = 256
 """How many frames are read at a time."""
@@ -68,11 +68,10 @@ class FileReader(TableReader):
         ),
     )
 
-    def __init__(self, db: sqlite3.Connection, path: Path, watch: OwnerWatch) -> None:
-        super().__init__(str(path))
+    def __init__(self, db: sqlite3.Connection, path: Path, leases: Leases) -> None:
+        super().__init__(str(path), leases)
         self._db = db
         self._path = path
-        self._watch = watch
 
     def query(self, sql: str, values: Sequence[object] = ()) -> list[tuple[Any, ...]]:
         """See `TableReader.query`."""
@@ -190,11 +189,6 @@ class FileReader(TableReader):
             )
             found += decode_frame(name, first, raws, after_seq)
         return Page(found, frames[-1][0] if frames else position, is_last=False, has_more=bool(frames))
-
-    def live_owners(self) -> set[int]:
-        """See `TableReader.live_owners`."""
-        holders = self._watch.holders_from(self.query(HOLDERS))
-        return {holder.id for holder in holders if holder.is_alive(self._watch.clock)}
 
     def bodies(self, key: int, *, is_own: bool) -> Iterator[bytes]:
         """See `TableReader.bodies`."""

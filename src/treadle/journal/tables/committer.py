@@ -20,10 +20,9 @@ from typing import Any, Generic, NamedTuple, TypeVar
 from treadle.core.errors import JournalError
 from treadle.journal.driven import DrivenRuns
 from treadle.journal.follow import Changes
-from treadle.journal.protocol import Clock
-from treadle.journal.tables.checks import explain_closed
-from treadle.journal.tables.owner import Lease
+from treadle.journal.tables.leases import Lease, Leases
 from treadle.journal.tables.reader import TableReader
+from treadle.journal.tables.table_rows import explain_closed
 from treadle.journal.tables.writer import Pending, Write
 
 T = TypeVar("T")
@@ -58,16 +57,15 @@ class Committer(ABC, Generic[D]):
     def __init__(
         self,
         name: str,
-        lease_seconds: float,
-        clock: Clock,
+        leases: Leases,
         changes: Changes,
         pending: Pending,
         driven: DrivenRuns,
     ) -> None:
         self._name = name
         """The journal in messages."""
-        self._lease_seconds = lease_seconds
-        self._clock = clock
+        self._leases = leases
+        self._clock = leases.clock
         self.driven = driven
         """The runs that this process drives, which are told of messages from other processes."""
         self._changes = changes
@@ -85,11 +83,6 @@ class Committer(ABC, Generic[D]):
         self.is_watching = False
         """True while the thread looks for event loops that are blocked."""
         self._thread = threading.Thread(target=self._run, name="treadle-journal", daemon=True)
-
-    @property
-    @abstractmethod
-    def owner_id(self) -> int:
-        """This journal's row in `owners`; 0 until it takes its first lease."""
 
     @abstractmethod
     def _commit_and_settle(self, groups: list[CommitGroup]) -> None:
@@ -167,6 +160,7 @@ class Committer(ABC, Generic[D]):
     def _forget(self) -> None:
         """Forget the locks and leases in a forked child, which does not have the thread."""
         self._is_stopped, self.db_lock, self._queue_lock = True, threading.Lock(), threading.Lock()
+        self._leases.owner_id = 0  # the leases belong to the parent
         self.orphans.clear()
 
     # The following methods run in the thread.
@@ -193,7 +187,7 @@ class Committer(ABC, Generic[D]):
                     # Something may have been appended just before.
                     self.is_watching = bool(self._pending)
                 now = self._clock.monotonic()
-                if now - beat_at >= self._lease_seconds / 4:
+                if now - beat_at >= self._leases.lease_seconds / 4:
                     beat_at = now
                     self._beat_when_due()
                 continue
@@ -224,7 +218,11 @@ class Committer(ABC, Generic[D]):
         """Return how long the thread waits for something to do."""
         if self.is_watching:
             return _LOOK_SECONDS
-        return min(_MAIL_SECONDS, self._lease_seconds / 4) if self.driven else self._lease_seconds / 4
+        return (
+            min(_MAIL_SECONDS, self._leases.lease_seconds / 4)
+            if self.driven
+            else self._leases.lease_seconds / 4
+        )
 
     def _take_from_blocked(self) -> bool:
         """Commit what blocked event loops have not handed over. Return whether anything waits in a loop."""
@@ -250,7 +248,7 @@ class Committer(ABC, Generic[D]):
             self._queued -= items
 
     def _beat_when_due(self) -> None:
-        if not self.owner_id:
+        if not self._leases.owner_id:
             return
         # If it fails, the next write fails too and reports the error.
         with contextlib.suppress(Exception), self.db_lock:

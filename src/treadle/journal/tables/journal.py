@@ -10,6 +10,7 @@ in the store's committer. The docstring of each module says what is fast there.
 
 import asyncio
 import contextlib
+import logging
 import os
 import secrets
 import threading
@@ -28,28 +29,55 @@ from treadle.core.patches import load
 from treadle.journal.follow import POLL_SECONDS, Changes, PolledNews, follow
 from treadle.journal.identity import VARIABLE, is_sealed, make_seal
 from treadle.journal.run_info import RunFilter, RunInfo
-from treadle.journal.tables.checks import INSERT_MESSAGE, Head, Letter, Query, damaged, explain_closed
 from treadle.journal.tables.committer import Committer, close_journal
-from treadle.journal.tables.fact_columns import COLUMNS, UNKNOWN, facts_from, fill_facts, store_facts
-from treadle.journal.tables.owner import Lease, Silence
+from treadle.journal.tables.leases import IS_QUEUED, Claimed, Lease, Leases, Silence
 from treadle.journal.tables.reader import TableReader, Unused, find_contents, still_unused
+from treadle.journal.tables.table_rows import (
+    COLUMNS,
+    INSERT_MESSAGE,
+    UNKNOWN,
+    Head,
+    Letter,
+    Query,
+    damaged,
+    explain_closed,
+    facts_from,
+    fill_facts,
+    store_facts,
+)
 from treadle.journal.tables.writer import Pending, TableWriter
 
 T = TypeVar("T")
 D = TypeVar("D")
 """The type of the connection that a transaction of the store gets."""
 
+_REFUSED_SECONDS = 30.0
+"""After this time, runs of a queue that could not be claimed are looked at again: somebody may trust them now."""
+_ANY_LOSSES = 2**31
+_log = logging.getLogger("treadle.journal")
+
 
 class TableJournal(ABC, Generic[D]):
     """A journal in tables, which several processes may have open. Each run has one writer."""
 
     def __init__(
-        self, name: str, reader: TableReader, committer: Committer[D], pending: Pending, changes: Changes
+        self,
+        name: str,
+        leases: Leases,
+        reader: TableReader,
+        committer: Committer[D],
+        pending: Pending,
+        changes: Changes,
     ) -> None:
         self._name = name
         """The journal in messages."""
+        self._leases = leases
         self._reader = reader
         self._committer = committer
+        self._refused: dict[str, set[str]] = {}
+        """The waiting runs of each queue that cannot be claimed here: they are not trusted, or damaged."""
+        self._refused_until = 0.0
+        """The time until which `_refused` counts, by the clock of the leases."""
         self._pending = pending
         self._changes = changes
         self.driven = committer.driven
@@ -60,23 +88,16 @@ class TableJournal(ABC, Generic[D]):
         _opened.add(self)
 
     @abstractmethod
-    def _lease_of(self, run_id: str, last: Silence | None, db: D) -> Lease | Silence:
-        """Take a run's lease in a transaction. `last` is the answer to the attempt before.
-
-        Raises: `RunNotFoundError`; `LeaseHeldError`.
-        """
-
-    @abstractmethod
-    def _claim(self, queue: str, skip: Collection[str], db: D) -> TableWriter | None:
-        """Take the lease of a waiting run in a transaction."""
-
-    @abstractmethod
     def news(self) -> PolledNews:
         """See `Journal.news`."""
 
     @abstractmethod
     def _query_in(self, db: D) -> Query:
         """Return the function that runs SQL with `?` for values in a transaction."""
+
+    def _taken_in(self, db: D) -> dict[int, int]:
+        """Return the tokens that earlier tries of a transaction have set, by the run's row."""
+        return {}
 
     def _unknown_facts(self) -> str:
         """Return the query for the runs whose facts are unknown."""
@@ -104,9 +125,13 @@ class TableJournal(ABC, Generic[D]):
 
     def _has_trust(self, run_id: str, key: int, query: Query) -> bool:
         rows = query("SELECT seal FROM trust WHERE run=?", (key,))
+        return self._accepts(run_id, rows[0][0] if rows else None)
+
+    def _accepts(self, run_id: str, seal: str | None) -> bool:
+        """Return whether a run is trusted, given its seal in the table `trust`; `None` if it has none."""
         if self._is_own:
-            return not rows or bool(rows[0][0])
-        return bool(rows) and is_sealed(rows[0][0], self._origin[0], run_id)
+            return seal != ""
+        return seal is not None and is_sealed(seal, self._origin[0], run_id)
 
     def trust(self, run_id: str) -> None:
         """See `Journal.trust`."""
@@ -118,6 +143,7 @@ class TableJournal(ABC, Generic[D]):
             )
         put = "INSERT INTO trust(run, seal) VALUES(?,?) ON CONFLICT(run) DO UPDATE SET seal=excluded.seal"
         self._committer.submit(lambda db: self._query_in(db)(put, (key, seal))).result()
+        self._refused_until = 0.0
 
     @cached_property
     def _origin(self) -> tuple[str, str]:
@@ -141,9 +167,12 @@ class TableJournal(ABC, Generic[D]):
             last = answer
             await asyncio.sleep(last.pause_seconds)
 
-    async def claim(self, queue: str, skip: Collection[str] = ()) -> TableWriter | None:
+    async def claim(
+        self, queue: str, skip: Collection[str] = (), *, max_losses: int | None = None
+    ) -> TableWriter | None:
         """See `Journal.claim`."""
-        return await self._lease(partial(self._claim, queue, skip))
+        most = _ANY_LOSSES if max_losses is None else max_losses
+        return await self._lease(partial(self._claim, queue, skip, most))
 
     def post(self, run_id: str, message: InboxMessage, blobs: Mapping[str, bytes] | None = None) -> int:
         """See `Journal.post`."""
@@ -253,12 +282,13 @@ class TableJournal(ABC, Generic[D]):
 
     def _delete(self, run_id: str, unused: Unused, db: D) -> None:
         """Delete a run in a transaction. Raises: `RunNotFoundError`; `LeaseHeldError` if it is being driven."""
-        query, lease = self._query_in(db), self._lease_of(run_id, None, db)
-        if isinstance(lease, Silence):
+        query = self._query_in(db)
+        found = self._leases.take(query, run_id, None, self._taken_in(db))
+        if isinstance(found, Silence):
             raise LeaseHeldError(
                 f"run {run_id!r} may still be driven by a process that was busy for a while; try again later"
             )
-        key = lease.key
+        key = found.lease.key
         condition, values = self._reader.is_after(unused.position)
         newer = query(f"SELECT body FROM frames WHERE {condition} AND run != ?", (*values, key))
         sent = query("SELECT body FROM inbox WHERE run != ? AND body IS NOT NULL", (key,))
@@ -286,16 +316,46 @@ class TableJournal(ABC, Generic[D]):
     def _take(self, run_id: str, last: Silence | None, db: D) -> TableWriter | Silence:
         """Take a run's lease, in the committer's thread."""
         try:
-            lease = self._lease_of(run_id, last, db)
+            found = self._leases.take(self._query_in(db), run_id, last, self._taken_in(db))
         except RunNotFoundError:
             raise self._not_found(run_id) from None
-        if isinstance(lease, Silence):
-            return lease
-        return self._writer_of(run_id, lease, db)
+        return found if isinstance(found, Silence) else self._writer_of(found, db)
 
-    def _writer_of(self, run_id: str, lease: Lease, db: D) -> TableWriter:
+    def _claim(self, queue: str, skip: Collection[str], most_losses: int, db: D) -> TableWriter | None:
+        """Take the lease of a waiting run, in the committer's thread."""
+        query, taken = self._query_in(db), self._taken_in(db)
+        self._leases.free_dead(query, queue)
+        if (now := self._leases.clock.monotonic()) > self._refused_until:
+            self._refused, self._refused_until = {}, now + _REFUSED_SECONDS
+        refused = self._refused.setdefault(queue, set())
+        while True:
+            condition, values = self._reader.is_one_of("run_id", refused.union(skip))
+            found = self._leases.claim(query, queue, (f"NOT {condition}", values), most_losses, taken)
+            if found is None:
+                return None
+            try:
+                if self._has_trust(found.run_id, found.lease.key, query):
+                    return self._writer_of(found, db)
+                # There may be very many of them, so they are found together.
+                refused.update(self._find_untrusted(query, queue))
+            except JournalError as error:
+                _log.warning("run %r of the queue %r is left out: %s", found.run_id, queue, error)
+            refused.add(found.run_id)
+            query("UPDATE runs SET owner=NULL WHERE id=?", (found.lease.key,))
+            taken.clear()
+
+    def _find_untrusted(self, query: Query, queue: str) -> set[str]:
+        """Return the runs that wait in a queue and are not trusted."""
+        rows = query(
+            "SELECT runs.run_id, trust.seal FROM runs LEFT JOIN trust ON trust.run = runs.id "
+            f"WHERE {IS_QUEUED} AND owner IS NULL",
+            (queue,),
+        )
+        return {run_id for run_id, seal in rows if not self._accepts(run_id, seal)}
+
+    def _writer_of(self, found: Claimed, db: D) -> TableWriter:
         """Return the writer of a run whose lease was taken. Raises: `JournalError` if the run is damaged."""
-        query = self._query_in(db)
+        query, (run_id, lease, losses) = self._query_in(db), found
         row = self._read_end(query, lease.key)
         if row[0] is not None and row[1] is None:
             store_facts(query, self._reader.read_frames, Head(run_id, lease.key, row[0], None))
@@ -307,7 +367,9 @@ class TableJournal(ABC, Generic[D]):
         hooks = (self._pending, self._mark_dirty, self._committer.give_back)
         newest = query("SELECT coalesce(max(number), 0) FROM inbox WHERE run=?", (lease.key,))[0][0]
         driven = self.driven.open(run_id, newest)
-        return TableWriter(run_id, *hooks, driven, lease, frame, checksum, facts)
+        writer = TableWriter(run_id, *hooks, driven, lease, frame, checksum, facts)
+        writer.losses = losses
+        return writer
 
     def _read_end(self, query: Query, key: int) -> tuple[Any, ...]:
         """Return a run's newest frame, how many events it has, the frame's last seq and checksum, and its facts."""

@@ -13,11 +13,22 @@ from typing import Any, NamedTuple
 from treadle.core import events as e
 from treadle.core.errors import JournalError, RunNotFoundError
 from treadle.core.inbox import Posted
+from treadle.core.turns import RESUME
 from treadle.journal.deletion import digests_in, find_unused
 from treadle.journal.follow import Page
 from treadle.journal.run_info import DAMAGED, EQUAL_FIELDS, RunFilter, RunInfo
-from treadle.journal.tables.checks import Head, Query, damaged, decode_frame, explain_closed, read_letter
-from treadle.journal.tables.fact_columns import COLUMNS, info_from, read_head
+from treadle.journal.tables.leases import Leases
+from treadle.journal.tables.table_rows import (
+    COLUMNS,
+    Head,
+    Query,
+    damaged,
+    decode_frame,
+    explain_closed,
+    info_from,
+    read_head,
+    read_letter,
+)
 
 
 class TableReader(ABC):
@@ -30,9 +41,10 @@ class TableReader(ABC):
     unknown = "heads.events IS NULL"
     """The SQL condition that the facts in a row of `heads` are unknown."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, leases: Leases) -> None:
         self._name = name
         """The journal in messages."""
+        self._leases = leases
         self.lock = threading.Lock()
         """Held by the thread that uses the connection."""
         self._is_closed = False
@@ -40,10 +52,6 @@ class TableReader(ABC):
     @abstractmethod
     def query(self, sql: str, values: Sequence[object] = ()) -> list[tuple[Any, ...]]:
         """Return the rows of a SELECT. Raises: `JournalError`."""
-
-    @abstractmethod
-    def live_owners(self) -> set[int]:
-        """Return the owners that still seem to hold their leases."""
 
     @abstractmethod
     def read_frames(
@@ -163,7 +171,7 @@ class TableReader(ABC):
         self, filter_: RunFilter, after: str | None, limit: int | None, *, newest_first: bool
     ) -> list[RunInfo]:
         """See `Journal.runs`."""
-        live = self.live_owners()
+        live = self._leases.live(self.query)
         conditions, values = self._compile(filter_, live)
         if after is not None:
             conditions.append("runs.id < ?" if newest_first else "runs.id > ?")
@@ -199,8 +207,9 @@ class TableReader(ABC):
         """See `Source.read_page`."""
         if run_id is None:
             return self.next_page(after_seq or 0, position)
-        rows = self.query("SELECT status, owner FROM runs WHERE run_id=?", (run_id,))
-        is_over = bool(rows) and rows[0][0] == "finished" and rows[0][1] not in self.live_owners()
+        rows = self.query("SELECT status, waiting, owner FROM runs WHERE run_id=?", (run_id,))
+        has_stopped = bool(rows) and (rows[0][0] == "finished" or f'"{RESUME}"' in (rows[0][1] or ""))
+        is_over = has_stopped and rows[0][2] not in self._leases.live(self.query)
         events = self.read(run_id, position)
         return Page(events, position + len(events), is_over, has_more=bool(events))
 

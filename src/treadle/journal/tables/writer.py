@@ -21,9 +21,8 @@ from treadle.journal.driven import DrivenRun
 from treadle.journal.listing import Facts
 from treadle.journal.protocol import DONE, Settled
 from treadle.journal.run_info import queue_of
-from treadle.journal.tables.checks import row_checksum, seed_of
-from treadle.journal.tables.fact_columns import head_values, run_values
-from treadle.journal.tables.owner import Lease
+from treadle.journal.tables.leases import Lease
+from treadle.journal.tables.table_rows import head_values, row_checksum, run_values, seed_of
 
 
 class Pending:
@@ -152,6 +151,7 @@ class TableWriter:
         "error",
         "head",
         "key",
+        "losses",
         "run_id",
         "seal",
         "seed",
@@ -184,6 +184,8 @@ class TableWriter:
         self.epoch = -1
         """The count of takeovers in the file when the lease was last checked."""
         self.error: JournalError | None = None
+        self.losses = 0
+        """See `RunWriter.losses`."""
         self.seal: str | None = None
         """The new run's entry in the table `trust`; `None` if it needs none."""
         self._facts = Facts() if facts is None else facts

@@ -14,7 +14,7 @@ import msgspec
 from treadle.core.errors import ConfigError, JournalError
 from treadle.journal.sqlite.failures import ERRORS, explain, has_code
 from treadle.journal.sqlite.sqlite_layout import connect, read_meta, set_level
-from treadle.journal.tables.checks import explain_closed
+from treadle.journal.tables.table_rows import explain_closed
 from treadle.knowledge.memory.protocol import (
     MAX_CHARS,
     AuditRecord,

@@ -13,7 +13,7 @@ from treadle.core.answering import strip_answer
 from treadle.core.estimates import CHARS_PER_TOKEN
 from treadle.core.transcript import check_transcript
 from treadle.core.types import Effect, Message, Role, StopReason, ToolSpec
-from treadle.datagen.quality.exchanges import Exchange, answers, count_words, exchanges
+from treadle.datagen.quality.exchanges import Exchange, answers, count_words, exchanges, find_missing_thought
 from treadle.datagen.quality.protocol import BuiltinFilter, Candidate, FilterSettings, FilterVerdict
 from treadle.datagen.scenarios.scenario import Kind
 from treadle.export.rows import Row
@@ -56,6 +56,19 @@ class EndedFilter(BuiltinFilter[FilterSettings]):
         if reason != StopReason.COMPLETED:
             return self.reject(f"the conversation ended with {reason!r} and not with an answer")
         return self.accept()
+
+
+class ReasoningFilter(BuiltinFilter[FilterSettings]):
+    """Each step with calls has a text or reasoning before them, if `generation.conversation.reasoning` is given.
+    Many models make calls without a text; switch the filter off to keep their conversations too."""
+
+    name = "reasoning"
+
+    async def check(self, candidate: Candidate) -> FilterVerdict:
+        """See `Filter.check`."""
+        is_wanted = self.resources.config.generation.conversation.reasoning is not None
+        fault = find_missing_thought(candidate.row.messages) if is_wanted else None
+        return self.accept() if fault is None else self.reject(fault)
 
 
 class LengthSettings(FilterSettings):
