@@ -93,14 +93,19 @@ class Shown(Struct, gc=False):
 # What events change.
 
 
-def say(state: "State", message: Message) -> None:
-    """Add a message to the transcript."""
+def add_message(state: "State", message: Message) -> None:
+    """Add a message to the transcript, whose size is counted elsewhere."""
     shown = state.shown
     state.messages = state.messages.append(message)
     if shown.whole is not None:
         shown.whole = shown.whole.append(message)
     if message.parts:
         shown.has_parts = True
+
+
+def say(state: "State", message: Message) -> None:
+    """Add a message to the transcript, which the model has not been sent."""
+    add_message(state, message)
     state.size.unsent_chars += len(message.content)
 
 

@@ -27,6 +27,7 @@ from treadle.core.policy import Policy
 from treadle.core.prompting import (
     PromptSize,
     Shown,
+    add_message,
     fold_compaction,
     forget_ids,
     note_ids,
@@ -351,16 +352,12 @@ def _on_inference_started(state: State, body: e.InferenceStarted) -> None:
 
 
 def _on_inference_completed(state: State, body: e.InferenceCompleted) -> None:
-    completion, turn, shown = body.completion, state.turn, state.shown
+    completion, turn = body.completion, state.turn
     message, calls = completion.message, completion.message.tool_calls
     state.step = body.step
     turn.asked = state.hold = None
     usage = note_inference(state, completion)
-    state.messages = state.messages.append(message)
-    if shown.whole is not None:
-        shown.whole = shown.whole.append(message)
-    if message.parts:
-        shown.has_parts = True
+    add_message(state, message)
     turn.calls = {call.call_id: CallState(call) for call in calls}
     turn.open_calls = len(turn.calls)
     turn.answer = None if calls else message

@@ -3,6 +3,7 @@ it ends or pauses, storing completed turns in the agent's memory, and releasing 
 
 import asyncio
 from collections.abc import Awaitable
+from functools import partial
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
@@ -32,7 +33,7 @@ from treadle.loop.wayout import see_through
 from treadle.models.protocol import Model, has_price
 from treadle.runs.agent_parts import AgentParts, path_of
 from treadle.runs.options import Files, Given
-from treadle.runs.recording import take_in_rest
+from treadle.runs.recording import end_called, take_in_rest
 from treadle.runs.run import Run
 from treadle.runs.task import Task
 from treadle.sandbox.protocol import Sandbox
@@ -152,9 +153,12 @@ def make_driver(
         rules=RunRules(state),
         journal=agent.journal,
         deps=given.deps,
+        hooks=agent.hooks,
         clock=agent.clock,
     )
     bench.stops_at_mistakes = agent.stops_at_mistakes
+    if bench.toolbox.drivers:
+        bench.end_called = partial(end_called, agent.journal, writer.run_id)
     driver = Driver(state, writer, _make_inference(agent), bench, given.emit, agent.hooks)
     driver.recorder.kept_events = [] if given.keeps_events else None
     driver.find_answer_fault = given.answer.find_fault
