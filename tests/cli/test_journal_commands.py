@@ -376,6 +376,7 @@ def test_backup_copies_a_journal_and_says_how_to_use_the_copy(two_runs: Cli) -> 
 
 def test_closed_sessions_are_exported_with_all_runs(cli: Cli) -> None:
     """They wait for their next turn and were left out, as if they were not finished."""
+
     async def make() -> None:
         with open_journal(cli.folder / "runs.db") as journal:
             agent = Agent(ScriptedModel(["One.", "Two.", "Three."]), journal=journal)
