@@ -1,7 +1,8 @@
 """Old journals: their replays are exact, and their runs go on.
 
 A decision that differs is reported with its sequence number. The journals in `before_contexts` were written by the
-last version that compacted no contexts (2.1); the others are of version 1.
+last version that compacted no contexts (2.1), those in `before_lost_allowance` by the last one that counted lost
+answers as steps (2.3); the others are of version 1.
 """
 
 from pathlib import Path

@@ -78,6 +78,7 @@ async def two(context: ToolContext) -> str:
     )
     text = "call two {}"
     assert cli(*begin(text, "--tools", "two.py")).code == 4
+    assert cli("answer", "nope", "first").code == 2
     done = cli("answer", "r", "first", "--resume")
     assert (done.code, "? Two?" in done.err) == (4, True), done
     done = cli("answer", "r", "second", "--resume", "-q")

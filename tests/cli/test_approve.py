@@ -52,13 +52,37 @@ def test_without_anybody_the_run_waits_and_goes_on_with_a_yes(cli: Cli, script: 
     assert cli("runs", "--status", "waiting").out.count("r ") >= 1
     listed = cli("approve", "r")
     assert (listed.code, listed.out.strip()) == (0, 'call_1  send(to="a")')
-    for words, command in ((("yes",), "call_1 yes"), (("NO",), "call_1 NO"), (("call_1",), "call_1 yes")):
-        assert f": treadle approve r {command}\n" in cli("approve", "r", *words).err
+    unsaid = cli("approve", "r", "call_1")
+    assert (unsaid.code, ": treadle approve r call_1 yes\n" in unsaid.err) == (2, True), unsaid
     done = cli("approve", "r", "call_1", "yes", "--api-key", "k", "-q")
     assert (done.code, done.out.strip(), sent(cli)) == (0, "done: sent to a", ["a"]), done
     shown = cli("show", "r").out
     assert '? waits for approval: send(to="a")' in shown
     assert "› yes" in shown
+
+
+def test_the_only_call_that_waits_need_not_be_named(cli: Cli, script: Script) -> None:
+    server = script(call_once("send", to="a"))
+    for run_id, words in (("y", ["YES"]), ("n", ["no", "--reason", "why"]), ("e", ["edit", '{"to": "b"}'])):
+        cli(*begin(cli, server.url, "--approve", "ask", "--run-id", run_id))
+        done = cli("approve", run_id, *words, "--api-key", "k", "-q")
+        assert done.code == 0, done
+    assert sent(cli) == ["a", "b"]
+    nothing = cli("approve", "y", "yes")
+    assert (nothing.code, "no call of run 'y' waits" in nothing.err) == (2, True), nothing
+    listed = cli("approve", "y")
+    assert (listed.code, "no call of run y waits" in listed.err) == (0, True), listed
+
+
+def test_one_of_several_calls_must_be_named(cli: Cli) -> None:
+    text = 'call send {"to": "a"}\ncall send {"to": "b"}'
+    assert (
+        cli("run", text, "-m", "mock:echo", "-t", "letters.py", "--approve", "ask", "--run-id", "r").code == 4
+    )
+    done = cli("approve", "r", "yes")
+    assert (done.code, ": treadle approve r all yes\n" in done.err) == (2, True), done
+    first = cli("approve", "r").out.split()[0]
+    assert cli("approve", "r", first, "yes", "-q").code == 4
 
 
 def test_a_call_is_shown_with_its_arguments_after_the_decision(cli: Cli, script: Script) -> None:

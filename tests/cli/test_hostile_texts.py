@@ -60,6 +60,40 @@ def test_listings_have_a_line_for_each_thing(hostile: Cli, command: list[str], l
     assert lines is None or len([line for line in shown.out.splitlines() if line.strip()]) == lines, shown
 
 
+@pytest.mark.parametrize(
+    "command",
+    [
+        *[
+            "show last --json",
+            "show last --context 1 --json",
+            "runs --json",
+            "sessions --json",
+            "stats --json",
+        ],
+        *["sessions --grep forged --json", "memory list --json", "memory show self_facts-1 --json"],
+        *["replay last --json", "export last --format journal", "export last --format atif"],
+        *[f"export last --format {name}" for name in ("treadle", "openai", "trl", "hermes", "sharegpt")],
+    ],
+)
+def test_json_on_standard_output_controls_nothing(hostile: Cli, command: str) -> None:
+    """Rules out that what a file may have raw reaches the terminal raw. The values are those of the journal."""
+    shown = hostile(*command.split(), "--journal", "runs.db")
+    assert shown.code == 0, shown
+    assert not _CONTROL.search(shown.out + shown.err), shown
+    values = [json.loads(line) for line in shown.out.splitlines()]
+    assert values
+    if "show last --json" in command or "export" in command:
+        assert "\x9b31m" in str(shown.out.encode().decode("unicode_escape"))
+
+
+def test_an_export_from_standard_output_is_imported_and_known(hostile: Cli) -> None:
+    lines = hostile("export", "--all", "--format", "journal", "--journal", "runs.db").out
+    hostile.write("runs.jsonl", lines)
+    assert hostile("import", "runs.jsonl", "--journal", "other.db").code == 0
+    again = hostile("import", "runs.jsonl", "--journal", "runs.db")
+    assert (again.code, "in the journal already" in again.err) == (0, True), again
+
+
 def test_the_question_before_a_deletion_is_one_line(hostile: Cli) -> None:
     listed = hostile("sessions", "--journal", "runs.db", "--json").out
     runs = [json.loads(line) for line in listed.split("\n") if line]

@@ -209,6 +209,16 @@ def test_fork_goes_another_way(cli: Cli, script: Script) -> None:
         assert (refused.code, message in refused.err) == (2, True), refused
 
 
+def test_a_dash_is_standard_output(two_runs: Cli) -> None:
+    for form in ("openai", "journal"):
+        written = two_runs("export", "first", "--format", form, "-o", "-")
+        assert written.out == two_runs("export", "first", "--format", form).out, written
+        assert written.lines
+    two_runs("export", "first", "-f", "treadle", "-o", "rows.jsonl")
+    assert two_runs("dataset", "convert", "rows.jsonl", "--to", "trl", "-o", "-").lines
+    assert not (two_runs.folder / "-").exists()
+
+
 def test_fork_keeps_the_tools_of_a_task(two_runs: Cli) -> None:
     seq = next(
         line["seq"]

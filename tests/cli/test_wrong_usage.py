@@ -47,6 +47,17 @@ tools serve --spin --mcp http              | leave out both to serve both       
 # Wrong types and values out of range
 run hi --max-steps x                       | '--max-steps': 'x' should be a valid integer       | 2
 run hi --max-steps -1                      | greater than or equal to 0                         | 2
+run hi --out -                             | does not write to standard output; name a DIR      | 2
+files abc1 -o -                            | does not write to standard output; name a DIR      | 2
+demo -o -                                  | does not write to standard output; name a DIR      | 2
+generate d.yaml -o -                       | does not write to standard output; name a DIR      | 2
+rollout report -o -                        | does not write to standard output; name a FILE     | 2
+dataset report d -o -                      | does not write to standard output; name a FILE     | 2
+dataset merge d -o -                       | does not write to standard output; name a DIR      | 2
+dataset split d -o -                       | does not write to standard output; name a DIR      | 2
+topics build --prompt x -o -               | does not write to standard output; name a FILE     | 2
+generate d.yaml --set X                    | --set 'X' is not KEY=VALUE; write for example      | 2
+rollout --set =1                           | --set '=1' is not KEY=VALUE; write for example     | 2
 demo --rows 0                              | greater than or equal to 1                         | 2
 run hi --temperature hot                   | '--temperature': 'hot' should be a valid number    | 2
 run hi --in-doubt perhaps                  | 'perhaps' is not one of 'tell', 'ask'              | 2

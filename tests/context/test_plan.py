@@ -167,6 +167,9 @@ def test_without_a_summary_the_oldest_are_dropped():
     event = make_event(measured, plan, "budget", Summarised(error="the server is down"))
     assert event.dropped == len(plan.old)
     assert read_summary(event.replacement[-1]) == ("", len(plan.old))
+    told = event.replacement[-1].content
+    assert ("There is no summary of them" in told, "This is a summary" in told) == (True, False)
+    assert is_summary(event.replacement[-1])
 
 
 def test_the_earlier_summary_survives_a_failed_one():

@@ -1,4 +1,4 @@
-"""Budgets count inferences whose answers were lost, and deadlines do not depend on the wall clock."""
+"""Budgets of tokens and money count lost answers, which are no steps; deadlines do not depend on the wall clock."""
 
 import asyncio
 import contextlib
@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from treadle import Agent, Policy, ScriptedModel, open_journal, tool
+from treadle import Agent, Policy, Run, ScriptedModel, open_journal, tool
 from treadle.core import events as e
 from treadle.core.errors import ProviderError, RateLimitError, ServerError, TransportError
 from treadle.core.transcript import check_transcript
@@ -63,11 +63,12 @@ async def lose_answers(policy: Policy, text: str = "go") -> tuple[Silent, Memory
 @pytest.mark.parametrize(
     ("policy", "asked", "stop_reason"),
     [
-        (Policy(max_steps=2), 3, StopReason.MAX_STEPS),
+        (Policy(max_steps=2), 9, StopReason.ERROR),
+        (Policy(max_steps=12), 13, StopReason.ERROR),
         (Policy(max_tokens=3000), 3, StopReason.MAX_TOKENS),
         (Policy(max_cost_usd=3.0), 3, StopReason.MAX_COST),
         (Policy(max_tokens=3000, max_steps=2), 3, StopReason.MAX_TOKENS),
-        (Policy(max_steps=0), 1, StopReason.MAX_STEPS),
+        (Policy(max_steps=0), 9, StopReason.MAX_STEPS),
     ],
 )
 async def test_answers_that_were_lost_with_the_process_count(
@@ -75,25 +76,44 @@ async def test_answers_that_were_lost_with_the_process_count(
 ) -> None:
     model, journal, run_id = await lose_answers(policy, "x" * 4000)
     agent = Agent(model, policy=policy, journal=journal)
-    run = await agent.resume(run_id)
+    run = Run.load(run_id, journal)
     assert (model.asked, run.stop_reason) == (asked, stop_reason)
     replay = await agent.replay(run_id)
     assert replay.is_exact, replay.divergence
+
+
+async def test_lost_answers_are_no_steps_and_a_turn_that_is_tried_again_may_lose_as_many() -> None:
+    broke = TransportError("broke")
+    model = ScriptedModel([broke, broke, "done"])
+    agent = Agent(
+        RetryModel(model, min_delay_seconds=0.0), journal=MemoryJournal(), policy=Policy(max_steps=1)
+    )
+    run = await agent.run("go")
+    assert (run.stop_reason, run.output) == (StopReason.COMPLETED, "done")
+    assert (run.state.turn.spent.steps, run.state.turn.spent.lost) == (1, 2)
+    agent.model = RetryModel(ScriptedModel([broke] * 99), min_delay_seconds=0.0, max_attempts=99)
+    run = await agent.run("go")
+    assert (run.stop_reason, run.fault, run.state.turn.spent.lost) == (StopReason.ERROR, "infrastructure", 9)
+    agent.model = model = ScriptedModel([broke, "done"])
+    run = await agent.resume(run.run_id)
+    assert (run.stop_reason, run.state.turn.spent.lost) == (StopReason.ERROR, 10)
+    assert (await agent.resume(run.run_id)).output == "done"
+    assert (await agent.replay(run.run_id)).is_exact
 
 
 async def test_in_an_older_journal_nothing_counts_that_was_lost() -> None:
     journal = MemoryJournal()
     agent = Agent(ScriptedModel(["done"]), policy=Policy(max_steps=1), journal=journal)
     run = await agent.run("go", run_id="new")
-    for version in ("2.0", e.VERSION):
+    for version, expected in (("2.0", (1, 0)), ("2.3", (2, 0)), (e.VERSION, (1, 1))):
         begin, *rest = [event.body for event in run.events[:3]]
         assert isinstance(begin, e.RunStarted)
         writer = journal.create(version)
         writer.append([replace(begin, version=version), *rest])
         await writer.release()
         again = Agent(ScriptedModel(["done"]), policy=Policy(max_steps=1), journal=journal)
-        steps = (await again.resume(version)).state.turn.spent.steps
-        assert steps == (1 if version == "2.0" else 2)
+        spent = (await again.resume(version)).state.turn.spent
+        assert (spent.steps, spent.lost) == expected
         assert (await again.replay(version)).is_exact
 
 
@@ -117,7 +137,7 @@ async def test_failed_attempts_count_if_the_server_may_charge_for_them(
     agent = Agent(model, journal=MemoryJournal(), policy=Policy(max_tokens=10_000))
     run = await agent.run("x" * 400)
     assert run.output == "done"
-    assert run.state.turn.spent.steps == (3 if is_billed else 1)
+    assert (run.state.turn.spent.steps, run.state.turn.spent.lost) == (1, 2 if is_billed else 0)
     assert (run.state.turn.spent.tokens > 200) is is_billed
     assert (await agent.replay(run.run_id)).is_exact
 

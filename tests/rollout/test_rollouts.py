@@ -11,11 +11,14 @@ from tests.rollout.students import School
 
 from treadle.core.errors import AuthenticationError, ConfigError, ExportError, ServerError, TransportError
 from treadle.core.events import InferenceCompleted
+from treadle.core.types import Completion, FinishReason, Message, Request, Role, Usage
 from treadle.export.groups import Group
 from treadle.jobs.ledger import Ledger
 from treadle.jobs.progress import JobNotice
 from treadle.journal.memory import MemoryJournal
 from treadle.journal.registry import open_journal
+from treadle.models import RetryModel
+from treadle.models.protocol import Model, Watch
 from treadle.rollout import Result, Rollouts
 from treadle.rollout.group_plan import GroupSpec
 from treadle.rollout.rollout_config import make_config
@@ -23,6 +26,7 @@ from treadle.rollout.rollout_folder import check_continued, read_groups, read_st
 from treadle.rollout.rollout_progress import GroupEnded, RolloutProgress, RolloutRetried
 from treadle.rollout.sinks.protocol import BaseSink, Receipt
 from treadle.rollout.sinks.registry import make_sinks
+from treadle.runs.task import Task
 from treadle.scoring.protocol import Subject
 from treadle.trajectory.tokens.trajectories import TokenGrade
 
@@ -481,8 +485,22 @@ def test_a_deadline_that_passes_while_the_server_answers_ends_one_group(tmp_path
     assert told.reasons() == ["deadline: run rollout-1-0 waited for an answer when its deadline passed"]
 
 
-def test_a_limit_that_was_reached_because_answers_were_lost_is_no_reward_of_zero(tmp_path: Path) -> None:
-    """Rules out that lost connections use up the steps of a rollout, and its check then gives 0."""
+@pytest.mark.parametrize(
+    ("agent", "dropped"),
+    [
+        ({"max_steps": 3}, None),
+        ({"max_steps": 3, "max_tokens": 100_000}, None),
+        (
+            {"max_tokens": 1500},
+            "infrastructure: run rollout-1-0 ended with max_tokens, which counts answers that",
+        ),
+    ],
+)
+def test_answers_that_were_lost_use_up_no_steps_and_are_no_reward_of_zero(
+    tmp_path: Path, agent: dict[str, Any], dropped: str | None
+) -> None:
+    """Rules out that lost connections use up the steps of a rollout, so that its check gives 0 or its group is
+    dropped. If they use up its tokens, the group is dropped."""
     failures: Counter[int] = Counter()
 
     async def lose(seed: int) -> None:
@@ -491,16 +509,54 @@ def test_a_limit_that_was_reached_because_answers_were_lost_is_no_reward_of_zero
             raise TransportError("the connection was lost")
 
     unlucky = GroupSpec(1, "", ()).seed_of(0, 0)
-    options = {"tasks": ["files:csv_sum-0450"], "agent": {"max_steps": 3}}
-    rollouts = make(tmp_path, School(pause=lose), groups=2, window=4, **options)
+    rollouts = make(
+        tmp_path, School(pause=lose), groups=2, window=4, tasks=["files:csv_sum-0450"], agent=agent
+    )
     rollouts._listener = told = Told()
     result = asyncio.run(rollouts.run())
     assert (result.end.reason, result.progress.delivered) == ("done", 2)
     assert {rollout["reward"] for line in lines(tmp_path) for rollout in line["rollouts"]} == {1.0}
-    assert told.reasons() == [
-        "infrastructure: run rollout-1-0 ended with max_steps, which counts answers that were lost on the way, "
-        "2 in this run"
-    ]
+    assert [reason[: len(dropped or "")] for reason in told.reasons()] == (
+        [] if dropped is None else [dropped]
+    )
+
+
+class CutOff:
+    """A model whose first request is lost, and whose answers are cut off at its own limit."""
+
+    name = "cut"
+
+    def __init__(self) -> None:
+        self._asked = 0
+
+    async def infer(self, request: Request, watch: Watch) -> Completion:
+        self._asked += 1
+        if self._asked == 1:
+            raise TransportError("the connection was lost")
+        return Completion(Message(Role.ASSISTANT, "long"), FinishReason.LENGTH, Usage(10, 5))
+
+
+class CuttingSchool(School):
+    """Models that are `CutOff`."""
+
+    def make(self, task: Task, seed: int) -> Model:
+        """Return the model of one rollout."""
+        return RetryModel(CutOff(), min_delay_seconds=0.0)
+
+
+@pytest.mark.parametrize("agent", [{}, {"max_tokens": 100_000}, {"max_steps": 1}], ids=str)
+def test_an_answer_that_was_cut_off_is_no_fault_of_a_lost_connection(
+    tmp_path: Path, agent: dict[str, Any]
+) -> None:
+    """Rules out that a group is dropped by chance: an answer cut off at the model's limit is delivered, whether a
+    connection was lost before it or not."""
+    rollouts = make(tmp_path, CuttingSchool(), groups=1, agent=agent)
+    rollouts._listener = told = Told()
+    result = asyncio.run(rollouts.run())
+    assert (result.end.reason, result.progress.delivered, told.reasons()) == ("done", 1, [])
+    assert {rollout["stop_reason"] for line in lines(tmp_path) for rollout in line["rollouts"]} == {
+        "max_tokens"
+    }
 
 
 def test_the_folder_has_no_secrets(tmp_path: Path) -> None:

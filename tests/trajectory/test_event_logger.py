@@ -30,7 +30,7 @@ def write(bodies: list[Any], **options: bool) -> str:
 def test_a_turn_is_printed_as_the_reference_prints_it() -> None:
     assert write(EVENTS) == (
         "🤔 I look."
-        '\n📞 Function call: look({"at":1})\n'
+        '\n📞 Function call: look({"at":1})'
         "\n🔧 Executing function tools (client-side)...\n"
         f"  → look: {'x' * 100}...\n"
         "🤔 \n"

@@ -1,7 +1,7 @@
 """The limits of a turn: what was spent, what is reserved, and what is left.
 
-An inference is charged when it is completed. An inference whose answer was lost is charged what was reserved
-for it, because it may have been paid for.
+An inference is charged when it is completed. An inference whose answer was lost is charged the tokens and the cost
+that were reserved for it, because they may have been paid for. It is no step, and has an allowance of its own.
 """
 
 from typing import TYPE_CHECKING
@@ -17,11 +17,19 @@ if TYPE_CHECKING:
     from treadle.core.state import State
 
 
+_LEAST_LOST = 8
+"""How many answers of a turn may be lost in any case."""
+
+
 class Spent(Struct, gc=False):
     """The part of its budgets that a turn has used."""
 
     steps: int = 0
-    """Inferences that were completed, or may have been paid for although their answer was lost."""
+    """Inferences that were completed. In runs from before version 2.4, also those whose answer was lost."""
+    lost: int = 0
+    """Inferences that may have been paid for although their answer was lost; 0 in runs from before version 2.4."""
+    forgiven: int = 0
+    """How many of `lost` no longer count for the allowance, because the failed turn was tried again."""
     tool_calls: int = 0
     """Tool calls with a result, except calls that were not run because of a limit or a refusal."""
     refused_calls: int = 0
@@ -64,7 +72,10 @@ def charge_reserved(state: "State") -> None:
     turn = state.turn
     # In older versions, inferences whose answers were lost did not count.
     if turn.asked is not None and state.is_since(2, 1):
-        turn.spent.steps += 1
+        if state.is_since(2, 4):
+            turn.spent.lost += 1
+        else:
+            turn.spent.steps += 1
         turn.spent.tokens += guess_next_tokens(state)
         turn.spent.cost_usd += turn.asked.reserved_cost_usd or 0.0
         turn.is_wrap_up_lost = turn.limit is not None
@@ -114,7 +125,7 @@ def check_limits(state: "State") -> Append | None:
     if limit is None and policy.max_steps is not None and spent.steps >= policy.max_steps:
         limit = StopReason.MAX_STEPS
     if limit is None:
-        return None
+        return _end_lost(state) if spent.lost and _are_lost_over(state) else None
     return announce_limit(state, limit) if is_affordable else end_turn(state, limit)
 
 
@@ -122,6 +133,17 @@ _UNKNOWN_COST = (
     "max_cost_usd is set and the cost of an inference is unknown: give the model a price, "
     "as model(..., price=Price(...)), or use no max_cost_usd"
 )
+
+
+def _are_lost_over(state: "State", more: int = 0) -> bool:
+    """Return whether the turn has lost more answers than it may: as many as its steps, and at least 8."""
+    most, spent = state.policy.max_steps, state.turn.spent
+    return most is not None and spent.lost - spent.forgiven + more > max(most, _LEAST_LOST)
+
+
+def _end_lost(state: "State") -> Append:
+    error = f"{state.turn.spent.lost} answers were lost on the way"
+    return end_turn(state, StopReason.ERROR, error=error, fault=Fault.INFRASTRUCTURE)
 
 
 def _reserve(left: float, next_cost: float, steps: int, limit: StopReason) -> tuple[StopReason | None, bool]:
@@ -150,10 +172,13 @@ def find_exceeded(state: "State", tokens: int, cost_usd: float) -> StopReason | 
 def can_ask_again(state: "State", lost: int = 0) -> bool:
     """Return whether the budgets allow the same inference again, after `lost` answers that are not counted yet.
 
-    As in every turn, there may be one step more than `max_steps`.
+    In a run from before version 2.4, lost answers are steps, and there may be one step more than `max_steps`.
     """
     most, asked = state.policy.max_steps, state.turn.asked
-    if most is not None and state.turn.spent.steps + lost > most:
+    if state.is_since(2, 4):
+        if _are_lost_over(state, lost):
+            return False
+    elif most is not None and state.turn.spent.steps + lost > most:
         return False
     tokens = guess_next_tokens(state)
     cost_usd = None if asked is None else asked.reserved_cost_usd

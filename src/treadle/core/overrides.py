@@ -14,7 +14,7 @@ def read_change(text: str) -> tuple[str, Json]:
     """Return the key and the value in `KEY=VALUE`, where the value is written as in YAML. Raises: `ConfigError`."""
     key, sign, value = text.partition("=")
     if not sign or not key.strip():
-        raise ConfigError(f"a change is KEY=VALUE, such as retries.attempts=3, and not {text!r}")
+        raise ConfigError(f"--set {text!r} is not KEY=VALUE; write for example --set retries.attempts=3")
     return key.strip(), decode_document(value.encode(), f"the value of {key.strip()!r}", is_yaml=True)
 
 

@@ -441,7 +441,7 @@ def _on_run_resumed(state: State, body: e.RunResumed) -> None:
     turn.began_at += max(0.0, body.at - state.at)
     if state.has_failed_turn:
         turn.is_open = turn.spent.is_cost_known = True
-        turn.spent.rejected_answers = 0
+        turn.spent.rejected_answers, turn.spent.forgiven = 0, turn.spent.lost
         if state.output_spec is not None:
             # An answer that broke the schema is judged again, so that the model is told before it is asked again.
             last = state.messages[-1]

@@ -28,7 +28,7 @@ from treadle.sandbox.in_memory import SharedFiles
 from treadle.scoring.grade import grade
 from treadle.scoring.registry import make_scorers, read_rewards
 
-_BUDGETS = frozenset((StopReason.MAX_STEPS, StopReason.MAX_TOKENS, StopReason.MAX_COST, StopReason.DEADLINE))
+_BUDGETS = frozenset((StopReason.MAX_TOKENS, StopReason.MAX_COST))
 """The limits that answers which were lost on the way count for."""
 
 
@@ -179,8 +179,13 @@ def check_ended(run: Run[Any]) -> None:
     if run.stop_reason is StopReason.DEADLINE and run.error is not None:
         # A grade of the unfinished work would depend on how fast the server is.
         raise AttemptFailedError(f"deadline: run {run.run_id} waited for an answer when its deadline passed")
-    lost = run.state.turn.spent.steps - run.steps
-    if run.stop_reason in _BUDGETS and lost > 0:
+    turn = run.state.turn
+    is_step_limit = run.stop_reason is StopReason.MAX_STEPS
+    # Until version 2.3, lost answers were steps. An answer that the model's own limit cut off used up no budget.
+    lost = turn.spent.steps - run.steps if is_step_limit else 0
+    if (is_step_limit and not turn.is_wrapped_up) or (run.stop_reason in _BUDGETS and run.fault is None):
+        lost += turn.spent.lost
+    if run.stop_reason is not None and lost > 0:
         raise AttemptFailedError(
             f"infrastructure: run {run.run_id} ended with {run.stop_reason.value}, which counts answers that were "
             f"lost on the way, {lost} in this run"

@@ -13,6 +13,7 @@ from treadle.datagen.config.generation_config import GenerationConfig
 from treadle.datagen.dataset.dataset_folder import DatasetFolder
 from treadle.datagen.dataset.entries import read_entries
 from treadle.datagen.generation import generate
+from treadle.datagen.quality.protocol import FilterVerdict
 
 BASE = {"models": {"default": "mock:teacher"}, "seed": 5}
 AGENTS = {
@@ -203,3 +204,17 @@ def test_a_damaged_line_is_named(cli: Cli) -> None:
         assert (done.code, "line 21 of 'd/rows.jsonl'" in done.err) == (1, True), done
     absent = cli("dataset", "stats", "absent")
     assert (absent.code, "there is no file 'absent'" in absent.err) == (2, True), absent
+
+
+def test_a_cost_that_is_not_known_is_not_zero(cli: Cli) -> None:
+    """Rules out `$0` for rejected samples beside rows of unknown cost."""
+    folder = DatasetFolder(cli.folder / "d")
+    made.write_rows(folder.rows, [made.plain_row(1, cost_usd=None)])
+    folder.rejected.write_bytes(
+        made.encode(made.plain_row(2, cost_usd=None), FilterVerdict("grounding", False, "no"))
+    )
+    shown = cli("dataset", "stats", "d").out
+    assert "120 tokens · cost unknown\n" in shown
+    assert "spent on rejected samples: 120 tokens, cost unknown\n" in shown
+    made.write_rows(folder.rows, [made.plain_row(1, cost_usd=None), made.plain_row(3, cost_usd=0.25)])
+    assert "$0.2500 (without 1 row of unknown cost)\n" in cli("dataset", "stats", "d").out

@@ -162,6 +162,10 @@ MISUSES = [
         "'--max-steps': '-1' should be greater than or equal to 0",
     ),
     (
+        ["run", "--task", TASK, "-m", "oracle", "--max-steps", "0"],
+        "--max-steps 0 allows no step: give 1 or more, or no --tools",
+    ),
+    (
         ["run", "hi", "-m", "mock:echo", "--max-steps", "few"],
         "'--max-steps': 'few' should be a valid integer. See",
     ),

@@ -44,6 +44,17 @@ def test_tools_that_the_journal_names_are_taken(cli: Cli) -> None:
     assert (checked.code, checked.out.split()[0]) == (1, "differs")
 
 
+def test_a_run_whose_tools_are_gone_does_not_keep_others_from_being_verified(cli: Cli) -> None:
+    (cli.folder / "shop.py").write_text(SHOP)
+    cli("run", 'call price {"of": "tea"}', "-m", "mock:echo", "-t", "shop.py", "-q", "--run-id", "gone")
+    cli("run", "call list_files", "-m", "mock:echo", "-t", "files", "-q", "--run-id", "here")
+    (cli.folder / "shop.py").unlink()
+    checked = cli("verify", "--all", "--trust")
+    assert (checked.code, checked.out) == (1, "same    here  1 of 1 call\n"), checked
+    assert "error: run gone: " in checked.err
+    assert "shop.py" in checked.err
+
+
 FAR = (
     "error: --tools: no run has a tool 'delete_file' or 'edit_file' or 'list_files' or 'read_file' or "
     "'search_files' or 'write_file'; the tools are: price\n"

@@ -154,15 +154,9 @@ def stats(path: Path, is_json: bool = False) -> int:
 def _print_stats(found: DatasetStats) -> None:
     console = stdout()
     tokens = found.input_tokens + found.output_tokens
-    cost = None if found.rows_without_cost and not found.cost_usd else found.cost_usd
-    lacking = (
-        f" (without {write_count(found.rows_without_cost, 'row')} of unknown cost)"
-        if (cost is not None and found.rows_without_cost)
-        else ""
-    )
     console.print(
         f"{write_count(found.rows, 'row')} · {write_count(len(found.topics), 'topic')} · {tokens:,} tokens · "
-        f"{write_cost(cost)}{lacking}",
+        f"{_write_known(found.cost_usd, found.rows_without_cost, 'row')}",
         style="bold",
     )
     facts = {
@@ -175,7 +169,7 @@ def _print_stats(found: DatasetStats) -> None:
         "from the built-in teacher": write_count(found.from_teacher, "row") if found.from_teacher else "",
         "rejected": f"{found.rejected:,}" if found.rejected else "",
         "spent on rejected samples": f"{found.rejected_input_tokens + found.rejected_output_tokens:,} tokens, "
-        f"{write_cost(found.rejected_cost_usd)}"
+        f"{_write_known(found.rejected_cost_usd, found.rejected_without_cost, 'sample')}"
         if found.rejected
         else "",
     }
@@ -209,6 +203,15 @@ def _print_stats(found: DatasetStats) -> None:
             for name, reasons in found.reasons.items()
             if reasons
         },
+    )
+
+
+def _write_known(cost_usd: float, unknown: int, noun: str) -> str:
+    """Return a cost, and of how many things it is not known."""
+    if unknown and not cost_usd:
+        return write_cost(None)
+    return write_cost(cost_usd) + (
+        f" (without {write_count(unknown, noun)} of unknown cost)" if unknown else ""
     )
 
 

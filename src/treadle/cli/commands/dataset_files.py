@@ -11,7 +11,15 @@ from msgspec.structs import replace
 from treadle.cli.exit import ExitCode
 from treadle.cli.jobs.journals import open_existing
 from treadle.cli.options.common import read_shares
-from treadle.cli.terminal.output import bar, print_json, print_lines, print_note, spinner, stdout, write_count
+from treadle.cli.terminal.output import (
+    bar,
+    print_json,
+    print_json_lines,
+    print_note,
+    spinner,
+    stdout,
+    write_count,
+)
 from treadle.core.errors import ConfigError, ExportError
 from treadle.datagen.dataset.dataset_folder import DatasetFolder
 from treadle.datagen.dataset.merging import merge
@@ -158,7 +166,7 @@ def convert(
     with ExitStack() as stack:
         advance = stack.enter_context(bar("converting", None, is_json=out is None))
         if out is None:
-            print_lines(conversion.lines(source, advance))
+            print_json_lines(conversion.lines(source, advance))
         else:
             writer = stack.enter_context(open_writer(to, out, with_reasoning=has_reasoning))
             for row in conversion.rows(source, advance):
@@ -229,7 +237,7 @@ def pairs(
     with closing(open_existing(str(DatasetFolder(folder).journal) if is_dataset else source)) as journal:
         lines = _write_lines(journal, values, is_whole, min_gap, skips)
         if out is None:
-            print_lines(lines)
+            print_json_lines(lines)
         else:
             with spinner("pairing"):
                 count = write_whole(lines, out)

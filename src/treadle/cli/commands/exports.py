@@ -9,7 +9,7 @@ from treadle.cli.exit import ExitCode
 from treadle.cli.jobs.journals import Apart, find_runs, open_existing
 from treadle.cli.terminal.output import (
     bar,
-    print_lines,
+    print_json_lines,
     print_note,
     write_count,
 )
@@ -82,7 +82,7 @@ def _export_rows(
 ) -> None:
     with bar("exporting", len(run_ids), is_json=out is None) as advance:
         if out is None:
-            print_lines(exporter.lines(run_ids, advance))
+            print_json_lines(exporter.lines(run_ids, advance))
             return
         count = exporter.write(run_ids, out, advance)
     noun = "line" if exporter.format == JOURNAL_FORMAT else "row"
@@ -96,7 +96,7 @@ def _export_tokens(
     """Write groups of runs, and return whether there are any."""
     if out is None:
         for lines in exporter.token_lines(run_ids, options):
-            print_lines(lines)
+            print_json_lines(lines)
     else:
         exporter.write_tokens(run_ids, out, options)
         print_note(f"{write_count(exporter.groups, 'group')} written to {str(out)!r}")

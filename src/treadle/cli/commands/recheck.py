@@ -154,7 +154,8 @@ def _verify(
 
     _refuse_strange_tools(journal, run_ids, tools or ())
     found: list[Verification] = []
-    apart = Apart()
+    # A run whose tools cannot be started says nothing about the others.
+    apart = Apart(TreadleError)
 
     async def verify_all() -> None:
         with bar("verifying", len(run_ids), is_json=is_json) as advance:

@@ -14,13 +14,12 @@ from treadle.cli.jobs.resumed_agents import ResumedAgents
 from treadle.cli.options import common as o
 from treadle.cli.options.agent_options import AgentFlags, PolicyOptions
 from treadle.cli.terminal.format import exit_code, format_call
-from treadle.cli.terminal.output import clean, print_json, print_note, stdout
-from treadle.cli.terminal.terminal_asker import find_question, print_question
+from treadle.cli.terminal.output import clean, find_one, print_json, print_note, stdout
+from treadle.cli.terminal.terminal_asker import print_question
 from treadle.cli.terminal.view import make_view
 from treadle.core.asking import Answer, Answerable, Question
 from treadle.core.errors import ConfigError
 from treadle.core.inbox import Cancel, DecideCall, InboxMessage, Note
-from treadle.core.registry import did_you_mean
 from treadle.core.types import ToolCall
 from treadle.journal.protocol import Journal
 from treadle.journal.run_info import RunFilter
@@ -83,8 +82,8 @@ def answer(
         print_note(
             "answered; more questions are open, answer the next with: " + write_answer(left, follow_up)
         )
-    else:
-        print_note("answered; continue with: " + follow_up.write("resume", run_id))
+        return ExitCode.WAITING
+    print_note("answered; continue with: " + follow_up.write("resume", run_id))
     return ExitCode.DONE
 
 
@@ -110,7 +109,7 @@ def _give(journal: Journal, run_id: str, messages: Sequence[InboxMessage], what:
 
 
 def _list_questions(run_id: str, questions: dict[str, Question], *, is_json: bool) -> int:
-    """Print the open questions, and return 0 if there are any."""
+    """Print the open questions."""
     if is_json:
         print_json(*questions.values())
     elif not questions:
@@ -118,7 +117,7 @@ def _list_questions(run_id: str, questions: dict[str, Question], *, is_json: boo
     for question in () if is_json else questions.values():
         stdout().print(clean(question.question_id), style="dim", soft_wrap=True)
         print_question(question, stdout())
-    return ExitCode.DONE if questions else ExitCode.FAILED
+    return ExitCode.DONE
 
 
 def _read_answer(
@@ -136,7 +135,7 @@ def _read_answer(
         )
     names = words if has_answer else words[:-1]
     if names:
-        question_id = find_question(questions, names[0])
+        question_id = find_one(questions, names[0], "open question", "open questions")
     elif len(questions) > 1:
         raise ConfigError(f"several questions are open; say which: {', '.join(questions)}")
     else:
@@ -259,11 +258,11 @@ def approve(
     """Decide about a tool call that waits for approval.
 
     The run then continues, in the process that drives it or else here. Without a CALL, the calls that wait are
-    listed. A run waits if --approve says to ask and there is no terminal to ask on. An edit runs the call with
-    other arguments, and the model is told so.
+    listed; if one call waits, it need not be named. A run waits if --approve says to ask and there is no terminal
+    to ask on. An edit runs the call with other arguments, and the model is told so.
 
     Examples:
-        treadle approve last call_1 yes
+        treadle approve last yes
         treadle approve last call_1 edit '{"to": "b@example.org"}'
     """
     follow_up = FollowUp(journal, agent.api_key is not None)
@@ -273,10 +272,15 @@ def approve(
         waiting = loaded.approvals
         if call is None:
             return _list_calls(run_id, waiting, is_json=shown.is_json)
+        if not waiting:
+            command = follow_up.write("show", run_id)
+            raise ConfigError(f"no call of run {run_id!r} waits for approval; `{command}` shows the run")
+        if len(waiting) == 1 and call.lower() in _DECISIONS and call not in waiting and arguments is None:
+            call, decision, arguments = next(iter(waiting)), call, decision
         if decision is None:
-            raise ConfigError(_explain_missing(run, call, waiting, follow_up))
+            raise ConfigError(_explain_missing(run, call, follow_up))
         said = _read_decision(decision, arguments, reason)
-        calls = _find_calls(run_id, waiting, call, follow_up)
+        calls = _find_calls(waiting, call)
         if said.arguments is not None and len(calls) > 1:
             raise ConfigError("edit is for one call; give its id instead of 'all'")
         runner = ResumedAgents(opened, agent, limits, is_trusted=is_trusted).agent_for_run(run_id)
@@ -310,12 +314,11 @@ def _decisions(approvals: dict[str, Decision]) -> list[DecideCall]:
     ]
 
 
-def _explain_missing(run: str, call: str, waiting: dict[str, ToolCall], follow_up: FollowUp) -> str:
+def _explain_missing(run: str, call: str, follow_up: FollowUp) -> str:
     """Return what to write instead of a command line with the words `run` and `call` alone."""
     if call.lower() not in _DECISIONS:
         return f"say yes, no or edit: {follow_up.write('approve', run, call, 'yes')}"
-    command = follow_up.write("approve", run, next(iter(waiting)) if len(waiting) == 1 else "all", call)
-    return f"say which call: {command}"
+    return f"several calls wait; say which, or all: {follow_up.write('approve', run, 'all', call)}"
 
 
 def _read_decision(text: str, arguments: str | None, reason: str | None) -> Decision:
@@ -335,26 +338,16 @@ def _read_decision(text: str, arguments: str | None, reason: str | None) -> Deci
 
 
 def _list_calls(run_id: str, waiting: dict[str, ToolCall], *, is_json: bool) -> int:
-    """Print the calls that wait for a decision, and return 0 if there are any."""
+    """Print the calls that wait for a decision."""
     if is_json:
         print_json(*waiting.values())
     elif not waiting:
         print_note(f"no call of run {run_id} waits for approval")
     for call in () if is_json else waiting.values():
         stdout().print(f"{clean(call.call_id)}  {format_call(call, 2000)}", soft_wrap=True)
-    return ExitCode.DONE if waiting else ExitCode.FAILED
+    return ExitCode.DONE
 
 
-def _find_calls(run_id: str, waiting: dict[str, ToolCall], text: str, follow_up: FollowUp) -> list[str]:
+def _find_calls(waiting: dict[str, ToolCall], text: str) -> list[str]:
     """Return the ids of the waiting calls that `text` names. Raises: `ConfigError`."""
-    if not waiting:
-        command = follow_up.write("show", run_id)
-        raise ConfigError(f"no call of run {run_id!r} waits for approval; `{command}` shows the run")
-    if text == "all":
-        return list(waiting)
-    found = [text] if text in waiting else [call_id for call_id in waiting if call_id.startswith(text)]
-    if len(found) == 1:
-        return found
-    hint = "" if found else did_you_mean(text, waiting, cutoff=0.4)
-    how_many = "several calls begin" if found else "no call begins"
-    raise ConfigError(f"{how_many} with {text!r}{hint or ';'} the waiting calls are: {', '.join(waiting)}")
+    return list(waiting) if text == "all" else [find_one(waiting, text, "call", "waiting calls")]

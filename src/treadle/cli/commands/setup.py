@@ -13,6 +13,7 @@ from treadle.cli.exit import ExitCode
 from treadle.cli.table import VARIABLE
 from treadle.cli.terminal.output import (
     clean,
+    escape_controls,
     print_json,
     print_lines,
     print_note,
@@ -227,7 +228,10 @@ def _print_set(name: str, limit: int | None, *, is_json: bool) -> None:
 
     found = task_set(split_reference(name)[0])
     ids = (f"{name}:{task.task_id}" for task in islice(found, limit))
-    print_lines(msgspec.json.encode({"task": item}) if is_json else item.encode() for item in ids)
+    print_lines(
+        escape_controls(msgspec.json.encode({"task": item})) if is_json else clean(item).encode()
+        for item in ids
+    )
     if limit is not None and len(found) > limit:
         print_note(f"{limit} of {len(found):,} tasks; --limit 0 shows all")
 

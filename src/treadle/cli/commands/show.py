@@ -5,7 +5,15 @@ from pathlib import Path
 
 from treadle.cli.exit import ExitCode
 from treadle.cli.jobs.journals import open_existing
-from treadle.cli.terminal.output import clean, print_json, print_lines, print_note, stdout, write_count
+from treadle.cli.terminal.output import (
+    clean,
+    print_json,
+    print_json_lines,
+    print_lines,
+    print_note,
+    stdout,
+    write_count,
+)
 from treadle.cli.terminal.transcripts import print_events, print_transcript, write_artifact
 from treadle.core.errors import ConfigError
 from treadle.core.state import fold
@@ -49,11 +57,12 @@ def show(
             is_whole = print_tokens(opened, run_id, renderer, is_full=is_full, is_json=is_json)
             return ExitCode.DONE if is_whole else ExitCode.FAILED
         elif is_json:
-            print_lines([event.to_json() for event in opened.read(run_id)])
+            print_json_lines([event.to_json() for event in opened.read(run_id)])
         elif is_markdown:
             bodies = (event.body for event in opened.scan(run_id))
             limit = None if is_full else RESULT_CHARS
-            print_lines("".join(write_markdown(run_id, bodies, limit)).rstrip().encode().split(b"\n"))
+            text = "".join(write_markdown(run_id, bodies, limit)).rstrip()
+            print_lines([clean(text).encode()])
         elif is_events:
             print_events(opened, run_id, is_full=is_full)
         else:

@@ -17,7 +17,7 @@ from treadle.cli.terminal.output import (
     flush,
     print_error,
     print_json,
-    print_lines,
+    print_json_lines,
     print_note,
     spinner,
     stdout,
@@ -98,7 +98,7 @@ def _print_toolsets(*, is_json: bool) -> None:
 
 def _print_tools(specs: Sequence[ToolSpec], shape: Shape | None, *, is_json: bool) -> None:
     if shape is not None:
-        print_lines([encode(specs, shape)])
+        print_json_lines([encode(specs, shape)])
         return
     if is_json:
         print_json(*specs)
@@ -207,7 +207,7 @@ def import_tools(
     specs = _read(source)
     data = encode(specs, shape, is_yaml=out is not None and is_yaml_name(out.name))
     if out is None:
-        print_lines([data])
+        print_json_lines([data])
         return ExitCode.DONE
     write_whole([data], out)
     print_note(f"{write_count(len(specs), 'tool')} written to {out}")

@@ -121,6 +121,10 @@ class PolicyOptions(OptionGroup, frozen=True, kw_only=True):
     @classmethod
     def from_values(cls, values: Mapping[str, Any]) -> Self:
         """See `OptionGroup.from_values`."""
+        if values["max_steps"] == 0:
+            raise ConfigError(
+                "--max-steps 0 allows no step: give 1 or more, or no --tools for an answer without calls"
+            )
         return cls(given=_POLICY.read(values))
 
     def over(self, policy: Policy) -> Policy:

@@ -48,7 +48,7 @@ class OptionRow(NamedTuple):
     """The option's names. Empty for an argument; the option of a field is then named after the field."""
     metavar: str | None = None
     properties: Mapping[str, str] = {}
-    """`min`, `max`, `env`, `panel`, `complete` and `hidden`, as far as they are given."""
+    """`min`, `max`, `env`, `panel`, `complete`, `hidden` and `stdout`, as far as they are given."""
 
     def number(self, name: str) -> float | None:
         """Return the property `min` or `max`; `None` if it is not given."""
@@ -72,6 +72,7 @@ class OptionRow(NamedTuple):
                 rich_help_panel=self.properties.get("panel"),
                 hidden="hidden" in self.properties,
                 autocompletion=complete,
+                callback=self._check_out if "--out" in self.flags else None,
             )
         else:
             is_shown = default not in (None, inspect.Parameter.empty)
@@ -80,7 +81,21 @@ class OptionRow(NamedTuple):
             )
         return _make_parameter(name, Annotated[kind, declared], default)
 
+    def _check_out(self, path: Path | None) -> Path | None:
+        """Return the path that `--out` names; `None` for `-`, where that is standard output.
 
+        Raises: `ConfigError` for `-` if the command writes to a file or folder alone.
+        """
+        if path != _DASH:
+            return path
+        if "stdout" not in self.properties:
+            raise ConfigError(
+                f"--out -: this command does not write to standard output; name a {self.metavar}"
+            )
+        return None
+
+
+_DASH = Path("-")
 SHARED = "shared"
 """The section of `options.txt` with the options that many commands have."""
 

@@ -13,7 +13,7 @@ from treadle.cli.terminal.output import (
     clean,
     is_live,
     print_json,
-    print_lines,
+    print_json_lines,
     print_note,
     shorten,
     stdout,
@@ -84,7 +84,7 @@ class JsonLines(JobView):
 
     def on_notice(self, notice: JobNotice, progress: JobProgress) -> None:
         """See `JobView.on_notice`."""
-        print_lines([msgspec.json.encode(notice)])
+        print_json_lines([msgspec.json.encode(notice)])
 
     def finish(self, progress: JobProgress, summary: Mapping[str, Json]) -> None:
         """See `JobView.finish`."""

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import msgspec
 
-from treadle.core.errors import MistakesError, TreadleError, UntrustedError
+from treadle.core.errors import ConfigError, MistakesError, TreadleError, UntrustedError
 from treadle.core.masking import hide_password
+from treadle.core.registry import did_you_mean
 from treadle.core.types import Json
 
 if TYPE_CHECKING:
@@ -26,6 +27,10 @@ _CONTROL = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufff9-\ufffb]"
 )
 """The characters that control a terminal, change the direction or the order of the text, or cannot be printed."""
+_RAW_CONTROL = re.compile(
+    rb"\x7f|\xc2[\x80-\x9f]|\xd8\x9c|\xe2\x80[\x8e\x8f\xa8-\xae]|\xe2\x81[\xa6-\xa9]|\xef\xbf[\xb9-\xbb]"
+)
+"""Those that JSON may have as they are, in UTF-8."""
 _TABS_AND_ENDS = re.compile(r"\s+")
 
 
@@ -143,12 +148,24 @@ def print_lines(lines: Iterable[bytes]) -> None:
 
 def print_json(*values: Any) -> None:
     """Print each value as a line of JSON, and flush them."""
-    print_lines(map(msgspec.json.encode, values))
+    print_json_lines(map(msgspec.json.encode, values))
+
+
+def print_json_lines(lines: Iterable[bytes]) -> None:
+    """Print lines of JSON, and flush them. What could control a terminal is escaped, which changes no value."""
+    print_lines(map(escape_controls, lines))
+
+
+def escape_controls(line: bytes) -> bytes:
+    """Return JSON with the characters escaped that control a terminal or the direction of text."""
+    if line.isascii() and b"\x7f" not in line:
+        return line
+    return _RAW_CONTROL.sub(lambda found: b"\\u%04x" % ord(found[0].decode()), line)
 
 
 def print_schema(schema: Json) -> None:
     """Print a JSON Schema in several lines, for people and editors."""
-    print_lines([msgspec.json.format(msgspec.json.encode(schema), indent=2)])
+    print_json_lines([msgspec.json.format(msgspec.json.encode(schema), indent=2)])
 
 
 def take_stdout() -> Callable[[Any], None]:
@@ -162,7 +179,7 @@ def take_stdout() -> Callable[[Any], None]:
 
     def print_value(value: Any) -> None:
         with _writing():
-            output.write(msgspec.json.encode(value) + b"\n")
+            output.write(escape_controls(msgspec.json.encode(value)) + b"\n")
             output.flush()
 
     return print_value
@@ -228,6 +245,19 @@ def write_cost(cost_usd: float | None) -> str:
     if cost_usd is None:
         return "cost unknown"
     return f"${cost_usd:.4f}" if cost_usd else "$0"
+
+
+def find_one(known: Collection[str], text: str, noun: str, listed: str) -> str:
+    """Return the one of `known` that `text` names: it, or its beginning.
+
+    Raises: `ConfigError` that lists them as `listed`.
+    """
+    found = [text] if text in known else [item for item in known if item.startswith(text)]
+    if len(found) == 1:
+        return found[0]
+    hint = "" if found else did_you_mean(text, known, cutoff=0.4)
+    how_many = f"several {noun}s begin" if found else f"no {noun} begins"
+    raise ConfigError(f"{how_many} with {text!r}{hint or ';'} the {listed} are: {', '.join(known)}")
 
 
 OptionValue: TypeAlias = str | Path | tuple[str, ...] | Literal[True] | None

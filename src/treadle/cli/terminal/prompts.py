@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from treadle.cli.terminal.output import clean, print_lines, shorten, stdout, write_count
+from treadle.cli.terminal.output import clean, print_json_lines, shorten, stdout, write_count
 from treadle.context.step_view import LeftOut, SeenMessage, view_step
 from treadle.core.types import Json, Message
 from treadle.journal.protocol import Journal
@@ -34,7 +34,7 @@ def print_context(journal: Journal, run_id: str, step: int, *, is_full: bool, is
     """
     view = view_step(journal.read(run_id), step)
     if is_json:
-        print_lines([msgspec.json.encode(view)])
+        print_json_lines([msgspec.json.encode(view)])
         return
     console = stdout()
     width = 1_000_000 if is_full else max(20, min(console.width, 160) - 30)
@@ -121,7 +121,7 @@ def print_tokens(
     proof = graph.conservation
     if is_json:
         rows = [_write_row(item) for item in graph.trajectories]
-        print_lines(
+        print_json_lines(
             [msgspec.json.encode(row) for row in (*rows, {"conservation": msgspec.to_builtins(proof)})]
         )
         return not proof.faults

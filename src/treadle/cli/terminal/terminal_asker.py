@@ -12,7 +12,6 @@ from treadle.cli.terminal.format import format_call
 from treadle.cli.terminal.output import clean, is_live, shorten, stderr
 from treadle.cli.terminal.view import View
 from treadle.core.asking import Answer, Answerable, Question
-from treadle.core.errors import ConfigError
 from treadle.core.types import Effect, Json, ToolCall
 from treadle.tools.protocol import ApprovalRequest, Decision
 from treadle.tools.schema.answer_schema import find_output_fault
@@ -271,15 +270,3 @@ def _kind(field: Mapping[str, Json]) -> str:
     if field.get("type") == "boolean":
         return "yes or no"
     return clean(" ".join(map(str, filter(None, (field.get("format"), field.get("type"))))))
-
-
-def find_question(questions: Mapping[str, Question], text: str) -> str:
-    """Return the id of the open question that `text` names: an id or the beginning of one.
-
-    Raises: `ConfigError` that lists the open questions.
-    """
-    found = [text] if text in questions else [key for key in questions if key.startswith(text)]
-    if len(found) == 1:
-        return found[0]
-    how_many = "several questions begin" if found else "no open question begins"
-    raise ConfigError(f"{how_many} with {text!r}; the open questions are: {', '.join(questions)}")

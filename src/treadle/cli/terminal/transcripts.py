@@ -5,6 +5,7 @@ import time
 from treadle.cli.terminal.format import format_artifact, format_call, format_replacement, format_route
 from treadle.cli.terminal.output import (
     clean,
+    find_one,
     print_bytes,
     shorten,
     stdout,
@@ -82,13 +83,7 @@ def write_artifact(journal: Journal, run_id: str, text: str) -> None:
     known = {item.digest for result in run.results for item in result.artifacts if item.digest is not None}
     if not known:
         raise ConfigError(f"run {run_id!r} has no artifacts")
-    found = [digest for digest in known if digest.startswith(text)]
-    if len(found) != 1:
-        raise ConfigError(
-            f"{len(found) or 'no'} artifacts of run {run_id!r} have a hash that begins with {text!r}; it has: "
-            f"{', '.join(sorted(digest[:12] for digest in known))}"
-        )
-    print_bytes(run.read_artifact(found[0]))
+    print_bytes(run.read_artifact(find_one(sorted(known), text, "artifact", "artifacts")))
 
 
 def print_transcript(journal: Journal, run_id: str, *, is_full: bool = False) -> None:

@@ -18,7 +18,7 @@ from treadle.cli.terminal.output import (
     clean,
     is_live,
     print_json,
-    print_lines,
+    print_json_lines,
     shorten,
     stdout,
     write_seconds,
@@ -82,7 +82,7 @@ class JsonView(View):
 
     def on_event(self, item: e.Event | e.Ephemeral) -> None:
         """See `View.on_event`."""
-        print_lines([item.to_json()])
+        print_json_lines([item.to_json()])
 
     def finish(self, run: Run, seconds: float, more: Mapping[str, Json] | None = None) -> None:
         """See `View.finish`."""

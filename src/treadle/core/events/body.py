@@ -5,11 +5,12 @@ A new version adds optional fields to bodies, so that older journals can still b
 
 from msgspec import Struct
 
-VERSION = "2.3"
+VERSION = "2.4"
 """The version of the event types, `major.minor`. A reader refuses a newer major version.
 
 Before 2.1, inferences that were lost did not count for budgets. Before 2.2, contexts were not compacted, and a turn
-ended with an answer that had no content. Before 2.3, token ids and log probabilities were lists of numbers.
+ended with an answer that had no content. Before 2.3, token ids and log probabilities were lists of numbers. Before
+2.4, inferences whose answer was lost counted as steps.
 """
 
 

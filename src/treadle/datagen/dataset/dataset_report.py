@@ -109,7 +109,7 @@ def _figures(stats: DatasetStats) -> list[b.Figure]:
         b.Figure(f"{stats.rejected:,}", f"samples rejected ({rejected})"),
         b.Figure(f"{stats.duplicates:,}", "duplicate rows left", "bad" if stats.duplicates else ""),
         b.Figure(_short(tokens), "tokens for the rows", "", f"{tokens:,} input and output tokens"),
-        b.Figure(_cost(stats), "cost of the rows"),
+        b.Figure(_cost(stats.cost_usd, stats.rows_without_cost), "cost of the rows"),
     ]
 
 
@@ -237,10 +237,17 @@ def _quality(stats: DatasetStats) -> b.ReportSection:
 
 
 def _time(folder: Path, stats: DatasetStats) -> b.ReportSection:
-    uses = [("rows", f"{stats.input_tokens:,}", f"{stats.output_tokens:,}", _cost(stats))]
+    uses = [
+        (
+            "rows",
+            f"{stats.input_tokens:,}",
+            f"{stats.output_tokens:,}",
+            _cost(stats.cost_usd, stats.rows_without_cost),
+        )
+    ]
     if stats.rejected:
         used = stats.rejected_input_tokens, stats.rejected_output_tokens
-        cost = b.write_dollars(stats.rejected_cost_usd)
+        cost = _cost(stats.rejected_cost_usd, stats.rejected_without_cost)
         uses.append(("rejected samples", f"{used[0]:,}", f"{used[1]:,}", cost))
     lines = _read_times(DatasetFolder(folder).ledger) if folder.is_dir() else ()
     has_use = lines or stats.input_tokens or stats.rejected_input_tokens + stats.rejected_output_tokens
@@ -363,10 +370,11 @@ def _write_seconds(seconds: float) -> str:
     return f"{seconds:.1f} s"
 
 
-def _cost(stats: DatasetStats) -> str:
-    if stats.rows_without_cost and stats.rows_without_cost == stats.rows:
+def _cost(cost_usd: float, unknown: int) -> str:
+    """Return a cost without the `unknown` ones."""
+    if unknown and not cost_usd:
         return "unknown"
-    return b.write_dollars(stats.cost_usd) + ("+" if stats.rows_without_cost else "")
+    return b.write_dollars(cost_usd) + ("+" if unknown else "")
 
 
 def _short(number: int) -> str:

@@ -112,6 +112,8 @@ class DatasetStats(Struct, kw_only=True):
     rejected_input_tokens: int = 0
     rejected_output_tokens: int = 0
     rejected_cost_usd: float = 0.0
+    rejected_without_cost: int = 0
+    """The number of rejected samples whose cost is unknown."""
 
     _contents: set[bytes] = field(default_factory=set)
     _ids: set[bytes] = field(default_factory=set)
@@ -148,6 +150,7 @@ class DatasetStats(Struct, kw_only=True):
         if sample is not None:
             spent = sample.input_tokens, sample.output_tokens, sample.cost_usd or 0.0
             self._add_rejected_use(sample.sample_id, spent)
+            self.rejected_without_cost += sample.cost_usd is None
             self.rejected_topics[sample.topic_id] += 1
             self.topic_paths.setdefault(sample.topic_id, sample.topic)
 

@@ -164,7 +164,8 @@ class EventLogger:
             return _clean(delta.text)
         if isinstance(delta, s.ToolCallIssuedDelta) and delta.tool_type == "function":
             call = f"{_clean(delta.tool_name)}({_clean(delta.arguments)})"
-            return self._line("📞", f"Function call: {call}", _DIM)
+            # The line that says that it is made begins with the end of this one.
+            return self._line("📞", f"Function call: {call}", _DIM).removesuffix("\n")
         if isinstance(delta, s.RetryDelta):
             return self._line("🔁", f"Trying again: {_clean(delta.error_message)}", _DIM)
         return ""
