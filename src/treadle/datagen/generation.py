@@ -40,6 +40,9 @@ from treadle.journal.protocol import Journal
 from treadle.journal.run_info import RunFilter
 from treadle.models.protocol import Model
 
+MAX_REJECTIONS = 20
+"""After how many attempts a generation ends if all were rejected for one reason, and none was kept."""
+
 
 class Continuation(Struct, frozen=True, kw_only=True):
     """The settings for continuing an existing dataset."""
@@ -181,6 +184,7 @@ class _Generation:
             wanted=plan.wanted,
             max_items=plan.wanted * config.generation.max_attempts,
             max_failures=2 * config.generation.window + 20,
+            max_rejections=MAX_REJECTIONS,
         )
         return await job.run(work, settings)
 
