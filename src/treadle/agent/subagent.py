@@ -203,10 +203,11 @@ class AgentTool:
         return await drive(agent, driver, None, given)
 
     def _copy_agent(self, context: ToolContext, journal: Journal) -> CalledAgent:
-        """Return the agent with the journal of the calling run, and with its approver if it has no own."""
+        """Return the agent with the journal of the calling run, and its approver and hooks if it has none."""
         agent = copy(self._agent)
         agent.keep_in(journal)
         agent.approver = agent.approver or context.approver
+        agent.hooks = agent.hooks or context.hooks or agent.hooks
         agent.has_policy = False  # a run that goes on keeps what it was allowed when it began
         return agent
 

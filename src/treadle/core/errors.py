@@ -2,7 +2,8 @@
 
 TreadleError
 ├── ConfigError (ValueError)            an argument or a configuration is wrong
-│   └── MistakesError                   several mistakes, one on each line
+│   ├── MistakesError                   several mistakes, one on each line
+│   └── UserCodeError                   a reward, a check or a filter of the user has a mistake
 ├── ProviderError (RuntimeError)        a model's server failed
 │   ├── RateLimitError                  429; `retry_after_seconds`
 │   ├── ServerError                     5xx, 529, or an answer that cannot be read
@@ -207,6 +208,10 @@ class WorkerError(TreadleError, RuntimeError):
 
 class ScoringError(TreadleError, RuntimeError):
     """Raised if a scorer fails. The run then has no reward, which is not the same as a reward of 0."""
+
+
+class UserCodeError(ConfigError, ScoringError):
+    """Raised if code of the user has a mistake: a reward, a check, a filter. The message says in which line."""
 
 
 class SandboxError(TreadleError, OSError):

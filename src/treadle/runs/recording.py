@@ -1,5 +1,5 @@
-"""Changes to runs that nobody drives: events that need no model, such as grades, messages that wait, and the end of
-runs whose calls were stopped.
+"""Changes to runs that nobody drives: events that need no model, such as grades, messages that wait, the end of
+runs whose calls were stopped, and the deletion of sessions.
 
 A message can be stored while the lease is about to be released. So whoever releases the lease of a run looks again
 afterwards, and takes in what has come meanwhile.
@@ -15,7 +15,9 @@ from treadle.core import events as e
 from treadle.core.calls import abandon_turn
 from treadle.core.errors import JournalError
 from treadle.core.state import State, Status
+from treadle.journal.deletion import find_callees
 from treadle.journal.protocol import Clock, Journal
+from treadle.journal.run_info import RunFilter
 from treadle.loop.mail import Mail
 from treadle.loop.outbox import Recorder
 from treadle.loop.wayout import see_through
@@ -82,6 +84,29 @@ async def end_called(journal: Journal, run_id: str, call_ids: Iterable[str]) -> 
         with suppress(JournalError):
             await record(journal, called, end)
             await end_called(journal, called, running)
+
+
+def delete_session(journal: Journal, run_id: str, clock: Clock = time) -> list[str]:
+    """Delete a session, or another run, with the runs that its calls of agents drove and the episodes in memory
+    that tell about them. Return the ids of the runs. Blocks.
+
+    Raises: `RunNotFoundError`; `LeaseHeldError` if one of them is being driven; nothing is deleted then.
+    """
+    from treadle.knowledge.memory import forget_runs
+
+    found = find_callees(journal, run_id)
+    free = {info.run_id for info in journal.runs(RunFilter(run_ids=found, is_driven=False))}
+    for name in found:
+        if name not in free:
+            journal.delete(
+                name
+            )  # raises the error that says what is wrong, unless the run was let go meanwhile
+    forget_runs(journal, found, clock.time())
+    # The run itself is the last, so that a deletion that fails can be repeated.
+    for name in reversed(found):
+        if name in free:
+            journal.delete(name)
+    return found
 
 
 async def _change(

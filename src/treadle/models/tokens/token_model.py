@@ -166,9 +166,7 @@ class TokenModel:
         return known[1]
 
     def _texts(self, messages: list[Message], request: Request) -> list[Message]:
-        """Return the messages with their text files as part of their content."""
-        if not any([message.parts for message in messages]):
-            return messages
+        """Return the messages let in, with their text files as part of their content."""
         for message in messages:
             for part in message.parts:
                 self.check_part(part)
