@@ -7,7 +7,18 @@ from typing import Any
 
 import pytest
 
-from treadle import Agent, Policy, Run, ScriptedModel, Session, ToolContext, ToolLimits, open_journal, tool
+from treadle import (
+    Agent,
+    Policy,
+    Run,
+    ScriptedModel,
+    Session,
+    ToolContext,
+    ToolLimits,
+    model,
+    open_journal,
+    tool,
+)
 from treadle.core.errors import ConfigError, LeaseHeldError
 from treadle.journal.memory import MemoryJournal
 from treadle.models import call
@@ -47,6 +58,13 @@ def done() -> Agent[Any]:
     return agent
 
 
+def asked(**options: Any) -> Run[Any]:
+    """Return a run whose call of `look` needs approval."""
+    scripted = ScriptedModel([[call("look")], "ok"])
+    policy = Policy(approve={"look": "ask"})
+    return Agent(scripted, tools=[look], policy=policy, journal=MemoryJournal(), **options).run_sync("go")
+
+
 def opened() -> Session[Any]:
     return make().session().__enter__()
 
@@ -67,6 +85,8 @@ MISUSES: list[tuple[Callable[[], object], str]] = [
     (lambda: make(policy={"max_steps": 3}), r"give Policy\(\*\*policy\)"),
     (lambda: make(policy=3), "policy is 3; give a Policy"),
     (lambda: Policy(max_steps=-1), "Policy.max_steps is -1"),
+    (lambda: Policy(max_step=3), "Policy has no option 'max_step'; did you mean 'max_steps'"),
+    (lambda: ToolLimits(max_call=3), "ToolLimits has no option 'max_call'; did you mean 'max_calls'"),
     (lambda: Policy(max_steps="3"), "Policy.max_steps is '3'"),
     (lambda: Policy(approve=["look"]), "Policy.approve is"),
     (lambda: Policy(tool_limits={"look": 3}), "give a ToolLimits"),
@@ -82,6 +102,13 @@ MISUSES: list[tuple[Callable[[], object], str]] = [
     (lambda: make(files="/no/such/folder").run_sync("go"), "there is no such file or folder"),
     (lambda: make(journal=3), "journal is 3; give a path"),
     (lambda: make(approver=True), "approver is True; give a function"),
+    (lambda: asked(approver=lambda request: "yes"), "the approver returned 'yes'; return a bool, a Decision"),
+    (
+        lambda: model("openai:m", temperature="hot"),
+        "temperature is 'hot'; give a number",
+    ),
+    (lambda: model("openai:m", seed="x"), "seed is 'x'; give an int"),
+    (lambda: model("openai:m", stop=3), "stop is 3; give a text or a list of texts"),
     (lambda: make(clock=3), "clock is 3"),
     (lambda: make(instructions=["Be kind."]), "instructions is .*give a str, or a function"),
     (lambda: make(instructions=lambda: 3).run_sync("go"), "returned 3; return a str"),

@@ -1081,6 +1081,21 @@ async def test_deleting_a_run_deletes_its_messages_and_keeps_what_others_need(jo
     assert len(journal.inbox("s")) == 1
 
 
+async def test_a_message_to_a_run_with_a_long_id_arrives(reopen: Callable[[], Journal]) -> None:
+    with reopen() as journal, reopen() as other:
+        run_id = "\ufffe" * 2000
+        writer = journal.create(run_id)
+        writer.append([STARTED])
+        await writer.sync()
+        arrived = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        writer.driven.attend(lambda kind: loop.call_soon_threadsafe(arrived.set) and None)
+        assert other.post(run_id, Note(remark="m")) == 1
+        await asyncio.wait_for(arrived.wait(), 30)
+        assert texts(journal, run_id) == [(1, "m")]
+        await writer.release()
+
+
 async def test_labels_of_notes_are_listed(journal: Journal) -> None:
     await write(journal, "r", replace(STARTED, metadata={"a": "1", "b": "2"}))
     writer = await journal.acquire("r")
@@ -1093,6 +1108,7 @@ async def test_labels_of_notes_are_listed(journal: Journal) -> None:
 
 
 async def test_a_run_that_was_cancelled_from_outside_is_not_claimed(journal: Journal) -> None:
+    """Who follows it sees its end."""
     queued = replace(STARTED, metadata={QUEUE: "q"})
     turn = e.TurnStarted(at=2.0, turn=1, message=USER)
     writer = journal.create("r")
@@ -1100,6 +1116,8 @@ async def test_a_run_that_was_cancelled_from_outside_is_not_claimed(journal: Jou
     await writer.release()
     await writer.sync()
     assert await journal.claim("q") is None
+    async with asyncio.timeout(30):
+        assert [event.type async for event in journal.follow("r")][-1] == "run_paused"
     writer = await journal.acquire("r")
     writer.append([e.RunResumed(at=4.0)])
     await writer.release()

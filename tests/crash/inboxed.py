@@ -13,7 +13,7 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-from tests.crash.scenario import RUN_ID, boundary, open_crashing
+from tests.crash.scenario import RUN_ID, address_of, boundary, open_crashing
 
 from treadle import Agent, Approval, ApprovalRequest, Policy, ToolContext, open_journal, tool
 from treadle.core.asking import Question
@@ -48,7 +48,7 @@ class Sender:
     """Another process, as the driver of the run sees it."""
 
     def __init__(self, path: Path, level: str) -> None:
-        self.journal: Journal = open_journal(path, level)
+        self.journal: Journal = open_journal(address_of(path), level)
 
     def has_stored(self, text: str) -> bool:
         """Return whether a message with `text` was stored, whether it was taken in or not."""

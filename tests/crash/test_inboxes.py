@@ -4,11 +4,13 @@ import asyncio
 import json
 import os
 import signal
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from tests.crash.inboxed import FIRST, POSTED
-from tests.crash.scenario import RUN_ID
+from tests.crash.scenario import RUN_ID, address_of
+from tests.crash.test_kill import choose
 from tests.forks.process import FORKS, ROOT
 
 from treadle import Agent, ScriptedModel, open_journal
@@ -28,7 +30,7 @@ def check(path: Path) -> None:
     """Check that each message was taken in once and in order, and that nothing is left to do."""
     witness = path.with_suffix(".witness").read_text().splitlines()
     posted = {int(line.split()[1]): line.split()[2] for line in witness if line.startswith("posted ")}
-    with open_journal(path) as journal:
+    with open_journal(address_of(path)) as journal:
         bodies = [event.body for event in journal.read(RUN_ID)]
         taken = [body.inbox for body in bodies if body.inbox is not None]
         assert taken == list(range(1, len(taken) + 1))
@@ -55,15 +57,23 @@ def check(path: Path) -> None:
         assert found.is_exact, found.divergence
 
 
-def test_killed_at_boundaries_while_messages_arrive(tmp_path: Path) -> None:
-    """The short form tests every fifteenth boundary; the full form tests every one."""
-    path = tmp_path / "dry.db"
+@pytest.fixture(params=["sqlite", "postgres"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[str], Path]:
+    """A function that returns the path of a new journal in each kind of database."""
+    server = request.getfixturevalue("postgres_server") if request.param == "postgres" else None
+    return lambda name: choose(tmp_path / name, server)
+
+
+def test_killed_at_boundaries_while_messages_arrive(place: Callable[[str], Path]) -> None:
+    """The short form tests every fifteenth boundary, and few of PostgreSQL; the full form tests every one."""
+    path = place("dry.db")
     assert drive(path, None) == 0
     check(path)
     total = int(path.with_suffix(".count").read_text())
     assert total >= 60
-    for point in range(1, total, 1 if IS_FULL else 15):
-        path = tmp_path / f"{point}.db"
+    short = 15 if address_of(path) is path else 41
+    for point in range(1, total, 1 if IS_FULL else short):
+        path = place(f"{point}.db")
         # How many boundaries there are before the end depends on when messages arrive.
         if drive(path, point) != 0:
             assert drive(path, None) == 0, point

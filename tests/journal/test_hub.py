@@ -8,7 +8,7 @@ import pytest
 
 from treadle import Agent, ScriptedModel, ToolContext, open_journal, tool
 from treadle.core.events import Ephemeral, Event
-from treadle.core.events.delta import TextDelta, ToolProgress
+from treadle.core.events.body import TextDelta, ToolProgress
 from treadle.core.events.narrowing import Item
 from treadle.journal.hub import KEPT_DELTAS, listen
 from treadle.journal.protocol import Journal

@@ -13,14 +13,17 @@ from tests.cli.scripted import Scripted
 from tests.conftest import IS_FULL
 from tests.workers.gates import Gate, gate, message
 
-from treadle import Agent, ConfigError, Policy, ScriptedModel, load_task, model, open_journal
+from treadle import Agent, ConfigError, Policy, Run, ScriptedModel, load_task, model, open_journal
 from treadle.core import events as e
+from treadle.core.inbox import Enqueue
 from treadle.core.spec import AgentSpec
-from treadle.core.types import StopReason
+from treadle.core.types import Message, Role, StopReason
+from treadle.journal.memory import MemoryJournal
 from treadle.journal.protocol import Journal
-from treadle.journal.run_info import RunFilter
+from treadle.journal.run_info import QUEUE, RunFilter
 from treadle.runs.begin import enqueue
 from treadle.runs.options import Given
+from treadle.runs.resume import hand_over
 from treadle.runs.retries import RetryPolicy
 from treadle.runs.statuses import find_unfinished, status_of
 from treadle.testbed import named_oracle
@@ -286,6 +289,41 @@ async def test_a_run_whose_store_failed_is_tried_again(journal: Journal, tmp_pat
         db.execute("DROP TRIGGER full")
     await working
     assert (worker.done, problems) == (1, [])
+
+
+class Late(MemoryJournal):
+    """A journal in which a message to a session arrives when its driver gives it back."""
+
+    texts: tuple[str, ...] = ()
+
+    async def claim(self, queue: str, skip: Any = (), *, max_losses: int | None = None) -> Any:
+        writer = await super().claim(queue, skip, max_losses=max_losses)
+        if writer is not None and self.texts:
+            text, *rest = self.texts
+            self.texts, release = tuple(rest), writer.release
+
+            async def post_and_release() -> None:
+                self.post(writer.run_id, Enqueue(Message(Role.USER, text)))
+                await release()
+
+            writer.release = post_and_release  # type: ignore[method-assign]
+        return writer
+
+
+async def test_a_message_in_the_last_instant_of_a_session_is_answered() -> None:
+    journal = Late()
+    agent = Agent("mock:echo", journal=journal)
+    async with agent.session("s", metadata={QUEUE: "default"}):
+        pass
+    await hand_over(agent, "s", Given(), None, "say first")
+    journal.texts = ("say late",)
+    worker = Worker(journal)
+    working = asyncio.ensure_future(worker.work())
+    while not worker.done and not working.done():
+        await asyncio.sleep(0.01)
+    working.cancel()
+    run = Run.load("s", journal)
+    assert [item.content for item in run.messages if item.role is Role.ASSISTANT] == ["first", "late"]
 
 
 async def test_an_untrusted_run_is_never_driven(

@@ -14,6 +14,7 @@ from copy import copy
 from typing import TYPE_CHECKING, TypeAlias
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from treadle.core import events as e
 from treadle.core.actions import Action, Append, AskApprover, AskUser, RequestApprovals, RunCalls
@@ -28,6 +29,7 @@ from treadle.core.limits import (
 )
 from treadle.core.parts import parts_among
 from treadle.core.policy import Approval, InDoubt
+from treadle.core.prompting import add_message
 from treadle.core.types import Effect, Message, Role, StopReason, ToolCall, ToolErrorKind, ToolResult
 
 if TYPE_CHECKING:
@@ -111,7 +113,7 @@ def fold_completed(state: "State", body: e.ToolCompleted) -> None:
         if item.result is None:
             turn.open_calls -= 1
         item.result = result
-    if result.name == state.output_tool:
+    if state.output_spec is not None and result.name == state.output_spec.tool:
         if item is not None and not result.is_error:
             turn.final = item.call.arguments
         if result.error_kind in _REJECTIONS:
@@ -119,13 +121,11 @@ def fold_completed(state: "State", body: e.ToolCompleted) -> None:
     if not turn.open_calls:
         if turn.unknown_names or result.error_kind is ToolErrorKind.UNKNOWN_TOOL or len(turn.calls) > 1:
             _note_unknown(state)
-        results = [to_message(item.result) for item in turn.calls.values() if item.result is not None]
-        state.messages = state.messages.extend(results)
-        shown = state.shown
-        if shown.whole is not None:
-            shown.whole = shown.whole.extend(results)
-        if any([message.parts for message in results]):
-            shown.has_parts = True
+        for item in turn.calls.values():
+            if item.result is not None:
+                said = to_message(item.result)
+                is_own = said.name in state.shown.fencing
+                add_message(state, replace(said, own_chars=len(said.content)) if is_own else said)
         turn.calls = {}
 
 
@@ -193,9 +193,9 @@ def decide_calls(state: "State") -> Action:
     """Return the next action about the calls of the current step, at least one of which has no result."""
     turn, policy = state.turn, state.policy
     open_calls = [item for item in turn.calls.values() if item.result is None]
-    if turn.limit is not None or is_past_deadline(state):
+    is_late = policy.deadline_seconds is not None and is_past_deadline(state)
+    if turn.limit is not None or is_late:
         # At a wrap-up only the answer tool may be called.
-        is_late = is_past_deadline(state)
         unrun = [item for item in open_calls if is_late or item.call.name != state.output_tool]
         if unrun:
             return _settle(state, [_unrun(item, turn.limit) for item in unrun])

@@ -3,11 +3,13 @@
 from collections.abc import Mapping
 from enum import StrEnum
 from fnmatch import fnmatchcase
+from typing import Any
 
 from msgspec import Struct
 from msgspec.structs import force_setattr
 
 from treadle.core.errors import ConfigError
+from treadle.core.registry import NamedFields
 from treadle.core.types import Effect
 
 
@@ -48,7 +50,7 @@ class Approval(StrEnum):
     """The call is refused, and the model is told."""
 
 
-class ToolLimits(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class ToolLimits(Struct, frozen=True, kw_only=True, omit_defaults=True, metaclass=NamedFields):
     """Limits of one tool, in addition to those of its `ToolSpec`. The stricter limit counts; `None` is no limit."""
 
     max_calls: int | None = None
@@ -60,12 +62,7 @@ class ToolLimits(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     def __post_init__(self) -> None:
         for name in self.__struct_fields__:
-            value = getattr(self, name)
-            least = 0 if name == "max_calls" else 1
-            if value is not None and not is_number(value, least):
-                raise ConfigError(
-                    f"ToolLimits.{name} is {value!r}; give a number of at least {least}, or None for no limit"
-                )
+            check_number("ToolLimits", name, getattr(self, name), 0 if name == "max_calls" else 1, "no limit")
 
 
 LAST_STEP_MESSAGE = (
@@ -74,7 +71,7 @@ LAST_STEP_MESSAGE = (
 )
 
 
-class Policy(Struct, frozen=True, kw_only=True):
+class Policy(Struct, frozen=True, kw_only=True, metaclass=NamedFields):
     """The limits of one turn, and choices about how it is run. A limit that is `None` does not exist.
 
     If several limits are reached at once, the stop reason is the first of these: `deadline`, `max_cost`,
@@ -129,41 +126,30 @@ class Policy(Struct, frozen=True, kw_only=True):
     final answer, for models that cannot call tools."""
 
     def __post_init__(self) -> None:
-        try:
-            force_setattr(self, "in_doubt", InDoubt(self.in_doubt))
-        except ValueError:
-            raise ConfigError(f"Policy.in_doubt is {self.in_doubt!r}; use 'tell' or 'ask'") from None
-        for name in ("max_steps", "max_tokens", "max_tool_calls", "max_cost_usd", "deadline_seconds"):
+        for name, (least, *none) in _NUMBERS.items():
+            check_number("Policy", name, getattr(self, name), least, *none)
+        for name, kind in (("in_doubt", InDoubt), ("autonomy", Autonomy)):
             value = getattr(self, name)
-            if value is not None and not is_number(value, 0):
-                raise ConfigError(
-                    f"Policy.{name} is {value!r}; give a number of at least 0, or None for no limit"
-                )
-        if self.max_result_chars is not None and not is_number(self.max_result_chars, 1):
-            raise ConfigError(
-                f"Policy.max_result_chars is {self.max_result_chars!r}; give at least 1, or None"
-            )
-        for name in ("tool_limits", "approve"):
+            if value not in kind.__members__.values():
+                raise ConfigError(f"Policy.{name} is {value!r}; use {_join(kind)}")
+            force_setattr(self, name, kind(value))
+        for name, example in _EXAMPLES.items():
             if not isinstance(getattr(self, name), Mapping):
-                raise ConfigError(
-                    f"Policy.{name} is {getattr(self, name)!r}; give a dict, such as {_EXAMPLES[name]}"
-                )
+                raise ConfigError(f"Policy.{name} is {getattr(self, name)!r}; give a dict, such as {example}")
         for key, value in self.approve.items():
             if value not in Approval.__members__.values():
-                raise ConfigError(f"Policy.approve[{key!r}] is {value!r}; use 'always', 'ask' or 'never'")
+                raise ConfigError(f"Policy.approve[{key!r}] is {value!r}; use {_join(Approval)}")
         for key, item in self.tool_limits.items():
             if not isinstance(item, ToolLimits):
                 raise ConfigError(
                     f"Policy.tool_limits[{key!r}] is {item!r}; give a ToolLimits, such as ToolLimits(max_calls=3)"
                 )
-        if self.in_doubt not in InDoubt.__members__.values():
-            raise ConfigError(f"Policy.in_doubt is {self.in_doubt!r}; use 'tell' or 'ask'")
-        force_setattr(self, "in_doubt", InDoubt(self.in_doubt))
-        if not is_number(self.parallel_tool_calls, 1):
-            raise ConfigError(f"Policy.parallel_tool_calls is {self.parallel_tool_calls!r}; give at least 1")
-        if not is_number(self.max_output_attempts, 1):
-            raise ConfigError(f"Policy.max_output_attempts is {self.max_output_attempts!r}; give at least 1")
-        self._check_context()
+        shares = (self.compact_to, 1.0 if self.compact_at is None else self.compact_at)
+        if not all([is_number(share, 0) for share in shares]) or not 0 < shares[0] < shares[1] <= 1:
+            raise ConfigError(
+                f"Policy.compact_to is {self.compact_to!r} and compact_at is {self.compact_at!r}; give shares "
+                "above 0 and up to 1, the first below the second"
+            )
         try:
             self.last_step_message.format(limit="max_steps")
         except (KeyError, IndexError, ValueError) as error:
@@ -171,23 +157,6 @@ class Policy(Struct, frozen=True, kw_only=True):
                 f"Policy.last_step_message may contain only the placeholder {{limit}} ({error!r}); "
                 "write {{ for a brace"
             ) from None
-
-    def _check_context(self) -> None:
-        if self.context_tokens is not None and not is_number(self.context_tokens, 1):
-            raise ConfigError(f"Policy.context_tokens is {self.context_tokens!r}; give at least 1, or None")
-        shares = (self.compact_to, 1.0 if self.compact_at is None else self.compact_at)
-        if not all([is_number(share, 0) for share in shares]) or not 0 < shares[0] < shares[1] <= 1:
-            raise ConfigError(
-                f"Policy.compact_to is {self.compact_to!r} and compact_at is {self.compact_at!r}; give shares "
-                "above 0 and up to 1, the first below the second"
-            )
-        if not is_number(self.keep_turns, 0):
-            raise ConfigError(f"Policy.keep_turns is {self.keep_turns!r}; give at least 0")
-        try:
-            force_setattr(self, "autonomy", Autonomy(self.autonomy))
-        except ValueError:
-            known = ", ".join(map(repr, map(str, Autonomy)))
-            raise ConfigError(f"Policy.autonomy is {self.autonomy!r}; use one of {known}") from None
 
     def tool_names(self) -> tuple[str, ...]:
         """Return the names of tools in `approve` and `tool_limits`, without patterns and effects."""
@@ -219,5 +188,33 @@ def is_number(value: object, least: float) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and value >= least
 
 
+def check_number(kind: str, name: str, value: object, least: float, none: str = "") -> None:
+    """Check that the field `name` of a `kind` of value is a number of at least `least`.
+
+    `none` says what `None` means, if it is allowed. Raises: `ConfigError`.
+    """
+    if not is_number(value, least) and (value is not None or not none):
+        otherwise = f", or None for {none}" if none else ""
+        raise ConfigError(f"{kind}.{name} is {value!r}; give a number of at least {least}{otherwise}")
+
+
+def _join(kind: type[StrEnum]) -> str:
+    *names, last = [repr(str(item)) for item in kind]
+    return f"{', '.join(names)} or {last}"
+
+
+_NUMBERS: Mapping[str, tuple[Any, ...]] = {
+    "max_steps": (0, "no limit"),
+    "max_tokens": (0, "no limit"),
+    "max_tool_calls": (0, "no limit"),
+    "max_cost_usd": (0, "no limit"),
+    "deadline_seconds": (0, "no limit"),
+    "max_result_chars": (1, "no limit"),
+    "context_tokens": (1, "what is known about the model"),
+    "parallel_tool_calls": (1,),
+    "max_output_attempts": (1,),
+    "keep_turns": (0,),
+}
+"""The numbers of a policy: the least value, and what `None` means, if it is allowed."""
 _EXAMPLES = {"tool_limits": "{'search': ToolLimits(max_calls=3)}", "approve": "{'delete_file': 'ask'}"}
 _EFFECTS = frozenset(Effect)

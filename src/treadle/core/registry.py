@@ -10,6 +10,8 @@ from collections.abc import Iterable, Mapping
 from functools import cache
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
+from msgspec import StructMeta
+
 from treadle.core.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -128,6 +130,16 @@ def check_options(given: Iterable[str], known: frozenset[str], what: str) -> Non
         name, names = next(name for name in given if name not in known), ", ".join(sorted(known))
         hint = did_you_mean(name, known) or ";"
         raise ConfigError(f"{what} has no option {name!r}{hint} the options are {names}")
+
+
+class NamedFields(StructMeta):
+    """The metaclass of structs that people make by hand. A field that does not exist is a `ConfigError`."""
+
+    if not TYPE_CHECKING:
+
+        def __call__(cls, *values, **fields):  # noqa: N805
+            check_options(fields, frozenset(cls.__struct_fields__), cls.__name__)
+            return super().__call__(*values, **fields)
 
 
 @cache

@@ -27,6 +27,7 @@ from treadle.core.policy import Policy
 from treadle.core.prompting import (
     PromptSize,
     Shown,
+    add_message,
     fold_compaction,
     forget_ids,
     note_ids,
@@ -316,6 +317,7 @@ def _on_run_started(state: State, body: e.RunStarted) -> None:
 def _offer(state: State, tools: tuple[ToolSpec, ...]) -> None:
     state.tools = tools
     state.call_limits = {tool.name: tool.max_calls for tool in tools if tool.max_calls is not None}
+    state.shown.fencing = frozenset([tool.name for tool in tools if tool.has_fences])
     note_tools(state)
 
 
@@ -329,8 +331,9 @@ def _on_turn_started(state: State, body: e.TurnStarted) -> None:
     message, at = body.message, len(state.messages)
     state.turn = Turn(opened=body, is_open=True, began_at=body.at, position=at)
     if body.recalled is not None:
-        message = replace(message, content=f"{body.recalled.text}\n\n{message.content}")
-        shown.recalled[at] = len(body.recalled.text)
+        own = len(body.recalled.text)
+        message = replace(message, content=f"{body.recalled.text}\n\n{message.content}", own_chars=own)
+        shown.recalled[at] = own
         shown.told |= {item.item_id: item.version for item in body.recalled.items}
     if body.hint is not None:
         message = replace(message, content=f"{message.content}\n\n{body.hint}")
@@ -351,16 +354,12 @@ def _on_inference_started(state: State, body: e.InferenceStarted) -> None:
 
 
 def _on_inference_completed(state: State, body: e.InferenceCompleted) -> None:
-    completion, turn, shown = body.completion, state.turn, state.shown
+    completion, turn = body.completion, state.turn
     message, calls = completion.message, completion.message.tool_calls
     state.step = body.step
     turn.asked = state.hold = None
     usage = note_inference(state, completion)
-    state.messages = state.messages.append(message)
-    if shown.whole is not None:
-        shown.whole = shown.whole.append(message)
-    if message.parts:
-        shown.has_parts = True
+    add_message(state, message)
     turn.calls = {call.call_id: CallState(call) for call in calls}
     turn.open_calls = len(turn.calls)
     turn.answer = None if calls else message

@@ -14,7 +14,7 @@ from msgspec import Struct
 from treadle.core import events as e
 from treadle.core.types import StopReason
 
-_RESUME = "resume"
+RESUME = "resume"
 """The name of a wait until somebody resumes the run."""
 
 
@@ -97,13 +97,13 @@ def _on_end(fold: TurnFold, body: e.TurnCompleted | e.RunFinished) -> bool:
 
 def _on_run_paused(fold: TurnFold, body: e.RunPaused) -> bool:
     if body.inbox is not None or body.reason == e.SET_ASIDE:
-        fold.waiting[_RESUME] = None
+        fold.waiting[RESUME] = None
     return True
 
 
 def _on_run_resumed(fold: TurnFold, body: e.RunResumed) -> bool:
     fold.is_turn_open |= reopens(has_failed=fold.has_failed, is_turn_open=fold.is_turn_open)
-    fold.waiting.pop(_RESUME, None)
+    fold.waiting.pop(RESUME, None)
     return True
 
 

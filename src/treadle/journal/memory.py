@@ -11,6 +11,7 @@ from treadle.core import events as e
 from treadle.core.errors import ConfigError, JournalError, LeaseHeldError, RunExistsError, RunNotFoundError
 from treadle.core.inbox import InboxMessage, Posted, decode_message, encode_message, kind_of, last_taken
 from treadle.core.patches import load
+from treadle.core.turns import RESUME
 from treadle.journal.deletion import digests_in, find_unused
 from treadle.journal.driven import DrivenRuns
 from treadle.journal.follow import Changes, Page, PolledNews, follow
@@ -190,7 +191,8 @@ class MemoryJournal:
             appends = self._appends[position : position + 1000]
             events = [event for item in appends for event in _decode(*item) if event.seq > (after_seq or 0)]
             return Page(events, position + len(appends), is_last=False, has_more=bool(appends))
-        is_over = run_id not in self._driven and self._facts_of(run_id).status == "finished"
+        facts = self._facts_of(run_id)
+        is_over = run_id not in self._driven and (facts.status == "finished" or RESUME in facts.waiting)
         found = self.read(run_id, position)
         return Page(found, position + len(found), is_over, has_more=bool(found))
 

@@ -281,8 +281,8 @@ class Journal(Protocol):
 
         `after_seq` counts within each run: events up to it are left out. `None` leaves out everything that is
         kept already. Events of one run come in order; events of different runs come in the order of commits. The
-        iteration ends when the run is finished and no process drives it, or when the journal is closed. Raises:
-        `RunNotFoundError`.
+        iteration ends when the run is finished, or was cancelled or set aside, and no process drives it, or when
+        the journal is closed. Raises: `RunNotFoundError`.
         """
         ...
 

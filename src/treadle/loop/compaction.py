@@ -12,7 +12,7 @@ from treadle.core import events as e
 from treadle.core.actions import Compact
 from treadle.core.errors import ConfigError, ProviderError
 from treadle.core.estimates import weigh_message
-from treadle.core.limits import guess_cost_usd
+from treadle.core.limits import find_exceeded, guess_cost_usd
 from treadle.core.prompting import count_prompt, guess_next_tokens, make_request
 from treadle.core.state import State
 from treadle.core.types import Completion, Request, Usage
@@ -126,19 +126,15 @@ def count_tokens(model: Model, request: Request) -> int | None:
 
 def _find_obstacle(state: State, model: Model, expected: Usage) -> str | None:
     """Return why the budgets allow no summary; `None` if they do. The next inference must still be possible."""
-    policy, spent = state.policy, state.turn.spent
-    following = guess_next_tokens(state)
-    if policy.max_tokens is not None and spent.tokens + expected.total_tokens + following > policy.max_tokens:
-        return "max_tokens leaves no room for a summary"
-    if policy.max_cost_usd is None:
-        return None
-    if not has_price(model):
-        return f"max_cost_usd is set, and no price of {model.name!r} is known"
-    cost = estimate_cost_usd(model, expected)
-    cost = guess_cost_usd(state, expected.total_tokens) if cost is None else cost
-    if spent.cost_usd + cost + guess_cost_usd(state, following) > policy.max_cost_usd:
-        return "max_cost_usd leaves no room for a summary"
-    return None
+    following, cost_usd = guess_next_tokens(state), 0.0
+    if state.policy.max_cost_usd is not None:
+        if not has_price(model):
+            return f"max_cost_usd is set, and no price of {model.name!r} is known"
+        known = estimate_cost_usd(model, expected)
+        cost_usd = guess_cost_usd(state, expected.total_tokens) if known is None else known
+        cost_usd += guess_cost_usd(state, following)
+    limit = find_exceeded(state, expected.total_tokens + following, cost_usd)
+    return None if limit is None else f"{limit} leaves no room for a summary"
 
 
 def _estimate(request: Request) -> float:

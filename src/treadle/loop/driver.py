@@ -118,7 +118,8 @@ class Driver:
         leaves a journal that can be resumed. Raises: `JournalError` if the store fails; nothing else.
         """
         state, bench, driven, mail, recorder = self.state, self.bench, self._driven, self.mail, self.recorder
-        perform_inference, has_deadline = self._inference.perform, state.policy.deadline_seconds is not None
+        perform_inference, run_calls = self._inference.perform, self._calls.run
+        has_deadline = state.policy.deadline_seconds is not None
         bench.questions.begin()
         loop = self._loop = asyncio.get_running_loop()
         mail.attend(loop)
@@ -140,6 +141,8 @@ class Driver:
                             await self._perform_until(action)
                         elif isinstance(action, Infer):
                             await perform_inference(state, action, recorder)
+                        elif isinstance(action, RunCalls):
+                            await run_calls(state, action, recorder)
                         else:
                             await self._performer(action)(state, action, recorder)
                     except asyncio.CancelledError:
@@ -154,6 +157,8 @@ class Driver:
         finally:
             driven.on_listen = None
             mail.idle()
+        if bench.stopped:
+            await see_through(bench.end_stopped)
         if state.status is Status.PAUSED:
             # A run that waits for somebody holds nothing, and calls that wait for an answer begin again.
             if bench.sandbox is not None:

@@ -59,6 +59,8 @@ class Inference:
         """The run's own model."""
         self._model = model
         """The model that is asked: a tier of the run's own, or that model itself."""
+        self._patience_seconds: float | None = None
+        """The longest wait that the model's server may ask for; `None`: no limit."""
         self._contents = _Contents(read_blob)
         self._clock = clock
         self.on_delta: Callable[[e.Delta], None] | None = None
@@ -75,7 +77,9 @@ class Inference:
         outbox.put(
             e.InferenceStarted(
                 step=step,
-                messages=count_messages(state, has_tools=action.has_tools),
+                messages=len(state.messages)
+                if not state.turn.steering
+                else count_messages(state, has_tools=action.has_tools),
                 has_tools=action.has_tools,
                 model=self._model.name,
                 reserved_cost_usd=None
@@ -96,7 +100,7 @@ class Inference:
             if state.window is not None or state.size.refused_tokens is not None:
                 check_room(state, self._model, request)
             first = None if self.on_delta is None else _FirstToken(self.on_delta, self._clock)
-            watch = Watch(first, failures)
+            watch = Watch(first, failures, patience_seconds=self._patience_seconds)
             if state.policy.deadline_seconds is not None:
                 watch.left_seconds = max(0.0, state.policy.deadline_seconds - state.work_seconds)
             if state.hold is not None and not self._is_begun:
@@ -115,7 +119,7 @@ class Inference:
             outbox.put(describe_failure(error, step))
             return
         finally:
-            failures.end()
+            failures.outbox = None
         seconds = self._clock.monotonic() - begin
         if completion.message.tool_calls:
             if self._call_ids is None:
@@ -132,15 +136,15 @@ class Inference:
             duration_seconds=seconds,
             first_token_seconds=None if first is None or first.at is None else first.at - begin,
             answered_by=None if answered_by is None or answered_by == self._model.name else answered_by,
-            refused_tool=_find_refused_tool(state, completion.message),
+            refused_tool=None
+            if state.agent is None or state.agent.context is None or state.agent.context.judge is None
+            else _find_refused_tool(state, completion.message),
         )
         outbox.put(done, blobs=blobs)
 
 
 def _find_refused_tool(state: State, answer: Message) -> str | None:
-    """Return the name of an offered tool that an answer says cannot be used, if the agent has a judge."""
-    if state.agent is None or state.agent.context is None or state.agent.context.judge is None:
-        return None
+    """Return the name of an offered tool that an answer says cannot be used; `None` if there is none."""
     # Imported here because only agents with a judge need the patterns.
     from treadle.routing.judging import find_refused_tool
 
@@ -217,34 +221,31 @@ def _guess_cost_usd(state: State, model: Model) -> float | None:
 class _Failures:
     """Records the failed attempts of one inference.
 
-    The errors that a model keeps may refer to it for long, so it forgets the outbox when the inference ends.
+    The errors that a model keeps may refer to it for long, so its outbox is taken away when the inference ends.
     """
 
-    __slots__ = ("_is_heard", "_outbox", "_state", "_step", "_telling")
+    __slots__ = ("_is_heard", "_state", "_step", "_telling", "outbox")
 
     def __init__(self, state: State, step: int, outbox: Outbox, *, is_heard: bool) -> None:
         self._state = state
         self._step = step
-        self._outbox: Outbox | None = outbox
+        self.outbox: Outbox | None = outbox
+        """The outbox; `None`: nothing is recorded any more."""
         self._is_heard = is_heard
         self._telling: asyncio.Future[None] | None = None
 
     def __call__(self, error: ProviderError, attempt: int, delay_seconds: float) -> None:
         """See `Watch.on_failure`. Raises: `error` if the budgets do not allow another attempt."""
-        if self._outbox is None:
+        if self.outbox is None:
             return
         if error.may_be_billed and not can_ask_again(self._state, lost=1):
             raise error
         failure = describe_failure(error, self._step)
-        self._outbox.put(replace(failure, attempt=attempt, retry_in_seconds=delay_seconds))
+        self.outbox.put(replace(failure, attempt=attempt, retry_in_seconds=delay_seconds))
         if self._is_heard:
-            self._telling = asyncio.ensure_future(self._outbox.kept())
+            self._telling = asyncio.ensure_future(self.outbox.kept())
             # An error of the store or of the listener is raised where the next events are kept.
             self._telling.add_done_callback(lambda done: done.cancelled() or done.exception())
-
-    def end(self) -> None:
-        """Record nothing from now on."""
-        self._outbox = None
 
 
 class _Contents(Mapping[str, bytes]):

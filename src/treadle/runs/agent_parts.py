@@ -43,6 +43,7 @@ class AgentParts(Protocol):
     known: Surroundings | None
     judge: "MessageJudge | None"
     hooks: Hooks
+    stops_at_mistakes: bool
 
     @property
     def spec(self) -> AgentSpec:

@@ -13,14 +13,15 @@ from typing import Any
 
 from treadle.agent.agent import Agent
 from treadle.core import events as e
-from treadle.core.errors import JournalError, LeaseLostError
+from treadle.core.errors import JournalError, LeaseHeldError, LeaseLostError
 from treadle.core.state import State
 from treadle.journal.protocol import Journal, News, RunWriter
 from treadle.loop.hooks import Hook
 from treadle.loop.wayout import see_through
 from treadle.runs.batch import collecting_less
+from treadle.runs.drive import next_queued
 from treadle.runs.options import Given
-from treadle.runs.resume import continue_run
+from treadle.runs.resume import continue_run, reopen
 from treadle.runs.run import Run
 from treadle.runs.trust import require_trust
 from treadle.workers.protocol import WorkerOptions
@@ -126,8 +127,15 @@ class Worker:
                     await see_through(writer.release)
                     raise
                 given = Given(agent.answer, agent.deps, retries=self._options.retries, on_driver=hold)
-                await continue_run(agent, state, writer, given)
-        except LeaseLostError as error:
+                run = await continue_run(agent, state, writer, given)
+                while run.state.started is not None and run.state.started.is_session:
+                    # A message may have come after the last turn, before the lease was given back.
+                    run = await asyncio.to_thread(Run.load, run_id, self.journal)
+                    if next_queued(run.state) is None:
+                        break
+                    state, writer = await reopen(agent, run_id, trust=False)
+                    run = await continue_run(agent, state, writer, given)
+        except (LeaseHeldError, LeaseLostError) as error:
             _log.warning("%s", error)
         except Exception as error:
             # Tools, tasks and checks may raise anything, and must not end the other runs.

@@ -199,7 +199,7 @@ def follow(
 ) -> int:
     """Show a run that another process drives, live.
 
-    It ends when the run is finished. Ctrl-C ends it too, and leaves the run alone.
+    It ends when the run is finished, cancelled or set aside. Ctrl-C ends it too, and leaves the run alone.
 
     Examples:
         treadle follow last

@@ -1,7 +1,10 @@
-"""The base of all bodies of events, and the version of their types.
+"""The base of all bodies of events, the version of their types, and what is streamed and never journalled.
 
 A new version adds optional fields to bodies, so that older journals can still be read.
 """
+
+from functools import lru_cache
+from typing import TypeAlias
 
 from msgspec import Struct
 
@@ -12,6 +15,13 @@ Before 2.1, inferences that were lost did not count for budgets. Before 2.2, con
 ended with an answer that had no content. Before 2.3, token ids and log probabilities were lists of numbers. Before
 2.4, inferences whose answer was lost counted as steps.
 """
+
+
+@lru_cache(maxsize=64)
+def is_since(version: str, major: int, minor: int) -> bool:
+    """Return whether the event version of a run is `major.minor` or later."""
+    parts = version.split(".")
+    return all(part.isdigit() for part in parts) and [int(part) for part in parts] >= [major, minor]
 
 
 class Body(Struct, frozen=True, omit_defaults=True, kw_only=True, gc=False, tag_field="type"):
@@ -33,3 +43,39 @@ class BodyWithContents(Body, frozen=True, kw_only=True, gc=False):
 
     contents: dict[str, str] | None = None
     """The contents that the body refers to, by hash, in base64. Only in an exported journal; `None` elsewhere."""
+
+
+class TextDelta(Struct, frozen=True, gc=False, tag_field="type", tag="text_delta"):
+    """A piece of the answer's text."""
+
+    text: str
+
+
+class ReasoningDelta(Struct, frozen=True, gc=False, tag_field="type", tag="reasoning_delta"):
+    """A piece of the model's thinking."""
+
+    text: str
+
+
+class ToolCallDelta(Struct, frozen=True, gc=False, tag_field="type", tag="tool_call_delta"):
+    """A piece of a tool call's arguments."""
+
+    index: int
+    """The position of the call in the message, from 0."""
+    call_id: str | None
+    """The id of the call; `None` if this piece does not repeat it."""
+    name: str | None
+    """The name of the tool; `None` if this piece does not repeat it."""
+    arguments: str
+    """The piece of the arguments' text."""
+
+
+class ToolProgress(Struct, frozen=True, gc=False, tag_field="type", tag="tool_progress"):
+    """A progress report of a running tool."""
+
+    call_id: str
+    text: str
+
+
+Delta: TypeAlias = TextDelta | ReasoningDelta | ToolCallDelta | ToolProgress
+"""A piece of output that is streamed to listeners and never journalled."""

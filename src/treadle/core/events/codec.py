@@ -3,21 +3,23 @@
 An event keeps the bytes that it was read from, so that fields of a newer minor version are passed on unchanged.
 """
 
+from enum import Enum
 from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from treadle.core.errors import JournalError
 from treadle.core.events.asking import ApprovalDecided, ApprovalRequested, QuestionAnswered, QuestionAsked
-from treadle.core.events.body import VERSION, Body
-from treadle.core.events.delta import Delta
+from treadle.core.events.body import VERSION, Body, Delta
 from treadle.core.events.inference import InferenceCompleted, InferenceFailed, InferenceStarted
 from treadle.core.events.run import Noted, Rewarded, RunFinished, RunPaused, RunResumed, RunStarted
-from treadle.core.events.summary import summarize
 from treadle.core.events.tool import SnapshotTaken, ToolCompleted, ToolStarted
 from treadle.core.events.turn import ContextCompacted, MessageInjected, TurnCompleted, TurnStarted
-from treadle.core.types import Artifact
+from treadle.core.types import Artifact, Completion, Message, ToolCall, ToolResult
+
+_LINE_CHARS = 160
+_VALUE_CHARS = 60
 
 DurableBody: TypeAlias = (
     RunStarted
@@ -218,3 +220,35 @@ def _explain(raw: bytes, error: Exception) -> str:
 
 EVENT_TYPES: frozenset[str] = frozenset(str(kind.__struct_config__.tag) for kind in DurableBody.__args__)
 """The tags of all types of durable events."""
+
+
+def summarize(body: Struct) -> str:
+    """Return the type of a body, and those of its fields that differ from their defaults, in one short line."""
+    line = ", ".join(_fields(body))
+    return f"{body.__struct_config__.tag}({line if len(line) <= _LINE_CHARS else line[:_LINE_CHARS] + '…'})"
+
+
+def _fields(value: Struct) -> list[str]:
+    found = []
+    for field in structs.fields(value):
+        item = getattr(value, field.name)
+        if field.name == "at" or item == field.default or item in (None, (), {}):
+            continue
+        if isinstance(item, Completion | Message | ToolResult | ToolCall):
+            found += _fields(item)
+        else:
+            found.append(f"{field.name}={_write(item)}")
+    return found
+
+
+def _write(item: object) -> str:
+    if isinstance(item, Enum):
+        return str(item.value)
+    if isinstance(item, str):
+        return repr(item if len(item) <= _VALUE_CHARS else item[:_VALUE_CHARS] + "…")
+    if isinstance(item, tuple | list):
+        return f"[{', '.join(map(_write, item))}]"
+    if isinstance(item, Struct):
+        name = getattr(item, "name", None)
+        return type(item).__name__ if name is None else str(name)
+    return repr(item)

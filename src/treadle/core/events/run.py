@@ -3,9 +3,8 @@
 from msgspec import field
 
 from treadle.core.events.body import Body
-from treadle.core.events.older import read_version_1
 from treadle.core.policy import Policy
-from treadle.core.spec import AgentSpec
+from treadle.core.spec import AgentSpec, PartSpec
 from treadle.core.types import (
     Caller,
     Fault,
@@ -62,6 +61,36 @@ class RunStarted(Body, frozen=True, gc=False, tag="run_started"):
         return self.agent.instructions
 
 
+def read_version_1(started: RunStarted) -> AgentSpec:
+    """Return the agent spec of a run whose journal is of version 1.
+
+    For runs of the command line, `metadata["cli"]` holds the model and the tools; for other runs only their names
+    are known.
+    """
+    kept = (started.metadata or {}).get("cli")
+    given: dict[str, Json] = kept if isinstance(kept, dict) else {}
+    names = ("base_url", "temperature", "max_output_tokens", "seed")
+    settings = {name: given[name] for name in names if given.get(name) is not None}
+    if given.get("tools"):
+        tools = tuple([PartSpec(name=str(text)) for text in given["tools"]])
+    elif started.task is not None:
+        tools = ()
+    else:
+        why = "its journal is of an older version and holds only its definition"
+        tools = tuple([PartSpec(name=tool.name, missing=why) for tool in started.tools])
+    name = str(given.get("model") or started.model or "")
+    if started.model == f"openai:{name}":
+        name = started.model
+    return AgentSpec(
+        model=PartSpec(name=name, settings=settings or None),
+        instructions=started.instructions,
+        tools=tools,
+        policy=started.policy or Policy(),
+        schema=None if started.output is None else started.output.schema,
+        task_set=None if started.task is None else started.task.task_set,
+    )
+
+
 SET_ASIDE = "set_aside"
 """The reason for the pause of a run whose drivers died again and again. It waits until somebody resumes it."""
 
@@ -86,6 +115,9 @@ class RunResumed(Body, frozen=True, gc=False, tag="run_resumed"):
     """How the model is asked for answers that fit a schema from now on; `None`: as before."""
     window: Window | None = None
     """The context window of the model from here on; `None` if it is not known."""
+    trace_parent: str | None = None
+    """The span of the part of the turn that begins here; see `turn_started`. `None`: no turn is open, or nobody
+    traces the run."""
 
 
 class RunFinished(Body, frozen=True, gc=False, tag="run_finished"):

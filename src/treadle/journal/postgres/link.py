@@ -35,7 +35,10 @@ _TRIES = 5
 CHANNEL = "treadle"
 """The channel of NOTIFY that says that something was committed."""
 MAIL_CHANNEL = "treadle_inbox"
-"""The channel of NOTIFY for messages to runs; a notification has a message's number, its tag and the run's id."""
+"""The channel of NOTIFY for messages to runs. A notification has a message's number, its tag and the run's id, or
+nothing if these are too long."""
+NOTICE_BYTES = 7999
+"""The longest notification that PostgreSQL takes."""
 NOTIFY = b"SELECT pg_notify('treadle', '')"
 LEVELS = {"process": "local", "power": "on"}
 """The values of PostgreSQL's `synchronous_commit`, by the journal's level."""

@@ -14,7 +14,8 @@ from treadle.core import events as e
 from treadle.core.errors import JournalError
 from treadle.journal.driven import DrivenRuns
 from treadle.journal.follow import Changes, PolledNews, follow
-from treadle.journal.postgres.link import LEVELS, MAIL_CHANNEL, WRITING, Address, Link
+from treadle.journal.postgres.arrays import escape
+from treadle.journal.postgres.link import LEVELS, MAIL_CHANNEL, NOTICE_BYTES, WRITING, Address, Link
 from treadle.journal.postgres.postgres_committer import PostgresCommitter, Transaction
 from treadle.journal.postgres.postgres_layout import prepare
 from treadle.journal.postgres.postgres_leases import PostgresLeases
@@ -124,7 +125,10 @@ class PostgresJournal(TableJournal[Transaction]):
             insert = f"{INSERT_MESSAGE} ON CONFLICT(run, number) DO NOTHING RETURNING number"
             rows = query(insert, letter.row(key, number))
         number = int(rows[0][0])
-        query("SELECT pg_notify(?, ?)", (MAIL_CHANNEL, f"{number} {letter.kind} {letter.run_id}"))
+        notice = f"{number} {letter.kind} {letter.run_id}"
+        if len(escape(notice).encode()) > NOTICE_BYTES:
+            notice = ""  # whoever listens looks at the inboxes of its runs
+        query("SELECT pg_notify(?, ?)", (MAIL_CHANNEL, notice))
         return number
 
     def _taken_in(self, db: Transaction) -> dict[int, int]:

@@ -10,6 +10,7 @@ from treadle.journal.driven import DrivenRuns
 from treadle.journal.follow import Changes
 from treadle.journal.postgres.arrays import unescape
 from treadle.journal.postgres.link import CHANNEL, MAIL_CHANNEL, Db, Link
+from treadle.journal.postgres.postgres_reader import run_query
 
 _PAUSE_SECONDS = 0.5
 """How long to wait before a lost connection is made again."""
@@ -81,11 +82,7 @@ class PostgresListener:
     def _listen(self, db: Db) -> None:
         """Tell of messages, and wake the followers at each commit, until the journal is closed."""
         db.execute(f"LISTEN {MAIL_CHANNEL}".encode())
-        # Events may have been stored while nobody listened.
-        rows = db.execute(
-            "SELECT run_id, number, kind FROM inbox JOIN runs ON id = run WHERE body IS NOT NULL"
-        )
-        self.driven.deliver(rows.fetchall())
+        self._find_mail(db)  # messages may have been stored while nobody listened
         hears_commits = False
         with selectors.DefaultSelector() as waiting:
             waiting.register(self._woken, selectors.EVENT_READ)
@@ -102,17 +99,26 @@ class PostgresListener:
                 if self._has_heard(db):
                     self._tell()
 
+    def _find_mail(self, db: Db) -> None:
+        """Tell of all messages that were not taken in."""
+        sql = "SELECT run_id, number, kind FROM inbox JOIN runs ON id = run WHERE body IS NOT NULL"
+        self.driven.deliver([(run_id, number, kind) for run_id, number, kind in run_query(db, sql)])
+
     def _has_heard(self, db: Db) -> bool:
         """Return whether another connection than the writing one of this journal has committed something."""
         own = self._writing.db
         own_pid = -1 if own is None or own.closed else own.pgconn.backend_pid
-        has_heard = False
+        has_heard = has_long = False
         while (heard := db.pgconn.notifies()) is not None:
-            if heard.relname == MAIL_CHANNEL.encode():
+            if heard.relname != MAIL_CHANNEL.encode():
+                has_heard |= heard.be_pid != own_pid
+            elif not heard.extra:
+                has_long = True
+            else:
                 number, kind, run_id = heard.extra.decode().split(" ", 2)
                 self.driven.deliver([(unescape(run_id), int(number), kind)])
-            else:
-                has_heard |= heard.be_pid != own_pid
+        if has_long:
+            self._find_mail(db)
         return has_heard
 
     def _tell(self) -> None:

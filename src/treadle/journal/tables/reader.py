@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from treadle.core import events as e
 from treadle.core.errors import JournalError, RunNotFoundError
 from treadle.core.inbox import Posted
+from treadle.core.turns import RESUME
 from treadle.journal.deletion import digests_in, find_unused
 from treadle.journal.follow import Page
 from treadle.journal.run_info import DAMAGED, EQUAL_FIELDS, RunFilter, RunInfo
@@ -206,8 +207,9 @@ class TableReader(ABC):
         """See `Source.read_page`."""
         if run_id is None:
             return self.next_page(after_seq or 0, position)
-        rows = self.query("SELECT status, owner FROM runs WHERE run_id=?", (run_id,))
-        is_over = bool(rows) and rows[0][0] == "finished" and rows[0][1] not in self._leases.live(self.query)
+        rows = self.query("SELECT status, waiting, owner FROM runs WHERE run_id=?", (run_id,))
+        has_stopped = bool(rows) and (rows[0][0] == "finished" or f'"{RESUME}"' in (rows[0][1] or ""))
+        is_over = has_stopped and rows[0][2] not in self._leases.live(self.query)
         events = self.read(run_id, position)
         return Page(events, position + len(events), is_over, has_more=bool(events))
 

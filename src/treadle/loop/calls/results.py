@@ -89,7 +89,8 @@ def to_result(call: ToolCall, outcome: object, max_chars: int) -> tuple[ToolResu
     A text longer than `max_chars` is cut in the middle, and its full text becomes the first artifact.
     """
     if type(outcome) is str and len(outcome) <= max_chars:
-        return ToolResult(call.call_id, call.name, _to_unicode(outcome)), None
+        text = outcome if outcome.isascii() else _to_unicode(outcome)
+        return ToolResult(call.call_id, call.name, text), None
     if not isinstance(outcome, str | ToolOutput):
         text = f"{call.name} returned {type(outcome).__name__}, and not a text."
         return failed(call, ToolErrorKind.FAILED, text), None

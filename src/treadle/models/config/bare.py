@@ -10,6 +10,7 @@ from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, TypeAlias
 from urllib.parse import urlsplit
 
+import msgspec
 from msgspec import Struct
 
 from treadle.core.errors import ConfigError
@@ -87,10 +88,12 @@ def bare_model(
     if format is not None and stop is None:
         # A model that continues after its calls would invent their results.
         stop = ("<tool_response>",)
+    given = {key: options.pop(key) for key in _SETTINGS if key in options}
+    _check_types({**given, "stop": [stop] if isinstance(stop, str) else stop, "extra": extra or None})
     settings = Settings(
         stop=(stop,) if isinstance(stop, str) else tuple(stop) if stop is not None else None,
         extra=dict(extra) if extra else None,
-        **{key: options.pop(key) for key in _SETTINGS if key in options},
+        **given,
     )
     _check(settings)
     tokens = options.get("context_tokens")
@@ -118,7 +121,15 @@ def bare_model(
     return FormatModel(made, format)
 
 
-_SETTINGS = ("temperature", "top_p", "max_output_tokens", "seed", "logprobs", "return_token_ids")
+_SETTINGS = {
+    "temperature": "a number",
+    "top_p": "a number",
+    "max_output_tokens": "an int",
+    "seed": "an int",
+    "logprobs": "True or False",
+    "return_token_ids": "True or False",
+}
+"""The settings that are given as they are sent, with what may be given."""
 _CONFIGURED = (
     "base_url",
     "api_key",
@@ -149,6 +160,16 @@ def _read_mode(mode: OutputMode | str) -> OutputMode:
         return OutputMode(mode)
     except ValueError:
         raise ConfigError(f"output_mode is {mode!r}; use 'native', 'tool' or 'text'") from None
+
+
+def _check_types(given: Mapping[str, object]) -> None:
+    """Check the types of settings. Raises: `ConfigError`."""
+    for name, value in given.items():
+        try:
+            msgspec.convert({name: value}, Settings)
+        except msgspec.ValidationError:
+            kind = _SETTINGS.get(name, "a dict" if name == "extra" else "a text or a list of texts")
+            raise ConfigError(f"{name} is {value!r:.200}; give {kind}") from None
 
 
 def _check(settings: Settings) -> None:
