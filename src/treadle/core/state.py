@@ -319,6 +319,7 @@ def _on_run_started(state: State, body: e.RunStarted) -> None:
 def _offer(state: State, tools: tuple[ToolSpec, ...]) -> None:
     state.tools = tools
     state.call_limits = {tool.name: tool.max_calls for tool in tools if tool.max_calls is not None}
+    state.shown.fencing = frozenset([tool.name for tool in tools if tool.has_fences])
     note_tools(state)
 
 
@@ -332,8 +333,9 @@ def _on_turn_started(state: State, body: e.TurnStarted) -> None:
     message, at = body.message, len(state.messages)
     state.turn = Turn(opened=body, is_open=True, began_at=body.at, position=at)
     if body.recalled is not None:
-        message = replace(message, content=f"{body.recalled.text}\n\n{message.content}")
-        shown.recalled[at] = len(body.recalled.text)
+        own = len(body.recalled.text)
+        message = replace(message, content=f"{body.recalled.text}\n\n{message.content}", own_chars=own)
+        shown.recalled[at] = own
         shown.told |= {item.item_id: item.version for item in body.recalled.items}
     if body.hint is not None:
         message = replace(message, content=f"{message.content}\n\n{body.hint}")

@@ -56,8 +56,8 @@ class AgentSection(ConfigSection):
 
 
 class RetrySection(ConfigSection):
-    """What happens after a fault of the infrastructure: a server that fails, a lost connection, a failing grader.
-    Such a fault is never a reward of 0."""
+    """What happens after a fault of the infrastructure: a server that fails, a lost connection, a grader that
+    cannot reach its service. Such a fault is never a reward of 0. A mistake in a grader's code stops the job."""
 
     attempts: Count = 4
     """How often each rollout is tried, the first time included."""
