@@ -237,8 +237,9 @@ def enumerate_points(
 def test_killed_at_boundaries(
     case: tuple[str, bool], tmp_path: Path, record_property: Callable[..., None]
 ) -> None:
-    """The short form tests every twelfth boundary, fewer of a long scenario; the full form tests every one."""
-    stride = 1 if IS_FULL else 36 if case[0] == "agents" else 12
+    """The short form tests every sixteenth boundary, fewer of a long scenario and with a listener; the full form
+    tests every one."""
+    stride = 1 if IS_FULL else 16 * (1 + 2 * (case[0] == "agents") + case[1])
     count = enumerate_points(tmp_path, case, "process", stride)
     record_property("crash_points", count)
     assert count >= 40 // stride
@@ -268,7 +269,7 @@ def test_the_user_is_asked_about_a_call_in_doubt(tmp_path: Path) -> None:
     case = ("async", False)
     total, _ = dry_run(tmp_path, case, "process")
     asked = 0
-    for point in range(0, total, 1 if IS_FULL else 3):
+    for point in range(0, total, 1 if IS_FULL else 5):
         path = tmp_path / f"{point}.db"
         assert run_once(path, "async", "process", point, False, InDoubt.ASK) == -signal.SIGKILL
         assert run_once(path, "async", "process", None, False, InDoubt.ASK) == 0

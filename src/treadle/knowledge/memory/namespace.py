@@ -176,6 +176,18 @@ def open_memory(
     return Memory(SqliteMemory(database, persona, user), embedder, clock)
 
 
+def forget_runs(journal: Journal, run_ids: Collection[str], at: float) -> int:
+    """Forget the episodes that tell about runs, of all personas and users, and return their number. Blocks.
+
+    An episode stays if other runs have told the same, as do facts that were remembered on purpose.
+    """
+    if not isinstance(journal, SqliteJournal | MemoryJournal):
+        return 0
+    database = journal.attach(Database, _open)
+    owners = SqliteMemory(database, "", "").owners()
+    return sum([SqliteMemory(database, *names).forget_runs(run_ids, at) for names in owners])
+
+
 def _open(path: Path | None, level: str) -> Database:
     return Database(path, level)
 

@@ -20,11 +20,12 @@ from treadle.core.types import (
     ToolCall,
     Usage,
 )
-from treadle.models.wire.fitting import text_of_value
+from treadle.models.wire.fitting import rest_of, text_of_value
 from treadle.models.wire.messages import part_of_base64
 from treadle.models.wire.openai_style import ChatUsage, PlainAnswer, read_reason
-from treadle.models.wire.plain import TokenAnswerReader, read_usage
+from treadle.models.wire.plain import Name, TokenAnswerReader, read_usage
 from treadle.models.wire.provider import Price, cost_of
+from treadle.models.wire.server import reason_of
 from treadle.models.wire.token_records import make_record, read_versions
 
 _RESPONSE_FIELDS = frozenset(
@@ -79,12 +80,12 @@ def read_completion(raw: Json, settings: Settings, price: Price | None) -> Compl
         raise ValueError("it contains an error")
     contents: dict[str, bytes] = {}
     message, is_refused = _read_message(choice["message"], settings, contents)
-    finish = choice.get("finish_reason")
+    finish = reason_of(choice.get("finish_reason"))
     calls = message.tool_calls
     is_empty = not calls and not message.content and not message.parts
     reason = read_reason(finish, has_calls=bool(calls), is_empty=is_empty)
-    opaque = _rest_of(raw, _RESPONSE_FIELDS)
-    if rest := _rest_of(choice, _CHOICE_FIELDS):
+    opaque = rest_of(raw, _RESPONSE_FIELDS) or None
+    if rest := rest_of(choice, _CHOICE_FIELDS):
         opaque = {**(opaque or {}), "choices": [rest]}
     plain = FinishReason.TOOL_CALLS if calls else FinishReason.STOP
     if is_refused:
@@ -113,13 +114,6 @@ def read_completion(raw: Json, settings: Settings, price: Price | None) -> Compl
     )
 
 
-def _rest_of(raw: dict[str, Json], known: frozenset[str]) -> dict[str, Json] | None:
-    """Return the fields that are not `known` and not empty; `None` if there are none."""
-    if raw.keys() <= known:
-        return None
-    return {k: v for k, v in raw.items() if k not in known and v is not None and v != []} or None
-
-
 def _text(value: Json) -> str | None:
     return value if value is None or type(value) is str else str(value)
 
@@ -130,7 +124,7 @@ def _read_message(
     """Return the message, and whether it is a refusal. Large contents of its parts are added to `contents`."""
     content = raw.get("content")
     reasoning = raw.get("reasoning_content") or raw.get("reasoning") or None
-    opaque = _rest_of(raw, _MESSAGE_FIELDS)
+    opaque = rest_of(raw, _MESSAGE_FIELDS) or None
     if type(content) is not str:
         if isinstance(content, list):
             content, thought, is_plain = read_parts(content)
@@ -155,7 +149,9 @@ def _read_message(
     if images := raw.get("images"):
         parts += [_read_image(image, contents) for image in images]
     raw_calls = raw.get("tool_calls")
-    calls = tuple([_read_call(call) for call in raw_calls]) if raw_calls else ()
+    calls = (
+        tuple([_read_call(call) for call in raw_calls if call != {"type": "function"}]) if raw_calls else ()
+    )
     if raw.get("function_call") and not calls:
         calls = (_read_call({"function": raw["function_call"]}),)
     message = Message(
@@ -214,8 +210,8 @@ def read_parts(parts: list[Json]) -> tuple[str, str | None, bool]:
 def _read_call(raw: dict[str, Json]) -> ToolCall:
     function = raw["function"]
     arguments = text_of_value(function.get("arguments"))
-    opaque = _rest_of(raw, _CALL_FIELDS)
-    if rest := _rest_of(function, _FUNCTION_FIELDS):
+    opaque = rest_of(raw, _CALL_FIELDS) or None
+    if rest := rest_of(function, _FUNCTION_FIELDS):
         opaque = {**(opaque or {}), "function": rest}
     return ToolCall(_text(raw.get("id")) or "", _text(function.get("name")) or "", arguments, opaque)
 
@@ -279,7 +275,7 @@ def _read_tokens(
 
 
 class _Function(Struct, forbid_unknown_fields=True, gc=False):
-    name: str
+    name: Name
     arguments: str
 
 

@@ -9,7 +9,7 @@ from treadle.core.types import Json
 from treadle.models.dialects.openai_chat.answer import read_parts
 from treadle.models.wire.body_reader import StreamCollector
 from treadle.models.wire.fitting import text_of_value
-from treadle.models.wire.server import Server, explain_error, find_error
+from treadle.models.wire.server import Server, explain_error, find_error, reason_of
 
 _GROWING_PARTS = frozenset(("text", "summary", "data", "thinking"))
 """Fields of reasoning parts whose pieces are joined; of the other fields the newest value counts."""
@@ -72,7 +72,7 @@ class ChatCollector(StreamCollector):
                 self._logprobs += value.get("content") or ()
             elif value != "":
                 self._choice[name] = value
-        self.finish_reason = self._choice.get("finish_reason")
+        self.finish_reason = reason_of(self._choice.get("finish_reason"))
 
     def _add_delta(self, delta: dict[str, Json]) -> None:
         for name, value in delta.items():

@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from treadle.core.errors import ConfigError, ProviderError, RequestError
+from treadle.core.errors import ConfigError, ProviderError, RequestError, UnavailableError
 from treadle.core.log import Log
 from treadle.core.parts import base64_of
 from treadle.core.types import (
@@ -191,7 +191,7 @@ class OpenAIResponsesModel(HttpModel):
 
     def _error(self, status: int, answer: Answer | StreamedAnswer, body: bytes) -> ProviderError:
         error = super()._error(status, answer, body)
-        if type(error) is RequestError and _GONE.search(body):
+        if type(error) in (RequestError, UnavailableError) and _GONE.search(body):
             return ResponseGoneError(str(error), status=status)
         return error
 
