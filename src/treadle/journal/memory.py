@@ -91,7 +91,7 @@ class MemoryJournal:
                     return MemoryWriter(self, run_id, is_new=False)
         return None
 
-    def news(self) -> PolledNews:
+    def news(self, queue: str | None = None) -> PolledNews:
         """See `Journal.news`."""
         return PolledNews(lambda: self._version)
 

@@ -204,8 +204,11 @@ class Journal(Protocol):
         """
         ...
 
-    def news(self) -> News:
-        """Return an object that waits until something new is stored in the journal."""
+    def news(self, queue: str | None = None) -> News:
+        """Return an object that waits until something new is stored in the journal.
+
+        With a `queue`, it waits for what may let a run of this queue be claimed, as far as the store can tell.
+        """
         ...
 
     def post(self, run_id: str, message: InboxMessage, blobs: Mapping[str, bytes] | None = None) -> int:

@@ -88,7 +88,7 @@ class TableJournal(ABC, Generic[D]):
         _opened.add(self)
 
     @abstractmethod
-    def news(self) -> PolledNews:
+    def news(self, queue: str | None = None) -> PolledNews:
         """See `Journal.news`."""
 
     @abstractmethod
