@@ -1130,7 +1130,7 @@ async def test_sessions_are_found_by_what_was_said(journal: Journal) -> None:
         assert found == (right | {"imported"} if text == "CAFÉ" else right), text
         if isinstance(journal, TableJournal):
             assert found <= set(journal.find_sessions(text))
-            assert text in ("none", "second") or len(journal.find_sessions(text)) < 5
+            assert text != "STRAßE" or len(journal.find_sessions(text)) == 3  # the imported one is escaped
 
 
 async def test_labels_of_notes_are_listed(journal: Journal) -> None:
