@@ -12,6 +12,7 @@ from tests.knowledge.skills.test_catalog import write
 
 from treadle import Agent, ConfigError, Policy, Run, ScriptedModel, UntrustedError, open_journal
 from treadle.core import events as e
+from treadle.core.errors import LeaseHeldError, RunNotFoundError
 from treadle.core.spec import ContextSpec, MemorySpec
 from treadle.core.types import OutputMode, Recalled, RecalledItem
 from treadle.journal.memory import MemoryJournal
@@ -371,3 +372,40 @@ async def test_facts_are_told_once_in_a_session_whatever_the_message_is() -> Non
         assert last is not None
         assert {item.item_id for item in last.items} == {nuts.entry_id, home.entry_id}
     assert (await made.replay(run.run_id)).is_exact
+
+
+@pytest.mark.parametrize("kind", ["memory", "file"])
+async def test_a_deleted_session_is_told_to_nobody(kind: str, tmp_path: Path) -> None:
+    """Rules out a memory that tells the next session what was said in a deleted one, and runs of sub-agents that
+    stay behind. What another session has told too stays."""
+    path = "memory:" if kind == "memory" else tmp_path / "runs.db"
+    secret, common = "My diagnosis is Crohn's disease.", "The boat is called Ester and lies in Bremen."
+    with open_journal(path) as journal:
+        helper = Agent(ScriptedModel(["helped"]), memory="Bob")
+        made = agent(
+            journal, "Noted.", [call("helper", {"task": secret})], "I see.", tools=[helper.as_tool("helper")]
+        )
+        other = agent(journal, "Noted.", "Noted.")
+        async with made.session("secret") as session:
+            await session.send(common)
+            await session.send(secret)
+            with pytest.raises(LeaseHeldError, match="'secret' is being driven"):
+                await made.delete_session("secret")
+        async with other.session("other") as session:
+            await session.send(common)
+            await session.send("The weather is fine.")
+        assert len(journal.runs()) == 3
+        assert len(episodes(journal)) == 3
+        deleted = await other.delete_session("secret")
+        assert deleted[0] == "secret"
+        assert len(deleted) == 2
+        assert [info.run_id for info in journal.runs()] == ["other"]
+        told = "\n".join(episodes(journal))
+        assert "Crohn" not in told
+        assert "Ester" in told
+        assert "weather" in told
+        assert not open_memory(journal, "Bob").store.entries()
+        with pytest.raises(RunNotFoundError):
+            await other.delete_session("secret")
+    if path != "memory:":
+        assert b"Crohn" not in b"".join([file.read_bytes() for file in tmp_path.iterdir()])

@@ -7,7 +7,6 @@ import pytest
 from tests.loop.test_loop import Gate
 
 from treadle import Agent, Policy, Run, ScriptedModel, open_journal, tool
-from treadle.agent.subagent import child_run_id
 from treadle.core import events as e
 from treadle.core.asking import Question
 from treadle.core.errors import ConfigError
@@ -18,6 +17,7 @@ from treadle.journal.protocol import Journal
 from treadle.journal.run_info import CALLER, RunFilter
 from treadle.models import call
 from treadle.models.scripted import Answer
+from treadle.runs.recording import child_run_id
 from treadle.trajectory.run_verification import verify_run
 
 ASK = [call("helper", {"task": "add"}, call_id="c1")]
@@ -334,3 +334,45 @@ def test_a_file_journal_has_both_runs(tmp_path: Path) -> None:
         agent = make(Agent(ScriptedModel(["4"])), ASK, "done", journal=journal)
         agent.run_sync("go", run_id="parent")
         assert {info.run_id for info in journal.runs()} == {"parent", CHILD}
+
+
+@pytest.mark.parametrize("way", ["interrupt", "cancel", "deadline", "crash", "asked"])
+async def test_the_runs_of_calls_that_were_stopped_for_good_are_over(way: str, tmp_path: Path) -> None:
+    """Also those that sub-agents have called. Rules out runs that stay paused, although nobody resumes them."""
+    gate = Gate()
+
+    @tool(effect="pure")
+    async def wait() -> str:
+        gate.reached.set()
+        await gate.opened.wait()
+        return ""
+
+    policy = Policy(deadline_seconds=0.5) if way == "deadline" else None
+    tools = ["ask"] if way == "asked" else [wait]
+    first = [call("ask_user", {"question": "Which?"})] if way == "asked" else [call("wait")] * 2
+    grandchild = Agent(ScriptedModel([first] * 8), tools=tools)
+    child = make(grandchild, *[ASK] * 8)
+    calls = [call("helper", {"task": text}) for text in ("a" if way == "asked" else "ab")]
+    with open_journal(tmp_path / "runs.db") as journal:
+        agent = make(child, calls, "stopped", journal=journal, policy=policy)
+        async with agent.session("s", pauses_when_cancelled=way == "crash") as session:
+            turn = asyncio.ensure_future(session.send("go"))
+            if way == "asked":
+                assert (await turn).questions
+            else:
+                await gate.reached.wait()
+            if way in ("cancel", "crash"):
+                turn.cancel()
+            if way == "interrupt":
+                await session.send("stop", delivery="interrupt")
+            await asyncio.wait([turn])
+            if way == "asked":
+                await session.send("stop", delivery="interrupt")
+        if way == "crash":
+            assert {info.status for info in journal.runs()} == {"paused"}
+            async with agent.session("s") as session:
+                await session.send("stop", delivery="interrupt")
+        called = [info for info in journal.runs() if info.run_id != "s"]
+        assert len(called) == (2 if way == "asked" else 4)
+        assert {(info.status, info.stop_reason) for info in called} == {("finished", "cancelled")}
+        await check_replay(agent, *[info.run_id for info in journal.runs()])

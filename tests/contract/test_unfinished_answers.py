@@ -14,7 +14,7 @@ from tests.models.server import End, Reply, serve
 from treadle import Agent
 from treadle.core.errors import ServerError, TransportError
 from treadle.core.types import Fault, FinishReason, Message, Role, StopReason
-from treadle.models import CacheModel, FallbackModel, RetryModel, Watch
+from treadle.models import CacheModel, FallbackModel, HttpResponse, InProcessTransport, RetryModel, Watch
 
 FOREIGN = {
     "nothing": b"",
@@ -200,3 +200,21 @@ async def test_an_empty_answer_that_is_said_to_be_whole_is_an_answer(wire, is_st
     async with serve([Reply(body)]) as server:
         completion = await connect(wire, server).infer(QUESTION, Listener().watch if is_streamed else Watch())
     assert (completion.message.content, completion.finish_reason) == ("", FinishReason.STOP)
+
+
+@pytest.mark.parametrize("written", ["null", "None", "FINISH_REASON_UNSPECIFIED"])
+@pytest.mark.parametrize("name", ["openai_chat", "completions", "gemini"])
+async def test_no_reason_in_words_is_not_the_end(name, written):
+    wire, field = WIRES[name], "finishReason" if name == "gemini" else "finish_reason"
+    events = []
+    for item in wire.events(wire.answer(said())):
+        raw = json.loads(item.removeprefix(b"data:")) if b"[DONE]" not in item else {}
+        for choice in raw.get("choices", raw.get("candidates", ())):
+            choice[field] = choice.get(field) or written
+        events.append((b"data: %s\n\n" % json.dumps(raw).encode()) if raw else item)
+    model = wire.MODEL("m", transport=InProcessTransport(lambda _: HttpResponse(events)), api_key="k")
+    assert (await model.infer(QUESTION, Listener().watch)).message.content == said().content
+    end = next(index for index, item in enumerate(events) if written.encode() not in item)
+    del events[end:]
+    with pytest.raises(TransportError, match="ended before it was complete"):
+        await model.infer(QUESTION, Listener().watch)

@@ -510,7 +510,7 @@ async def test_tokens(top, choice, expected):
         {"choices": [{"message": None, "finish_reason": "stop"}]},
         {"choices": [{"message": "text"}]},
         answer(content=7),
-        answer(tool_calls=[{}]),
+        answer(tool_calls=[{"id": "c"}]),
         answer(tool_calls=[None]),
         answer(tool_calls=7),
         b"<html>Bad Gateway</html>",

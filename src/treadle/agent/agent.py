@@ -51,6 +51,7 @@ from treadle.runs.options import (
     check_tools,
     read_context,
 )
+from treadle.runs.recording import delete_session
 from treadle.runs.resume import fork_run, resume_run
 from treadle.runs.run import Run, T_co, V
 from treadle.runs.sending import Driven
@@ -70,6 +71,9 @@ class Agent(Generic[T_co]):
 
     `Agent[Invoice]` is an agent whose answers are `Invoice`s; without a schema it is an `Agent[str]`.
     """
+
+    stops_at_mistakes = False
+    """True if a tool whose code cannot run ends a run with an error; see `Workbench.stops_at_mistakes`."""
 
     @overload
     def __init__(
@@ -425,6 +429,15 @@ class Agent(Generic[T_co]):
         """Return the newest `limit` sessions in the journal; `None` returns all. `RunInfo.title` is for people."""
         condition = RunFilter(is_session=True)
         return await asyncio.to_thread(lambda: self.journal.runs(condition, limit=limit, newest_first=True))
+
+    async def delete_session(self, run_id: str) -> list[str]:
+        """Delete a session or another run, with the runs of its sub-agents and the episodes that memories have of
+        it. Return the ids of the runs.
+
+        Raises: `RunNotFoundError`; `LeaseHeldError` if one of the runs is being driven.
+        """
+        check_run_id(run_id)
+        return await asyncio.to_thread(delete_session, self.journal, run_id, self.clock)
 
     def as_tool(
         self,

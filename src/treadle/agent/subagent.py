@@ -5,7 +5,6 @@ continues the run or, if it is over, takes its outcome: nothing is paid or done 
 """
 
 import asyncio
-import hashlib
 from collections.abc import Callable, Mapping
 from copy import copy
 from typing import Any, Protocol
@@ -29,6 +28,7 @@ from treadle.runs.begin import Beginning, begin
 from treadle.runs.drive import drive
 from treadle.runs.ensure import IfExists, ensure_begun, waits_for_user
 from treadle.runs.options import Given, ResumeOptions
+from treadle.runs.recording import child_run_id
 from treadle.runs.resume import resume_run
 from treadle.runs.run import Run
 from treadle.tools.context import ToolContext
@@ -203,10 +203,11 @@ class AgentTool:
         return await drive(agent, driver, None, given)
 
     def _copy_agent(self, context: ToolContext, journal: Journal) -> CalledAgent:
-        """Return the agent with the journal of the calling run, and with its approver if it has no own."""
+        """Return the agent with the journal of the calling run, and its approver and hooks if it has none."""
         agent = copy(self._agent)
         agent.keep_in(journal)
         agent.approver = agent.approver or context.approver
+        agent.hooks = agent.hooks or context.hooks or agent.hooks
         agent.has_policy = False  # a run that goes on keeps what it was allowed when it began
         return agent
 
@@ -244,12 +245,6 @@ def build_agent_tool(part: PartSpec, build: Callable[..., CalledAgent]) -> Agent
     agent = build(read_agent(part), trust=True)  # the spec that has this part was trusted
     settings.pop("spec")
     return AgentTool(agent, name, **settings)
-
-
-def child_run_id(run_id: str, call_id: str) -> str:
-    """Return the id of the run that a call drives."""
-    digest = hashlib.sha256(f"{run_id}/{call_id}".encode(errors="replace")).hexdigest()
-    return f"sub-{digest[:16]}"
 
 
 def count_callers(journal: Journal, run_id: str) -> int:

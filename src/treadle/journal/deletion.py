@@ -59,18 +59,6 @@ def _with_bases(digests: set[str], read: ReadStored) -> set[str]:
     return found
 
 
-def delete_runs(journal: Journal, run_id: str) -> list[str]:
-    """Delete a run and those that its calls of agents drove, and return the ids. Blocks.
-
-    Raises: `RunNotFoundError`; `LeaseHeldError` if one of them is being driven, before any is deleted.
-    """
-    found = find_callees(journal, run_id)
-    # The run itself is the last, so that a deletion that fails can be repeated.
-    for name in reversed(found):
-        journal.delete(name)
-    return found
-
-
 def find_callees(journal: Journal, run_id: str) -> list[str]:
     """Return the id of a run, followed by those of the runs that its calls of agents drove, directly or
     indirectly. Blocks."""

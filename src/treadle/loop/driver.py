@@ -157,6 +157,8 @@ class Driver:
         finally:
             driven.on_listen = None
             mail.idle()
+        if bench.stopped:
+            await see_through(bench.end_stopped)
         if state.status is Status.PAUSED:
             # A run that waits for somebody holds nothing, and calls that wait for an answer begin again.
             if bench.sandbox is not None:

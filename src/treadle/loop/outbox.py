@@ -103,6 +103,8 @@ class Recorder:
             stamp(body, "at", now)
         if state.policy.deadline_seconds is not None:
             self._stamp_work(bodies)
+        if self._hooks is not None and self._hooks.traces:
+            self._hooks.trace(self.run_id, state, bodies)
         if self._held:
             self._append(bodies, blobs)
         else:

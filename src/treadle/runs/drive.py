@@ -3,6 +3,7 @@ it ends or pauses, storing completed turns in the agent's memory, and releasing 
 
 import asyncio
 from collections.abc import Awaitable
+from functools import partial
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
@@ -32,10 +33,11 @@ from treadle.loop.wayout import see_through
 from treadle.models.protocol import Model, has_price
 from treadle.runs.agent_parts import AgentParts, path_of
 from treadle.runs.options import Files, Given
-from treadle.runs.recording import take_in_rest
+from treadle.runs.recording import end_called, take_in_rest
 from treadle.runs.run import Run
 from treadle.runs.task import Task
 from treadle.sandbox.protocol import Sandbox
+from treadle.tools.user_code import blame
 
 if TYPE_CHECKING:
     from treadle.routing.judging import Judgement, MessageJudge
@@ -151,8 +153,12 @@ def make_driver(
         rules=RunRules(state),
         journal=agent.journal,
         deps=given.deps,
+        hooks=agent.hooks,
         clock=agent.clock,
     )
+    bench.stops_at_mistakes = agent.stops_at_mistakes
+    if bench.toolbox.drivers:
+        bench.end_called = partial(end_called, agent.journal, writer.run_id)
     driver = Driver(state, writer, _make_inference(agent), bench, given.emit, agent.hooks)
     driver.recorder.kept_events = [] if given.keeps_events else None
     driver.find_answer_fault = given.answer.find_fault
@@ -241,12 +247,21 @@ def without_schema(message: str | None, output: OutputSpec) -> str | None:
 
 
 def grade_run(driver: Driver, task: Task) -> None:
-    """Run the task's check and append its grade. A run that failed through no fault of the model gets no grade."""
+    """Run the task's check and append its grade. A run that failed through no fault of the model gets no grade.
+
+    Raises: `UserCodeError` if the code of the check has a mistake.
+    """
     state, sandbox = driver.state, driver.bench.sandbox
     if state.ending.fault in (Fault.INFRASTRUCTURE, Fault.USER):
         return
     files = {} if sandbox is None else {path: sandbox.read(path) for path in sandbox.paths()}
-    grade = task.check(state.ending.output, files)
+    try:
+        grade = task.check(state.ending.output, files)
+    except Exception as error:
+        what = f"the check of the task '{task.task_set}:{task.task_id}' failed for run {driver.run_id!r}"
+        if (wrong := blame(error, what)) is None:
+            raise
+        raise wrong from error
     driver.put(e.Rewarded(reward=grade.reward, detail=grade.detail or None))
 
 

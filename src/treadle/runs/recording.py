@@ -1,18 +1,23 @@
-"""Changes to runs that nobody drives: events that need no model, such as grades, and messages that wait.
+"""Changes to runs that nobody drives: events that need no model, such as grades, messages that wait, the end of
+runs whose calls were stopped, and the deletion of sessions.
 
 A message can be stored while the lease is about to be released. So whoever releases the lease of a run looks again
 afterwards, and takes in what has come meanwhile.
 """
 
 import asyncio
+import hashlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 
 from treadle.core import events as e
+from treadle.core.calls import abandon_turn
 from treadle.core.errors import JournalError
-from treadle.core.state import State
+from treadle.core.state import State, Status
+from treadle.journal.deletion import find_callees
 from treadle.journal.protocol import Clock, Journal
+from treadle.journal.run_info import RunFilter
 from treadle.loop.mail import Mail
 from treadle.loop.outbox import Recorder
 from treadle.loop.wayout import see_through
@@ -50,6 +55,58 @@ async def take_in_rest(journal: Journal, run_id: str) -> None:
     """
     with suppress(JournalError):  # whoever holds the lease takes them in
         await take_in_all(journal, run_id)
+
+
+def child_run_id(run_id: str, call_id: str) -> str:
+    """Return the id of the run that a call drives."""
+    digest = hashlib.sha256(f"{run_id}/{call_id}".encode(errors="replace")).hexdigest()
+    return f"sub-{digest[:16]}"
+
+
+async def end_called(journal: Journal, run_id: str, call_ids: Iterable[str]) -> None:
+    """End the runs that calls of a run have driven, and those that these have called. Nobody resumes them, because
+    the calls have results.
+
+    A run that is over, that somebody drives, or that the store cannot change stays as it is.
+    """
+    for call_id in call_ids:
+        called = child_run_id(run_id, call_id)
+        running: list[str] = []
+
+        def end(state: State, running: list[str] = running) -> Sequence[e.DurableBody]:
+            if state.status is Status.FINISHED or not state.turn.is_open:
+                return ()
+            for item in state.turn.calls.values():
+                if item.result is None:
+                    running.extend([item.call.call_id, *item.inner])
+            return (e.RunResumed(), *abandon_turn(state))
+
+        with suppress(JournalError):
+            await record(journal, called, end)
+            await end_called(journal, called, running)
+
+
+def delete_session(journal: Journal, run_id: str, clock: Clock = time) -> list[str]:
+    """Delete a session, or another run, with the runs that its calls of agents drove and the episodes in memory
+    that tell about them. Return the ids of the runs. Blocks.
+
+    Raises: `RunNotFoundError`; `LeaseHeldError` if one of them is being driven; nothing is deleted then.
+    """
+    from treadle.knowledge.memory import forget_runs
+
+    found = find_callees(journal, run_id)
+    free = {info.run_id for info in journal.runs(RunFilter(run_ids=found, is_driven=False))}
+    for name in found:
+        if name not in free:
+            journal.delete(
+                name
+            )  # raises the error that says what is wrong, unless the run was let go meanwhile
+    forget_runs(journal, found, clock.time())
+    # The run itself is the last, so that a deletion that fails can be repeated.
+    for name in reversed(found):
+        if name in free:
+            journal.delete(name)
+    return found
 
 
 async def _change(

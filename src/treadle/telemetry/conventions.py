@@ -5,10 +5,12 @@ Source: OpenTelemetry semantic conventions 1.41.
 
 from collections.abc import Iterable
 from typing import Any, TypeAlias
+from urllib.parse import urlsplit
 
 import msgspec
 
 from treadle.core import events as e
+from treadle.core.spec import PartSpec
 from treadle.core.types import Completion, Json, Message, Role, Usage
 
 _PROVIDERS = {
@@ -19,8 +21,14 @@ _PROVIDERS = {
     "xai": "x_ai",
 }
 """The names that the conventions have for providers, where they differ from Treadle's."""
-OTHER = "OTHER"
+OTHER = "_OTHER"
 """The value for a provider or an error that has no name in the conventions."""
+SECONDS = (0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92)
+"""The buckets of durations."""
+TOKENS = tuple([4**power for power in range(14)])
+"""The buckets of counts of tokens."""
+_FINISH_REASONS = {"tool_calls": "tool_call"}
+"""The finish reasons of messages in the conventions, where they differ from Treadle's."""
 
 Attributes: TypeAlias = dict[str, Any]
 """The attributes of a span or a measurement. The API has no name for their values."""
@@ -35,6 +43,27 @@ def provider_of(model: str) -> str:
 def bare_name(model: str) -> str:
     """Return the name of a model without its provider."""
     return model.partition(":")[2] or model
+
+
+def server_of(model: str, part: PartSpec | None) -> Attributes:
+    """Return the host and the port of a model's server, as far as they are known.
+
+    `part` is the model of the run's agent, whose settings may name another server than the provider's own.
+    """
+    from treadle.models.config.bare import given_url, home_of
+    from treadle.models.config.presets import find_preset
+
+    settings = part.settings if part is not None and part.name == model else None
+    url = (settings or {}).get("base_url")
+    if not isinstance(url, str):
+        preset = find_preset(model.partition(":")[0]) if ":" in model else None
+        url = "" if preset is None else given_url(preset, None) or home_of(preset)
+    try:
+        found = urlsplit(url)
+        port = found.port or {"https": 443, "http": 80}.get(found.scheme)
+    except ValueError:
+        return {}
+    return {"server.address": found.hostname, "server.port": port} if found.hostname and port else {}
 
 
 def agent_name(started: e.RunStarted) -> str | None:
@@ -97,6 +126,6 @@ def write_messages(messages: Iterable[Message], finish_reason: str | None = None
             parts.append({"type": "tool_call", **given})
         item: dict[str, Json] = {"role": message.role.value, "parts": parts}
         if finish_reason is not None:
-            item["finish_reason"] = finish_reason
+            item["finish_reason"] = _FINISH_REASONS.get(finish_reason, finish_reason)
         found.append(item)
     return msgspec.json.encode(found).decode()

@@ -5,7 +5,6 @@ A turn is a span `invoke_agent`; in it each attempt at an inference is a span `c
 Source: OpenTelemetry semantic conventions for generative AI, 1.41.
 """
 
-from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -13,22 +12,33 @@ import msgspec
 
 from treadle.core import events as e
 from treadle.core.errors import ConfigError
+from treadle.core.spec import PartSpec
 from treadle.core.state import State, advance
+from treadle.core.tally import Charge, charge_of
 from treadle.core.turns import StepFold
 from treadle.core.types import Message, Role, StopReason, Usage
 from treadle.telemetry.conventions import (
     OTHER,
+    SECONDS,
+    TOKENS,
     Attributes,
     agent_name,
     bare_name,
     completion_attributes,
     provider_of,
+    server_of,
     usage_attributes,
     write_messages,
 )
 
-_KEPT = 1000
-"""How many runs a link may lead to."""
+_WAITS = ("question", "approval")
+"""The reasons of pauses in which a run waits for a person."""
+_FINISHED = {
+    StopReason.COMPLETED: "stop",
+    StopReason.MAX_TOKENS: "length",
+    StopReason.REFUSED: "content_filter",
+}
+"""The finish reasons of turns in the conventions; that of all other turns is `error`."""
 _FAILED = frozenset((StopReason.ERROR, StopReason.REFUSED, StopReason.CONTEXT_OVERFLOW, StopReason.CANCELLED))
 
 
@@ -52,19 +62,23 @@ class OpenTelemetry:
         self.records_content = records_content
         self.tracer = trace.get_tracer("treadle", __version__, tracer_provider)
         meter = metrics.get_meter("treadle", __version__, meter_provider)
-        self.duration = meter.create_histogram(
-            "gen_ai.client.operation.duration", "s", "GenAI operation duration."
+
+        def measure(name: str, about: str, unit: str = "s", bounds: Sequence[float] = SECONDS) -> Any:
+            return meter.create_histogram(name, unit, about, explicit_bucket_boundaries_advisory=bounds)
+
+        self.duration = measure("gen_ai.client.operation.duration", "GenAI operation duration.")
+        self.first_chunk = measure(
+            "gen_ai.client.operation.time_to_first_chunk", "Time to receive the first chunk of a stream."
         )
-        self.tokens = meter.create_histogram(
-            "gen_ai.client.token.usage", "{token}", "Number of input and output tokens used."
-        )
-        self.tool_duration = meter.create_histogram(
-            "gen_ai.execute_tool.duration", "s", "Duration of tool calls."
+        self.tool_duration = measure("gen_ai.execute_tool.duration", "Duration of tool calls.")
+        self.tokens = measure(
+            "gen_ai.client.token.usage", "Number of input and output tokens used.", "{token}", TOKENS
         )
         self.cost = meter.create_counter("treadle.cost", "USD", "Cost of inferences, where it is known.")
+        self.turns = meter.create_counter(
+            "treadle.turns", "{turn}", "Turns, and whether a fallback answered."
+        )
         self._runs: dict[str, _RunSpans] = {}
-        self._newest: OrderedDict[str, Any] = OrderedDict()
-        """The span context of the newest turn of each run."""
 
     def __call__(self, event: e.Event) -> None:
         """Take the next event of a run."""
@@ -72,11 +86,21 @@ class OpenTelemetry:
 
     def take(self, run_id: str, first_seq: int, bodies: Sequence[e.DurableBody]) -> None:
         """Take the next events of a run."""
+        run = self._spans_of(run_id)
+        for seq, body in enumerate(bodies, first_seq):
+            run.take(seq, body)
+
+    def trace_parent(
+        self, run_id: str, started: e.RunStarted | None, body: e.TurnStarted | e.RunResumed
+    ) -> str | None:
+        """Begin the span of a turn whose event is stored next, and return its context for the journal."""
+        return self._spans_of(run_id).open_turn(started, body)
+
+    def _spans_of(self, run_id: str) -> "_RunSpans":
         run = self._runs.get(run_id)
         if run is None:
             run = self._runs[run_id] = _RunSpans(self, run_id)
-        for seq, body in enumerate(bodies, first_seq):
-            run.take(seq, body)
+        return run
 
     def catch_up(self, run_id: str, events: Iterable[e.Event]) -> None:
         """Read the events so far of a run that goes on. They get no spans."""
@@ -89,20 +113,6 @@ class OpenTelemetry:
         run = self._runs.pop(run_id, None)
         if run is not None:
             run.end_turn(run.fold.at, "left")
-
-    def remember(self, run_id: str, span: Any) -> None:
-        """Remember the span of a turn, so that later spans can be linked to it."""
-        self._newest[run_id] = span.get_span_context()
-        self._newest.move_to_end(run_id)
-        if len(self._newest) > _KEPT:
-            self._newest.popitem(last=False)
-
-    def links_to(self, run_id: str) -> list[Any]:
-        """Return the links to the newest turn of a run; none if this process does not know it."""
-        from opentelemetry.trace import Link
-
-        found = self._newest.get(run_id)
-        return [] if found is None else [Link(found, {"treadle.run.id": run_id})]
 
     def context_of(self, run_id: str, call_id: str) -> Any:
         """Return the context for the children of a call; `None` if this process does not know its run."""
@@ -128,24 +138,44 @@ class _RunSpans:
         self._chat: Any = None
         self._chat_at = 0.0
         self._chat_model = ""
+        self._server: Attributes = {}
+        """The host and port of the server that was asked last."""
         self._step = 0
         self._call_at: dict[str, float] = {}
         self._usage = Usage()
+        self._cost_usd: float | None = 0.0
+        self._model_part: PartSpec | None = None
+        self._earlier: str | None = None
+        """The context of the span of the newest turn, or part of one, that was noted."""
+        self._before: str | None = None
+        """`_earlier` before the newest event."""
+        self._copied_turns = 0
+        self._error_type: str | None = None
+        """The class of the error with which the newest inference failed; `None` if it did not."""
+        self._fell_back = False
 
     def note(self, body: e.DurableBody) -> None:
         """Take an event that gets no span."""
         self.fold.take(body)
+        if isinstance(body, e.RunStarted):
+            self._model_part = body.spec.model
+        elif isinstance(body, e.RunResumed) and body.agent is not None:
+            self._model_part = body.agent.model
+        if isinstance(body, e.TurnStarted | e.RunResumed):
+            self._earlier = body.trace_parent or self._earlier
         if self._state is not None:
             advance(self._state, body)
 
     def take(self, seq: int, body: e.DurableBody) -> None:
         """Take the next event."""
-        messages = self._messages_for(body)
+        messages, self._before = self._messages_for(body), self._earlier
         self.note(body)
         if seq > self.fold.copied_until:
             make = _MAKE.get(type(body))
             if make is not None:
                 make(self, seq, body, messages)
+        else:
+            self._copied_turns = self.fold.turns
 
     def _messages_for(self, body: e.DurableBody) -> Sequence[Message]:
         """Return the messages of a request, if contents are recorded."""
@@ -155,62 +185,91 @@ class _RunSpans:
 
     # Turns
 
-    def begin_turn(self, seq: int, body: e.DurableBody, messages: Sequence[Message]) -> None:
+    def open_turn(self, started: e.RunStarted | None, body: e.TurnStarted | e.RunResumed) -> str | None:
+        """Begin the span of a turn, or of a part of one, unless it is open, and return its context."""
+        from opentelemetry.trace import format_span_id, format_trace_id
+
+        if self.turn_span is None:
+            name, context = None, None
+            attributes = self._attributes(None, "invoke_agent")
+            attributes["treadle.turn.is_resumed"] = isinstance(body, e.RunResumed)
+            if started is not None:
+                name = agent_name(started)
+                if started.caller is not None:
+                    context = self._hook.context_of(started.caller.run_id, started.caller.call_id)
+                    attributes["treadle.caller.run.id"] = started.caller.run_id
+                    attributes["treadle.caller.call.id"] = started.caller.call_id
+            if name is not None:
+                attributes["gen_ai.agent.name"] = name
+            self._usage, self._cost_usd, self._error_type, self._fell_back = Usage(), 0.0, None, False
+            self.turn_span = self._hook.tracer.start_span(
+                "invoke_agent" if name is None else f"invoke_agent {name}",
+                context,
+                attributes=attributes,
+                start_time=_ns(body.at),
+            )
+        own = self.turn_span.get_span_context()
+        if not own.is_valid:
+            return None
+        return f"00-{format_trace_id(own.trace_id)}-{format_span_id(own.span_id)}-{own.trace_flags:02x}"
+
+    def begin_turn(self, seq: int, body: e.TurnStarted | e.RunResumed, messages: Sequence[Message]) -> None:
+        """Say in the span of a turn what its event says. Nothing is said of a resumed run between two turns."""
         if not self.fold.is_turn_open:
             return
-        is_resumed = isinstance(body, e.RunResumed)
-        if is_resumed and self.turn_span is not None:
-            return
-        hook, started = self._hook, self.fold.started
-        links, context = (hook.links_to(self._run_id) if is_resumed else []), None
+        started = self.fold.started
+        self.open_turn(started, body)
         attributes = self._attributes(seq, "invoke_agent")
-        attributes["treadle.turn.is_resumed"] = is_resumed
-        name = None
-        if started is not None:
-            name = agent_name(started)
-            if started.parent is not None:
-                links += hook.links_to(started.parent.run_id)
-                attributes["treadle.parent.run.id"] = started.parent.run_id
-                attributes["treadle.parent.seq"] = started.parent.seq
-            if started.caller is not None:
-                context = hook.context_of(started.caller.run_id, started.caller.call_id)
-                attributes["treadle.caller.run.id"] = started.caller.run_id
-                attributes["treadle.caller.call.id"] = started.caller.call_id
-        if name is not None:
-            attributes["gen_ai.agent.name"] = name
-        if hook.records_content and isinstance(body, e.TurnStarted):
+        if started is not None and started.parent is not None:
+            attributes["treadle.parent.run.id"] = started.parent.run_id
+            attributes["treadle.parent.seq"] = started.parent.seq
+        if self._hook.records_content and isinstance(body, e.TurnStarted):
             attributes["gen_ai.input.messages"] = write_messages([body.message])
             if started is not None and started.system_message:
                 system = [{"type": "text", "content": started.system_message}]
                 attributes["gen_ai.system_instructions"] = msgspec.json.encode(system).decode()
-        span_name = "invoke_agent" if name is None else f"invoke_agent {name}"
-        self._usage = Usage()
-        self.turn_span = hook.tracer.start_span(
-            span_name, context, attributes=attributes, links=links, start_time=_ns(body.at)
-        )
-        hook.remember(self._run_id, self.turn_span)
+        self.turn_span.set_attributes(attributes)
+        is_first_of_fork = self._copied_turns > 0 and self.fold.turns == self._copied_turns + 1
+        if self._before is not None and (isinstance(body, e.RunResumed) or is_first_of_fork):
+            self._link(self._before)
+
+    def _link(self, earlier: str) -> None:
+        """Link the span of the turn to the one before it, which may be of another process."""
+        from opentelemetry.trace import SpanContext, TraceFlags
+
+        _, trace_id, span_id, flags = earlier.split("-")
+        context = SpanContext(int(trace_id, 16), int(span_id, 16), True, TraceFlags(int(flags, 16)))
+        if context.span_id != self.turn_span.get_span_context().span_id:
+            self.turn_span.add_link(context, {"treadle.run.id": self._run_id})
 
     def end_turn(self, at: float, why: str, *, error: str | None = None, code: str | None = None) -> None:
         """End the open spans of the run."""
         self._end_chat(at, {}, error="the outcome is not known", code=why)
         for call_id in list(self.calls):
-            self._end_call(call_id, at, {}, code=why)
+            # A call that waits for a person has not failed.
+            self._end_call(call_id, at, {}, code=None if why in _WAITS else why)
         span, self.turn_span = self.turn_span, None
         if span is not None:
             span.set_attributes({"treadle.stop_reason": why, **usage_attributes(self._usage)})
-            _end(span, at, error, code)
+            if self._cost_usd is not None:
+                span.set_attribute("treadle.cost_usd", self._cost_usd)
+            self._end(span, at, error, code)
 
     def complete_turn(self, seq: int, body: e.TurnCompleted, messages: Sequence[Message]) -> None:
         is_failed = body.error is not None or body.stop_reason in _FAILED
         if self._hook.records_content and self.turn_span is not None:
-            said = write_messages([Message(Role.ASSISTANT, body.output)])
+            said = write_messages(
+                [Message(Role.ASSISTANT, body.output)], _FINISHED.get(body.stop_reason, "error")
+            )
             self.turn_span.set_attribute("gen_ai.output.messages", said)
         reason = body.stop_reason.value
+        code = (self._error_type if body.error is not None else None) or reason
+        self._hook.turns.add(1, {"treadle.stop_reason": reason, "treadle.fell_back": self._fell_back})
         self.end_turn(
             body.at,
             reason,
             error=body.error or reason if is_failed else None,
-            code=reason if is_failed else None,
+            code=code if is_failed else None,
         )
 
     def pause(self, seq: int, body: e.RunPaused, messages: Sequence[Message]) -> None:
@@ -234,12 +293,15 @@ class _RunSpans:
             attributes["treadle.route.tier"] = body.route.tier
             attributes["treadle.route.reasons"] = list(body.route.reasons)
         self._chat_at, self._chat_model = at, self.fold.model
+        self._server = server_of(self.fold.model, self._model_part)
+        attributes |= self._server
         self._chat = self._start(f"chat {bare_name(self.fold.model)}", at, attributes, is_client=True)
 
     def fail_chat(self, seq: int, body: e.InferenceFailed, messages: Sequence[Message]) -> None:
         attributes = usage_attributes(body.usage) if body.usage is not None else {}
-        self._step = body.step
-        self._add_cost(body.cost_usd)
+        self._step, self._error_type = body.step, body.error_type
+        self._fell_back |= body.model is not None and body.retry_in_seconds is None
+        self._add_cost(charge_of(body))
         self._end_chat(body.at, attributes, error=body.error, code=body.error_type, usage=body.usage)
         if body.retry_in_seconds is not None:
             self._open_chat(seq, body.at + body.retry_in_seconds, ())
@@ -253,12 +315,33 @@ class _RunSpans:
             attributes["gen_ai.output.messages"] = write_messages(
                 [completion.message], completion.finish_reason.value
             )
-        self._add_cost(completion.cost_usd)
+        self._error_type = None
+        if (seconds := body.first_token_seconds) is not None:
+            attributes |= {"gen_ai.request.stream": True, "gen_ai.response.time_to_first_chunk": seconds}
+            self._hook.first_chunk.record(seconds, self._measured())
+        self._add_cost(charge_of(body))
         self._end_chat(body.at, attributes, model=completion.model, usage=completion.usage)
 
-    def _add_cost(self, cost_usd: float | None) -> None:
-        if cost_usd:
-            self._hook.cost.add(cost_usd, _metric(self.fold.model))
+    def _add_cost(self, charge: Charge | None) -> None:
+        """Count what an event says was used; the cost of the turn is not known if that of a part is not."""
+        if charge is None:
+            return
+        if charge.cost_usd is None or self._cost_usd is None:
+            self._cost_usd = None
+        else:
+            self._cost_usd += charge.cost_usd
+        if charge.cost_usd:
+            self._hook.cost.add(charge.cost_usd, self._measured())
+
+    def _measured(self) -> Attributes:
+        """Return the attributes of measurements of the newest inference."""
+        model = self._chat_model or self.fold.model
+        return {
+            "gen_ai.operation.name": "chat",
+            "gen_ai.provider.name": provider_of(model),
+            "gen_ai.request.model": bare_name(model),
+            **self._server,
+        }
 
     def _end_chat(
         self,
@@ -273,7 +356,7 @@ class _RunSpans:
         span, self._chat = self._chat, None
         if span is None:
             return
-        measured = _metric(self._chat_model)
+        measured = self._measured()
         if model is not None:
             measured["gen_ai.response.model"] = model
         if usage is not None:
@@ -285,7 +368,7 @@ class _RunSpans:
             measured["error.type"] = code
         self._hook.duration.record(max(0.0, at - self._chat_at), measured)
         span.set_attributes(attributes)
-        _end(span, max(at, self._chat_at), error, code)
+        self._end(span, max(at, self._chat_at), error, code)
 
     # Calls
 
@@ -334,7 +417,7 @@ class _RunSpans:
     def _end_call(self, call_id: str, at: float, attributes: Attributes, *, code: str | None) -> None:
         span, began = self.calls.pop(call_id), self._call_at.pop(call_id)
         span.set_attributes(attributes)
-        _end(span, max(at, began), code, code)
+        self._end(span, max(at, began), code, code)
 
     def compact(self, seq: int, body: e.ContextCompacted, messages: Sequence[Message]) -> None:
         if self.turn_span is not None:
@@ -343,7 +426,7 @@ class _RunSpans:
             self.turn_span.add_event("treadle.context_compacted", {**counts, **said}, _ns(body.at))
         if body.usage is not None:
             self._usage += body.usage
-        self._add_cost(body.cost_usd)
+        self._add_cost(charge_of(body))
 
     def ask(self, seq: int, body: e.QuestionAsked | e.ApprovalRequested, messages: Sequence[Message]) -> None:
         if self.turn_span is not None:
@@ -351,6 +434,16 @@ class _RunSpans:
             self.turn_span.add_event(name, {"treadle.seq": seq}, _ns(body.at))
 
     # Shared
+
+    def _end(self, span: Any, at: float, error: str | None, code: str | None) -> None:
+        """End a span. What a provider or a tool says of an error is content."""
+        from opentelemetry.trace import Status, StatusCode
+
+        if code is not None:
+            span.set_attribute("error.type", code)
+        if error is not None:
+            span.set_status(Status(StatusCode.ERROR, error if self._hook.records_content else code))
+        span.end(_ns(at))
 
     def _start(
         self, name: str, at: float, attributes: Attributes, parent: Any = None, *, is_client: bool = False
@@ -368,14 +461,15 @@ class _RunSpans:
             start_time=_ns(at),
         )
 
-    def _attributes(self, seq: int, operation: str) -> Attributes:
+    def _attributes(self, seq: int | None, operation: str) -> Attributes:
         found: Attributes = {
             "gen_ai.operation.name": operation,
             "gen_ai.conversation.id": self._run_id,
             "treadle.run.id": self._run_id,
             "treadle.turn": self.fold.turns,
-            "treadle.seq": seq,
         }
+        if seq is not None:
+            found["treadle.seq"] = seq
         if operation != "execute_tool":
             found["gen_ai.provider.name"] = provider_of(self.fold.model)
             found["gen_ai.request.model"] = bare_name(self.fold.model)
@@ -398,23 +492,5 @@ _MAKE: dict[type, Callable[[_RunSpans, int, Any, Sequence[Message]], None]] = {
 }
 
 
-def _metric(model: str) -> Attributes:
-    return {
-        "gen_ai.operation.name": "chat",
-        "gen_ai.provider.name": provider_of(model),
-        "gen_ai.request.model": bare_name(model),
-    }
-
-
 def _ns(at: float) -> int:
     return int(at * 1e9)
-
-
-def _end(span: Any, at: float, error: str | None, code: str | None) -> None:
-    from opentelemetry.trace import Status, StatusCode
-
-    if code is not None:
-        span.set_attribute("error.type", code)
-    if error is not None:
-        span.set_status(Status(StatusCode.ERROR, error))
-    span.end(_ns(at))

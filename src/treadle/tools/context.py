@@ -188,6 +188,11 @@ class ToolContext(Generic[DepsT]):
         """The function that decides about the run's calls."""
         return None
 
+    @property
+    def hooks(self) -> Any:
+        """The `Hooks` of the run, for tools that drive runs of their own; `None` outside of a run."""
+        return None
+
     def allowance(self) -> Allowance:
         """Return what a run that this call drives may use of the budgets of this run."""
         return Allowance()

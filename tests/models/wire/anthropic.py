@@ -192,3 +192,10 @@ def at_once(raw):
     ]
     found.append({"type": "message_delta", "delta": {"stop_reason": raw["stop_reason"]}})
     return [b"data: %s\n\n" % json.dumps(item).encode() for item in [*found, {"type": "message_stop"}]]
+
+
+def types():
+    """Return the vendor's types of a whole answer and of an event."""
+    from anthropic.types import Message, RawMessageStreamEvent
+
+    return Message, RawMessageStreamEvent

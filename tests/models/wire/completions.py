@@ -72,3 +72,10 @@ def without_reason(raw):
 def at_once(raw):
     """Return the events of a server that sends all of `raw` at once, without the mark that ends a stream."""
     return [b"data: %s\n\n" % json.dumps(raw).encode()]
+
+
+def types():
+    """Return the vendor's types of a whole answer and of an event."""
+    from openai.types import Completion
+
+    return Completion, Completion

@@ -166,7 +166,7 @@ def unfinished(raw):
         "nothing, no reason": {**candidate, "content": {"parts": []}, "finishReason": None},
         "nothing, an empty reason": {**candidate, "content": {"parts": []}, "finishReason": ""},
         "nothing, thrown away": {**candidate, "content": {}, "finishReason": "MALFORMED_RESPONSE"},
-        "a call has no name": {**candidate, "content": {"parts": [{"functionCall": {"args": {}}}]}},
+        "a call has no name": {**candidate, "content": {"parts": [{"functionCall": {"args": {"a": 1}}}]}},
         "a call is a number": {**candidate, "content": {"parts": [{"functionCall": 7}]}},
         "parts are a number": {**candidate, "content": {"parts": 7}},
     }
@@ -181,3 +181,10 @@ def without_reason(raw):
 def at_once(raw):
     """Return the events of a server that sends all of `raw` at once, without the mark that ends a stream."""
     return [b"data: %s\r\n\r\n" % msgspec.json.encode(raw)]
+
+
+def types():
+    """Return the vendor's types of a whole answer and of an event."""
+    from google.genai.types import GenerateContentResponse
+
+    return GenerateContentResponse, GenerateContentResponse

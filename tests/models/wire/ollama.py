@@ -120,7 +120,10 @@ def unfinished(raw):
         "the model was loaded": {**raw, "done_reason": "load", "message": {**message, "content": ""}},
         "the model was unloaded": {**raw, "done_reason": "unload", "message": {**message, "content": ""}},
         "a call is null": {**raw, "message": {**message, "tool_calls": [None]}},
-        "a call has no name": {**raw, "message": {**message, "tool_calls": [{"function": {}}]}},
+        "a call has no name": {
+            **raw,
+            "message": {**message, "tool_calls": [{"function": {"index": 1}}]},
+        },
         "content is a number": {**raw, "message": {**message, "content": 7}},
     }
 
@@ -133,3 +136,10 @@ def without_reason(raw):
 def at_once(raw):
     """Return the events of a server that sends all of `raw` at once, without the mark that ends a stream."""
     return [msgspec.json.encode(raw) + b"\n"]
+
+
+def types():
+    """Return the vendor's types of a whole answer and of an event."""
+    from ollama._types import ChatResponse
+
+    return ChatResponse, ChatResponse

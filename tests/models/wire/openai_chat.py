@@ -168,3 +168,10 @@ def at_once(raw):
     rest = {key: value for key, value in choice.items() if key != "message"}
     chunk = {**raw, "choices": [{**rest, "delta": choice["message"]}]}
     return [b"data: %s\n\n" % json.dumps(chunk).encode()]
+
+
+def types():
+    """Return the vendor's types of a whole answer and of an event."""
+    from openai.types.chat import ChatCompletion, ChatCompletionChunk
+
+    return ChatCompletion, ChatCompletionChunk

@@ -207,3 +207,10 @@ def without_reason(raw):
 def at_once(raw):
     """Return the events of a server that sends all of `raw` at once, without the mark that ends a stream."""
     return [b"data: %s\n\n" % json.dumps({"type": "response.completed", "response": raw}).encode()]
+
+
+def types():
+    """Return the vendor's types of a whole answer and of an event."""
+    from openai.types.responses import Response, ResponseStreamEvent
+
+    return Response, ResponseStreamEvent

@@ -243,7 +243,8 @@ def _around(line: str, text: str, width: int) -> str:
 
 
 def _delete(journal: Journal, run_ids: list[str], *, is_sure: bool) -> int:
-    from treadle.journal.deletion import delete_runs, find_callees
+    from treadle.journal.deletion import find_callees
+    from treadle.runs.recording import delete_session
 
     for run_id in dict.fromkeys(run_ids):
         info = next(item for item in journal.runs(RunFilter(id_prefix=run_id)) if item.run_id == run_id)
@@ -256,7 +257,7 @@ def _delete(journal: Journal, run_ids: list[str], *, is_sure: bool) -> int:
             if not typer.confirm(f"delete {what}? It cannot be undone", default=False):
                 print_error(f"{run_id} was not deleted")
                 return ExitCode.FAILED
-        delete_runs(journal, run_id)
+        delete_session(journal, run_id)
         print_note(f"deleted {what}")
     return ExitCode.DONE
 

@@ -115,6 +115,9 @@ class RunResumed(Body, frozen=True, gc=False, tag="run_resumed"):
     """How the model is asked for answers that fit a schema from now on; `None`: as before."""
     window: Window | None = None
     """The context window of the model from here on; `None` if it is not known."""
+    trace_parent: str | None = None
+    """The span of the part of the turn that begins here; see `turn_started`. `None`: no turn is open, or nobody
+    traces the run."""
 
 
 class RunFinished(Body, frozen=True, gc=False, tag="run_finished"):

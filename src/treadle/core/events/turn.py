@@ -22,6 +22,9 @@ class TurnStarted(BodyWithContents, frozen=True, gc=False, tag="turn_started"):
     """What the model is told after the text of the message, because of the judgement; `None`: nothing."""
     queued_seq: int | None = None
     """The number of the `message_injected` event that holds the same message; `None` if it was not queued."""
+    trace_parent: str | None = None
+    """The span of the turn, as W3C's `traceparent`, to which a later part of the turn or a fork is linked; `None`:
+    nobody traces the run."""
 
 
 class MessageInjected(BodyWithContents, frozen=True, gc=False, tag="message_injected"):

@@ -220,6 +220,7 @@ class Studio:
             schema=answer_schema(conversation),
             journal=journal,
         )
+        self._agent.stops_at_mistakes = True
         self._variants: dict[str, Agent[Any]] = {}
         self.tools: tuple[ToolSpec, ...] = self._agent.kit.own.specs
         """The agent's tools, as the writer of scenarios sees them."""

@@ -159,6 +159,24 @@ class SqliteMemory:
         self._database.purge()
         return True
 
+    def forget_runs(self, run_ids: Collection[str], at: float) -> int:
+        """Delete the episodes that were written for runs and for no other, and return their number."""
+        own = f"run_id IN ({','.join('?' * len(run_ids))})"
+        with self._database.writing() as db:
+            rows = db.execute(
+                f"SELECT DISTINCT entry FROM memory_audit JOIN memory_entries ON memory_entries.id=entry "
+                f"WHERE space=? AND memory_audit.store=? AND {own} AND NOT EXISTS (SELECT 1 FROM memory_audit AS "
+                f"other WHERE other.entry=memory_audit.entry AND other.run_id IS NOT NULL AND NOT other.{own})",
+                (self._space(db)[0] >> SPACE_BITS, Store.EPISODIC, *run_ids, *run_ids),
+            ).fetchall()
+            for (row,) in rows:
+                self._delete(db, row)
+                draft = Draft(store=Store.EPISODIC, text="", author=Author.USER)
+                self._record(db, draft, "forgotten", at, row=row)
+        if rows:
+            self._database.purge()
+        return len(rows)
+
     def replace_document(self, source: str, digest: str, pieces: Sequence[Draft], at: float) -> bool:
         """See `MemoryStore.replace_document`."""
         with self._database.writing() as db:

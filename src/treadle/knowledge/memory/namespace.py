@@ -80,7 +80,7 @@ class Memory:
 
     async def embed_missing(self, limit: int = BATCH) -> int:
         """Make and store the embeddings of up to `limit` entries that have no embedding, and return their
-        number.
+        number. If a later request fails, those of the earlier ones are stored.
 
         Raises: `ProviderError` if the server fails; `ConfigError` if its vectors do not fit those stored.
         """
@@ -88,9 +88,10 @@ class Memory:
             return 0
         name = self.embedder.name
         missing = await asyncio.to_thread(self.store.missing_vectors, name, limit)
-        if missing:
-            made = await self.embedder.embed([text for _, text in missing])
-            vectors = dict(zip([entry_id for entry_id, _ in missing], made, strict=True))
+        for start in range(0, len(missing), BATCH):
+            asked = missing[start : start + BATCH]
+            made = await self.embedder.embed([text for _, text in asked])
+            vectors = dict(zip([entry_id for entry_id, _ in asked], made, strict=True))
             await asyncio.to_thread(self.store.put_vectors, name, vectors)
         return len(missing)
 
@@ -174,6 +175,18 @@ def open_memory(
     embedder = make_embedder(embeddings) if isinstance(embeddings, str) else embeddings
     database = journal.attach(Database, _open)
     return Memory(SqliteMemory(database, persona, user), embedder, clock)
+
+
+def forget_runs(journal: Journal, run_ids: Collection[str], at: float) -> int:
+    """Forget the episodes that tell about runs, of all personas and users, and return their number. Blocks.
+
+    An episode stays if other runs have told the same, as do facts that were remembered on purpose.
+    """
+    if not isinstance(journal, SqliteJournal | MemoryJournal):
+        return 0
+    database = journal.attach(Database, _open)
+    owners = SqliteMemory(database, "", "").owners()
+    return sum([SqliteMemory(database, *names).forget_runs(run_ids, at) for names in owners])
 
 
 def _open(path: Path | None, level: str) -> Database:

@@ -72,6 +72,7 @@ class UseSkill:
             is_concurrent=False,
             # The budget cuts at lines, and says what is missing; the general limit would cut in the middle.
             max_result_chars=10_000_000,
+            has_fences=True,
         )
         self._find_fault = ArgumentChecker(_PARAMETERS).find_fault
 

@@ -8,7 +8,7 @@ exceptions included; only a cancellation raises.
 import asyncio
 import inspect
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from msgspec.structs import replace
@@ -44,12 +44,14 @@ from treadle.loop.calls.results import (
     to_result,
     to_started,
 )
+from treadle.loop.hooks import Hooks
 from treadle.loop.outbox import Outbox
 from treadle.sandbox.protocol import Sandbox
 from treadle.tools.context import NO_CONTEXT, NO_DEPS, Scope, ToolContext
 from treadle.tools.protocol import ApprovalRequest, Approver, Asker, Decision, Tool, ToolOutput
 from treadle.tools.threads import THREADS
 from treadle.tools.toolbox import Toolbox
+from treadle.tools.user_code import blame
 
 MAX_INNER_CHARS = 4_000_000
 """The longest result of an inner call in characters; a longer one is cut in the middle."""
@@ -79,6 +81,7 @@ class Workbench:
         rules: Rules | None = None,
         journal: Journal | None = None,
         deps: object = NO_DEPS,
+        hooks: Hooks | None = None,
         clock: Clock = time,
     ) -> None:
         """Make a workbench. Without `rules`, all inner calls run and no question is asked."""
@@ -95,9 +98,18 @@ class Workbench:
         """The journal that the run is kept in; `None` outside of a run."""
         self.deps = deps
         """The object that tools get as `ToolContext.deps`."""
+        self.hooks = hooks
+        """The hooks of the run, which the runs of sub-agents are told to too; `None` outside of a run."""
         self.clock = clock
+        self.stops_at_mistakes = False
+        """True if a tool whose code cannot run, such as one with an unknown name, ends the work with an error. The
+        call then has no result, and is made again once the code is mended. By default, the model is told."""
         self.report: Callable[[str, str], None] | None = None
         """The function that gets progress reports: the id of the call and a text. `None`: nobody listens."""
+        self.end_called: Callable[[Sequence[str]], Awaitable[None]] | None = None
+        """The function that ends the runs which stopped calls have driven; `None` if calls drive no runs."""
+        self.stopped: list[str] = []
+        """The ids of the stopped calls whose runs are not ended yet."""
         self.children: dict[str, Child] = {}
         """The runs that calls without a result have driven, by call id."""
         self._asking: dict[str, Asking] = {}
@@ -182,6 +194,10 @@ class Workbench:
         """
         if not bodies:
             return
+        if self.end_called is not None:
+            drivers = self.toolbox.drivers
+            results = [body.result for body in bodies if isinstance(body, e.ToolCompleted)]
+            self.stopped += {*self.children, *[item.call_id for item in results if item.name in drivers]}
         left = THREADS.of_run(self.run_id) if THREADS.left else {}
         marked: list[e.DurableBody] = []
         for body in bodies:
@@ -193,6 +209,12 @@ class Workbench:
             marked.append(body)
         snapshot, blobs = self.take_snapshot()
         outbox.put(*snapshot, *marked, blobs=blobs)
+
+    async def end_stopped(self) -> None:
+        """End the runs that stopped calls have driven."""
+        call_ids, self.stopped = self.stopped, []
+        if self.end_called is not None:
+            await self.end_called(call_ids)
 
     async def close_scope(self) -> None:
         """Close what tools hold for the run. Calls that go on in threads have a moment to end before."""
@@ -271,6 +293,10 @@ class Workbench:
             text = f"{error}\nCall {call.name} again." if str(error) else f"Call {call.name} again."
             result, blobs = failed(call, ToolErrorKind.RETRY, text), None
         except Exception as error:
+            if self.stops_at_mistakes and isinstance(error, NameError | ImportError | SyntaxError):
+                raise (
+                    blame(error, f"the tool {call.name!r} of run {self.run_id!r} failed") or error
+                ) from error
             result, blobs = failed(call, ToolErrorKind.FAILED, describe_exception(error)), None
         finally:
             if asking is not None:
@@ -393,6 +419,11 @@ class _CallContext(ToolContext[Any]):
     def approver(self) -> Approver | None:
         """See `ToolContext`."""
         return self._bench.approver
+
+    @property
+    def hooks(self) -> Hooks | None:
+        """See `ToolContext`."""
+        return self._bench.hooks
 
     def allowance(self) -> Allowance:
         """See `ToolContext`."""

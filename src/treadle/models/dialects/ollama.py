@@ -41,7 +41,7 @@ from treadle.models.wire.messages import (
     with_attached,
 )
 from treadle.models.wire.openai_style import encode_tool
-from treadle.models.wire.plain import PlainReader
+from treadle.models.wire.plain import Name, PlainReader
 from treadle.models.wire.provider import Preset
 from treadle.models.wire.server import UnfinishedError
 
@@ -114,7 +114,7 @@ class OllamaCollector(ChatCollector):
 
 
 class _Function(Struct, forbid_unknown_fields=True, omit_defaults=True):
-    name: str
+    name: Name
     arguments: msgspec.Raw
     index: int = 0
 

@@ -166,9 +166,7 @@ class TokenModel:
         return known[1]
 
     def _texts(self, messages: list[Message], request: Request) -> list[Message]:
-        """Return the messages with their text files as part of their content."""
-        if not any([message.parts for message in messages]):
-            return messages
+        """Return the messages let in, with their text files as part of their content."""
         for message in messages:
             for part in message.parts:
                 self.check_part(part)
@@ -180,10 +178,7 @@ class TokenModel:
         spoken = None if watch.on_delta is None else _Spoken(self, request.tools, watch.on_delta)
         heard = watch
         if spoken is not None:
-            heard = Watch(
-                None, watch.on_failure, watch.on_rate_limits, left_seconds=watch.left_seconds, held=watch.held
-            )
-            heard.on_token_ids = spoken.add
+            heard = replace(watch, on_delta=None, on_token_ids=spoken.add)
         sampled, finish = await self._sample(prompt, heard)
         packed = as_packed(sampled.token_ids)
         ids = list_ids(packed)

@@ -320,6 +320,44 @@ def _is_end(event: bytes) -> bool:
     return len(event) < 64 and event.strip() == b"[DONE]"
 
 
+_DATA = frozenset(("arguments", "args", "input", "logprobs", "logprobsResult"))
+"""Fields whose values are the model's, so that nothing is left out of them."""
+_FRAMES = frozenset(("message", "delta", "usage", "usageMetadata"))
+"""Fields that say something even if they are empty."""
+
+
+def drop_blanks(raw: Json, body: bytes) -> Json:
+    """Return `raw`, decoded from `body`, without the objects in it whose fields are all empty.
+
+    Some servers write what they have nothing for: `"function_call": {"name": "", "arguments": ""}`. Empty texts,
+    lists and objects stay, because they may have to be sent back.
+    """
+    if (b'""' in body or b"{}" in body or b"[]" in body) and isinstance(raw, dict | list):
+        _drop_in(raw)
+    return raw
+
+
+def _drop_in(value: Json) -> None:
+    is_list = isinstance(value, list)
+    for key, item in reversed(list(enumerate(value) if is_list else value.items())):
+        if key not in _DATA and (
+            isinstance(item, dict) or (isinstance(item, list) and item and isinstance(item[0], dict))
+        ):
+            was_full = bool(item) or is_list
+            _drop_in(item)
+            if was_full and key not in _FRAMES and is_blank(item):
+                del value[key]
+
+
+def is_blank(value: Json) -> bool:
+    """Return whether a value is false, or an object or a list of objects without any other value."""
+    if isinstance(value, dict):
+        return all(map(is_blank, value.values()))
+    if isinstance(value, list):
+        return all([isinstance(item, dict) and is_blank(item) for item in value])
+    return not value
+
+
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 
 _decode = msgspec.json.Decoder().decode

@@ -15,7 +15,7 @@ from treadle.core.masking import hide_in_url
 from treadle.core.types import Json
 from treadle.http.transport import Answer, HttpTransport, StreamedAnswer, Transport
 from treadle.models.protocol import Watch
-from treadle.models.wire.body_reader import BodyReader, StreamCollector
+from treadle.models.wire.body_reader import BodyReader, StreamCollector, drop_blanks
 from treadle.models.wire.server import Server, explain_error, find_error, read_rate_limits
 
 if TYPE_CHECKING:
@@ -107,7 +107,7 @@ class HttpEndpoint:
     BASE_URL: ClassVar[str]
     PATH: ClassVar[str]
     """The path of the API for inferences, below the base URL."""
-    COLLECTOR: ClassVar[type[StreamCollector]]
+    COLLECTOR: type[StreamCollector]
     """The class that joins the pieces of a streamed answer."""
     HAS_LINES: ClassVar[bool] = False
     """True if a stream is lines of JSON, false if it is server-sent events."""
@@ -208,11 +208,11 @@ class HttpEndpoint:
 
     def _decode_answer(self, body: bytes) -> Json:
         """Return the raw object of a whole answer. Raises: `msgspec.DecodeError`, `UnicodeDecodeError`."""
-        return _decode(body)
+        return drop_blanks(_decode(body), body)
 
     def _decode_event(self, event: bytes) -> Json:
         """Return one event of a stream. Raises: `msgspec.DecodeError`, `UnicodeDecodeError`."""
-        return _decode(event)
+        return drop_blanks(_decode(event), event)
 
     def _reader(self, on_delta: OnDelta) -> BodyReader:
         """Return a reader of an answer in pieces."""

@@ -66,7 +66,7 @@ def _keep(value: Json, exact: Any, path: tuple[str, ...], applies: Callable[[dic
     if name == "*":
         for item, inner in zip(value, exact, strict=True):
             _keep(item, inner, rest, applies)
-    elif (inner := getattr(exact, name)) is not None:
+    elif name in value and (inner := getattr(exact, name)) is not None:
         if rest:
             _keep(value[name], inner, rest, applies)
         elif applies(value):
@@ -89,21 +89,13 @@ def text_of_value(value: Json) -> str:
     return "" if value is None else msgspec.json.encode(value).decode()
 
 
-def filled(value: Json) -> Json:
-    """Return a decoded value without what is null or empty in it, at any depth; `None` if nothing is left.
-
-    Servers write fields that they have nothing for: `"function_call": {"name": "", "arguments": ""}`.
-    """
-    if isinstance(value, dict):
-        return {key: kept for key, item in value.items() if (kept := filled(item)) is not None} or None
-    if isinstance(value, list):
-        return [kept for item in value if (kept := filled(item)) is not None] or None
-    return None if value == "" else value
-
-
 def rest_of(raw: dict[str, Json], known: Container[str]) -> dict[str, Json]:
-    """Return the fields of an object that are not `known` and not null, which a message keeps opaque."""
-    return {key: value for key, value in raw.items() if key not in known and value is not None}
+    """Return the fields of an object that are not `known` and not empty, which a message keeps opaque."""
+    return {
+        key: value
+        for key, value in raw.items()
+        if key not in known and (value or value is False or value == 0)
+    }
 
 
 def fit_arguments(arguments: str) -> str:

@@ -8,7 +8,7 @@ from msgspec import Struct
 from treadle.core.types import FinishReason, Json, TokenRecord, ToolSpec, Usage
 from treadle.models.wire.plain import TokenCounts
 from treadle.models.wire.provider import Preset
-from treadle.models.wire.server import UnfinishedError
+from treadle.models.wire.server import UnfinishedError, reason_of
 
 OPENAI = Preset(
     dialect="openai_chat",
@@ -46,6 +46,7 @@ def read_reason(told: Json, *, has_calls: bool, is_empty: bool) -> FinishReason 
 
     Raises: `UnfinishedError` for an answer that is not whole.
     """
+    told = reason_of(told)
     reason = _REASONS.get(told)
     if reason is None:
         if isinstance(told, str) and told:

@@ -6,14 +6,13 @@ dialect's `read_completion`, which keeps these fields. For a plain answer both g
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar, TypeAlias
 
 import msgspec
 from msgspec import Struct
 
 from treadle.core.packed import count_packed
 from treadle.core.types import Completion, FinishReason, Json, Message, Prior, Role, Settings, ToolCall, Usage
-from treadle.models.wire.fitting import filled
 from treadle.models.wire.provider import Price, cost_of
 from treadle.models.wire.token_records import PromptCutter, make_record, read_versions
 
@@ -23,6 +22,10 @@ _CALLS = FinishReason.TOOL_CALLS
 _STOP = FinishReason.STOP
 _MAX_MISSES = 16
 """After this many consecutive answers that are not plain, the fast decoder is no longer tried."""
+
+
+Name: TypeAlias = Annotated[str, msgspec.Meta(min_length=1)]
+"""The name in a plain call. A call without a name is not plain."""
 
 
 class TokenCounts(Struct, gc=False):
@@ -36,8 +39,9 @@ class TokenCounts(Struct, gc=False):
 def read_usage(raw: Json, kind: type[TokenCounts]) -> Usage | None:
     """Return the token counts in a raw answer, which `kind` reads; `None` if they are missing or not counts."""
     try:
-        return msgspec.convert(filled(raw), kind, strict=False).read()
-    except msgspec.ValidationError:
+        counts = {name: value for name, value in raw.items() if value not in ("", [], {}, None)}
+        return msgspec.convert(counts, kind, strict=False).read() if counts else None
+    except (AttributeError, msgspec.ValidationError):
         return None
 
 

@@ -44,6 +44,15 @@ class UnfinishedError(ValueError):
     announces."""
 
 
+_NO_REASONS = frozenset(("", "null", "none", "undefined", "finish_reason_unspecified"))
+
+
+def reason_of(told: Json) -> Json:
+    """Return the finish reason that a server wrote; `None` for what some servers write if there is none yet, such
+    as `"null"`."""
+    return None if isinstance(told, str) and told.lower() in _NO_REASONS else told
+
+
 class Server(Struct, frozen=True, repr_omit_defaults=True):
     """The server of a model, with the data that error messages need."""
 

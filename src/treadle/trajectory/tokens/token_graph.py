@@ -6,13 +6,14 @@ from functools import cached_property
 
 from msgspec import Struct
 
-from treadle.agent.subagent import child_run_id
 from treadle.core import events as e
 from treadle.core.errors import RunNotFoundError
+from treadle.core.foreign import as_seen
 from treadle.core.packed import ID_BYTES, count_packed, to_ids, to_logprobs
 from treadle.core.types import Message
 from treadle.journal.protocol import Journal
 from treadle.runs.agent_parts import AGENT
+from treadle.runs.recording import child_run_id
 from treadle.trajectory.tokens.nodes import NAN, Node, TokenReader
 from treadle.trajectory.tokens.token_texts import Decode, Decoders, find_decode, load_decoders
 from treadle.trajectory.tokens.trajectories import Span, TokenGrade, Trajectory
@@ -246,7 +247,7 @@ def _read_branch(run: TokenReader, branch: int, leaf: int) -> Trajectory:
         logprobs_T=to_logprobs(bytes(logprobs)),
         spans=tuple(spans),
         drift=drift,
-        messages=messages,
+        messages=as_seen(messages),
         tokenizer=last.tokenizer,
     )
 

@@ -25,9 +25,9 @@ from treadle.core.types import (
 )
 from treadle.models.wire.body_reader import StreamCollector
 from treadle.models.wire.fitting import INVALID_KEY, keep_text, rest_of, text_of, text_of_value
-from treadle.models.wire.plain import PlainReader, TokenCounts, read_usage
+from treadle.models.wire.plain import Name, PlainReader, TokenCounts, read_usage
 from treadle.models.wire.provider import Price, cost_of
-from treadle.models.wire.server import Server, UnfinishedError
+from treadle.models.wire.server import Server, UnfinishedError, reason_of
 
 KEY = "anthropic"
 """The key under which a message keeps data that Treadle has no field for."""
@@ -64,7 +64,7 @@ def read_completion(raw: Json, settings: Settings, price: Price | None) -> Compl
         raise ValueError("it contains an error")
     content = raw["content"]
     message = message_of([{"type": "text", "text": content}] if isinstance(content, str) else content)
-    told = raw.get("stop_reason") or None
+    told = reason_of(raw.get("stop_reason"))
     if not told and not message.content and not message.tool_calls:
         raise UnfinishedError("it is empty and has no stop_reason")
     if told == "tool_use" and not message.tool_calls:
@@ -106,7 +106,7 @@ def message_of(blocks: list[Json]) -> Message:
                 continue
             if block.get("citations"):
                 kind = "cited"
-            kept.append(rest_of(block, ()))
+            kept.append({"text": "", **rest_of(block, ())})
         elif kind == "thinking":
             thoughts.append(block["thinking"])
             kept.append(block)
@@ -183,7 +183,7 @@ class _Thinking(Struct, tag="thinking", tag_field="type", forbid_unknown_fields=
 
 class _ToolUse(Struct, tag="tool_use", tag_field="type", forbid_unknown_fields=True):
     id: str
-    name: str
+    name: Name
     input: msgspec.Raw
 
 
@@ -262,7 +262,7 @@ class MessageCollector(StreamCollector):
 
     @property
     def is_complete(self) -> bool:
-        return bool(self._head.get("stop_reason"))
+        return bool(reason_of(self._head.get("stop_reason")))
 
     def add(self, event: Json) -> None:
         kind = event["type"]

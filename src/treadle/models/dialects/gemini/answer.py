@@ -25,17 +25,17 @@ from treadle.core.types import (
     ToolCall,
     Usage,
 )
-from treadle.models.wire.body_reader import StreamCollector
+from treadle.models.wire.body_reader import StreamCollector, is_blank
 from treadle.models.wire.fitting import keep_text, rest_of, text_of, text_of_value
 from treadle.models.wire.messages import part_of_base64
-from treadle.models.wire.plain import PlainReader, TokenCounts, read_usage
+from treadle.models.wire.plain import Name, PlainReader, TokenCounts, read_usage
 from treadle.models.wire.provider import Price, cost_of
-from treadle.models.wire.server import BadCallError, Server, UnfinishedError
+from treadle.models.wire.server import BadCallError, Server, UnfinishedError, reason_of
 
 KEY = "gemini"
 """The key under which a message keeps data that Treadle has no field for."""
 _PART_FIELDS = frozenset(("functionCall",))
-_FUNCTION_FIELDS = frozenset(("id", "name", "args"))
+_FUNCTION_FIELDS = frozenset(("id", "name", "args", "partialArgs", "willContinue"))
 _CANDIDATE_FIELDS = frozenset(("content", "finishReason", "index", "logprobsResult", "avgLogprobs"))
 _RESPONSE_FIELDS = frozenset(
     ("candidates", "usageMetadata", "modelVersion", "responseId", "createTime", "sdkHttpResponse")
@@ -87,7 +87,7 @@ def read_completion(raw: Json, settings: Settings, price: Price | None, server: 
     candidate = raw["candidates"][0]
     contents: dict[str, bytes] = {}
     message = _message_of((candidate.get("content") or {}).get("parts") or [], contents)
-    told = candidate.get("finishReason") or None
+    told = reason_of(candidate.get("finishReason"))
     plain = FinishReason.TOOL_CALLS if message.tool_calls else FinishReason.STOP
     reason = plain if told is None else _REASONS.get(told, plain)
     if reason in (FinishReason.STOP, FinishReason.TOOL_CALLS):
@@ -132,7 +132,7 @@ def _message_of(parts: list[Json], contents: dict[str, bytes]) -> Message:
     attached: list[Artifact] = []
     kept: list[Json] = []
     is_plain = True
-    for part in parts:
+    for part in map(without_empty, parts):
         signature = part.get("thoughtSignature")
         if part.get("thought"):
             thoughts.append(part.get("text") or "")
@@ -171,9 +171,14 @@ def _message_of(parts: list[Json], contents: dict[str, bytes]) -> Message:
     )
 
 
+def without_empty(part: dict[str, Json]) -> dict[str, Json]:
+    """Return a part without its empty fields, which the API refuses beside its text or call."""
+    return {key: value for key, value in part.items() if key == "text" or not is_blank(value)}
+
+
 def read_call(part: dict[str, Json], function: dict[str, Json]) -> ToolCall:
     """Return the call in a part. Raises: `ValueError` if its arguments are split over several pieces."""
-    if "partialArgs" in function or function.get("willContinue"):
+    if function.get("partialArgs") or function.get("willContinue"):
         raise ValueError("arguments in pieces were not asked for")
     arguments = text_of_value(function.get("args")) or "{}"
     rest = rest_of(part, _PART_FIELDS)
@@ -221,7 +226,7 @@ def _read_tokens(candidate: dict[str, Json]) -> TokenRecord | None:
 
 
 class _Call(Struct, forbid_unknown_fields=True):
-    name: str
+    name: Name
     args: msgspec.Raw = msgspec.Raw()
     id: str = ""
 
@@ -280,10 +285,10 @@ class GeminiReader(PlainReader):
         for part in answer.candidates[0].content.parts:
             if (call := part.function_call) is not None and part.text is None:
                 opaque = None
-                if part.thought_signature is not None:
+                if part.thought_signature:
                     opaque = {KEY: {"thoughtSignature": part.thought_signature}}
                 calls.append(ToolCall(call.id, call.name, text_of(call.args) or "{}", opaque))
-            elif part.text and part.thought_signature is None and not content and not calls:
+            elif part.text and not part.thought_signature and not content and not calls:
                 content = part.text
             else:
                 return None
@@ -307,7 +312,8 @@ class GeminiCollector(StreamCollector):
     @property
     def is_complete(self) -> bool:
         return bool(
-            self._candidate.get("finishReason") or (self._head.get("promptFeedback") or {}).get("blockReason")
+            reason_of(self._candidate.get("finishReason"))
+            or (self._head.get("promptFeedback") or {}).get("blockReason")
         )
 
     def add(self, event: Json) -> None:
@@ -317,11 +323,11 @@ class GeminiCollector(StreamCollector):
         for candidate in (event.get("candidates") or ())[:1]:
             for key, value in candidate.items():
                 if key == "logprobsResult":
-                    self._logprobs += value.get("chosenCandidates") or ()
+                    self._logprobs += (value or {}).get("chosenCandidates") or ()
                 elif key != "content" and value is not None and value != "":
                     self._candidate[key] = value
             for part in (candidate.get("content") or {}).get("parts") or ():
-                self._add_part(part)
+                self._add_part(without_empty(part))
 
     def _add_part(self, part: dict[str, Json]) -> None:
         text = part.get("text")

@@ -7,6 +7,7 @@ opaque at the level where it was. An answer that cannot be read is a `ServerErro
 from typing import Any, Literal
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from treadle.core.types import (
     Artifact,
@@ -20,11 +21,12 @@ from treadle.core.types import (
     ToolCall,
     Usage,
 )
-from treadle.models.wire.fitting import text_of_value
+from treadle.models.wire.fitting import rest_of, text_of_value
 from treadle.models.wire.messages import part_of_base64
 from treadle.models.wire.openai_style import ChatUsage, PlainAnswer, read_reason
-from treadle.models.wire.plain import TokenAnswerReader, read_usage
+from treadle.models.wire.plain import Name, TokenAnswerReader, read_usage
 from treadle.models.wire.provider import Price, cost_of
+from treadle.models.wire.server import reason_of
 from treadle.models.wire.token_records import make_record, read_versions
 
 _RESPONSE_FIELDS = frozenset(
@@ -69,8 +71,12 @@ _AUDIO_TYPES = {"mp3": "audio/mpeg", "pcm16": "audio/pcm"}
 """The MIME types of audio formats, if they are not `audio/` and the format's name."""
 
 
-def read_completion(raw: Json, settings: Settings, price: Price | None) -> Completion:
+def read_completion(
+    raw: Json, settings: Settings, price: Price | None, *, thinks_in_text: bool = False
+) -> Completion:
     """Return the completion for `raw`, a whole answer or one that was joined from a stream.
+
+    `thinks_in_text` is that of `Quirks`.
 
     Raises: `TypeError`, `LookupError`, `AttributeError` or `ValueError` if it contains an error or cannot be read.
     """
@@ -79,12 +85,15 @@ def read_completion(raw: Json, settings: Settings, price: Price | None) -> Compl
         raise ValueError("it contains an error")
     contents: dict[str, bytes] = {}
     message, is_refused = _read_message(choice["message"], settings, contents)
-    finish = choice.get("finish_reason")
+    if thinks_in_text and message.reasoning is None:
+        thought, said = split_thoughts(message.content)
+        message = message if thought is None else replace(message, content=said, reasoning=thought or None)
+    finish = reason_of(choice.get("finish_reason"))
     calls = message.tool_calls
     is_empty = not calls and not message.content and not message.parts
     reason = read_reason(finish, has_calls=bool(calls), is_empty=is_empty)
-    opaque = _rest_of(raw, _RESPONSE_FIELDS)
-    if rest := _rest_of(choice, _CHOICE_FIELDS):
+    opaque = rest_of(raw, _RESPONSE_FIELDS) or None
+    if rest := rest_of(choice, _CHOICE_FIELDS):
         opaque = {**(opaque or {}), "choices": [rest]}
     plain = FinishReason.TOOL_CALLS if calls else FinishReason.STOP
     if is_refused:
@@ -113,11 +122,17 @@ def read_completion(raw: Json, settings: Settings, price: Price | None) -> Compl
     )
 
 
-def _rest_of(raw: dict[str, Json], known: frozenset[str]) -> dict[str, Json] | None:
-    """Return the fields that are not `known` and not empty; `None` if there are none."""
-    if raw.keys() <= known:
-        return None
-    return {k: v for k, v in raw.items() if k not in known and v is not None and v != []} or None
+OPEN, CLOSE = "<think>", "</think>"
+
+
+def split_thoughts(text: str) -> tuple[str | None, str]:
+    """Return the reasoning at the beginning of a text, and the rest; `None` if it begins with none. Reasoning that
+    never ends is all of the text."""
+    begin = text.lstrip()
+    if not begin.startswith(OPEN):
+        return None, text
+    thought, _, rest = begin.removeprefix(OPEN).partition(CLOSE)
+    return thought.strip("\n"), rest.lstrip("\n")
 
 
 def _text(value: Json) -> str | None:
@@ -130,7 +145,7 @@ def _read_message(
     """Return the message, and whether it is a refusal. Large contents of its parts are added to `contents`."""
     content = raw.get("content")
     reasoning = raw.get("reasoning_content") or raw.get("reasoning") or None
-    opaque = _rest_of(raw, _MESSAGE_FIELDS)
+    opaque = rest_of(raw, _MESSAGE_FIELDS) or None
     if type(content) is not str:
         if isinstance(content, list):
             content, thought, is_plain = read_parts(content)
@@ -155,7 +170,9 @@ def _read_message(
     if images := raw.get("images"):
         parts += [_read_image(image, contents) for image in images]
     raw_calls = raw.get("tool_calls")
-    calls = tuple([_read_call(call) for call in raw_calls]) if raw_calls else ()
+    calls = (
+        tuple([_read_call(call) for call in raw_calls if call != {"type": "function"}]) if raw_calls else ()
+    )
     if raw.get("function_call") and not calls:
         calls = (_read_call({"function": raw["function_call"]}),)
     message = Message(
@@ -214,8 +231,8 @@ def read_parts(parts: list[Json]) -> tuple[str, str | None, bool]:
 def _read_call(raw: dict[str, Json]) -> ToolCall:
     function = raw["function"]
     arguments = text_of_value(function.get("arguments"))
-    opaque = _rest_of(raw, _CALL_FIELDS)
-    if rest := _rest_of(function, _FUNCTION_FIELDS):
+    opaque = rest_of(raw, _CALL_FIELDS) or None
+    if rest := rest_of(function, _FUNCTION_FIELDS):
         opaque = {**(opaque or {}), "function": rest}
     return ToolCall(_text(raw.get("id")) or "", _text(function.get("name")) or "", arguments, opaque)
 
@@ -279,7 +296,7 @@ def _read_tokens(
 
 
 class _Function(Struct, forbid_unknown_fields=True, gc=False):
-    name: str
+    name: Name
     arguments: str
 
 
@@ -386,3 +403,11 @@ class ChatReader(TokenAnswerReader):
             weight_version=None if metadata is None else metadata.weight_version,
             opaque=None if matched is None else {"choices": [{"matched_stop": matched}]},
         )
+
+
+class ThoughtReader(ChatReader):
+    """The reader of plain chat completions of servers whose texts may begin with reasoning, which is not plain."""
+
+    def _read(self, answer: Any) -> Completion | None:
+        content = answer.choices[0].message.content
+        return None if content and content.lstrip().startswith(OPEN) else super()._read(answer)

@@ -28,7 +28,7 @@ from treadle.models.wire.body_reader import StreamCollector
 from treadle.models.wire.fitting import rest_of
 from treadle.models.wire.messages import part_of_base64
 from treadle.models.wire.openai_style import read_logprobs
-from treadle.models.wire.plain import PlainReader, TokenCounts, read_usage
+from treadle.models.wire.plain import Name, PlainReader, TokenCounts, read_usage
 from treadle.models.wire.provider import Price, cost_of
 from treadle.models.wire.server import Server, UnfinishedError, explain_error
 
@@ -204,7 +204,7 @@ class _Message(Struct, tag="message", tag_field="type", forbid_unknown_fields=Tr
 
 class _Call(Struct, tag="function_call", tag_field="type", forbid_unknown_fields=True, gc=False):
     call_id: str
-    name: str
+    name: Name
     arguments: str
     id: str | None = None
     status: str | None = None
