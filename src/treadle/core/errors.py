@@ -11,6 +11,7 @@ TreadleError
 │   │   └── ProviderTimeoutError (TimeoutError)
 │   ├── AuthenticationError             401, 403
 │   ├── RequestError                    any other 4xx
+│   ├── UnavailableError                402, 404: no credit is left, or there is no such model
 │   ├── ContextOverflowError            the prompt is too long
 │   ├── UnsupportedPartError            a message has a part that the dialect cannot send
 │   └── RefusedError                    the provider's filter refused the prompt
@@ -117,6 +118,11 @@ class AuthenticationError(ProviderError):
 
 class RequestError(ProviderError):
     """Raised if a server refuses a request and would refuse it again (any other status 4xx)."""
+
+
+class UnavailableError(RequestError):
+    """Raised if a server has nothing for this account or model: no credit is left (402), or there is no such model
+    (404)."""
 
 
 class ContextOverflowError(RequestError):

@@ -155,6 +155,9 @@ class _Generation(JobCommand[GenerationResult]):
         """See `JobCommand.report`."""
         code, folder = super().report(result), result.folder
         write_page(result.report, folder.report)
+        if not self.shown.is_quiet:
+            for file, lacks in result.splits.left_out.items():
+                print_note(f"{file} lacks {lacks}")
         if self.says_more and result.progress.kept:
             print_note(f"rows: {folder.rows}   card: {folder.card}   report: {folder.report}")
             print_note(f"look at them: {write_command('dataset', 'show', str(folder.path))}")

@@ -179,10 +179,7 @@ class TokenModel:
         spoken = None if watch.on_delta is None else _Spoken(self, request.tools, watch.on_delta)
         heard = watch
         if spoken is not None:
-            heard = Watch(
-                None, watch.on_failure, watch.on_rate_limits, left_seconds=watch.left_seconds, held=watch.held
-            )
-            heard.on_token_ids = spoken.add
+            heard = replace(watch, on_delta=None, on_token_ids=spoken.add)
         sampled, finish = await self._sample(prompt, heard)
         packed = as_packed(sampled.token_ids)
         ids = list_ids(packed)
