@@ -163,6 +163,8 @@ class Ending(Struct, frozen=True, gc=False):
     """What went wrong; `None` if nothing did."""
     fault: Fault | None = None
     """The party responsible for `error`; `None` if nobody is."""
+    failure: e.InferenceFailed | None = None
+    """The failure of the inference that ended the turn; `None` if something else did."""
 
 
 class SandboxState(Struct, gc=False):
@@ -419,7 +421,8 @@ def _on_turn_completed(state: State, body: e.TurnCompleted) -> None:
     turn = state.turn
     turn.is_open = False
     queue_steering(state)
-    state.ending = Ending(body.stop_reason, body.output, body.error, body.fault)
+    failure = None if body.error is None else turn.failure
+    state.ending = Ending(body.stop_reason, body.output, body.error, body.fault, failure)
     turn.answer = None
     if turn.questions:
         # Nobody waits for the other answers any more.
@@ -464,7 +467,8 @@ def _on_run_resumed(state: State, body: e.RunResumed) -> None:
 
 def _on_run_finished(state: State, body: e.RunFinished) -> None:
     state.status = Status.FINISHED
-    state.ending = Ending(body.stop_reason, state.ending.output, body.error, body.fault)
+    ending = state.ending
+    state.ending = Ending(body.stop_reason, ending.output, body.error, body.fault, ending.failure)
 
 
 def _on_rewarded(state: State, body: e.Rewarded) -> None:

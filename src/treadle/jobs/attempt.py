@@ -21,7 +21,7 @@ from treadle.jobs.progress import JobNotice
 from treadle.jobs.sections import AttemptSection
 from treadle.jobs.seeded import SeededAgents
 from treadle.runs.ensure import ensure_run
-from treadle.runs.retries import RetryPolicy, find_infrastructure_fault
+from treadle.runs.retries import find_infrastructure_fault
 from treadle.runs.run import Run
 from treadle.runs.task import Task, load_task, split_reference, task_set
 from treadle.sandbox.in_memory import SharedFiles
@@ -94,8 +94,7 @@ class AttemptDriver:
         self._agents = agents
         self.rewards = read_rewards(config.rewards)
         self._scorers = make_scorers(self.rewards)
-        retries = config.retries
-        self._retries = RetryPolicy(attempts=retries.attempts, delay_seconds=retries.delay_seconds)
+        self._retries = config.retries.policy()
         self._retried = retried
 
     async def drive(self, attempt: Attempt, expected: Expected) -> Run[Any]:

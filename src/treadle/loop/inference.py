@@ -298,6 +298,7 @@ def describe_failure(error: Exception, step: int) -> e.InferenceFailed:
         error=text,
         error_type=type(error).__name__,
         fault=fault,
+        status=error.status if isinstance(error, ProviderError) else None,
         stop_reason=stop_reason,
         model=error.model if isinstance(error, ProviderError) else None,
         retry_after_seconds=error.retry_after_seconds if isinstance(error, ProviderError) else None,

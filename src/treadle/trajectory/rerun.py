@@ -34,6 +34,8 @@ class Difference(Struct, frozen=True):
     """The tool and the call's id."""
     recorded: str
     found: str
+    run_id: str | None = None
+    """The run of a sub-agent that the result belongs to; `None` if it belongs to the verified run itself."""
 
     @property
     def tool(self) -> str:
@@ -41,7 +43,8 @@ class Difference(Struct, frozen=True):
         return self.call.partition(" (")[0]
 
     def __str__(self) -> str:
-        return f"{self.call} at seq {self.seq}: recorded {self.recorded!r:.200}, now {self.found!r:.200}"
+        place = f"seq {self.seq}" if self.run_id is None else f"seq {self.seq} of run {self.run_id!r}"
+        return f"{self.call} at {place}: recorded {self.recorded!r:.200}, now {self.found!r:.200}"
 
 
 class Inner(Struct, frozen=True):

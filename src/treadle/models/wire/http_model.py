@@ -209,7 +209,7 @@ class HttpModel(HttpEndpoint, ABC):
                 and (plain := self._read_plain(answer.body, request.prior)) is not None
             ):
                 return plain
-            return self.read(self._raw(answer), answer.body)
+            return self.read(await self._settle(self._raw(answer), watch), answer.body)
         except BadCallError as error:
             return self._read_bad_call(request, error)
 
@@ -247,7 +247,12 @@ class HttpModel(HttpEndpoint, ABC):
             if not is_success(streamed.status):
                 raise self._error(streamed.status, streamed, await read_rest(streamed))
             reader = self._reader(on_delta)
-            return self.read(await read_stream(streamed, reader), reader.begin)
+            raw = await read_stream(streamed, reader)
+        return self.read(await self._settle(raw, watch), reader.begin)
+
+    async def _settle(self, raw: Json, watch: Watch) -> Json:
+        """Return the raw object of the answer, given what the server sent, which may still be working on it."""
+        return raw
 
     def read(self, raw: Json, body: bytes | None = None) -> Completion:
         """Return the completion for the raw object of a whole answer; `body` is how it came, for error messages.

@@ -7,6 +7,7 @@ opaque at the level where it was. An answer that cannot be read is a `ServerErro
 from typing import Any, Literal
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from treadle.core.types import (
     Artifact,
@@ -70,8 +71,12 @@ _AUDIO_TYPES = {"mp3": "audio/mpeg", "pcm16": "audio/pcm"}
 """The MIME types of audio formats, if they are not `audio/` and the format's name."""
 
 
-def read_completion(raw: Json, settings: Settings, price: Price | None) -> Completion:
+def read_completion(
+    raw: Json, settings: Settings, price: Price | None, *, thinks_in_text: bool = False
+) -> Completion:
     """Return the completion for `raw`, a whole answer or one that was joined from a stream.
+
+    `thinks_in_text` is that of `Quirks`.
 
     Raises: `TypeError`, `LookupError`, `AttributeError` or `ValueError` if it contains an error or cannot be read.
     """
@@ -80,6 +85,9 @@ def read_completion(raw: Json, settings: Settings, price: Price | None) -> Compl
         raise ValueError("it contains an error")
     contents: dict[str, bytes] = {}
     message, is_refused = _read_message(choice["message"], settings, contents)
+    if thinks_in_text and message.reasoning is None:
+        thought, said = split_thoughts(message.content)
+        message = message if thought is None else replace(message, content=said, reasoning=thought or None)
     finish = reason_of(choice.get("finish_reason"))
     calls = message.tool_calls
     is_empty = not calls and not message.content and not message.parts
@@ -112,6 +120,19 @@ def read_completion(raw: Json, settings: Settings, price: Price | None) -> Compl
         contents=contents or None,
         weight_version=weights,
     )
+
+
+OPEN, CLOSE = "<think>", "</think>"
+
+
+def split_thoughts(text: str) -> tuple[str | None, str]:
+    """Return the reasoning at the beginning of a text, and the rest; `None` if it begins with none. Reasoning that
+    never ends is all of the text."""
+    begin = text.lstrip()
+    if not begin.startswith(OPEN):
+        return None, text
+    thought, _, rest = begin.removeprefix(OPEN).partition(CLOSE)
+    return thought.strip("\n"), rest.lstrip("\n")
 
 
 def _text(value: Json) -> str | None:
@@ -382,3 +403,11 @@ class ChatReader(TokenAnswerReader):
             weight_version=None if metadata is None else metadata.weight_version,
             opaque=None if matched is None else {"choices": [{"matched_stop": matched}]},
         )
+
+
+class ThoughtReader(ChatReader):
+    """The reader of plain chat completions of servers whose texts may begin with reasoning, which is not plain."""
+
+    def _read(self, answer: Any) -> Completion | None:
+        content = answer.choices[0].message.content
+        return None if content and content.lstrip().startswith(OPEN) else super()._read(answer)
