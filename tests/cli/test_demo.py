@@ -23,6 +23,14 @@ def _processes_of(folder: Path) -> list[str]:
     return found
 
 
+def _are_objects(arguments: list[str]) -> bool:
+    """Return whether OpenAI accepts the arguments of all calls of a row."""
+    try:
+        return all(isinstance(json.loads(text or "{}"), dict) for text in arguments)
+    except ValueError:
+        return False
+
+
 def test_a_dataset_is_killed_continued_and_verified(cli: Cli) -> None:
     result = cli("demo", "--rows", "12", "--kill-after", "4", "--window", "6")
     assert result.code == 0, result
@@ -39,7 +47,10 @@ def test_a_dataset_is_killed_continued_and_verified(cli: Cli) -> None:
     assert len({info["sample_id"] for info in infos}) == 12
     assert all(info["is_from_teacher"] for info in infos)
     exported = [*folder.glob("train.openai.jsonl"), *folder.glob("test.openai.jsonl")]
-    assert sum(len(path.read_text().splitlines()) for path in exported) == 12
+    calls = [
+        [call["arguments"] for said in row["messages"] for call in said.get("tool_calls", ())] for row in rows
+    ]
+    assert sum(len(path.read_text().splitlines()) for path in exported) == sum(map(_are_objects, calls))
     assert len(blocks_of((folder / "report.html").read_text(), "browse")[0]["items"]) >= 12
     assert _processes_of(cli.folder) == []
     assert {path.name for path in cli.folder.iterdir()} - {"state"} == {"demo"}

@@ -138,7 +138,7 @@ def test_rows_say_which_model_said_what(cli: Cli, script: Script) -> None:
     cli("run", "go", *options(server.url, "--tools", "letters.py", "--run-id", "r"))
     done = cli("resume", "r", *options(server.url, "--model", "other", "--json"))
     assert done.lines[-1]["model"] == "openai:other", done
-    (row,) = cli("export", "r", "--journal", "my runs.db").lines
+    (row,) = cli("export", "r", "--journal", "my runs.db", "--format", "trl").lines
     assert row["lineage"]["model"] == "openai:other"
     assert row["lineage"]["models"] == ["openai:m", "openai:other"]
     shown = cli("show", "r", "--journal", "my runs.db").out

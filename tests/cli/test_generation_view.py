@@ -182,6 +182,26 @@ def test_the_second_signal_stops_at_once(begin: Callable[..., Terminal], number:
     assert (code, lines[-1]) == (131, "interrupted")
 
 
+@pytest.mark.parametrize(("grace", "code"), [("0.2", 131), ("600", 130)])
+def test_sigterm_stops_at_once_after_a_grace(grace: str, code: int) -> None:
+    """It waited for what is in flight without a limit, and a service manager then kills the process."""
+    seconds = "600" if code == 131 else "1"
+    environment = {**os.environ, "TREADLE_STOP_SECONDS": grace}
+    process = start("1000", seconds, "--json", stdout=subprocess.PIPE, env=environment)
+    assert process.stdout is not None
+    while "sample_begun" not in process.stdout.readline():
+        pass
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=60)
+    assert process.returncode == code
+
+
+def test_a_grace_that_is_no_number_is_told() -> None:
+    environment = {**os.environ, "TREADLE_STOP_SECONDS": "soon"}
+    process = start("10", "0.01", stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment)
+    assert "TREADLE_STOP_SECONDS is 'soon'; give a number of seconds" in process.communicate(timeout=60)[1]
+
+
 def test_a_pipe_gets_plain_lines() -> None:
     process = start("60", "0.01", stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     out, err = process.communicate(timeout=60)

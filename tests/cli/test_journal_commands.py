@@ -372,3 +372,23 @@ def test_backup_copies_a_journal_and_says_how_to_use_the_copy(two_runs: Cli) -> 
     again = two_runs("backup", "copy.db")
     assert again.code != 0
     assert "'copy.db' exists already, and a backup overwrites nothing" in again.err
+
+
+def test_closed_sessions_are_exported_with_all_runs(cli: Cli) -> None:
+    """They wait for their next turn and were left out, as if they were not finished."""
+
+    async def make() -> None:
+        with open_journal(cli.folder / "runs.db") as journal:
+            agent = Agent(ScriptedModel(["One.", "Two.", "Three."]), journal=journal)
+            await agent.run("a", run_id="run")
+            async with agent.session("closed") as session:
+                await session.send("b")
+                await session.send("c")
+            async with agent.session("empty"):
+                pass
+
+    asyncio.run(make())
+    for form in ("openai", "trl"):
+        done = cli("export", "--all", "-j", "runs.db", "--format", form)
+        assert [line.count("One.") + line.count("Three.") for line in done.out.splitlines()] == [1, 1]
+        assert (done.code, "1 run left out: not finished" in done.err) == (0, True), done

@@ -140,6 +140,40 @@ async def test_rejected_samples_are_kept_with_their_reasons_and_tried_again(tmp_
 
 
 @pytest.mark.parametrize("limit", [{"max_tokens": 60_000}, {"max_cost_usd": 0.05}])
+async def test_rows_that_a_format_cannot_hold_are_told(tmp_path: Path) -> None:
+    """Rules out that a file has fewer rows than the dataset, and nobody says so."""
+    made = config(
+        None,
+        models={"default": "mock:teacher:0.6"},
+        generation={"num_samples": 12},
+        output={"formats": ["treadle", "trl"]},
+        quality={"filters": {"check": False}},
+    )
+    result = await make(made, tmp_path)
+    lacking = 12 - len(read(tmp_path / "train.trl.jsonl"))
+    assert lacking
+    assert len(read(tmp_path / "train.treadle.jsonl")) == 12
+    assert result.splits.left_out["train.trl.jsonl"].startswith(f"{lacking} rows, such as s0000")
+    assert any(note.startswith(f"train.trl.jsonl lacks {lacking} rows") for note in result.report.notes)
+    assert f"`train.trl.jsonl` lacks {lacking} rows" in (tmp_path / "README.md").read_text()
+
+
+async def test_a_generation_that_can_only_be_rejected_ends_early(tmp_path: Path) -> None:
+    """Rules out that a whole plan is paid for, although no sample can be kept."""
+    told: list[str] = []
+    hopeless = {"length": {"min_words": 500}, "kind": False}
+    made = config(None, generation={"num_samples": 40, "window": 4}, quality={"filters": hopeless})
+    result = await make(made, tmp_path, listener=lambda notice, progress: told.extend(progress.faults()))
+    assert (result.end.reason, result.progress.kept) == ("rejections", 0)
+    assert 20 <= result.progress.rejected <= 24
+    assert result.end.error is not None
+    assert result.end.error.startswith("length: words in the shortest final answer")
+    assert "length 20), such as: length: words in the shortest final answer: " in " ".join(told)
+    mended = made.model_copy(update={"quality": config(None).quality})
+    again = await make(mended, tmp_path, options=Continuation(accept_changes=True, retry_failed=True))
+    assert again.end.reason == "done"
+
+
 async def test_a_limit_is_not_exceeded_and_the_same_command_continues(
     server: OracleServer, tmp_path: Path, limit: dict[str, float]
 ) -> None:

@@ -1810,7 +1810,48 @@ def test_a_blocking_stream_that_is_left_early_cancels_the_run() -> None:
 def test_a_blocking_session() -> None:
     with Agent(ScriptedModel(["one", "two"]), journal=MemoryJournal()).session() as session:
         assert session.send_sync("a").output == "one"
-        assert session.send_sync("b").output == "two"
+        assert [item.type for item in session.stream_sync("b")][-1] == "turn_completed"
+        assert session.run.output == "two"
+
+
+async def test_a_session_in_a_loop_is_streamed_by_another_thread() -> None:
+    async with Agent(ScriptedModel(["one"]), journal=MemoryJournal()).session() as session:
+        found = await asyncio.to_thread(lambda: [item.type for item in session.stream_sync("a")])
+        assert (found[0], found[-1]) == ("turn_started", "turn_completed")
+        with pytest.raises(ConfigError, match=r"async for event in session.stream"):
+            next(session.stream_sync("b"))
+
+
+async def test_a_run_names_the_error_of_its_model() -> None:
+    journal = MemoryJournal()
+    error = RateLimitError("too fast", status=429)
+    for script, expected in (
+        ([error], ("RateLimitError", 429)),
+        ([ValueError("no")], ("ValueError", None)),
+        (["ok"], (None, None)),
+    ):
+        run = await Agent(ScriptedModel(script), journal=journal).run("go")
+        assert (run.error_type, run.error_status) == expected
+        loaded = Run.load(run.run_id, journal)
+        assert (loaded.error_type, loaded.error_status) == expected
+
+
+async def test_a_run_without_an_answer_has_no_value(lab: Lab) -> None:
+    """Also one that a limit has ended before the model could wrap up. An answer of the wrap-up is a value."""
+    asked = [call("look")]
+    for answers, limits, value in (
+        (["answer"], {}, "answer"),
+        ([asked, "wrapped"], {"max_steps": 1}, "wrapped"),
+        ([asked, ""], {"max_steps": 1}, None),
+        ([asked, "never"], {"max_tokens": 1}, None),
+        ([asked, asked], {"max_steps": 1}, None),
+    ):
+        run = await lab.agent(*answers, **limits).run("go")
+        if value is not None:
+            assert run.value == value
+            continue
+        with pytest.raises(ValueError, match="has no answer: it ended with max_"):
+            _ = run.value
 
 
 async def test_the_blocking_calls_refuse_to_block_a_running_loop(lab: Lab) -> None:

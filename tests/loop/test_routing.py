@@ -4,15 +4,18 @@ import asyncio
 import threading
 
 import pytest
+from tests.models.wire import openai_chat as wire
 
 from treadle import Agent, Policy, Run
 from treadle.core import events as e
 from treadle.core.errors import (
     AuthenticationError,
     ContextOverflowError,
+    RateLimitError,
     RequestError,
     ServerError,
     TransportError,
+    UnavailableError,
 )
 from treadle.core.events import TextDelta
 from treadle.core.log import Log
@@ -22,7 +25,19 @@ from treadle.core.state import ESCALATED, fold
 from treadle.core.types import Completion, FinishReason, Message, Request, Role, TokenRecord, Usage
 from treadle.journal.listing import facts_of
 from treadle.journal.memory import MemoryJournal
-from treadle.models import FallbackModel, ScriptedModel, Watch, call
+from treadle.models import (
+    FallbackModel,
+    HttpResponse,
+    InProcessTransport,
+    Limiter,
+    LimitModel,
+    OpenAIChatModel,
+    RetryModel,
+    ScriptedModel,
+    Watch,
+    call,
+)
+from treadle.models.wrappers.fallback import RESTS
 from treadle.models.wrappers.tiered import Tier, TieredModel
 from treadle.routing import LATENCIES, Latencies
 from treadle.routing.cascade import find_fault
@@ -39,6 +54,7 @@ def _forget():
     LATENCIES._known.clear()
     yield
     LATENCIES._known.clear()
+    RESTS._until.clear()
 
 
 def look(text: str) -> str:
@@ -121,7 +137,14 @@ async def test_another_model_at_a_resume_is_chosen_anew():
 
 @pytest.mark.parametrize(
     "error",
-    [ServerError("down"), TransportError("gone"), AuthenticationError("no"), ContextOverflowError("long")],
+    [
+        ServerError("down"),
+        TransportError("gone"),
+        AuthenticationError("no"),
+        ContextOverflowError("long"),
+        UnavailableError("no credit is left", status=402),
+        RateLimitError("slow down", retry_after_seconds=60.0),
+    ],
 )
 async def test_a_tier_that_fails_for_good_is_replaced_within_the_turn(error):
     mid = scripted("m", [call("look", {"text": "x"})], error)
@@ -136,6 +159,60 @@ async def test_a_tier_that_fails_for_good_is_replaced_within_the_turn(error):
     # The result of the call is not asked for again, and nobody is told of an answer that there was not.
     assert [item.role for item in run.messages] == [Role.USER, Role.ASSISTANT, Role.TOOL, Role.ASSISTANT]
     await check_exact(agent, run)
+
+
+async def no_sleep(_: float) -> None:
+    raise AssertionError("a wait that a server asked for is slept through")
+
+
+def server(name: str, status: int, limiter: Limiter | None = None, **headers: str) -> RetryModel:
+    """A model as `treadle.model` makes it, whose server answers `status`."""
+    body = {"error": {"message": "no"}} if status >= 400 else wire.answer(Message(Role.ASSISTANT, "Oslo."))
+    transport = InProcessTransport(lambda _: HttpResponse(body, status, headers))
+    model = OpenAIChatModel(name, transport=transport, base_url=f"https://{name}.example/v1", name=name)
+    limited = model if limiter is None else LimitModel(model, limiter=limiter)
+    return RetryModel(limited, sleep=no_sleep)
+
+
+@pytest.mark.parametrize("has_limiter", [False, True])
+@pytest.mark.parametrize(
+    ("status", "headers"),
+    [(402, {}), (404, {}), (401, {}), (429, {"retry-after": "60"}), (503, {"retry-after": "60"})],
+)
+async def test_a_tier_that_ends_or_is_to_wait_moves_on_and_rests_for_all_runs(status, headers, has_limiter):
+    limiter = Limiter() if has_limiter else None
+    small, mid = server("s", status, limiter, **headers), server("m", 200)
+    asked = (small.inner.inner if has_limiter else small.inner)._transport.requests
+    for tiers in ({"small": small, "mid": mid}, {"small": FallbackModel([small]), "mid": mid}):
+        RESTS._until.clear()
+        count = len(asked)
+        for number in range(3):
+            # Each run has a model of its own, as those of different commands or sessions have.
+            model = TieredModel(tiers, router="fixed", options={"tier": "small"})
+            run = await Agent(model, journal=MemoryJournal()).run(EASY)
+            assert run.output == "Oslo.", run.error
+            assert [item.model for item in starts(run)] == (["s", "m"] if number == 0 else ["m"])
+            if number:
+                assert starts(run)[0].route.rejected["small"].startswith("s failed and rests for ")
+        assert len(asked) - count <= 1
+
+
+async def test_a_tier_rests_only_if_another_one_may_take_its_place():
+    best, small = server("f", 429, **{"retry-after": "1"}), server("s", 200)
+    RESTS.begin(best, 60.0)
+    sleeps: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        sleeps.append(seconds)
+
+    best._sleep = sleep
+    model = TieredModel({"frontier": best, "small": small}, router="fixed", options={"tier": "frontier"})
+    run = await Agent(model, journal=MemoryJournal()).run(HARD)
+    assert (run.stop_reason, len(sleeps)) == ("error", 5)
+    RESTS.begin(best, 60.0)
+    model = TieredModel({"frontier": best, "small": small}, allows_weaker=True)
+    run = await Agent(model, journal=MemoryJournal()).run(HARD)
+    assert (run.output, len(sleeps)) == ("Oslo.", 5)
 
 
 async def test_a_weaker_tier_takes_over_only_if_it_is_allowed():

@@ -8,6 +8,7 @@ from tests.models.answers import answer, error
 from tests.models.server import Received, Reply, serve, sse, stream
 
 from treadle import Agent, Policy, model, tool
+from treadle.core.foreign import let_in
 from treadle.core.log import Log
 from treadle.core.types import Json, Message, Request, Role, StopReason, ToolCall, ToolErrorKind
 from treadle.models.dialects.anthropic.request import AnthropicModel
@@ -100,7 +101,7 @@ async def test_a_call_that_the_server_cannot_read_goes_back_to_the_model(name, i
     is_object = kept.endswith("}")
     arguments = kept if is_object else msgspec.json.encode({"INVALID_JSON": kept}).decode()
     assert call["function"] == {"name": "unreadable_call", "arguments": arguments}
-    assert sent[2] == {"role": "tool", "tool_call_id": call["id"], "content": result.content}
+    assert sent[2] == {"role": "tool", "tool_call_id": call["id"], "content": let_in(run.messages[2]).content}
 
 
 async def test_gemini_throws_a_call_away():

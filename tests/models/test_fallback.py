@@ -16,6 +16,7 @@ from treadle.core.errors import (
     RequestError,
     ServerError,
     TransportError,
+    UnavailableError,
 )
 from treadle.core.types import OutputMode
 from treadle.journal.memory import MemoryJournal
@@ -35,7 +36,14 @@ def named(name, *answers):
 
 @pytest.mark.parametrize(
     "error",
-    [RateLimitError, ServerError, TransportError, AuthenticationError, ContextOverflowError],
+    [
+        RateLimitError,
+        ServerError,
+        TransportError,
+        AuthenticationError,
+        ContextOverflowError,
+        UnavailableError,
+    ],
 )
 async def test_the_next_one_is_asked(error):
     models = [named("a", error("no")), named("b", error("nor I")), named("c", "yes")]

@@ -14,6 +14,7 @@ from treadle.core.errors import (
     RefusedError,
     RequestError,
     ServerError,
+    UnavailableError,
 )
 from treadle.models import HttpResponse, InProcessTransport, OpenAIChatModel, Watch
 from treadle.models.wire.server import retry_after_seconds
@@ -56,13 +57,13 @@ OVERFLOWS = {
         (403, error("Your input was flagged by moderation"), RefusedError),
         (401, error("Incorrect API key"), AuthenticationError),
         (403, error("not for you"), AuthenticationError),
-        (402, error("Insufficient Balance"), RequestError),
-        (404, error("no such model"), RequestError),
+        (402, error("Insufficient Balance"), UnavailableError),
+        (404, error("no such model"), UnavailableError),
         (408, b"", ServerError),
         (409, b"", ServerError),
         (422, {"detail": [{"loc": ["body"], "msg": "field required"}]}, RequestError),
         (429, error("slow down"), RateLimitError),
-        (429, error("You exceeded your current quota", code="insufficient_quota"), RequestError),
+        (429, error("You exceeded your current quota", code="insufficient_quota"), UnavailableError),
         (500, b"oops", ServerError),
         (502, b"<html>Bad Gateway</html>", ServerError),
         (503, {"error": "loading"}, ServerError),

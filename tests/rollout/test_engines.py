@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 from tests.testbed.threaded import ThreadedServer
 
+from treadle.core.errors import TransportError
 from treadle.jobs.progress import JobNotice
 from treadle.rollout import Rollouts
 from treadle.rollout.rollout_folder import read_groups, read_stored
-from treadle.rollout.rollout_progress import RolloutProgress
+from treadle.rollout.rollout_progress import RolloutProgress, RolloutRetried
 from treadle.testbed.engines import ENGINES, EngineSettings
 
 
@@ -99,3 +100,43 @@ def test_a_rollout_that_was_cut_off_is_not_trained_on(tmp_path: Path) -> None:
         assert rollout.is_trained is (rollout.trajectories[-1].spans[-1].finish_reason != "length")
     assert not all(rollout.is_trained for rollout in masked)
     assert all(rollout.is_trained for group in groups[1] for rollout in group.rollouts)
+
+
+class BrokenConnection(asyncio.Protocol):
+    """A connection that ends within the answer to the first request."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        assert isinstance(self._transport, asyncio.Transport)
+        self._transport.write(b"HTTP/1.1 200 OK\r\ncontent-length: 500\r\n\r\n{")
+        self._transport.close()
+
+
+class BreakingEngine(Engine):
+    """An engine whose first two connections break."""
+
+    def _connect(self) -> Any:
+        connection = super()._connect()
+        return connection if self.connections > 2 else BrokenConnection()
+
+
+@pytest.mark.parametrize(("attempts", "is_made"), [(4, True), (2, False)])
+def test_the_first_question_to_the_engine_is_asked_again_like_every_other(
+    tmp_path: Path, attempts: int, is_made: bool
+) -> None:
+    """One broken connection at the start ended the work, whatever `retries` said."""
+    told: list[JobNotice] = []
+    with BreakingEngine() as engine:
+        retries = {"attempts": attempts, "delay_seconds": 0}
+        rollouts = make(tmp_path, engine, groups=1, group_size=2, retries=retries)
+        rollouts._listener = lambda notice, progress: told.append(notice)
+        if not is_made:
+            with pytest.raises(TransportError):
+                asyncio.run(rollouts.run())
+            return
+        assert asyncio.run(rollouts.run()).end.reason == "done"
+    retried = [notice.line() or "" for notice in told if isinstance(notice, RolloutRetried)]
+    assert [line.partition(":")[0] for line in retried] == ["the first request is tried again"] * 2
+    assert sampled_ids(tmp_path)

@@ -1,6 +1,7 @@
 """Typed answers: each kind of type, its validators, and the value after a resume and a load."""
 
 import dataclasses
+import json
 from typing import Any, Literal, TypedDict
 
 import msgspec
@@ -70,6 +71,33 @@ async def test_the_value_has_the_type_of_the_schema(schema: Any, text: str, valu
     assert (run.value, type(run.value)) == (value, type(value))
     assert Run.load(run.run_id, agent.journal, schema=schema).value == value
     assert (await agent.resume(run.run_id)).value == value
+
+
+@pytest.mark.parametrize("schema", [Even, Point, Place, Part])
+@pytest.mark.parametrize("mode", ["native", "text", "tool"])
+async def test_keys_that_a_type_ignores_are_no_fault(mode: str, schema: Any) -> None:
+    """Rules out that an answer with a further key is refused again and again, although its type ignores the key."""
+    whole = {
+        Even: {"number": 2},
+        Point: {"x": 1},
+        Place: {"name": "a"},
+        Part: {"name": "a", "points": [{"x": 1, "z": 2}]},
+    }
+    value = whole[schema] | {"why": "a further key"}
+    answer: Answer = [call("final_answer", value)] if mode == "tool" else json.dumps(value)
+    run = await agent_for([answer], schema, mode).run("go")
+    assert (run.error, run.steps) == (None, 1)
+    assert "why" not in repr(run.value)
+
+
+async def test_keys_that_a_type_forbids_are_a_fault() -> None:
+    class Strict(BaseModel, extra="forbid"):
+        x: int
+
+    run = await agent_for(['{"x": 1, "y": 2}', '{"x": 1}'], Strict).run("go")
+    assert (run.value, run.steps) == (Strict(x=1), 2)
+    closed = {"type": "object", "properties": {"x": {}}, "additionalProperties": False}
+    assert (await agent_for(['{"x": 1, "y": 2}', '{"x": 1}'], closed).run("go")).steps == 2
 
 
 @pytest.mark.parametrize("mode", ["native", "text", "tool"])

@@ -379,3 +379,34 @@ async def test_a_result_with_the_time_of_the_call_is_not_counted_as_equal() -> N
     assert (found.calls, found.matched, found.skipped) == (1, 0, 1)
     assert not found.is_verified
     assert "its result has the time at which it ran" in found.skips[0]
+
+
+@pytest.mark.parametrize("shares_files", [False, True])
+async def test_the_run_of_a_sub_agent_is_verified_in_place_of_the_call(shares_files: bool) -> None:
+    """A run with a sub-agent could not be verified at all, because no package is called `agent`."""
+    journal = open_journal("memory:")
+    steps = [call("write_file", {"path": "a.txt", "content": "b"}), call("shout", {"text": "hi"})]
+    writer = Agent(ScriptedModel([[step] for step in steps] + ["Done."]), tools=["files", shout])
+    inner = Agent(
+        ScriptedModel([[call("write", {"task": "write"})], [call("count", {})], "Done."]),
+        tools=[writer.as_tool("write", shares_files=shares_files), count],
+    )
+    script = [[call("shout", {"text": "yes"})], [call("plan", {"task": "plan"})], "Done."]
+    agent = Agent(
+        ScriptedModel(script),
+        tools=["files", shout, inner.as_tool("plan", shares_files=True)],
+        journal=journal,
+    )
+    run = await agent.run("go")
+    assert run.output == "Done."
+    found = await verify_run(journal, run.run_id, [shout, count])
+    assert (found.calls, found.matched, found.skips) == (6, 5, ())
+    (difference,) = found.differences
+    assert difference.tool == "count"
+    assert difference.run_id is not None
+    assert difference.run_id in str(difference)
+    journal.delete(difference.run_id)
+    found = await verify_run(journal, run.run_id, [shout, count])
+    assert [skip.partition(": ")[2] for skip in found.skips] == [
+        f"the run {difference.run_id!r} that it drove is not in the journal"
+    ]

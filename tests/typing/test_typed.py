@@ -248,6 +248,7 @@ async def test_what_sessions_ask_send_and_tell_is_typed(tmp_path: Path) -> None:
     async with agent.session() as session:
         assert_type(await session.send("Which?", delivery="queue"), Run[City])
         assert_type(session.queued, list[Message])
+        assert_type(session.run.error_status, int | None)
         summary = await session.summary()
         assert_type(summary.cost_usd, float | None)
         with pytest.raises(ConfigError, match="deliver"):

@@ -72,6 +72,9 @@ class Agent(Generic[T_co]):
     `Agent[Invoice]` is an agent whose answers are `Invoice`s; without a schema it is an `Agent[str]`.
     """
 
+    stops_at_mistakes = False
+    """True if a tool whose code cannot run ends a run with an error; see `Workbench.stops_at_mistakes`."""
+
     @overload
     def __init__(
         self: "Agent[str]",

@@ -1,7 +1,7 @@
 """A session: a conversation of any number of turns in one journal."""
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import asynccontextmanager, suppress
 from types import TracebackType
@@ -9,12 +9,12 @@ from typing import Any, Generic, Unpack, cast
 
 from treadle.agent.overview import SessionSummary, summarize_session
 from treadle.agent.run_stream import RunStream
-from treadle.agent.sync import block
+from treadle.agent.sync import block, iterate_blocking
 from treadle.core.asking import Answerable, open_questions
 from treadle.core.calls import waiting_calls
 from treadle.core.errors import ConfigError, RunExistsError, RunNotFoundError, UnsupportedPartError
 from treadle.core.events import ContextCompacted, TurnStarted
-from treadle.core.events.narrowing import Event
+from treadle.core.events.narrowing import Event, Item
 from treadle.core.inbox import Withdraw
 from treadle.core.registry import check_options
 from treadle.core.state import State, Status, clone
@@ -315,6 +315,11 @@ class Session(Generic[T_co]):
         """Call `send` and block until it returns. Any thread may call it, except the thread of the session's
         event loop."""
         return block(lambda: self.send(text, **options), "await session.send(...)", self._loop)
+
+    def stream_sync(self, text: str, *, attach: Sequence[Attachable] = ()) -> Iterator[Item]:
+        """Return the items of `stream` as a plain iterator. Any thread may call it, as `send_sync`."""
+        stream = self.stream(text, attach=attach)
+        return iterate_blocking(stream, "async for event in session.stream(...)", self._loop)
 
     async def __aenter__(self) -> "Session[T_co]":
         return await self.open()

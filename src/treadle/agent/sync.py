@@ -29,7 +29,9 @@ def block(
     raise ConfigError(f"this would block the event loop that is running here; write `{instead}` instead")
 
 
-def iterate_blocking(items: AsyncIterator[T], instead: str) -> Iterator[T]:
+def iterate_blocking(
+    items: AsyncIterator[T], instead: str, loop: asyncio.AbstractEventLoop | None = None
+) -> Iterator[T]:
     """Yield the items one after another. Leaving the loop early closes the asynchronous iterator.
 
     Raises: `ConfigError` as `block` does.
@@ -41,10 +43,10 @@ def iterate_blocking(items: AsyncIterator[T], instead: str) -> Iterator[T]:
     try:
         while True:
             try:
-                yield block(step, instead)
+                yield block(step, instead, loop)
             except StopAsyncIteration:
                 return
     finally:
         close = getattr(items, "aclose", None)
         if close is not None:
-            block(close, instead)
+            block(close, instead, loop)

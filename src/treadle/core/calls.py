@@ -14,6 +14,7 @@ from copy import copy
 from typing import TYPE_CHECKING, TypeAlias
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from treadle.core import events as e
 from treadle.core.actions import Action, Append, AskApprover, AskUser, RequestApprovals, RunCalls
@@ -122,7 +123,9 @@ def fold_completed(state: "State", body: e.ToolCompleted) -> None:
             _note_unknown(state)
         for item in turn.calls.values():
             if item.result is not None:
-                add_message(state, to_message(item.result))
+                said = to_message(item.result)
+                is_own = said.name in state.shown.fencing
+                add_message(state, replace(said, own_chars=len(said.content)) if is_own else said)
         turn.calls = {}
 
 

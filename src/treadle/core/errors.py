@@ -2,7 +2,8 @@
 
 TreadleError
 ├── ConfigError (ValueError)            an argument or a configuration is wrong
-│   └── MistakesError                   several mistakes, one on each line
+│   ├── MistakesError                   several mistakes, one on each line
+│   └── UserCodeError                   a reward, a check or a filter of the user has a mistake
 ├── ProviderError (RuntimeError)        a model's server failed
 │   ├── RateLimitError                  429; `retry_after_seconds`
 │   ├── ServerError                     5xx, 529, or an answer that cannot be read
@@ -10,6 +11,7 @@ TreadleError
 │   │   └── ProviderTimeoutError (TimeoutError)
 │   ├── AuthenticationError             401, 403
 │   ├── RequestError                    any other 4xx
+│   ├── UnavailableError                402, 404: no credit is left, or there is no such model
 │   ├── ContextOverflowError            the prompt is too long
 │   ├── UnsupportedPartError            a message has a part that the dialect cannot send
 │   └── RefusedError                    the provider's filter refused the prompt
@@ -118,6 +120,11 @@ class RequestError(ProviderError):
     """Raised if a server refuses a request and would refuse it again (any other status 4xx)."""
 
 
+class UnavailableError(RequestError):
+    """Raised if a server has nothing for this account or model: no credit is left (402), or there is no such model
+    (404)."""
+
+
 class ContextOverflowError(RequestError):
     """Raised if a prompt is longer than the model's context."""
 
@@ -201,6 +208,10 @@ class WorkerError(TreadleError, RuntimeError):
 
 class ScoringError(TreadleError, RuntimeError):
     """Raised if a scorer fails. The run then has no reward, which is not the same as a reward of 0."""
+
+
+class UserCodeError(ConfigError, ScoringError):
+    """Raised if code of the user has a mistake: a reward, a check, a filter. The message says in which line."""
 
 
 class SandboxError(TreadleError, OSError):

@@ -24,6 +24,13 @@ _LETTERS = str.maketrans(
     "aeopcyiskmtdaoivpki",
 )
 """Cyrillic and Greek letters, and the Latin letters that they look like."""
+_DASH_SIGNS = r"\-\u2010-\u2015\u2212\u2043\ufe63\uff0d"
+_DASHES = dict.fromkeys([*range(0x2010, 0x2016), 0x2212, 0x2043, 0xFE63, 0xFF0D], "-")
+_NUMBERED = tuple([f"{kind}-" for kind in KINDS])
+_MAY_BE_NUMBERED = re.compile(
+    rf"{_OPENERS.pattern}(?=\W{{0,40}}(?:[mdsrpMDSRP]|[^\x00-\x7f]))(?=[^\n{_DASH_SIGNS}]{{0,60}}+[{_DASH_SIGNS}])"
+)
+"""What may begin a mark with a number, as those of Treadle have."""
 _AHEAD_CHARS = 200
 """How much of the text after a character that looks like `<` is read. Invisible characters count."""
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]+")
@@ -62,6 +69,19 @@ def neutralise(text: str, *kinds: str) -> str:
         return "&lt;" if ahead.startswith(names) else match[0]
 
     return defuse(_OPENERS.sub(replace, text))
+
+
+def neutralise_foreign(text: str) -> str:
+    """Return text that stands in no fence, with its control tokens changed as `defuse` does it.
+
+    Marks are changed only if they have a number, as those of Treadle have: `<result>` may be a part of a file.
+    """
+
+    def replace(match: re.Match[str]) -> str:
+        ahead = _fold(text[match.end() : match.end() + _AHEAD_CHARS]).translate(_DASHES).lstrip("/")
+        return "&lt;" if ahead.startswith(_NUMBERED) else match[0]
+
+    return defuse(_MAY_BE_NUMBERED.sub(replace, text))
 
 
 def _fold(text: str) -> str:

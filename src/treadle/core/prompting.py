@@ -84,6 +84,8 @@ class Shown(Struct, gc=False):
     """True if contexts are compacted: false for what earlier versions of Treadle recorded."""
     compactions: int = 0
     """How often the context was compacted in the run."""
+    fencing: frozenset[str] = frozenset()
+    """The names of the offered tools whose results are Treadle's own and fence what is foreign."""
     tells_schema: bool = False
     """True if a message in the transcript tells the schema of answers."""
     is_schema_untold: bool = False
@@ -252,12 +254,12 @@ def compact(
 
 def _shorten(message: Message, lines: Mapping[str, str]) -> Message:
     line = lines.get(message.call_id) if message.call_id is not None else None
-    return message if line is None else replace(message, content=line, parts=())
+    return message if line is None else replace(message, content=line, parts=(), own_chars=0)
 
 
 def forget(message: Message, chars: int) -> Message:
     """Return `message` without the recalled memories that it begins with."""
-    return replace(message, content=message.content[chars:].lstrip("\n")) if chars else message
+    return replace(message, content=message.content[chars:].lstrip("\n"), own_chars=0) if chars else message
 
 
 # What follows for the next request.

@@ -163,6 +163,8 @@ class Ending(Struct, frozen=True, gc=False):
     """What went wrong; `None` if nothing did."""
     fault: Fault | None = None
     """The party responsible for `error`; `None` if nobody is."""
+    failure: e.InferenceFailed | None = None
+    """The failure of the inference that ended the turn; `None` if something else did."""
 
 
 class SandboxState(Struct, gc=False):
@@ -317,6 +319,7 @@ def _on_run_started(state: State, body: e.RunStarted) -> None:
 def _offer(state: State, tools: tuple[ToolSpec, ...]) -> None:
     state.tools = tools
     state.call_limits = {tool.name: tool.max_calls for tool in tools if tool.max_calls is not None}
+    state.shown.fencing = frozenset([tool.name for tool in tools if tool.has_fences])
     note_tools(state)
 
 
@@ -330,8 +333,9 @@ def _on_turn_started(state: State, body: e.TurnStarted) -> None:
     message, at = body.message, len(state.messages)
     state.turn = Turn(opened=body, is_open=True, began_at=body.at, position=at)
     if body.recalled is not None:
-        message = replace(message, content=f"{body.recalled.text}\n\n{message.content}")
-        shown.recalled[at] = len(body.recalled.text)
+        own = len(body.recalled.text)
+        message = replace(message, content=f"{body.recalled.text}\n\n{message.content}", own_chars=own)
+        shown.recalled[at] = own
         shown.told |= {item.item_id: item.version for item in body.recalled.items}
     if body.hint is not None:
         message = replace(message, content=f"{message.content}\n\n{body.hint}")
@@ -417,7 +421,8 @@ def _on_turn_completed(state: State, body: e.TurnCompleted) -> None:
     turn = state.turn
     turn.is_open = False
     queue_steering(state)
-    state.ending = Ending(body.stop_reason, body.output, body.error, body.fault)
+    failure = None if body.error is None else turn.failure
+    state.ending = Ending(body.stop_reason, body.output, body.error, body.fault, failure)
     turn.answer = None
     if turn.questions:
         # Nobody waits for the other answers any more.
@@ -462,7 +467,8 @@ def _on_run_resumed(state: State, body: e.RunResumed) -> None:
 
 def _on_run_finished(state: State, body: e.RunFinished) -> None:
     state.status = Status.FINISHED
-    state.ending = Ending(body.stop_reason, state.ending.output, body.error, body.fault)
+    ending = state.ending
+    state.ending = Ending(body.stop_reason, ending.output, body.error, body.fault, ending.failure)
 
 
 def _on_rewarded(state: State, body: e.Rewarded) -> None:

@@ -230,6 +230,9 @@ class Message(Struct, frozen=True, omit_defaults=True, gc=False):
     """In an assistant message: the tool calls that the model's server made by itself."""
     parts: tuple[Artifact, ...] = ()
     """Images, audio, documents and text files that belong to the message, after its text."""
+    own_chars: int = 0
+    """How many characters of the text, from the beginning, Treadle wrote or has made safe. A prompt has them
+    unchanged, and what follows them as `foreign.let_in` returns it."""
 
 
 class Usage(Struct, frozen=True, omit_defaults=True, gc=False):
@@ -395,6 +398,8 @@ class ToolSpec(Struct, frozen=True, omit_defaults=True, gc=False):
     may_differ: tuple[str, ...] = ()
     """The differences that are allowed between the results of the same call made twice: `timestamps`, `order`, or a
     regular expression that matches text which may differ."""
+    has_fences: bool = False
+    """True for a tool of Treadle that itself fences what is foreign in its results."""
 
 
 class OutputMode(StrEnum):

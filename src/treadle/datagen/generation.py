@@ -20,7 +20,7 @@ from treadle.datagen.conversations.studio import Studio
 from treadle.datagen.dataset.card import write_card
 from treadle.datagen.dataset.dataset_folder import DatasetFolder
 from treadle.datagen.dataset.dataset_report import make_dataset_report, read_contents
-from treadle.datagen.dataset.splits import write_splits
+from treadle.datagen.dataset.splits import Splits, write_splits
 from treadle.datagen.generation_progress import GenerationProgress, Listener, SampleStep, TopicsReady
 from treadle.datagen.quality.duplicates import DuplicateIndex, DuplicateSettings
 from treadle.datagen.quality.pipeline import Pipeline
@@ -40,6 +40,9 @@ from treadle.journal.protocol import Journal
 from treadle.journal.run_info import RunFilter
 from treadle.models.protocol import Model
 
+MAX_REJECTIONS = 20
+"""After how many attempts a generation ends if all were rejected for one reason, and none was kept."""
+
 
 class Continuation(Struct, frozen=True, kw_only=True):
     """The settings for continuing an existing dataset."""
@@ -58,6 +61,8 @@ class GenerationResult(Struct, frozen=True):
     folder: DatasetFolder
     report: Report
     """The report of the dataset, which `treadle.viewer.write_page` writes as a page."""
+    splits: Splits
+    """The splits that were written, with the rows that a format cannot hold."""
 
 
 async def generate(
@@ -96,8 +101,8 @@ async def generate(
             end = await generation.run()
         finally:
             await generation.close()
-        report = await asyncio.to_thread(_write_files, folder, config)
-        return GenerationResult(end, progress, folder, report)
+        report, splits = await asyncio.to_thread(_write_files, folder, config)
+        return GenerationResult(end, progress, folder, report, splits)
 
 
 def _check_continued(
@@ -120,12 +125,12 @@ def _check_continued(
     )
 
 
-def _write_files(folder: DatasetFolder, config: GenerationConfig) -> Report:
-    """Write the splits and the card, and return the report."""
-    write_splits(folder.path, config)
+def _write_files(folder: DatasetFolder, config: GenerationConfig) -> tuple[Report, Splits]:
+    """Write the splits and the card, and return the report and the splits."""
+    splits = write_splits(folder.path, config)
     contents = read_contents(folder.path)
     write_card(folder.path, config, contents.stats)
-    return make_dataset_report(folder.path, contents)
+    return make_dataset_report(folder.path, contents), splits
 
 
 class _Generation:
@@ -179,6 +184,7 @@ class _Generation:
             wanted=plan.wanted,
             max_items=plan.wanted * config.generation.max_attempts,
             max_failures=2 * config.generation.window + 20,
+            max_rejections=MAX_REJECTIONS,
         )
         return await job.run(work, settings)
 

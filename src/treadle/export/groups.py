@@ -8,6 +8,7 @@ from msgspec import Struct
 from msgspec.structs import asdict, replace
 
 from treadle.core.errors import ExportError
+from treadle.core.foreign import as_seen
 from treadle.core.types import Fault, Json, Message, StopReason, ToolSpec, Usage
 from treadle.journal.protocol import Journal
 from treadle.journal.run_info import CALLER
@@ -125,7 +126,7 @@ def read_rollout(journal: Journal, run: Run[Any], decode: Decoders = None) -> tu
         reward=None,
         rewards=dict(run.state.turn.rewards),
         stop_reason=run.stop_reason,
-        messages=tuple(run.messages),
+        messages=as_seen(run.messages),
         tools=() if run.state.started is None else run.state.started.tools,
         usage=run.usage,
         steps=run.steps,

@@ -18,6 +18,7 @@ from treadle.core.events import (
     RunStarted,
     ToolCompleted,
 )
+from treadle.core.foreign import as_seen
 from treadle.core.packed import ID_BYTES, as_packed, pack_logprobs
 from treadle.core.state import fold
 from treadle.core.transcript import check_transcript
@@ -160,7 +161,7 @@ def row_of(run_id: str, bodies: Sequence[DurableBody]) -> Row:
     started = state.started
     if started is None or state.ending.stop_reason is None or state.turn.is_open:
         raise ExportError(f"run {run_id!r} is not finished; resume it first")
-    messages = tuple(state.transcript)
+    messages = as_seen(state.transcript)
     if faults := check_transcript(messages):
         raise ExportError(f"run {run_id!r} has a faulty transcript: {'; '.join(faults[:3])}")
     if state.ending.fault in (Fault.INFRASTRUCTURE, Fault.USER):

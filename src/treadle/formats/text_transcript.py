@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from treadle.core.errors import FormatError
 from treadle.core.events import Delta, ReasoningDelta, TextDelta, ToolCallDelta
+from treadle.core.foreign import let_in, make_own
 from treadle.core.types import UNREADABLE_CALL, Json, Message, Role, ToolCall
 from treadle.formats.parsing import IncrementalParser, quote_result, render, render_tools
 from treadle.formats.registry import find_format
@@ -42,10 +43,9 @@ class TranscriptWriter:
             yield Message(Role.SYSTEM, self._told)
         for index, message in enumerate(messages):
             if message.role is Role.TOOL:
-                written = quote_result(
-                    message.content, message.name or "", self._format, call_id=message.call_id
-                )
-                result = Message(Role.USER, written, parts=message.parts)
+                said = let_in(message).content
+                written = quote_result(said, message.name or "", self._format, call_id=message.call_id)
+                result = make_own(Role.USER, written, message.parts)
                 if self._merges_results:
                     results.append(result)
                 else:
@@ -64,7 +64,7 @@ class TranscriptWriter:
                 Role.SYSTEM, f"{message.content}\n\n{self._told}" if message.content else self._told
             )
         if message.role is not Role.ASSISTANT:
-            return Message(message.role, message.content, parts=message.parts)
+            return Message(message.role, message.content, parts=message.parts, own_chars=message.own_chars)
         return Message(Role.ASSISTANT, self.write_answer(message))
 
     def write_answer(self, message: Message) -> str:
@@ -104,7 +104,7 @@ def with_text(message: Message, text: str) -> dict[str, Json]:
 def _merge(results: list[Message]) -> Message:
     """Return one user message with the results of a step."""
     parts = tuple([part for result in results for part in result.parts])
-    return Message(Role.USER, "\n".join([result.content for result in results]), parts=parts)
+    return make_own(Role.USER, "\n".join([result.content for result in results]), parts)
 
 
 def calls_of(parsed: Parsed, *, is_cut: bool) -> list[ToolCall]:

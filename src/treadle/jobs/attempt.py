@@ -11,7 +11,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from treadle.core.errors import ConfigError, ProviderError, ScoringError
+from treadle.core.errors import ConfigError, ProviderError, ScoringError, TreadleError
 from treadle.core.registry import did_you_mean
 from treadle.core.state import Status
 from treadle.core.types import Fault, Json, Parent, StopReason
@@ -21,12 +21,13 @@ from treadle.jobs.progress import JobNotice
 from treadle.jobs.sections import AttemptSection
 from treadle.jobs.seeded import SeededAgents
 from treadle.runs.ensure import ensure_run
-from treadle.runs.retries import RetryPolicy, find_infrastructure_fault
+from treadle.runs.retries import find_infrastructure_fault
 from treadle.runs.run import Run
 from treadle.runs.task import Task, load_task, split_reference, task_set
 from treadle.sandbox.in_memory import SharedFiles
 from treadle.scoring.grade import grade
 from treadle.scoring.registry import make_scorers, read_rewards
+from treadle.tools.user_code import blame, is_from_user
 
 _BUDGETS = frozenset((StopReason.MAX_TOKENS, StopReason.MAX_COST))
 """The limits that answers which were lost on the way count for."""
@@ -93,8 +94,7 @@ class AttemptDriver:
         self._agents = agents
         self.rewards = read_rewards(config.rewards)
         self._scorers = make_scorers(self.rewards)
-        retries = config.retries
-        self._retries = RetryPolicy(attempts=retries.attempts, delay_seconds=retries.delay_seconds)
+        self._retries = config.retries.policy()
         self._retried = retried
 
     async def drive(self, attempt: Attempt, expected: Expected) -> Run[Any]:
@@ -137,8 +137,9 @@ class AttemptDriver:
                     agent, run_id, attempt.task, files=attempt.files, metadata=attempt.metadata
                 )
         except Exception as error:
-            # Graders and other code of users raise anything.
-            return error
+            # Checks and other code of users raise anything.
+            wrong = blame(error, f"run {run_id!r} cannot be made") if is_from_user(error) else None
+            return error if isinstance(error, TreadleError) else wrong or error
         check_ended(run)
         missing = [item for item in self._scorers if item.name not in run.state.turn.rewards]
         if missing and find_infrastructure_fault(run) is None:

@@ -159,15 +159,18 @@ class JobSettings(Struct, frozen=True, kw_only=True):
     """How many items the plan may have."""
     max_failures: int = 20
     """The job ends when this many attempts in a row have failed because of the infrastructure."""
+    max_rejections: int | None = None
+    """The job ends if this many attempts are rejected for one reason before any is kept. `None`: it goes on until
+    the plan is full."""
 
 
 class JobEnd(Struct, frozen=True):
     """The end of a job, and its reason."""
 
     reason: str
-    """`done`, `stopped`, `max_items`, `failures`, or the name of a limit."""
+    """`done`, `stopped`, `max_items`, `failures`, `rejections`, or the name of a limit."""
     error: str | None = None
-    """The newest failure, if the reason is `failures`."""
+    """The newest failure or rejection, if the reason is `failures` or `rejections`."""
 
 
 class Job(Generic[R, P]):
@@ -206,6 +209,8 @@ class Job(Generic[R, P]):
         """How many attempts in a row failed."""
         self._error: str | None = None
         """Why the newest of them failed."""
+        self._rejections: dict[str, tuple[int, str]] = {}
+        """The number of rejections in this process and the newest text, by the name of the reason."""
         self._changed = asyncio.Event()
         """Set when an outcome was counted, or the job is to stop."""
         self._looked_at = -_LOOK_SECONDS
@@ -356,8 +361,10 @@ class Job(Generic[R, P]):
             counts.labels[outcome.label] = counts.labels.get(outcome.label, 0) + 1
         elif outcome.status is ItemStatus.REJECTED:
             counts.rejected += 1
-            name = outcome.reasons[0].partition(":")[0] if outcome.reasons else ""
+            text = outcome.reasons[0] if outcome.reasons else ""
+            name = text.partition(":")[0]
             counts.reasons[name] = counts.reasons.get(name, 0) + 1
+            self._note_rejection(name, text, settings)
             if outcome.is_final:
                 counts.shares[item.share] -= 1
         else:
@@ -365,6 +372,15 @@ class Job(Generic[R, P]):
             self._error = outcome.reasons[0] if outcome.reasons else None
             if self._failures >= settings.max_failures and self.end is None:
                 self.end = JobEnd("failures", self._error)
+
+    def _note_rejection(self, name: str, text: str, settings: JobSettings) -> None:
+        """Keep the text of the commonest reason for the view, and end a job that can only be rejected."""
+        found, count = self._rejections, self._rejections.get(name, (0, ""))[0] + 1
+        found[name] = count, text
+        self.progress.rejection = max(found.values())[1]
+        is_hopeless = not self.counts.kept and len(found) == 1 and count == settings.max_rejections
+        if is_hopeless and self.end is None:
+            self.end = JobEnd("rejections", text)
 
 
 class JobOptions(Struct, frozen=True, kw_only=True):

@@ -71,6 +71,8 @@ class JobProgress(Struct, kw_only=True):
     """How many items failed through a fault of the infrastructure."""
     reasons: dict[str, int] = msgspec.field(default_factory=dict)
     """The number of rejected attempts by reason."""
+    rejection: str = ""
+    """The text of the newest rejection for the commonest reason; empty before the first one."""
     retried: int = 0
     """How many runs were tried again after a fault of the infrastructure."""
     in_flight: int = 0
@@ -126,7 +128,8 @@ class JobProgress(Struct, kw_only=True):
             reasons = sorted(dict(self.reasons).items(), key=lambda item: -item[1])
             named = ", ".join([f"{name} {count:,}" for name, count in reasons[:3]])
             more = ", …" if len(reasons) > 3 else ""
-            texts.append(f"{self.rejected:,} {self.WORDS.rejected}" + (f" ({named}{more})" if named else ""))
+            text = f"{self.rejected:,} {self.WORDS.rejected}" + (f" ({named}{more})" if named else "")
+            texts.append(f"{text}, such as: {self.rejection:.120}" if self.rejection else text)
         if self.failed:
             texts.append(f"{self.failed:,} failed")
         if self.retried:

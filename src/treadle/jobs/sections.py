@@ -13,6 +13,7 @@ from treadle.core.errors import ConfigError
 from treadle.core.places import Document, parse_document
 from treadle.core.policy import Policy
 from treadle.core.types import Json
+from treadle.runs.retries import RetryPolicy
 
 Count = Annotated[int, Field(ge=1)]
 Number = Annotated[int, Field(ge=0)]
@@ -56,13 +57,17 @@ class AgentSection(ConfigSection):
 
 
 class RetrySection(ConfigSection):
-    """What happens after a fault of the infrastructure: a server that fails, a lost connection, a failing grader.
-    Such a fault is never a reward of 0."""
+    """What happens after a fault of the infrastructure: a server that fails, a lost connection, a grader that
+    cannot reach its service. Such a fault is never a reward of 0. A mistake in a grader's code stops the job."""
 
     attempts: Count = 4
     """How often each rollout is tried, the first time included."""
     delay_seconds: Annotated[float, Field(ge=0)] = 1.0
     """The delay before the second attempt. It doubles from one attempt to the next, up to 30 seconds."""
+
+    def policy(self) -> RetryPolicy:
+        """Return the policy of the retries."""
+        return RetryPolicy(attempts=self.attempts, delay_seconds=self.delay_seconds)
 
 
 class LimitSection(ConfigSection):

@@ -64,7 +64,7 @@ class SeededAgents:
         if self._weights is not None:
             with contextlib.suppress(ConfigError):  # models in this process have no server
                 self._weights.attach(model)
-        return Agent(
+        agent: Agent[Any] = Agent(
             self._wrap(model),
             instructions=settings.instructions,
             tools=settings.tools,
@@ -72,6 +72,8 @@ class SeededAgents:
             journal=self.journal,
             hooks=self._hooks,
         )
+        agent.stops_at_mistakes = True
+        return agent
 
 
 def find_model(given: str | ModelTable | None) -> MakeModel:

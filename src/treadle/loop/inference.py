@@ -59,6 +59,8 @@ class Inference:
         """The run's own model."""
         self._model = model
         """The model that is asked: a tier of the run's own, or that model itself."""
+        self._patience_seconds: float | None = None
+        """The longest wait that the model's server may ask for; `None`: no limit."""
         self._contents = _Contents(read_blob)
         self._clock = clock
         self.on_delta: Callable[[e.Delta], None] | None = None
@@ -98,7 +100,7 @@ class Inference:
             if state.window is not None or state.size.refused_tokens is not None:
                 check_room(state, self._model, request)
             first = None if self.on_delta is None else _FirstToken(self.on_delta, self._clock)
-            watch = Watch(first, failures)
+            watch = Watch(first, failures, patience_seconds=self._patience_seconds)
             if state.policy.deadline_seconds is not None:
                 watch.left_seconds = max(0.0, state.policy.deadline_seconds - state.work_seconds)
             if state.hold is not None and not self._is_begun:
@@ -296,6 +298,7 @@ def describe_failure(error: Exception, step: int) -> e.InferenceFailed:
         error=text,
         error_type=type(error).__name__,
         fault=fault,
+        status=error.status if isinstance(error, ProviderError) else None,
         stop_reason=stop_reason,
         model=error.model if isinstance(error, ProviderError) else None,
         retry_after_seconds=error.retry_after_seconds if isinstance(error, ProviderError) else None,

@@ -18,7 +18,13 @@ from treadle.core.types import Completion, Fault, Route, StopReason, Usage, Verd
 from treadle.journal.protocol import Clock
 from treadle.loop.inference import Inference, describe_failure
 from treadle.loop.outbox import Outbox
-from treadle.models.wrappers.fallback import DEFAULT_ERRORS
+from treadle.models.wrappers.fallback import (
+    COOLDOWN_SECONDS,
+    DEFAULT_ERRORS,
+    PATIENCE_SECONDS,
+    RESTS,
+    FallbackModel,
+)
 from treadle.models.wrappers.tiered import TieredModel, window_of
 from treadle.routing import (
     LATENCIES,
@@ -59,6 +65,11 @@ class RoutedInference(Inference):
             outbox.put(started, describe_failure(error, action.step))
             return
         caught = _Caught(outbox, route)
+        other = self._next_tier(state, action, "", is_failure=True, chosen=route)
+        measured = (
+            None if other is None else LATENCIES.get(self._tiered.tiers[other].model.name).total_seconds
+        )
+        self._patience_seconds = None if other is None else measured or PATIENCE_SECONDS
         await super().perform(state, action, caught)
         outcome = caught.outcome
         assert outcome is not None
@@ -68,6 +79,8 @@ class RoutedInference(Inference):
             if isinstance(outcome, e.InferenceFailed):
                 caught.blobs = None
         elif outcome.error_type in _names_of(DEFAULT_ERRORS):
+            if outcome.error_type not in _OF_THE_PROMPT and not isinstance(self._model, FallbackModel):
+                RESTS.begin(self._model, max(COOLDOWN_SECONDS, outcome.retry_after_seconds or 0.0))
             following = self._next_tier(state, action, outcome.error, is_failure=True)
             if outcome.stop_reason is not StopReason.CONTEXT_OVERFLOW or self._may_be_larger(following):
                 outcome = replace(outcome, next_tier=following)
@@ -95,14 +108,18 @@ class RoutedInference(Inference):
     def _facts(self, state: State, action: Infer, *, is_judged: bool = False) -> RoutingFacts:
         return facts_of_state(state, self._tiered, has_tools=action.has_tools, is_judged=is_judged)
 
-    def _next_tier(self, state: State, action: Infer, why: str, *, is_failure: bool) -> str | None:
-        """Return the tier that takes the place of the one that was asked; `None` if there is none."""
-        if state.turn.route is None:
+    def _next_tier(
+        self, state: State, action: Infer, why: str, *, is_failure: bool, chosen: Route | None = None
+    ) -> str | None:
+        """Return the tier that takes the place of the one that is asked; `None` if there is none. `chosen` is a new
+        choice."""
+        route = chosen or state.turn.route
+        if route is None or len(self._tiered.tiers) == 1:
             return None
-        facts = replace(self._facts(state, action), tried={**state.turn.tried, state.turn.route.tier: why})
+        facts = replace(self._facts(state, action), tried={**state.turn.tried, route.tier: why})
         allows_weaker = is_failure and self._tiered.allows_weaker
         try:
-            return replace_tier(facts, state.turn.route, why, allows_weaker=allows_weaker).tier
+            return replace_tier(facts, route, why, allows_weaker=allows_weaker).tier
         except ConfigError:
             return None
 
@@ -173,6 +190,10 @@ def _sum(completion: Completion, checked: CheckedAnswer) -> tuple[Usage, float |
     if completion.cost_usd is None or verdict.cost_usd is None:
         return usage, None
     return usage, completion.cost_usd + verdict.cost_usd
+
+
+_OF_THE_PROMPT = ("ContextOverflowError", "UnsupportedPartError")
+"""Errors that say nothing about the next prompt."""
 
 
 def _names_of(kinds: tuple[type[Exception], ...]) -> set[str]:

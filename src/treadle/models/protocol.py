@@ -50,6 +50,9 @@ class Watch(Struct, eq=False):
     left_seconds: float | None = None
     """How long the caller waits for the answer. If a request would wait longer, it fails at once. `None`: no
     limit."""
+    patience_seconds: float | None = None
+    """The longest wait that a server may ask for. If it is longer, the request fails at once, because another model
+    can be asked. `None`: no limit."""
     held: "Hold | None" = None
     """The wait that a server asked for before the run was resumed; `None` if there is none."""
     answered_by: str | None = None

@@ -256,7 +256,7 @@ class _Work:
         )
         beating = asyncio.ensure_future(self.job.beat())
         try:
-            await self._agents.prepare()
+            await config.retries.policy().call(self._agents.prepare, self._tell_retry)
             end = await self.job.run(self.groups, settings, self._until_free)
             await self.handover.drain()
             self.job.refresh()
@@ -276,6 +276,9 @@ class _Work:
 
     def _measure(self, model: Model) -> Model:
         return self.job.meter.measure(model) if self._is_here else model
+
+    def _tell_retry(self, attempt: int, error: Exception) -> None:
+        self.job.tell(RolloutRetried(run_id="the first request", attempt=attempt, error=str(error)))
 
     def _tell(self, notice: JobNotice) -> None:
         if isinstance(notice, RolloutEnded) and not self._is_here:

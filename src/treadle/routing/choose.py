@@ -52,14 +52,20 @@ def replace_tier(facts: RoutingFacts, route: Route, why: str, *, allows_weaker: 
 
 
 def split(facts: RoutingFacts) -> tuple[tuple[TierCandidate, ...], dict[str, str]]:
-    """Return the candidates that can do the work, and why each other one cannot."""
+    """Return the candidates that can do the work, and why each other one cannot. A tier that rests is left out if
+    another one can take its place."""
     is_known_to_see = any(item.sees_images for item in facts.candidates)
     rejected = {
         item.tier: why
         for item in facts.candidates
         if (why := _find_obstacle(item, facts, is_known_to_see=is_known_to_see)) is not None
     }
-    return tuple([item for item in facts.candidates if item.tier not in rejected]), rejected
+    fitting = [item for item in facts.candidates if item.tier not in rejected]
+    for place, item in enumerate(fitting):
+        others = fitting if facts.allows_weaker else fitting[:place]
+        if item.rests_seconds and not all([other.rests_seconds for other in others]):
+            rejected[item.tier] = f"{item.model} failed and rests for {item.rests_seconds:.0f} s"
+    return tuple([item for item in fitting if item.tier not in rejected]), rejected
 
 
 def _find_obstacle(item: TierCandidate, facts: RoutingFacts, *, is_known_to_see: bool) -> str | None:

@@ -11,6 +11,7 @@ from treadle.core.prompting import count_prompt
 from treadle.core.state import State
 from treadle.core.types import Artifact, Role, ToolSpec, Usage
 from treadle.models.protocol import check_parts, estimate_cost_usd
+from treadle.models.wrappers.fallback import RESTS
 from treadle.models.wrappers.tiered import QUALITY, Tier, TieredModel, window_of
 from treadle.routing.judging import (
     follows_question,
@@ -102,6 +103,7 @@ def facts_of(
         is_boilerplate=is_judged and not parts and is_boilerplate(text, follows_question=follows_question),
         is_identity_sensitive=is_judged and is_identity_sensitive(text),
         difficulty=rate_difficulty(text) if is_judged else 0.0,
+        allows_weaker=model.allows_weaker,
     )
 
 
@@ -127,5 +129,6 @@ def _candidate(tier: Tier, usage: Usage | None, required: list[Artifact]) -> Tie
         else measured.total_seconds,
         is_measured=measured.total_seconds is not None,
         failure_rate=measured.failure_rate,
+        rests_seconds=RESTS.left_seconds(tier.model),
         refusal=refusal,
     )

@@ -30,6 +30,8 @@ class TierCandidate(Struct, frozen=True, kw_only=True):
     """True if `latency_seconds` was measured."""
     failure_rate: float = 0.0
     """The share of the newest inferences that failed for good, from 0 to 1."""
+    rests_seconds: float = 0.0
+    """How long the model should not be asked, because it failed in this or another run of the process."""
     refusal: str | None = None
     """Why the model cannot be sent a part of a message; `None` if it can be sent all of them."""
 
@@ -58,6 +60,8 @@ class RoutingFacts(Struct, frozen=True, kw_only=True):
     """True if the message is about the assistant itself."""
     difficulty: float = 0.0
     """How hard the message is to answer well, from 0 to 1; from 0.6 on it is hard."""
+    allows_weaker: bool = False
+    """True if a weaker tier may take the place of one that rests."""
     tried: dict[str, str] = {}
     """The tiers that are not asked again in this turn, with the reason."""
 

@@ -43,6 +43,7 @@ class AgentParts(Protocol):
     known: Surroundings | None
     judge: "MessageJudge | None"
     hooks: Hooks
+    stops_at_mistakes: bool
 
     @property
     def spec(self) -> AgentSpec:
@@ -225,7 +226,8 @@ class Toolboxes:
         from treadle.tools.schema.answer_schema import AnswerTool
 
         assert output.tool is not None
-        return Toolbox({**self.toolbox(task).tools, output.tool: AnswerTool(output, answer.find_type_fault)})
+        tool = AnswerTool(output, answer.find_checked(output.schema), answer.find_type_fault)
+        return Toolbox({**self.toolbox(task).tools, output.tool: tool})
 
     def _keep(self, key: tuple[object, ...], make: Callable[[], Toolbox]) -> Toolbox:
         found = self._boxes.get(key)

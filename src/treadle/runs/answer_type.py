@@ -16,11 +16,19 @@ T_co = TypeVar("T_co", covariant=True)
 class AnswerType(Generic[T_co]):
     """A type of answers, made from the `schema` of an agent or a run."""
 
-    def __init__(self, name: str, schema: dict[str, Json] | None, read: Callable[[str], T_co]) -> None:
+    def __init__(
+        self,
+        name: str,
+        schema: dict[str, Json] | None,
+        read: Callable[[str], T_co],
+        checked: dict[str, Json] | None = None,
+    ) -> None:
+        """Make a type. Answers need to fit only `checked`, if it is given."""
         self.name = name
         self.schema = schema
-        """The JSON Schema that the model must fit; `None` if answers are plain text."""
+        """The JSON Schema that the model is asked to fit; `None` if answers are plain text."""
         self._read = read
+        self._checked = checked or schema
 
     def read(self, text: str) -> T_co:
         """Return an answer as a value of the type. Raises: `ValueError` if it does not fit."""
@@ -35,7 +43,14 @@ class AnswerType(Generic[T_co]):
         """Return what in `value` does not fit `schema` or the type's own validators; `None` if all fits."""
         from treadle.tools.schema.answer_schema import find_output_fault
 
-        return find_output_fault(schema, value) or self.find_type_fault(schema, value)
+        return find_output_fault(self.find_checked(schema), value) or self.find_type_fault(schema, value)
+
+    def find_checked(self, schema: dict[str, Json]) -> dict[str, Json]:
+        """Return the schema that answers need to fit, if the model was asked to fit `schema`.
+
+        Constrained decoding needs a schema that allows no further keys; a type may ignore them.
+        """
+        return self._checked or {} if schema == self.schema else schema
 
     def find_type_fault(self, schema: dict[str, Json], value: Json) -> str | None:
         """Return what the type's own validators refuse in `value`, which fits `schema`; `None` if they refuse
@@ -84,15 +99,15 @@ def _typed(kind: Any) -> AnswerType[Any]:
     read: Callable[[str], Any]
     try:
         adapter: TypeAdapter[Any] = TypeAdapter(kind)
-        schema, read = adapter.json_schema(), adapter.validate_json
+        schema, checked, read = adapter.json_schema(), adapter.json_schema(), adapter.validate_json
     except PydanticUserError as refused:
         # Types with structs of msgspec in them.
         try:
-            schema = msgspec.json.schema(kind)
+            schema, checked = msgspec.json.schema(kind), msgspec.json.schema(kind)
         except (TypeError, ValueError):
             raise _unusable(kind, refused) from refused
         read = msgspec.json.Decoder(kind).decode
-    return AnswerType(name, close_schema(schema), read)
+    return AnswerType(name, close_schema(schema), read, checked)
 
 
 def _unusable(schema: object, error: Exception) -> ConfigError:

@@ -37,6 +37,7 @@ from treadle.runs.recording import end_called, take_in_rest
 from treadle.runs.run import Run
 from treadle.runs.task import Task
 from treadle.sandbox.protocol import Sandbox
+from treadle.tools.user_code import blame
 
 if TYPE_CHECKING:
     from treadle.routing.judging import Judgement, MessageJudge
@@ -155,6 +156,7 @@ def make_driver(
         hooks=agent.hooks,
         clock=agent.clock,
     )
+    bench.stops_at_mistakes = agent.stops_at_mistakes
     if bench.toolbox.drivers:
         bench.end_called = partial(end_called, agent.journal, writer.run_id)
     driver = Driver(state, writer, _make_inference(agent), bench, given.emit, agent.hooks)
@@ -245,12 +247,21 @@ def without_schema(message: str | None, output: OutputSpec) -> str | None:
 
 
 def grade_run(driver: Driver, task: Task) -> None:
-    """Run the task's check and append its grade. A run that failed through no fault of the model gets no grade."""
+    """Run the task's check and append its grade. A run that failed through no fault of the model gets no grade.
+
+    Raises: `UserCodeError` if the code of the check has a mistake.
+    """
     state, sandbox = driver.state, driver.bench.sandbox
     if state.ending.fault in (Fault.INFRASTRUCTURE, Fault.USER):
         return
     files = {} if sandbox is None else {path: sandbox.read(path) for path in sandbox.paths()}
-    grade = task.check(state.ending.output, files)
+    try:
+        grade = task.check(state.ending.output, files)
+    except Exception as error:
+        what = f"the check of the task '{task.task_set}:{task.task_id}' failed for run {driver.run_id!r}"
+        if (wrong := blame(error, what)) is None:
+            raise
+        raise wrong from error
     driver.put(e.Rewarded(reward=grade.reward, detail=grade.detail or None))
 
 

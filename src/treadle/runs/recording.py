@@ -13,7 +13,7 @@ from contextlib import suppress
 
 from treadle.core import events as e
 from treadle.core.calls import abandon_turn
-from treadle.core.errors import JournalError, LeaseHeldError, RunNotFoundError
+from treadle.core.errors import JournalError
 from treadle.core.state import State, Status
 from treadle.journal.deletion import find_callees
 from treadle.journal.protocol import Clock, Journal
@@ -95,18 +95,17 @@ def delete_session(journal: Journal, run_id: str, clock: Clock = time) -> list[s
     from treadle.knowledge.memory import forget_runs
 
     found = find_callees(journal, run_id)
-    known = journal.runs(RunFilter(run_ids=found))
-    if run_id not in [info.run_id for info in known]:
-        raise RunNotFoundError(f"run {run_id!r} not found in the journal")
-    for info in known:
-        if info.is_driven:
-            raise LeaseHeldError(
-                f"run {info.run_id!r} is being driven, so nothing was deleted; stop it first"
-            )
+    free = {info.run_id for info in journal.runs(RunFilter(run_ids=found, is_driven=False))}
+    for name in found:
+        if name not in free:
+            journal.delete(
+                name
+            )  # raises the error that says what is wrong, unless the run was let go meanwhile
     forget_runs(journal, found, clock.time())
     # The run itself is the last, so that a deletion that fails can be repeated.
     for name in reversed(found):
-        journal.delete(name)
+        if name in free:
+            journal.delete(name)
     return found
 
 

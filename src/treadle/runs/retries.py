@@ -3,7 +3,9 @@
 It decides about whole turns and runs. The retries of single requests to a model are `models.wrappers.retry`.
 """
 
-from typing import TypeAlias
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TypeAlias, TypeVar
 
 from msgspec import Struct
 
@@ -19,6 +21,7 @@ from treadle.core.state import State
 from treadle.core.types import Fault
 from treadle.runs.run import Run
 
+T = TypeVar("T")
 Outcome: TypeAlias = Run | State | Exception
 """The outcome of an attempt: a run or its state, or the exception that ended the attempt."""
 
@@ -41,6 +44,25 @@ class RetryPolicy(Struct, frozen=True, kw_only=True):
         if attempt >= self.attempts or find_infrastructure_fault(outcome) is None:
             return None
         return min(self.max_delay_seconds, self.delay_seconds * 2.0 ** (attempt - 1))
+
+    async def call(
+        self, work: Callable[[], Awaitable[T]], on_retry: Callable[[int, Exception], None] = lambda *_: None
+    ) -> T:
+        """Return what `work` returns. After a fault of the infrastructure, it is called again.
+
+        `on_retry` is called before each pause with the number of the attempt and its error. Raises: the error of
+        the last attempt.
+        """
+        attempt = 1
+        while True:
+            try:
+                return await work()
+            except Exception as error:
+                if (pause := self.pause_after(attempt, error)) is None:
+                    raise
+                on_retry(attempt, error)
+            await asyncio.sleep(pause)
+            attempt += 1
 
 
 NO_RETRIES = RetryPolicy(attempts=1)

@@ -114,6 +114,9 @@ class Run(Generic[T_co]):
         """
         if self.stop_reason is None or self.error is not None:
             raise ValueError(f"run {self.run_id!r} has no answer: {self.error or 'its turn is not over'}")
+        has_wrap_up = self.state.turn.is_wrapped_up and self.output
+        if self.stop_reason is not StopReason.COMPLETED and not has_wrap_up:
+            raise ValueError(f"run {self.run_id!r} has no answer: it ended with {self.stop_reason}")
         if self._answer is None:
             has_schema = self.state.output_spec is not None
             return cast("T_co", msgspec.json.decode(self.output) if has_schema else self.output)
@@ -137,6 +140,19 @@ class Run(Generic[T_co]):
     def fault(self) -> Fault | None:
         """The party responsible for `error`; `None` if nobody is."""
         return self.state.ending.fault
+
+    @property
+    def error_type(self) -> str | None:
+        """The name of the class of the model's error, such as `RateLimitError`; `None` if there is no error, or if
+        it was not raised by the model."""
+        failure = self.state.ending.failure
+        return None if failure is None else failure.error_type
+
+    @property
+    def error_status(self) -> int | None:
+        """The HTTP status of the model's error, such as 429; `None` if no server gave one."""
+        failure = self.state.ending.failure
+        return None if failure is None else failure.status
 
     @property
     def messages(self) -> list[Message]:

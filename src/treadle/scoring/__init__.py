@@ -6,7 +6,8 @@ Read first: `protocol.py`, then `registry.py` (rewards as texts and settings) an
 To add a scorer, write a class with `name` and `score` in a file of its own or in `scorers.py`, and add a line to
 `SCORERS` in `registry.py`. Another package registers it under an entry point of the group `treadle.scoring`. Its
 settings are keyword-only arguments after `name`; `--reward NAME` works only if all of them have defaults. Check
-them, and raise `ConfigError`. An exception in `score` is a fault of the infrastructure; a score of 0 is a verdict.
+them, and raise `ConfigError`. An exception in `score` that may pass, such as an `OSError`, is a fault of the
+infrastructure, any other one is a mistake in the code, which stops a job at once; a score of 0 is a verdict.
 A run that a limit ended is graded too: it has no `error`, and its `output` may be empty or unfinished.
 
 Tests are in `tests/scoring/test_scoring.py`. People find the scorer in the table of `docs/rewards.md`, the

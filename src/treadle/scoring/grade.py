@@ -17,6 +17,7 @@ from treadle.runs.run import Run
 from treadle.runs.trust import settle_trust
 from treadle.scoring.protocol import Score, Scorer, Subject
 from treadle.scoring.registry import RewardSpec
+from treadle.tools.user_code import blame
 
 
 class Graded(Struct, frozen=True, kw_only=True):
@@ -39,8 +40,9 @@ async def grade(journal: Journal, run_id: str, scorers: Sequence[Scorer], *, tru
     """Grade a finished run, and record each grade that is new or differs from the recorded one.
 
     Raises: `NotGradableError` if the run is not finished, or failed because of a fault of the infrastructure or of
-    the configuration; `ScoringError` if a scorer fails, after which nothing is recorded; `RunNotFoundError`;
-    `LeaseHeldError`; `UntrustedError` if the run comes from elsewhere, unless `trust` is true.
+    the configuration; `ScoringError` if a scorer fails, and `UserCodeError` if its code has a mistake, after which
+    nothing is recorded; `RunNotFoundError`; `LeaseHeldError`; `UntrustedError` if the run comes from elsewhere,
+    unless `trust` is true.
     """
     bodies = [event.body for event in await asyncio.to_thread(journal.read, run_id)]
     run = await asyncio.to_thread(Run.load, run_id, journal)
@@ -56,10 +58,9 @@ async def grade(journal: Journal, run_id: str, scorers: Sequence[Scorer], *, tru
         try:
             score = await scorer.score(subject)
         except Exception as error:
+            told = f"the reward {scorer.name!r} of run {run_id!r} cannot be computed"
             said = str(error) if isinstance(error, TreadleError) else f"{type(error).__name__}: {error}"
-            raise ScoringError(
-                f"the reward {scorer.name!r} of run {run_id!r} cannot be computed: {said}"
-            ) from error
+            raise blame(error, told) or ScoringError(f"{told}: {said}") from error
         if score is not None:
             if not math.isfinite(score.reward):
                 raise ScoringError(

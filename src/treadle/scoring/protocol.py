@@ -43,6 +43,7 @@ class Scorer(Protocol):
     async def score(self, subject: Subject) -> Score | None:
         """Return the verdict; `None` if the scorer has nothing to say about the run.
 
-        An exception is a fault of the infrastructure and never a reward of 0.
+        An exception is never a reward of 0. It is a mistake in the code or, if another attempt may succeed, as
+        after an `OSError`, a fault of the infrastructure.
         """
         ...

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from treadle.agent.agent import Agent
 from treadle.core.errors import ConfigError, ServerError
 from treadle.core.fence import fence
-from treadle.core.types import Json, Message, Role
+from treadle.core.types import Fault, Json, Message, Role
 from treadle.journal.protocol import Journal
 from treadle.models.protocol import Model, identity_of
 from treadle.runs.ensure import ensure_run
@@ -41,7 +41,12 @@ def make_judge(model: Model, journal: Journal) -> Agent[RubricJudgement]:
 
 
 def read_judgement(run: Run[RubricJudgement]) -> RubricJudgement:
-    """Return the judgement of a judge's run. Raises: `ServerError` if the run has no judgement."""
+    """Return the judgement of a judge's run.
+
+    Raises: `ServerError` if the run has no judgement; `ConfigError` if no request to the judge can succeed.
+    """
+    if run.fault is Fault.USER:
+        raise ConfigError(f"the judge of run {run.run_id!r} cannot be asked: {run.error}")
     if run.error is not None or run.stop_reason != "completed":
         raise ServerError(
             f"the judge gave no judgement in run {run.run_id!r}: {run.error or run.stop_reason}"

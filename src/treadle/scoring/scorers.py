@@ -167,5 +167,5 @@ class FunctionScorer:
         if found is None or isinstance(found, Score):
             return found
         if not isinstance(found, int | float) or not math.isfinite(found):
-            raise ValueError(f"the function of the reward {self.name!r} returned {found!r}; return a number")
+            raise ConfigError(f"the function of the reward {self.name!r} returned {found!r}; return a number")
         return Score(float(found))

@@ -11,7 +11,6 @@ import importlib.util
 import inspect
 import re
 import sys
-import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,6 +21,7 @@ from treadle.core.errors import ConfigError
 from treadle.core.registry import did_you_mean
 from treadle.core.spec import PartSpec
 from treadle.core.types import Json
+from treadle.tools.user_code import place_of
 
 
 def load_file(path: Path) -> ModuleType:
@@ -42,7 +42,7 @@ def load_file(path: Path) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     try:
-        with told(f"the file {str(path)!r}", str(full)), _on_path(full.parent, 0):
+        with told(f"the file {str(path)!r}"), _on_path(full.parent, 0):
             spec.loader.exec_module(module)
     except BaseException:
         del sys.modules[name]
@@ -52,7 +52,7 @@ def load_file(path: Path) -> ModuleType:
 
 def load_module(name: str, text: str) -> ModuleType:
     """Import a module, also from the current folder; errors quote `text`. Raises: `ConfigError`."""
-    with told(f"the module of {text!r}", name), _on_path(Path.cwd(), len(sys.path)):
+    with told(f"the module of {text!r}"), _on_path(Path.cwd(), len(sys.path)):
         return importlib.import_module(name)
 
 
@@ -72,27 +72,13 @@ def _on_path(folder: Path, position: int) -> Iterator[None]:
 
 
 @contextmanager
-def told(what: str, source: str) -> Iterator[None]:
+def told(what: str) -> Iterator[None]:
     """Turn every exception of an import in the `with` block into a `ConfigError` that says where the exception
     happened."""
     try:
         yield
     except (Exception, SystemExit) as error:
-        place = _place_of(error, source)
-        raise ConfigError(f"cannot load {what}: {type(error).__name__}: {error}{place}") from error
-
-
-def _place_of(error: BaseException, source: str) -> str:
-    """Return the line of the user's code at which an import failed: the deepest one in the file that started it."""
-    if isinstance(error, SyntaxError) and error.filename:
-        return f" ({error.filename}, line {error.lineno})"
-    frames = [
-        frame
-        for frame in traceback.extract_tb(error.__traceback__)
-        if frame.filename not in (__file__, importlib.__file__) and not frame.filename.startswith("<frozen")
-    ]
-    mine = [frame for frame in frames if frame.filename in (source, frames[0].filename)]
-    return f" ({mine[-1].filename}, line {mine[-1].lineno})" if mine else ""
+        raise ConfigError(f"cannot load {what}: {type(error).__name__}: {error}{place_of(error)}") from error
 
 
 def load_function(reference: str, takes: str) -> Callable[..., Any]:

@@ -8,15 +8,15 @@ because an earlier snapshot may contain half of another call's work.
 
 import asyncio
 import contextlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from treadle.core import events as e
-from treadle.core.errors import ConfigError, UntrustedError
+from treadle.core.errors import ConfigError, RunNotFoundError, UntrustedError
 from treadle.core.policy import Policy
-from treadle.core.spec import PartSpec
+from treadle.core.spec import AgentSpec, PartSpec
 from treadle.core.state import State, advance
 from treadle.core.types import (
     Effect,
@@ -32,6 +32,7 @@ from treadle.journal.protocol import Journal
 from treadle.loop.calls.results import Order, read_call
 from treadle.loop.calls.workbench import Workbench
 from treadle.loop.outbox import Collected
+from treadle.runs.agent_parts import AGENT, is_agent, read_agent
 from treadle.runs.trust import settle_trust
 from treadle.sandbox.in_memory import FilesId, MemorySandbox, SharedFiles
 from treadle.tools.context import ToolContext
@@ -55,8 +56,10 @@ _UNAVAILABLE = "its implementation is not available, or takes other arguments"
 class Unavailable:
     """A tool that was defined in the recorded run and has no implementation here."""
 
-    def __init__(self, spec: ToolSpec) -> None:
+    def __init__(self, spec: ToolSpec, *, drives_runs: bool = False) -> None:
         self.spec = spec
+        self.drives_runs = drives_runs
+        """True if the tool is an agent, whose runs are verified in place of its calls."""
         self.find_fault = ArgumentChecker(spec.parameters).find_fault
 
     async def call(self, arguments: dict[str, Json], context: ToolContext) -> str:
@@ -80,11 +83,14 @@ class Implementations:
     def toolbox(self, parts: tuple[PartSpec, ...], specs: tuple[ToolSpec, ...], policy: Policy) -> Toolbox:
         """Return the tools with the definitions `specs`, for an agent with these parts."""
         if (parts, specs, policy) != self._toolbox_for:
-            given = {tool.spec.name: tool for tool in self._find(parts, {spec.name for spec in specs})}
+            agents = {part.name.removeprefix(AGENT) for part in parts if is_agent(part)}
+            given = {
+                tool.spec.name: tool for tool in self._find(parts, {spec.name for spec in specs} - agents)
+            }
             tools = {
                 spec.name: given[spec.name]
                 if spec.name in given and given[spec.name].spec.parameters == spec.parameters
-                else Unavailable(spec)
+                else Unavailable(spec, drives_runs=spec.name in agents)
                 for spec in specs
             }
             self._toolbox = Toolbox(tools, policy)
@@ -97,7 +103,8 @@ class Implementations:
             return self._given
         if (parts, names) != self._found_for:
             given = {tool.spec.name for tool in self._given}
-            named = resolve_tools([part for part in parts if part.missing is None]) if names - given else ()
+            own = [part for part in parts if part.missing is None and not is_agent(part)]
+            named = resolve_tools(own) if names - given else ()
             others = _built_in(names - given - {tool.spec.name for tool in named})
             if NAME in names:
                 others = (ReadResult(), *others)
@@ -155,9 +162,9 @@ async def verify_run(
 
     The implementations are `tools`, then the tools that the run's agent specs name, then the built-in toolsets;
     calls of other tools are skipped. `ToolSpec.may_differ` says which differences are allowed.
-    Calls with simulated results are skipped too. `trust` records that a run which comes from elsewhere is trusted;
-    without it, such a run is verified only if its tools work in memory. If the run began with exactly `files`, they
-    are not read from the journal.
+    Calls with simulated results are skipped too. In place of a call of an agent, the run that it drove is verified.
+    `trust` records that a run which comes from elsewhere is trusted; without it, such a run is verified only if its
+    tools work in memory. If the run began with exactly `files`, they are not read from the journal.
 
     Raises: `RunNotFoundError`; `UntrustedError` that names what the tools of a run from elsewhere would do.
     """
@@ -192,7 +199,16 @@ def _demands_of(journal: Journal, run_id: str, tools: Iterable[ToolLike] | None)
     bodies = [event.body for event in journal.read(run_id)]
     specs = [body.spec for body in bodies if isinstance(body, e.RunStarted)]
     specs += [body.agent for body in bodies if isinstance(body, e.RunResumed) and body.agent is not None]
-    return tuple([demand for spec in specs for part in spec.tools for demand in demands_of_tools(part)])
+    return tuple([demand for spec in specs for part in _tools_of(spec) for demand in demands_of_tools(part)])
+
+
+def _tools_of(spec: AgentSpec) -> Iterator[PartSpec]:
+    """Yield the tools of an agent and of the agents that it calls."""
+    for part in spec.tools:
+        if not is_agent(part):
+            yield part
+        elif part.missing is None:
+            yield from _tools_of(read_agent(part))
 
 
 class Verifier:
@@ -228,6 +244,10 @@ class Verifier:
         """The results of the current group, each with the number of its event."""
         self._began: list[str] = []
         """The ids of the group's calls, in the order in which they were started."""
+        self._children: dict[str, str] = {}
+        """The runs that calls have driven, by call id."""
+        self._verified: dict[str, Verification] = {}
+        """The verifications of these runs, by call id."""
         self._matched = 0
         self._skips: list[str] = []
         self._differences: list[Difference] = []
@@ -239,7 +259,13 @@ class Verifier:
             advance(self._state, event.body)
             await self._take(event.seq, event.body)
         await self._compare_group(is_whole=False)
-        calls = self._matched + len(self._skips) + len({item.seq for item in self._differences})
+        for found in self._verified.values():
+            self._matched += found.matched
+            self._skips += found.skips
+            self._differences += [replace(item, run_id=found.run_id) for item in found.differences]
+        calls = (
+            self._matched + len(self._skips) + len({(item.run_id, item.seq) for item in self._differences})
+        )
         return Verification(
             self._run_id, calls, self._matched, len(self._skips), tuple(self._skips), tuple(self._differences)
         )
@@ -247,6 +273,8 @@ class Verifier:
     async def _take(self, seq: int, body: e.DurableBody) -> None:
         if isinstance(body, e.ToolCompleted):
             self._ended_at[body.result.call_id] = body.at
+            if body.child is not None:
+                self._children[body.result.call_id] = body.child.run_id
         if isinstance(body, e.RunResumed):
             # Calls before it were made with the tools before it.
             self._running.clear()
@@ -340,7 +368,8 @@ class Verifier:
                 )
         finally:
             await bench.scope.close()
-        if is_whole and not attempt.skips:
+        drives = any(result.call_id in self._children for _, result in recorded)
+        if is_whole and not attempt.skips and not drives:
             seq, last = recorded[-1]
             expected, actual = str(self._recorded_id), attempt.sandbox.snapshot_id
             if actual != expected:
@@ -357,6 +386,8 @@ class Verifier:
         edited, started = self._edits.get(call.call_id), self._started.get(call.call_id)
         run = call if edited is None else replace(call, arguments=edited)
         is_cut_off = finish_reason is FinishReason.LENGTH
+        if recorded.call_id in self._children and recorded.error_kind not in _LOST:
+            return await self._verify_child(recorded)
         if (reason := self.find_reason(run, recorded, is_cut_off=is_cut_off)) is not None:
             return reason
         outbox = Collected()
@@ -364,6 +395,21 @@ class Verifier:
         found = await bench.make(order, outbox)
         rules.compare(call.call_id, outbox.bodies)
         return found
+
+    async def _verify_child(self, recorded: ToolResult) -> ToolResult | str:
+        """Verify the run that a call has driven, in place of the call.
+
+        Return the recorded result, or the reason why the run is not verified.
+        """
+        run_id = self._children[recorded.call_id]
+        if recorded.call_id not in self._verified:
+            try:
+                events = await asyncio.to_thread(self._journal.read, run_id)
+            except RunNotFoundError:
+                return f"the run {run_id!r} that it drove is not in the journal"
+            found = Verifier(self._journal, run_id, self._implementations, None)
+            self._verified[recorded.call_id] = await found.verify(events)
+        return recorded
 
     def find_reason(self, call: ToolCall, recorded: ToolResult, *, is_cut_off: bool = False) -> str | None:
         """Return why a call is not made again; `None` if it is made again or can be refused without running it."""

@@ -158,10 +158,10 @@ def test_stats_count_what_is_there(cli: Cli) -> None:
 
 
 def test_files_of_other_formats_are_read(cli: Cli) -> None:
-    assert cli("dataset", "split", "d", "--splits", "all=1", "--format", "openai").code == 0
-    (found,) = cli("dataset", "stats", "d/all.openai.jsonl", "--json").lines
+    assert cli("dataset", "split", "d", "--splits", "all=1", "--format", "trl").code == 0
+    (found,) = cli("dataset", "stats", "d/all.trl.jsonl", "--json").lines
     assert (found["rows"], found["topics"], found["tools"]) == (20, 4, {"read_file": 20})
-    assert "What is in file 7?" in cli("dataset", "show", "d/all.openai.jsonl", "7").out
+    assert "What is in file 7?" in cli("dataset", "show", "d/all.trl.jsonl", "7").out
 
 
 def test_split_says_what_it_achieved(cli: Cli) -> None:

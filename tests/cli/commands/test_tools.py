@@ -139,7 +139,7 @@ def test_definitions_are_saved_and_mocked(cli: Cli, script: Script) -> None:
     options = ("--model", "m", "--base-url", server.url, "--api-key", "k", "--run-id", "r")
     done = cli("run", "look around", "--tools", "mock:tools.json", *options)
     assert (done.code, "(simulated) a mocked view" in done.out) == (0, True), done
-    row = json.loads(cli("export", "r", "--format", "openai").out)
+    row = json.loads(cli("export", "r", "--format", "trl").out)
     assert row["lineage"]["simulated"] == ["call_1"]
     verified = cli("verify", "r", "--tools", "mock:tools.json")
     assert "look (call_1): its result was simulated" in verified.out

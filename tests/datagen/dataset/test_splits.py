@@ -18,6 +18,7 @@ from treadle.datagen.dataset.splits import (
     Unions,
     apportion,
     assign,
+    read_written,
     split_rows,
     write_splits,
 )
@@ -148,10 +149,13 @@ def test_what_a_format_cannot_hold_is_left_out_and_said(tmp_path: Path) -> None:
     broken = (rows[0].messages[0], replace(rows[0].messages[1], tool_calls=(call,)), *rows[0].messages[2:])
     rows[0] = replace(rows[0], messages=broken)
     source = made.write_rows(tmp_path / "rows.jsonl", rows)
-    splits = split_rows(source, tmp_path / "out", SplitPlan(shares={"train": 1.0}, formats=("trl", "openai")))
+    splits = split_rows(
+        source, tmp_path / "out", SplitPlan(shares={"train": 1.0}, formats=("trl", "treadle"))
+    )
     assert "1 rows, such as s000001" in splits.left_out["train.trl.jsonl"]
     assert len((tmp_path / "out" / "train.trl.jsonl").read_bytes().splitlines()) == 7
-    assert len((tmp_path / "out" / "train.openai.jsonl").read_bytes().splitlines()) == 8
+    assert len((tmp_path / "out" / "train.treadle.jsonl").read_bytes().splitlines()) == 8
+    assert read_written(tmp_path / "out").left_out == splits.left_out
 
 
 def test_parquet_has_the_same_rows(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 import pytest
 from tests.datagen.quality.candidates import config, play
 
-from treadle.core.errors import ProviderError
+from treadle.core.errors import ProviderError, UserCodeError
 from treadle.datagen.quality.filters import form, grounding, wording
 from treadle.datagen.quality.pipeline import Pipeline
 from treadle.datagen.quality.protocol import BuiltinFilter, Candidate, FilterSettings, FilterVerdict
@@ -46,10 +46,22 @@ class _Broken(BuiltinFilter[FilterSettings]):
         raise self.error
 
 
-async def test_a_filter_with_a_mistake_rejects_the_sample_and_says_so() -> None:
+class _Ours(_Broken):
+    """A filter that Treadle brings."""
+
+    __module__ = "treadle.datagen.quality.filters.broken"
+
+
+async def test_a_filter_of_the_user_with_a_mistake_stops_the_work_and_a_built_in_one_rejects_the_sample() -> (
+    None
+):
     found = await play("What is in notes.txt?", READ, "It says milk.", files={"notes.txt": "milk"})
     pipeline = Pipeline(config())
-    pipeline.filters = (_Broken(KeyError("x" * 1000)),)
+    pipeline.filters = (_Broken(KeyError("x")),)
+    said = r"the filter 'broken' failed: KeyError: 'x' \(.*test_hostile_texts.py, line"
+    with pytest.raises(UserCodeError, match=said):
+        await pipeline.check(found)
+    pipeline.filters = (_Ours(KeyError("x" * 1000)),)
     (verdict,) = await pipeline.check(found)
     assert not verdict.is_passed
     assert verdict.reason.startswith("the filter failed with KeyError: 'xxx")

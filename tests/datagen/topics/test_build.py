@@ -61,6 +61,12 @@ async def test_a_tree_has_the_counts_that_were_asked_for_and_stable_ids() -> Non
     assert list(again.topics) == list(graph.topics)
 
 
+async def test_further_keys_of_an_answer_are_ignored() -> None:
+    """Rules out that a model which gives its reasons too ends the whole generation."""
+    graph = await build(Writer(lambda facts: [{"topic": text, "why": "new"} for text in number(facts)]))
+    assert len(graph.topics) == 1 + 3 + 9
+
+
 async def test_a_request_shows_the_path_the_siblings_and_what_exists() -> None:
     """The reference shows a topic without its path, and nothing of a graph with more than 20 topics, so that a
     model cannot know which topics and ids exist."""

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from tests.trajectory.tokens.engine import TemplateModel, cut, decode, encode, say, think
 from tests.trajectory.tokens.test_drift import LOOK, agent
 
-from treadle.core.errors import ConfigError, ExportError
+from treadle.core.errors import ConfigError, ExportError, UserCodeError
 from treadle.core.types import Completion, Message
 from treadle.trajectory.tokens import Trajectory, read_tokens
 from treadle.trajectory.tokens.masks import make_mask
@@ -33,6 +33,17 @@ async def test_all_answers_are_what_was_sampled() -> None:
     (row,) = await rows(say("One.", LOOK), say("Two."))
     loss_T = make_mask("all")(row)
     assert loss_T.tolist() == [float(flag) for flag in row.sampled_T] == make_mask()(row).tolist()
+
+
+async def test_a_function_with_a_mistake_is_told_with_its_line() -> None:
+    def weigh(message: Message) -> float:
+        return message.absent  # type: ignore[attr-defined, no-any-return]
+
+    (row,) = await rows(say("One."))
+    with pytest.raises(
+        UserCodeError, match=r"the loss mask failed: AttributeError: .*test_masks.py, line \d+\)"
+    ):
+        make_mask(weigh)(row)
 
 
 async def test_the_last_turn() -> None:

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from treadle.cli.exit import ExitCode
 from treadle.cli.jobs.journals import Apart, find_runs, open_existing
@@ -21,10 +20,7 @@ from treadle.export.run_exporter import JOURNAL_FORMAT, RunExporter, TokenOption
 from treadle.export.token_exporter import TOKEN_FORMATS
 from treadle.journal.protocol import Journal
 from treadle.journal.run_info import DAMAGED
-
-if TYPE_CHECKING:
-    pass
-
+from treadle.runs.statuses import status_of
 
 _MAX_LISTED = 3
 """How many of the runs that are left out are listed with the reason."""
@@ -105,7 +101,10 @@ def _export_tokens(
 
 
 def _keep_finished(journal: Journal, run_ids: Sequence[str]) -> list[str]:
-    finished = {info.run_id for info in journal.runs() if info.status in ("finished", DAMAGED)}
+    """Return the runs that are finished, and the sessions that wait for another turn."""
+    kinds = ("finished", "open", DAMAGED)
+    infos = [info for info in journal.runs() if status_of(info) in kinds]
+    finished = {info.run_id for info in infos if info.turns or not info.is_session}
     kept = [run_id for run_id in run_ids if run_id in finished]
     if len(kept) < len(run_ids):
         print_note(f"{write_count(len(run_ids) - len(kept), 'run')} left out: not finished")

@@ -2,7 +2,8 @@
 
 The first Ctrl-C (or SIGTERM) cancels the work and waits until its journal is complete; a second one does not
 wait. Some work can finish what it has begun: the first Ctrl-C asks it to stop, the second one cancels it, and
-the third one ends the waiting.
+the third one ends the waiting. SIGTERM, after which nobody may send another signal, is followed by the second
+step after a grace.
 """
 
 import asyncio
@@ -15,9 +16,12 @@ from functools import partial
 from types import TracebackType
 from typing import Any, TypeVar
 
+from treadle.core.errors import ConfigError
 from treadle.http.background import new_event_loop
 
 T = TypeVar("T")
+_GRACE, _GRACE_SECONDS = "TREADLE_STOP_SECONDS", 30.0
+"""The environment variable with the seconds in which work may finish after SIGTERM, and their default."""
 
 
 class CommandLoop:
@@ -63,12 +67,12 @@ def execute_until_stopped(
 ) -> T:
     """Return the result of the coroutine that `start` returns, which ends early when the event is set.
 
-    The first Ctrl-C or SIGTERM sets the event and calls `on_stop`; the second cancels the coroutine.
+    The first Ctrl-C or SIGTERM sets the event and calls `on_stop`; the second cancels the coroutine. After SIGTERM
+    it is cancelled in any case when the grace is over.
 
-    Raises: `KeyboardInterrupt` if it was cancelled.
+    Raises: `KeyboardInterrupt` if it was cancelled; `ConfigError` if the grace is not a number.
     """
-
-    count = 0
+    grace, count, is_terminated = read_grace(), 0, False
     answers: list[Callable[[], object]] = []
     """What the first and the second signal do; empty while the coroutine does not run."""
 
@@ -80,6 +84,8 @@ def execute_until_stopped(
         def ask_to_stop() -> None:
             stop.set()
             on_stop()
+            if is_terminated:
+                loop.call_later(grace, task.cancel)
 
         answers.extend([partial(loop.call_soon_threadsafe, call) for call in (ask_to_stop, task.cancel)])
         for answer in answers[:count]:
@@ -89,9 +95,10 @@ def execute_until_stopped(
         finally:
             answers.clear()
 
-    def handle(*_: object) -> None:
-        nonlocal count
+    def handle(number: int, _: object) -> None:
+        nonlocal count, is_terminated
         count += 1
+        is_terminated = is_terminated or number == signal.SIGTERM
         if count > 2:
             raise KeyboardInterrupt
         if answers:
@@ -107,6 +114,18 @@ def execute_until_stopped(
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def read_grace() -> float:
+    """Return how many seconds work may go on after SIGTERM. Raises: `ConfigError` if that is not a number."""
+    given = os.environ.get(_GRACE) or _GRACE_SECONDS
+    try:
+        grace = float(given)
+    except ValueError:
+        grace = -1.0
+    if not grace >= 0:
+        raise ConfigError(f"{_GRACE} is {given!r}; give a number of seconds from 0")
+    return grace
 
 
 async def run_limited(jobs: Sequence[Callable[[], Coroutine[Any, Any, None]]], limit: int) -> None:

@@ -104,6 +104,11 @@ class JobCommand(ABC, Generic[R]):
             print_error(f"too many {progress.WORDS.item}s failed, the last one with: {result.end.error}")
             print_note(f"{missing}; go on later with: {self.again}")
             return ExitCode.FAILED
+        if reason == "rejections":
+            count = write_count(progress.rejected, f"{progress.WORDS.rejected} {progress.WORDS.item}")
+            print_error(f"no {progress.WORDS.noun} yet, and {count} for one reason: {result.end.error}")
+            print_note(f"{missing}; mend the cause and go on with: {self.again}")
+            return ExitCode.FAILED
         if reason != "done":
             why = self.explain_max_items(result) if reason == "max_items" else _LIMITS[reason]
             print_error(f"{missing}: {why}")

@@ -54,6 +54,8 @@ class InferenceFailed(Body, frozen=True, gc=False, tag="inference_failed"):
     """The name of the exception's class, or `Cancelled`."""
     fault: Fault
     """The party responsible for the failure."""
+    status: int | None = None
+    """The HTTP status of the server's answer; `None` if there was none, or it was no error."""
     stop_reason: StopReason = StopReason.ERROR
     """The stop reason of the turn, if this failure ends it."""
     attempt: int = 1

@@ -220,6 +220,7 @@ class Studio:
             schema=answer_schema(conversation),
             journal=journal,
         )
+        self._agent.stops_at_mistakes = True
         self._variants: dict[str, Agent[Any]] = {}
         self.tools: tuple[ToolSpec, ...] = self._agent.kit.own.specs
         """The agent's tools, as the writer of scenarios sees them."""
@@ -252,6 +253,11 @@ class Studio:
     def user(self, instructions: str) -> Agent[UserTurn]:
         """Return the simulated user with this system message."""
         return _vary(self._user, instructions)
+
+    @property
+    def has_prices(self) -> bool:
+        """True if `prices` has been called, so that it does not block."""
+        return self._prices is not None
 
     def prices(self) -> dict[str, str]:
         """Return the known prices by role, in words. The first call may block."""

@@ -137,6 +137,7 @@ def _contents(stats: DatasetStats, written: WrittenSplits) -> str:
         for format, files in written.by_format().items()
     ]
     text += _table(("format", "files"), files) + "\n\n" if files else ""
+    text += "".join(f"`{file}` lacks {_plain(lacks)}.\n\n" for file, lacks in written.left_out.items())
     spreads = [
         (name, f"{spread.mean:,.1f}", f"{spread.quantile(0.5):,}", f"{spread.quantile(1.0):,}")
         for name, spread in (

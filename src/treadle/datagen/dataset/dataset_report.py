@@ -16,6 +16,7 @@ from treadle.datagen.config.loading import read_config
 from treadle.datagen.dataset.dataset_folder import DatasetFolder
 from treadle.datagen.dataset.dataset_stats import END, START, DatasetStats, read_leaves
 from treadle.datagen.dataset.entries import RowEntry, find_rows, read_entries
+from treadle.datagen.dataset.splits import read_written
 from treadle.export import report_blocks as b
 from treadle.jobs.ledger import ItemStatus, Ledger
 
@@ -76,7 +77,7 @@ def make_dataset_report(folder: Path, contents: DatasetContents | None = None) -
         name=name,
         lead=_lead(stats, config),
         figures=_figures(stats),
-        notes=_notes(stats),
+        notes=_notes(folder, stats),
         sections=(
             _topics(folder, stats),
             _tools(stats),
@@ -112,8 +113,8 @@ def _figures(stats: DatasetStats) -> list[b.Figure]:
     ]
 
 
-def _notes(stats: DatasetStats) -> list[str]:
-    notes = []
+def _notes(folder: Path, stats: DatasetStats) -> list[str]:
+    notes = [f"{file} lacks {lacks}." for file, lacks in read_written(folder).left_out.items()]
     if stats.from_teacher:
         which = "All rows were" if stats.from_teacher == stats.rows else f"{stats.from_teacher:,} rows were"
         notes.append(f"{which} written by the built-in teacher, and not by a language model.")

@@ -235,6 +235,8 @@ class _Record(Struct):
     rows: dict[str, int] = field(default_factory=dict)
     """The number of rows of each split."""
     files: list[SplitFile] = field(default_factory=list)
+    left_out: dict[str, str] = field(default_factory=dict)
+    """For each file that lacks rows: how many, and the reason for the first one."""
 
 
 class WrittenSplits(Struct, frozen=True):
@@ -245,6 +247,8 @@ class WrittenSplits(Struct, frozen=True):
     topics: dict[str, int]
     """The number of topics of each split."""
     files: tuple[SplitFile, ...]
+    left_out: dict[str, str] = {}
+    """For each file that lacks rows: how many, and the reason for the first one."""
 
     def by_format(self) -> dict[str, dict[str, str]]:
         """Return the pattern of the file of each split, by format. Parquet is preferred to JSON lines."""
@@ -262,7 +266,7 @@ def read_written(folder: Path) -> WrittenSplits:
         return WrittenSplits({}, {}, ())
     counts = Counter(record.topics.values())
     topics = {name: counts[name] for name in record.shares}
-    return WrittenSplits(record.rows, topics, tuple(record.files))
+    return WrittenSplits(record.rows, topics, tuple(record.files), record.left_out)
 
 
 def write_splits(folder: Path, config: GenerationConfig) -> Splits:
@@ -289,7 +293,7 @@ def split_rows(path: Path, out: Path, plan: SplitPlan, *, is_fresh: bool = False
     for key, size in sizes.items():
         rows[found[key]] += size
         groups[unions.find(key)] += size
-    _replace_record(out, _Record(plan.seed, plan.shares, found, dict(rows), files))
+    _replace_record(out, _Record(plan.seed, plan.shares, found, dict(rows), files, left_out))
     wanted, topics = apportion(sizes.total(), plan.shares), Counter(found.values())
     whole = sum(plan.shares.values())
     return Splits(

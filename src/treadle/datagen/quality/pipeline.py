@@ -14,6 +14,7 @@ from treadle.datagen.quality.registry import DUPLICATES, FILTERS, read_settings
 from treadle.export.rows import Row
 from treadle.models.protocol import Model
 from treadle.tools.protocol import ToolLike
+from treadle.tools.user_code import blame
 
 _MAX_ERROR = 300
 
@@ -55,12 +56,18 @@ class Pipeline:
 
 
 async def _check(chosen: Filter[FilterSettings], candidate: Candidate) -> FilterVerdict:
-    """Return the verdict of one filter. Raises: `TreadleError`."""
+    """Return the verdict of one filter.
+
+    Raises: `TreadleError`; `UserCodeError` if a filter of the user has a mistake.
+    """
     try:
         return await chosen.check(candidate)
     except TreadleError:
         raise
     except Exception as error:
+        is_ours = type(chosen).__module__.startswith("treadle.")
+        if not is_ours and (wrong := blame(error, f"the filter {chosen.name!r} failed")) is not None:
+            raise wrong from error
         return chosen.reject(f"the filter failed with {type(error).__name__}: {error}"[:_MAX_ERROR])
 
 

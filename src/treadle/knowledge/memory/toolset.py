@@ -2,6 +2,8 @@
 
 from collections.abc import Sequence
 
+from msgspec.structs import replace
+
 from treadle.core.errors import ConfigError, MemoryRefusedError, ToolError
 from treadle.core.fence import fence
 from treadle.core.spec import PartSpec
@@ -56,10 +58,9 @@ class MemoryToolset:
 
     def tools(self) -> Sequence[Tool]:
         """See `Toolset.tools`."""
-        return (
-            tool(self.remember, effect="idempotent"),
-            tool(self.recall, effect="pure"),
-        )
+        recall = tool(self.recall, effect="pure")
+        recall.spec = replace(recall.spec, has_fences=True)
+        return tool(self.remember, effect="idempotent"), recall
 
     async def remember(
         self,

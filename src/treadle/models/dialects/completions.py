@@ -14,6 +14,7 @@ import msgspec
 from msgspec import Struct
 
 from treadle.core.errors import ConfigError
+from treadle.core.foreign import let_in
 from treadle.core.log import Log
 from treadle.core.types import Completion, Json, Message, OutputMode, Request, Role
 from treadle.models.dialects.openai_chat.answer import read_completion
@@ -43,7 +44,7 @@ class PromptTemplate(Struct, frozen=True):
     def write(self, message: Message) -> str:
         """Return the text of a message in the prompt."""
         before, after = self.around[message.role]
-        content = message.content
+        content = let_in(message).content
         if message.role is not Role.ASSISTANT:
             content = re.sub(self.marks, self.instead, content)
         return f"{before}{content}{after}"

@@ -33,7 +33,7 @@ from treadle.models.protocol import Watch, pass_on
 from treadle.models.tokens.protocol import Generated, PromptIds, TokenEngine
 from treadle.models.wire.messages import with_files
 from treadle.models.wire.provider import Price, cost_of
-from treadle.models.wire.token_records import KnownTexts, encode_ids
+from treadle.models.wire.token_records import KnownTexts, check_choices, encode_ids
 from treadle.renderers.protocol import Renderer
 
 _MAX_IDLE = 20
@@ -72,6 +72,7 @@ class TokenModel:
         self.engine = engine
         self.renderer = renderer
         self.settings = settings or Settings()
+        check_choices(self.settings.extra)
         self.context_tokens = context_tokens
         self.output_mode = OutputMode(output_mode or OutputMode.TEXT)
         if self.output_mode is OutputMode.NATIVE:
@@ -166,9 +167,7 @@ class TokenModel:
         return known[1]
 
     def _texts(self, messages: list[Message], request: Request) -> list[Message]:
-        """Return the messages with their text files as part of their content."""
-        if not any([message.parts for message in messages]):
-            return messages
+        """Return the messages let in, with their text files as part of their content."""
         for message in messages:
             for part in message.parts:
                 self.check_part(part)
@@ -180,10 +179,7 @@ class TokenModel:
         spoken = None if watch.on_delta is None else _Spoken(self, request.tools, watch.on_delta)
         heard = watch
         if spoken is not None:
-            heard = Watch(
-                None, watch.on_failure, watch.on_rate_limits, left_seconds=watch.left_seconds, held=watch.held
-            )
-            heard.on_token_ids = spoken.add
+            heard = replace(watch, on_delta=None, on_token_ids=spoken.add)
         sampled, finish = await self._sample(prompt, heard)
         packed = as_packed(sampled.token_ids)
         ids = list_ids(packed)

@@ -17,6 +17,7 @@ from treadle.core.errors import (
     RefusedError,
     RequestError,
     ServerError,
+    UnavailableError,
 )
 from treadle.core.types import Json
 
@@ -35,7 +36,7 @@ class Meaning(Struct, frozen=True):
 MEANINGS = {
     "refused": Meaning(RefusedError, 400),
     "quota": Meaning(
-        RequestError, 429, " - the account has nothing left to spend: add credit or use another key"
+        UnavailableError, 429, " - the account has nothing left to spend: add credit or use another key"
     ),
     "busy": Meaning(RateLimitError, 429),
     "too_big": Meaning(
@@ -47,7 +48,7 @@ MEANINGS = {
     "output": Meaning(RequestError, 400, " - ask for fewer tokens of output (max_output_tokens)"),
     "overflow": Meaning(ContextOverflowError, 400, " - shorten the messages, or compact them earlier"),
     "model": Meaning(
-        RequestError, 404, " - model not found? check the name {model!r} and the base URL {url}"
+        UnavailableError, 404, " - model not found? check the name {model!r} and the base URL {url}"
     ),
     "bad": Meaning(RequestError, 400),
     "broken": Meaning(ServerError, 500),
@@ -57,6 +58,7 @@ _BY_STATUS = {
     402: "quota",
     403: "key",
     404: "model",
+    410: "model",
     413: "overflow",
     429: "busy",
     **dict.fromkeys((408, 409, 425), "broken"),

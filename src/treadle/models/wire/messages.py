@@ -8,6 +8,7 @@ from typing import TypeAlias
 
 from treadle.core.errors import UnsupportedPartError
 from treadle.core.fence import fence
+from treadle.core.foreign import let_in, make_own
 from treadle.core.log import Log
 from treadle.core.parts import base64_of, content_of, describe, make_part
 from treadle.core.types import Artifact, Message, Role
@@ -79,11 +80,12 @@ def text_of_part(part: Artifact, contents: Contents) -> str:
 
 
 def with_files(message: Message, contents: Contents) -> Message:
-    """Return the message with its parts, which must be text files, as a part of its content."""
+    """Return the message let in, with its parts, which must be text files, as a part of its content."""
+    message = let_in(message)
     if not message.parts:
         return message
     texts = [text_of_part(part, contents) for part in message.parts]
-    return Message(message.role, "\n\n".join([message.content, *texts] if message.content else texts))
+    return make_own(message.role, "\n\n".join([message.content, *texts] if message.content else texts))
 
 
 def file_name(part: Artifact) -> str:
@@ -98,7 +100,7 @@ def attached(message: Message, parts: tuple[Artifact, ...]) -> Message:
     place = "your last answer"
     if message.role is Role.TOOL:
         place = f"the result of {message.name or 'the tool'}, call {message.call_id}"
-    return Message(Role.USER, f"[attached to {place}]\n{kinds}", parts=parts)
+    return make_own(Role.USER, f"[attached to {place}]\n{kinds}", parts)
 
 
 def parts_apart(message: Message) -> tuple[Artifact, ...]:
@@ -120,7 +122,7 @@ def with_attached(
     """
 
     def step(waiting: bytes | None, message: Message, contents: Contents) -> tuple[bytes | None, bytes]:
-        encoded = encode(message, contents)
+        encoded = encode(let_in(message), contents)
         if waiting is None:
             waiting = b""
         elif waiting and message.role is not Role.TOOL:
@@ -196,7 +198,7 @@ class TurnWriter:
             if message.content.strip():
                 instructions = (*instructions, message.content)
             return (last, instructions, waiting), b""
-        elements = self._encode(message, contents)
+        elements = self._encode(let_in(message), contents)
         written = self._join(last, role, elements) if elements else b""
         if waiting and role is not Role.TOOL:
             written = self._join(last, Role.USER, waiting)

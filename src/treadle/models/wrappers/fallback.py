@@ -11,6 +11,7 @@ from treadle.core.errors import (
     RateLimitError,
     ServerError,
     TransportError,
+    UnavailableError,
     UnsupportedPartError,
 )
 from treadle.core.spec import PartSpec
@@ -33,18 +34,65 @@ DEFAULT_ERRORS = (
     ServerError,
     TransportError,
     AuthenticationError,
+    UnavailableError,
     ContextOverflowError,
     UnsupportedPartError,
 )
 """Errors after which another model is asked. A wrong request would be wrong for every model."""
 
 
+COOLDOWN_SECONDS = 30.0
+"""How long a model that failed is not asked, unless its server asked for a longer wait."""
+PATIENCE_SECONDS = 2.0
+"""The longest wait that a server may ask for, if another model can be asked and nothing is known of its latency."""
+
+
+class Rests:
+    """The models that failed and are not asked for a while, by the server that they ask. Any thread may use it."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._until: dict[object, float] = {}
+
+    def begin(self, model: Model, seconds: float) -> None:
+        """Let a model rest that failed."""
+        now = self._clock()
+        # A copy, since other threads may read meanwhile.
+        known = {key: until for key, until in list(self._until.items()) if until > now}
+        self._until = known | {_key_of(model): now + seconds}
+
+    def end(self, model: Model) -> None:
+        """End the rest of a model, which has answered."""
+        if self._until:
+            self._until.pop(_key_of(model), None)
+
+    def left_seconds(self, model: Model) -> float:
+        """Return how long a model still rests; 0 if it does not. A `FallbackModel` rests if all its models do."""
+        if not self._until:
+            return 0.0
+        if isinstance(model, FallbackModel):
+            return min([model.rests.left_seconds(item) for item in model.models])
+        return max(0.0, self._until.get(_key_of(model), 0.0) - self._clock())
+
+
+def _key_of(model: Model) -> object:
+    """Return what tells the servers of models apart: address, model and key, or else the object."""
+    found: object = model
+    while (inner := getattr(found, "inner", None)) is not None:
+        found = inner
+    return getattr(found, "server", found)
+
+
+RESTS = Rests()
+"""The models that rest in this process."""
+
+
 class FallbackModel:
     """A model that asks several models in order until one answers.
 
-    In the journal, the other models are failed attempts. A model that failed is not asked for `cooldown_seconds`,
-    unless all have failed; then all are asked again in order. A prompt that is too long, or that has a part which
-    a model cannot be sent, does not start this pause.
+    In the journal, the other models are failed attempts. A model that failed is asked by no run of the process for
+    `cooldown_seconds`, or for as long as its server asked, unless all have failed; then all are asked again in
+    order. A prompt that is too long, or that has a part which a model cannot be sent, does not start this pause.
     """
 
     def __init__(
@@ -52,14 +100,14 @@ class FallbackModel:
         models: Sequence[Model],
         *,
         on: tuple[type[ProviderError], ...] = DEFAULT_ERRORS,
-        cooldown_seconds: float = 30.0,
-        clock: Callable[[], float] = time.monotonic,
+        cooldown_seconds: float = COOLDOWN_SECONDS,
+        clock: Callable[[], float] | None = None,
         part: PartSpec | None = None,
     ) -> None:
         """Make a model of several.
 
         `on` are the errors after which the next model is asked; any other is raised at once. `part` is the
-        description of this model for the agent spec.
+        description of this model for the agent spec. With a `clock`, the pauses hold for this object alone.
         """
         if not models:
             raise ConfigError("a fallback needs at least one model")
@@ -72,8 +120,8 @@ class FallbackModel:
         """The description of this model for the agent spec."""
         self._on = on
         self._cooldown_seconds = cooldown_seconds
-        self._clock = clock
-        self._rests_until = [0.0] * len(self.models)
+        self.rests = RESTS if clock is None else Rests(clock)
+        """The models that rest."""
 
     @property
     def name(self) -> str:
@@ -134,9 +182,11 @@ class FallbackModel:
         Raises: the last model's error, which says which models were asked before.
         """
         failures: list[tuple[str, ProviderError]] = []
-        order = self._order()
-        for index in order:
-            model = self.models[index]
+        awake = [model for model in self.models if not self.rests.left_seconds(model)]
+        order, patience = awake or self.models, watch.patience_seconds
+        for index, model in enumerate(order):
+            is_last = index == len(order) - 1
+            watch.patience_seconds = patience if is_last else PATIENCE_SECONDS
             try:
                 completion = await model.infer(request, watch)
             except ProviderError as error:
@@ -144,23 +194,18 @@ class FallbackModel:
                 if not isinstance(error, self._on):
                     raise
                 if not isinstance(error, ContextOverflowError | UnsupportedPartError):
-                    self._rests_until[index] = self._clock() + self._cooldown_seconds
-                if index == order[-1]:
+                    seconds = max(self._cooldown_seconds, error.retry_after_seconds or 0.0)
+                    self.rests.begin(model, seconds)
+                if is_last:
                     raise _explain(failures) from error
                 if watch.on_failure is not None:
                     error.model = model.name
                     watch.on_failure(error, len(failures), 0.0)
             else:
-                self._rests_until[index] = 0.0
+                self.rests.end(model)
                 watch.answered_by = watch.answered_by or model.name
                 return completion
         raise AssertionError("there is at least one model")
-
-    def _order(self) -> list[int]:
-        """Return the indices of the models to ask: those that are not left out, or all if every one is."""
-        now = self._clock()
-        awake = [index for index, until in enumerate(self._rests_until) if until <= now]
-        return awake or list(range(len(self.models)))
 
     def __repr__(self) -> str:
         return f"FallbackModel({', '.join(model.name for model in self.models)})"

@@ -60,9 +60,7 @@ class FormatModel(Wrapper):
         else:
             reader = DeltaReader(self._parser(request), watch.on_delta)
             on_failure = reader.forget_before(watch.on_failure, lambda: self._parser(request))
-            heard = Watch(
-                reader.add, on_failure, watch.on_rate_limits, left_seconds=watch.left_seconds, held=watch.held
-            )
+            heard = replace(watch, on_delta=reader.add, on_failure=on_failure)
             completion = await self.inner.infer(spoken, heard)
             parsed = reader.close()
             if reader.text == completion.message.content:

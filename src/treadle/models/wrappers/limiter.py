@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from treadle.core.errors import ConfigError, RateLimitError, ServerError
 from treadle.core.estimates import CHARS_PER_TOKEN
@@ -441,6 +442,8 @@ class LimitModel(Wrapper):
         """Return the inner model's answer, once the limiter admits the request; see `Model.infer`."""
         limiter = self.limiter
         if (held_seconds := limiter.held_seconds) >= _LEAST_SECONDS:
+            if watch.patience_seconds is not None and held_seconds > watch.patience_seconds:
+                raise limiter.explain_wait(held_seconds)
             self._tell(held_seconds, watch)
         permit = await limiter.admit(_count(request) if limiter.counts_tokens else 0, watch.left_seconds)
 
@@ -452,9 +455,7 @@ class LimitModel(Wrapper):
         try:
             completion = await self.inner.infer(
                 request,
-                Watch(
-                    watch.on_delta, watch.on_failure, hear, left_seconds=watch.left_seconds, held=watch.held
-                ),
+                replace(watch, on_rate_limits=hear),
             )
         except BaseException as error:
             limiter.finish(permit, error=error)

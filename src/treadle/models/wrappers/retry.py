@@ -104,11 +104,14 @@ class RetryModel(Wrapper):
             return _error_of(state).retry_after_seconds or exponential(state)
 
         failures: dict[bool, int] = {}
+        patience = watch.patience_seconds
 
         def is_over(state: tenacity.RetryCallState) -> bool:
             # A busy server and a failing one are counted separately.
             kind = isinstance(_error_of(state), RateLimitError)
             failures[kind] = failures.get(kind, 0) + 1
+            if patience is not None and (_error_of(state).retry_after_seconds or 0.0) > patience:
+                return True
             return failures[kind] >= self._max_attempts or time.monotonic() + state.upcoming_sleep >= end
 
         def report(state: tenacity.RetryCallState) -> None:
@@ -117,7 +120,10 @@ class RetryModel(Wrapper):
 
         def give_up(state: tenacity.RetryCallState) -> Completion:
             is_late = max(failures.values()) < self._max_attempts
-            raise _explain(state, limit if is_late else None) from _error_of(state)
+            why = limit
+            if patience is not None and time.monotonic() + state.upcoming_sleep < end:
+                why = f"the {patience:g} s after which another model is asked"
+            raise _explain(state, why if is_late else None) from _error_of(state)
 
         pending = [first]
 

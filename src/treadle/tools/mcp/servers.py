@@ -10,6 +10,8 @@ from typing import Any, Self
 from msgspec.structs import replace
 
 from treadle.core.errors import ConfigError, ToolError
+from treadle.core.fence import neutralise_foreign
+from treadle.core.foreign import let_in_schema
 from treadle.core.spec import PartSpec
 from treadle.core.types import Effect, Json, ToolSpec
 from treadle.tools.context import ToolContext
@@ -244,8 +246,8 @@ class MCPTool:
         """The name of the tool on the server."""
         self.spec = ToolSpec(
             name=name,
-            description=item.description or item.title or "",
-            parameters=item.input_schema,
+            description=neutralise_foreign(item.description or item.title or ""),
+            parameters=let_in_schema(item.input_schema),
             effect=server.effects.get(item.name) or effect_of(item.annotations),
             timeout_seconds=server.timeout_seconds,
             output_schema=item.output_schema,

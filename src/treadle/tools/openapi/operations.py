@@ -9,6 +9,8 @@ from urllib.parse import urljoin, urlsplit
 from msgspec.structs import replace
 
 from treadle.core.errors import ConfigError, ToolError
+from treadle.core.fence import neutralise_foreign
+from treadle.core.foreign import let_in_schema
 from treadle.core.registry import did_you_mean
 from treadle.core.spec import PartSpec
 from treadle.core.types import Effect, Json, ToolSpec
@@ -153,8 +155,8 @@ class OpenAPITool:
         self._operation = operation
         self.spec = ToolSpec(
             name=operation.name,
-            description=operation.description,
-            parameters=operation.parameters,
+            description=neutralise_foreign(operation.description),
+            parameters=let_in_schema(operation.parameters),
             effect=operation.effect,
             output_schema=operation.output_schema,
         )

@@ -60,14 +60,15 @@ def _close(schema: Json) -> None:
 class AnswerTool:
     """The tool with which a model gives its final answer: the arguments are the answer, and must fit the schema."""
 
-    def __init__(self, output: OutputSpec, find_type_fault: FindFault) -> None:
-        """Make a tool. `find_type_fault` says what is wrong with an answer that fits the schema."""
+    def __init__(self, output: OutputSpec, checked: dict[str, Json], find_type_fault: FindFault) -> None:
+        """Make a tool. `checked` is the schema that answers need to fit, and `find_type_fault` says what is wrong
+        with one that fits it."""
         assert output.tool is not None
         self._schema = output.schema
         self._find_type_fault = find_type_fault
         description = "Give your final answer. Call this once, alone, when you have all that it needs."
         self.spec = ToolSpec(output.tool, description, output.schema, Effect.PURE)
-        self._find_fault = ArgumentChecker(output.schema).find_fault
+        self._find_fault = ArgumentChecker(checked).find_fault
 
     def find_fault(self, arguments: Json) -> str | None:
         """See `Tool.find_fault`."""

@@ -14,6 +14,7 @@ from treadle.core.errors import ExportError
 from treadle.core.registry import Registry
 from treadle.core.types import Message
 from treadle.tools.toolset_parts import load_function
+from treadle.tools.user_code import blame
 from treadle.trajectory.tokens.drift import reasoning_of
 from treadle.trajectory.tokens.token_texts import Decode, Decoders, find_decode, split_text
 from treadle.trajectory.tokens.trajectories import Floats, Span, Trajectory
@@ -83,7 +84,13 @@ def _make_part(part: str | Weigh) -> Part:
     weigh = part
 
     def weigh_message(trajectory: Trajectory, span: Span, decode: Decode | None) -> float:
-        return float(weigh(_message_of(trajectory, span)))
+        message = _message_of(trajectory, span)
+        try:
+            return float(weigh(message))
+        except Exception as error:
+            if (wrong := blame(error, "the loss mask failed")) is None:
+                raise
+            raise wrong from error
 
     return weigh_message
 

@@ -8,6 +8,7 @@ from msgspec import Struct
 
 from treadle.core import events as e
 from treadle.core.errors import RunNotFoundError
+from treadle.core.foreign import as_seen
 from treadle.core.packed import ID_BYTES, count_packed, to_ids, to_logprobs
 from treadle.core.types import Message
 from treadle.journal.protocol import Journal
@@ -246,7 +247,7 @@ def _read_branch(run: TokenReader, branch: int, leaf: int) -> Trajectory:
         logprobs_T=to_logprobs(bytes(logprobs)),
         spans=tuple(spans),
         drift=drift,
-        messages=messages,
+        messages=as_seen(messages),
         tokenizer=last.tokenizer,
     )
 

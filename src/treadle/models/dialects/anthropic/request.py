@@ -13,6 +13,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from treadle.core.errors import ConfigError, ServerError
+from treadle.core.fence import neutralise
 from treadle.core.parts import base64_of, content_of
 from treadle.core.types import (
     Artifact,
@@ -259,7 +260,7 @@ def _encode_part(part: Artifact, contents: Contents) -> dict[str, Json]:
     check_part(part, AnthropicModel.DIALECT, AnthropicModel.PARTS)
     title = {"title": part.name} if part.name and part.kind != "image" else {}
     if part.kind == "text":
-        text = content_of(part, contents).decode(errors="replace")
+        text = neutralise(content_of(part, contents).decode(errors="replace"))
         return {
             "type": "document",
             "source": {"type": "text", "media_type": "text/plain", "data": text},

@@ -1,0 +1,104 @@
+"""Mistakes in the code of users stop a job at once, name the line, and once they are mended the work goes on."""
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from treadle.core.errors import UserCodeError
+from treadle.journal.registry import open_journal
+from treadle.rollout import Rollouts
+from treadle.runs.run import Run
+from treadle.tools.user_code import blame, place_of
+
+CODE = '''
+import os
+from treadle import tool
+from treadle.tasks import SimpleTask
+
+
+def fail(kind):
+    """Fail as the file `broken` says."""
+    if os.path.exists("broken") and open("broken").read() == kind:
+        return {}["gone"]
+
+
+def reward(subject):
+    fail("reward")
+    return 1.0
+
+
+def check(task, output, files):
+    fail("check")
+    return 1.0
+
+
+@tool(effect="pure")
+def look() -> str:
+    """Look."""
+    if os.path.exists("broken") and open("broken").read() == "tool":
+        return missing
+    return "seen"
+
+
+class Lazy(SimpleTask):
+    @property
+    def instructions(self):
+        return fail("task")
+
+
+TASKS = [
+    Lazy(task_id=f"t-{number}", input="call look {}", tools=["mine.py"], grader=check) for number in range(2)
+]
+'''
+LINES = {"reward": 10, "check": 10, "task": 10, "tool": 27}
+"""The lines of the mistakes."""
+
+
+def make(**options: Any) -> Rollouts:
+    given = {"rewards": {"check": 1.0, "mine.py:reward": 1.0}, "groups": 3, "group_size": 2, **options}
+    return Rollouts(model="mock:echo", tasks=["mine.py:TASKS"], path="out", **given)
+
+
+@pytest.mark.parametrize("kind", LINES)
+def test_a_mistake_stops_the_work_at_once_and_the_work_goes_on_when_it_is_mended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """Rules out that a mistake counts as a fault of the infrastructure, whose attempts are made again."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.py").write_text(CODE)
+    (tmp_path / "broken").write_text(kind)
+    rollouts = make()
+    with pytest.raises(
+        UserCodeError, match=rf"(KeyError|NameError): .*mine.py, line {LINES[kind]}\); mend"
+    ) as told:
+        asyncio.run(rollouts.run())
+    assert str(told.value).count("Error:") == 1
+    assert (rollouts.progress.retried, rollouts.progress.failed) == (0, 0)
+    (tmp_path / "broken").unlink()
+    result = asyncio.run(make().run())
+    assert (result.end.reason, result.progress.kept, result.progress.failed) == ("done", 3, 0)
+    groups = [json.loads(line) for line in (tmp_path / "out" / "groups.jsonl").read_text().splitlines()]
+    assert [rollout["rewards"] for group in groups for rollout in group["rollouts"]] == [
+        {"check": 1.0, "reward": 1.0}
+    ] * 6
+    with open_journal(tmp_path / "out" / "runs.db") as journal:
+        results = [item for info in journal.runs() for item in Run.load(info.run_id, journal).results]
+    assert [result.content for result in results] == ["seen"] * 6
+
+
+def raised(error: Exception) -> Exception:
+    try:
+        raise error
+    except Exception as caught:
+        return caught
+
+
+@pytest.mark.parametrize(
+    "error", [OSError("busy"), ConnectionResetError("gone"), TimeoutError("late"), RuntimeError("?")]
+)
+def test_what_may_pass_is_no_mistake(error: Exception) -> None:
+    assert blame(raised(error), "the reward") is None
+    assert place_of(raised(error)).startswith(f" ({__file__}, line ")
