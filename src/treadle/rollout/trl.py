@@ -23,7 +23,7 @@ from treadle.runs.task import Task
 
 Prompt: TypeAlias = str | list[dict[str, Json]]
 """A prompt as TRL has it: a text, or messages in OpenAI's form."""
-RolloutFunc: TypeAlias = Callable[[list[Prompt], Any], dict[str, list[Any]]]
+RolloutFunc: TypeAlias = Callable[[list[Any], Any], dict[str, Any]]
 Roll: TypeAlias = Callable[[Sequence[Prompt]], Coroutine[Any, Any, Sequence[Rollout]]]
 """A function that returns one finished rollout for each prompt."""
 
