@@ -50,7 +50,7 @@ def test_each_row_is_found_by_the_words_of_its_texts(most: int, room: int) -> No
         text = f"Word{number} word{number} and\nmore"
         sample.add(
             {"id": str(number)},
-            lambda text=text: {"body": text * 5},
+            partial(dict, body=text * 5),
             str(number),
             texts=lambda text=text: [text],
         )
