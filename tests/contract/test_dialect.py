@@ -23,6 +23,7 @@ from treadle.core.errors import (
     RequestError,
     ServerError,
     TransportError,
+    UnavailableError,
 )
 from treadle.core.events import ReasoningDelta, TextDelta, ToolCallDelta, decode_body, encode_body
 from treadle.core.log import Log
@@ -213,7 +214,7 @@ async def test_what_is_not_told_is_not_known(wire):
         (400, "prompt is too long: 9 tokens > 8 maximum", ContextOverflowError),
         (401, "wrong key", AuthenticationError),
         (403, "not for you", AuthenticationError),
-        (404, "no such model", RequestError),
+        (404, "no such model", UnavailableError),
         (429, "slow down", RateLimitError),
         (500, "oops", ServerError),
         (503, "down", ServerError),

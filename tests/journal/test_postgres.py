@@ -9,7 +9,7 @@ import socket
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from tests.postgres.server import Server
@@ -164,6 +164,84 @@ def proxy(tmp_path: Path, postgres_server: Server) -> Iterator[Proxy]:
     proxy = Proxy(tmp_path, postgres_server.folder)
     yield proxy
     proxy.close()
+
+
+@pytest.mark.parametrize("is_claim", [False, True])
+async def test_a_server_that_stops_answering_is_not_waited_for_without_limit(
+    proxy: Proxy, tmp_path: Path, postgres_url: str, is_claim: bool
+) -> None:
+    """It may hang while its connections stay open. A statement that takes long is waited for."""
+    url = f"{postgres_url.partition('?')[0]}?host={tmp_path}&connect_timeout=2&keepalives_idle=1"
+    with open_journal(url) as journal:
+        await begin(journal)
+        slow = asyncio.to_thread(journal._reader.query, "SELECT count(*) FROM pg_sleep(1.5)")  # type: ignore[attr-defined]
+        assert await slow == [(1,)]
+        proxy.is_silent, before = True, len(proxy._open)
+        asking = journal.claim("q") if is_claim else asyncio.to_thread(journal.runs)
+        waiting = asyncio.ensure_future(asking)
+        async with asyncio.timeout(60):
+            while len(proxy._open) < before + 4:  # it has asked the server, and then connects anew
+                await asyncio.sleep(0.05)
+            proxy.cut()
+            found = await waiting
+        assert found is None if is_claim else len(found) == 1
+
+
+class Pooler(Proxy):
+    """A pooler that gives a client another connection to the server for each transaction."""
+
+    _pool: ClassVar[list[socket.socket]] = []
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                client, _ = self._listening.accept()
+                self._open.append(client)
+                threading.Thread(target=self._serve, args=(client,), daemon=True).start()
+
+    def _serve(self, client: socket.socket) -> None:
+        started = client.recv(65536)
+        server, greeting = self._connect(started)
+        self._pool.append(server)
+        process = greeting.index(b"K\0\0\0\x0c")
+        client.sendall(greeting[: process + 5] + b"\0\0\0\1" + greeting[process + 9 :])
+        held = None
+        with contextlib.suppress(OSError):
+            while (head := client.recv(5, socket.MSG_WAITALL)) and head[:1] != b"X":
+                body = client.recv(int.from_bytes(head[1:], "big") - 4, socket.MSG_WAITALL)
+                held = held or (self._pool.pop() if self._pool else self._connect(started)[0])
+                held.sendall(head + body)
+                if head[:1] in b"QS":
+                    answer = self._read(held)
+                    if answer.endswith(b"I"):
+                        self._pool.append(held)
+                        held = None
+                    client.sendall(answer)
+
+    def _connect(self, started: bytes) -> tuple[socket.socket, bytes]:
+        server = socket.socket(socket.AF_UNIX)
+        server.connect(str(self.target / ".s.PGSQL.5432"))
+        server.sendall(started)
+        return server, self._read(server)
+
+    def _read(self, server: socket.socket) -> bytes:
+        answer = b""
+        while True:
+            head = server.recv(5, socket.MSG_WAITALL)
+            answer += head + server.recv(int.from_bytes(head[1:], "big") - 4, socket.MSG_WAITALL)
+            if head[:1] in (b"Z", b""):
+                return answer
+
+
+def test_a_pooler_in_transaction_mode_is_refused(
+    tmp_path: Path, postgres_server: Server, postgres_url: str
+) -> None:
+    pooler = Pooler(tmp_path, postgres_server.folder)
+    with pytest.raises(
+        JournalError, match=r"a pooler in transaction mode .*; give the address of the server"
+    ):
+        open_journal(f"{postgres_url.partition('?')[0]}?host={tmp_path}")
+    pooler.close()
 
 
 async def test_what_the_server_kept_without_answering_is_kept_once(
@@ -467,3 +545,21 @@ def test_many_processes_make_the_tables_at_once(postgres_url: str) -> None:
     assert len(journals) == 8
     for journal in journals:
         journal.close()
+
+
+async def test_idle_workers_hear_of_runs_that_wait_and_not_of_each_commit(postgres_url: str) -> None:
+    with open_journal(postgres_url) as journal, open_journal(postgres_url) as other:
+        news = other.news("q")
+        while await news.wait(0.3):  # the listener begins
+            pass
+        writer = await begin(journal)
+        for number in range(5):
+            writer.append([note(str(number))])
+            await writer.sync()
+        assert not await news.wait(0.5)
+        turn = e.TurnStarted(at=1.0, turn=1, message=Message(Role.USER, "go"))
+        queued = journal.create("queued")
+        queued.append([e.RunStarted(at=1.0, version=e.VERSION, policy=Policy(), metadata={QUEUE: "q"}), turn])
+        await queued.release()
+        assert await news.wait(30)
+        assert await other.claim("q") is not None

@@ -12,7 +12,7 @@ from tests.models.server import End, Reply, serve, sse, stream
 from treadle.core.errors import ProviderError, RateLimitError, ServerError, TransportError
 from treadle.core.events import ReasoningDelta, TextDelta, ToolCallDelta
 from treadle.core.types import Completion, FinishReason, Message, Role, TokenRecord, ToolCall, Usage
-from treadle.models import HttpResponse, HttpTransport, InProcessTransport, OpenAIChatModel, Watch
+from treadle.models import HttpResponse, HttpTransport, InProcessTransport, OpenAIChatModel, Watch, model
 
 SSE = {"content-type": "text/event-stream; charset=utf-8"}
 
@@ -398,3 +398,35 @@ async def test_an_error_status_of_a_streamed_request_is_typed():
         with pytest.raises(RateLimitError, match="slow") as caught:
             await OpenAIChatModel("m", base_url=server.base_url).infer(REQUEST, Listener().watch)
     assert caught.value.retry_after_seconds == 3
+
+
+THOUGHTS = {
+    "<think>\nHm, 1 < 2.\n</think>\n\nSunny.": ("Hm, 1 < 2.", "Sunny."),
+    "\n<think>Hm.</think>Sunny.\n": ("Hm.", "Sunny.\n"),
+    "<think>\n\n</think>\n\nSunny.": (None, "Sunny."),
+    "<think>a</think>b<think>c</think>": ("a", "b<think>c</think>"),
+    "<think>never\n</thi": ("never\n</thi", ""),
+    "Sunny, says <think>.": (None, "Sunny, says <think>."),
+    "<thin": (None, "<thin"),
+    "": (None, ""),
+}
+
+
+@pytest.mark.parametrize("size", [1, 2, 7, 100])
+@pytest.mark.parametrize("text", THOUGHTS)
+async def test_thoughts_in_the_text_are_reasoning_whole_and_streamed(text, size):
+    reasoning, content = THOUGHTS[text]
+    pieces = [chunk(content=text[at : at + size]) for at in range(0, len(text), size)]
+    body = sse(*pieces, chunk("stop"))
+    for provider in ("groq", "huggingface", "openai"):
+        replies = [HttpResponse(answer(content=text)), HttpResponse([body], headers=SSE)]
+        transport = InProcessTransport(lambda _, left=replies: left.pop(0))
+        asked = model(f"{provider}:m", api_key="k", transport=transport)
+        listener = Listener()
+        whole, streamed = await asked.infer(REQUEST, Watch()), await asked.infer(REQUEST, listener.watch)
+        wanted = (None, text) if provider == "openai" else (reasoning, content)
+        assert (whole.message.reasoning, whole.message.content) == wanted
+        assert (streamed.message.reasoning, streamed.message.content) == wanted
+        told = [item.text for item in listener.deltas if isinstance(item, TextDelta)]
+        thought = [item.text for item in listener.deltas if isinstance(item, ReasoningDelta)]
+        assert ("".join(thought) or None, "".join(told)) == wanted

@@ -12,6 +12,7 @@ from treadle import Agent, tool
 from treadle.core.errors import (
     ConfigError,
     ContextOverflowError,
+    ProviderTimeoutError,
     RateLimitError,
     RequestError,
     ServerError,
@@ -439,3 +440,22 @@ async def test_a_run_reasons_and_calls():
         {"type": "function_call_output", "call_id": "call_1", "output": "a is a word"},
     ]
     assert run.usage == Usage(20, 10)
+
+
+@pytest.mark.parametrize("is_streamed", [False, True])
+async def test_a_response_in_the_background_is_asked_for_until_it_is_finished(is_streamed):
+    waiting = [answer(status="queued"), answer(status="in_progress"), answer(said())]
+    transport = InProcessTransport(lambda _: HttpResponse(waiting.pop(0)))
+    model = OpenAIResponsesModel(
+        "m", transport=transport, settings=Settings(extra={"background": True, "store": True})
+    )
+    completion = await model.infer(QUESTION, Listener().watch if is_streamed else Watch())
+    assert (completion.message.content, completion.finish_reason) == ("I look.", FinishReason.STOP)
+    asked = [item.url.removeprefix("https://api.openai.com/v1") for item in transport.requests]
+    assert asked == ["/responses", "/responses/resp_1", "/responses/resp_1"]
+
+
+async def test_a_response_in_the_background_is_not_waited_for_longer_than_the_caller_does():
+    transport = InProcessTransport(lambda _: HttpResponse(answer(status="queued")))
+    with pytest.raises(ProviderTimeoutError, match="did not finish the response 'resp_1'"):
+        await OpenAIResponsesModel("m", transport=transport).infer(QUESTION, Watch(left_seconds=0.3))

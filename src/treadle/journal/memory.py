@@ -91,7 +91,7 @@ class MemoryJournal:
                     return MemoryWriter(self, run_id, is_new=False)
         return None
 
-    def news(self) -> PolledNews:
+    def news(self, queue: str | None = None) -> PolledNews:
         """See `Journal.news`."""
         return PolledNews(lambda: self._version)
 
@@ -173,6 +173,10 @@ class MemoryJournal:
             if filter is None or filter.matches(info):
                 found.append(info)
         return found
+
+    def find_sessions(self, text: str) -> list[str]:
+        """See `Journal.find_sessions`. It returns all sessions."""
+        return [info.run_id for info in self.runs(RunFilter(is_session=True))]
 
     def follow(self, run_id: str | None, after_seq: int | None = 0) -> AsyncIterator[e.Event]:
         """See `Journal.follow`."""

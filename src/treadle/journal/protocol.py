@@ -204,8 +204,11 @@ class Journal(Protocol):
         """
         ...
 
-    def news(self) -> News:
-        """Return an object that waits until something new is stored in the journal."""
+    def news(self, queue: str | None = None) -> News:
+        """Return an object that waits until something new is stored in the journal.
+
+        With a `queue`, it waits for what may let a run of this queue be claimed, as far as the store can tell.
+        """
         ...
 
     def post(self, run_id: str, message: InboxMessage, blobs: Mapping[str, bytes] | None = None) -> int:
@@ -273,6 +276,13 @@ class Journal(Protocol):
 
         `after` is the id of the last run of the page before; the listing continues after it.
         Raises: `RunNotFoundError` if there is no run `after`.
+        """
+        ...
+
+    def find_sessions(self, text: str) -> list[str]:
+        """Return the sessions whose messages may have `text`, in any case, in order of creation. Blocks.
+
+        This is for searching: all sessions that have it are among them, and others may be.
         """
         ...
 

@@ -75,7 +75,7 @@ class Worker:
     async def work(self) -> None:
         """Claim and drive runs until cancelled; then give all runs back. Raises: `JournalError` if the store
         fails."""
-        news = self.journal.news()
+        news = self.journal.news(self._options.queue)
         try:
             with collecting_less(self._options.window):
                 await self._claim(news)

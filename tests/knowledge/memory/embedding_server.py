@@ -41,6 +41,8 @@ class EmbeddingServer:
 
     def __init__(self) -> None:
         self.mode = "well"
+        self.fails_after: int | None = None
+        """How many more requests are answered before all fail; `None`: no limit."""
         self.numbers = NUMBERS
         self.inputs: list[list[str]] = []
         """The texts of each request."""
@@ -71,7 +73,9 @@ class EmbeddingServer:
         """Return status and body of the answer to a request."""
         self.inputs.append(body["input"])
         assert path == "/v1/embeddings"
-        if self.mode == "fail":
+        if self.fails_after is not None:
+            self.fails_after -= 1
+        if self.mode == "fail" or (self.fails_after or 0) < 0:
             return 500, b'{"error": {"message": "out of memory"}}'
         if self.mode == "slow":
             time.sleep(5)

@@ -11,6 +11,7 @@ from treadle.core.errors import ConfigError, ServerError
 from treadle.http.transport import HttpTransport
 from treadle.journal import Journal, open_journal
 from treadle.knowledge.memory import Draft, Memory, Store, make_embedder, open_memory, vectors
+from treadle.knowledge.memory.embeddings import BATCH
 from treadle.knowledge.memory.protocol import Vector
 
 NOW = 1_800_000_000.0
@@ -97,6 +98,18 @@ async def test_a_failing_server_leaves_the_search_by_words(
         await memory.embed_missing()
     server.mode = "well"
     assert await memory.embed_missing() == 2
+
+
+async def test_what_was_paid_for_is_kept_if_a_later_request_fails(
+    memory: Memory, server: EmbeddingServer
+) -> None:
+    for number in range(2 * BATCH + 1):
+        await memory.write(Draft(store=Store.SELF_FACTS, text=f"Fact {number}."))
+    server.fails_after = 1
+    with pytest.raises(ServerError):
+        await memory.embed_missing(limit=1000)
+    server.fails_after = None
+    assert await memory.embed_missing(limit=1000) == BATCH + 1
 
 
 async def test_a_dead_server_is_not_asked_again_for_a_while(memory: Memory, server: EmbeddingServer) -> None:

@@ -9,7 +9,8 @@ No message contains the address's password.
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import closing
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
@@ -22,24 +23,27 @@ from treadle.core.masking import MASK, Mask
 from treadle.journal.postgres.arrays import adapt
 
 T = TypeVar("T")
-Db = Connection[tuple[Any, ...]]
 
 PATIENCE_SECONDS = 30.0
 """How long to try to reach a server that was there before."""
 _CONNECT_SECONDS = 10
 _SILENT_SECONDS = 10
-"""After this time without an answer, the system asks whether the server's machine is still there."""
+"""After this time without an answer, the system asks whether the server's machine is still there, and the
+connection whether the server is: a statement may take any time, and a server that was stopped never answers."""
 _TRIES = 5
 """How often work is repeated that the server ended because of other clients."""
 
 CHANNEL = "treadle"
 """The channel of NOTIFY that says that something was committed."""
+QUEUE_CHANNEL = "treadle_queue"
+"""The channel of NOTIFY that says that a run may have come to wait in a queue."""
 MAIL_CHANNEL = "treadle_inbox"
 """The channel of NOTIFY for messages to runs. A notification has a message's number, its tag and the run's id, or
 nothing if these are too long."""
 NOTICE_BYTES = 7999
 """The longest notification that PostgreSQL takes."""
-NOTIFY = b"SELECT pg_notify('treadle', '')"
+NOTIFY = f"SELECT pg_notify('{CHANNEL}', '')".encode()
+NOTIFY_QUEUES = f"SELECT pg_notify('{CHANNEL}', ''), pg_notify('{QUEUE_CHANNEL}', '')".encode()
 LEVELS = {"process": "local", "power": "on"}
 """The values of PostgreSQL's `synchronous_commit`, by the journal's level."""
 _SETTINGS = """
@@ -112,6 +116,81 @@ def _password_in(url: str) -> str | None:
         return None
 
 
+class WatchedConnection(Connection[tuple[Any, ...]]):
+    """A connection that does not wait for ever if the server has stopped answering everybody."""
+
+    address: Address
+    limits: dict[str, Any]
+    """The options of the connection, for the question whether the server is still there."""
+
+    def wait(self, gen: Generator[Any, Any, T], *args: Any, **options: Any) -> T:
+        """Run what psycopg does on the connection. Raises: `psycopg.OperationalError` if the server is away."""
+        return super().wait(self._watch(gen), *args, **options)
+
+    def _watch(self, gen: Generator[Any, Any, T]) -> Generator[Any, Any, T]:
+        heard_at = time.monotonic()
+        try:
+            wanted = next(gen)
+            while True:
+                ready = yield wanted
+                if ready:
+                    heard_at = time.monotonic()
+                elif time.monotonic() - heard_at > float(self._option("keepalives_idle")):
+                    self._ask_server()
+                    heard_at = time.monotonic()
+                wanted = gen.send(ready)
+        except StopIteration as stop:
+            value: T = stop.value
+            return value
+
+    def _ask_server(self) -> None:
+        """Close this connection and raise an error if the server does not answer another one either."""
+        try:
+            psycopg.connect(self.address.url, **self.limits).close()
+        except Error as error:
+            if "FATAL" in str(error):  # the server refuses another connection, so it is there
+                return
+            self.pgconn.finish()
+            raise psycopg.OperationalError(f"the server has stopped answering: {error}") from error
+
+    def _option(self, name: str) -> Any:
+        return self.address.options.get(name, self.limits.get(name))
+
+
+Db = WatchedConnection
+
+
+def refuse_pooler(link: "Link") -> None:
+    """Check that no pooler gives the link's connection to others after each transaction. Raises: `JournalError`.
+
+    Behind a pooler the server's process is not the one that the connection was told when it was made. If another
+    connection gets that process while this one is open, the pooler is in transaction mode.
+    """
+    db = link.connect()
+    if _process_of(db) == db.pgconn.backend_pid:
+        return
+    with closing(psycopg.connect(link.address.url, autocommit=True, **db.limits)) as other:
+        if not any([_is_shared(db, other) for _ in range(3)]):
+            return
+    raise JournalError(
+        f"{link.address.name!r} is a pooler in transaction mode (as PgBouncer's pool_mode=transaction), which "
+        "loses the settings, locks and notifications of a connection; give the address of the server itself, or "
+        "of a pool in session mode"
+    )
+
+
+def _is_shared(db: Connection[Any], other: Connection[Any]) -> bool:
+    """Return whether a connection loses its process to another one that has a transaction."""
+    own = _process_of(db)
+    with other.transaction():
+        return own == _process_of(other) or own != _process_of(db)
+
+
+def _process_of(db: Connection[Any]) -> int:
+    row = db.execute("SELECT pg_backend_pid()").fetchone()
+    return 0 if row is None else int(row[0])
+
+
 class Link:
     """One connection. Its user lets only one thread call it at a time."""
 
@@ -140,7 +219,9 @@ class Link:
                 "fallback_application_name": "treadle",
             }
             options = {name: value for name, value in options.items() if name not in self.address.options}
-            db: Db = psycopg.connect(self.address.url, autocommit=True, client_encoding="utf8", **options)
+            url = self.address.url
+            db = WatchedConnection.connect(url, autocommit=True, client_encoding="utf8", **options)
+            db.address, db.limits = self.address, options
             try:
                 adapt(db)
                 db.execute((self._settings + _SETTINGS.format(LEVELS[self.level])).encode())

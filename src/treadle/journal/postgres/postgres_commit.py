@@ -18,7 +18,7 @@ from psycopg.pq.abc import PGresult
 
 from treadle.core.errors import JournalError
 from treadle.journal.postgres.arrays import Blobs, Column, Floats, Ints, Texts, pack_float, unescape
-from treadle.journal.postgres.link import NOTIFY, Db
+from treadle.journal.postgres.link import NOTIFY, NOTIFY_QUEUES, Db
 from treadle.journal.postgres.pipe import Call, Statement
 from treadle.journal.postgres.postgres_reader import mark_of
 from treadle.journal.tables.leases import Lease
@@ -120,7 +120,8 @@ _KEEP_BLOBS = Statement(
     f"{_rows(('digest', 'content'), (Texts, Blobs))} "
     "ON CONFLICT(digest) DO NOTHING"
 )
-NOTIFY_ALL = Call(Statement(NOTIFY.decode()), ())
+_NOTIFY = Call(Statement(NOTIFY.decode()), ())
+_NOTIFY_QUEUES = Call(Statement(NOTIFY_QUEUES.decode()), ())
 _FIND = (
     "SELECT runs.run_id, runs.id, runs.token, frames.seq, frames.count, frames.checksum FROM "
     f"{_rows(('run_id', 'seq'), (Texts, Ints))} JOIN runs USING(run_id) "
@@ -252,6 +253,12 @@ def calls_of(entries: Sequence[Entry], orphans: Sequence[Lease], owner_id: int, 
         # After the rows of the runs are locked: whoever stores a message later finds the lease free.
         calls.append(Call(_FIND_MAIL, _pack(left, (Ints, Ints))))
     return calls
+
+
+def notify(entries: Iterable[Entry], orphans: Sequence[Lease]) -> Call:
+    """Return the statement that tells other processes of a commit, and idle workers if a run now waits for one."""
+    is_queued = any([entry.is_release and entry.writer.is_queued for entry in entries])
+    return _NOTIFY_QUEUES if orphans or is_queued else _NOTIFY
 
 
 def tell_of_mail(calls: Sequence[Call], results: Sequence[PGresult], entries: Iterable[Entry]) -> None:

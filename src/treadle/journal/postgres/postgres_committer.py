@@ -25,15 +25,15 @@ from psycopg.pq.abc import PGresult
 
 from treadle.core.errors import JournalError
 from treadle.journal.follow import Changes
-from treadle.journal.postgres.link import NOTIFY, Db, Link
+from treadle.journal.postgres.link import CHANNEL, NOTIFY_QUEUES, QUEUE_CHANNEL, Db, Link
 from treadle.journal.postgres.pipe import Call, Pipe
 from treadle.journal.postgres.postgres_commit import (
-    NOTIFY_ALL,
     Keys,
     calls_of,
     find,
     keys_in,
     missing_in,
+    notify,
     plan,
     settle_entries,
     tell_of_mail,
@@ -81,6 +81,8 @@ class CommitBatch:
         self.orphans = orphans
         self.entries = plan([write for _, write in items])
         self.calls: list[Call] = []
+        self.notice = notify((), ())
+        """The statement that tells others of the commit."""
         self.results: list[PGresult] | None = None
         """The answers of the server, if they were read before the commit is finished."""
 
@@ -109,7 +111,8 @@ class CommitBatch:
     def send(self, pipe: Pipe, owner_id: int, now: float) -> None:
         """Send the statements. Raises: `psycopg.Error`."""
         self.calls = calls_of(self.entries, self.orphans, owner_id, now)
-        pipe.send(self.calls, NOTIFY_ALL)
+        self.notice = notify(self.entries, self.orphans)
+        pipe.send(self.calls, self.notice)
 
     def settle(self) -> None:
         """Report the outcome to those who wait for it."""
@@ -326,7 +329,7 @@ class PostgresCommitter(Committer[Transaction]):
     def _settle(self, batch: CommitBatch, keys: Keys) -> None:
         settle_entries(batch.entries, keys)
         batch.settle()
-        self._listener.version += 1
+        self._listener.count([CHANNEL, QUEUE_CHANNEL] if batch.notice is not notify((), ()) else [CHANNEL])
         self._announce(batch.writes)
         if self._held:
             self._commit_and_settle([])
@@ -342,7 +345,7 @@ class PostgresCommitter(Committer[Transaction]):
             with db.transaction():
                 for lease in orphans:
                     transaction.query(f"{RELEASE} id=? AND token=?", lease)
-                    db.execute(NOTIFY)
+                    db.execute(NOTIFY_QUEUES)
                 try:
                     return function(transaction)
                 finally:
@@ -392,4 +395,4 @@ class PostgresCommitter(Committer[Transaction]):
 
     def _give_all_back(self, transaction: Transaction) -> None:
         self._own_leases.leave(transaction.query)
-        transaction.db.execute(NOTIFY)
+        transaction.db.execute(NOTIFY_QUEUES)

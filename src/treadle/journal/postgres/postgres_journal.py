@@ -7,6 +7,7 @@ synchronous, so that an event survives the loss of the server's machine.
 
 import time
 from collections.abc import AsyncIterator, Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -15,7 +16,16 @@ from treadle.core.errors import JournalError
 from treadle.journal.driven import DrivenRuns
 from treadle.journal.follow import Changes, PolledNews, follow
 from treadle.journal.postgres.arrays import escape
-from treadle.journal.postgres.link import LEVELS, MAIL_CHANNEL, NOTICE_BYTES, WRITING, Address, Link
+from treadle.journal.postgres.link import (
+    CHANNEL,
+    LEVELS,
+    MAIL_CHANNEL,
+    NOTICE_BYTES,
+    QUEUE_CHANNEL,
+    WRITING,
+    Address,
+    Link,
+)
 from treadle.journal.postgres.postgres_committer import PostgresCommitter, Transaction
 from treadle.journal.postgres.postgres_layout import prepare
 from treadle.journal.postgres.postgres_leases import PostgresLeases
@@ -75,17 +85,18 @@ class PostgresJournal(TableJournal[Transaction]):
 
     def follow(self, run_id: str | None, after_seq: int | None = 0) -> AsyncIterator[e.Event]:
         """See `Journal.follow`. The server notifies of what other processes have committed."""
-        self._listener.start(hears_commits=True)
+        self._listener.start(CHANNEL)
         return follow(self._reader, self._changes, run_id, after_seq, _POLL_SECONDS)
 
-    def news(self) -> PolledNews:
-        """See `Journal.news`."""
-        self._listener.start(hears_commits=True)
-        return PolledNews(self._version)
+    def news(self, queue: str | None = None) -> PolledNews:
+        """See `Journal.news`. The news of queues tell which runs were left while they can be driven."""
+        channel = CHANNEL if queue is None else QUEUE_CHANNEL
+        self._listener.start(channel)
+        return PolledNews(partial(self._version, channel))
 
-    def _version(self) -> int:
+    def _version(self, channel: str) -> int:
         self._check_open()
-        return self._listener.version
+        return self._listener.versions[channel]
 
     def backup(self, path: str | Path) -> int:
         """See `Journal.backup`. Raises: `JournalError`, because the server has the tools for it."""
@@ -99,12 +110,12 @@ class PostgresJournal(TableJournal[Transaction]):
 
     def create(self, run_id: str, *, is_imported: bool = False) -> TableWriter:
         """See `Journal.create`."""
-        self._listener.start(hears_commits=False)
+        self._listener.start()
         return super().create(run_id, is_imported=is_imported)
 
     async def _lease(self, take: Callable[[Transaction], T]) -> T:
         self._check_open()
-        self._listener.start(hears_commits=False)
+        self._listener.start()
         return await super()._lease(take)
 
     def _post(self, letter: Letter, db: Transaction) -> int:

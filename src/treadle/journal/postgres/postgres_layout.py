@@ -22,7 +22,7 @@ import secrets
 
 from treadle.core.errors import JournalError
 from treadle.journal.identity import make_seal
-from treadle.journal.postgres.link import LEVELS, Db, Link
+from treadle.journal.postgres.link import LEVELS, Db, Link, refuse_pooler
 from treadle.journal.protocol import APPLICATION_ID
 
 MIGRATIONS = (
@@ -84,6 +84,7 @@ def prepare(link: Link, *, must_exist: bool) -> None:
 
     The journal keeps the strongest level that it was ever opened with. Raises: `JournalError`.
     """
+    link.run(lambda db: refuse_pooler(link))
     version = link.run(_version)
     if version is None and must_exist:
         raise JournalError(

@@ -3,17 +3,20 @@
 import os
 import selectors
 import threading
+from collections.abc import Iterable
 
 import psycopg
 
 from treadle.journal.driven import DrivenRuns
 from treadle.journal.follow import Changes
 from treadle.journal.postgres.arrays import unescape
-from treadle.journal.postgres.link import CHANNEL, MAIL_CHANNEL, Db, Link
+from treadle.journal.postgres.link import CHANNEL, MAIL_CHANNEL, QUEUE_CHANNEL, Db, Link
 from treadle.journal.postgres.postgres_reader import run_query
 
 _PAUSE_SECONDS = 0.5
 """How long to wait before a lost connection is made again."""
+_ASK_SECONDS = 30.0
+"""After this time without a notification, the server is asked whether it is still there."""
 
 
 class PostgresListener:
@@ -23,8 +26,8 @@ class PostgresListener:
         self._link = link
         self.driven = driven
         """The runs that this process drives, which are told of messages."""
-        self._hears_commits = False
-        """True once somebody wants to hear of commits, and not only of messages."""
+        self._wanted: set[str] = set()
+        """The channels that somebody wants to hear, besides that of messages."""
         self._writing = writing
         """The connection whose commits this process knows anyway."""
         self._changes = changes
@@ -32,16 +35,17 @@ class PostgresListener:
         self._is_closed = False
         self._thread: threading.Thread | None = None
         self._wake = self._woken = -1
-        self.version = 0
-        """A number that grows when something was committed, and when that may have been missed."""
+        self.versions = {CHANNEL: 0, QUEUE_CHANNEL: 0}
+        """Numbers that grow when something was committed, or a run may wait in a queue, and when that may have been
+        missed."""
 
-    def start(self, *, hears_commits: bool) -> None:
-        """Start the thread, unless that was done before. With `hears_commits`, it also hears of commits."""
-        if self._thread is not None and self._hears_commits >= hears_commits:
+    def start(self, channel: str | None = None) -> None:
+        """Start the thread, unless that was done before. From now on it also listens to `channel`."""
+        if self._thread is not None and (channel is None or channel in self._wanted):
             return
         with self._lock:
-            if hears_commits and not self._hears_commits:
-                self._hears_commits = True
+            if channel is not None and channel not in self._wanted:
+                self._wanted.add(channel)
                 if self._thread is not None:
                     os.write(self._wake, b"x")
             if self._thread is None and not self._is_closed:
@@ -50,6 +54,11 @@ class PostgresListener:
                     target=self._run, name="treadle-journal-listener", daemon=True
                 )
                 self._thread.start()
+
+    def count(self, channels: Iterable[str]) -> None:
+        """Note that there is news on channels. Any thread may call this."""
+        for channel in channels:
+            self.versions[channel] += 1
 
     def close(self) -> None:
         """End the thread, and close the connection."""
@@ -83,45 +92,48 @@ class PostgresListener:
         """Tell of messages, and wake the followers at each commit, until the journal is closed."""
         db.execute(f"LISTEN {MAIL_CHANNEL}".encode())
         self._find_mail(db)  # messages may have been stored while nobody listened
-        hears_commits = False
+        heard: set[str] = set()
         with selectors.DefaultSelector() as waiting:
             waiting.register(self._woken, selectors.EVENT_READ)
             waiting.register(db.fileno(), selectors.EVENT_READ)
             while not self._is_closed:
-                if self._hears_commits and not hears_commits:
-                    db.execute(f"LISTEN {CHANNEL}".encode())
-                    hears_commits = True
-                    self._tell()
-                for key, _ in waiting.select():
+                for channel in self._wanted - heard:
+                    db.execute(f"LISTEN {channel}".encode())
+                    heard.add(channel)
+                    self._tell({channel})
+                found = waiting.select(_ASK_SECONDS)
+                if not found:
+                    db.execute("SELECT 1")  # this fails if the server has stopped answering
+                for key, _ in found:
                     if key.fd == self._woken and not self._is_closed:
                         os.read(self._woken, 64)
                 db.pgconn.consume_input()
-                if self._has_heard(db):
-                    self._tell()
+                self._tell(self._hear(db))
 
     def _find_mail(self, db: Db) -> None:
         """Tell of all messages that were not taken in."""
         sql = "SELECT run_id, number, kind FROM inbox JOIN runs ON id = run WHERE body IS NOT NULL"
         self.driven.deliver([(run_id, number, kind) for run_id, number, kind in run_query(db, sql)])
 
-    def _has_heard(self, db: Db) -> bool:
-        """Return whether another connection than the writing one of this journal has committed something."""
+    def _hear(self, db: Db) -> set[str]:
+        """Return the channels on which other connections than the writing one of this journal have told something,
+        and pass on what is told of messages."""
         own = self._writing.db
         own_pid = -1 if own is None or own.closed else own.pgconn.backend_pid
-        has_heard = has_long = False
-        while (heard := db.pgconn.notifies()) is not None:
-            if heard.relname != MAIL_CHANNEL.encode():
-                has_heard |= heard.be_pid != own_pid
-            elif not heard.extra:
-                has_long = True
-            else:
-                number, kind, run_id = heard.extra.decode().split(" ", 2)
+        heard: set[str] = set()
+        while (notice := db.pgconn.notifies()) is not None:
+            channel = notice.relname.decode()
+            if channel == MAIL_CHANNEL and notice.extra:
+                number, kind, run_id = notice.extra.decode().split(" ", 2)
                 self.driven.deliver([(unescape(run_id), int(number), kind)])
-        if has_long:
+            elif notice.be_pid != own_pid or channel == MAIL_CHANNEL:
+                heard.add(channel)
+        if MAIL_CHANNEL in heard:
             self._find_mail(db)
-        return has_heard
+        return heard - {MAIL_CHANNEL}
 
-    def _tell(self) -> None:
-        """Wake all followers, because something was committed, or may have been."""
-        self.version += 1
-        self._changes.announce_all()
+    def _tell(self, channels: set[str]) -> None:
+        """Wake those who wait for news, and all followers if something was committed, or may have been."""
+        self.count(channels)
+        if CHANNEL in channels:
+            self._changes.announce_all()

@@ -78,7 +78,7 @@ class SqliteJournal(TableJournal[sqlite3.Connection]):
         """See `Journal.address`."""
         return str(self.path.absolute())
 
-    def news(self) -> PolledNews:
+    def news(self, queue: str | None = None) -> PolledNews:
         """See `Journal.news`."""
         return PolledNews(self._file_reader.version)
 

@@ -88,7 +88,7 @@ class TableJournal(ABC, Generic[D]):
         _opened.add(self)
 
     @abstractmethod
-    def news(self) -> PolledNews:
+    def news(self, queue: str | None = None) -> PolledNews:
         """See `Journal.news`."""
 
     @abstractmethod
@@ -232,6 +232,10 @@ class TableJournal(ABC, Generic[D]):
         while self._reader.has_unknown_facts() and self._committer.submit(self._fill).result():
             pass
         return self._reader.runs(filter or RunFilter(), after, limit, newest_first=newest_first)
+
+    def find_sessions(self, text: str) -> list[str]:
+        """See `Journal.find_sessions`."""
+        return self._reader.find_sessions(text)
 
     def follow(self, run_id: str | None, after_seq: int | None = 0) -> AsyncIterator[e.Event]:
         """See `Journal.follow`. Events of other processes are seen within `POLL_SECONDS`."""

@@ -251,6 +251,11 @@ class TableWriter:
         """The queue in which the run waits for workers; `None` for a run that was imported."""
         return None if self.seal == "" else queue_of(self._facts.labels)
 
+    @property
+    def is_queued(self) -> bool:
+        """True if the run can be claimed once it is released."""
+        return self.queue is not None and self._facts.is_turn_open and not self._facts.waiting
+
     def hand_over(self) -> Write:
         """Return the open write for the committer; the next append opens another. The caller holds the lock of
         `Pending`."""

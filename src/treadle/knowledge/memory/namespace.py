@@ -80,7 +80,7 @@ class Memory:
 
     async def embed_missing(self, limit: int = BATCH) -> int:
         """Make and store the embeddings of up to `limit` entries that have no embedding, and return their
-        number.
+        number. If a later request fails, those of the earlier ones are stored.
 
         Raises: `ProviderError` if the server fails; `ConfigError` if its vectors do not fit those stored.
         """
@@ -88,9 +88,10 @@ class Memory:
             return 0
         name = self.embedder.name
         missing = await asyncio.to_thread(self.store.missing_vectors, name, limit)
-        if missing:
-            made = await self.embedder.embed([text for _, text in missing])
-            vectors = dict(zip([entry_id for entry_id, _ in missing], made, strict=True))
+        for start in range(0, len(missing), BATCH):
+            asked = missing[start : start + BATCH]
+            made = await self.embedder.embed([text for _, text in asked])
+            vectors = dict(zip([entry_id for entry_id, _ in asked], made, strict=True))
             await asyncio.to_thread(self.store.put_vectors, name, vectors)
         return len(missing)
 

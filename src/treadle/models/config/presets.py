@@ -61,7 +61,7 @@ def split_name(name: str) -> tuple[str, str]:
     return provider, rest
 
 
-def _chat(base_url: str, key_variable: str, price_provider: str, **more: Any) -> Preset:
+def _chat(base_url: str, key_variable: str, price_provider: str | None, **more: Any) -> Preset:
     return Preset(
         dialect="openai_chat",
         base_url=base_url,
@@ -90,7 +90,16 @@ _PRESETS: dict[str, Preset] = {
         "openrouter",
         quirks=Quirks(reports_cost=True),
     ),
-    "groq": _chat("https://api.groq.com/openai/v1", "GROQ_API_KEY", "groq", decodes_beside_tools=False),
+    "groq": _chat(
+        "https://api.groq.com/openai/v1",
+        "GROQ_API_KEY",
+        "groq",
+        decodes_beside_tools=False,
+        quirks=Quirks(thinks_in_text=True),
+    ),
+    "huggingface": _chat(
+        "https://router.huggingface.co/v1", "HF_TOKEN", None, quirks=Quirks(thinks_in_text=True)
+    ),
     "deepseek": _chat(
         "https://api.deepseek.com/v1", "DEEPSEEK_API_KEY", "deepseek", output_mode=OutputMode.TOOL
     ),

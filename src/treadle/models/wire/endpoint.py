@@ -107,7 +107,7 @@ class HttpEndpoint:
     BASE_URL: ClassVar[str]
     PATH: ClassVar[str]
     """The path of the API for inferences, below the base URL."""
-    COLLECTOR: ClassVar[type[StreamCollector]]
+    COLLECTOR: type[StreamCollector]
     """The class that joins the pieces of a streamed answer."""
     HAS_LINES: ClassVar[bool] = False
     """True if a stream is lines of JSON, false if it is server-sent events."""

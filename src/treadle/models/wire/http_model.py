@@ -37,6 +37,7 @@ from treadle.models.wire.messages import AcceptedParts, check_part
 from treadle.models.wire.plain import PlainReader
 from treadle.models.wire.provider import Preset, Price, cost_of
 from treadle.models.wire.server import BadCallError, UnfinishedError
+from treadle.models.wire.token_records import check_choices
 
 _MAX_PREFIXES = 1024
 _MAX_BAD_CALLS = 4
@@ -124,6 +125,7 @@ class HttpModel(HttpEndpoint, ABC):
         self._prefixes: dict[tuple[object, ...], _Prefix] = {}
         if reserved := sorted(self.RESERVED & (self.settings.extra or {}).keys()):
             raise ConfigError(f"Settings.extra must not contain {reserved}, which the request sets itself")
+        check_choices(self.settings.extra)
         for setting in Settings.__struct_fields__:
             if setting not in (*self.SETTINGS, "extra") and getattr(self.settings, setting):
                 raise ConfigError(f"the dialect {self.DIALECT} has no {setting}: leave it out for {model!r}")
@@ -209,7 +211,7 @@ class HttpModel(HttpEndpoint, ABC):
                 and (plain := self._read_plain(answer.body, request.prior)) is not None
             ):
                 return plain
-            return self.read(self._raw(answer), answer.body)
+            return self.read(await self._settle(self._raw(answer), watch), answer.body)
         except BadCallError as error:
             return self._read_bad_call(request, error)
 
@@ -247,7 +249,12 @@ class HttpModel(HttpEndpoint, ABC):
             if not is_success(streamed.status):
                 raise self._error(streamed.status, streamed, await read_rest(streamed))
             reader = self._reader(on_delta)
-            return self.read(await read_stream(streamed, reader), reader.begin)
+            raw = await read_stream(streamed, reader)
+        return self.read(await self._settle(raw, watch), reader.begin)
+
+    async def _settle(self, raw: Json, watch: Watch) -> Json:
+        """Return the raw object of the answer, given what the server sent, which may still be working on it."""
+        return raw
 
     def read(self, raw: Json, body: bytes | None = None) -> Completion:
         """Return the completion for the raw object of a whole answer; `body` is how it came, for error messages.

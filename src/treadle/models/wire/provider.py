@@ -21,6 +21,8 @@ class Quirks(Struct, frozen=True, omit_defaults=True):
     """Fields of the request body that are true if token ids are asked for, beside `return_token_ids`."""
     streams_ids: bool = True
     """True if the server can stream an answer with token ids."""
+    thinks_in_text: bool = False
+    """True if the server leaves a model's reasoning in the text, between `<think>` and `</think>`."""
     has_short_ids: bool = False
     """True if the ids of calls must consist of nine letters and digits."""
 

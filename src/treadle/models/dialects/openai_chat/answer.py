@@ -7,6 +7,7 @@ opaque at the level where it was. An answer that cannot be read is a `ServerErro
 from typing import Any, Literal
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from treadle.core.types import (
     Artifact,
@@ -26,7 +27,7 @@ from treadle.models.wire.openai_style import ChatUsage, PlainAnswer, read_reason
 from treadle.models.wire.plain import Name, TokenAnswerReader, read_usage
 from treadle.models.wire.provider import Price, cost_of
 from treadle.models.wire.server import reason_of
-from treadle.models.wire.token_records import make_record, read_versions
+from treadle.models.wire.token_records import ID_MARK, make_record, read_versions
 
 _RESPONSE_FIELDS = frozenset(
     ("id", "object", "created", "model", "choices", "usage", "error", "prompt_token_ids", "metadata")
@@ -70,8 +71,12 @@ _AUDIO_TYPES = {"mp3": "audio/mpeg", "pcm16": "audio/pcm"}
 """The MIME types of audio formats, if they are not `audio/` and the format's name."""
 
 
-def read_completion(raw: Json, settings: Settings, price: Price | None) -> Completion:
+def read_completion(
+    raw: Json, settings: Settings, price: Price | None, *, thinks_in_text: bool = False
+) -> Completion:
     """Return the completion for `raw`, a whole answer or one that was joined from a stream.
+
+    `thinks_in_text` is that of `Quirks`.
 
     Raises: `TypeError`, `LookupError`, `AttributeError` or `ValueError` if it contains an error or cannot be read.
     """
@@ -80,6 +85,9 @@ def read_completion(raw: Json, settings: Settings, price: Price | None) -> Compl
         raise ValueError("it contains an error")
     contents: dict[str, bytes] = {}
     message, is_refused = _read_message(choice["message"], settings, contents)
+    if thinks_in_text and message.reasoning is None:
+        thought, said = split_thoughts(message.content)
+        message = message if thought is None else replace(message, content=said, reasoning=thought or None)
     finish = reason_of(choice.get("finish_reason"))
     calls = message.tool_calls
     is_empty = not calls and not message.content and not message.parts
@@ -112,6 +120,19 @@ def read_completion(raw: Json, settings: Settings, price: Price | None) -> Compl
         contents=contents or None,
         weight_version=weights,
     )
+
+
+OPEN, CLOSE = "<think>", "</think>"
+
+
+def split_thoughts(text: str) -> tuple[str | None, str]:
+    """Return the reasoning at the beginning of a text, and the rest; `None` if it begins with none. Reasoning that
+    never ends is all of the text."""
+    begin = text.lstrip()
+    if not begin.startswith(OPEN):
+        return None, text
+    thought, _, rest = begin.removeprefix(OPEN).partition(CLOSE)
+    return thought.strip("\n"), rest.lstrip("\n")
 
 
 def _text(value: Json) -> str | None:
@@ -243,18 +264,26 @@ def _read_tokens(
         item for item in (choice, raw.get("metadata"), choice.get("meta_info")) if isinstance(item, dict)
     ]
     sampled = places[-1].get("output_token_logprobs")
+    named: list[Json] | None = None
+    """The ids beside the log probabilities."""
     try:
         if sampled:
-            logprobs = [item[0] for item in sampled]
-            ids = [item[1] for item in sampled] if ids is None else ids
+            logprobs, named = [item[0] for item in sampled], [item[1] for item in sampled]
         elif content:
-            logprobs = [item["logprob"] for item in content]
-            if ids is None:
-                tokens = tuple([str(item["token"]) for item in content])
-                if all(token.startswith("token_id:") for token in tokens):
-                    ids = [int(token[9:]) for token in tokens]
+            logprobs, tokens = [item["logprob"] for item in content], [str(item["token"]) for item in content]
+            if all([token.startswith(ID_MARK) for token in tokens]):
+                named = [int(token.removeprefix(ID_MARK)) for token in tokens]
     except (AttributeError, TypeError, LookupError, ValueError):
-        logprobs = tokens = None
+        named = logprobs = tokens = None
+    if ids is None:
+        ids = named
+    else:
+        tokens = None
+        if type(ids) is not list or bool in set(map(type, ids)):
+            ids = logprobs = None
+        elif named is not None and named != ids:
+            # They are those of other tokens, or their positions are not those of the ids.
+            logprobs = None
     spans = next((item["weight_versions"] for item in places if item.get("weight_versions")), None)
     versions, newest = read_versions(spans, None if ids is None else len(ids))
     told = next(
@@ -265,7 +294,7 @@ def _read_tokens(
         ids,
         logprobs,
         counted=None if usage is None else usage.output_tokens,
-        tokens=tokens,
+        tokens=None if tokens is None else tuple(tokens),
         versions=versions,
     )
     return record, newest or told
@@ -312,7 +341,8 @@ class _Answer(PlainAnswer, forbid_unknown_fields=True, gc=False, kw_only=True):
 
 
 class _Sampled(Struct, gc=False):
-    """One sampled token of `logprobs`, whose text and bytes are not read."""
+    """One sampled token of `logprobs`, whose text and bytes are not read. An answer whose tokens are named by their
+    ids is not plain, so that the ids are compared."""
 
     logprob: float | None
 
@@ -382,3 +412,11 @@ class ChatReader(TokenAnswerReader):
             weight_version=None if metadata is None else metadata.weight_version,
             opaque=None if matched is None else {"choices": [{"matched_stop": matched}]},
         )
+
+
+class ThoughtReader(ChatReader):
+    """The reader of plain chat completions of servers whose texts may begin with reasoning, which is not plain."""
+
+    def _read(self, answer: Any) -> Completion | None:
+        content = answer.choices[0].message.content
+        return None if content and content.lstrip().startswith(OPEN) else super()._read(answer)

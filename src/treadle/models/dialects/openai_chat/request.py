@@ -23,8 +23,8 @@ from treadle.core.types import (
     Role,
     ToolCall,
 )
-from treadle.models.dialects.openai_chat.answer import ChatReader, read_completion
-from treadle.models.dialects.openai_chat.stream import ChatCollector
+from treadle.models.dialects.openai_chat.answer import ChatReader, ThoughtReader, read_completion
+from treadle.models.dialects.openai_chat.stream import ChatCollector, ThoughtCollector
 from treadle.models.protocol import Watch, pass_on
 from treadle.models.wire.fitting import fit_arguments, fit_id, fit_name, is_strict
 from treadle.models.wire.http_model import HttpModel
@@ -79,6 +79,10 @@ class OpenAIChatModel(HttpModel):
         self._fields = self._name_settings({"model": model, **ids}, names) | (self.settings.extra or {})
         self._step = with_attached(encoder_for(quirks), _parts_apart)
         self._reports_cost = quirks.reports_cost
+        self._thinks_in_text = quirks.thinks_in_text
+        if quirks.thinks_in_text:
+            self.COLLECTOR = ThoughtCollector
+            self._read_plain = ThoughtReader(self.settings, self._price).read
         self._answers_whole = bool(self.settings.return_token_ids) and not quirks.streams_ids
 
     @property
@@ -114,7 +118,7 @@ class OpenAIChatModel(HttpModel):
         return _encode(fields)[:-1] + b',"messages":['
 
     def _read(self, raw: Json) -> Completion:
-        return read_completion(raw, self.settings, self._price)
+        return read_completion(raw, self.settings, self._price, thinks_in_text=self._thinks_in_text)
 
 
 class _Function(Struct, gc=False):

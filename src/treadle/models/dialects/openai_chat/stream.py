@@ -6,10 +6,11 @@ from typing import Any
 
 from treadle.core.events import Delta, ReasoningDelta, TextDelta, ToolCallDelta
 from treadle.core.types import Json
-from treadle.models.dialects.openai_chat.answer import read_parts
+from treadle.models.dialects.openai_chat.answer import CLOSE, OPEN, read_parts
 from treadle.models.wire.body_reader import StreamCollector
 from treadle.models.wire.fitting import text_of_value
 from treadle.models.wire.server import Server, explain_error, find_error, reason_of
+from treadle.models.wire.token_records import VersionNotes
 
 _GROWING_PARTS = frozenset(("text", "summary", "data", "thinking"))
 """Fields of reasoning parts whose pieces are joined; of the other fields the newest value counts."""
@@ -34,6 +35,7 @@ class ChatCollector(StreamCollector):
         """The content of the audio so far."""
         self._token_ids: list[Json] | None = None
         self._logprobs: list[Json] = []
+        self._versions, self._noted = VersionNotes(), 0
 
     def listen(self, on_delta: Callable[[Delta], None]) -> None:
         super().listen(on_delta)
@@ -57,8 +59,13 @@ class ChatCollector(StreamCollector):
         for name, value in event.items():
             if name != "choices" and value is not None:
                 self._head[name] = value
-        if choices and not choices[0].get("index"):
-            self._add_choice(choices[0])
+        for choice in choices or ():
+            if not choice.get("index"):
+                self._add_choice(choice)
+        told = event.get("metadata")
+        if isinstance(told, dict):
+            self._versions.note(told.get("weight_version"), self._noted, len(self._token_ids or ()))
+            self._noted = len(self._token_ids or ())
 
     def _add_choice(self, choice: dict[str, Json]) -> None:
         for name, value in choice.items():
@@ -106,8 +113,11 @@ class ChatCollector(StreamCollector):
         if type(value) is not str:
             raise TypeError("'content' is neither a string nor a list of parts")
         if value:
-            self._texts.setdefault("content", []).append(value)
-            self._on_delta(TextDelta(value))
+            self._add_text(value)
+
+    def _add_text(self, text: str) -> None:
+        self._texts.setdefault("content", []).append(text)
+        self._on_delta(TextDelta(text))
 
     def _add_reasoning(self, name: str, value: str) -> None:
         self._texts.setdefault(name, []).append(value)
@@ -137,7 +147,65 @@ class ChatCollector(StreamCollector):
             choice["token_ids"] = self._token_ids
         if self._logprobs:
             choice["logprobs"] = {"content": self._logprobs}
+        if (spans := self._versions.spans) is not None:
+            # The newest version has not sampled all tokens.
+            choice.setdefault("weight_versions", spans)
+            self._head.pop("metadata", None)
         return {**self._head, "choices": [choice]}
+
+
+class ThoughtCollector(ChatCollector):
+    """A collector for servers that leave a model's reasoning in the text, between `<think>` and `</think>`.
+
+    It gives what `split_thoughts` makes of the whole text.
+    """
+
+    def __init__(self, on_delta: Callable[[Delta], None], server: Server) -> None:
+        super().__init__(on_delta, server)
+        self._held = ""
+        """Text that may belong to a tag, or to the line ends beside it."""
+        self._has_thought = False
+        self._is_thinking: bool | None = None
+        """True while reasoning arrives; `None` at the beginning."""
+
+    def _add_text(self, text: str) -> None:
+        self._held += text
+        if self._is_thinking is None:
+            begin = self._held.lstrip()
+            if len(begin) < len(OPEN) and OPEN.startswith(begin):
+                return
+            self._is_thinking = begin.startswith(OPEN)
+            self._held = begin.removeprefix(OPEN) if self._is_thinking else self._held
+            self._has_thought = self._is_thinking
+        if self._is_thinking:
+            thought, tag, rest = self._held.partition(CLOSE)
+            end = len(thought) if tag else _end_before(thought, CLOSE)
+            self._held = rest if tag else thought[len(thought[:end].rstrip("\n")) :]
+            self._think(thought[:end].rstrip("\n"))
+            self._is_thinking = not tag
+        if not self._is_thinking:
+            is_first = self._has_thought and "content" not in self._texts
+            text, self._held = self._held.lstrip("\n") if is_first else self._held, ""
+            if text:
+                super()._add_text(text)
+
+    def _think(self, text: str) -> None:
+        text = text if "reasoning_content" in self._texts else text.lstrip("\n")
+        if text:
+            self._add_reasoning("reasoning_content", text)
+
+    def raw(self) -> Json:
+        if self._is_thinking:
+            self._think(self._held.rstrip("\n"))
+        elif self._held:
+            super()._add_text(self._held)
+        return super().raw()
+
+
+def _end_before(text: str, tag: str) -> int:
+    """Return where the text ends if its last characters that may begin `tag` are left out."""
+    sizes = [size for size in range(1, len(tag)) if text.endswith(tag[:size])]
+    return len(text) - max(sizes, default=0)
 
 
 class _Calls:

@@ -4,15 +4,23 @@ This module writes requests: each message is encoded once as input items, and a 
 OpenAI API reference, Responses, 2026.
 """
 
+import asyncio
 import hashlib
 import re
+import time
 from typing import Any, ClassVar
 
 import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from treadle.core.errors import ConfigError, ProviderError, RequestError, UnavailableError
+from treadle.core.errors import (
+    ConfigError,
+    ProviderError,
+    ProviderTimeoutError,
+    RequestError,
+    UnavailableError,
+)
 from treadle.core.log import Log
 from treadle.core.parts import base64_of
 from treadle.core.types import (
@@ -33,6 +41,7 @@ from treadle.models.dialects.openai_responses.answer import (
     read_completion,
 )
 from treadle.models.protocol import Watch
+from treadle.models.wire.endpoint import join_url
 from treadle.models.wire.fitting import fit_arguments, fit_id, fit_name, is_strict
 from treadle.models.wire.http_model import HttpModel
 from treadle.models.wire.messages import (
@@ -50,6 +59,8 @@ from treadle.models.wire.openai_style import OPENAI
 
 STATES = ("none", "previous_response_id", "conversation")
 _MAX_GONE = 1024
+_FIRST_POLL_SECONDS, _MAX_POLL_SECONDS, _POLL_SECONDS = 0.25, 10.0, 1800.0
+"""The first and the longest delay between two questions for a response, and how long it may take by default."""
 _CALLERS_TOOLS = frozenset(
     (
         "function",
@@ -194,6 +205,22 @@ class OpenAIResponsesModel(HttpModel):
         if type(error) in (RequestError, UnavailableError) and _GONE.search(body):
             return ResponseGoneError(str(error), status=status)
         return error
+
+    async def _settle(self, raw: Json, watch: Watch) -> Json:
+        """Ask for a response that is made in the background until it is finished."""
+        delay, left = _FIRST_POLL_SECONDS, watch.left_seconds
+        end = time.monotonic() + (_POLL_SECONDS if left is None else left)
+        while isinstance(raw, dict) and raw.get("status") in ("queued", "in_progress") and raw.get("id"):
+            if time.monotonic() + delay > end:
+                raise ProviderTimeoutError(
+                    f"{self.server.origin} did not finish the response {raw['id']!r}, whose status is "
+                    f"{raw['status']!r}, in time; raise total_timeout_seconds"
+                )
+            await asyncio.sleep(delay)
+            delay = min(1.5 * delay, _MAX_POLL_SECONDS)
+            url = join_url(self._base_url, f"/responses/{raw['id']}")
+            raw = self._raw(await self._transport.get(url, self._headers))
+        return raw
 
     def _prefix(self, request: Request, *flags: bool) -> bytes:
         fields = dict(self._fields)
