@@ -26,9 +26,20 @@ from treadle import (
     ScriptedModel,
     open_journal,
 )
+from treadle.agent.overview import search_sessions
 from treadle.core import events as e
 from treadle.core.errors import LeaseLostError
-from treadle.core.inbox import Cancel, DecideCall, Enqueue, GiveAnswer, InboxMessage, Interrupt, Note, Steer
+from treadle.core.inbox import (
+    Cancel,
+    DecideCall,
+    Enqueue,
+    GiveAnswer,
+    InboxMessage,
+    Interrupt,
+    Note,
+    Steer,
+    Withdraw,
+)
 from treadle.core.patches import Version, store_next
 from treadle.core.types import (
     Artifact,
@@ -898,7 +909,7 @@ async def test_every_kind_of_message_is_read_as_it_was_sent(journal: Journal) ->
     await write(journal, "r", STARTED)
     said = Message(Role.USER, "é\0\n", parts=(Artifact("image", hashlib.sha256(b"x").hexdigest()),))
     sent: list[InboxMessage] = [
-        *(Steer(said), Enqueue(said), Interrupt(said)),
+        *(Steer(said), Enqueue(said), Interrupt(said), Withdraw(said)),
         *(GiveAnswer("q", "yes"), GiveAnswer("q", is_declined=True)),
         *(DecideCall("c", True), DecideCall("c", False, "no"), Cancel("stop"), Cancel()),
         Note(labels={"a": "b", "c": None}, remark="r", by="me"),
@@ -1094,6 +1105,42 @@ async def test_a_message_to_a_run_with_a_long_id_arrives(reopen: Callable[[], Jo
         await asyncio.wait_for(arrived.wait(), 30)
         assert texts(journal, run_id) == [(1, "m")]
         await writer.release()
+
+
+async def test_sessions_are_found_by_what_was_said(journal: Journal) -> None:
+    """Only those that may have the text are read, however its characters are folded or were escaped."""
+    said = ["plain TEXT", 'a "quoted\\path"', "Straße", "STRASSE", "5 \u212a", "tab\there", "ﬁne"]
+    started = replace(STARTED, is_session=True)
+    for number, text in enumerate(said):
+        turn = e.TurnStarted(at=1.0, turn=1, message=Message(Role.USER, f"{text}\nsecond line"))
+        await write(journal, str(number), started, turn)
+    escaped = b'{"type":"turn_started","at":1.0,"turn":1,"message":{"role":"user","content":"caf\\u00e9"}}'
+    event = e.Event("imported", 2, e.decode_body(escaped), escaped)
+    writer = journal.create("imported", is_imported=True)
+    writer.append_events([e.Event("imported", 1, started), event])
+    await writer.release()
+    await writer.sync()
+    for text in (
+        "Text",
+        "QUOTED\\",
+        "straSSE",
+        "STRAßE",
+        "5 k",
+        "5 \u212a",
+        "\t",
+        "FINE",
+        "CAFÉ",
+        "second",
+        "none",
+    ):
+        found = {match.run_id for match in search_sessions(journal, text)}
+        wanted = text.casefold()
+        right = {str(number) for number, item in enumerate(said) if wanted in item.casefold()}
+        right |= {str(number) for number in range(len(said))} if text == "second" else set()
+        assert found == (right | {"imported"} if text == "CAFÉ" else right), text
+        if isinstance(journal, TableJournal):
+            assert found <= set(journal.find_sessions(text))
+            assert text != "STRAßE" or len(journal.find_sessions(text)) == 3  # the imported one is escaped
 
 
 async def test_labels_of_notes_are_listed(journal: Journal) -> None:

@@ -111,7 +111,9 @@ def search_sessions(journal: Journal, text: str) -> Iterator[SessionMatch]:
     Blocks. Few events are in memory at a time.
     """
     wanted, after = text.casefold(), None
-    while page := journal.runs(RunFilter(is_session=True), after=after, limit=_PAGE, newest_first=True):
+    found = journal.find_sessions(text)
+    condition = RunFilter(is_session=True, run_ids=found)
+    while found and (page := journal.runs(condition, after=after, limit=_PAGE, newest_first=True)):
         for info in page:
             turn = 0
             for event in journal.scan(info.run_id):

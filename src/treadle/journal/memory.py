@@ -174,6 +174,10 @@ class MemoryJournal:
                 found.append(info)
         return found
 
+    def find_sessions(self, text: str) -> list[str]:
+        """See `Journal.find_sessions`. It returns all sessions."""
+        return [info.run_id for info in self.runs(RunFilter(is_session=True))]
+
     def follow(self, run_id: str | None, after_seq: int | None = 0) -> AsyncIterator[e.Event]:
         """See `Journal.follow`."""
         return follow(self, self._changes, run_id, after_seq, None)

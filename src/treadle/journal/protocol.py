@@ -279,6 +279,13 @@ class Journal(Protocol):
         """
         ...
 
+    def find_sessions(self, text: str) -> list[str]:
+        """Return the sessions whose messages may have `text`, in any case, in order of creation. Blocks.
+
+        This is for searching: all sessions that have it are among them, and others may be.
+        """
+        ...
+
     def follow(self, run_id: str | None, after_seq: int | None = 0) -> AsyncIterator[Event]:
         """Yield the kept events of a run, or of all runs if `run_id` is `None`, and then new ones once kept.
 

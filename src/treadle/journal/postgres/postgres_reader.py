@@ -228,13 +228,13 @@ class PostgresReader(TableReader):
             )
         return Page(found, place, is_last=False, has_more=bool(rows))
 
-    def bodies(self, key: int, *, is_own: bool) -> Iterator[bytes]:
+    def bodies(self, condition: str, *values: object) -> Iterator[tuple[int, bytes]]:
         """See `TableReader.bodies`."""
-        sign, last = "=" if is_own else "!=", (0, 0)
         sql = (
-            f"SELECT run, seq, body FROM frames WHERE (run, seq) > (?, ?) AND run {sign} ? "
-            "ORDER BY run, seq LIMIT ?"
+            f"SELECT run, seq, body FROM frames WHERE (run, seq) > (?, ?) AND {condition} "
+            f"ORDER BY run, seq LIMIT {_PAGE_FRAMES}"
         )
-        while rows := self.query(sql, (*last, key, _PAGE_FRAMES)):
+        last = (0, 0)
+        while rows := self.query(sql, (*last, *values)):
             last = rows[-1][:2]
-            yield from [body for *_, body in rows]
+            yield from [(run, body) for run, _, body in rows]

@@ -190,13 +190,15 @@ class FileReader(TableReader):
             found += decode_frame(name, first, raws, after_seq)
         return Page(found, frames[-1][0] if frames else position, is_last=False, has_more=bool(frames))
 
-    def bodies(self, key: int, *, is_own: bool) -> Iterator[bytes]:
+    def bodies(self, condition: str, *values: object) -> Iterator[tuple[int, bytes]]:
         """See `TableReader.bodies`."""
-        sql = f"SELECT id, body FROM frames WHERE id > ? AND run {'=' if is_own else '!='} ? ORDER BY id LIMIT ?"
+        sql = (
+            f"SELECT id, run, body FROM frames WHERE id > ? AND {condition} ORDER BY id LIMIT {_PAGE_FRAMES}"
+        )
         last = 0
-        while rows := self.query(sql, (last, key, _PAGE_FRAMES)):
+        while rows := self.query(sql, (last, *values)):
             last = rows[-1][0]
-            yield from [bytes(body) for _, body in rows]
+            yield from [(run, bytes(body)) for _, run, body in rows]
 
 
 _NEXT_FRAMES = (

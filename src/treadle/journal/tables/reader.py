@@ -10,6 +10,8 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import chain
 from typing import Any, NamedTuple
 
+import msgspec
+
 from treadle.core import events as e
 from treadle.core.errors import JournalError, RunNotFoundError
 from treadle.core.inbox import Posted
@@ -88,8 +90,9 @@ class TableReader(ABC):
         """Return the events of all runs after `position`."""
 
     @abstractmethod
-    def bodies(self, key: int, *, is_own: bool) -> Iterator[bytes]:
-        """Yield the frames of a run (`is_own`), or of all other runs, with few of them in memory at a time."""
+    def bodies(self, condition: str, *values: object) -> Iterator[tuple[int, bytes]]:
+        """Yield the row of the run and the body of each frame that meets an SQL condition on `frames`, with few of
+        them in memory at a time."""
 
     @abstractmethod
     def close(self) -> None:
@@ -147,6 +150,25 @@ class TableReader(ABC):
         if not isinstance(content, bytes):
             raise JournalError(f"the content {digest!r} is damaged: it is not bytes")
         return content
+
+    def find_sessions(self, text: str) -> list[str]:
+        """See `Journal.find_sessions`."""
+        wanted = msgspec.json.encode(text.casefold()).decode()[1:-1]
+        raw = wanted.encode()
+        found: set[int] = set()
+        for key, body in self.bodies(_OF_SESSIONS):
+            if key in found:
+                continue
+            # Other encoders than Treadle's may have escaped characters.
+            if b"\\u" in body or b"\\/" in body:
+                found.add(key)
+            elif body.isascii():
+                if raw in body.lower():
+                    found.add(key)
+            elif wanted in body.decode(errors="replace").casefold():
+                found.add(key)
+        names = self.query("SELECT id, run_id FROM runs WHERE is_session = 1")
+        return [run_id for key, run_id in names if key in found]
 
     def inbox(self, run_id: str, after: int) -> list[Posted]:
         """See `Journal.inbox`."""
@@ -254,6 +276,7 @@ class TableReader(ABC):
         return [sql for sql, _ in found], [value for _, values in found for value in values]
 
 
+_OF_SESSIONS = "EXISTS(SELECT 1 FROM runs WHERE runs.id = frames.run AND is_session = 1)"
 LOST_RUN = "a run is lost: row {} of the table `heads` has no row in `runs`; restore a backup of the journal"
 LOST = "SELECT run FROM heads WHERE NOT EXISTS(SELECT 1 FROM runs WHERE id = run)"
 _FAULTS = (
@@ -288,10 +311,10 @@ def find_contents(reader: TableReader, run_id: str) -> Unused:
     """
     key, position = reader.key_of(run_id), reader.end_position()
     mine: set[str] = set()
-    for body in reader.bodies(key, is_own=True):
+    for _, body in reader.bodies("run = ?", key):
         mine |= digests_in(body)
     if mine:
-        others = chain(reader.bodies(key, is_own=False), reader.messages(key))
+        others = chain((body for _, body in reader.bodies("run != ?", key)), reader.messages(key))
         mine = find_unused(mine, reader.read_stored, others, _contents(reader))
     return Unused(mine, position)
 
