@@ -4,6 +4,7 @@ import json
 
 import pytest
 from tests.cli.command import Cli
+from tests.cli.scripted import Script
 
 
 def test_the_starter_has_a_plan_that_costs_nothing(cli: Cli) -> None:
@@ -54,6 +55,26 @@ def test_a_mistake_in_an_option_names_the_option(cli: Cli) -> None:
         done = cli("generate", "a.yaml", option, value)
         assert done.code == 2, done
         assert done.err.startswith(f"error: {option}: "), done
+
+
+def test_the_address_and_the_key_of_a_server_are_options(cli: Cli, script: Script) -> None:
+    """Rules out that a message recommends an option that there is not, and that a key gets into a file."""
+    cli.write("a.yaml", "models: {default: 'openai:m'}\ntopics: {prompt: Tea}\ntools: {use: [files]}\n")
+    assert "--base-url" in cli("generate", "a.yaml", "--dry-run").err
+    server = script(lambda body: 401)
+    options = ("--model", "m", "--base-url", server.url, "--api-key", "planted-key")
+    done = cli("generate", "a.yaml", *options, "--out", "d")
+    assert done.code != 0, done
+    assert server.headers[0]["authorization"] == "Bearer planted-key"
+    for path in (cli.folder / "d").iterdir():
+        assert b"planted-key" not in path.read_bytes(), path
+    assert "planted-key" not in done.out + done.err
+    by_set = cli(
+        "generate", "a.yaml", "--model", "m", "--set", f"models.default.base_url={server.url}", "--dry-run"
+    )
+    assert by_set.code == 0, by_set
+    wrong = cli("generate", "a.yaml", "--base-url", "nowhere", "--dry-run")
+    assert (wrong.code, "--base-url 'nowhere' is not a URL" in wrong.err) == (2, True)
 
 
 def test_the_message_about_missing_rows_names_a_command_that_works(cli: Cli) -> None:
