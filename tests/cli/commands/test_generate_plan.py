@@ -164,3 +164,17 @@ def test_a_dataset_that_was_begun_goes_on_until_a_limit(cli: Cli) -> None:
     assert cli("generate", "a.yaml").code == 0
     done = cli("generate", "a.yaml", *low)
     assert (done.code, "limits.max_tokens is reached" in done.err) == (3, True), done
+
+
+@pytest.mark.parametrize("name", ["own.py", "own.py:f", "own_module:f"])
+def test_a_dry_run_imports_nothing_of_the_tools(cli: Cli, name: str) -> None:
+    code = "open('ran', 'w').close()\ndef f(x: str) -> str:\n    'F.'\n    return x\n"
+    cli.write("own.py", code)
+    cli.write("own_module.py", code)
+    text = f"models: {{default: 'mock:teacher'}}\ntopics: {{prompt: x}}\ntools: {{use: [{name}]}}\n"
+    cli.write("a.yaml", text)
+    assert cli("generate", "a.yaml", "--dry-run").code == 0
+    assert not (cli.folder / "ran").exists()
+    cli.write("a.yaml", text.replace("own", "absent"))
+    done = cli("generate", "a.yaml", "--dry-run")
+    assert ("there is no file" in done.err) == ("own.py" in name), done

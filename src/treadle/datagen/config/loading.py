@@ -77,14 +77,18 @@ def load_config(
     return loaded
 
 
-def check_plan(config: GenerationConfig | LoadedConfig, leaves: int | None = None) -> None:
+def check_plan(
+    config: GenerationConfig | LoadedConfig, leaves: int | None = None, *, imports: bool = True
+) -> None:
     """Check what a configuration names: models with their keys and prices, files, tools, the output, and limits
     that the estimate exceeds. No request is sent, and no server is started. `leaves` is the number of leaf topics,
-    if it is known. For a `LoadedConfig`, the message has the line of each mistake.
+    if it is known. Without `imports`, the files and modules of tools are not imported and cannot do anything.
+    For a `LoadedConfig`, the message has the line of each mistake.
 
     Raises: `ConfigError` that lists all mistakes.
     """
-    problems = find_obstacles(config.config if isinstance(config, LoadedConfig) else config, leaves)
+    plan = config.config if isinstance(config, LoadedConfig) else config
+    problems = find_obstacles(plan, leaves, imports=imports)
     if problems and isinstance(config, LoadedConfig):
         raise config.error(problems)
     if problems:
