@@ -50,6 +50,7 @@ def test_no_key_is_left_anywhere(cli: Cli, script: Script, status: int) -> None:
     server = script(answer)
     cli.env |= KEYS
     cli.write("treadle.toml", CONFIG.format(url=server.url))
+    cli("models", "trust")
     outputs = []
     for arguments in (
         ("run", "Hello", "--run-id", "r"),
@@ -110,6 +111,7 @@ def test_no_key_of_tiers_and_embeddings_is_left_anywhere(cli: Cli, script: Scrip
     cli.env |= {"TREADLE_OPENAI_BASE_URL": server.url}
     cli.env |= {"TREADLE_SMALL_MODELS": "openai/weak", "TREADLE_MID_MODELS": "openai/strong"}
     cli.write("treadle.toml", TIERS.format(url=server.url))
+    cli("models", "trust")
     cli.write("ada.yaml", PERSONA)
     outputs = [
         cli(*arguments)

@@ -93,7 +93,7 @@ SILENT = {
     ("worker",),
     ("cancel",),
     ("label",),
-    ("models", "set-key"),
+    *[("models", name) for name in ("set-key", "trust")],
     *[("topics", name) for name in ("build", "import")],
     *[("memory", name) for name in ("add", "forget", "rollback")],
     *[("skills", name) for name in ("check", "trust")],

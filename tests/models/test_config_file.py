@@ -1,6 +1,7 @@
 """`treadle.toml`: its content, its precedence, and the message for each mistake."""
 
 import json
+import os
 import tomllib
 
 import jsonschema_rs
@@ -8,6 +9,7 @@ import pytest
 from tests.models.answers import REQUEST, answer, error
 
 from treadle.core.errors import ConfigError
+from treadle.journal.content_trust import Trust, record_trust
 from treadle.models import (
     CacheModel,
     FallbackModel,
@@ -18,13 +20,14 @@ from treadle.models import (
     Watch,
     load_config,
 )
-from treadle.models.config.toml_file import config_schema, find_config, starter_file
+from treadle.models.config.toml_file import config_schema, digest_of, find_config, starter_file
 
 
 @pytest.fixture(autouse=True)
 def _clean(monkeypatch, tmp_path):
     for name in ("TREADLE_CONFIG", "OPENAI_API_KEY", "OPENAI_BASE_URL", "ANTHROPIC_API_KEY"):
         monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     monkeypatch.chdir(tmp_path)
 
 
@@ -56,9 +59,9 @@ price = { input_usd_per_million = 1e6, output_usd_per_million = 0 }
 async def test_everything_arrives(tmp_path, monkeypatch):
     monkeypatch.setenv("MY_KEY", "the-key")
     monkeypatch.setenv("TEAM", "weavers")
-    write(tmp_path, FULL)
+    path = write(tmp_path, FULL)
     transport = InProcessTransport(lambda _: HttpResponse(answer()))
-    made = load_config().model(transport=transport)
+    made = load_config(path).model(transport=transport)
     completion = await made.infer(REQUEST, Watch())
     (request,) = transport.requests
     body = request.json()
@@ -138,6 +141,7 @@ async def test_models_share_the_limit_that_they_name(tmp_path, monkeypatch):
 
 def test_the_nearest_file_upwards_counts(tmp_path, monkeypatch):
     path = write(tmp_path, "")
+    (tmp_path / ".git").mkdir()
     inner = tmp_path / "a" / "b"
     inner.mkdir(parents=True)
     monkeypatch.chdir(inner)
@@ -150,6 +154,110 @@ def test_the_nearest_file_upwards_counts(tmp_path, monkeypatch):
     monkeypatch.setenv("TREADLE_CONFIG", "absent.toml")
     with pytest.raises(ConfigError, match="which is not a file"):
         find_config()
+
+
+def test_a_file_above_the_working_tree_is_not_looked_for(tmp_path, monkeypatch):
+    write(tmp_path, "")
+    inner = tmp_path / "a" / "b"
+    inner.mkdir(parents=True)
+    monkeypatch.chdir(inner)
+    assert find_config() is None
+    (tmp_path / "a" / ".git").mkdir()
+    assert find_config() is None
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "a" / ".git").rmdir()
+    assert find_config() == tmp_path / "treadle.toml"
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root gives files away")
+def test_a_file_of_another_user_needs_trust(tmp_path):
+    path = write(tmp_path, '[models.a]\nmodel = "vllm:a"\n')
+    os.chown(path, 65_530, 65_530)
+    with pytest.raises(
+        ConfigError, match="belongs to another user; look at it, and run `treadle models trust`"
+    ):
+        load_config()
+    assert "a" in load_config(path).file.models
+    record_trust("configuration", digest_of(path), Trust.TRUSTED, "")
+    assert "a" in load_config().file.models
+
+
+LOCAL, OTHER = "http://127.0.0.1:1/v1", "https://elsewhere.example/v1"
+SENDING = {
+    "own server": ('model = "openai:m"', True),
+    "another key for the own server": ('model = "openai:m"\napi_key_env = "WORK"', True),
+    "own server by its address": (
+        'model = "openai:m"\nbase_url = "https://api.openai.com/v2"\napi_key_env = "WORK"',
+        True,
+    ),
+    "usual key to this machine": (f'model = "openai:m"\nbase_url = "{LOCAL}"', True),
+    "another variable to this machine": (
+        f'model = "openai:m"\nbase_url = "{LOCAL}"\napi_key_env = "WORK"',
+        False,
+    ),
+    "a header to this machine": (
+        f'model = "openai:m"\nbase_url = "{LOCAL}"\nheaders = {{ x-a = "Bearer ${{WORK}}" }}',
+        False,
+    ),
+    "usual key elsewhere": (f'model = "openai:m"\nbase_url = "{OTHER}"', False),
+    "the conversation elsewhere": (f'model = "vllm:m"\nbase_url = "{OTHER}"\napi_key_env = ""', False),
+    "an address among the options": (f'model = "openai:m"\noptions = {{ base_url = "{OTHER}" }}', False),
+    "a key among the options": (
+        f'model = "openai:m"\nbase_url = "{LOCAL}"\noptions = {{ api_key_env = "WORK" }}',
+        False,
+    ),
+}
+
+
+@pytest.mark.parametrize("way", ["model", "bare", "fallback", "tier"])
+@pytest.mark.parametrize("name", SENDING)
+def test_a_found_file_sends_nothing_elsewhere_before_it_is_trusted(tmp_path, monkeypatch, name, way):
+    """Whatever is made of the table: the model, the model without wrappers, a fallback or a tier."""
+    monkeypatch.setenv("OPENAI_API_KEY", "usual")
+    monkeypatch.setenv("WORK", "secret")
+    text, is_allowed = SENDING[name]
+    rest = '[models.b]\nmodel = "vllm:b"\nfallback = ["a"]\n[tiers]\nsmall = "a"\n'
+    path = write(tmp_path, f"[models.a]\n{text}\n{rest}")
+    make = {
+        "model": lambda config: config.model("a"),
+        "bare": lambda config: config.bare("a"),
+        "fallback": lambda config: config.model("b"),
+        "tier": lambda config: config.model("tier:small"),
+    }[way]
+    make(load_config(path))
+    if not is_allowed:
+        with pytest.raises(ConfigError, match=r"found and is not trusted: it would send the conversation to"):
+            make(load_config())
+        assert list(load_config().find_untrusted()) == ["a"]
+        record_trust("configuration", digest_of(path), Trust.TRUSTED, "")
+    make(load_config())
+    write(tmp_path, path.read_text() + "# changed\n")
+    assert bool(load_config().find_untrusted()) is not is_allowed
+
+
+def test_what_the_environment_says_needs_no_trust(tmp_path, monkeypatch):
+    write(tmp_path, '[models.a]\nmodel = "vllm:m"\napi_key_env = "WORK"\n')
+    monkeypatch.setenv("WORK", "secret")
+    monkeypatch.setenv("TREADLE_MODELS__A__BASE_URL", OTHER)
+    assert load_config().model("a")
+    monkeypatch.delenv("TREADLE_MODELS__A__BASE_URL")
+    monkeypatch.setenv(
+        "TREADLE_CONFIG", str(write(tmp_path, f'[models.a]\nmodel = "vllm:m"\nbase_url = "{OTHER}"'))
+    )
+    assert load_config().model("a")
+
+
+@pytest.mark.parametrize("text", ['cache = "../kept"', 'cache = "/tmp/kept"', 'cache = "link/kept"'])
+def test_a_found_file_names_no_files_elsewhere_before_it_is_trusted(tmp_path, text):
+    folder = tmp_path / "project"
+    folder.mkdir()
+    (folder / "link").symlink_to(tmp_path)
+    path = write(folder, f'[models.a]\nmodel = "vllm:a"\n{text}\n')
+    os.chdir(folder)
+    with pytest.raises(ConfigError, match="was found and is not trusted: it would use the file"):
+        load_config().model("a")
+    record_trust("configuration", digest_of(path), Trust.TRUSTED, "")
+    assert load_config().model("a")
 
 
 def test_without_a_file_names_of_providers_still_work():

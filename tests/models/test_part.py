@@ -119,6 +119,7 @@ def test_a_server_tool_with_a_key_is_not_written_down():
 
 def test_a_named_model_of_the_file_is_its_name(tmp_path, monkeypatch):
     monkeypatch.setenv("MY_KEY", SECRET)
+    monkeypatch.setenv("TREADLE_CONFIG", str(tmp_path / "treadle.toml"))
     (tmp_path / "treadle.toml").write_text(
         '[models.fast]\nmodel = "openai:m"\nbase_url = "http://u:p@h/v1?x=1"\napi_key_env = "MY_KEY"\n'
         'headers = {x-key = "${MY_KEY}"}\nfallback = ["slow"]\ncache = "answers"\n'

@@ -49,6 +49,17 @@ def answer(text: str = "", *calls: ToolCall, cost: float | None = 0.5, **more: A
     return Completion(Message(Role.ASSISTANT, text, calls, **more), reason, usage, cost, model="m-1")
 
 
+@pytest.mark.parametrize("name", ["notes.txt", "notes.txt.1", "notes.txt.2"])
+async def test_a_file_that_is_no_log_stays_as_it_is(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_text("precious\n")
+    log = JsonlTurnLog(tmp_path / "notes.txt", max_bytes=1, keep=2)
+    with pytest.raises(ConfigError, match="is no log of turns, and stays as it is"):
+        log.check()
+    for _ in range(4):
+        await Agent(ScriptedModel(["hi"]), hooks=[log]).run("go")
+    assert (tmp_path / name).read_text() == "precious\n"
+
+
 async def record_all(*answers: Any, journal: Any = None, **options: Any) -> list[TurnRecord]:
     """Return the records of a run, which must be the same while it is driven and afterwards."""
     found: list[TurnRecord] = []

@@ -19,13 +19,18 @@ def read_change(text: str) -> tuple[str, Json]:
 
 
 def apply_changes(value: dict[str, Json], changes: Mapping[str, Json]) -> dict[str, Json]:
-    """Return `value` with the values of `changes`, whose keys have dots between sections."""
+    """Return `value` with the values of `changes`, whose keys have dots between sections.
+
+    A model that is only a name becomes a section with this name, so that its settings can be changed.
+    """
     for key, new in changes.items():
         *sections, last = key.split(".")
         value = table = dict(value)
         for name in sections:
             below = table.get(name)
             inner: dict[str, Json] = dict(below) if isinstance(below, dict) else {}
+            if isinstance(below, str) and sections[0] in ("model", "models"):
+                inner = {"model": below}
             table[name] = inner
             table = inner
         table[last] = new

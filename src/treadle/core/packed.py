@@ -21,10 +21,18 @@ _IS_BIG_ENDIAN = sys.byteorder == "big"
 
 
 def pack_ids(ids: Iterable[int]) -> bytes:
-    """Return token ids as packed bytes. Raises: `OverflowError` or `TypeError` if one is not a 32-bit integer."""
+    """Return token ids as packed bytes.
+
+    Raises: `OverflowError` or `TypeError` if one is not an integer of 31 bits: a negative number is no id.
+    """
     # For the lists that decoders return, `struct` is faster than `array` by half.
     packed = _pack("i", ids) if isinstance(ids, list | tuple) else None
-    return _to_bytes(array("i", ids)) if packed is None else packed
+    if packed is None:
+        packed = _to_bytes(array("i", ids))
+    # The sign is the highest bit of each fourth byte.
+    if not packed[3::ID_BYTES].isascii():
+        raise OverflowError(f"{min(to_ids(packed))} is not a token id")
+    return packed
 
 
 def pack_logprobs(values: Iterable[float]) -> bytes:

@@ -66,6 +66,27 @@ class ChatmlRenderer(AnswerReader):
         self._open = [self._start, *self.tokenizer.encode(f"{Role.ASSISTANT.value}\n{self._prefill}")]
         self._writers = ToolCache(partial(TranscriptWriter, format))
 
+    def decode(self, token_ids: Sequence[int]) -> str:
+        """See `Renderer.decode`. An id that only the model has, such as one that pads its vocabulary, is U+FFFD."""
+        try:
+            return self.tokenizer.decode(token_ids)
+        except ConfigError:
+            texts, known = [], list[int]()
+            for number in token_ids:
+                if self._is_known(number):
+                    known.append(number)
+                else:
+                    texts += [self.tokenizer.decode(known), "\ufffd"]
+                    known = []
+            return "".join([*texts, self.tokenizer.decode(known)])
+
+    def _is_known(self, number: int) -> bool:
+        try:
+            self.tokenizer.decode([number])
+        except ConfigError:
+            return False
+        return True
+
     def render(self, messages: Sequence[Message], tools: Sequence[ToolSpec]) -> list[int]:
         """See `Renderer.render`."""
         return self._write(messages, tools, is_first=True) + self._open

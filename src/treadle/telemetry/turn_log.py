@@ -32,6 +32,8 @@ _WINDOW = 10
 """How many turns the warning about fallbacks looks at."""
 _MANY, _FEW = 0.3, 0.2
 """The shares of turns with a fallback above which there is a warning, and up to which it may be given again."""
+_BEGINNING = b'{"key":'
+"""The beginning of every record."""
 _LOOK_SECONDS = 0.5
 """How often to look whether another process has renamed the file. Until then, records go to the renamed file."""
 
@@ -119,6 +121,17 @@ class JsonlTurnLog(TurnLog):
         self._lock = threading.Lock()
         """Held while the file is used, because runs are caught up with in threads."""
 
+    def check(self) -> None:
+        """Check that the file, and those that it is renamed to, hold records of turns, as nothing else is written
+        into, renamed or replaced. Raises: `ConfigError`."""
+        for path in (self.path, *[self._beside(number) for number in range(1, self._keep + 1)]):
+            with suppress(FileNotFoundError), path.open("rb") as file:
+                begun = file.read(len(_BEGINNING))
+                if not _BEGINNING.startswith(begun):
+                    raise ConfigError(
+                        f"{str(path)!r} is no log of turns, and stays as it is; give the log another path"
+                    )
+
     def close(self) -> None:
         """Close the file. It is opened again if another record is written."""
         with self._lock:
@@ -156,6 +169,7 @@ class JsonlTurnLog(TurnLog):
                     self._looks_at, self._size = now + _LOOK_SECONDS, found.st_size
                     return self._file, self._size
             self._close()
+        self.check()
         self.path.parent.mkdir(parents=True, exist_ok=True)
         file = self._file = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o600)
         found = os.fstat(file)
@@ -180,6 +194,7 @@ class JsonlTurnLog(TurnLog):
         with self._beside("lock").open("a") as lock, _locked(lock.fileno()):
             if not self.path.exists() or self.path.stat().st_size + needed_bytes <= self._max_bytes:
                 return
+            self.check()
             for number in range(self._keep - 1, 0, -1):
                 with suppress(FileNotFoundError):
                     self._beside(number).replace(self._beside(number + 1))
@@ -190,7 +205,7 @@ class JsonlTurnLog(TurnLog):
 
     def _is_written(self, record: TurnRecord) -> bool:
         """Return whether a file has the record, or had it before it was deleted."""
-        start = b'{"key":%b,' % msgspec.json.encode(record.key)
+        start = _BEGINNING + b"%b," % msgspec.json.encode(record.key)
         oldest: bytes | None = None
         count = 0
         with self._lock:
@@ -250,7 +265,9 @@ def configured_hooks() -> list[Hook]:
         from treadle.telemetry.turn_log import JsonlTurnLog
 
         path = config.resolve(table.turn_log)
-        found.append(JsonlTurnLog(path, max_bytes=table.turn_log_max_bytes, keep=table.turn_log_keep))
+        log = JsonlTurnLog(path, max_bytes=table.turn_log_max_bytes, keep=table.turn_log_keep)
+        log.check()
+        found.append(log)
     if table.open_telemetry:
         from treadle.telemetry.open_telemetry import OpenTelemetry
 

@@ -159,6 +159,8 @@ _TIMESTAMP = re.compile(
 )
 """A pattern for dates and times: ISO 8601, the formats of `date` and of mail, times of day, and seconds,
 milliseconds, microseconds or nanoseconds since 1970."""
+_TIME_OF_DAY = re.compile(r"\d:\d\d|1\d{9}")
+"""What times of day and numbers of seconds since 1970 have. Most texts have neither, which is found quickly."""
 _CLOCK_SLACK = 1.5
 """By how many seconds the clock of a tool's server may differ, and how coarse its times may be."""
 
@@ -167,9 +169,11 @@ def is_same(recorded: ToolResult, found: ToolResult, may_differ: Sequence[str] =
     """Return whether `found` equals `recorded`, except for differences that `ToolSpec.may_differ` allows."""
     if recorded.is_error != found.is_error:
         return False
-    if not may_differ:
-        return recorded.content == found.content and recorded.artifacts == found.artifacts
-    return normalize(recorded.content, may_differ) == normalize(found.content, may_differ)
+    if recorded.content == found.content and (may_differ or recorded.artifacts == found.artifacts):
+        return True
+    return bool(may_differ) and normalize(recorded.content, may_differ) == normalize(
+        found.content, may_differ
+    )
 
 
 def shows_clock(text: str, begin: float, end: float) -> bool:
@@ -178,6 +182,8 @@ def shows_clock(text: str, begin: float, end: float) -> bool:
     Such a result is equal to a later one only if both were made in the same second. A date without an offset may be
     in any time zone. A time of day without a date does not count, because many texts have such a time by chance.
     """
+    if _TIME_OF_DAY.search(text) is None:
+        return False
     begin, end = begin - _CLOCK_SLACK, end + _CLOCK_SLACK
     for found in _TIMESTAMP.finditer(text):
         time = _read_time(found[0], gmtime(begin).tm_year)

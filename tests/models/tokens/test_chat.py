@@ -200,3 +200,55 @@ def test_ids_that_are_not_all_there_are_left_out():
     assert make_record(None, IDS, LOGPROBS, counted=5) is None
     assert make_record(None, ["a"], None) is None
     assert make_record(None, [2**31], None) is None
+
+
+@pytest.mark.parametrize("shift", [0, 1, -3])
+@pytest.mark.parametrize("is_streamed", [False, True])
+async def test_logprobs_of_other_ids_are_left_out(shift, is_streamed):
+    """Rules out that probabilities of other tokens count as exact, wherever an answer names both ids."""
+    raw = msgspec.json.decode(VLLM_CHAT)
+    for item, number in zip(raw["choices"][0]["logprobs"]["content"], IDS, strict=True):
+        item["token"] = f"token_id:{number + shift}"
+    if is_streamed:
+        raw["choices"][0]["delta"] = raw["choices"][0].pop("message")
+    body = msgspec.json.encode(raw)
+    watch = Listener().watch if is_streamed else None
+    completion, _ = await ask("vllm", sse([body, b"[DONE]"]) if is_streamed else body, watch=watch)
+    expected = RECORD if not shift else TokenRecord.of(prompt=PROMPT, output=IDS)
+    assert completion.tokens == expected
+    raw = msgspec.json.decode(SGLANG_CHAT)
+    for item in raw["choices"][0]["meta_info"]["output_token_logprobs"]:
+        item[1] += shift
+    completion, _ = await ask("sglang", raw)
+    assert completion.tokens == expected
+
+
+@pytest.mark.parametrize("wrong", [-1, -103, True])
+async def test_numbers_that_are_no_ids_are_left_out(wrong):
+    raw = msgspec.json.decode(VLLM_CHAT)
+    raw["choices"][0]["token_ids"][1] = wrong
+    completion, _ = await ask("vllm", raw)
+    assert completion.tokens is None or completion.tokens.token_ids is None
+    with pytest.raises(OverflowError, match=r"-\d+ is not a token id"):
+        TokenRecord.of(output=[5, -abs(wrong), 7])
+
+
+async def test_ids_that_are_fewer_than_the_logprobs_are_left_out():
+    raw = msgspec.json.decode(VLLM_CHAT)
+    del raw["choices"][0]["token_ids"][-1], raw["usage"]
+    completion, _ = await ask("vllm", raw)
+    assert completion.tokens == TokenRecord.of(prompt=PROMPT)
+
+
+async def test_weights_that_change_within_a_stream_are_told_for_each_token():
+    events = [msgspec.json.decode(event) for event in VLLM_CHAT_EVENTS if event != b"[DONE]"]
+    version = 7
+    for event in events:
+        if event["choices"] and event["choices"][0].get("token_ids"):
+            event["metadata"] = {"weight_version": str(version)}
+            version += 1
+    sent = [msgspec.json.encode(event) for event in events]
+    completion, _ = await ask("vllm", sse([*sent, b"[DONE]"]), watch=Listener().watch)
+    assert version == 9
+    assert [name for _, name in completion.tokens.versions] == ["7", "8"]
+    assert sum(count for count, _ in completion.tokens.versions) == len(IDS)

@@ -1,6 +1,7 @@
 """Engines that take and return token ids, with answers as real servers send them, over real sockets."""
 
 import asyncio
+import itertools
 import struct
 
 import msgspec
@@ -28,8 +29,11 @@ from treadle.core.errors import (
 )
 from treadle.core.packed import pack_ids, unpack_ids, unpack_logprobs
 from treadle.core.types import FinishReason, Settings
+from treadle.models import model
 from treadle.models.protocol import Watch
 from treadle.models.tokens.engines.registry import ENGINES, make_engine
+from treadle.models.tokens.token_model import TokenModel
+from treadle.renderers.registry import load_renderer
 
 ALL = pytest.mark.parametrize("kind", RECORDED)
 PACKED_LOGPROBS = struct.pack("<4f", *LOGPROBS)
@@ -134,7 +138,10 @@ def change(kind, **fields):
             elif kind == "vllm_completions":
                 where["logprobs"]["token_logprobs"] = value
             else:
-                where["logprobs"]["content"] = [{"token": "token_id:1", "logprob": lp} for lp in value]
+                pairs = zip(itertools.cycle(IDS), value, strict=False)
+                where["logprobs"]["content"] = [
+                    {"token": f"token_id:{at}", "logprob": lp} for at, lp in pairs
+                ]
     return Reply(raw)
 
 
@@ -353,3 +360,92 @@ def test_every_engine_is_tested():
     assert set(ENGINES.names()) == set(RECORDED)
     with pytest.raises(ConfigError, match="vllm_generate"):
         make_engine("m", kind="vllm_generat")
+
+
+@pytest.mark.parametrize("kind", ["vllm_generate", "sglang_generate"])
+@pytest.mark.parametrize("shift", [1, -1, 7])
+async def test_logprobs_of_other_ids_are_left_out(kind, shift):
+    """Rules out that probabilities which are shifted by a token, or are those of other tokens, are trained on."""
+    raw = msgspec.json.decode(RECORDED[kind].whole)
+    if kind == "sglang_generate":
+        for item in raw["meta_info"]["output_token_logprobs"]:
+            item[1] += shift
+    else:
+        for item in raw["choices"][0]["logprobs"]["content"]:
+            item["token"] = f"token_id:{int(item['token'].removeprefix('token_id:')) + shift}"
+    made, _ = await ask(kind, Reply(msgspec.json.encode(raw)))
+    assert (unpack_ids(made.token_ids), made.logprobs) == (IDS, None)
+    newer = msgspec.json.decode(VLLM_GENERATE_NEW)
+    newer["choices"][0]["logprobs"]["content"][-1]["token_id"] += shift
+    made, _ = await ask("vllm_generate", Reply(msgspec.json.encode(newer)))
+    assert made.logprobs is None
+
+
+@ALL
+@pytest.mark.parametrize("wrong", [-1, -103, True])
+@pytest.mark.parametrize("is_streamed", [False, True])
+async def test_numbers_that_are_no_ids_are_an_error(kind, wrong, is_streamed):
+    raw = msgspec.json.decode(RECORDED[kind].whole)
+    ids = raw["output_ids"] if kind == "sglang_generate" else raw["choices"][0]["token_ids"]
+    ids[1] = wrong
+    body = msgspec.json.encode(raw)
+    watch = Watch(on_token_ids=lambda _: None) if is_streamed else None
+    with pytest.raises(ServerError, match="cannot be read as token ids"):
+        await ask(kind, Reply(sse([body, b"[DONE]"])) if is_streamed else Reply(body), watch=watch)
+
+
+@pytest.mark.parametrize("is_streamed", [False, True])
+async def test_an_engine_that_saw_another_prompt_is_an_error(is_streamed):
+    """Rules out that what was sampled after other ids is recorded as the answer to those that were sent."""
+    raw = msgspec.json.decode(VLLM_COMPLETION)
+    raw["choices"][0]["prompt_token_ids"] = [151644, 872, 199]
+    body = msgspec.json.encode(raw)
+    watch = Watch(on_token_ids=lambda _: None) if is_streamed else None
+    with pytest.raises(RequestError, match="the engine returned other ones"):
+        await ask(
+            "vllm_completions", Reply(sse([body, b"[DONE]"])) if is_streamed else Reply(body), watch=watch
+        )
+
+
+@ALL
+async def test_more_than_one_answer_is_refused_and_never_joined(kind):
+    """Rules out that the ids of several answers become one."""
+    with pytest.raises(ConfigError, match=r"Settings\.extra has n=2"):
+        TokenModel(RECORDED[kind].engine("m"), load_renderer("chatml"), settings=Settings(extra={"n": 2}))
+    with pytest.raises(ConfigError, match=r"Settings\.extra has best_of=3"):
+        model("vllm:m", extra={"best_of": 3})
+    events = [msgspec.json.decode(event) for event in RECORDED[kind].events if event != b"[DONE]"]
+    both = []
+    for event in events:
+        other = msgspec.json.decode(msgspec.json.encode(event))
+        for choice in [other] if kind == "sglang_generate" else other["choices"]:
+            choice["index"] = 1
+        both += [other, event]
+    sent = [msgspec.json.encode(event) for event in both]
+    made, _ = await ask(kind, Reply(sse([*sent, b"[DONE]"])), watch=Watch(on_token_ids=lambda _: None))
+    assert (unpack_ids(made.token_ids), made.logprobs) == (IDS, PACKED_LOGPROBS)
+
+
+async def test_weights_that_change_within_a_stream_are_told_for_each_token():
+    events = [msgspec.json.decode(event) for event in SGLANG_INCREMENTAL_EVENTS if event != b"[DONE]"]
+    for event, version in zip(events, ("7", "8"), strict=False):
+        event["meta_info"]["weight_version"] = version
+    sent = [msgspec.json.encode(event) for event in events]
+    made, _ = await ask(
+        "sglang_generate", Reply(sse([*sent, b"[DONE]"])), watch=Watch(on_token_ids=lambda _: None)
+    )
+    assert (made.versions, made.weight_version) == (((2, "7"), (2, "8")), "8")
+
+
+async def test_an_abort_of_sglang_with_a_status_is_that_error():
+    """Rules out that a request which the engine refuses is made again and again, and its reason lost."""
+    finish = {"type": "abort", "message": "Input length 99 exceeds the limit", "status_code": 400}
+    event = msgspec.json.encode(
+        {"output_ids": [], "meta_info": {"id": "x", "finish_reason": finish, "completion_tokens": 0}}
+    )
+    for reply, watch in (
+        (Reply(sse([event, b"[DONE]"])), Watch(on_token_ids=lambda _: None)),
+        (Reply(event), None),
+    ):
+        with pytest.raises(RequestError, match="Input length 99 exceeds the limit"):
+            await ask("sglang_generate", reply, watch=watch)

@@ -344,3 +344,19 @@ async def test_after_a_compaction_the_prompt_is_rendered_and_then_continued():
     # The request for the summary and the first prompt after it begin anew; the others continue.
     assert kinds.count(False) >= 2
     assert kinds[0] is True
+
+
+async def test_an_id_that_only_the_model_has_ends_no_run(renderer):
+    """Rules out that a run fails because its model sampled a padding of its vocabulary."""
+    padding = 1_000_000
+
+    def answer(engine):
+        end = renderer.stop_token_ids[:1]
+        ids = [*renderer.encode(f"{thought(renderer)}Grü"), padding, *renderer.encode("ße"), *end]
+        return Generated(token_ids=pack_ids(ids), logprobs=None, finish=FinishReason.STOP)
+
+    done, _, _ = await run(renderer, [answer])
+    assert (done.stop_reason, done.error) == (StopReason.COMPLETED, None)
+    assert done.output.replace("\ufffd", "") == "Grüße"
+    (completion,) = records(done)
+    assert padding in unpack_ids(completion.tokens.token_ids)

@@ -98,6 +98,7 @@ def test_a_folder_is_found_from_anywhere(tmp_path, monkeypatch):
     made = model("vllm:m", base_url="http://h/v1", renderer="hf:qwen")
     assert part_of(made).settings["renderer"] == f"hf:{tmp_path}/qwen"
     (tmp_path / "sub").mkdir()
+    (tmp_path / ".git").mkdir()
     (tmp_path / "treadle.toml").write_text('[models.own]\nmodel = "vllm:m"\nrenderer = "hf:qwen"\n')
     monkeypatch.chdir(tmp_path / "sub")
     named = load_config().model("own")

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 from treadle.cli.exit import ExitCode
 from treadle.cli.options import common as o
+from treadle.cli.options.agent_options import check_base_url
 from treadle.cli.terminal.output import print_json, print_note, spinner, stdout, write_count
 from treadle.core.errors import ConfigError
 
@@ -17,6 +18,8 @@ def generate(
     out: Path | None = None,
     num_samples: str | None = None,
     model: str | None = None,
+    base_url: str | None = None,
+    api_key: str | None = None,
     seed: int | None = None,
     workers: str | None = None,
     settings: list[str] | None = None,
@@ -41,7 +44,16 @@ def generate(
 
     if is_init:
         return generating.print_starter()
-    options = {"out": out, "num_samples": num_samples, "model": model, "seed": seed, "workers": workers}
+    check_base_url(base_url)
+    options = {
+        "out": out,
+        "num_samples": num_samples,
+        "model": model,
+        "base_url": base_url,
+        "api_key": api_key,
+        "seed": seed,
+        "workers": workers,
+    }
     given = {name: str(value) for name, value in options.items() if value is not None}
     changes = generating.GenerationChanges(given, tuple(settings or ()))
     if is_dry:

@@ -2,6 +2,7 @@
 
 import sys
 from contextlib import closing
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -19,6 +20,7 @@ from treadle.cli.terminal.output import (
 )
 from treadle.core.errors import ConfigError, JournalError
 from treadle.core.registry import did_you_mean
+from treadle.core.spec import PartSpec
 from treadle.models.config import known_models
 from treadle.models.config.known_models import ListedModel
 from treadle.models.config.presets import find_preset, provider_names
@@ -240,6 +242,30 @@ def route(
             score = chosen.scores.get(tier)
             text = "no score" if score is None else f"score {score:.3f}"
             console.print(f"  {tier:<8}  {text}", soft_wrap=True, style="dim")
+    return ExitCode.DONE
+
+
+def trust(file: Path | None = None) -> int:
+    """Trust the treadle.toml of this folder with its present content. If the content changes, you are asked again.
+
+    Only a file that was found, and that sends conversations or keys to others than their provider, needs trust.
+
+    Examples:
+        treadle models trust
+        treadle models trust ../treadle.toml
+    """
+    from treadle.journal.content_trust import Trust, record_trust
+    from treadle.models.config.table_demands import demand_of, needs_trust
+    from treadle.models.config.toml_file import KIND, digest_of, search_config
+
+    path = file or search_config()
+    if path is None:
+        raise ConfigError("there is no treadle.toml in this folder, or above it in its working tree")
+    for name, table in load_config(path).file.models.items():
+        if needs_trust(table):
+            print_note(f"it may {demand_of(PartSpec(name=name), table)}")
+    record_trust(KIND, digest_of(path), Trust.TRUSTED, str(path.resolve()))
+    print_note(f"{path} is trusted")
     return ExitCode.DONE
 
 

@@ -14,8 +14,8 @@ def show(file: Path) -> int:
         treadle persona show examples/personas/analyst.yaml
     """
     from treadle.knowledge.personas.persona import Persona
+    from treadle.knowledge.personas.persona_demands import demands_of_persona
     from treadle.knowledge.surroundings import describe_persona
-    from treadle.knowledge.trusted_files import demands_of_persona
 
     persona = Persona.load(file)
     text, report = describe_persona(persona)
@@ -53,8 +53,9 @@ def trust(file: Path) -> int:
         treadle persona trust assistant.yaml
         treadle persona trust examples/personas/analyst.yaml
     """
+    from treadle.journal.content_trust import Trust, record_trust
     from treadle.knowledge.personas.persona import Persona
-    from treadle.knowledge.trusted_files import Trust, demands_of_persona, digest_of, record_trust
+    from treadle.knowledge.personas.persona_demands import demands_of_persona, digest_of
 
     persona = Persona.load(file)
     record_trust("persona", digest_of(persona), Trust.TRUSTED, persona.name)

@@ -1,6 +1,7 @@
 """The work of `treadle generate`: applies the options to the configuration, and runs the generation."""
 
 import asyncio
+import os
 import time
 from collections import deque
 from collections.abc import Coroutine, Mapping
@@ -47,10 +48,15 @@ _KEYS = {
     "out": "output.path",
     "num_samples": "generation.num_samples",
     "model": "models",
+    "base_url": "models.default.base_url",
+    "api_key": "models.default.api_key_env",
     "seed": "seed",
     "workers": "generation.workers",
 }
 """The keys of the configuration that options override."""
+_KEY_VARIABLE = "TREADLE_API_KEY"
+"""The environment variable that holds the key of `--api-key`, for this process and its workers. A key stands in no
+file."""
 
 
 class GenerationChanges(Struct, frozen=True):
@@ -68,7 +74,10 @@ class GenerationChanges(Struct, frozen=True):
                 "give a configuration: `treadle generate --init > dataset.yaml` writes one to start from"
             )
         changes: dict[str, Json] = {}
-        for name, text in self.options.items():
+        options = dict(self.options)
+        if "api_key" in options:
+            os.environ[_KEY_VARIABLE], options["api_key"] = options["api_key"], _KEY_VARIABLE
+        for name, text in options.items():
             is_plain = name in ("num_samples", "seed")
             changes[_KEYS[name]] = read_change(f"{name}={text}")[1] if is_plain else text
         if "models" in changes:
@@ -78,7 +87,8 @@ class GenerationChanges(Struct, frozen=True):
 
     def command(self, path: Path) -> str:
         """Return the command that generates with these changes."""
-        return write_command("generate", str(path), **self.options, set=self.settings)
+        hidden = {"api_key": "KEY"} if "api_key" in self.options else {}
+        return write_command("generate", str(path), **{**self.options, **hidden}, set=self.settings)
 
 
 def print_starter() -> int:
@@ -101,10 +111,10 @@ def print_dry_run(path: Path | None, changes: GenerationChanges, *, is_json: boo
     try:
         expected = estimate(config, leaves, models=models, measured=measured, kept=kept)
     except ConfigError:
-        check_plan(loaded)  # its error has the line
+        check_plan(loaded, imports=False)  # its error has the line
         raise
     print_plan(config, expected, kept=kept, notes=loaded.notes, is_json=is_json)
-    check_plan(loaded, leaves)
+    check_plan(loaded, leaves, imports=False)
     return ExitCode.DONE
 
 

@@ -59,6 +59,15 @@ def read_tool_limits(texts: Sequence[str]) -> dict[str, ToolLimits]:
 
 _SETTINGS = FieldOptions(Settings, "Sampling")
 _POLICY = FieldOptions(Policy, "Limits", {"tool_limits": read_tool_limits, "approve": read_approve})
+
+
+def check_base_url(url: str | None) -> None:
+    """Check the value of `--base-url`. Raises: `ConfigError` if it is not a URL."""
+    if url is not None and not (url.startswith(("http://", "https://")) and urlsplit(url).netloc):
+        shown = hide_in_url(url)
+        raise ConfigError(f"--base-url {shown!r} is not a URL; give one such as http://localhost:8000/v1")
+
+
 _TEXTS = ("model", "tier", "base_url", "api_key", "renderer")
 """The options of `AgentFlags` that take a text."""
 
@@ -86,10 +95,7 @@ class AgentFlags(OptionGroup, frozen=True, kw_only=True, omit_defaults=True):
     @classmethod
     def from_values(cls, values: Mapping[str, Any]) -> Self:
         """See `OptionGroup.from_values`."""
-        url = values["base_url"]
-        if url is not None and not (url.startswith(("http://", "https://")) and urlsplit(url).netloc):
-            shown = hide_in_url(url)
-            raise ConfigError(f"--base-url {shown!r} is not a URL; give one such as http://localhost:8000/v1")
+        check_base_url(values["base_url"])
         model, tier = values["model"], values["tier"]
         if tier is not None and model not in (None, os.environ.get("TREADLE_MODEL")):
             raise ConfigError("give --model or --tier, not both")

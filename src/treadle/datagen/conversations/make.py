@@ -85,7 +85,10 @@ async def make_sample(
         if isinstance(held, Failed):
             failed = held
         else:
-            made = await asyncio.to_thread(make_row, studio, dialogue, held, shown, bill)
+            if attempt == 1 and studio.has_prices:
+                made = make_row(studio, dialogue, held, shown, bill)
+            else:  # it asks for prices, or reads the journal
+                made = await asyncio.to_thread(make_row, studio, dialogue, held, shown, bill)
             row, failed, events = (None, made, ()) if isinstance(made, Failed) else (made, None, held)
     return MadeSample(
         run_id=run_id,

@@ -254,6 +254,11 @@ class Studio:
         """Return the simulated user with this system message."""
         return _vary(self._user, instructions)
 
+    @property
+    def has_prices(self) -> bool:
+        """True if `prices` has been called, so that it does not block."""
+        return self._prices is not None
+
     def prices(self) -> dict[str, str]:
         """Return the known prices by role, in words. The first call may block."""
         if self._prices is None:

@@ -54,9 +54,12 @@ class NumberSource(Struct, frozen=True):
 def read_number(text: str) -> float | None:
     """Return the value of a number as people write it; `None` if it is not a number, or too large."""
     try:
-        value = float(_MARKS.sub("", text.replace("−", "-")))
+        value = float(text)
     except ValueError:
-        return None
+        try:
+            value = float(_MARKS.sub("", text.replace("−", "-")))
+        except ValueError:
+            return None
     return value if math.isfinite(value) else None
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 from treadle.core.errors import ConfigError
 from treadle.core.fence import fence
 from treadle.core.registry import did_you_mean
+from treadle.journal.content_trust import Trust
 from treadle.knowledge.skills.skill import BUILTIN, FILE, Skill, read_skill
-from treadle.knowledge.trusted_files import Trust
 
 MAX_DEPTH = 3
 """How many levels of skills may come together."""

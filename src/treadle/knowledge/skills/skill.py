@@ -19,7 +19,7 @@ from treadle.core.errors import ConfigError
 from treadle.core.mistakes import Keys
 from treadle.core.places import Document, Problem, parse_document
 from treadle.core.types import Json
-from treadle.knowledge.trusted_files import Trust, read_trust
+from treadle.journal.content_trust import Trust, read_trust
 from treadle.sandbox.mount import Mount
 from treadle.tools.schema.validation import ArgumentChecker
 

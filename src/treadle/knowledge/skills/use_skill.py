@@ -19,9 +19,9 @@ from treadle.core.errors import ConfigError, ToolError
 from treadle.core.estimates import guess_tokens
 from treadle.core.fence import fence
 from treadle.core.types import Effect, Json, ToolCall, ToolSpec
+from treadle.journal.content_trust import Trust, record_trust
 from treadle.knowledge.skills.catalog import Catalog
 from treadle.knowledge.skills.skill import FILE, Skill, read_skill
-from treadle.knowledge.trusted_files import Trust, record_trust
 from treadle.tools.context import ToolContext
 from treadle.tools.schema.validation import ArgumentChecker
 

@@ -1,18 +1,11 @@
 """The server that a recorded model would ask, and the keys that it would send there, in words. No request is
 sent."""
 
-import os
-import re
-
 from treadle.core.errors import ConfigError
 from treadle.core.spec import PartSpec
-from treadle.http.transport import address_of
-from treadle.models.config.bare import home_of, providers
-from treadle.models.config.presets import find_preset, is_oracle, is_tiered, split_name
+from treadle.models.config.presets import is_oracle, is_tiered
 from treadle.models.config.recipe import load_config
-from treadle.models.config.tables import ModelTable
-
-_VARIABLE = re.compile(r"\$\{(\w+)\}")
+from treadle.models.config.table_demands import demand_of
 
 
 def demands_of_model(part: PartSpec) -> list[str]:
@@ -32,34 +25,9 @@ def demands_of_model(part: PartSpec) -> list[str]:
     models = file.models
     table = models.get(part.name)
     if table is None:
-        return [_demand(part, None)] if ":" in part.name else []
+        return [demand_of(part, None)] if ":" in part.name else []
     others = [PartSpec(name=name) for name in table.fallback]
-    return [_demand(member, models[member.name]) for member in (part, *others)]
-
-
-def _demand(part: PartSpec, table: ModelTable | None) -> str:
-    settings = part.settings or {}
-    provider, _ = split_name(part.name if table is None else table.model)
-    preset = find_preset(provider)
-    if preset is None:
-        where = providers().get(provider, "which is not installed")
-        return f"load the provider {provider!r} ({where}) and ask its model {part.name!r}"
-    variable = preset.base_url_variable
-    url = settings.get("base_url") or (table.base_url if table is not None else None)
-    url = url or (os.environ.get(variable) if variable else None) or home_of(preset)
-    key = settings.get(
-        "api_key_env", (table.api_key_env if table is not None else None) or preset.key_variable
-    )
-    keys = [key, *[name for name in preset.header_variables.values() if os.environ.get(name)]]
-    for value in (table.headers or {}).values() if table is not None else ():
-        keys += _VARIABLE.findall(value)
-    renderer = settings.get("renderer") or (table.renderer if table is not None else None)
-    sent = ", ".join([str(name) for name in keys if name])
-    return (
-        f"send the conversation to {address_of(str(url))!r} for the model {part.name!r}"
-        f"{f', with the keys in {sent}' if sent else ''}"
-        f"{f', and load the renderer {renderer!r}' if renderer else ''}"
-    )
+    return [demand_of(member, models[member.name]) for member in (part, *others)]
 
 
 def demands_of_judge(part: PartSpec) -> list[str]:

@@ -19,6 +19,7 @@ from treadle.core.registry import did_you_mean
 from treadle.core.spec import PartSpec
 from treadle.core.types import Json, OutputMode, Settings
 from treadle.http.transport import Transport
+from treadle.journal.content_trust import Trust, read_trust
 from treadle.models.config.bare import MAKERS, ModelConfig, bare_model, given_url, home_of
 from treadle.models.config.description import describe_part
 from treadle.models.config.presets import (
@@ -31,8 +32,18 @@ from treadle.models.config.presets import (
     split_name,
 )
 from treadle.models.config.stored_keys import find_key
+from treadle.models.config.table_demands import demand_of, needs_trust
 from treadle.models.config.tables import ConfigFile, ModelTable, RouterTable, TierTable
-from treadle.models.config.toml_file import check_names, check_table, find_config, read_file
+from treadle.models.config.toml_file import (
+    KIND,
+    REMEDY,
+    VARIABLE,
+    check_names,
+    check_table,
+    digest_of,
+    find_config,
+    read_file,
+)
 from treadle.models.protocol import Model
 from treadle.models.wire.provider import Preset, Price
 from treadle.models.wrappers.tiered import Tier, TieredModel, ToolStrength
@@ -61,8 +72,16 @@ class JobUse(Struct, frozen=True, kw_only=True):
 class Config:
     """The configuration: named models, as `load_config` reads them."""
 
-    def __init__(self, file: ConfigFile, path: Path | None = None, notices: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self,
+        file: ConfigFile,
+        path: Path | None = None,
+        notices: tuple[str, ...] = (),
+        foreign: frozenset[str] | None = None,
+    ) -> None:
         """Check and keep the content of a file.
+
+        If nobody named the file, `foreign` are the names of the models whose servers it says.
 
         Raises: `ConfigError` for a name that is used but not defined, and for a fallback that names itself.
         """
@@ -71,7 +90,24 @@ class Config:
         """The file that the configuration was read from; `None` if there is no file."""
         self.notices = notices
         """What was left out of the tiers that the environment defines, and why."""
+        self._foreign = foreign
         check_names(file, self._where)
+
+    def find_untrusted(self) -> dict[str, str]:
+        """Return what the models do that this file may not say before the user trusts it, by their names."""
+        tables = {name: self.file.models[name] for name in self._foreign or ()}
+        wanting = {name: table for name, table in tables.items() if needs_trust(table)}
+        if not wanting or self._is_trusted():
+            return {}
+        return {name: demand_of(PartSpec(name=name), table) for name, table in wanting.items()}
+
+    def _is_trusted(self) -> bool:
+        if self._foreign is None or self.path is None:
+            return True
+        return read_trust(KIND, digest_of(self.path)) is Trust.TRUSTED
+
+    def _refuse(self, demand: str) -> ConfigError:
+        return ConfigError(f"{self._where} was found and is not trusted: it would {demand}; {REMEDY}")
 
     @property
     def default_model(self) -> str | None:
@@ -172,9 +208,17 @@ class Config:
         )
 
     def resolve(self, path: str) -> Path:
-        """Return `path` relative to the file's folder."""
+        """Return a path relative to the file's folder.
+
+        Raises: `ConfigError` for one outside of this folder, if nobody named the file or trusts it.
+        """
         given = Path(path).expanduser()
-        return given if self.path is None else self.path.parent / given
+        if self.path is None:
+            return given
+        folder, place = self.path.parent, self.path.parent / given
+        if not place.resolve().is_relative_to(folder.resolve()) and not self._is_trusted():
+            raise self._refuse(f"use the file {str(place)!r}")
+        return place
 
     def _single(
         self,
@@ -247,6 +291,9 @@ class Config:
             asked["renderer"] = locate(asked["renderer"])
         if table is None:
             return asked
+        for name, demand in self.find_untrusted().items() if needs_trust(table) else ():
+            if self.file.models[name] is table:
+                raise self._refuse(demand)
         given = table.model_dump(exclude_none=True)
         for name in ("model", "limit", "fallback", "cooldown_seconds", "cache", "options"):
             given.pop(name, None)
@@ -344,8 +391,9 @@ def load_config(path: str | Path | None = None) -> Config:
     Raises: `ConfigError` that names the file, the place in it and the names that are known there.
     """
     found = find_config() if path is None else Path(path).expanduser()
-    file, notices = read_file(found)
-    return Config(file, found, notices)
+    file, notices, own = read_file(found)
+    is_named = path is not None or os.environ.get(VARIABLE)
+    return Config(file, found, notices, None if is_named else own)
 
 
 def make_model(

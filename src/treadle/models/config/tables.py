@@ -129,7 +129,8 @@ class TelemetryTable(Table):
     """The records that are made by commands which drive runs."""
 
     turn_log: str | None = None
-    """A file that gets a line of JSON for each turn, relative to the folder of this file."""
+    """A file that gets a line of JSON for each turn, relative to the folder of this file. Only a log of turns is
+    written to."""
     turn_log_max_bytes: Count = 50_000_000
     """The size from which on the file is renamed and a new one begun."""
     turn_log_keep: Count = 5

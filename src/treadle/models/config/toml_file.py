@@ -4,10 +4,12 @@ The file never contains keys, only names of environment variables. Source of the
 """
 
 import difflib
+import hashlib
 import os
 import re
 import tomllib
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import get_args
 
@@ -16,6 +18,7 @@ from pydantic import ValidationError
 from treadle.core.documents import decode_document, is_yaml_name
 from treadle.core.errors import ConfigError
 from treadle.core.types import Json
+from treadle.journal.content_trust import Trust, read_trust
 from treadle.models.config.presets import is_tiered
 from treadle.models.config.tables import (
     ChatTable,
@@ -35,29 +38,68 @@ FILE_NAMES = ("treadle.toml", "treadle.yaml", "treadle.yml")
 VARIABLE = "TREADLE_CONFIG"
 PREFIX_VARIABLE = "TREADLE_TIERS_PREFIX"
 _PREFIXES = ("TREADLE_MODELS__", "TREADLE_LIMITS__")
+_VERSION_CONTROL = (".git", ".hg", ".svn", ".jj")
+KIND = "configuration"
+"""The kind of these files among those that the user trusts."""
+REMEDY = "look at it, and run `treadle models trust` if you trust it, or name it in TREADLE_CONFIG"
 
 
 def find_config(folder: Path | None = None) -> Path | None:
-    """Return the configuration file of `folder`: TREADLE_CONFIG, or the nearest one in it or above it.
+    """Return the configuration file of `folder`: TREADLE_CONFIG, or the nearest one from it up to the root of its
+    working tree. The root is the nearest folder under version control, else the home folder.
 
-    Raises: `ConfigError` if TREADLE_CONFIG does not name a file.
+    Raises: `ConfigError` if TREADLE_CONFIG does not name a file, and for a file of another user that is not
+    trusted.
     """
     if given := os.environ.get(VARIABLE):
-        path = Path(given).expanduser()
-        if not path.is_file():
+        named = Path(given).expanduser()
+        if not named.is_file():
             raise ConfigError(f"{VARIABLE} is {given!r}, which is not a file")
-        return path
-    folder = (folder or Path.cwd()).resolve()
-    for place in (folder, *folder.parents):
-        for name in FILE_NAMES:
-            if (place / name).is_file():
-                return place / name
-    return None
+        return named
+    path = search_config(folder)
+    if path is not None and not is_own(path) and read_trust(KIND, digest_of(path)) is not Trust.TRUSTED:
+        raise ConfigError(f"the configuration {str(path)!r} belongs to another user; {REMEDY}")
+    return path
 
 
-def read_file(path: Path | None) -> tuple[ConfigFile, tuple[str, ...]]:
-    """Return the content of a configuration file with the values of the environment, and notices about the tiers
-    that were left out. `None`: only the environment.
+def search_config(folder: Path | None = None) -> Path | None:
+    """Return the nearest configuration file from `folder` up to the root of its working tree, whoever owns it."""
+    places = _working_tree((folder or Path.cwd()).resolve())
+    found = [place / name for place in places for name in FILE_NAMES if (place / name).is_file()]
+    return found[0] if found else None
+
+
+def _working_tree(folder: Path) -> list[Path]:
+    """Return `folder` and the folders above it up to the root of its working tree; `folder` alone if it has no
+    root."""
+    places = [folder, *folder.parents]
+    roots = [place for place in places if any((place / mark).exists() for mark in _VERSION_CONTROL)]
+    with suppress(RuntimeError):  # the user has no home folder
+        roots.append(Path.home().resolve())
+    root = next((place for place in roots if place in places), folder)
+    return places[: places.index(root) + 1]
+
+
+def is_own(path: Path) -> bool:
+    """Return whether a file belongs to this user. Where files have no owners, all do."""
+    return not hasattr(os, "geteuid") or path.stat().st_uid == os.geteuid()
+
+
+def digest_of(path: Path) -> str:
+    """Return the hash of a file's content, to which the user's trust is bound. Raises: `ConfigError`."""
+    return hashlib.sha256(_read_bytes(path)).hexdigest()
+
+
+def _read_bytes(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise ConfigError(f"cannot read the configuration {str(path)!r}: {error.strerror}") from error
+
+
+def read_file(path: Path | None) -> tuple[ConfigFile, tuple[str, ...], frozenset[str]]:
+    """Return the content of a configuration file with the values of the environment, notices about the tiers that
+    were left out, and the names of the models whose servers the file itself says. `None`: only the environment.
 
     Raises: `ConfigError` that names the file, the place in it and the names that are known there.
     """
@@ -65,24 +107,22 @@ def read_file(path: Path | None) -> tuple[ConfigFile, tuple[str, ...]]:
     origin = "the environment" if path is None else repr(str(path))
     if not isinstance(values, dict):
         raise ConfigError(f"{origin} must hold a table, not {values!r:.40}")
-    _override(values, os.environ)
+    overridden = _override(values, os.environ)
     try:
         file = ConfigFile.model_validate(values)
     except ValidationError as error:
         raise ConfigError(f"{origin}: {_explain(error)}") from None
+    own = frozenset(file.models.keys() - overridden)
     prefix = os.environ.get(PREFIX_VARIABLE) or file.tiers_prefix
     tiers, models, notices = read_tiers(prefix, os.environ)
     if tiers:
         known = file.models | {name: ModelTable.model_validate(table) for name, table in models.items()}
         file = file.model_copy(update={"tiers": {**file.tiers, **tiers}, "models": known})
-    return file, notices
+    return file, notices, own - models.keys()
 
 
 def _read(path: Path) -> Json:
-    try:
-        data = path.read_bytes()
-    except OSError as error:
-        raise ConfigError(f"cannot read the configuration {str(path)!r}: {error.strerror}") from error
+    data = _read_bytes(path)
     if is_yaml_name(path.name):
         return decode_document(data, repr(str(path)), is_yaml=True) or {}
     try:
@@ -91,8 +131,12 @@ def _read(path: Path) -> Json:
         raise ConfigError(f"{str(path)!r} is not valid TOML: {error}") from error
 
 
-def _override(values: dict[str, Json], environment: Mapping[str, str]) -> None:
-    """Put values from the environment into the tables. Raises: `ConfigError` for a table that does not exist."""
+def _override(values: dict[str, Json], environment: Mapping[str, str]) -> set[str]:
+    """Put values from the environment into the tables, and return the names of those that get a server from it.
+
+    Raises: `ConfigError` for a table that does not exist.
+    """
+    moved = set()
     for variable, text in environment.items():
         prefix = next((item for item in _PREFIXES if variable.startswith(item)), None)
         if prefix is None:
@@ -110,6 +154,9 @@ def _override(values: dict[str, Json], environment: Mapping[str, str]) -> None:
             table = table.setdefault(part, {}) if isinstance(table, dict) else {}
         if isinstance(table, dict):
             table[last] = _read_value(text)
+        if (kind, last) == ("models", "base_url"):
+            moved.add(known[name])
+    return moved
 
 
 def _as_variable(name: str) -> str:

@@ -33,7 +33,7 @@ from treadle.models.protocol import Watch, pass_on
 from treadle.models.tokens.protocol import Generated, PromptIds, TokenEngine
 from treadle.models.wire.messages import with_files
 from treadle.models.wire.provider import Price, cost_of
-from treadle.models.wire.token_records import KnownTexts, encode_ids
+from treadle.models.wire.token_records import KnownTexts, check_choices, encode_ids
 from treadle.renderers.protocol import Renderer
 
 _MAX_IDLE = 20
@@ -72,6 +72,7 @@ class TokenModel:
         self.engine = engine
         self.renderer = renderer
         self.settings = settings or Settings()
+        check_choices(self.settings.extra)
         self.context_tokens = context_tokens
         self.output_mode = OutputMode(output_mode or OutputMode.TEXT)
         if self.output_mode is OutputMode.NATIVE:

@@ -37,6 +37,7 @@ from treadle.models.wire.messages import AcceptedParts, check_part
 from treadle.models.wire.plain import PlainReader
 from treadle.models.wire.provider import Preset, Price, cost_of
 from treadle.models.wire.server import BadCallError, UnfinishedError
+from treadle.models.wire.token_records import check_choices
 
 _MAX_PREFIXES = 1024
 _MAX_BAD_CALLS = 4
@@ -124,6 +125,7 @@ class HttpModel(HttpEndpoint, ABC):
         self._prefixes: dict[tuple[object, ...], _Prefix] = {}
         if reserved := sorted(self.RESERVED & (self.settings.extra or {}).keys()):
             raise ConfigError(f"Settings.extra must not contain {reserved}, which the request sets itself")
+        check_choices(self.settings.extra)
         for setting in Settings.__struct_fields__:
             if setting not in (*self.SETTINGS, "extra") and getattr(self.settings, setting):
                 raise ConfigError(f"the dialect {self.DIALECT} has no {setting}: leave it out for {model!r}")

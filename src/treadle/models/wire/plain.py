@@ -14,7 +14,7 @@ from msgspec import Struct
 from treadle.core.packed import count_packed
 from treadle.core.types import Completion, FinishReason, Json, Message, Prior, Role, Settings, ToolCall, Usage
 from treadle.models.wire.provider import Price, cost_of
-from treadle.models.wire.token_records import PromptCutter, make_record, read_versions
+from treadle.models.wire.token_records import NAMED_ID, PromptCutter, make_record, read_versions
 
 # An attribute of an enum takes longer to look up than a global name.
 _ASSISTANT = Role.ASSISTANT
@@ -120,6 +120,8 @@ class TokenAnswerReader(PlainReader):
     def read(self, body: bytes, prior: Prior | None = None) -> Completion | None:
         """See `PlainReader.read`."""
         if self._has_ids and self._misses < _MAX_MISSES:
+            if NAMED_ID in body:
+                return None
             body = self._cutter.cut(body, b"" if prior is None else prior.token_ids)
         return super().read(body)
 

@@ -6,6 +6,7 @@ from math import nan
 
 import msgspec
 
+from treadle.core.errors import ConfigError
 from treadle.core.packed import count_packed, pack_ids, pack_logprobs
 from treadle.core.types import Json, TokenRecord
 
@@ -18,6 +19,9 @@ Source: vLLM 0.11, `ChatCompletionLogProb`.
 _MAX_KNOWN_BYTES = 64_000_000
 _TAIL_BYTES = 64
 _PROMPT_KEY = b'"prompt_token_ids":['
+ID_MARK = "token_id:"
+"""What vLLM writes before an id that takes the place of a token's text."""
+NAMED_ID = f'"{ID_MARK}'.encode()
 _AFTER_ID = (b",", b"]")
 _MARKED = -1
 _MARK = b"-1"
@@ -59,7 +63,8 @@ def make_record(
 
     `counted` is how many tokens the server says that it sampled. If there is another number of ids, some are
     missing, and all are left out. If there is another number of log probabilities than ids, their positions are not
-    known, and they are left out too. They are never padded or cut.
+    known, and they are left out; so are ids that are fewer, unless `counted` confirms them. Neither is ever padded
+    or cut.
     """
     try:
         prompt_ids = None if prompt is None else _pack(prompt)
@@ -74,7 +79,8 @@ def make_record(
     if ids is not None:
         tokens = None
         if values is not None and len(values) != len(ids):
-            values = None
+            is_short = len(values) > len(ids) and counted != count_packed(ids)
+            values, ids = None, None if is_short else ids
     elif values is not None and (tokens is None or len(tokens) != count_packed(values)):
         values = tokens = None
     if prompt_ids is None and ids is None and values is None:
@@ -84,6 +90,38 @@ def make_record(
 
 def _pack(ids: Sequence[int] | bytes) -> bytes:
     return ids if isinstance(ids, bytes) else pack_ids(ids)
+
+
+class VersionNotes:
+    """The versions of the weights that the events of a stream name, without the spans that some engines give."""
+
+    def __init__(self) -> None:
+        self._spans: list[dict[str, Json]] = []
+
+    def note(self, version: Json, start: int, end: int) -> None:
+        """Note the version in an event with the tokens from `start` to `end`."""
+        if version is None:
+            return
+        last = self._spans[-1] if self._spans else None
+        if last is not None and last["version"] == version:
+            last["end"] = end
+        else:
+            self._spans.append({"version": version, "start": 0 if last is None else start, "end": end})
+
+    @property
+    def spans(self) -> list[dict[str, Json]] | None:
+        """The spans, in the form of engines; `None` if there is only one version."""
+        return self._spans if len(self._spans) > 1 else None
+
+
+def check_choices(extra: dict[str, Json] | None) -> None:
+    """Check that additional fields of a body ask for one answer. Raises: `ConfigError`."""
+    for name in ("n", "best_of"):
+        if (extra or {}).get(name) not in (None, 1):
+            raise ConfigError(
+                f"Settings.extra has {name}={extra[name]!r}, and Treadle reads one answer for each request; make "  # type: ignore[index]
+                "several runs, such as a rollout with several runs in a group"
+            )
 
 
 def read_versions(spans: Json, count: int | None) -> tuple[Versions, str | None]:

@@ -44,7 +44,9 @@ def _find_leaks(candidate: Candidate) -> Iterator[tuple[int, str, str]]:
     for index, message in enumerate(messages):
         text = message.content
         is_spoken = message.role in (Role.USER, Role.ASSISTANT)
-        if is_spoken and (found := _MARKUP.search(text)):
+        # The control tokens that a user writes are defused before the model sees them.
+        written = text.replace("&lt;", "<") if message.role is Role.USER else text
+        if is_spoken and (found := _MARKUP.search(written)):
             yield index, found[0], "has markup"
         if message.role is Role.ASSISTANT:
             yield from _find_in_answer(index, message, candidate.spec.persona.name, told, runs)

@@ -27,7 +27,7 @@ from treadle.models.wire.openai_style import ChatUsage, PlainAnswer, read_reason
 from treadle.models.wire.plain import Name, TokenAnswerReader, read_usage
 from treadle.models.wire.provider import Price, cost_of
 from treadle.models.wire.server import reason_of
-from treadle.models.wire.token_records import make_record, read_versions
+from treadle.models.wire.token_records import ID_MARK, make_record, read_versions
 
 _RESPONSE_FIELDS = frozenset(
     ("id", "object", "created", "model", "choices", "usage", "error", "prompt_token_ids", "metadata")
@@ -264,18 +264,26 @@ def _read_tokens(
         item for item in (choice, raw.get("metadata"), choice.get("meta_info")) if isinstance(item, dict)
     ]
     sampled = places[-1].get("output_token_logprobs")
+    named: list[Json] | None = None
+    """The ids beside the log probabilities."""
     try:
         if sampled:
-            logprobs = [item[0] for item in sampled]
-            ids = [item[1] for item in sampled] if ids is None else ids
+            logprobs, named = [item[0] for item in sampled], [item[1] for item in sampled]
         elif content:
-            logprobs = [item["logprob"] for item in content]
-            if ids is None:
-                tokens = tuple([str(item["token"]) for item in content])
-                if all(token.startswith("token_id:") for token in tokens):
-                    ids = [int(token[9:]) for token in tokens]
+            logprobs, tokens = [item["logprob"] for item in content], [str(item["token"]) for item in content]
+            if all([token.startswith(ID_MARK) for token in tokens]):
+                named = [int(token.removeprefix(ID_MARK)) for token in tokens]
     except (AttributeError, TypeError, LookupError, ValueError):
-        logprobs = tokens = None
+        named = logprobs = tokens = None
+    if ids is None:
+        ids = named
+    else:
+        tokens = None
+        if type(ids) is not list or bool in set(map(type, ids)):
+            ids = logprobs = None
+        elif named is not None and named != ids:
+            # They are those of other tokens, or their positions are not those of the ids.
+            logprobs = None
     spans = next((item["weight_versions"] for item in places if item.get("weight_versions")), None)
     versions, newest = read_versions(spans, None if ids is None else len(ids))
     told = next(
@@ -286,7 +294,7 @@ def _read_tokens(
         ids,
         logprobs,
         counted=None if usage is None else usage.output_tokens,
-        tokens=tokens,
+        tokens=None if tokens is None else tuple(tokens),
         versions=versions,
     )
     return record, newest or told
@@ -333,7 +341,8 @@ class _Answer(PlainAnswer, forbid_unknown_fields=True, gc=False, kw_only=True):
 
 
 class _Sampled(Struct, gc=False):
-    """One sampled token of `logprobs`, whose text and bytes are not read."""
+    """One sampled token of `logprobs`, whose text and bytes are not read. An answer whose tokens are named by their
+    ids is not plain, so that the ids are compared."""
 
     logprob: float | None
 

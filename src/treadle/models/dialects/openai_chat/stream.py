@@ -10,6 +10,7 @@ from treadle.models.dialects.openai_chat.answer import CLOSE, OPEN, read_parts
 from treadle.models.wire.body_reader import StreamCollector
 from treadle.models.wire.fitting import text_of_value
 from treadle.models.wire.server import Server, explain_error, find_error, reason_of
+from treadle.models.wire.token_records import VersionNotes
 
 _GROWING_PARTS = frozenset(("text", "summary", "data", "thinking"))
 """Fields of reasoning parts whose pieces are joined; of the other fields the newest value counts."""
@@ -34,6 +35,7 @@ class ChatCollector(StreamCollector):
         """The content of the audio so far."""
         self._token_ids: list[Json] | None = None
         self._logprobs: list[Json] = []
+        self._versions, self._noted = VersionNotes(), 0
 
     def listen(self, on_delta: Callable[[Delta], None]) -> None:
         super().listen(on_delta)
@@ -57,8 +59,13 @@ class ChatCollector(StreamCollector):
         for name, value in event.items():
             if name != "choices" and value is not None:
                 self._head[name] = value
-        if choices and not choices[0].get("index"):
-            self._add_choice(choices[0])
+        for choice in choices or ():
+            if not choice.get("index"):
+                self._add_choice(choice)
+        told = event.get("metadata")
+        if isinstance(told, dict):
+            self._versions.note(told.get("weight_version"), self._noted, len(self._token_ids or ()))
+            self._noted = len(self._token_ids or ())
 
     def _add_choice(self, choice: dict[str, Json]) -> None:
         for name, value in choice.items():
@@ -140,6 +147,10 @@ class ChatCollector(StreamCollector):
             choice["token_ids"] = self._token_ids
         if self._logprobs:
             choice["logprobs"] = {"content": self._logprobs}
+        if (spans := self._versions.spans) is not None:
+            # The newest version has not sampled all tokens.
+            choice.setdefault("weight_versions", spans)
+            self._head.pop("metadata", None)
         return {**self._head, "choices": [choice]}
 
 

@@ -44,7 +44,7 @@ class HttpTokenEngine(HttpEndpoint):
     ANSWER: ClassVar[Any]
     """The type of a whole answer; fields that it does not have are ignored."""
     REPEATS_PROMPT: ClassVar[bool] = False
-    """True if answers have the ids of the prompt, which are not read."""
+    """True if answers have the ids of the prompt."""
     PROMPT: ClassVar[str]
     """The field of the body with the ids of the prompt."""
     ROOT_PATH: ClassVar[str | None] = None
@@ -106,7 +106,7 @@ class HttpTokenEngine(HttpEndpoint):
         if watch.on_rate_limits is not None:
             tell_rate_limits(answer, watch)
         plain = self._read_body(answer.body, prompt) if is_success(answer.status) else None
-        return plain or self._read_raw(self._raw(answer), len(prompt), answer.body)
+        return plain or self._read_raw(self._raw(answer), prompt, answer.body)
 
     async def _find_limit(self, prompt: int) -> int:
         """Return how many tokens may be sampled. The engines' own limits are low, and not those of the model.
@@ -142,13 +142,13 @@ class HttpTokenEngine(HttpEndpoint):
                     tell_rate_limits(streamed, watch)
                 if not is_success(streamed.status):
                     raise self._error(streamed.status, streamed, await read_rest(streamed))
-                return self._read_raw(await read_stream(streamed, reader), len(prompt), reader.begin)
+                return self._read_raw(await read_stream(streamed, reader), prompt, reader.begin)
         except AbortedError:
             pass
         except TransportError:
             if not collector.token_ids:
                 raise
-        made = self._read_raw(collector.cut(), len(prompt), reader.begin)
+        made = self._read_raw(collector.cut(), prompt, reader.begin)
         if sampling is not None and sampling.is_changed and not made.versions:
             # The end of the stream would have said which weights sampled which ids.
             made = replace(made, weight_version=None)
@@ -159,11 +159,11 @@ class HttpTokenEngine(HttpEndpoint):
         if self.REPEATS_PROMPT and (start := find_prompt(body, prompt.text)) != -1:
             body = body[:start] + body[start + len(prompt.text) :]
         try:
-            return self._read(self._decode_plain(body), len(prompt))
+            return self._read(self._decode_plain(body), prompt)
         except (msgspec.MsgspecError, UnicodeDecodeError, LookupError, ValueError, TypeError):
             return None
 
-    def _read_raw(self, raw: Json, sent: int, body: bytes) -> Generated:
+    def _read_raw(self, raw: Json, prompt: PromptIds, body: bytes) -> Generated:
         """Return the answer of a decoded object.
 
         Raises: `ProviderError` if it contains an error or cannot be read.
@@ -171,7 +171,7 @@ class HttpTokenEngine(HttpEndpoint):
         try:
             if find_error(raw) is not None:
                 raise self._nonsense(raw, body)
-            return self._read(msgspec.convert(raw, self.ANSWER), sent)
+            return self._read(msgspec.convert(raw, self.ANSWER), prompt)
         except ProviderError:
             raise
         except (msgspec.MsgspecError, LookupError, ValueError, TypeError) as error:
@@ -206,8 +206,8 @@ class HttpTokenEngine(HttpEndpoint):
         """Return the request body without the prompt. `limit` is how many tokens may be sampled."""
 
     @abstractmethod
-    def _read(self, answer: Any, sent: int) -> Generated:
-        """Return what an `ANSWER` to a prompt of `sent` ids says, by `make_generated`.
+    def _read(self, answer: Any, prompt: PromptIds) -> Generated:
+        """Return what an `ANSWER` to a prompt says, by `make_generated`.
 
         Raises: `ValueError`, `LookupError` or `TypeError` if it makes no sense.
         """
@@ -243,24 +243,32 @@ def make_generated(
     logprobs: Sequence[float | None] | None,
     finish: str | None,
     *,
-    prompt: tuple[int, int | None],
+    prompt: tuple[PromptIds, int | None],
     counted: int | None,
     spans: Json = None,
+    seen: Sequence[int] | None = None,
     **more: Any,
 ) -> Generated:
     """Return an engine's answer, with further fields of `Generated`.
 
     `finish` is the engine's own finish reason, and `counted` the number of tokens that it says it sampled. `prompt`
-    is the number of ids that were sent, and the number that the engine counted. `spans` says which weights sampled
-    which ids.
+    is what was sent, and the number of ids that the engine counted; `seen` are the ids that it returned as the
+    prompt. `spans` says which weights sampled which ids.
 
     Raises: `ValueError` if ids are missing, or if the finish reason is not known; `RequestError` if the engine saw
     another prompt.
     """
-    sent, seen = prompt
-    if seen is not None and seen != sent:
-        raise RequestError(f"{sent:,} token ids were sent as the prompt, and the engine counted {seen:,}")
-    record = make_record(None, ids, logprobs, counted=counted)
+    sent, count = prompt
+    if count is not None and count != len(sent):
+        raise RequestError(
+            f"{len(sent):,} token ids were sent as the prompt, and the engine counted {count:,}"
+        )
+    # The ids that were sent are cut out of whole answers, which leaves an empty list.
+    if seen and sent != seen:
+        raise RequestError(
+            f"{len(sent):,} token ids were sent as the prompt, and the engine returned other ones"
+        )
+    record = make_record(None, ids, logprobs, counted=counted or len(ids or ()))
     if record is None or not isinstance(record.token_ids, bytes):
         raise ValueError(
             f"it has {len(ids or ())} ids of {'all' if counted is None else counted} sampled tokens"

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 
+import msgspec
 from msgspec import Struct
 
 from treadle.core.events import Delta
@@ -12,12 +13,15 @@ from treadle.models.tokens.engines.http_engine import (
     make_generated,
     write_sampling,
 )
-from treadle.models.tokens.protocol import Generated
-from treadle.models.wire.server import Server
+from treadle.models.tokens.protocol import Generated, PromptIds
+from treadle.models.wire.server import Server, explain_error
+from treadle.models.wire.token_records import VersionNotes
 
 
 class _Finish(Struct, gc=False):
     type: str
+    status_code: int | None = None
+    message: str | None = None
 
 
 class SampledToken(Struct, array_like=True, gc=False):
@@ -51,6 +55,7 @@ class SglangCollector(TokenCollector):
         super().__init__(on_delta, server)
         self._meta: dict[str, Json] = {}
         self._sampled: list[Json] | None = None
+        self._versions = VersionNotes()
 
     def add(self, event: Json) -> None:
         meta = event["meta_info"]
@@ -58,16 +63,29 @@ class SglangCollector(TokenCollector):
         sampled = meta.pop("output_token_logprobs", None)
         if sampled is not None:
             self._sampled = sampled if len(sampled) == total else (self._sampled or []) + sampled
+        if event.get("index"):
+            return
+        finish = meta.get("finish_reason")
+        if finish is not None and finish.get("status_code"):
+            # The server refuses the request; another one would be refused too.
+            raise explain_error(self._server, int(finish["status_code"]), finish)
         self._meta |= {name: value for name, value in meta.items() if value is not None}
         ids = event.get("output_ids") or []
+        before = len(self.token_ids)
         if len(ids) == total:
-            ids = ids[len(self.token_ids) :]
+            ids = ids[before:]
         self._take_ids(ids)
+        self._versions.note(meta.get("weight_version"), before, len(self.token_ids))
         if meta.get("finish_reason") is not None:
             self._finish = meta["finish_reason"]["type"]
 
     def raw(self) -> Json:
-        meta = {**self._meta, "finish_reason": {"type": self._finish}, "output_token_logprobs": self._sampled}
+        meta = {
+            "weight_versions": self._versions.spans,
+            **self._meta,
+            "finish_reason": {"type": self._finish},
+            "output_token_logprobs": self._sampled,
+        }
         return {"output_ids": self.token_ids, "meta_info": meta}
 
 
@@ -103,8 +121,11 @@ class SglangGenerate(HttpTokenEngine):
             body["stream"] = True
         return body | more
 
-    def _read(self, answer: _Answer, sent: int) -> Generated:
+    def _read(self, answer: _Answer, prompt: PromptIds) -> Generated:
         meta = answer.meta_info
+        if meta.finish_reason is not None and meta.finish_reason.status_code:
+            told = msgspec.to_builtins(meta.finish_reason)
+            raise explain_error(self.server, meta.finish_reason.status_code, told)
         sampled, ids = meta.output_token_logprobs, answer.output_ids
         known = None if sampled is None else [item.token_id for item in sampled]
         ids = known if ids is None else ids
@@ -112,7 +133,7 @@ class SglangGenerate(HttpTokenEngine):
             ids,
             [item.logprob for item in sampled] if sampled is not None and known == ids else None,
             None if meta.finish_reason is None else meta.finish_reason.type,
-            prompt=(sent, meta.prompt_tokens),
+            prompt=(prompt, meta.prompt_tokens),
             counted=meta.completion_tokens,
             spans=meta.weight_versions,
             weight_version=meta.weight_version,

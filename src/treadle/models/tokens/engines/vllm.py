@@ -15,9 +15,10 @@ from treadle.models.tokens.engines.http_engine import (
     make_generated,
     write_sampling,
 )
-from treadle.models.tokens.protocol import Generated
+from treadle.models.tokens.protocol import Generated, PromptIds
 from treadle.models.wire.openai_style import PlainUsage
 from treadle.models.wire.server import Server
+from treadle.models.wire.token_records import ID_MARK
 
 _HEAD = ("request_id", "id", "model", "usage")
 _LOGPROBS = ("token_logprobs", "content")
@@ -26,6 +27,15 @@ _LOGPROBS = ("token_logprobs", "content")
 
 class _Logprob(Struct, gc=False):
     logprob: float | None = None
+    token_id: int | None = None
+    token: str | None = None
+    """The id in another form, `token_id:N`, before vLLM 0.33."""
+
+    def named_id(self) -> int | None:
+        """Return the id that the log probability is that of; `None` if it is not told."""
+        if self.token_id is None and self.token is not None and self.token.startswith(ID_MARK):
+            return int(self.token.removeprefix(ID_MARK))
+        return self.token_id
 
 
 class _Logprobs(Struct, gc=False):
@@ -36,9 +46,14 @@ class _Logprobs(Struct, gc=False):
     content: list[_Logprob] | None = None
     """Those of `/inference/v1/generate`."""
 
-    def values(self) -> list[float | None] | None:
-        """Return the log probabilities; `None` if there are none."""
-        return self.token_logprobs if self.content is None else [item.logprob for item in self.content]
+    def values(self, ids: list[int] | None) -> list[float | None] | None:
+        """Return the log probabilities; `None` if there are none, or they are those of other ids."""
+        if self.content is None:
+            return self.token_logprobs
+        named = [item.named_id() for item in self.content]
+        if named and named[0] is not None and named != ids:
+            return None
+        return [item.logprob for item in self.content]
 
 
 class _Choice(Struct, gc=False):
@@ -46,6 +61,7 @@ class _Choice(Struct, gc=False):
     logprobs: _Logprobs | None = None
     finish_reason: str | None = None
     weight_versions: list[dict[str, Json]] | None = None
+    prompt_token_ids: list[int] | None = None
 
 
 class _Answer(Struct, gc=False):
@@ -63,15 +79,19 @@ class VllmCollector(TokenCollector):
         super().__init__(on_delta, server)
         self._head: dict[str, Json] = {}
         self._spans: Json = None
+        self._prompt: Json = None
         self._logprobs: dict[str, list[Json]] = {}
 
     def add(self, event: Json) -> None:
         self._head |= {name: event[name] for name in _HEAD if event.get(name) is not None}
         for choice in event.get("choices") or ():
+            if choice.get("index"):
+                continue
             for name, new in (choice.get("logprobs") or {}).items():
                 if name in _LOGPROBS and new is not None:
                     self._logprobs.setdefault(name, []).extend(new)
             self._take_ids(choice.get("token_ids") or [])
+            self._prompt = choice.get("prompt_token_ids") or self._prompt
             self._spans = choice.get("weight_versions") or self._spans
             self._finish = choice.get("finish_reason") or self._finish
 
@@ -81,6 +101,7 @@ class VllmCollector(TokenCollector):
             "logprobs": self._logprobs,
             "finish_reason": self._finish,
             "weight_versions": self._spans,
+            "prompt_token_ids": self._prompt,
         }
         return {**self._head, "choices": [choice]}
 
@@ -101,15 +122,16 @@ class VllmEngine(HttpTokenEngine):
             settings, stop_token_ids, max_tokens=limit, seed=settings.seed, logprobs=logprobs
         )
 
-    def _read(self, answer: _Answer, sent: int) -> Generated:
+    def _read(self, answer: _Answer, prompt: PromptIds) -> Generated:
         choice, usage = answer.choices[0], answer.usage
         return make_generated(
             choice.token_ids,
-            None if choice.logprobs is None else choice.logprobs.values(),
+            None if choice.logprobs is None else choice.logprobs.values(choice.token_ids),
             choice.finish_reason,
-            prompt=(sent, None if usage is None else usage.prompt_tokens),
+            prompt=(prompt, None if usage is None else usage.prompt_tokens),
             counted=None if usage is None else usage.completion_tokens,
             spans=choice.weight_versions,
+            seen=choice.prompt_token_ids,
             model=answer.model,
             response_id=answer.id or answer.request_id,
             cached_tokens=0 if usage is None else usage.read().cached_input_tokens,
