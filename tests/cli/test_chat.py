@@ -1,11 +1,17 @@
 """`treadle chat`, with input from a pipe and from a terminal."""
 
 import contextlib
+import fcntl
 import os
 import pty
+import re
 import signal
+import struct
+import termios
 import threading
 
+import pyte
+import pytest
 from tests.cli.command import Cli
 from tests.cli.scripted import Json, Script, say
 
@@ -33,6 +39,97 @@ def test_turns_of_one_session(cli: Cli, script: Script) -> None:
     assert "2 turns so far" in again.err
     assert "answer 3" in again.out
     assert cli("resume", "--all").err == "no run is unfinished\n"
+
+
+def test_a_session_is_forked_taken_back_and_saved(cli: Cli) -> None:
+    lines = [
+        *("/undo", "/fork", "/save", "/model", "one", "/tools", "two", "/save out.md", "/save out.md"),
+        *(
+            "/fork",
+            "three",
+            "/undo",
+            "/undo",
+            "four",
+            "/clear",
+            "/cost",
+            "five",
+            "/undo",
+            "/cost",
+            "/queue 1",
+        ),
+    ]
+    done = cli("chat", "-m", "mock:echo", "-t", "files", text="\n".join(lines))
+    assert done.code == 0, done
+    assert done.err.count("error: the session has no turn yet") == 2
+    assert "write /save FILE" in done.err
+    assert "the model is mock:echo\n" in done.err
+    assert re.search(r"^read_file +pure +\S", done.out, re.MULTILINE)
+    assert "'out.md' exists; name another file" in done.err
+    assert "two" in (cli.folder / "out.md").read_text()
+    assert "'1' is not the number of a message that waits" in done.err
+    sessions = {line["run_id"]: line for line in cli("sessions", "--json").lines}
+    said = {
+        run_id: [
+            item["message"]["content"]
+            for item in cli("show", run_id, "--json").lines
+            if item["type"] == "turn_started"
+        ]
+        for run_id in sessions
+    }
+    assert sorted(said.values()) == [
+        ["five"],
+        ["one", "four"],
+        ["one", "two"],
+        ["one", "two"],
+        ["one", "two", "three"],
+    ]
+    assert (
+        done.err.count("turn 1 is taken back, with its changes of files; the session before is kept as ") == 1
+    )
+    assert done.err.count("0 turns · 0 steps") == 2
+    # What is taken back is not in the requests of the copy.
+    assert "session: 2 turns, " in done.out.partition("› four")[2]
+
+
+def test_another_model_goes_on_with_the_session(cli: Cli, script: Script) -> None:
+    server = script(_count)
+    text = "hi\n/model other\nthere\n/model nope:x\nstill\n/model mock:echo\nyou\n"
+    done = cli("chat", "-m", "m", "--base-url", server.url, text=text)
+    assert done.code == 0, done
+    assert [body["model"] for body in server.requests] == ["m", "other", "other"]
+    assert "answer 3" in done.out
+    assert "unknown provider 'nope'" in done.err
+    assert "You said: you" in done.out
+    assert "session: 4 turns" in done.out
+
+
+def test_judging_without_a_way_to_ask_is_told(cli: Cli) -> None:
+    told = "messages are judged, and the model cannot ask about unclear ones"
+    assert told in cli("chat", "-m", "mock:echo", text="/quit\n").err
+    for options in (["--judge", "none"], ["--tools", "ask"]):
+        assert told not in cli("chat", "-m", "mock:echo", *options, text="/quit\n").err
+
+
+@pytest.mark.parametrize("columns", [80, 110])
+def test_the_help_fits_the_terminal(cli: Cli, columns: int) -> None:
+    terminal = Terminal(cli, "chat", "-m", "mock:echo", is_screen=True, columns=columns)
+    terminal.wait_for("›")
+    terminal.type("/help" + ENTER)
+    terminal.wait_for("/quit")
+    terminal.wait_for("Ctrl-D leaves.")
+    terminal.wait_for("›")
+    terminal.type(CTRL_D)
+    assert terminal.process.wait(60) == 0
+    screen = pyte.Screen(columns, 200)
+    pyte.Stream(screen).feed(terminal.out)
+    shown = [line.rstrip() for line in screen.display]
+    first = next(index for index, line in enumerate(shown) if line.startswith("/help "))
+    listed = shown[first : first + 40]
+    about = [line for line in listed if line.startswith(("/", " " * 10))]
+    # What a command does is in one column, and words are not broken at the end of a line.
+    assert all(line[16] != " " and line[15] == " " for line in about), about
+    words = " ".join(shown).split()
+    assert {"Alt-Enter,", "earlier", "document", "message", "summarise"} <= set(words)
 
 
 def test_turn_that_fails_has_its_exit_code(cli: Cli, script: Script) -> None:
@@ -87,9 +184,10 @@ def test_misuse(cli: Cli, script: Script) -> None:
 class Terminal:
     """A command on a pseudo-terminal."""
 
-    def __init__(self, cli: Cli, *arguments: str, is_screen: bool = False) -> None:
+    def __init__(self, cli: Cli, *arguments: str, is_screen: bool = False, columns: int = 100) -> None:
         """Start the command. With `is_screen` its output also goes to the terminal, else to a pipe."""
         self._main, other = pty.openpty()
+        fcntl.ioctl(other, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
         outputs = {"stdout": other, "stderr": other} if is_screen else {}
         env = {"TERM": "xterm" if is_screen else "dumb", "PROMPT_TOOLKIT_NO_CPR": "1"}
         self.process = cli.start(*arguments, stdin=other, env=env, start_new_session=True, **outputs)
@@ -152,7 +250,8 @@ def test_person_stops_a_turn_and_leaves(cli: Cli, script: Script) -> None:
     assert "stopped" in (terminal.process.stderr.read() if terminal.process.stderr else "")
 
 
-ENTER, ALT_ENTER, TAB, UP, CTRL_D, CTRL_U = "\r", "\x1b\r", "\t", "\x1b[A", "\x04", "\x15"
+ENTER, ALT_ENTER, TAB, UP, ESC = "\r", "\x1b\r", "\t", "\x1b[A", "\x1b"
+CTRL_C, CTRL_D, CTRL_U = "\x03", "\x04", "\x15"
 
 
 def test_a_person_edits_messages_of_several_lines(cli: Cli, script: Script) -> None:
@@ -251,10 +350,10 @@ def test_lines_that_are_typed_during_a_turn_are_answered(cli: Cli, script: Scrip
     terminal.type("one\n")
     server.asked.wait(60)
     terminal.type("two\n!three\n")
-    while True:
-        events = cli("show", "last", "--json").lines
-        if [item["type"] for item in events].count("message_injected") == 2:
-            break
+    assert terminal.process.stderr is not None
+    for told in ("this is answered after the turn", "the model sees this at its next step"):
+        while told not in terminal.process.stderr.readline():
+            pass
     typed.set()
     terminal.wait_for("answer 3")
     terminal.wait_for("› ")
@@ -292,6 +391,56 @@ def test_an_answer_is_not_mixed_with_what_is_typed_meanwhile(cli: Cli, script: S
     assert terminal.process.wait(60) == 0
     sent = [message["content"] for message in server.requests[-1]["messages"] if message["role"] == "user"]
     assert sent == ["one", "two", "thr\nee", "draft"]
+
+
+def test_commands_esc_and_drafts_during_a_turn(cli: Cli, script: Script) -> None:
+    """Looking is possible at once, changes wait for the end of the turn, and a message that waits is taken back."""
+    waits = threading.Event()
+    server = script(lambda body: waits.wait(60) and _count(body))
+    terminal = Terminal(cli, "chat", "-m", "m", "--base-url", server.url, is_screen=True)
+    terminal.wait_for("›")
+    terminal.type("one" + ENTER)
+    server.asked.wait(60)
+    for line, told in (
+        ("/cost", "tokens"),
+        ("/nope", "there is no command"),
+        ("/clear", "/clear is done after the turn"),
+        ("two", "this is answered after the turn"),
+        ("three", "this is answered after the turn"),
+        ("/queue", "/queue N takes a message back"),
+        ("/queue 1", "taken back: two"),
+    ):
+        terminal.type(line + ENTER)
+        terminal.wait_for(told)
+    waits.set()
+    terminal.wait_for("answer 1")
+    terminal.wait_for("answer 2")
+    terminal.wait_for("a new session begins")
+    terminal.wait_for("two")  # what was taken back is the next line
+    sent = [message["content"] for message in server.requests[-1]["messages"] if message["role"] == "user"]
+    assert sent == ["one", "three"]
+    waits.clear()
+    server.asked.clear()
+    terminal.type(ENTER)
+    server.asked.wait(60)
+    terminal.type(ESC)
+    terminal.wait_for("stopped")
+    server.asked.clear()
+    terminal.wait_for("›")
+    terminal.type("four" + ENTER)
+    server.asked.wait(60)
+    terminal.type("half a li")
+    terminal.wait_for("li")
+    terminal.process.send_signal(signal.SIGINT)
+    terminal.wait_for("stopped")
+    terminal.wait_for("half a li")  # a draft that was dropped comes back
+    terminal.type(CTRL_C)
+    terminal.wait_for("the arrow up brings the line back")
+    terminal.wait_for("›")
+    terminal.type(UP)
+    terminal.wait_for("half a li")
+    terminal.type(CTRL_U + CTRL_D)
+    assert terminal.process.wait(60) == 0
 
 
 def test_a_chat_without_a_message_leaves_no_run(cli: Cli, script: Script) -> None:

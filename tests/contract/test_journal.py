@@ -29,7 +29,17 @@ from treadle import (
 from treadle.agent.overview import search_sessions
 from treadle.core import events as e
 from treadle.core.errors import LeaseLostError
-from treadle.core.inbox import Cancel, DecideCall, Enqueue, GiveAnswer, InboxMessage, Interrupt, Note, Steer
+from treadle.core.inbox import (
+    Cancel,
+    DecideCall,
+    Enqueue,
+    GiveAnswer,
+    InboxMessage,
+    Interrupt,
+    Note,
+    Steer,
+    Withdraw,
+)
 from treadle.core.patches import Version, store_next
 from treadle.core.types import (
     Artifact,
@@ -899,7 +909,7 @@ async def test_every_kind_of_message_is_read_as_it_was_sent(journal: Journal) ->
     await write(journal, "r", STARTED)
     said = Message(Role.USER, "é\0\n", parts=(Artifact("image", hashlib.sha256(b"x").hexdigest()),))
     sent: list[InboxMessage] = [
-        *(Steer(said), Enqueue(said), Interrupt(said)),
+        *(Steer(said), Enqueue(said), Interrupt(said), Withdraw(said)),
         *(GiveAnswer("q", "yes"), GiveAnswer("q", is_declined=True)),
         *(DecideCall("c", True), DecideCall("c", False, "no"), Cancel("stop"), Cancel()),
         Note(labels={"a": "b", "c": None}, remark="r", by="me"),

@@ -45,6 +45,12 @@ class Interrupt(Struct, frozen=True, gc=False, tag_field="type", tag="interrupt"
     message: Message
 
 
+class Withdraw(Struct, frozen=True, gc=False, tag_field="type", tag="withdraw"):
+    """The order to take back a message that waits for its turn, the newest one if there are several like it."""
+
+    message: Message
+
+
 class GiveAnswer(Struct, frozen=True, gc=False, omit_defaults=True, tag_field="type", tag="answer"):
     """The answer to a question of the run."""
 
@@ -89,7 +95,7 @@ class Note(Struct, frozen=True, gc=False, omit_defaults=True, tag_field="type", 
             raise ConfigError("the note says nothing; give it a label or a remark")
 
 
-InboxMessage: TypeAlias = Steer | Enqueue | Interrupt | GiveAnswer | DecideCall | Cancel | Note
+InboxMessage: TypeAlias = Steer | Enqueue | Interrupt | Withdraw | GiveAnswer | DecideCall | Cancel | Note
 """What can be sent to a run."""
 
 
@@ -162,6 +168,8 @@ def events_of(state: State, posted: Posted, find_fault: FindFault) -> tuple[e.Du
         bodies = (e.Noted(labels=message.labels, remark=message.remark, by=message.by),)
     elif isinstance(message, Cancel):
         bodies = _cancel(state, message)
+    elif isinstance(message, Withdraw):
+        bodies = (_withdraw(state, message),)
     elif isinstance(message, GiveAnswer):
         bodies = (_answer(state, message, find_fault),)
     elif isinstance(message, DecideCall):
@@ -192,6 +200,11 @@ def _end_turn(state: State) -> tuple[e.DurableBody, ...]:
     if state.turn.failure is not None and isinstance(action := decide(state), Append):
         return action.bodies  # its inference was stopped
     return abandon_turn(state)
+
+
+def _withdraw(state: State, message: Withdraw) -> e.DurableBody:
+    found = [seq for seq, waiting in state.queued if waiting == message.message]
+    return e.Noted(withdrawn_seq=found[-1]) if found else _refuse("withdraw", "no such message waits")
 
 
 def _answer(state: State, message: GiveAnswer, find_fault: FindFault) -> e.DurableBody:

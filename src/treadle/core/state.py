@@ -476,7 +476,9 @@ def _on_rewarded(state: State, body: e.Rewarded) -> None:
 
 
 def _on_noted(state: State, body: e.Noted) -> None:
-    """Change nothing: labels are facts for listings, and remarks are for people."""
+    """Let a message that was taken back wait no longer. Labels are for listings, and remarks for people."""
+    if body.withdrawn_seq is not None:
+        leave_queue(state, body.withdrawn_seq)
 
 
 _HANDLERS: dict[type, Callable[[State, Any], None]] = {

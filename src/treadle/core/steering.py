@@ -39,7 +39,7 @@ def queue_steering(state: "State") -> None:
 
 
 def leave_queue(state: "State", seq: int) -> None:
-    """Take the message of the event `seq` from the queue, because a turn begins with it."""
+    """Take the message of the event `seq` from the queue: a turn begins with it, or it was taken back."""
     state.urgent -= seq in [waiting for waiting, _ in state.queued[: state.urgent]]
     state.queued = tuple([item for item in state.queued if item[0] != seq])
 

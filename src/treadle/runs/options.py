@@ -148,8 +148,8 @@ class ForkOptions(TypedDict, total=False):
     """Options of `Agent.fork` and `fork_sync`."""
 
     text: str | None
-    """The user's message of a new turn. It must be given if the copied events end with a finished turn, and must
-    not be given otherwise."""
+    """The user's message of a new turn. It must be given if the copied events end with a finished turn, except for
+    a session, and must not be given otherwise."""
     new_run_id: str | None
     deps: object
     on_event: Emit | None

@@ -29,6 +29,7 @@ from treadle.runs.begin import make_run_id
 from treadle.runs.drive import (
     Terms,
     drive,
+    leave,
     make_driver,
     open_turn,
     restore,
@@ -106,6 +107,7 @@ async def go_on(
 
     Appends `run_resumed`, unless the run is over and only its grade is missing.
     """
+    await agent.kit.renew()
     agent.kit.toolbox(task).check_deps(given.deps)
     sandbox = await restore(agent.journal, state)
     await warm_up(agent)
@@ -214,6 +216,8 @@ async def fork_run(
 ) -> Run[Any]:
     """Create a run that begins with a copy of another run's first `at` events, and drive it.
 
+    A session of which no turn is open, and that gets no `text`, is not driven.
+
     Raises: `RunNotFoundError`; `ConfigError` if the run has no event `at`, or if `text` is missing or not allowed;
     `UntrustedError`.
     """
@@ -227,10 +231,12 @@ async def fork_run(
     started = events[0].body
     assert isinstance(started, e.RunStarted)
     task = load_task_of(started)
+    await agent.kit.renew()
     agent.kit.toolbox(task).check_deps(given.deps)
     head = _forked(agent, started, Parent(run_id, at), given, task)
     state = fold([head, *[event.body for event in events[1:at]]])
-    if state.turn.is_open is (text is not None):
+    is_idle = text is None and not state.turn.is_open and state.is_session
+    if state.turn.is_open is (text is not None) and not is_idle:
         raise ConfigError(_explain_fork(state, at))
     sandbox = await restore(agent.journal, state)
     window = await agent.kit.window(head.spec.policy)
@@ -241,6 +247,9 @@ async def fork_run(
     driver.put(head)
     driver.recorder.adopt(events[1:at])
     driver.put(resumed(agent, driver, terms))
+    if is_idle:
+        await leave(driver, "closed")
+        return Run(driver.run_id, driver.state, agent.journal, given.answer)
     if text is not None:
         driver.put(await open_turn(agent, driver, Message(Role.USER, text)))
     return await drive(agent, driver, task, given)

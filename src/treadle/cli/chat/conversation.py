@@ -32,10 +32,11 @@ from treadle.cli.terminal.terminal_asker import make_approver, make_asker
 from treadle.cli.terminal.view import JsonView
 from treadle.core.errors import ConfigError, RunNotFoundError, TreadleError
 from treadle.core.registry import did_you_mean
-from treadle.core.types import Delivery, StopReason, ToolCall
+from treadle.core.types import Delivery, Message, StopReason, ToolCall
 from treadle.journal.protocol import Journal
 from treadle.journal.run_info import RunFilter
 from treadle.loop.listener import Emit
+from treadle.routing.judging.in_sessions import ASK_TOOL
 from treadle.runs.run import Run
 from treadle.runs.statuses import find_run
 
@@ -83,25 +84,82 @@ class Chat:
     """A person's conversation with one session."""
 
     def __init__(
-        self, agent: Agent, follow_up: FollowUp, run_id: str | None, *, is_json: bool = False
+        self,
+        make: Callable[[str | None, str | None], Agent],
+        follow_up: FollowUp,
+        run_id: str | None,
+        *,
+        is_json: bool = False,
     ) -> None:
-        """Make a conversation. With `is_json`, each line of input is a message, and the output is lines of JSON."""
-        self.agent = agent
+        """Make a conversation. With `is_json`, each line of input is a message, and the output is lines of JSON.
+
+        `make` returns an agent with a model, by default that of the command line, for a session or a new one.
+        """
+        self._make = make
         self._is_json = is_json
         self.is_over = False
         """True once the person has asked to leave."""
-        self._follow_up = replace(follow_up, tools=agent.spec.tools)
-        self.session: Session = agent.session(run_id)
+        self._follow_up = follow_up
         commands = {name: item.takes_file for name, item in COMMANDS.items()}
-        self._prompt = ChatPrompt(commands, lambda: agent.tools, is_person=sys.stdin.isatty() and not is_json)
-        self._approver = agent.approver = None if is_json else make_approver()
-        self._asker = agent.asker = None if is_json else make_asker()
+        self._prompt = ChatPrompt(
+            commands, lambda: self.agent.tools, is_person=sys.stdin.isatty() and not is_json
+        )
+        self._approver = None if is_json else make_approver()
+        self._asker = None if is_json else make_asker()
+        self._later: list[str] = []
+        """The commands that were typed during a turn, and are carried out after it."""
+        self._use(make(None, run_id), run_id)
         self._keys = asyncio.Lock()
         """Held while somebody reads from the terminal during a turn."""
         self._meter = SessionMeter()
         self._codes: list[int] = []
         self._attached: list[Path] = []
         """The files for the next message."""
+
+    def _use(self, agent: Agent, run_id: str | None) -> None:
+        self.agent = agent
+        agent.approver, agent.asker = self._approver, self._asker
+        self._follow_up = replace(self._follow_up, tools=agent.spec.tools)
+        self.session: Session = agent.session(run_id)
+
+    @property
+    def draft(self) -> str:
+        """The beginning of the next message."""
+        return self._prompt.draft
+
+    @draft.setter
+    def draft(self, text: str) -> None:
+        self._prompt.draft = text
+
+    def make_agent(self, model: str) -> Agent:
+        """See `CommandedChat.make_agent`."""
+        state = self.session.run.state
+        return self._make(model, self.session.run_id if state.turn.number or state.queued else None)
+
+    def switch(self, agent: Agent, run_id: str | None) -> None:
+        """See `CommandedChat.switch`."""
+        before = self.agent, self.session.run_id if self.session.run.state.turn.number else None
+        self.work.run(self.session.close())
+        try:
+            self._use(agent, run_id)
+            self.work.run(self.session.open())
+        except TreadleError:
+            self._use(*before)
+            self.work.run(self.session.open())
+            raise
+        finally:
+            run = self.session.run
+            self._meter = SessionMeter.of(run) if run.state.turn.number else SessionMeter()
+
+    def take_back(self, message: Message) -> None:
+        """See `CommandedChat.take_back`."""
+        withdrawing = self.session.withdraw(message)
+        try:
+            loop = asyncio.get_running_loop()
+        except RuntimeError:
+            self.work.run(withdrawing)
+        else:
+            self._withdrawing = loop.create_task(withdrawing)
 
     def run(self) -> int:
         """Run the conversation until the input ends, and return the exit code; on a terminal it is always 0."""
@@ -127,6 +185,11 @@ class Chat:
         print_note(f"session {run.run_id} · {self.agent.model.name} · tools: {tools} · /help")
         if self._is_json:
             return
+        if self.agent.judge is not None and ASK_TOOL not in self.agent.tools:
+            print_note(
+                "messages are judged, and the model cannot ask about unclear ones: give it --tools ask, or turn "
+                "judging off with --judge none"
+            )
         if self.agent.known is not None:
             for line in self.agent.known.greeting:
                 stdout().print(clean(line), soft_wrap=True)
@@ -143,18 +206,16 @@ class Chat:
     def _talk(self) -> None:
         self._finish_turn()
         while not self.is_over and (text := self._prompt.read()) is not None:
-            command, _, rest = text.partition(" ")
             if self._is_json:
                 self._say(text)
-            elif command in COMMANDS:
-                self._command(command, rest.strip())
-            elif is_misspelt(text):
-                hint = did_you_mean(command, COMMANDS) or ";"
-                print_error(f"there is no command {command!r}{hint} /help lists the commands")
-            elif (path := as_file(text)) is not None:
-                self.attach(path)
-            else:
-                self._say(text)
+            elif not self._do(text):
+                if (path := as_file(text)) is not None:
+                    self.attach(path)
+                else:
+                    self._say(text)
+            later, self._later = self._later, []
+            for line in later:
+                self._do(line)
 
     def _say(self, text: str) -> None:
         """Send a message, once the turn before it is finished."""
@@ -175,11 +236,28 @@ class Chat:
         self._attached = []
         return list(files.values())
 
-    def _command(self, name: str, rest: str) -> None:
+    def _do(self, text: str, *, is_turn: bool = False) -> bool:
+        """Carry out the command that a line is, and return whether it is one, if only a misspelt one.
+
+        During a turn, a command that changes something is put off until the turn has ended.
+        """
+        name, _, rest = text.partition(" ")
+        command = COMMANDS.get(name)
+        if command is None:
+            if is_misspelt(text):
+                hint = did_you_mean(name, COMMANDS) or ";"
+                print_error(f"there is no command {name!r}{hint} /help lists the commands")
+                return True
+            return False
+        if is_turn and not (command.is_quick or (name == "/model" and not rest.strip())):
+            self._later.append(text)
+            print_note(f"{name} is done after the turn")
+            return True
         try:
-            COMMANDS[name].perform(self, rest)
+            command.perform(self, rest.strip())
         except TreadleError as error:
             print_error(str(error))
+        return True
 
     def _finish_turn(self) -> bool:
         """Continue a turn that was interrupted or waits for a decision, and return True if no turn is open."""
@@ -268,9 +346,9 @@ class Chat:
                 await typing
 
     def _pass_line(self, text: str) -> None:
-        if text.partition(" ")[0] in COMMANDS:
-            print_note(f"{text.partition(' ')[0]} works between turns")
-        elif text.startswith("!") and text[1:].strip():
+        if self._do(text, is_turn=True):
+            return
+        if text.startswith("!") and text[1:].strip():
             self.session.post(text[1:].strip(), Delivery.STEER)
             print_note("the model sees this at its next step")
         elif text:
@@ -308,10 +386,27 @@ def chat(
         raise ConfigError("give --session or --continue, not both")
     follow_up = FollowUp(journal, agent.api_key is not None)
     is_new = session is None and not is_continued
+    if not is_new and (mount.path is not None or instructions is not None):
+        raise ConfigError(
+            "a session keeps its files and instructions; --mount and --instructions are for a new one"
+        )
+    if not is_new and knowledge.is_given:
+        raise ConfigError(
+            "a session keeps its persona, memory, skills, documents and judge; --persona, --memory, --user, "
+            "--skills, --document and --judge are for a new one"
+        )
     with closing(open_or_make(journal, level) if is_new else open_existing(journal, level)) as opened:
-        if is_new:
-            runner = make_agent(
-                agent,
+
+        def make(model: str | None, run_id: str | None) -> Agent:
+            given = agent
+            if model is not None:
+                # A provider has a server and a key of its own.
+                server = (None, None) if ":" in model else (agent.base_url, agent.api_key)
+                given = replace(agent, model=model, base_url=server[0], api_key=server[1])
+            if run_id is not None:
+                return ResumedAgents(opened, given, limits, is_trusted=is_trusted).agent_for_run(run_id)
+            return make_agent(
+                given,
                 opened,
                 limits=limits,
                 instructions=instructions,
@@ -320,19 +415,11 @@ def chat(
                 is_trusted=is_trusted,
                 judge="patterns",
             )
-            return Chat(runner, follow_up, None, is_json=is_json).run()
-        if mount.path is not None or instructions is not None:
-            raise ConfigError(
-                "a session keeps its files and instructions; --mount and --instructions are for a new one"
-            )
-        if knowledge.is_given:
-            raise ConfigError(
-                "a session keeps its persona, memory, skills, documents and judge; --persona, --memory, --user, "
-                "--skills, --document and --judge are for a new one"
-            )
-        run_id = _find_newest(opened) if session is None else find_run(opened, session)
-        agents = ResumedAgents(opened, agent, limits, is_trusted=is_trusted)
-        return Chat(agents.agent_for_run(run_id), follow_up, run_id, is_json=is_json).run()
+
+        run_id = None
+        if not is_new:
+            run_id = _find_newest(opened) if session is None else find_run(opened, session)
+        return Chat(make, follow_up, run_id, is_json=is_json).run()
 
 
 def _find_newest(journal: Journal) -> str:

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from prompt_toolkit.key_binding import KeyBindings
 
 _PROMPT = "› "
+_ESCAPE_SECONDS = 0.1
+"""How long to wait after Esc for the rest of a key that begins with it, such as an arrow."""
 
 
 class ChatPrompt:
@@ -44,6 +46,8 @@ class ChatPrompt:
         self.draft = ""
         """The beginning of the next message, which the person typed before."""
         self._is_put_off = False
+        self._is_aside = False
+        """True while a line is read during a turn."""
 
     @property
     def is_screen(self) -> bool:
@@ -63,7 +67,10 @@ class ChatPrompt:
                 return None
             except KeyboardInterrupt:
                 stdout().print()
-                print_note("Ctrl-D leaves")
+                dropped = "" if self._session is None else self._session.default_buffer.text
+                if dropped.strip() and self._session is not None:
+                    self._session.history.append_string(dropped)
+                print_note(f"Ctrl-D leaves{'; the arrow up brings the line back' if dropped.strip() else ''}")
 
     def _ask(self) -> str:
         if not self.is_screen:
@@ -76,7 +83,7 @@ class ChatPrompt:
         """Return a line that the person types while a turn runs; `None` if nothing is to be sent, or if `put_off`
         was called meanwhile. The terminal must be a screen."""
         session = self._get_session()
-        self._is_put_off = False
+        self._is_put_off, self._is_aside = False, True
 
         def leave_at_once() -> None:
             if self._is_put_off:
@@ -87,10 +94,11 @@ class ChatPrompt:
         except EOFError:
             return None
         except KeyboardInterrupt:
+            self.draft = session.default_buffer.text or self.draft
             signal.raise_signal(signal.SIGINT)  # whoever waits for the signal stops the turn
             return None
         finally:
-            session.app.erase_when_done = False
+            session.app.erase_when_done = self._is_aside = False
 
     def put_off(self) -> None:
         """End `read_aside`, and keep the typed text for the next message."""
@@ -109,20 +117,28 @@ class ChatPrompt:
     def _make_session(self) -> "PromptSession[str]":
         from prompt_toolkit import PromptSession
 
-        return PromptSession(
+        session: PromptSession[str] = PromptSession(
             history=_open_history(),
             completer=_make_completer(self._commands, self._words),
             complete_while_typing=False,
             enable_history_search=True,
             multiline=True,
             prompt_continuation=" " * len(_PROMPT),
-            key_bindings=_make_bindings(),
+            key_bindings=_make_bindings(self._stops_turn),
             enable_open_in_editor=True,
         )
+        session.app.ttimeoutlen = _ESCAPE_SECONDS
+        return session
+
+    def _stops_turn(self) -> bool:
+        """Return whether Esc stops the turn, and does not begin another key."""
+        return self._is_aside and self._session is not None and not self._session.default_buffer.text
 
 
-def _make_bindings() -> "KeyBindings":
-    """Return the keys: Enter sends, and Alt-Enter, Ctrl-J or Enter after a backslash begin a new line."""
+def _make_bindings(stops_turn: Callable[[], bool]) -> "KeyBindings":
+    """Return the keys: Enter sends, and Alt-Enter, Ctrl-J or Enter after a backslash begin a new line. Esc stops
+    the turn if `stops_turn` says so."""
+    from prompt_toolkit.filters import Condition
     from prompt_toolkit.key_binding import KeyBindings
 
     keys = KeyBindings()
@@ -140,6 +156,10 @@ def _make_bindings() -> "KeyBindings":
     @keys.add("c-j")
     def break_line(event: Any) -> None:
         event.current_buffer.insert_text("\n")
+
+    @keys.add("escape", filter=Condition(stops_turn), eager=True)
+    def stop(event: Any) -> None:
+        event.app.exit(exception=KeyboardInterrupt)
 
     return keys
 

@@ -1,5 +1,7 @@
 """The commands of a conversation, such as `/files`: lines that are not sent to the model."""
 
+import os
+import textwrap
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -7,11 +9,22 @@ from typing import TYPE_CHECKING, Protocol
 from msgspec import Struct
 
 from treadle.cli.terminal.format import format_compaction
-from treadle.cli.terminal.output import clean, print_note, stdout, write_cost, write_count, write_usage
+from treadle.cli.terminal.output import (
+    clean,
+    print_note,
+    shorten,
+    stderr,
+    stdout,
+    write_cost,
+    write_count,
+    write_usage,
+)
 from treadle.core.errors import ConfigError
+from treadle.core.events import TurnStarted
 from treadle.core.prompting import count_prompt, find_room
 from treadle.core.registry import did_you_mean
 from treadle.core.state import State
+from treadle.core.types import Message
 
 if TYPE_CHECKING:
     from treadle.agent.agent import Agent
@@ -21,6 +34,8 @@ if TYPE_CHECKING:
 
 _MAX_SHOWN = 20
 """How many memories are shown."""
+_TITLE_CHARS = 100
+"""How much of a message that waits is shown."""
 
 
 class CommandedChat(Protocol):
@@ -31,6 +46,8 @@ class CommandedChat(Protocol):
     work: "CommandLoop"
     is_over: bool
     """True once the person has asked to leave."""
+    draft: str
+    """The beginning of the next message."""
 
     def retry(self) -> None:
         """Try the last turn again, if it ended with an error."""
@@ -38,6 +55,18 @@ class CommandedChat(Protocol):
 
     def attach(self, name: str) -> None:
         """Remember a file for the next message."""
+        ...
+
+    def make_agent(self, model: str) -> "Agent":
+        """Return the agent of the session with another model. Raises: `ConfigError`."""
+        ...
+
+    def switch(self, agent: "Agent", run_id: str | None) -> None:
+        """Go on with a session of an agent, or with a new one for `None`. Raises: `TreadleError`."""
+        ...
+
+    def take_back(self, message: Message) -> None:
+        """Take back a message that waits for its turn."""
         ...
 
 
@@ -50,6 +79,8 @@ class SlashCommand(Struct, frozen=True):
     """The function that carries out the command. It is called with the text after the command."""
     takes: str = ""
     """The name of the text after the command; empty if the command takes no text."""
+    is_quick: bool = False
+    """True if the command can be carried out during a turn, because it only looks."""
 
     @property
     def takes_file(self) -> bool:
@@ -66,16 +97,32 @@ def is_misspelt(text: str) -> bool:
 
 def _help(chat: CommandedChat, _: str) -> None:
     names = {name: f"{name} {item.takes}".rstrip() for name, item in COMMANDS.items()}
-    width = max(map(len, names.values()))
-    lines = "\n".join([f"{names[name]:{width}}  {item.about}" for name, item in COMMANDS.items()])
-    print_note(f"{_KEYS}\n{lines}\n{_MORE}")
+    indent = max(map(len, names.values())) + 2
+    for line in _wrap(_KEYS):
+        print_note(line)
+    for name, item in COMMANDS.items():
+        first, *more = _wrap(item.about, indent)
+        print_note("\n".join([f"{names[name]:{indent}}{first}", *[" " * indent + line for line in more]]))
+    for line in _wrap(_MORE):
+        print_note(line)
 
 
-_KEYS = """Type a message and press Enter. Alt-Enter, Ctrl-J, or Enter after a backslash begins a new line; pasted
-text keeps its lines. The arrow keys bring earlier messages back, and Tab completes. These words are commands:"""
-_MORE = """@FILE in a message sends the file too, and so does a message that is only the path of a file.
-While a turn runs, a line that you type is answered after it, and the model sees a line that begins with ! at its
-next step. Ctrl-C stops the current turn, and Ctrl-D leaves."""
+def _wrap(text: str, indent: int = 0) -> list[str]:
+    """Return a text in lines that fit the terminal with an indent."""
+    return textwrap.wrap(text, min(stderr().width, _WIDEST) - indent, break_on_hyphens=False)
+
+
+_WIDEST = 110
+"""The longest line of the help."""
+_KEYS = (
+    "Type a message and press Enter. Alt-Enter, Ctrl-J, or Enter after a backslash begins a new line; pasted text "
+    "keeps its lines. The arrow keys bring earlier messages back, and Tab completes. These words are commands:"
+)
+_MORE = (
+    "@FILE in a message sends the file too, and so does a message that is only the path of a file. While a turn "
+    "runs, a line that you type is answered after it, and the model sees a line that begins with ! at its next "
+    "step. Esc or Ctrl-C stops the current turn, and Ctrl-D leaves."
+)
 
 
 def _files(chat: CommandedChat, _: str) -> None:
@@ -157,17 +204,116 @@ def _retry(chat: CommandedChat, _: str) -> None:
     chat.retry()
 
 
+def _tools(chat: CommandedChat, _: str) -> None:
+    from treadle.cli.commands.tools import print_specs
+
+    print_specs([tool.spec for tool in chat.agent.tools.values()])
+    if not chat.agent.tools:
+        print_note("no tools")
+
+
+def _model(chat: CommandedChat, name: str) -> None:
+    if name:
+        chat.switch(chat.make_agent(name), _stored_id(chat))
+    print_note(f"the model is {chat.agent.model.name}{' from now on' if name else ''}")
+
+
+def _stored_id(chat: CommandedChat) -> str | None:
+    """Return the id of the session; `None` if it has no turn yet, so that the journal may not have it."""
+    state = chat.session.run.state
+    return chat.session.run_id if state.turn.number or state.queued else None
+
+
+def _clear(chat: CommandedChat, _: str) -> None:
+    before = _stored_id(chat)
+    chat.switch(chat.agent, None)
+    print_note(f"a new session begins{_tell_kept(before)}")
+
+
+def _fork(chat: CommandedChat, _: str) -> None:
+    before = _stored_id(chat)
+    if before is None:
+        raise ConfigError("the session has no turn yet")
+    copy = chat.work.run(chat.agent.fork(before))
+    chat.switch(chat.agent, copy.run_id)
+    print_note(f"this is the session {copy.run_id} from now on, a copy{_tell_kept(before)}")
+
+
+def _undo(chat: CommandedChat, _: str) -> None:
+    before, turn = _stored_id(chat), chat.session.run.state.turn
+    opened = turn.opened
+    if before is None or opened is None:
+        raise ConfigError("the session has no turn yet")
+    copied = None
+    if turn.number > 1:
+        begun = [
+            event.seq
+            for event in chat.session.run.events
+            if isinstance(event.body, TurnStarted) and event.body.turn == turn.number
+        ]
+        copied = chat.work.run(chat.agent.fork(before, begun[-1] - 1)).run_id
+    chat.switch(chat.agent, copied)
+    if opened.message in chat.session.queued:
+        chat.take_back(opened.message)
+    chat.draft = opened.message.content
+    print_note(f"turn {turn.number} is taken back, with its changes of files{_tell_kept(before)}")
+
+
+def _tell_kept(run_id: str | None) -> str:
+    return "" if run_id is None else f"; the session before is kept as {run_id}"
+
+
+def _queue(chat: CommandedChat, text: str) -> None:
+    waiting = [*chat.session.queued, *chat.session.posted]
+    if text:
+        number = int(text) if text.isdigit() else 0
+        if not 1 <= number <= len(waiting):
+            raise ConfigError(f"{text!r} is not the number of a message that waits; /queue lists them")
+        chat.take_back(waiting[number - 1])
+        chat.draft = waiting[number - 1].content
+        print_note(f"taken back: {shorten(waiting[number - 1].content, _TITLE_CHARS)}")
+        return
+    for number, message in enumerate(waiting, 1):
+        stdout().print(f"{number:>3}  {shorten(message.content, _TITLE_CHARS)}", soft_wrap=True)
+    print_note("/queue N takes a message back" if waiting else "no message waits")
+
+
+def _save(chat: CommandedChat, name: str) -> None:
+    from treadle.export.whole import write_whole
+    from treadle.trajectory.markdown import write_markdown
+
+    path, run = Path(name).expanduser(), chat.session.run
+    if not name or os.path.lexists(path):
+        raise ConfigError(f"{name!r} exists; name another file" if name else "write /save FILE")
+    if _stored_id(chat) is None:
+        raise ConfigError("the session has no turn yet")
+    text = "".join(write_markdown(run.run_id, (event.body for event in run.events), None)).rstrip()
+    write_whole([text.encode()], path)
+    print_note(f"written to {name!r}")
+
+
 def _quit(chat: CommandedChat, _: str) -> None:
     chat.is_over = True
 
 
 COMMANDS: dict[str, SlashCommand] = {
-    "/help": SlashCommand("show this text", _help),
-    "/files": SlashCommand("list the files of the session", _files),
-    "/attach": SlashCommand("send an image, audio, text or document with the next message", _attach, "FILE"),
+    "/help": SlashCommand("show this text", _help, is_quick=True),
+    "/model": SlashCommand("show the model, or go on with another one", _model, "[NAME]"),
+    "/tools": SlashCommand("list the tools with their effects", _tools, is_quick=True),
+    "/files": SlashCommand("list the files of the session", _files, is_quick=True),
+    "/attach": SlashCommand(
+        "send an image, audio, text or document with the next message", _attach, "FILE", is_quick=True
+    ),
+    "/queue": SlashCommand(
+        "list the messages that wait for their turns, or take number N back", _queue, "[N]", is_quick=True
+    ),
     "/retry": SlashCommand("try the last turn again, if it ended with an error", _retry),
-    "/cost": SlashCommand("show the tokens and the cost so far", _cost),
-    "/context": SlashCommand("show how full the model's context is", _context),
+    "/undo": SlashCommand("take the last turn back, and edit its message", _undo),
+    "/fork": SlashCommand("go on with a copy of the session, and keep this one as it is", _fork),
+    "/clear": SlashCommand("begin a new session with the same model and tools", _clear),
+    "/save": SlashCommand("write the session to a Markdown file", _save, "FILE", is_quick=True),
+    "/cost": SlashCommand("show the tokens and the cost so far", _cost, is_quick=True),
+    "/context": SlashCommand("show how full the model's context is", _context, is_quick=True),
     "/compact": SlashCommand("summarise old turns now, so that later ones cost less", _compact),
     "/memory": SlashCommand("list the newest memories, or search them for TEXT", _memory, "[TEXT]"),
     "/remember": SlashCommand("remember TEXT across sessions", _remember, "TEXT"),

@@ -103,6 +103,11 @@ def _print_tools(specs: Sequence[ToolSpec], shape: Shape | None, *, is_json: boo
     if is_json:
         print_json(*specs)
         return
+    print_specs(specs)
+
+
+def print_specs(specs: Sequence[ToolSpec]) -> None:
+    """Print tools with their effects and the first lines of their descriptions."""
     width = max((len(spec.name) for spec in specs), default=0)
     for spec in specs:
         about = spec.description.strip().partition("\n")[0]

@@ -93,7 +93,7 @@ class TurnView(TextView):
     def hold(self) -> None:
         """Pause the view, at the beginning of a line."""
         self._held = []
-        self.close()
+        self.pause()
 
     def release(self) -> None:
         """Show what happened since `hold`."""

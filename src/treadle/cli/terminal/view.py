@@ -23,6 +23,7 @@ from treadle.cli.terminal.output import (
     stdout,
     write_seconds,
 )
+from treadle.cli.terminal.streamed_text import StreamedText, render_markdown
 from treadle.core import events as e
 from treadle.core.types import Json, ToolCall
 from treadle.runs.run import Run
@@ -115,7 +116,9 @@ class TextView(View):
         self._under_way: dict[str, str] = {}
         """What the spinner shows for each running call, by call id."""
         self._streamed = ""
-        """`text` or `reasoning` if the current line is unfinished, else empty."""
+        """`text` or `reasoning` if one is being written, else empty."""
+        self._writer: StreamedText | None = None
+        """The text that is being written."""
         self._has_streamed_text = False
         self._refused_tool: str | None = None
         """The tool that the newest answer says cannot be used; `None` if there is none."""
@@ -125,7 +128,7 @@ class TextView(View):
         """See `View.on_event`."""
         body = item.body
         if isinstance(body, e.TextDelta):
-            self._stream("text", body.text, "")
+            self._stream("text", body.text, None)
         elif isinstance(body, e.ReasoningDelta):
             self._stream("reasoning", body.text, "dim italic")
         elif isinstance(body, e.ToolProgress):
@@ -190,7 +193,10 @@ class TextView(View):
         if message.reasoning and not self._is_live:
             self._say(clean(message.reasoning.strip()), "dim italic")
         if message.content.strip() and not self._has_streamed_text:
-            self._say(clean(message.content.strip()), "")
+            if self._is_live:
+                self._console.print(render_markdown(clean(message.content.strip())))
+            else:
+                self._say(clean(message.content.strip()), "")
         self._calls.update({call.call_id: call for call in message.tool_calls})
 
     def _on_inference_failed(self, body: e.InferenceFailed) -> None:
@@ -241,7 +247,7 @@ class TextView(View):
         call = self._calls.get(call_id)
         return format_call(call, self._width) if call is not None else clean(name)
 
-    def _stream(self, kind: str, text: str, style: str) -> None:
+    def _stream(self, kind: str, text: str, style: str | None) -> None:
         if not self._is_live:
             return
         self._stop_spinner()
@@ -251,14 +257,22 @@ class TextView(View):
             text = text.lstrip()
             if not text:
                 return
+            self._writer = StreamedText(style)
         self._streamed = kind
         self._has_streamed_text = self._has_streamed_text or kind == "text"
-        self._console.print(clean(text), style=style, end="", soft_wrap=True)
+        assert self._writer is not None
+        self._writer.add(text)
 
     def _end_line(self) -> None:
-        if self._streamed:
-            self._console.print()
-            self._streamed = ""
+        if self._writer is not None:
+            self._writer.end()
+        self._writer, self._streamed = None, ""
+
+    def pause(self) -> None:
+        """Stop writing until the next event, and leave what has come on the screen."""
+        self._stop_spinner()
+        if self._writer is not None:
+            self._writer.pause()
 
     def _say(self, text: str, style: str) -> None:
         self._stop_spinner()

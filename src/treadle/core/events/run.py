@@ -132,7 +132,8 @@ class RunFinished(Body, frozen=True, gc=False, tag="run_finished"):
 
 
 class Noted(Body, frozen=True, gc=False, tag="noted"):
-    """Labels and remarks that somebody added to a run, or the reason why a message to the run had no effect."""
+    """Labels and remarks that somebody added to a run, a message that was taken back, or the reason why a message
+    to the run had no effect."""
 
     labels: dict[str, str | None] = field(default_factory=dict)
     """The labels that were set, by name; `None` removed a label."""
@@ -143,6 +144,9 @@ class Noted(Body, frozen=True, gc=False, tag="noted"):
     refused: str | None = None
     """The tag of the message that had no effect, such as `answer`; `remark` says why. `None`: no message was
     refused."""
+    withdrawn_seq: int | None = None
+    """The number of the `message_injected` event whose message no longer waits, because the user took it back;
+    `None`: no message was taken back."""
 
 
 class Rewarded(Body, frozen=True, gc=False, tag="rewarded"):
