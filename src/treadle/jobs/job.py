@@ -452,7 +452,7 @@ def open_job(
             f"the journal {str(options.journal)!r} with the runs of this job is missing; put it back, or name "
             "another folder (--out)"
         )
-    journal = stack.enter_context(closing(open_journal(options.journal)))
+    journal = stack.enter_context(closing(open_journal(options.journal, packs=True)))
     check(ledger, journal)
     meter = open_meter(options.limits, ledger, journal, runs_of, others)
     workers = options.workers

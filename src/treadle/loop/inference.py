@@ -15,6 +15,7 @@ from treadle.core.errors import (
     AuthenticationError,
     ConfigError,
     ContextOverflowError,
+    HandshakeError,
     ProviderError,
     RefusedError,
     RequestError,
@@ -288,7 +289,7 @@ def describe_failure(error: Exception, step: int) -> e.InferenceFailed:
         stop_reason, fault = StopReason.CONTEXT_OVERFLOW, Fault.MODEL
     elif isinstance(error, RefusedError):
         stop_reason, fault = StopReason.REFUSED, Fault.MODEL
-    elif isinstance(error, AuthenticationError | RequestError | ConfigError):
+    elif isinstance(error, AuthenticationError | HandshakeError | RequestError | ConfigError):
         fault = Fault.USER
     text = (
         str(error) if isinstance(error, ProviderError | ConfigError) else f"{type(error).__name__}: {error}"
