@@ -154,6 +154,23 @@ def python(code: str) -> str:
     return f'@PYTHON -I -c "\n{code}\n"'
 
 
+FILL = """\
+import socket, threading, time
+kept = []
+def fill(kind):
+    for _ in range(450):
+        ends = socket.socketpair(socket.AF_UNIX, kind)
+        kept.append(ends)
+        for end in ends:
+            end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
+            end.setblocking(False)
+            try:
+                while end.send(b'x' * 16000): pass
+            except BlockingIOError: pass
+{start}
+time.sleep(100)"""
+
+
 def call_system(number: str, *arguments: str) -> str:
     """Return a command that makes one system call by its number, without programs or libraries in between."""
     table = {"x86_64": 0, "aarch64": 1}
@@ -394,6 +411,11 @@ EXHAUSTING = {
     ),
     "memory that is shared": (
         python("import mmap, time\nm = mmap.mmap(-1, 1 << 30)\nwhile True: m.write(b'x' * (1 << 20))"),
+        "bytes of memory",
+    ),
+    "buffers of sockets": (python(FILL.format(start="fill(socket.SOCK_STREAM)")), "bytes of memory"),
+    "buffers of the sockets of a thread": (
+        python(FILL.format(start="threading.Thread(target=fill, args=(socket.SOCK_SEQPACKET,)).start()")),
         "bytes of memory",
     ),
     "a million files": ("i=0; while :; do i=$((i+1)); : > f$i; done", "were undone"),
