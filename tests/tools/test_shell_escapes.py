@@ -30,7 +30,7 @@ pytestmark = needs_sandbox
 
 MARK = "TREADLE_TEST_MARK"
 LIMITS = Limits(
-    seconds=20,
+    seconds=120,
     memory_bytes=192 * 2**20,
     processes=32,
     disk_bytes=32 * 2**20,
@@ -470,7 +470,7 @@ async def test_nothing_gets_out(name: str, world: World, scope: Scope) -> None:
 async def test_nothing_is_used_up(name: str, world: World, scope: Scope) -> None:
     command, told = EXHAUSTING[name]
     shell = Shell(limits=LIMITS, read_only_binds=BINDS)
-    output = await attempt(command, world, scope, 1.0 if told in ("stopped", "left out") else 15, shell)
+    output = await attempt(command, world, scope, 1.0 if told in ("stopped", "left out") else 90, shell)
     assert output.is_error
     assert told in output.content
     world.check(output)
