@@ -44,6 +44,8 @@ class StoreOptions(Struct, frozen=True, kw_only=True):
     lease_seconds: float = 10.0
     """If this process sends no heartbeat for this time, other processes may take its runs over."""
     clock: Clock = time
+    packs: bool = False
+    """True to keep events compressed with a dictionary that is made from the first ones, if the store can."""
 
 
 class Settled:

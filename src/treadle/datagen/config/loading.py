@@ -19,6 +19,7 @@ from treadle.datagen.config.deepfabric_config import dedent_sections, is_deepfab
 from treadle.datagen.config.generation_config import GenerationConfig
 from treadle.datagen.dataset.dataset_folder import DatasetFolder
 from treadle.export.whole import write_whole
+from treadle.jobs.sections import read_config_file
 from treadle.tools.resolve import place_in
 
 
@@ -96,10 +97,7 @@ def check_plan(
 
 def _read(file: Path) -> tuple[Document, tuple[str, ...]]:
     """Return the document in a file, and a note if the last sections of a DeepFabric file had to be dedented."""
-    try:
-        data = file.read_bytes()
-    except OSError as error:
-        raise ConfigError(f"cannot read the configuration {str(file)!r}: {error.strerror}") from error
+    data = read_config_file(file)
     try:
         return parse_document(data, str(file)), ()
     except ConfigError as error:
