@@ -35,7 +35,7 @@ def measure_sockets(pids: Iterable[int], max_bytes: int) -> int:
 
 
 def _find_sockets(pids: Iterable[int]) -> Iterator[tuple[int, int, str]]:
-    """Yield the thread, the descriptor and the name of each open socket. Threads may have descriptors of their own."""
+    """Yield the thread, the descriptor and the name of each open socket. Threads may have their own descriptors."""
     for pid in pids:
         with suppress(OSError):
             for thread in os.listdir(f"/proc/{pid}/task"):
