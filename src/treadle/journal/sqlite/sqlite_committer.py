@@ -59,6 +59,7 @@ _INSERT_RUN = (
 )
 _UPDATE_RUN = f"UPDATE runs SET {', '.join(f'{name}=?' for name in RUN_COLUMNS)} WHERE id=?"
 _RELEASE = "UPDATE runs SET owner=NULL, losses=0 WHERE"
+_RELEASE_RUN = _UPDATE_RUN.replace(" SET ", " SET owner=NULL, losses=0, ")
 
 
 class FileState:
@@ -140,8 +141,8 @@ def _keep_run(db: sqlite3.Connection, write: Write, owner_id: int) -> None:
     owner = None if write.is_release else owner_id
     if writer.key:
         if row is not None:
-            db.execute(_UPDATE_RUN, (*row, writer.key))
-        if write.is_release:
+            db.execute(_RELEASE_RUN if write.is_release else _UPDATE_RUN, (*row, writer.key))
+        elif write.is_release:
             db.execute(f"{_RELEASE} id=?", (writer.key,))
         return
     if row is None or not write.bodies:

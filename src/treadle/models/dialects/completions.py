@@ -248,7 +248,7 @@ class CompletionsModel(HttpModel):
     def _read(self, raw: Json) -> Completion:
         if not isinstance(raw["choices"][0].get("text", ""), str):
             raise TypeError("the text is not a string")
-        return read_completion(as_chat(raw), self.settings, self._price)
+        return read_completion(as_chat(raw), self._told, self._price)
 
 
 def _encode_inner(text: str) -> bytes:
