@@ -1,8 +1,10 @@
 """The blocks of reports: samples of rows, and distributions."""
 
 from collections import Counter
+from functools import partial
 
 import msgspec
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -38,6 +40,26 @@ def test_bodies_end_where_there_is_no_more_room() -> None:
         sample.add({"id": str(number)}, lambda: {"body": "x" * 100}, str(number))
     rows, whole = sample.rows()
     assert (len(rows), whole) == (10, 2)
+
+
+@pytest.mark.parametrize(("most", "room"), [(3, 1_000_000), (10, 250)])
+def test_each_row_is_found_by_the_words_of_its_texts(most: int, room: int) -> None:
+    """Rules out that a search misses a row because it was not drawn, or has no room."""
+    sample = RowSample(most, room)
+    for number in range(10):
+        text = f"Word{number} word{number} and\nmore"
+        sample.add(
+            {"id": str(number)},
+            partial(dict, body=text * 5),
+            str(number),
+            texts=lambda text=text: [text],
+        )
+    rows, _ = sample.rows()
+    for number, raw in enumerate(rows):
+        row = msgspec.json.decode(raw)
+        assert f"word{number}" in str(row).lower()
+        assert row.get("words", f"word{number} and more") == f"word{number} and more"
+        assert ("words" in row) is not ("body" in row)
 
 
 @given(st.lists(st.integers(0, 100_000), min_size=1, max_size=200))

@@ -14,12 +14,13 @@ from contextlib import asynccontextmanager
 
 import pytest
 import uvloop
+from pyreqwest.http import Url
 from tests.http.ways import TRANSPORTS, WAYS, collect, whole
 from tests.models.server import STALL, End, Reply, serve, stream
 
 from treadle.core.errors import RequestError, TransportError
 from treadle.http.plain.answer_body import Inflater
-from treadle.http.plain.client import find_pool
+from treadle.http.plain.client import HttpRoute, find_pool
 from treadle.http.plain.dial import connect_first, dial
 from treadle.http.transport import HttpTransport
 from treadle.http.transport_errors import Timeouts
@@ -381,8 +382,8 @@ async def test_an_idle_connection_is_closed_after_a_while():
 
     async with listen(answer) as url:
         await whole(HttpTransport(timeout_seconds=7), url)
-        host, _, port = url.removeprefix("http://").partition(":")
-        pool = find_pool(asyncio.get_running_loop(), host, int(port), url, Timeouts(7, 10))
+        route = HttpRoute("POST", url, Url(url), {})
+        pool = find_pool(asyncio.get_running_loop(), route, Timeouts(7, 10))
         pool.sweep()
         await asyncio.sleep(0.01)
         assert not closed.is_set()

@@ -28,7 +28,9 @@ def test_a_counted_line_is_in_its_file_and_in_the_sums(tmp_path: Path) -> None:
     with make(tmp_path) as ledger:
         ledger.plan(item(1))
         ledger.plan(item(2))
-        ledger.count(1, 1, lambda _: kept(b"one\n", input_tokens=3, output_tokens=4), 1.5)
+        ledger.count(
+            1, 1, lambda _: kept(b"one\n", input_tokens=3, output_tokens=4), {"worked_seconds": "1.5"}
+        )
         counts = ledger.counts()
     assert (tmp_path / "rows.jsonl").read_bytes() == b"one\n"
     assert (counts.kept, counts.planned, counts.labels, counts.shares) == (1, 2, {"single": 1}, {"topic": 2})
@@ -36,6 +38,20 @@ def test_a_counted_line_is_in_its_file_and_in_the_sums(tmp_path: Path) -> None:
     with make(tmp_path) as ledger:
         assert [found.number for found in ledger.open_items()] == [2]
         assert ledger.get("worked_seconds") == "1.5"
+
+
+@pytest.mark.parametrize("name", ["a?mode=ro", "a#b", "a%20b", "a'b", "a\nb", "ä ö"])
+def test_a_folder_can_have_any_name(tmp_path: Path, name: str) -> None:
+    """Rules out that a part of a path is read as a part of an address, for writing or for reading."""
+    folder = tmp_path / name
+    folder.mkdir()
+    with make(folder) as ledger:
+        ledger.plan(item(1))
+        ledger.count(1, 1, lambda _: kept(b"one\n"), 1.0)
+    with Ledger(folder / "ledger.db", is_readonly=True) as ledger:
+        assert ledger.counts().kept == 1
+    assert {path.name for path in tmp_path.iterdir()} == {name}
+    assert (folder / "rows.jsonl").read_bytes() == b"one\n"
 
 
 def test_a_line_that_was_written_and_not_counted_is_removed(tmp_path: Path) -> None:

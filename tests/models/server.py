@@ -7,6 +7,7 @@ counts the requests and the connections.
 import asyncio
 import json
 import socket
+import ssl
 import struct
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
@@ -98,6 +99,7 @@ class Server:
         self.gone = asyncio.Event()
         """Set when a client has closed a connection that was stalled."""
         self.port = 0
+        self.scheme = "http"
         self._writers: set[asyncio.StreamWriter] = set()
         if callable(handler):
             self._handler: Handler = handler
@@ -108,7 +110,7 @@ class Server:
     @property
     def origin(self) -> str:
         """The scheme, host and port."""
-        return f"http://127.0.0.1:{self.port}"
+        return f"{self.scheme}://127.0.0.1:{self.port}"
 
     @property
     def base_url(self) -> str:
@@ -188,13 +190,16 @@ async def _write(writer: asyncio.StreamWriter, reply: Reply) -> None:
 
 
 @asynccontextmanager
-async def serve(handler: Handler | Iterable[Reply]) -> AsyncIterator[Server]:
-    """Run a server on a free port.
+async def serve(
+    handler: Handler | Iterable[Reply], *, tls: ssl.SSLContext | None = None
+) -> AsyncIterator[Server]:
+    """Run a server on a free port, with `tls` for https:// URLs.
 
     A list gives the n-th request its n-th reply, and all further requests its last.
     """
     server = Server(handler)
-    listener = await asyncio.start_server(server.serve_connection, "127.0.0.1", 0)
+    server.scheme = "http" if tls is None else "https"
+    listener = await asyncio.start_server(server.serve_connection, "127.0.0.1", 0, ssl=tls)
     server.port = listener.sockets[0].getsockname()[1]
     try:
         yield server

@@ -9,8 +9,10 @@ from urllib.parse import quote
 
 import pytest
 from tests.conftest import IS_FULL
+from tests.contract.test_dialect import WIRES
 
 from treadle import Agent, model
+from treadle.core.types import Message, Role
 from treadle.http.transport import HttpRequest, HttpResponse, InProcessTransport
 from treadle.journal.memory import MemoryJournal
 
@@ -25,6 +27,13 @@ HEADERS = {
     "authorization-2": f"Token {KEY}",
 }
 URL = f"http://me:{quote(PASSWORD, safe='')}@h/v1?code={quote(QUERY)}"
+EXTRA = {
+    "api_key": "extra-key-0123456789",
+    "metadata": [{"session_token": "extra-token-0123456789"}],
+    "note": "Bearer extra-bearer-0123456789",
+    "account": "sk-extra-0123456789abcdef",
+    "top_k": 5,
+}
 PLANTED = (KEY, PASSWORD, QUERY, COOKIE, "team-secret-55", HEADERS["x-team"])
 DIALECTS = ("openai", "anthropic", "gemini", "ollama", "openai_responses", "completions")
 FORMS: dict[str, Callable[[str], str]] = {
@@ -141,3 +150,26 @@ async def test_short_secrets_are_hidden_where_their_place_tells_what_they_are() 
     )
     run = await Agent(made, journal=MemoryJournal()).run("go")
     assert "POST http://***@h/v1/chat?v=***&x=2, authorization: ***" in str(run.error)
+
+
+@pytest.mark.parametrize("is_streamed", [False, True])
+@pytest.mark.parametrize("dialect", DIALECTS)
+async def test_secrets_in_further_fields_are_sent_and_not_recorded(dialect: str, is_streamed: bool) -> None:
+    wire = WIRES["openai_chat" if dialect == "openai" else dialect]
+    good = wire.answer(Message(Role.ASSISTANT, "Sunny."))
+    pieces = wire.events(good) if is_streamed else [json.dumps(good).encode()]
+    echo = reply(400, {"error": {"message": json.dumps(EXTRA)}})
+    for answer in (HttpResponse(pieces), echo):
+        transport = InProcessTransport(lambda _, answer=answer: answer)
+        made = model(f"{dialect}:m", api_key=KEY, extra=EXTRA, transport=transport, max_attempts=1)
+        journal = MemoryJournal()
+        run = await Agent(made, journal=journal).run(
+            "go", on_event=(lambda item: None) if is_streamed else None
+        )
+        assert "extra-bearer-0123456789" in transport.requests[-1].body.decode()
+        assert (run.output == "Sunny.") is (answer is not echo)
+        events = b"\n".join(event.to_json() for event in journal.read(run.run_id)).decode()
+        left = "\n".join([events, str(run.error), repr(run), repr(made), repr(journal.runs())])
+        assert "0123456789" not in left
+        if answer is not echo:
+            assert '"top_k":5' in left

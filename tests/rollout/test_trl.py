@@ -1,17 +1,24 @@
 """The `rollout_func` for TRL: what TRL's trainer gets, and that nothing is left out silently."""
 
+import os
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.conftest import IS_FULL
+from tests.export.test_training import make_tokenizer
 from tests.export.token_formats.groups import make_rollout
 
-from treadle import Agent, ExportError
-from treadle.core.errors import ConfigError
-from treadle.core.types import Completion, FinishReason, Message, Role, TokenRecord
+from treadle import Agent, ExportError, load_task
+from treadle.core.errors import ConfigError, TransportError
+from treadle.core.types import Completion, FinishReason, Message, Request, Role, TokenRecord
 from treadle.export.groups import Rollout
+from treadle.models.protocol import Watch
 from treadle.models.scripted import ScriptedModel
 from treadle.rollout.trl import make_rollout_func, reward_of_rollout
+from treadle.runs.retries import RetryPolicy
+from treadle.tasks import SimpleTask
 
 
 def func(*rollouts: Rollout, **options: Any) -> dict[str, list[Any]]:
@@ -59,6 +66,60 @@ def test_an_agent_is_run_once_for_each_prompt() -> None:
         make_rollout_func(Agent(ScriptedModel(["text only"])))(["a"], None)
 
 
+class Teller:
+    """A model with tokens that solves nothing, and whose requests fail as often as `failures` says for a prompt."""
+
+    name = "teller"
+
+    def __init__(self, failures: dict[str, int] | None = None) -> None:
+        self.asked: list[str] = []
+        self._failures = failures or {}
+
+    async def infer(self, request: Request, watch: Watch) -> Completion:
+        text = request.messages[-1].content
+        self.asked.append(text)
+        if self.asked.count(text) <= self._failures.get(text, 0):
+            raise TransportError("the connection was lost")
+        tokens = TokenRecord.of(prompt=[1, 2], output=[3, 4], logprobs=[-0.5, -0.25])
+        return Completion(Message(Role.ASSISTANT, "x"), FinishReason.STOP, tokens=tokens)
+
+
+@pytest.mark.parametrize("is_object", [False, True])
+def test_a_task_is_run_and_graded_by_its_name_too(is_object: bool) -> None:
+    """The documented example gave its name to the model as the user's message, and trained on nothing."""
+    model = Teller()
+    task = load_task("files:csv_sum-0001")
+    func = make_rollout_func(Agent(model), task_of=lambda prompt: task if is_object else f"files:{prompt}")
+    found = func(["csv_sum-0001"] * 2, None)
+    assert model.asked == [task.input] * 2
+    assert reward_of_rollout([], [], **found) == [0.0, 0.0]
+
+
+@pytest.mark.parametrize("text", ["Say: hello", "files:", "nothing:here", "hello"])
+def test_any_other_text_is_the_message_of_the_user(text: str) -> None:
+    model = Teller()
+    found = make_rollout_func(Agent(model), task_of=lambda prompt: text)(["a"], None)
+    assert model.asked == [text]
+    with pytest.raises(ConfigError, match="none of the 1 rollouts of this batch has a reward"):
+        reward_of_rollout([], [], **found)
+    assert reward_of_rollout([], [], reward=[None, 1.0]) == [None, 1.0]
+
+
+def test_a_rollout_that_fails_is_tried_again_and_ends_no_training() -> None:
+    """One lost connection ended the training. A rollout that cannot be made is trained on by nobody."""
+    model = Teller({"once": 1, "often": 9})
+    func = make_rollout_func(Agent(model), retries=RetryPolicy(attempts=3, delay_seconds=0))
+    found = func(["a", "once", "often"], None)
+    assert sorted(model.asked) == ["a", "often", "often", "often", "once", "once"]
+    assert found["completion_ids"] == [[3, 4], [3, 4], [3]]
+    assert found["env_mask"] == [[1, 1], [1, 1], [0]]
+    assert found["logprobs"] == [[-0.5, -0.25], [-0.5, -0.25], [0.0]]
+    assert found["reward"] == [None] * 3
+    assert len(set(found["run_id"])) == 3
+    with pytest.raises(ExportError, match=r"none of 1 rollouts could be made, .*: the connection was lost"):
+        make_rollout_func(Agent(Teller({"a": 9})), retries=RetryPolicy(attempts=1))(["a"], None)
+
+
 @pytest.mark.xdist_group("training")
 def test_the_trainer_still_reads_these_fields() -> None:
     """TRL calls the function experimental; this fails if its names change."""
@@ -68,3 +129,60 @@ def test_the_trainer_still_reads_these_fields() -> None:
     text = inspect.getsource(trainer.GRPOTrainer)
     for name in ("prompt_ids", "completion_ids", "logprobs", "env_mask"):
         assert f'"{name}"' in text
+
+
+@pytest.mark.full
+@pytest.mark.xdist_group("training")
+@pytest.mark.skipif(not IS_FULL, reason="the long form: a real trainer takes two steps")
+def test_a_real_trainer_takes_steps_with_the_rollouts(tmp_path: Path) -> None:
+    """The documented example, with a small model on the CPU: rewards differ, one rollout fails, weights change."""
+    os.environ["WANDB_DISABLED"] = "true"
+    datasets = pytest.importorskip("datasets")
+    torch = pytest.importorskip("torch")
+    trl = pytest.importorskip("trl")
+    from transformers import Qwen2Config, Qwen2ForCausalLM
+
+    sizes = {"hidden_size": 16, "intermediate_size": 16, "num_attention_heads": 2, "num_key_value_heads": 2}
+    torch.manual_seed(0)
+    policy = Qwen2ForCausalLM(Qwen2Config(vocab_size=300, num_hidden_layers=2, **sizes))
+    before = policy.model.embed_tokens.weight.detach().clone()
+    asked: list[str] = []
+
+    class Varied(Teller):
+        async def infer(self, request: Request, watch: Watch) -> Completion:
+            asked.append(request.messages[-1].content)
+            if len(asked) % 5 == 0:
+                raise TransportError("the connection was lost")
+            number = len(asked) % 3
+            text = "Answer: 4" if number else "I do not know"
+            output = [40 + number, 50, 60]
+            tokens = TokenRecord.of(prompt=[1, 2, 3], output=output, logprobs=[-5.7, -5.7, -5.7])
+            return Completion(Message(Role.ASSISTANT, text), FinishReason.STOP, tokens=tokens)
+
+    tasks = [
+        SimpleTask(task_id=f"t-{at}", input=f"2 + {at}?", grader=lambda task, said, files: "4" in said)
+        for at in range(4)
+    ]
+    by_id = {task.task_id: task for task in tasks}
+    func = make_rollout_func(
+        Agent(Varied()), task_of=lambda prompt: by_id[str(prompt)], retries=RetryPolicy(attempts=1)
+    )
+    config = trl.GRPOConfig(
+        str(tmp_path), per_device_train_batch_size=4, num_generations=4, max_steps=2, logging_steps=1, beta=0.0,
+        report_to=[], use_cpu=True, bf16=False, learning_rate=1e-2, max_completion_length=16, save_strategy="no",
+    )  # fmt: skip
+    trainer = trl.GRPOTrainer(
+        model=policy,
+        reward_funcs=reward_of_rollout,
+        args=config,
+        rollout_func=func,
+        train_dataset=datasets.Dataset.from_dict({"prompt": list(by_id)}),
+        processing_class=make_tokenizer("qwen2_5"),
+    )
+    trainer.train()
+    steps = [line for line in trainer.state.log_history if "reward_std" in line]
+    assert len(steps) == 2
+    assert all(0 < line["reward"] < 1 for line in steps)
+    assert any(line["reward_std"] > 0 for line in steps)
+    assert len(asked) == 8
+    assert not torch.equal(before, trainer.model.model.embed_tokens.weight.detach())

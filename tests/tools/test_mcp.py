@@ -16,7 +16,7 @@ from tests.forks.process import FORKS, PYTHON
 from tests.loop.workbench import make_call
 from tests.tools.contexts import HeardContext
 
-from treadle import Agent, ScriptedModel
+from treadle import Agent, ScriptedModel, tool
 from treadle.core.errors import ConfigError, ToolError
 from treadle.core.types import Effect, ToolCall
 from treadle.journal.memory import MemoryJournal
@@ -343,6 +343,69 @@ async def test_an_answer_that_is_an_error_or_nonsense(odd: Any, mode: str, messa
     assert "hunter22" not in repr(server) + repr(server.target)
     said = await named(odd("iserror"), "once").call({}, context())
     assert said.is_error
+
+
+UNREADABLE = {
+    "a result that is a text": '{"jsonrpc": "2.0", "id": NUMBER, "result": "text"}',
+    "a result that is null": '{"jsonrpc": "2.0", "id": NUMBER, "result": null}',
+    "no result": '{"jsonrpc": "2.0", "id": NUMBER}',
+    "an error that is a text": '{"jsonrpc": "2.0", "id": NUMBER, "error": "broken"}',
+    "an error whose code is a text": '{"jsonrpc": "2.0", "id": NUMBER, "error": {"code": "x", "message": "m"}}',
+    "no version": '{"id": NUMBER, "result": {"content": []}}',
+    "broken JSON": '{"jsonrpc": "2.0", "id": NUMBER, "result": {"content": [',
+}
+
+
+@pytest.mark.parametrize("name", UNREADABLE)
+async def test_an_answer_that_cannot_be_read_is_an_error_at_once(odd: Any, name: str) -> None:
+    """The call does not wait for its time limit, and the session goes on."""
+    server = odd(f"unreadable {UNREADABLE[name]}")
+    for _ in range(2):
+        async with asyncio.timeout(30):
+            with pytest.raises(ToolError, match="what it answers does not follow the protocol"):
+                await named(server, "once").call({}, context())
+
+
+async def test_new_runs_have_the_tools_that_a_server_changed_to(odd: Any) -> None:
+    """An older server tells it to everybody."""
+    server = odd("changes")
+    script = ScriptedModel([[call("once", {})], "ok", [call("other", {})], "ok"])
+    agent = Agent(script, tools=[server], journal=MemoryJournal())
+    assert "did once" in (await agent.run("go")).results[0].content
+    run = await agent.run("go")
+    assert "did other" in run.results[0].content
+    assert list(agent.tools) == ["other"]
+
+
+@pytest.mark.parametrize("is_joined", [False, True])
+async def test_new_runs_have_the_tools_of_a_server_that_tells_subscribers(
+    tmp_path: Path, is_joined: bool
+) -> None:
+    env = {"CALLS": str(tmp_path / "calls"), **FORKS.variables()}
+    server = MCPServer(PYTHON, args=["-m", SDK], env=env, name="sdk")
+    async with MCPServers([server]) if is_joined else server as tools:
+        script = ScriptedModel([[call("grow", {})], "ok", [call("grown", {})], "ok"])
+        agent = Agent(script, tools=[tools, keep], journal=MemoryJournal())
+        await agent.run("go")
+        async with asyncio.timeout(30):
+            while not server.is_outdated:
+                await asyncio.sleep(0.01)
+        run = await agent.run("go")
+        assert (run.results[0].content, "keep" in agent.tools) == ("grown", True)
+
+
+@tool
+async def keep() -> str:
+    """Keep."""
+    return ""
+
+
+async def test_one_tool_of_a_server_stays_one(odd: Any) -> None:
+    server = odd("changes")
+    agent = Agent(ScriptedModel(["ok", "ok"]), tools=[named(server, "once")], journal=MemoryJournal())
+    await named(server, "once").call({}, context())
+    await agent.run("go")
+    assert list(agent.tools) == ["once"]
 
 
 async def test_a_tool_that_the_server_has_no_more(odd: Any) -> None:

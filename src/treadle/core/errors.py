@@ -8,7 +8,8 @@ TreadleError
 │   ├── RateLimitError                  429; `retry_after_seconds`
 │   ├── ServerError                     5xx, 529, or an answer that cannot be read
 │   ├── TransportError (ConnectionError) no answer, or an incomplete one
-│   │   └── ProviderTimeoutError (TimeoutError)
+│   │   ├── ProviderTimeoutError (TimeoutError)
+│   │   └── HandshakeError              no TLS: the certificate is not trusted, …
 │   ├── AuthenticationError             401, 403
 │   ├── RequestError                    any other 4xx
 │   ├── UnavailableError                402, 404: no credit is left, or there is no such model
@@ -110,6 +111,12 @@ class TransportError(ProviderError, ConnectionError):
 
 class ProviderTimeoutError(TransportError, TimeoutError):
     """Raised if an answer does not come in time."""
+
+
+class HandshakeError(TransportError):
+    """Raised if a server is not trusted or does not speak TLS, which no other attempt changes."""
+
+    is_retryable = False
 
 
 class AuthenticationError(ProviderError):

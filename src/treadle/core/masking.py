@@ -4,6 +4,7 @@ import base64
 import json
 import re
 from collections.abc import Iterable, Iterator
+from typing import Any
 from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
 MIN_SECRET_CHARS = 8
@@ -12,6 +13,14 @@ MASK = "***"
 
 _HTML = {ord("&"): "&amp;", ord("<"): "&lt;", ord(">"): "&gt;"}
 _SECRET_NAME = re.compile(r"auth|cookie|key|secret|token|passw|credential", re.IGNORECASE)
+_SECRET_FIELD = re.compile(
+    r"(?:.*[_-])?(?:secret|password|passwd|credentials?|bearer|api[_-]?key|(?:access|private|session)[_-]?key|"
+    r"(?:access|auth|api|bearer|id|refresh|session|user|hf)[_-]?token)|authorization|headers|cookies?|token",
+    re.IGNORECASE,
+)
+"""Names of fields whose texts may be secret."""
+_KEY = re.compile(r"\bBearer\s+\S+|\b(?:sk|pk|rk|hf|gsk|ghp|xai|key)[-_][\w-]{16,}")
+"""The form of keys of servers."""
 _PIECE_CHARS = 8
 _WORDS = re.compile(r"[\s;,=\"']+")
 _CODES = (
@@ -107,6 +116,28 @@ def words_of(value: str) -> list[str]:
 def is_secret_name(name: str) -> bool:
     """Return whether the value of a header or variable with this name is probably secret."""
     return _SECRET_NAME.search(name) is not None
+
+
+def hide_fields(value: Any, found: list[str] | None = None, *, is_secret: bool = False) -> Any:
+    """Return JSON without the texts that are probably secret.
+
+    They are those in fields with names such as `api_key`, and those that look like a key. A text that names an
+    environment variable, as `${NAME}`, stays. What is hidden is added to `found`.
+    """
+    if isinstance(value, dict):
+        return {
+            key: hide_fields(
+                item, found, is_secret=is_secret or _SECRET_FIELD.fullmatch(str(key)) is not None
+            )
+            for key, item in value.items()
+        }
+    if isinstance(value, list | tuple):
+        return [hide_fields(item, found, is_secret=is_secret) for item in value]
+    if not isinstance(value, str) or not value or "${" in value or not (is_secret or _KEY.search(value)):
+        return value
+    if found is not None:
+        found.append(value)
+    return MASK
 
 
 def hide_in_url(url: str) -> str:

@@ -5,8 +5,9 @@ A dataset, rollouts and topics make their reports of these blocks. They hold fac
 
 import heapq
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from hashlib import blake2b
+from typing import TypeAlias
 
 import msgspec
 from msgspec import Raw, Struct, field
@@ -16,6 +17,8 @@ from treadle.core.types import Json, Message, Role
 _MAX_TEXT = 4_000
 """How many characters of a message, a call or a result are shown."""
 _MAX_BINS = 40
+_WORDS_BYTES = 24_000_000
+"""How many bytes the words of rows without bodies may have together, by which they are searched."""
 
 
 class Spread(Struct):
@@ -285,6 +288,12 @@ def make_histogram(title: str, values: Spread, unit: str) -> tuple[HistogramBloc
     return (HistogramBlock(title=title, bins=bins, median=values.quantile(0.5), mean=values.mean, unit=unit),)
 
 
+RowBody: TypeAlias = Callable[[], dict[str, Json]]
+"""A function that returns what a page shows below the head of a row."""
+RowTexts: TypeAlias = Callable[[], Iterable[str]]
+"""A function that returns the texts of a row."""
+
+
 def make_table(
     heads: Sequence[str], rows: Sequence[Sequence[str]], numbers: Sequence[int] = (), title: str = ""
 ) -> tuple[TableBlock, ...]:
@@ -293,7 +302,7 @@ def make_table(
 
 
 class RowSample:
-    """The rows of a report: the head of each, and the bodies of a sample.
+    """The rows of a report: the head of each, the bodies of a sample, and the words of the others.
 
     The sample is drawn by a hash of the rows' keys, so that it does not depend on their order. Rows with the same
     key stay together.
@@ -303,27 +312,48 @@ class RowSample:
         """Begin a sample of up to `most` rows, which together have up to `max_bytes` as JSON."""
         self._most, self._max_bytes = most, max_bytes
         self._heads: list[Raw] = []
-        self._drawn: list[tuple[int, int, Callable[[], dict[str, Json]]]] = []
+        self._drawn: list[tuple[int, int, RowBody, RowTexts]] = []
+        self._words_left = _WORDS_BYTES
 
     def add(
-        self, head: dict[str, Json], body: Callable[[], dict[str, Json]], key: str, *, is_wanted: bool = False
+        self,
+        head: dict[str, Json],
+        body: RowBody,
+        key: str,
+        *,
+        is_wanted: bool = False,
+        texts: RowTexts = lambda: (),
     ) -> None:
-        """Add a row. `body` returns what is shown below the head. A row that `is_wanted` is drawn into the
-        sample first."""
+        """Add a row. `body` returns what is shown below the head, and `texts` what the row is found by if it is not
+        in the sample. A row that `is_wanted` is drawn into the sample first."""
         digest = int.from_bytes(blake2b(key.encode(), digest_size=8).digest())
-        item = (0 if is_wanted else -1 - digest), -len(self._heads), body
+        item = (0 if is_wanted else -1 - digest), -len(self._heads), body, texts
         self._heads.append(Raw(msgspec.json.encode(head)))
-        (heapq.heappush if len(self._drawn) < self._most else heapq.heappushpop)(self._drawn, item)
+        if len(self._drawn) < self._most:
+            heapq.heappush(self._drawn, item)
+        else:
+            _, place, _, texts = heapq.heappushpop(self._drawn, item)
+            self._add_words(-place, texts)
+
+    def _add_words(self, place: int, texts: RowTexts) -> None:
+        """Add the different words of a row without a body to its head."""
+        if self._words_left > 0 and (words := " ".join(dict.fromkeys("\n".join(texts()).lower().split()))):
+            self._words_left -= len(words)
+            head = msgspec.json.decode(self._heads[place])
+            self._heads[place] = Raw(msgspec.json.encode(head | {"words": words}))
 
     def rows(self) -> tuple[list[Raw], int]:
         """Return all rows, and how many of them have their bodies."""
         rows, size, whole = list(self._heads), 0, 0
-        for _, place, body in sorted(self._drawn, key=lambda item: item[:2], reverse=True):
-            raw = Raw(msgspec.json.encode(msgspec.json.decode(rows[-place]) | body()))
-            size += len(raw)
-            if size > self._max_bytes and whole:
-                break
-            rows[-place], whole = raw, whole + 1
+        for _, place, body, texts in sorted(self._drawn, key=lambda item: item[:2], reverse=True):
+            if size <= self._max_bytes:
+                raw = Raw(msgspec.json.encode(msgspec.json.decode(rows[-place]) | body()))
+                size += len(raw)
+                if size <= self._max_bytes or not whole:
+                    rows[-place], whole = raw, whole + 1
+                    continue
+            self._add_words(-place, texts)
+            rows[-place] = self._heads[-place]
         return rows, whole
 
 

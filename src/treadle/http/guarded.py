@@ -162,7 +162,10 @@ class GuardedHttp:
                 # A request that was sent may have had an effect, so no other address is tried.
                 was_sent = stage_of(error, is_https=url.scheme == "https") is Stage.ASKING
                 if was_sent or not left:
-                    raise ToolError(f"{where} gave no answer: {describe(error)}") from None
+                    said = f"{where} gave no answer: {describe(error)}"
+                    if stage_of(error, is_https=url.scheme == "https") is Stage.SECURING:
+                        said = str(transport_errors.no_tls(where, describe(error)))
+                    raise ToolError(said) from None
 
     async def _receive(self, builder: "RequestBuilder", url: "Url") -> HttpAnswer:
         cancelled = CancellationCheck()

@@ -7,9 +7,11 @@ fails instead. It does not use proxies.
 
 import asyncio
 import gzip
+import ssl
 from urllib.parse import urlsplit
 
 from treadle.http import transport_errors
+from treadle.http.plain.dial import explain_tls, tls_context
 from treadle.http.plain.http_connection import HttpConnection
 from treadle.http.protocol import Answer
 
@@ -45,10 +47,12 @@ class PinnedConnection:
                     lambda: made._connection,
                     parts.hostname,
                     parts.port or (443 if is_secure else 80),
-                    ssl=is_secure or None,
+                    ssl=tls_context() if is_secure else None,
                 )
         except TimeoutError:
             raise transport_errors.connect_timeout(made.origin, limits) from None
+        except ssl.SSLError as error:
+            raise transport_errors.no_tls(made.origin, explain_tls(error)) from error
         except OSError as error:
             raise transport_errors.cannot_connect(
                 made.origin, str(error), transport_errors.SERVER_DOWN

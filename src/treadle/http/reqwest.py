@@ -278,13 +278,14 @@ class ReqwestTransport:
 _HINTS = {
     Stage.LOOKING_UP: transport_errors.UNKNOWN_HOST,
     Stage.CONNECTING: transport_errors.SERVER_DOWN,
-    Stage.SECURING: transport_errors.NO_TLS,
 }
 
 
 def _explain_failure(origin: str, stage: Stage, error: "PyreqwestError") -> ProviderError:
     from pyreqwest import exceptions
 
+    if stage is Stage.SECURING:
+        return transport_errors.no_tls(origin, describe(error))
     if stage in _HINTS:
         return transport_errors.cannot_connect(origin, describe(error), _HINTS[stage])
     if isinstance(error, exceptions.BodyDecodeError):

@@ -10,7 +10,7 @@ from msgspec import Struct, field
 from treadle.core.types import Json
 from treadle.http import transport_errors
 from treadle.http.plain.client import HttpRoute, PlainClient
-from treadle.http.plain.dial import is_proxied
+from treadle.http.plain.dial import can_secure, is_proxied
 from treadle.http.protocol import MAX_ANSWER_BYTES, Answer, StreamedAnswer, Transport
 from treadle.http.reqwest import ReqwestTransport
 from treadle.http.transport_errors import address_of, origin_of
@@ -35,8 +35,9 @@ _MAX_ROUTES = 256
 class HttpTransport:
     """HTTP to any server. Several event loops and threads can use it at once.
 
-    A request to an http:// URL is sent on the running event loop, over connections that are kept for each loop. A
-    request to an https:// URL, or through a proxy, goes through pyreqwest and the process's connection pool.
+    A request is sent on the running event loop, over connections that are kept for each loop. A request through a
+    proxy, or to an https:// URL on a system whose trusted certificates Python does not read, goes through pyreqwest
+    and the process's connection pool.
     """
 
     def __init__(
@@ -101,7 +102,9 @@ def _find_route(method: str, url: str, headers: Mapping[str, str]) -> HttpRoute 
         parsed = Url(url)
     except ValueError as error:
         raise transport_errors.invalid_url(url, str(error)) from None
-    if parsed.scheme != "http" or is_proxied((parsed.host_str or "").strip("[]")):
+    if parsed.scheme not in ("http", "https") or (parsed.scheme == "https" and not can_secure()):
+        return None
+    if is_proxied((parsed.host_str or "").strip("[]"), parsed.scheme):
         return None
     return HttpRoute(method, url, parsed, headers)
 

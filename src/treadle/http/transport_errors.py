@@ -10,7 +10,13 @@ from urllib.parse import urlsplit
 
 from msgspec import Struct
 
-from treadle.core.errors import ConfigError, ProviderTimeoutError, RequestError, TransportError
+from treadle.core.errors import (
+    ConfigError,
+    HandshakeError,
+    ProviderTimeoutError,
+    RequestError,
+    TransportError,
+)
 from treadle.http.protocol import MAX_ANSWER_BYTES, Answer, StreamedAnswer
 
 if TYPE_CHECKING:
@@ -19,6 +25,10 @@ if TYPE_CHECKING:
 SERVER_DOWN = "is the server running? check the base URL"
 UNKNOWN_HOST = "the host name is not known; check the base URL and the network"
 NO_TLS = "check that the base URL is right to say https, and the server's certificate"
+_UNTRUSTED = (
+    "the certificate is not trusted: if it is your company's, set the environment variable SSL_CERT_FILE to the "
+    "file with its certificates; else check the base URL"
+)
 
 
 class Timeouts(Struct, frozen=True):
@@ -75,6 +85,15 @@ def invalid_header(origin: str, name: str | None = None) -> ConfigError:
 def cannot_connect(origin: str, detail: str, hint: str) -> TransportError:
     """Return the error for a server that could not be reached."""
     return _unsent(TransportError(f"cannot connect to {origin} ({detail}): {hint}"))
+
+
+def no_tls(origin: str, detail: str) -> TransportError:
+    """Return the error for a TLS handshake that failed. A connection that broke meanwhile may work later."""
+    if "certificate" in detail:
+        return _unsent(HandshakeError(f"cannot connect to {origin} ({detail}): {_UNTRUSTED}"))
+    if "reset" in detail or "end of file" in detail or "eof" in detail:
+        return cannot_connect(origin, detail, NO_TLS)
+    return _unsent(HandshakeError(f"cannot connect to {origin} ({detail}): {NO_TLS}"))
 
 
 def connect_timeout(origin: str, timeouts: Timeouts) -> TransportError:

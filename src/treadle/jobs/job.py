@@ -288,7 +288,7 @@ class Job(Generic[R, P]):
         """Stop the workers, and record how long was worked."""
         await self.workers.close()
         with contextlib.suppress(JournalError):
-            self.ledger.set("worked_seconds", repr(self.meter.worked_seconds))
+            self.ledger.keep(self.meter.facts())
 
     async def _wait_for_stop(self) -> None:
         await self.stop.wait()
@@ -343,7 +343,7 @@ class Job(Generic[R, P]):
                 item.number,
                 attempt,
                 lambda connection: work.settle(item, attempt, result, connection),
-                self.meter.worked_seconds,
+                self.meter.facts(),
             )
         finally:
             self.in_flight -= 1
@@ -452,7 +452,7 @@ def open_job(
             f"the journal {str(options.journal)!r} with the runs of this job is missing; put it back, or name "
             "another folder (--out)"
         )
-    journal = stack.enter_context(closing(open_journal(options.journal)))
+    journal = stack.enter_context(closing(open_journal(options.journal, packs=True)))
     check(ledger, journal)
     meter = open_meter(options.limits, ledger, journal, runs_of, others)
     workers = options.workers

@@ -4,7 +4,9 @@ and limits.
 Field docstrings are the descriptions in the published JSON Schemas.
 """
 
+import os
 from pathlib import Path
+from select import select
 from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -105,7 +107,7 @@ class AttemptSection(ConfigSection):
     limits: LimitSection = LimitSection()
     """The limits of all runs together."""
     path: Path = Path("job")
-    """The folder with the state of the work; the same folder continues it."""
+    """The folder with the state of the work, which is `--out` on the command line; the same folder continues it."""
     journal: str | None = None
     """The journal of the runs: a path, or the address of a store. Default: `runs.db` in the folder."""
 
@@ -115,8 +117,24 @@ def read_document(path: str | Path | None) -> Document:
     if path is None:
         return Document("the options", {}, None)
     file = Path(path).expanduser()
+    return parse_document(read_config_file(file), str(file))
+
+
+def read_config_file(file: Path, patience_seconds: float = 5.0) -> bytes:
+    """Return the content of a configuration file, which can be a pipe.
+
+    Raises: `ConfigError` if it cannot be read, or if nothing comes through the pipe.
+    """
     try:
-        data = file.read_bytes()
+        if not file.is_fifo():
+            return file.read_bytes()
+        # Opening a pipe waits for a writer, who may never come.
+        with os.fdopen(os.open(file, os.O_RDONLY | os.O_NONBLOCK), "rb") as pipe:
+            if not select([pipe], [], [], patience_seconds)[0]:
+                raise ConfigError(
+                    f"nothing was written to the pipe {str(file)!r} within {patience_seconds:g} s"
+                )
+            os.set_blocking(pipe.fileno(), True)
+            return pipe.read()
     except OSError as error:
         raise ConfigError(f"cannot read the configuration {str(file)!r}: {error.strerror}") from error
-    return parse_document(data, str(file))

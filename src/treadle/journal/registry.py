@@ -31,20 +31,25 @@ def open_journal(
     must_exist: bool = False,
     lease_seconds: float = 10.0,
     clock: Clock = time,
+    packs: bool = False,
 ) -> Journal:
     """Open the journal at `path`, and create it if it does not exist.
 
     `path` is a file's path, `"memory:"` for a journal in memory, or the address of another registered store, such
     as `scheme://host/name`. `None` stands for the default file. `level` says what a stored event survives: at
     `process` kill -9, at `power` also a power loss. A file keeps the strongest level that it was opened with. If
-    this process sends no heartbeat for `lease_seconds`, other processes may take its runs over.
+    this process sends no heartbeat for `lease_seconds`, other processes may take its runs over. With `packs`, a
+    file keeps events compressed with a dictionary that is made from the first ones, for many runs that have much in
+    common; every later writer of the file uses it.
 
     Raises: `ConfigError` for an unknown store or level; `JournalError` for a file that does not exist although it
     must, that belongs to another program or a newer Treadle, or that cannot be opened.
     """
     if path is not None and not isinstance(path, str | Path):
         raise ConfigError(f"the journal's path is {path!r:.200}; give a str or a Path")
-    options = StoreOptions(level=level, must_exist=must_exist, lease_seconds=lease_seconds, clock=clock)
+    options = StoreOptions(
+        level=level, must_exist=must_exist, lease_seconds=lease_seconds, clock=clock, packs=packs
+    )
     if path is None:
         path = Path(DEFAULT_PATH)
         if not must_exist:

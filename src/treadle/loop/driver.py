@@ -71,7 +71,8 @@ class Driver:
         self._is_released = False
         self._loop: asyncio.AbstractEventLoop | None = None
         """The event loop in which the run is driven; `None` before that."""
-        self.listen(emit)
+        if emit is not None:
+            self.listen(emit)
 
     def listen(self, emit: Emit | None) -> None:
         """Call `emit` from now on with every event once it is durable, and with the deltas; `None`: call nobody."""
@@ -109,7 +110,8 @@ class Driver:
             await self.recorder.writer.release()
             self._is_released = True
         await self.recorder.finish()
-        self.listen(None)
+        if self.recorder.listener is not None:
+            self.listen(None)
 
     async def drive(self) -> State:
         """Run the loop until the run waits for somebody or is over, and return the state.
@@ -132,16 +134,16 @@ class Driver:
                     await mail.take_in()
                 if (action := decide(state)) is None:
                     break
-                if isinstance(action, Append):
+                if type(action) is Append:
                     recorder.put(*action.bodies)
                 else:
                     mail.is_acting = True
                     try:
                         if has_deadline:
                             await self._perform_until(action)
-                        elif isinstance(action, Infer):
+                        elif type(action) is Infer:
                             await perform_inference(state, action, recorder)
-                        elif isinstance(action, RunCalls):
+                        elif type(action) is RunCalls:
                             await run_calls(state, action, recorder)
                         else:
                             await self._performer(action)(state, action, recorder)

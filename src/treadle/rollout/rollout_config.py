@@ -133,7 +133,7 @@ _KEYS = Keys(
         ("rewards", "*"): "a weight, or a mapping with 'weight' and settings",
         ("advantages",): "'group', 'group_mean', 'leave_one_out', 'reward' or 'none'",
     },
-    renamed={("engine",): "workers"},
+    renamed={("engine",): "workers", ("out",): "path"},
 )
 
 

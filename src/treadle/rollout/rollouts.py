@@ -277,8 +277,8 @@ class _Work:
     def _measure(self, model: Model) -> Model:
         return self.job.meter.measure(model) if self._is_here else model
 
-    def _tell_retry(self, attempt: int, error: Exception) -> None:
-        self.job.tell(RolloutRetried(run_id="the first request", attempt=attempt, error=str(error)))
+    def _tell_retry(self, attempt: int, fault: str) -> None:
+        self.job.tell(RolloutRetried(run_id="the first request", attempt=attempt, error=fault))
 
     def _tell(self, notice: JobNotice) -> None:
         if isinstance(notice, RolloutEnded) and not self._is_here:

@@ -150,6 +150,7 @@ class Toolboxes:
         self._model = model
         self._extra = tuple(extra)
         self.own = make_toolbox((*self.given, *self._extra))
+        self._changing = self._find_changing()
         self._has_given = len(self.own.tools) > len(self._extra)
         self._boxes: dict[tuple[object, ...], Toolbox] = {}
         self._known_window: tuple[int, str] | None = None
@@ -157,6 +158,31 @@ class Toolboxes:
         """True if the model's window was looked up."""
         self._newest_window: tuple[Policy, Window | None] | None = None
         """The newest policy of a run, and the window of its context."""
+
+    async def renew(self) -> None:
+        """Take over the tools of toolsets that have changed. If they cannot be used beside the other tools, the old
+        ones stay."""
+        changed = [toolset for toolset in self._changing if toolset.is_outdated]
+        if not changed:
+            return
+        for toolset in changed:
+            await toolset.renew()
+        items: dict[int, Any] = {}
+        for tool in self.own.tools.values():
+            toolset = getattr(tool, "toolset", None)
+            item = toolset if toolset in self._changing else tool
+            items[id(item)] = item
+        items |= {id(item): item for item in self._changing}
+        try:
+            self.own = make_toolbox(items.values())
+        except ConfigError as error:
+            logging.getLogger("treadle").warning("the changed tools of a server are not used: %s", error)
+        self._boxes.clear()
+
+    def _find_changing(self) -> list[Any]:
+        """Return the toolsets whose tools may change, and of which the agent has all tools."""
+        found = dict.fromkeys(tool.toolset for tool in self.own.tools.values() if hasattr(tool, "toolset"))
+        return [item for item in found if {tool.spec.name for tool in item.tools()} <= self.own.tools.keys()]
 
     def check_policy(self, policy: Policy, task: Task | None = None) -> None:
         """Check that the tools which a policy names exist. Raises: `ConfigError` with the nearest name.

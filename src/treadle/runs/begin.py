@@ -123,6 +123,7 @@ async def begin(agent: AgentParts, work: str | Task | None, given: Given, beginn
     files = beginning.files
     if files is None:
         files = agent.files if task is None else task.files
+    await agent.kit.renew()
     output = agent.kit.output(given.answer.schema, task)
     said: str | None = None
     if callable(agent.instructions):

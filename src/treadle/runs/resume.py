@@ -107,6 +107,7 @@ async def go_on(
 
     Appends `run_resumed`, unless the run is over and only its grade is missing.
     """
+    await agent.kit.renew()
     agent.kit.toolbox(task).check_deps(given.deps)
     sandbox = await restore(agent.journal, state)
     await warm_up(agent)
@@ -230,6 +231,7 @@ async def fork_run(
     started = events[0].body
     assert isinstance(started, e.RunStarted)
     task = load_task_of(started)
+    await agent.kit.renew()
     agent.kit.toolbox(task).check_deps(given.deps)
     head = _forked(agent, started, Parent(run_id, at), given, task)
     state = fold([head, *[event.body for event in events[1:at]]])

@@ -46,12 +46,12 @@ class RetryPolicy(Struct, frozen=True, kw_only=True):
         return min(self.max_delay_seconds, self.delay_seconds * 2.0 ** (attempt - 1))
 
     async def call(
-        self, work: Callable[[], Awaitable[T]], on_retry: Callable[[int, Exception], None] = lambda *_: None
+        self, work: Callable[[], Awaitable[T]], on_retry: Callable[[int, str], None] = lambda *_: None
     ) -> T:
-        """Return what `work` returns. After a fault of the infrastructure, it is called again.
+        """Return what `work` returns. After an exception that is a fault of the infrastructure, it is called again.
 
-        `on_retry` is called before each pause with the number of the attempt and its error. Raises: the error of
-        the last attempt.
+        `on_retry` is called before each pause with the number of the attempt and the fault. Raises: the exception
+        of the last attempt.
         """
         attempt = 1
         while True:
@@ -60,7 +60,7 @@ class RetryPolicy(Struct, frozen=True, kw_only=True):
             except Exception as error:
                 if (pause := self.pause_after(attempt, error)) is None:
                     raise
-                on_retry(attempt, error)
+                on_retry(attempt, _describe(error))
             await asyncio.sleep(pause)
             attempt += 1
 

@@ -17,6 +17,7 @@ from treadle.tools.function.decorator import as_tool, check_tool_name, is_tool
 from treadle.tools.protocol import Tool, ToolLike
 from treadle.tools.toolset_parts import (
     attribute_of,
+    check_file,
     load_file,
     load_module,
     reference_of,
@@ -87,6 +88,19 @@ def parts_of(items: "Iterable[ToolLike] | ToolLike") -> tuple[PartSpec, ...]:
     if isinstance(items, Iterable) and not isinstance(items, str) and not _is_single(items):
         return tuple(part for item in items for part in parts_of(item))
     return (part_of(items),)  # type: ignore[arg-type]
+
+
+def is_code(name: str) -> bool:
+    """Return whether a file or a module is imported, and so runs, when the toolset `name` is loaded."""
+    kind = name.partition(":")[0]
+    is_known = name in TOOLSETS or f"{kind}:" in TOOLSETS
+    return not is_known and (FILE.fullmatch(name) or REFERENCE.fullmatch(name)) is not None
+
+
+def check_code(name: str) -> None:
+    """Check that the file of a toolset is there, without importing it. Raises: `ConfigError`."""
+    if found := FILE.fullmatch(name):
+        check_file(Path(found[1]))
 
 
 def place_in(item: Json, folder: Path) -> Json:

@@ -24,13 +24,18 @@ from treadle.core.types import Json
 from treadle.tools.user_code import place_of
 
 
-def load_file(path: Path) -> ModuleType:
-    """Return the module that a file defines. The file is executed once per process. Raises: `ConfigError`."""
+def check_file(path: Path) -> None:
+    """Check that there is a file to import. Raises: `ConfigError`."""
     if not path.is_file():
         folder = path.parent
         near = sorted(item.name for item in folder.glob("*.py")) if folder.is_dir() else None
         hint = did_you_mean(path.name, near) if near is not None else f"; there is no folder {str(folder)!r}"
         raise ConfigError(f"there is no file {str(path)!r}{hint}")
+
+
+def load_file(path: Path) -> ModuleType:
+    """Return the module that a file defines. The file is executed once per process. Raises: `ConfigError`."""
+    check_file(path)
     full = path.resolve()
     # The digest tells files of the same name in two folders apart, and is the same for the same file.
     name = f"treadle_file_{full.stem}_{hashlib.sha256(str(full).encode()).hexdigest()[:12]}"

@@ -1,9 +1,15 @@
 """`treadle generate --init`, `treadle schema generate` and `--dry-run`, which ask no model."""
 
 import json
+import os
+from threading import Thread
 
+import pytest
 from tests.cli.command import Cli
 from tests.cli.scripted import Script
+
+from treadle.core.errors import ConfigError
+from treadle.jobs.sections import read_config_file
 
 
 def test_the_starter_has_a_plan_that_costs_nothing(cli: Cli) -> None:
@@ -76,6 +82,23 @@ def test_the_address_and_the_key_of_a_server_are_options(cli: Cli, script: Scrip
     assert (wrong.code, "--base-url 'nowhere' is not a URL" in wrong.err) == (2, True)
 
 
+def test_a_pipe_that_nobody_writes_to_is_no_endless_wait(cli: Cli) -> None:
+    """Rules out that a command waits forever for a configuration; one that comes through a pipe is read."""
+    os.mkfifo(cli.folder / "pipe")
+    with pytest.raises(ConfigError, match="nothing was written to the pipe"):
+        read_config_file(cli.folder / "pipe", 0.05)
+    writer = Thread(target=lambda: (cli.folder / "pipe").write_text(cli("generate", "--init").out))
+    writer.start()
+    done = cli("generate", "pipe", "--dry-run")
+    writer.join()
+    assert (done.code, "files: 9 rows" in done.out) == (0, True), done
+
+
+def test_the_folder_is_called_path_in_a_file(cli: Cli) -> None:
+    cli.write("a.yaml", "topics: {prompt: Tea}\ntools: {use: [files]}\noutput: {out: d}\n")
+    assert "output.out: this key is called 'path' now" in cli("generate", "a.yaml", "--dry-run").err
+
+
 def test_the_message_about_missing_rows_names_a_command_that_works(cli: Cli) -> None:
     cli.write(
         "a.yaml",
@@ -141,3 +164,17 @@ def test_a_dataset_that_was_begun_goes_on_until_a_limit(cli: Cli) -> None:
     assert cli("generate", "a.yaml").code == 0
     done = cli("generate", "a.yaml", *low)
     assert (done.code, "limits.max_tokens is reached" in done.err) == (3, True), done
+
+
+@pytest.mark.parametrize("name", ["own.py", "own.py:f", "own_module:f"])
+def test_a_dry_run_imports_nothing_of_the_tools(cli: Cli, name: str) -> None:
+    code = "open('ran', 'w').close()\ndef f(x: str) -> str:\n    'F.'\n    return x\n"
+    cli.write("own.py", code)
+    cli.write("own_module.py", code)
+    text = f"models: {{default: 'mock:teacher'}}\ntopics: {{prompt: x}}\ntools: {{use: [{name}]}}\n"
+    cli.write("a.yaml", text)
+    assert cli("generate", "a.yaml", "--dry-run").code == 0
+    assert not (cli.folder / "ran").exists()
+    cli.write("a.yaml", text.replace("own", "absent"))
+    done = cli("generate", "a.yaml", "--dry-run")
+    assert ("there is no file" in done.err) == ("own.py" in name), done

@@ -78,6 +78,13 @@ def test_an_import_onto_a_full_disk_goes_on(cli: Cli) -> None:
     assert exported(cli, ".treadle/runs.db") == content
 
 
+def test_an_empty_file_is_a_mistake(cli: Cli) -> None:
+    """Rules out that a file that was never written is imported in silence."""
+    cli.write("runs.jsonl", "")
+    done = cli("import", "runs.jsonl")
+    assert (done.code, "'runs.jsonl' is empty" in done.err) == (2, True), done
+
+
 def test_a_bad_last_line_leaves_nothing(cli: Cli) -> None:
     write_runs(cli, '{"run_id": "r0000", "seq": 4, "type": "run_fin')
     refused = cli("import", "runs.jsonl")

@@ -20,6 +20,8 @@ def make(secret: str) -> GenerationConfig:
                     "model": "openai:m",
                     "base_url": f"http://me:{secret}@localhost:1/v1",
                     "headers": {"X-Team": secret, "Authorization": PLACE},
+                    "extra": {"metadata": {"user_token": secret}, "top_k": 5, "api_key": PLACE},
+                    "options": {"server_tools": [{"type": "mcp", "authorization": secret}]},
                 }
             },
             "tools": {

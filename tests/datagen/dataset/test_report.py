@@ -101,11 +101,13 @@ def test_all_rows_of_a_large_dataset_are_listed_and_a_sample_has_its_messages(tm
     _, page = page_of(path)
     assert len(page) < 10_000_000
     browse = next(section for section in read_page(page)["sections"] if section["name"] == "browse")
-    assert f"all {count:,} rows; 1,000 of them (drawn at random) with their messages" in browse["lead"]
+    assert f"all {count:,} rows; 1,000 of them (drawn at random) show their messages" in browse["lead"]
     assert "all 500 rejected samples." in browse["lead"]
     rows = browse["blocks"][0]["items"]
     assert len(rows) == count + 500
     assert sum("messages" in row for row in rows) == 1_500
+    asked = [row for row in rows if "messages" not in row and "file 7?" in row["text"]]
+    assert all("read_file" in row["words"] for row in asked)
 
 
 def test_an_empty_dataset_has_a_report(tmp_path: Path) -> None:

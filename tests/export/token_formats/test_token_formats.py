@@ -1,6 +1,7 @@
 """Token formats: each convention's sentinels, what is refused, and that no sampled token is lost or invented."""
 
 import math
+import statistics
 from array import array
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,6 +20,7 @@ from treadle.export.row_files import open_group_writer, read_group_file
 from treadle.export.token_exporter import TOKEN_FORMATS, encode_group, sampled_mask
 from treadle.export.token_formats.token_groups import FORMAT as NATIVE
 from treadle.export.token_formats.token_groups import read_groups
+from treadle.scoring.advantages import group_relative
 from treadle.trajectory.tokens.trajectories import TokenGrade, Trajectory
 
 EXACT = [name for name in TOKEN_FORMATS.names() if TOKEN_FORMATS.load(name).needs is TokenGrade.TOKEN_EXACT]
@@ -172,6 +174,39 @@ def test_a_rollout_without_a_reward_is_refused(name: str) -> None:
     reward, and a format that needs one refuses it."""
     with pytest.raises(ExportError, match="has no reward"):
         write(make_group(rewards=[1.0, None, 0.0, 1.0]), name)
+
+
+def advantages_of_verl(rows: list[dict[str, Any]]) -> list[float]:
+    """Return the advantages that verl computes for GRPO from the rewards of rows.
+
+    Source: verl 0.9.1, `trainer/ppo/core_algos.py`, `compute_grpo_outcome_advantage`.
+    """
+    scores: dict[str, list[float]] = {}
+    for row in rows:
+        scores.setdefault(row["uid"], []).append(row["reward_score"])
+    found = []
+    for row in rows:
+        group = scores[row["uid"]]
+        mean, deviation = (
+            (0.0, 1.0) if len(group) == 1 else (statistics.fmean(group), statistics.stdev(group))
+        )
+        found.append((row["reward_score"] - mean) / (deviation + 1e-6))
+    return found
+
+
+@pytest.mark.parametrize("has_advantages", [True, False])
+def test_a_rollout_counts_once_in_the_mean_of_verl_whatever_branches_it_has(has_advantages: bool) -> None:
+    """Each branch was a row of the group, so that rollouts with more branches weighed more."""
+    rewards, branches = [1.0, 0.0, 0.25, 0.0], [1, 3, 2, 1]
+    group = make_group(branches=branches, rewards=rewards)
+    expected = group_relative(rewards)
+    known = expected if has_advantages else [None] * 4
+    rollouts = [replace(one, advantage=known[index]) for index, one in enumerate(group.rollouts)]
+    rows = write(replace(group, rollouts=tuple(rollouts)), "verl")
+    assert len({row["uid"] for row in rows}) == 1 + 2 + 1
+    assert [row["extra_fields"]["reward"] for row in rows] == [1.0, 0.0, 0.0, 0.0, 0.25, 0.25, 0.0]
+    wanted = [value for value, count in zip(expected, branches, strict=True) for _ in range(count)]
+    assert advantages_of_verl(rows) == pytest.approx(wanted, abs=1e-5)
 
 
 @pytest.mark.parametrize("name", TOKEN_FORMATS.names())

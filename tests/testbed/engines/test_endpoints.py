@@ -156,6 +156,18 @@ def test_mistakes_depend_on_the_seed_and_cut_answers_say_so(kind):
     check_log(app)
 
 
+@pytest.mark.parametrize("rate", [0.5, 1.0])
+@pytest.mark.parametrize("kind", list(EngineKind))
+def test_the_same_prompt_is_not_aborted_for_ever_without_an_id(kind, rate):
+    """A client with a seed got the same empty answer each time that it asked again."""
+    app = ENGINES[kind](EngineSettings(abort_rate=rate))
+    for seed in range(20):
+        for _ in range(20):
+            ask(app, "/v1/chat/completions", chat(seed=seed))
+        assert any(answer.token_ids for answer in app.sampled[-20:]), seed
+        assert rate == 1.0 or any(answer.finish != "abort" for answer in app.sampled[-20:])
+
+
 @pytest.mark.parametrize(
     ("path", "body"),
     [

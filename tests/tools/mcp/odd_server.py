@@ -83,6 +83,10 @@ def call(number, name):
     if MODE == "error":
         send({"id": number, "error": {"code": -32603, "message": "the disk is full, secret=hunter22"}})
         return
+    if MODE.startswith("unreadable"):
+        sys.stdout.write(MODE.partition(" ")[2].replace("NUMBER", json.dumps(number)) + "\n")
+        sys.stdout.flush()
+        return
     if MODE == "nonsense":
         send({"id": number, "result": {"content": "no list"}})
         return

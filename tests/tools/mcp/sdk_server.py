@@ -49,6 +49,19 @@ async def report(ctx: Context[Any, Any], steps: int) -> str:
     return "reported"
 
 
+def grown() -> str:
+    """A tool that is added later."""
+    return "grown"
+
+
+@app.tool()
+async def grow(ctx: Context[Any, Any]) -> str:
+    """Add a tool."""
+    app.add_tool(grown)
+    await ctx.notify_tools_changed()
+    return "added"
+
+
 @app.tool()
 def show(what: str) -> Any:
     """Show a thing."""

@@ -111,10 +111,10 @@ def print_dry_run(path: Path | None, changes: GenerationChanges, *, is_json: boo
     try:
         expected = estimate(config, leaves, models=models, measured=measured, kept=kept)
     except ConfigError:
-        check_plan(loaded)  # its error has the line
+        check_plan(loaded, imports=False)  # its error has the line
         raise
     print_plan(config, expected, kept=kept, notes=loaded.notes, is_json=is_json)
-    check_plan(loaded, leaves)
+    check_plan(loaded, leaves, imports=False)
     return ExitCode.DONE
 
 

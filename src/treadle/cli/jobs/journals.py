@@ -42,22 +42,26 @@ def new_run_id(given: str | None) -> str:
 def import_file(journal: Journal, path: str) -> "Imported":
     """Store the runs of an exported journal, and return their ids. `-` is standard input.
 
-    Raises: `ConfigError` if the file cannot be read; `JournalError` if it is not an exported journal.
+    Raises: `ConfigError` if the file cannot be read or is empty; `JournalError` if it is not an exported journal.
     """
     from treadle.cli.jobs.execute import execute
     from treadle.journal.jsonl import import_lines
 
     try:
         if path == "-":
-            return execute(import_lines(journal, sys.stdin.buffer))
-        with Path(path).open("rb") as file, spinner(f"importing {path}"):
-            return execute(import_lines(journal, file))
+            found = execute(import_lines(journal, sys.stdin.buffer))
+        else:
+            with Path(path).open("rb") as file, spinner(f"importing {path}"):
+                found = execute(import_lines(journal, file))
     except BrokenPipeError:
         raise
     except OSError as error:
         raise ConfigError(f"cannot read {path!r}: {error.strerror}") from error
     except JournalError as error:
         raise type(error)(f"{path}: {error}") from error
+    if not found.added and not found.known:
+        raise ConfigError(f"{path!r} is empty; give a file that `treadle export --format journal` wrote")
+    return found
 
 
 class Apart:

@@ -53,7 +53,7 @@ KEYS = Keys(
         ("tools", "files"): "a folder, a mapping of path to content, or 'tasks:SET'",
         ("quality", "filters", "*"): "true, false, or a mapping with settings",
     },
-    renamed={("generation", "engine"): "workers"},
+    renamed={("generation", "engine"): "workers", ("output", "out"): "path"},
 )
 """The keys of the configuration."""
 

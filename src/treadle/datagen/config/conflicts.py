@@ -21,7 +21,7 @@ from treadle.export.parquet import require_arrow
 from treadle.jobs.meter import is_free
 from treadle.models.protocol import Model, has_price
 from treadle.runs.task import task_set
-from treadle.tools.resolve import resolve_tools
+from treadle.tools.resolve import check_code, is_code, resolve_tools
 from treadle.tools.schema.tool_definitions import parse_definitions
 
 _CALLS = {Kind.SINGLE: 1, Kind.CHAINED: 2, Kind.PARALLEL: 2, Kind.RECOVERY: 2}
@@ -166,14 +166,17 @@ def _check_filters(config: GenerationConfig) -> Iterator[Problem]:
         yield Problem(path, text)
 
 
-def find_obstacles(config: GenerationConfig, leaves: int | None = None) -> list[Problem]:
+def find_obstacles(
+    config: GenerationConfig, leaves: int | None = None, *, imports: bool = True
+) -> list[Problem]:
     """Return the problems that would stop a generation or make its rows useless.
 
-    `leaves` is the number of leaf topics, if it is known.
+    `leaves` is the number of leaf topics, if it is known. Without `imports`, the files and modules of tools are
+    not imported.
     """
     models, problems = try_models(config)
     problems += _check_files(config)
-    problems += _check_tools(config)
+    problems += _check_tools(config, imports=imports)
     problems += _check_output(config, leaves)
     if problems:
         return problems
@@ -202,7 +205,7 @@ def _check_files(config: GenerationConfig) -> Iterator[Problem]:
         yield Problem(("tools", "files"), str(error))
 
 
-def _check_tools(config: GenerationConfig) -> Iterator[Problem]:
+def _check_tools(config: GenerationConfig, *, imports: bool) -> Iterator[Problem]:
     """Yield a problem for each toolset that cannot be built. No server is started."""
     names: dict[str, int] = {}
     for number, part in enumerate(config.tools.parts()):
@@ -210,6 +213,9 @@ def _check_tools(config: GenerationConfig) -> Iterator[Problem]:
             continue
         path = ("tools", "use", number)
         try:
+            if not imports and is_code(part.name):
+                check_code(part.name)
+                continue
             found = [item.spec.name for item in resolve_tools(part)]
         except TreadleError as error:
             yield Problem(path, _explain_tool(part.name, error))

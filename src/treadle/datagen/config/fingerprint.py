@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Struct
 
 from treadle.core.errors import ConfigError
-from treadle.core.masking import MASK, is_secret_name
+from treadle.core.masking import MASK, hide_fields, is_secret_name
 from treadle.core.types import Json
 from treadle.datagen.config.generation_config import GenerationConfig
 from treadle.datagen.config.roles import given_model, used_roles
@@ -170,8 +170,8 @@ def _show(value: Json) -> str:
 def hide_secrets(value: dict[str, Json]) -> dict[str, Json]:
     """Return the JSON of a configuration without the texts that may be secret.
 
-    These are headers and addresses of models, and toolsets whose text or settings may hold a key. A value that only
-    names an environment variable, as `${NAME}`, is kept.
+    These are headers, addresses and further fields of models, and toolsets whose text or settings may hold a key. A
+    value that only names an environment variable, as `${NAME}`, is kept.
     """
     models, tools = value.get("models"), value.get("tools")
     hidden = dict(value)
@@ -190,7 +190,7 @@ def _hide_model(table: Json) -> Json:
         found["headers"] = {name: _hide_text(text) for name, text in headers.items()}
     if isinstance(url := table.get("base_url"), str) and is_secret_url(url):
         found["base_url"] = MASK
-    return found
+    return found | {key: hide_fields(table[key]) for key in ("extra", "options") if table.get(key)}
 
 
 def _hide_toolset(item: Json) -> Json:

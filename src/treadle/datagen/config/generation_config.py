@@ -170,7 +170,7 @@ class OutputSection(ConfigSection):
     """The dataset."""
 
     path: Path = Path("dataset")
-    """The folder of the dataset."""
+    """The folder of the dataset, which is `--out` on the command line."""
     formats: list[str] = ["trl"]
     """The formats in which the rows are written, as for `treadle export --format`."""
     splits: Annotated[dict[str, Annotated[float, Field(gt=0)]], Field(min_length=1)] = {"train": 1.0}

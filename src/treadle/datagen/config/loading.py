@@ -19,6 +19,7 @@ from treadle.datagen.config.deepfabric_config import dedent_sections, is_deepfab
 from treadle.datagen.config.generation_config import GenerationConfig
 from treadle.datagen.dataset.dataset_folder import DatasetFolder
 from treadle.export.whole import write_whole
+from treadle.jobs.sections import read_config_file
 from treadle.tools.resolve import place_in
 
 
@@ -76,14 +77,18 @@ def load_config(
     return loaded
 
 
-def check_plan(config: GenerationConfig | LoadedConfig, leaves: int | None = None) -> None:
+def check_plan(
+    config: GenerationConfig | LoadedConfig, leaves: int | None = None, *, imports: bool = True
+) -> None:
     """Check what a configuration names: models with their keys and prices, files, tools, the output, and limits
     that the estimate exceeds. No request is sent, and no server is started. `leaves` is the number of leaf topics,
-    if it is known. For a `LoadedConfig`, the message has the line of each mistake.
+    if it is known. Without `imports`, the files and modules of tools are not imported and cannot do anything.
+    For a `LoadedConfig`, the message has the line of each mistake.
 
     Raises: `ConfigError` that lists all mistakes.
     """
-    problems = find_obstacles(config.config if isinstance(config, LoadedConfig) else config, leaves)
+    plan = config.config if isinstance(config, LoadedConfig) else config
+    problems = find_obstacles(plan, leaves, imports=imports)
     if problems and isinstance(config, LoadedConfig):
         raise config.error(problems)
     if problems:
@@ -92,10 +97,7 @@ def check_plan(config: GenerationConfig | LoadedConfig, leaves: int | None = Non
 
 def _read(file: Path) -> tuple[Document, tuple[str, ...]]:
     """Return the document in a file, and a note if the last sections of a DeepFabric file had to be dedented."""
-    try:
-        data = file.read_bytes()
-    except OSError as error:
-        raise ConfigError(f"cannot read the configuration {str(file)!r}: {error.strerror}") from error
+    data = read_config_file(file)
     try:
         return parse_document(data, str(file)), ()
     except ConfigError as error:

@@ -14,7 +14,7 @@ from treadle.datagen.scenarios.environment import MAX_LISTED_FILES
 from treadle.datagen.scenarios.kinds import possible_kinds
 from treadle.datagen.scenarios.scenario import Kind
 from treadle.runs.task import task_set
-from treadle.tools.resolve import resolve_tools
+from treadle.tools.resolve import is_code, resolve_tools
 
 TOOL_TOKENS = 120
 """The assumed tokens of the definition of a tool that is not known before its server has started."""
@@ -93,11 +93,11 @@ def assume_loads(config: GenerationConfig) -> tuple[dict[Role, Load], dict[Role,
 def tool_tokens(config: GenerationConfig) -> int:
     """Return the number of tokens of the tools' definitions.
 
-    For tools of servers it is a guess, because no server is started or asked.
+    For tools of servers, files and modules it is a guess, because none is started, asked or imported.
     """
     total = _count(msgspec.json.encode(config.tools.definitions).decode()) if config.tools.definitions else 0
     for part in toolsets_of(config):
-        if is_server(part.name):
+        if is_server(part.name) or is_code(part.name):
             total += SERVER_TOOLS * TOOL_TOKENS
             continue
         try:

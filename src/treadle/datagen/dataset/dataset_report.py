@@ -2,7 +2,7 @@
 
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import accumulate
 from pathlib import Path
@@ -54,7 +54,8 @@ def read_contents(folder: Path) -> DatasetContents:
         for entry in read_entries(folder, is_rejected=is_rejected):
             (stats.reject if is_rejected else stats.add)(entry)
             head = _write_head(entry, is_rejected=is_rejected)
-            rows.add(head, partial(_write_body, entry), f"{entry.row_id}\x1f{entry.row.lineage.run_id}")
+            key = f"{entry.row_id}\x1f{entry.row.lineage.run_id}"
+            rows.add(head, partial(_write_body, entry), key, texts=partial(_texts_of, entry))
     return DatasetContents(stats, kept, rejected)
 
 
@@ -310,7 +311,7 @@ def _browse(folder: Path, contents: DatasetContents) -> b.ReportSection:
         rows, whole = sample.rows()
         items += rows
         if rows:
-            drawn = "" if whole == len(rows) else f"; {whole:,} of them (drawn at random) with their messages"
+            drawn = "" if whole == len(rows) else f"; {whole:,} of them (drawn at random) show their messages"
             parts.append(f"all {len(rows):,} {what}{drawn}")
     absent = (
         f"The messages of this row are not in the page. Read it with: treadle dataset show {folder} {{id}}"
@@ -338,6 +339,17 @@ def _write_head(entry: RowEntry, *, is_rejected: bool) -> dict[str, Json]:
     if sample is not None:
         keys |= {"kind": sample.kind or [], "topic": " › ".join(sample.topic)}
     return {"id": entry.row_id, "text": " ".join(asked[:300].split())[:160], "chips": chips, "keys": keys}
+
+
+def _texts_of(entry: RowEntry) -> Iterator[str]:
+    """Yield the texts by which a row is found."""
+    lineage, sample = entry.row.lineage, entry.row.lineage.sample
+    yield from (lineage.run_id, lineage.model or "", lineage.stop_reason)
+    yield from (sample.difficulty, sample.persona) if sample is not None else ()
+    for message in entry.row.messages:
+        yield from (message.content, message.reasoning or "")
+        yield from [f"{call.name} {call.arguments}" for call in message.tool_calls]
+    yield from [f"{item.filter} {item.reason}" for item in entry.verdicts]
 
 
 def _write_body(entry: RowEntry) -> dict[str, Json]:

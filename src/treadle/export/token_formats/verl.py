@@ -3,15 +3,20 @@
 The response begins with the first sampled token. Positions that are not trained on have 0 in `response_mask`
 and the log probability 0.0, with which verl pads too.
 
-Source: verl 0.9.1, `experimental/agent_loop/agent_loop.py`.
+verl computes advantages from the rewards of the rows that have the same `uid`, so each rollout has one such row:
+the branch with its final answer. Any other branch has a `uid` of its own, and the advantage of the rollout as its
+reward, which verl uses unchanged for a group of one.
+
+Source: verl 0.9.1, `experimental/agent_loop/agent_loop.py` and `trainer/ppo/core_algos.py`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from treadle.core.types import Json, Role
 from treadle.export.exporter import ColumnType
 from treadle.export.groups import Group
-from treadle.export.token_exporter import LossMask, read_branches, reward_of
+from treadle.export.token_exporter import Branch, LossMask, read_branches, reward_of
+from treadle.scoring.advantages import group_relative
 from treadle.trajectory.tokens.trajectories import TokenGrade
 
 UNKNOWN_LOGPROB = 0.0
@@ -36,29 +41,47 @@ class VerlRows:
     def write(self, group: Group, mask: LossMask) -> list[dict[str, Json]]:
         """Return a row for each branch."""
         rows: list[dict[str, Json]] = []
-        for branch in read_branches(group, mask, self.needs):
+        branches = list(read_branches(group, mask, self.needs))
+        advantages = list(_advantages_of(group))
+        final = {branch.rollout.run_id: branch for branch in branches}
+        for branch in branches:
             rollout, begin = branch.rollout, branch.begin
+            uid, reward = group.group_id, reward_of(rollout)
+            if branch is not final[rollout.run_id]:
+                uid, reward = _name_branch(group, branch), advantages[branch.index]
             turns = [item for item in branch.trajectory.messages if item.role is not Role.SYSTEM]
             rows.append(
                 {
-                    "uid": group.group_id,
+                    "uid": uid,
                     "prompt_ids": branch.ids_T[:begin],
                     "response_ids": branch.ids_T[begin:],
                     "response_mask": branch.binary_mask(begin),
                     "response_logprobs": branch.masked_logprobs(UNKNOWN_LOGPROB, begin),
-                    "reward_score": reward_of(rollout),
+                    "reward_score": reward,
                     "num_turns": len(turns),
                     "metrics": {},
                     "extra_fields": {
                         "run_id": rollout.run_id,
                         "branch": branch.trajectory.branch,
                         "task": group.task,
+                        "reward": rollout.reward,
                         "rewards": rollout.rewards,
                         "stop_reason": rollout.stop_reason.value,
                     },
                 }
             )
         return rows
+
+
+def _name_branch(group: Group, branch: Branch) -> str:
+    return f"{group.group_id}/{branch.trajectory.run_id}/{branch.trajectory.branch}"
+
+
+def _advantages_of(group: Group) -> Iterator[float]:
+    """Yield the advantage of each rollout; without one, what verl computes for GRPO by default."""
+    usual = group_relative([reward_of(rollout) for rollout in group.rollouts])
+    for rollout, other in zip(group.rollouts, usual, strict=True):
+        yield (rollout.advantage if rollout.advantage is not None else other) or 0.0
 
 
 FORMAT = VerlRows()

@@ -1,4 +1,4 @@
-"""Requests to http:// URLs on the running event loop, over connections that are kept for each loop.
+"""Requests on the running event loop, over connections that are kept for each loop.
 
 Everything that is the same in all requests to a URL is computed once and kept as a `HttpRoute`: the bytes of the
 head, and the pool of the event loop that sent the last request. A request then costs one coroutine, one write and
@@ -23,7 +23,7 @@ from urllib.parse import unquote_to_bytes
 from treadle.core.errors import ProviderError
 from treadle.http import transport_errors
 from treadle.http.plain.answer_body import AnswerBody
-from treadle.http.plain.dial import dial
+from treadle.http.plain.dial import dial, explain_tls, tls_context
 from treadle.http.plain.http_connection import HttpConnection, StaleConnectionError
 from treadle.http.protocol import Answer, StreamedAnswer
 
@@ -40,7 +40,7 @@ _FRAMING = frozenset(("content-length", "transfer-encoding"))
 class HttpRoute:
     """The common data of all requests with the same method, URL and headers."""
 
-    __slots__ = ("head", "headers", "host", "method", "origin", "pool", "port", "url")
+    __slots__ = ("head", "headers", "host", "is_secure", "method", "origin", "pool", "port", "url")
 
     def __init__(self, method: str, url: str, parsed: "Url", headers: Mapping[str, str]) -> None:
         self.method = method
@@ -49,6 +49,7 @@ class HttpRoute:
         """A copy, so that a change to the caller's headers is noticed."""
         self.host = (parsed.host_str or "").removeprefix("[").removesuffix("]")
         self.port = parsed.port_or_known_default or 80
+        self.is_secure = parsed.scheme == "https"
         self.origin = transport_errors.origin_of(url)
         self.head = _make_head(method, parsed, headers, self.origin)
         """The request's head without its end: the line with the body's length, and the empty line."""
@@ -119,7 +120,7 @@ class PlainClient:
         loop = asyncio.get_running_loop()
         pool = route.pool() if route.pool is not None else None
         if pool is None or pool.loop is not loop or pool.is_closed:
-            pool = find_pool(loop, route.host, route.port, route.origin, self._timeouts)
+            pool = find_pool(loop, route, self._timeouts)
             route.pool = weakref.ref(pool)
         payload, unsent = _frame(route, body)
         now = loop.time()
@@ -200,16 +201,15 @@ class Pool:
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
-        host: str,
-        port: int,
-        origin: str,
+        route: HttpRoute,
         timeouts: transport_errors.Timeouts,
     ) -> None:
         self.loop = loop
-        self.origin = origin
+        self.origin = route.origin
         self.is_closed = False
-        self._host = host
-        self._port = port
+        self._host = route.host
+        self._port = route.port
+        self._is_secure = route.is_secure
         self._timeouts = timeouts
         self._idle: dict[HttpConnection, None] = {}
         """The idle connections. The one that was used last is used next."""
@@ -285,33 +285,35 @@ class Pool:
     async def connect(self, end: float) -> HttpConnection:
         """Return a new connection, made before `end`. Raises: the errors of
         `treadle.http.transport_errors`."""
-        connected = await self._dial(end)
-        try:
-            _, connection = await self.loop.create_connection(lambda: HttpConnection(self), sock=connected)
-        except OSError as error:
-            connected.close()
-            raise self._explain(error) from None
-        except BaseException:
-            connected.close()
-            raise
-        return connection
-
-    async def _dial(self, end: float) -> socket.socket:
         in_time = self.loop.time() + self._timeouts.connect
+        connected: socket.socket | None = None
         try:
             async with asyncio.timeout_at(min(in_time, end)):
-                return await dial(self.loop, self._host, self._port)
-        except OSError as error:
+                connected = await dial(self.loop, self._host, self._port)
+                _, connection = await self.loop.create_connection(
+                    lambda: HttpConnection(self),
+                    sock=connected,
+                    ssl=tls_context() if self._is_secure else None,
+                    server_hostname=self._host if self._is_secure else None,
+                )
+                return connection
+        except BaseException as error:
+            if connected is not None:
+                connected.close()
+            if not isinstance(error, OSError):
+                raise
             # `TimeoutError` is an `OSError`, and has a number if it is the operating system's.
             if not isinstance(error, TimeoutError) or error.errno is not None:
-                raise self._explain(error) from None
+                raise self._explain(error, is_connected=connected is not None) from None
             if in_time <= end:
                 raise transport_errors.connect_timeout(self.origin, self._timeouts) from None
             is_total = self._timeouts.total <= self._timeouts.silence
             raise transport_errors.answer_timeout(self.origin, self._timeouts, is_total=is_total) from None
 
-    def _explain(self, error: OSError) -> ProviderError:
+    def _explain(self, error: OSError, *, is_connected: bool) -> ProviderError:
         """Return the typed error for a failure to connect."""
+        if is_connected and self._is_secure:
+            return transport_errors.no_tls(self.origin, explain_tls(error))
         if isinstance(error, socket.gaierror):
             detail = f"failed to lookup address information: {(error.strerror or '').lower()}"
             return transport_errors.cannot_connect(self.origin, detail, transport_errors.UNKNOWN_HOST)
@@ -358,23 +360,17 @@ async def _close_at_shutdown(found: "weakref.ref[Pool]") -> AsyncGenerator[None,
 
 
 _pools: weakref.WeakKeyDictionary[
-    asyncio.AbstractEventLoop, weakref.WeakValueDictionary[tuple[str, int, transport_errors.Timeouts], Pool]
+    asyncio.AbstractEventLoop, weakref.WeakValueDictionary[tuple[str, transport_errors.Timeouts], Pool]
 ] = weakref.WeakKeyDictionary()
 
 
-def find_pool(
-    loop: asyncio.AbstractEventLoop,
-    host: str,
-    port: int,
-    origin: str,
-    timeouts: transport_errors.Timeouts,
-) -> Pool:
-    """Return the pool of the running `loop` for a server. `origin` is the server's name in errors."""
+def find_pool(loop: asyncio.AbstractEventLoop, route: HttpRoute, timeouts: transport_errors.Timeouts) -> Pool:
+    """Return the pool of the running `loop` for the server of a route."""
     pools = _pools.get(loop)
     if pools is None:
         pools = _pools[loop] = weakref.WeakValueDictionary()
-    key = (host, port, timeouts)
+    key = (route.origin, timeouts)
     pool = pools.get(key)
     if pool is None or pool.is_closed:
-        pool = pools[key] = Pool(loop, host, port, origin, timeouts)
+        pool = pools[key] = Pool(loop, route, timeouts)
     return pool

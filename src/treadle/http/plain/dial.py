@@ -12,13 +12,45 @@ import errno
 import ipaddress
 import os
 import socket
+import ssl
 import sys
-from functools import partial
+from functools import cache, partial
 from itertools import chain, zip_longest
 from typing import Any
 
 _STAGGER_SECONDS = 0.25
 _KEEPALIVE_SECONDS = 60
+
+
+def can_secure() -> bool:
+    """Return whether Python's own TLS knows the certificates that this system trusts.
+
+    On Linux it reads the same files as pyreqwest, also those of SSL_CERT_FILE and SSL_CERT_DIR. Elsewhere the
+    system keeps its certificates in another way.
+    """
+    paths = ssl.get_default_verify_paths()
+    return sys.platform == "linux" and bool(paths.cafile or paths.capath)
+
+
+def tls_context() -> ssl.SSLContext:
+    """Return the settings of TLS connections, which are read once for each place of trusted certificates."""
+    return _tls_context(os.environ.get("SSL_CERT_FILE"), os.environ.get("SSL_CERT_DIR"))
+
+
+@cache
+def _tls_context(_file: str | None, _folder: str | None) -> ssl.SSLContext:
+    context = ssl.create_default_context()
+    context.set_alpn_protocols(["http/1.1"])
+    return context
+
+
+def explain_tls(error: OSError) -> str:
+    """Return why a TLS handshake failed."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"invalid peer certificate: {error.verify_message}"
+    if isinstance(error, ssl.SSLError):
+        return (error.reason or str(error)).lower().replace("_", " ")
+    return os.strerror(error.errno or errno.ECONNRESET).lower()
 
 
 async def dial(loop: asyncio.AbstractEventLoop, host: str, port: int) -> socket.socket:
@@ -120,14 +152,14 @@ async def connect_first(
 _Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 
-def is_proxied(host: str) -> bool:
-    """Return whether the environment may name a proxy for http:// requests to `host`.
+def is_proxied(host: str, scheme: str = "http") -> bool:
+    """Return whether the environment may name a proxy for requests to `host` with this scheme.
 
     `host` is a name in lower case or an address without brackets.
     """
     if "REQUEST_METHOD" not in os.environ:
         # Under CGI these variables can be set by a client's header, and pyreqwest ignores them.
-        if _first("HTTP_PROXY", "http_proxy") or _first("ALL_PROXY", "all_proxy"):
+        if _first(f"{scheme.upper()}_PROXY", f"{scheme}_proxy") or _first("ALL_PROXY", "all_proxy"):
             return not _is_exempt(host, _first("NO_PROXY", "no_proxy"))
         return sys.platform in ("darwin", "win32") and _has_system_proxy()
     return False

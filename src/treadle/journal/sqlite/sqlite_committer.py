@@ -33,6 +33,7 @@ from treadle.core.errors import JournalError
 from treadle.journal.driven import DrivenRuns
 from treadle.journal.follow import Changes
 from treadle.journal.sqlite.failures import ERRORS, explain, has_code, write_waiting
+from treadle.journal.sqlite.packing import Packer, Samples, find_packer
 from treadle.journal.sqlite.sqlite_layout import LOCK_SECONDS, read_meta, set_level
 from treadle.journal.tables.committer import CommitGroup, Committer, settle, settle_in
 from treadle.journal.tables.leases import Leases, this_owner
@@ -58,6 +59,7 @@ _INSERT_RUN = (
 )
 _UPDATE_RUN = f"UPDATE runs SET {', '.join(f'{name}=?' for name in RUN_COLUMNS)} WHERE id=?"
 _RELEASE = "UPDATE runs SET owner=NULL, losses=0 WHERE"
+_RELEASE_RUN = _UPDATE_RUN.replace(" SET ", " SET owner=NULL, losses=0, ")
 
 
 class FileState:
@@ -70,6 +72,12 @@ class FileState:
         """The level that the file keeps; empty before it was read."""
         self.frame_id = 0
         """The newest frame."""
+        self.packer: Packer | None = None
+        """The packer with the file's newest dictionary; `None` if it has none."""
+        self.samples: Samples | None = None
+        """What a dictionary will be made from; `None` if none will be made."""
+        self.is_enough = False
+        """True once there are enough samples."""
         self._version = -1
 
     def refresh(self, db: sqlite3.Connection) -> None:
@@ -80,6 +88,7 @@ class FileState:
             newest = db.execute("SELECT coalesce(max(id), 0) FROM frames").fetchone()[0]
             # The numbers of deleted frames are not used again: followers have passed them.
             self.frame_id = max(self.frame_id, newest)
+            self.packer = find_packer(lambda sql, values: db.execute(sql, values).fetchall(), self.packer)
             self._version = version
 
     def forget(self) -> None:
@@ -90,7 +99,7 @@ class FileState:
 def commit_writes(
     db: sqlite3.Connection, writes: Sequence[Write], file: FileState, owner_id: int, now: float
 ) -> None:
-    """Keep `writes` within a transaction. A write that cannot be kept gets an `error`; the others are kept."""
+    """Store `writes` within a transaction. A write that cannot be stored gets an `error`; the others are stored."""
     file.refresh(db)
     takeovers, frame_id = file.takeovers, file.frame_id
     frames: list[object] = []
@@ -112,6 +121,10 @@ def commit_writes(
             frame_id += 1
             frame: bytes = write.frame  # type: ignore[assignment]
             writer.checksum = checksum = crc32(frame, writer.checksum)
+            if file.packer is not None:
+                frame = file.packer.pack(frame)
+            elif file.samples is not None:
+                file.is_enough |= file.samples.add(writer.key, frame_id, frame)
             frames += (frame_id, writer.head, writer.key, write.first_seq, count, now, frame, checksum)
             heads[writer.key] = (writer.key, frame_id) + write.head  # noqa: RUF005 (this is the fastest)
             writer.head = frame_id
@@ -128,8 +141,8 @@ def _keep_run(db: sqlite3.Connection, write: Write, owner_id: int) -> None:
     owner = None if write.is_release else owner_id
     if writer.key:
         if row is not None:
-            db.execute(_UPDATE_RUN, (*row, writer.key))
-        if write.is_release:
+            db.execute(_RELEASE_RUN if write.is_release else _UPDATE_RUN, (*row, writer.key))
+        elif write.is_release:
             db.execute(f"{_RELEASE} id=?", (writer.key,))
         return
     if row is None or not write.bodies:
@@ -139,7 +152,7 @@ def _keep_run(db: sqlite3.Connection, write: Write, owner_id: int) -> None:
     except sqlite3.IntegrityError:
         write.error = run_exists(writer.run_id)
     except ValueError as error:
-        write.error = JournalError(f"the id {writer.run_id!r} cannot be kept: {error}")
+        write.error = JournalError(f"the id {writer.run_id!r} cannot be stored: {error}")
     else:
         writer.key, writer.token = made.lastrowid or 0, 1
         if writer.seal is not None:
@@ -214,6 +227,8 @@ class FileCommitter(Committer[sqlite3.Connection]):
         changes: Changes,
         pending: Pending,
         driven: DrivenRuns,
+        *,
+        learns: bool,
     ) -> None:
         super().__init__(str(path), leases, changes, pending, driven)
         self._db = db
@@ -229,6 +244,7 @@ class FileCommitter(Committer[sqlite3.Connection]):
         self._give_up_at = math.inf
         """The time after which the file's lock is not waited for, by `clock.monotonic`."""
         self._file = FileState()
+        self._file.samples = Samples() if learns else None
         self._mail_version, self._mail_id = -1, newest_message(db)
         self._log_bytes = 0
         self.start()
@@ -292,8 +308,21 @@ class FileCommitter(Committer[sqlite3.Connection]):
             # The first commit after a restart of the log waits for the disk, so it is made now.
             self._commit_heartbeat()
 
+    def _pack(self) -> None:
+        """Make a dictionary from the samples, unless the file has got one meanwhile, and use what they leave free.
+
+        Nothing is lost if that fails.
+        """
+        samples, self._file.samples = self._file.samples, None
+        if samples is None or self._file.packer is not None:
+            return
+        with contextlib.suppress(Exception):
+            self._transact(lambda db: samples.learn(lambda sql, values: db.execute(sql, values).fetchall()))
+            self._db.execute("VACUUM")
+
     def _leave(self) -> None:
         if self._leases.owner_id:
+            self._pack()
             try:
                 self._run_in(self._give_all_back)
             except Exception:  # other processes miss the heartbeat
@@ -354,6 +383,9 @@ class FileCommitter(Committer[sqlite3.Connection]):
             with contextlib.suppress(Exception):
                 self._find_mail()
         self._announce(writes)
+        if self._file.is_enough:
+            self._file.is_enough = False
+            self._enqueue(self._pack)
         self._log_bytes += size + _PAGE_BYTES * (4 + len(writes) // 8)
         if self._log_bytes > _CHECKPOINT_BYTES:
             self._log_bytes = 0

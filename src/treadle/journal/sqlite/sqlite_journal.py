@@ -17,6 +17,7 @@ from treadle.journal.follow import Changes, PolledNews
 from treadle.journal.identity import is_marked
 from treadle.journal.protocol import Attached, Clock, StoreOptions
 from treadle.journal.sqlite.backup import back_up
+from treadle.journal.sqlite.packing import forget_run
 from treadle.journal.sqlite.sqlite_committer import FileCommitter
 from treadle.journal.sqlite.sqlite_layout import LEVELS, connect, read_meta, sync_folders
 from treadle.journal.sqlite.sqlite_reader import FileReader
@@ -54,6 +55,8 @@ class SqliteJournal(TableJournal[sqlite3.Connection]):
         level: str = "process",
         lease_seconds: float = 10.0,
         clock: Clock = time,
+        *,
+        packs: bool = False,
     ) -> None:
         self.path = Path(path)
         leases = SqliteLeases(self.path.resolve(), lease_seconds, clock)
@@ -67,7 +70,8 @@ class SqliteJournal(TableJournal[sqlite3.Connection]):
         self._attach_lock = threading.Lock()
         self._file_reader = reader = FileReader(connect(self.path, level), self.path, leases)
         pending, changes = Pending(), Changes()
-        committer = FileCommitter(writing, self.path, leases, changes, pending, DrivenRuns(reader.inbox))
+        driven = DrivenRuns(reader.inbox)
+        committer = FileCommitter(writing, self.path, leases, changes, pending, driven, learns=packs)
         super().__init__(str(self.path), leases, reader, committer, pending, changes)
 
     def __repr__(self) -> str:
@@ -117,7 +121,9 @@ class SqliteJournal(TableJournal[sqlite3.Connection]):
         secure = db.execute("PRAGMA secure_delete").fetchone()[0]
         db.execute("PRAGMA secure_delete=ON")
         try:
+            key = db.execute("SELECT id FROM runs WHERE run_id=?", (run_id,)).fetchone()
             super()._delete(run_id, unused, db)
+            forget_run(self._query_in(db), key[0])
         finally:
             db.execute(f"PRAGMA secure_delete={secure}")
 
@@ -131,4 +137,4 @@ def open_store(address: str, options: StoreOptions) -> SqliteJournal:
         raise JournalError(f"there is no journal at {address!r}; give another path, or run something first")
     if Path(address).is_dir():
         raise JournalError(f"{address!r} is a folder; give the path of a file in it")
-    return SqliteJournal(address, options.level, options.lease_seconds, options.clock)
+    return SqliteJournal(address, options.level, options.lease_seconds, options.clock, packs=options.packs)

@@ -4,7 +4,8 @@
 | --- | --- | --- |
 | `runs` | each run | its id, its lease, its queue, and the facts that change with a turn at most |
 | `heads` | each run | its newest frame, and the facts that change with every step |
-| `frames` | what one run appended in one turn of an event loop | the events as JSON lines, a checksum |
+| `frames` | what one run appended in one turn of an event loop | the events as JSON lines, or packed; a checksum |
+| `dictionaries` | each dictionary for packed frames | its content, and the runs that it was made from |
 | `blobs` | each content | the bytes, by SHA-256 |
 | `owners` | each open journal that took a lease | the process, its heartbeat, and how long its leases last |
 | `meta` | one row | how often a run was taken over from a process that died or hung; the file's level |
@@ -163,6 +164,11 @@ MIGRATIONS = (
     DROP INDEX runs_by_queue;
     CREATE INDEX runs_by_queue ON runs(queue, owner, losses, id)
         WHERE queue IS NOT NULL AND is_turn_open = 1 AND waiting IS NULL;
+    """,
+    """
+    CREATE TABLE dictionaries(
+        id INTEGER PRIMARY KEY AUTOINCREMENT, content BLOB NOT NULL, runs BLOB NOT NULL
+    );
     """,
 )
 """The migrations: number n, from 0, changes a file of version n to version n + 1. SQLite's `user_version` is the

@@ -11,6 +11,7 @@ from treadle.core import events as e
 from treadle.core.errors import JournalError
 from treadle.journal.follow import Page
 from treadle.journal.sqlite.failures import ERRORS, explain
+from treadle.journal.sqlite.packing import Unpacker
 from treadle.journal.tables.leases import Leases
 from treadle.journal.tables.reader import LOST, TableReader
 from treadle.journal.tables.table_rows import Head, Query, check_frame, damaged, decode_frame, seed_of
@@ -72,6 +73,7 @@ class FileReader(TableReader):
         super().__init__(str(path), leases)
         self._db = db
         self._path = path
+        self._unpacker = Unpacker()
 
     def query(self, sql: str, values: Sequence[object] = ()) -> list[tuple[Any, ...]]:
         """See `TableReader.query`."""
@@ -145,6 +147,7 @@ class FileReader(TableReader):
                 row = rows[index] if index < len(rows) else (0,)
                 if row[0] != frame:
                     raise damaged(run_id, f"the frame of event {expected} is missing")
+                row = (*row[:5], self._unpacked(query, run_id, expected, row[5]), row[6])
                 raws = _check(head, row, before, expected, seed_of(run_id) if checksum is None else checksum)
                 yield expected, raws
                 before, expected, checksum = frame, expected + len(raws), row[-1]
@@ -152,6 +155,16 @@ class FileReader(TableReader):
             raise damaged(run_id, f"it has {head.events} events, and {expected - 1} of them were found")
         if until_seq is None and not is_whole:
             raise damaged(run_id, "its row in the table `heads` leads to another run")
+
+    def unpack(self, query: Query, body: Any) -> Any:
+        """See `TableReader.unpack`."""
+        return self._unpacker.unpack(query, body)
+
+    def _unpacked(self, query: Query, run_id: str, first_seq: int, body: object) -> object:
+        try:
+            return self.unpack(query, body)
+        except JournalError as error:
+            raise damaged(run_id, f"the frame of the events from {first_seq} on: {error}") from error
 
     def lost_rows(self) -> list[int]:
         """See `TableReader.lost_rows`."""
@@ -185,7 +198,8 @@ class FileReader(TableReader):
             if name is None:
                 raise JournalError(f"frame {key} of the journal {self._name!r} belongs to no run")
             raws = check_frame(
-                name, body, count, first, checksum, seed_of(name) if before is None else before
+                *(name, self._unpacked(self.query, name, first, body), count, first, checksum),
+                seed_of(name) if before is None else before,
             )
             found += decode_frame(name, first, raws, after_seq)
         return Page(found, frames[-1][0] if frames else position, is_last=False, has_more=bool(frames))
@@ -198,7 +212,7 @@ class FileReader(TableReader):
         last = 0
         while rows := self.query(sql, (last, *values)):
             last = rows[-1][0]
-            yield from [(run, bytes(body)) for _, run, body in rows]
+            yield from [(run, bytes(self.unpack(self.query, body))) for _, run, body in rows]
 
 
 _NEXT_FRAMES = (

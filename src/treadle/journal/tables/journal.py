@@ -294,9 +294,10 @@ class TableJournal(ABC, Generic[D]):
             )
         key = found.lease.key
         condition, values = self._reader.is_after(unused.position)
-        newer = query(f"SELECT body FROM frames WHERE {condition} AND run != ?", (*values, key))
+        rows = query(f"SELECT body FROM frames WHERE {condition} AND run != ?", (*values, key))
+        newer = (self._reader.unpack(query, body) for (body,) in rows)
         sent = query("SELECT body FROM inbox WHERE run != ? AND body IS NOT NULL", (key,))
-        digests = still_unused(unused, (body for (body,) in chain(newer, sent)))
+        digests = still_unused(unused, chain(newer, (body for (body,) in sent)))
         for table in ("frames", "heads", "trust", "inbox"):
             query(f"DELETE FROM {table} WHERE run=?", (key,))
         query("DELETE FROM runs WHERE id=?", (key,))

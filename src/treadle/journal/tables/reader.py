@@ -55,6 +55,10 @@ class TableReader(ABC):
     def query(self, sql: str, values: Sequence[object] = ()) -> list[tuple[Any, ...]]:
         """Return the rows of a SELECT. Raises: `JournalError`."""
 
+    def unpack(self, query: Query, body: Any) -> Any:
+        """Return the JSON lines of a frame that may be packed."""
+        return body
+
     @abstractmethod
     def read_frames(
         self, query: Query, head: Head, after_seq: int = 0, until_seq: int | None = None

@@ -1,12 +1,12 @@
 """The description of a model in the agent spec: its name and its options, without secrets."""
 
-import re
 from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
 import msgspec
 
+from treadle.core.masking import hide_fields
 from treadle.core.spec import PartSpec
 from treadle.core.types import Json
 
@@ -19,11 +19,6 @@ _DEFAULTS = {
 """The default values of settings; a setting with its default is left out."""
 _UNSAID = frozenset(("api_key", "headers", "transport"))
 """Options that are never part of the description."""
-_SECRET = re.compile(
-    r"(?:.*[_-])?(?:secret|password|api[_-]?key|access[_-]token|auth[_-]token)|authorization|headers|cookie|token",
-    re.IGNORECASE,
-)
-"""Names of fields whose values may be secret."""
 
 
 def describe_part(name: str, options: Mapping[str, Any]) -> PartSpec:
@@ -46,7 +41,7 @@ def describe_part(name: str, options: Mapping[str, Any]) -> PartSpec:
             )
         elif key not in _UNSAID:
             plain = _to_json(value)
-            if plain is None or _holds_secret(plain):
+            if plain is None or hide_fields(plain) != plain:
                 missing = missing or f"the option {key} may hold a secret or cannot be written as JSON"
             else:
                 settings[key] = plain
@@ -65,10 +60,3 @@ def _to_json(value: object) -> Json:
         return msgspec.json.decode(msgspec.json.encode(value))
     except (TypeError, ValueError, msgspec.MsgspecError, RecursionError):
         return None
-
-
-def _holds_secret(value: Json) -> bool:
-    """Return whether a field in `value`, at any depth, has a name that is typical of secrets."""
-    if isinstance(value, dict):
-        return any(_SECRET.fullmatch(key) or _holds_secret(item) for key, item in value.items())
-    return isinstance(value, list) and any(_holds_secret(item) for item in value)

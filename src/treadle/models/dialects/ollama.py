@@ -295,7 +295,7 @@ class OllamaModel(HttpModel):
             raise UnfinishedError("it is not done")
         if choice["message"].get("tool_calls") and choice["finish_reason"] == "stop":
             choice["finish_reason"] = "tool_calls"
-        return read_completion(raw, self.settings, self._price)
+        return read_completion(raw, self._told, self._price)
 
     def _mark_cut(self, completion: Completion) -> Completion:
         """Return the completion, marked if the prompt may have been longer than the context."""

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from treadle.core.errors import ConfigError, ProviderError, ServerError, TreadleError, UnsupportedPartError
 from treadle.core.events import Delta, TextDelta
+from treadle.core.masking import hide_fields
 from treadle.core.packed import as_packed, count_packed, list_ids, pack_logprobs, unpack_logprobs, view_ids
 from treadle.core.parts import describe
 from treadle.core.types import (
@@ -73,6 +74,8 @@ class TokenModel:
         self.renderer = renderer
         self.settings = settings or Settings()
         check_choices(self.settings.extra)
+        self._told = replace(self.settings, extra=hide_fields(self.settings.extra))
+        """The settings as answers record them, without secrets."""
         self.context_tokens = context_tokens
         self.output_mode = OutputMode(output_mode or OutputMode.TEXT)
         if self.output_mode is OutputMode.NATIVE:
@@ -197,7 +200,7 @@ class TokenModel:
             cost_of(usage, self._price),
             sampled.model,
             sampled.response_id,
-            self.settings,
+            self._told,
             TokenRecord.of(
                 prompt=prompt.packed,
                 output=packed,

@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from treadle.core.errors import ConfigError, ProviderError, RequestError, ServerError, TransportError
 from treadle.core.log import Log
+from treadle.core.masking import hide_fields
 from treadle.core.types import (
     UNREADABLE_CALL,
     Artifact,
@@ -120,7 +121,11 @@ class HttpModel(HttpEndpoint, ABC):
         asked = self.settings
         self._has_tokens = bool(asked.return_token_ids or asked.logprobs or asked.extra)
         """True if answers may have token ids."""
-        self._read_plain = _read_nothing if self.READER is None else self.READER(self.settings, price).read
+        secrets: list[str] = []
+        self._told = asked if asked.extra is None else replace(asked, extra=hide_fields(asked.extra, secrets))
+        """The settings as answers record them, without secrets."""
+        self.server = replace(self.server, secrets=tuple(secrets))
+        self._read_plain = _read_nothing if self.READER is None else self.READER(self._told, price).read
         self._newest: _Prefix = (Request(Log()), (), b"")
         self._prefixes: dict[tuple[object, ...], _Prefix] = {}
         if reserved := sorted(self.RESERVED & (self.settings.extra or {}).keys()):
@@ -236,7 +241,7 @@ class HttpModel(HttpEndpoint, ABC):
             usage,
             cost_of(usage, self._price),
             self.model,
-            settings=self.settings,
+            settings=self._told,
             opaque={"is_usage_estimated": True},
         )
 

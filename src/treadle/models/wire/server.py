@@ -61,6 +61,8 @@ class Server(Struct, frozen=True, repr_omit_defaults=True):
     headers: tuple[tuple[str, str], ...] = ()
     key_variable: str | None = None
     """The environment variable that the key is read from."""
+    secrets: tuple[str, ...] = ()
+    """Secrets in the bodies of requests."""
 
     def __repr__(self) -> str:
         return f"Server({self.model!r}, {self.origin!r})"
@@ -79,7 +81,7 @@ class Server(Struct, frozen=True, repr_omit_defaults=True):
         """Return `text` without the keys that were sent, because some servers repeat them or parts of them."""
         sent = [value for name, value in self.headers if name not in _PLAIN_HEADERS]
         words = [word for value in sent for word in words_of(value)]
-        text = Mask([*words, *secrets_of_url(self.base_url)]).hide_pieces(text)
+        text = Mask([*words, *self.secrets, *secrets_of_url(self.base_url)]).hide_pieces(text)
         for item in urlsplit(self.base_url).query.split("&"):
             # A short value is recognised by its name.
             text = text.replace(item, f"{item.partition('=')[0]}={MASK}") if "=" in item else text

@@ -34,6 +34,8 @@ class IdsRequest(Struct, kw_only=True):
     """The beginning of an id that the engine chooses."""
     stop_ids: Sequence[int] = ()
     """Ids that end the answer, besides those of the template."""
+    number: int = 0
+    """How often the same prompt was asked before."""
 
 
 class SampledAnswer(Struct, frozen=True):
@@ -154,9 +156,11 @@ class AnswerWork:
             (settings.cut_rate, "cut", "length"),
             (settings.abort_rate, "abort", "abort"),
         ):
-            if rate and count is None and fraction(settings.seed, name, self._seed) < rate:
+            # A client that asks with a seed asks again for the same answer, which must not be aborted for ever.
+            again = (self.ask.number,) if self.ask.number and reason == "abort" else ()
+            if rate and count is None and fraction(settings.seed, name, self._seed, *again) < rate:
                 at = int(total * fraction(settings.seed, name, "at", self._seed))
-                total, finish = max(at, 1 if reason == "length" else 0), reason
+                total, finish = max(at, 1 if reason == "length" or again else 0), reason
         if count is not None:
             total, finish = count, "abort"
         answer = self._answer(self._drawn[:total], self._versions[:total], finish)

@@ -105,7 +105,7 @@ class EngineApp(OracleApp):
         prompt = crc32(pack_ids(ask.prompt_ids))
         if len(self._asked) > _MAX_REMEMBERED:
             self._asked.clear()
-        number = self._asked[prompt]
+        number = ask.number = self._asked[prompt]
         self._asked[prompt] += 1
         seed = f"{number if ask.seed is None else ask.seed}/{self.settings.seed}/{prompt}"
         ask.request_id = ask.request_id or ask.prefix + digest(f"{number}/{seed}")

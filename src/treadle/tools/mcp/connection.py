@@ -31,9 +31,10 @@ from treadle.tools.mcp.failure import (
     first_leaf,
     judge,
     make_client,
+    message_of,
 )
 from treadle.tools.mcp.target import Target
-from treadle.tools.mcp.translation import mend_listing
+from treadle.tools.mcp.translation import find_request, mend_listing
 
 MAX_PAGES = 200
 MAX_ROUNDS = 10
@@ -41,6 +42,7 @@ MAX_ROUNDS = 10
 MAX_EVENT_BYTES = 64 * 1024 * 1024
 STDERR_LINES = 20
 MAX_LINE_CHARS = 500
+_LISTEN_AGAIN_SECONDS = 5.0
 _HEADER_MISMATCH = -32020
 _URLS_FIRST = -32042
 """The error of a server that wants the user to open addresses before it takes the call."""
@@ -276,7 +278,12 @@ class Connection:
                 self._client = client
                 if not ready.done():
                     ready.set_result(None)
-                await self._stop.wait()
+                listening = asyncio.ensure_future(self._listen(client))
+                try:
+                    await self._stop.wait()
+                finally:
+                    listening.cancel()
+                    await asyncio.wait([listening])
         except asyncio.CancelledError:
             ready.cancel()
         except BaseException as error:
@@ -345,6 +352,20 @@ class Connection:
         # Answers that arrived just before the end must still reach their callers.
         self.loop.call_later(0.05, self._stop.set)
 
+    async def _listen(self, client: Any) -> None:
+        """Subscribe to changes of the tools, which servers of newer protocol versions tell only to subscribers."""
+        tools = getattr(client.server_capabilities, "tools", None)
+        while not self.is_legacy and getattr(tools, "list_changed", None):
+            try:
+                async with client.listen(tools_list_changed=True) as changes:
+                    async for _ in changes:
+                        self._on_tools_changed()
+            except Exception as error:
+                if getattr(error, "code", None) is not None:
+                    return  # the server refuses
+            self._on_tools_changed()  # what it told meanwhile is lost
+            await asyncio.sleep(_LISTEN_AGAIN_SECONDS)
+
     async def _on_message(self, message: Any) -> None:
         if type(message).__name__ == "ToolListChangedNotification":
             self._on_tools_changed()
@@ -376,7 +397,10 @@ class Connection:
 
 
 class _Watched:
-    """A stream of messages that reports its end and corrects messages that the SDK would refuse."""
+    """A stream of messages that reports its end and corrects messages that the SDK would refuse.
+
+    An answer that cannot be read becomes an error of its request, which would wait for it otherwise.
+    """
 
     def __init__(self, inner: Any, on_end: Callable[[], None]) -> None:
         self._inner = inner
@@ -394,6 +418,8 @@ class _Watched:
         except StopAsyncIteration:
             self._on_end()
             raise
+        if isinstance(item, ValueError) and (number := find_request(item)) is not None:
+            return _refuse(number, item)
         result = getattr(getattr(item, "message", None), "result", None)
         if isinstance(result, dict) and isinstance(result.get("tools"), list):
             mend_listing(result)
@@ -405,6 +431,14 @@ class _Watched:
 
     async def __aexit__(self, *args: Any) -> Any:
         return await self._inner.__aexit__(*args)
+
+
+def _refuse(number: int | str, error: ValueError) -> Any:
+    """Return the message that says to the request of this number that its answer cannot be read."""
+    types, shared = require("mcp_types", "mcp"), require("mcp.shared.message", "mcp")
+    told = f"what it answers does not follow the protocol ({message_of(error)})"
+    data = types.ErrorData(code=types.INTERNAL_ERROR, message=told)
+    return shared.SessionMessage(types.JSONRPCError(jsonrpc="2.0", id=number, error=data))
 
 
 class _Tail(asyncio.Protocol):

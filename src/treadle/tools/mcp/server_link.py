@@ -24,7 +24,8 @@ class ServerLink:
         self.listing: list[Any] = []
         """The server's tools as it last listed them."""
         self._names: frozenset[str] = frozenset()
-        self._is_listing_old = False
+        self.is_listing_old = False
+        """True if the server said that its tools changed."""
         self._is_legacy = False
         """True if the server knows only older protocol versions, so that newer ones need not be tried."""
         self._connection: Connection | None = None
@@ -108,7 +109,7 @@ class ServerLink:
     def _has_doubts(self, connection: Connection) -> bool:
         """Return whether the server must prove that it is alive before a call. It need not if it serves other
         calls."""
-        return self._is_listing_old or (connection.is_suspect and not connection.is_busy)
+        return self.is_listing_old or (connection.is_suspect and not connection.is_busy)
 
     async def _renew(self, found: Connection | None) -> Connection:
         if found is not None and found.is_usable:
@@ -174,10 +175,10 @@ class ServerLink:
     def _take(self, listing: list[Any]) -> None:
         self.listing = listing
         self._names = frozenset(item.name for item in listing)
-        self._is_listing_old = False
+        self.is_listing_old = False
 
     def _on_tools_changed(self) -> None:
-        self._is_listing_old = True
+        self.is_listing_old = True
 
     async def _leave(self, connection: Connection) -> None:
         """Stop using a session. Calls that still run on it may finish."""

@@ -129,6 +129,24 @@ class MCPServer(_Connected):
         self._link = ServerLink(self.target)
         self._mask = self.target.result_mask()
         self._tools: tuple[MCPTool, ...] | None = None
+        self._listing: list[Any] = []
+        """The server's listing that `_tools` were made from."""
+
+    @property
+    def is_outdated(self) -> bool:
+        """Whether the server has changed its tools since they were listed for `tools`."""
+        link = self._link
+        return (
+            self._tools is not None
+            and not self.is_per_run
+            and (link.is_listing_old or link.listing is not self._listing)
+        )
+
+    async def renew(self) -> None:
+        """List the tools again if the server has changed them. They stay as they are if it cannot be reached."""
+        if self.is_outdated:
+            with contextlib.suppress(UnreachableError):
+                self._tools = await SESSIONS.hop(self._list())
 
     def tools(self) -> "tuple[MCPTool, ...]":
         """Return the server's tools. The first call connects, which blocks. Raises: `ConfigError`."""
@@ -207,7 +225,8 @@ class MCPServer(_Connected):
     async def _list(self) -> "tuple[MCPTool, ...]":
         try:
             await self._link.get()
-            listing = {item.name: item for item in reversed(self._link.listing)}
+            self._listing = self._link.listing
+            listing = {item.name: item for item in reversed(self._listing)}
             unknown = (self.effects.keys() | self.may_differ.keys()) - listing.keys()
             if unknown:
                 known = ", ".join(reversed(listing)) or "none"
@@ -242,6 +261,8 @@ class MCPTool:
 
     def __init__(self, server: MCPServer, item: Any, name: str) -> None:
         self.server = server
+        self.toolset: MCPServer | MCPServers = server
+        """The toolset that lists the tool. See `Tool`."""
         self.remote_name: str = item.name
         """The name of the tool on the server."""
         self.spec = ToolSpec(
@@ -263,11 +284,11 @@ class MCPTool:
         else:
             self._find_fault = checker.find_fault
 
-    def renamed(self, name: str) -> "MCPTool":
-        """Return the same tool with another name."""
+    def joined(self, toolset: "MCPServers", name: str) -> "MCPTool":
+        """Return the same tool as one of `toolset`, with the name that it has there."""
         other = object.__new__(MCPTool)
         other.__dict__.update(self.__dict__)
-        other.spec = replace(self.spec, name=name)
+        other.toolset, other.spec = toolset, replace(self.spec, name=name)
         return other
 
     def find_fault(self, arguments: Json) -> str | None:
@@ -313,6 +334,15 @@ class MCPServers(_Connected):
             raise failures[0]
         return self
 
+    @property
+    def is_outdated(self) -> bool:
+        """Whether a server has changed its tools since they were listed for `tools`."""
+        return any([server.is_outdated for server in self.servers])
+
+    async def renew(self) -> None:
+        """List the tools again that servers have changed."""
+        await asyncio.gather(*[server.renew() for server in self.servers])
+
     async def aclose(self) -> None:
         """See `_Connected.aclose`."""
         await asyncio.gather(*[server.aclose() for server in self.servers])
@@ -324,7 +354,7 @@ class MCPServers(_Connected):
             for tool in server.tools():
                 name = tool.spec.name
                 is_clash = counts[name] > 1
-                tools.append(tool.renamed(safe_name(f"{server.name}_{name}")) if is_clash else tool)
+                tools.append(tool.joined(self, safe_name(f"{server.name}_{name}") if is_clash else name))
         return tuple(tools)
 
 

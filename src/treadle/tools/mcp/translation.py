@@ -5,6 +5,7 @@ Source: Model Context Protocol, revisions 2025-11-25 and 2026-07-28: tool defini
 
 import base64
 import binascii
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -107,6 +108,24 @@ def _read_data(
     except (binascii.Error, ValueError):
         return f"[{what}: its data is not base64]", None
     return f"[{what}, {len(data):,} bytes]", Attachment(kind, data, mime_type, uri)
+
+
+_NUMBER = re.compile(r'\s*\{.{0,200}?"id"\s*:\s*(\d{1,15}|"[^"\\]{1,100}")', re.DOTALL)
+
+
+def find_request(error: ValueError) -> int | str | None:
+    """Return the number of the request that a message answers which is not valid; `None` if it is not known.
+
+    `error` is pydantic's.
+    """
+    for item in error.errors() if hasattr(error, "errors") else ():
+        message = item["input"]
+        if isinstance(message, dict) and "method" not in message:
+            number = message.get("id")
+            return number if isinstance(number, int | str) else None
+        if isinstance(message, str) and (found := _NUMBER.match(message)):
+            return int(found[1]) if found[1].isdigit() else found[1].strip('"')
+    return None
 
 
 def mend_listing(result: dict[str, Json]) -> None:

@@ -11,8 +11,8 @@ from treadle.datagen.quality.languages import GERMAN, WORDS, pattern, word_lists
 from treadle.datagen.quality.numbers import NUMBER, Derived, NumberSource, find_numbers, read_number
 from treadle.datagen.quality.protocol import BuiltinFilter, Candidate, FilterSettings, FilterVerdict
 
-_PATH, _SYMBOL, _QUOTED, _ANSWER, _UNIT, _START = [
-    pattern("answers", name) for name in ("path", "symbol", "quoted", "answer", "unit", "start")
+_CODE, _PATH, _SYMBOL, _QUOTED, _ANSWER, _UNIT, _START = [
+    pattern("answers", name) for name in ("code", "path", "symbol", "quoted", "answer", "unit", "start")
 ]
 _WORD = re.compile(r"[^\W\d_]+(?:['’][^\W\d_]+)*")
 _IS_WORD = re.compile(r"\w").match
@@ -70,8 +70,9 @@ class GroundingFilter(BuiltinFilter[GroundingSettings]):
 
 def _statements(answer: str) -> Iterator[tuple[str, str]]:
     """Yield what an answer states: kind and text."""
-    rest = answer
-    for what, shape in (("path", _PATH), ("text", _QUOTED), ("identifier", _SYMBOL)):
+    rest = _CODE.sub("\n", answer)
+    # A quoted text is one statement, also if it is a path or an address.
+    for what, shape in (("text", _QUOTED), ("path", _PATH), ("identifier", _SYMBOL)):
         for found in shape.finditer(rest):
             text = next((item for item in found.groups() if item), found[0])
             if unit := _UNIT.fullmatch(text):
@@ -119,7 +120,8 @@ class _Seen:
                         self._sources += [NumberSource(item) for item in texts]
             else:
                 self._sources.append(NumberSource(message.content, folders.get(message.call_id or "", "")))
-        self._text = "\n".join([item.text for item in self._sources]).casefold()
+        names = [call.name for message in messages for call in message.tool_calls]
+        self._text = "\n".join([*[item.text for item in self._sources], *names]).casefold()
         self._words: set[str] | None = None
         self._numbers: set[object] | None = None
         self._derived = Derived(self._sources, "\n".join(work))

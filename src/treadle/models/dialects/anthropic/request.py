@@ -195,7 +195,7 @@ class AnthropicModel(HttpModel):
         return keep_inputs(super()._decode_answer(body), body)
 
     def _read(self, raw: Json) -> Completion:
-        return read_completion(raw, self.settings, self._price)
+        return read_completion(raw, self._told, self._price)
 
 
 _NO_NAMES: tuple[str, ...] = ()

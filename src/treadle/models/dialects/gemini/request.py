@@ -136,7 +136,7 @@ class GeminiModel(HttpModel):
         return keep_arguments(super()._decode_event(event), event)
 
     def _read(self, raw: Json) -> Completion:
-        return read_completion(raw, self.settings, self._price, self.server)
+        return read_completion(raw, self._told, self._price, self.server)
 
 
 class _Text(Struct, gc=False):

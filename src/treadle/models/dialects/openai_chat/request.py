@@ -82,7 +82,7 @@ class OpenAIChatModel(HttpModel):
         self._thinks_in_text = quirks.thinks_in_text
         if quirks.thinks_in_text:
             self.COLLECTOR = ThoughtCollector
-            self._read_plain = ThoughtReader(self.settings, self._price).read
+            self._read_plain = ThoughtReader(self._told, self._price).read
         self._answers_whole = bool(self.settings.return_token_ids) and not quirks.streams_ids
 
     @property
@@ -118,7 +118,7 @@ class OpenAIChatModel(HttpModel):
         return _encode(fields)[:-1] + b',"messages":['
 
     def _read(self, raw: Json) -> Completion:
-        return read_completion(raw, self.settings, self._price, thinks_in_text=self._thinks_in_text)
+        return read_completion(raw, self._told, self._price, thinks_in_text=self._thinks_in_text)
 
 
 class _Function(Struct, gc=False):

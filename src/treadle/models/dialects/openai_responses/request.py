@@ -238,7 +238,7 @@ class OpenAIResponsesModel(HttpModel):
         return _encode(fields)[:-1] + b',"input":['
 
     def _read(self, raw: Json) -> Completion:
-        return read_completion(raw, self.settings, self._price, self.server)
+        return read_completion(raw, self._told, self._price, self.server)
 
 
 def _digest(request: Request, count: int | None = None) -> str:
