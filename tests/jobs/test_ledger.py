@@ -28,7 +28,9 @@ def test_a_counted_line_is_in_its_file_and_in_the_sums(tmp_path: Path) -> None:
     with make(tmp_path) as ledger:
         ledger.plan(item(1))
         ledger.plan(item(2))
-        ledger.count(1, 1, lambda _: kept(b"one\n", input_tokens=3, output_tokens=4), 1.5)
+        ledger.count(
+            1, 1, lambda _: kept(b"one\n", input_tokens=3, output_tokens=4), {"worked_seconds": "1.5"}
+        )
         counts = ledger.counts()
     assert (tmp_path / "rows.jsonl").read_bytes() == b"one\n"
     assert (counts.kept, counts.planned, counts.labels, counts.shares) == (1, 2, {"single": 1}, {"topic": 2})

@@ -288,7 +288,7 @@ class Job(Generic[R, P]):
         """Stop the workers, and record how long was worked."""
         await self.workers.close()
         with contextlib.suppress(JournalError):
-            self.ledger.set("worked_seconds", repr(self.meter.worked_seconds))
+            self.ledger.keep(self.meter.facts())
 
     async def _wait_for_stop(self) -> None:
         await self.stop.wait()
@@ -343,7 +343,7 @@ class Job(Generic[R, P]):
                 item.number,
                 attempt,
                 lambda connection: work.settle(item, attempt, result, connection),
-                self.meter.worked_seconds,
+                self.meter.facts(),
             )
         finally:
             self.in_flight -= 1

@@ -154,8 +154,12 @@ class Ledger:
 
     def set(self, name: str, value: str) -> None:
         """Store a fact about the plan."""
+        self.keep({name: value})
+
+    def keep(self, facts: Mapping[str, str]) -> None:
+        """Store facts about the plan by name."""
         with self._transaction():
-            self._set(name, value)
+            self._set(facts)
 
     def plan(self, item: PlannedItem) -> None:
         """Add an item to the plan."""
@@ -170,12 +174,12 @@ class Ledger:
         number: int,
         attempt: int,
         settle: "Callable[[sqlite3.Connection], ItemOutcome]",
-        seconds: float = 0.0,
+        facts: Mapping[str, str] = {},
     ) -> ItemOutcome:
         """Count the outcome of an attempt that `settle` returns, and append its line.
 
         `settle` may read and write its own tables on the connection; what it writes is part of the transaction.
-        `seconds` is how long the plan has been worked on. Raises: `JournalError` if the ledger or a file cannot be
+        `facts` are stored too; see `keep`. Raises: `JournalError` if the ledger or a file cannot be
         written.
         """
         try:
@@ -183,7 +187,7 @@ class Ledger:
                 outcome = settle(self.connection)
                 end = None if outcome.file is None else self._append(outcome.file, outcome.line)
                 self._insert(number, attempt, outcome, end)
-                self._set("worked_seconds", repr(seconds))
+                self._set(facts)
         except BaseException:
             self._cut()
             raise
@@ -327,8 +331,8 @@ class Ledger:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _set(self, name: str, value: str) -> None:
-        self.connection.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (name, value))
+    def _set(self, facts: Mapping[str, str]) -> None:
+        self.connection.executemany("INSERT OR REPLACE INTO meta VALUES (?, ?)", facts.items())
 
     def _transaction(self) -> contextlib.AbstractContextManager[None]:
         return transaction(self.connection, f"the ledger {str(self.path)!r}")

@@ -2,19 +2,23 @@
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
+import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from treadle.core.errors import TransportError
+from treadle.core.errors import ProviderError, TransportError
+from treadle.core.limits import guess_cost_usd
+from treadle.core.prompting import guess_next_tokens
 from treadle.core.types import Completion, Message, Request, Usage
 from treadle.jobs.ledger import Ledger, PlannedItem
 from treadle.jobs.sections import LimitSection
 from treadle.journal.protocol import Journal
-from treadle.journal.run_info import RunFilter
+from treadle.journal.run_info import RunFilter, RunInfo
 from treadle.models.protocol import Model, Watch, estimate_cost_usd, part_of
 from treadle.models.wrappers.wrapper import Wrapper
+from treadle.runs.run import Run
 
 
 class LimitReachedError(TransportError):
@@ -44,6 +48,15 @@ class _Need(Struct):
     cost_usd: float = 0.0
 
 
+class LostUse(Struct):
+    """What was reserved for requests whose answers were lost, because they may have been paid for."""
+
+    tokens: int = 0
+    cost_usd: float = 0.0
+    seen: dict[str, int] = {}
+    """The number of the newest event of each run that was interrupted, for which this use was counted."""
+
+
 class JobMeter:
     """The use of all models of a plan. It includes the use of earlier processes."""
 
@@ -53,6 +66,8 @@ class JobMeter:
         self.output_tokens = 0
         self.cost_usd: float | None = 0.0
         """`None` if the cost of an answer is unknown."""
+        self.lost = LostUse()
+        """What counts for the limits besides the use: answers that were lost."""
         self.reached: str | None = None
         """The limit that a request did not fit in."""
         self._reserved = _Need()
@@ -100,7 +115,7 @@ class JobMeter:
 
     def _find_limit(self, need: _Need) -> str | None:
         limits = self.limits
-        tokens = self.input_tokens + self.output_tokens
+        tokens = self.input_tokens + self.output_tokens + self.lost.tokens
         if limits.max_tokens is not None and (
             tokens >= limits.max_tokens or tokens + need.tokens > limits.max_tokens
         ):
@@ -109,7 +124,8 @@ class JobMeter:
             if self.cost_usd is None:
                 return UNKNOWN_COST
             most = limits.max_cost_usd
-            if self.cost_usd >= most or self.cost_usd + need.cost_usd > most:
+            cost_usd = self.cost_usd + self.lost.cost_usd
+            if cost_usd >= most or cost_usd + need.cost_usd > most:
                 return "max_cost_usd"
         if limits.max_seconds is not None and self.worked_seconds >= limits.max_seconds:
             return "max_seconds"
@@ -122,8 +138,19 @@ class JobMeter:
         flight use less than they have reserved, it waits for them. Raises: `LimitReachedError` at a limit.
         """
         need = await self._reserve(model, request)
+
+        def on_failure(error: ProviderError, attempt: int, delay_seconds: float) -> None:
+            if watch.on_failure is not None:
+                watch.on_failure(error, attempt, delay_seconds)
+            self._lose(error, need)
+
         try:
-            completion = await model.ask(request, watch)
+            heard = replace(watch, on_failure=on_failure) if self._is_limited else watch
+            completion = await model.ask(request, heard)
+            watch.answered_by = heard.answered_by
+        except (ProviderError, asyncio.CancelledError) as error:
+            self._lose(error, need)
+            raise
         finally:
             self._in_flight -= 1
             self._reserved = _Need(
@@ -140,6 +167,33 @@ class JobMeter:
         self._most_output = max(self._most_output, usage.output_tokens)
         self.add(usage.input_tokens, usage.output_tokens, completion.cost_usd)
         return completion
+
+    def _lose(self, error: BaseException, need: _Need) -> None:
+        if not isinstance(error, ProviderError) or error.may_be_billed:
+            self.lost.tokens += need.tokens
+            self.lost.cost_usd += need.cost_usd
+
+    def facts(self) -> dict[str, str]:
+        """Return what a ledger keeps for the meters of later processes."""
+        return {
+            "worked_seconds": repr(self.worked_seconds),
+            "lost": msgspec.json.encode(self.lost).decode(),
+        }
+
+    def charge_interrupted(self, journal: Journal, infos: Iterable[RunInfo]) -> None:
+        """Count what was reserved for the requests that were in flight when the processes of runs ended."""
+        before, self.lost.seen = self.lost.seen, {}
+        for info in infos if self._is_limited else ():
+            if info.status == "finished" or info.is_driven:
+                continue
+            state = Run.load(info.run_id, journal).state
+            if state.turn.asked is None:
+                continue
+            self.lost.seen[info.run_id] = state.seq
+            if before.get(info.run_id) != state.seq:
+                tokens = guess_next_tokens(state)
+                self.lost.tokens += tokens
+                self.lost.cost_usd += state.turn.asked.reserved_cost_usd or guess_cost_usd(state, tokens)
 
     @property
     def _is_limited(self) -> bool:
@@ -223,17 +277,21 @@ def open_meter(
     """Return the meter of a job, with the use and the time of earlier processes.
 
     This use is the sum of three parts: the use that the ledger has counted, the further use of the runs of open
-    items, which `runs_of` finds, and the use of `others`, which belong to no item.
+    items, which `runs_of` finds, and the use of `others`, which belong to no item. Requests that were in flight
+    when an earlier process ended count for the limits too.
     """
     meter = JobMeter(limits)
     counts = ledger.counts()
     meter.add(counts.input_tokens, counts.output_tokens, counts.cost_usd)
     meter.seconds_before = float(ledger.get("worked_seconds") or 0.0)
-    for info in () if others is None else journal.runs(others):
-        meter.add(info.input_tokens, info.output_tokens, info.cost_usd)
+    meter.lost = msgspec.json.decode(ledger.get("lost") or "{}", type=LostUse)
+    infos = [] if others is None else journal.runs(others)
     for item in ledger.open_items():
-        for info in journal.runs(runs_of(item)):
-            meter.add(info.input_tokens, info.output_tokens, info.cost_usd)
+        infos += journal.runs(runs_of(item))
         known = ledger.spent(item.number)
         meter.add(-known.input_tokens, -known.output_tokens, -known.cost_usd)
+    for info in infos:
+        meter.add(info.input_tokens, info.output_tokens, info.cost_usd)
+    meter.charge_interrupted(journal, infos)
+    ledger.keep(meter.facts())
     return meter

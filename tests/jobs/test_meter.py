@@ -1,0 +1,141 @@
+"""The limits of a job count answers that were lost on the way, and with processes that were stopped."""
+
+import asyncio
+import signal
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from tests.forks.process import FORKS
+from tests.rollout.students import School
+from tests.rollout.test_rollouts import make
+
+from treadle.core.errors import ConfigError, ProviderError, ServerError, TransportError
+from treadle.core.log import Log
+from treadle.core.types import Message, Request, Role
+from treadle.export.groups import Group
+from treadle.jobs.ledger import Ledger
+from treadle.jobs.meter import JobMeter, LimitReachedError, LostUse
+from treadle.jobs.sections import LimitSection
+from treadle.models import RetryModel, ScriptedModel
+from treadle.models.protocol import Watch
+from treadle.rollout.sinks.protocol import BaseSink, Receipt, SinkMemory
+from treadle.trajectory.tokens.trajectories import TokenGrade
+
+ROOT = Path(__file__).parent.parent.parent
+
+
+@pytest.mark.parametrize(
+    ("error", "is_billed"),
+    [(TransportError("broke"), True), (ServerError("down", status=503), False)],
+    ids=["lost", "refused"],
+)
+@pytest.mark.parametrize("is_retried", [True, False])
+async def test_an_answer_that_was_lost_counts_for_the_limit_of_tokens(
+    error: ProviderError, is_billed: bool, is_retried: bool
+) -> None:
+    meter = JobMeter(LimitSection(max_tokens=3000))
+    model: Any = ScriptedModel([error] * 99)
+    told: list[int] = []
+    if is_retried:
+        model = RetryModel(model, max_attempts=3, min_delay_seconds=0.0)
+    watch = Watch(on_failure=lambda error, attempt, delay: told.append(attempt))
+    request = Request(Log([Message(Role.USER, "x" * 300)]))
+    with pytest.raises(type(error)):
+        await meter.measure(model).infer(request, watch)
+    attempts = 3 if is_retried else 1
+    assert len(told) == attempts - 1
+    assert meter.lost.tokens == (600 * attempts if is_billed else 0)
+    assert (meter.input_tokens, meter.output_tokens) == (0, 0)
+    for _ in range(5):
+        with pytest.raises((type(error), LimitReachedError)):
+            await meter.measure(model).infer(request, watch)
+    assert (meter.find_limit() == "max_tokens") is is_billed
+    assert meter.lost.tokens <= 3000 + 2 * 600
+
+
+class Hanging(School):
+    """Models whose requests are answered by nobody."""
+
+    begun: int = 0
+
+    def hang(self) -> "Hanging":
+        async def pause(seed: int) -> None:
+            self.begun += 1
+            await asyncio.Event().wait()
+
+        self.pause = pause
+        return self
+
+
+def stop_in_flight(path: Path, max_tokens: int) -> Any:
+    """Work until a request is in flight, and end as a process that is stopped at once."""
+    school = Hanging().hang()
+
+    async def work() -> Any:
+        rollouts = make(path, school, groups=1, limits={"max_tokens": max_tokens})
+        working = asyncio.ensure_future(rollouts.run())
+        while not school.begun and not working.done():
+            await asyncio.sleep(0.005)
+        working.cancel()
+        return (await asyncio.gather(working, return_exceptions=True))[0]
+
+    return asyncio.run(work())
+
+
+def lost_in(path: Path) -> int:
+    with Ledger(path / "ledger.db", is_readonly=True) as ledger:
+        return msgspec.json.decode(ledger.get("lost") or "{}", type=LostUse).tokens
+
+
+def test_answers_that_were_lost_with_a_process_count_for_the_limit_once(tmp_path: Path) -> None:
+    """Each process that was stopped could use up the whole limit again."""
+    losses = [0]
+    for _ in range(20):
+        result = stop_in_flight(tmp_path, 5_000)
+        losses.append(lost_in(tmp_path))
+        if not isinstance(result, BaseException):
+            break
+    assert result.end.reason == "max_tokens"
+    assert 2 < len(losses) < 40
+    assert losses == sorted(losses)
+    again = stop_in_flight(tmp_path, 5_000)
+    assert (again.end.reason, lost_in(tmp_path)) == ("max_tokens", losses[-1])
+    done = asyncio.run(make(tmp_path, groups=1, limits={"max_tokens": 100_000}).run())
+    assert done.end.reason == "done"
+    assert lost_in(tmp_path) >= losses[-1]
+
+
+class Refusing(BaseSink):
+    """A sink that cannot be opened, so that the work ends before anything is asked."""
+
+    name, needs = "refusing", TokenGrade.TEXT
+
+    def open(self, memory: SinkMemory) -> None:
+        raise ConfigError("too small")
+
+    def encode(self, group: Group) -> bytes:
+        raise AssertionError
+
+    async def deliver(self, key: str, data: bytes) -> Receipt:
+        raise AssertionError
+
+
+def test_answers_that_were_lost_with_a_killed_process_count_for_the_limit_once(tmp_path: Path) -> None:
+    for _ in range(2):
+        process = FORKS.start("-m", "tests.jobs.stuck", str(tmp_path), stdout=subprocess.PIPE, cwd=ROOT)
+        assert process.stdout is not None
+        assert process.stdout.readline() == "asked\n"
+        process.send_signal(signal.SIGKILL)
+        process.wait(60)
+    lost = lost_in(tmp_path)
+    assert lost > 0
+    with pytest.raises(ConfigError, match="too small"):
+        asyncio.run(make(tmp_path, groups=1, limits={"max_tokens": 5_000}, sinks=[Refusing()]).run())
+    both = lost_in(tmp_path)
+    assert both > lost
+    with pytest.raises(ConfigError, match="too small"):
+        asyncio.run(make(tmp_path, groups=1, limits={"max_tokens": 5_000}, sinks=[Refusing()]).run())
+    assert lost_in(tmp_path) == both
