@@ -29,7 +29,7 @@ class ListedModel(Struct, frozen=True, omit_defaults=True):
 
 
 _BUILT_IN = {
-    "treadle.testbed.echo:make_model": (
+    "mock": (
         ("mock:echo", "repeats what it is told, for tests and first steps"),
         ("mock:teacher", "solves tasks with tools, for data and tests without a model"),
     )
@@ -91,9 +91,10 @@ def list_providers() -> Iterator[ListedModel]:
     for name, kind in providers().items():
         preset = find_preset(name)
         if preset is None:
-            yield from [ListedModel(*item) for item in _BUILT_IN.get(kind, ())] or [
-                ListedModel(name, kind, notes=("from another package",))
-            ]
+            yield from [
+                ListedModel(*item)
+                for item in (_BUILT_IN.get(name, ()) if kind.startswith("treadle.") else ())
+            ] or [ListedModel(name, kind, notes=("from another package",))]
             continue
         variable = preset.key_variable if preset.needs_key else None
         has_key = variable is None or where_is_key(variable) is not None
