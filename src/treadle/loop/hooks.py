@@ -57,16 +57,10 @@ class Hooks:
         for index, hook in enumerate(self._all):
             take = self._takers[index]
             if take is not None:
-                try:
-                    take(run_id, first_seq, bodies)
-                except Exception as error:
-                    self._report(index, error)
+                self._try(index, take, run_id, first_seq, bodies)
                 continue
             for seq, body in enumerate(bodies, first_seq):
-                try:
-                    hook(e.Event(run_id, seq, body))  # type: ignore[arg-type]
-                except Exception as error:
-                    self._report(index, error)
+                self._try(index, hook, e.Event(run_id, seq, body))
 
     def trace(self, run_id: str, state: State, bodies: Sequence[e.DurableBody]) -> None:
         """Set `trace_parent` in the events, not yet stored, with which a turn or a part of one begins."""
@@ -83,10 +77,7 @@ class Hooks:
         """Tell the hooks about the events of a run that goes on. `read` returns them; it may block."""
         for index, hook in enumerate(self._all):
             if hasattr(hook, "catch_up"):
-                try:
-                    await asyncio.to_thread(lambda take: take(run_id, read()), hook.catch_up)
-                except Exception as error:
-                    self._report(index, error)
+                await asyncio.to_thread(self._try, index, lambda take=hook.catch_up: take(run_id, read()))
 
     def leave(self, run_id: str) -> None:
         """Tell the hooks that this process no longer drives a run."""
@@ -102,14 +93,18 @@ class Hooks:
         for index, hook in enumerate(self._all):
             method = getattr(hook, name, None)
             if method is not None:
-                try:
-                    result = method(*arguments) or result
-                except Exception as error:
-                    self._report(index, error)
+                result = self._try(index, method, *arguments) or result
         return result
 
-    def _report(self, index: int, error: Exception) -> None:
-        if index not in self._broken:
-            self._broken.add(index)
-            told = "the hook %r raised an exception, which its run does not see; further ones are not logged"
-            logging.getLogger("treadle").error(told, self._all[index], exc_info=error)
+    def _try(self, index: int, function: Callable[..., object], *arguments: object) -> Any:
+        """Return what a function of a hook returns; `None` if it fails."""
+        try:
+            return function(*arguments)
+        except Exception as error:
+            if index not in self._broken:
+                self._broken.add(index)
+                told = (
+                    "the hook %r raised an exception, which its run does not see; further ones are not logged"
+                )
+                logging.getLogger("treadle").error(told, self._all[index], exc_info=error)
+            return None

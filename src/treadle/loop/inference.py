@@ -3,7 +3,7 @@ events."""
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable
 
 from msgspec.structs import replace
 
@@ -249,29 +249,20 @@ class _Failures:
             self._telling.add_done_callback(lambda done: done.cancelled() or done.exception())
 
 
-class _Contents(Mapping[str, bytes]):
+class _Contents(dict[str, bytes]):
     """The contents of message parts by hash. They are read from the store in a thread and kept for the whole
     run."""
 
     def __init__(self, read_blob: Callable[[str], bytes] | None) -> None:
+        super().__init__()
         self._read_blob = read_blob
-        self._known: dict[str, bytes] = {}
 
     async def load(self, digests: Iterable[str]) -> None:
         """Read the contents that are not loaded yet. Raises: `JournalError`."""
-        missing = [item for item in dict.fromkeys(digests) if item not in self._known]
+        missing = [item for item in dict.fromkeys(digests) if item not in self]
         if missing and self._read_blob is not None:
             found = await asyncio.to_thread(lambda read: [read(item) for item in missing], self._read_blob)
-            self._known.update(zip(missing, found, strict=True))
-
-    def __getitem__(self, digest: str) -> bytes:
-        return self._known[digest]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._known)
-
-    def __len__(self) -> int:
-        return len(self._known)
+            self.update(zip(missing, found, strict=True))
 
 
 def find_hold(hold: tuple[float, float, str | None], now: float) -> Hold | None:

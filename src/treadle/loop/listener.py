@@ -3,6 +3,7 @@
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import TypeAlias
 
 from treadle.core import events as e
@@ -32,11 +33,6 @@ class Listener:
         """The task that awaits the listener; `None` if nothing waits for it."""
         self._is_async = False
         self._error: Exception | None = None
-
-    @property
-    def is_over(self) -> bool:
-        """True if the listener gets no more items."""
-        return self._emit is None
 
     def tell(self, item: e.Event | e.Ephemeral) -> None:
         """Pass the next item to the listener, or queue it while the listener is busy."""
@@ -114,11 +110,6 @@ class Publisher:
         self._driven = driven
         self._listener = listener
 
-    @property
-    def is_over(self) -> bool:
-        """False: somebody may listen."""
-        return False
-
     def tell_delta(self, delta: e.Delta) -> None:
         """Pass a delta on."""
         if self._listener is not None:
@@ -137,6 +128,5 @@ class Progress:
         self._loop = loop
 
     def __call__(self, call_id: str, text: str) -> None:
-        # A thread that a tool left behind may report when the event loop is closed.
-        if not self._listener.is_over:
+        with suppress(RuntimeError):  # a tool left a thread behind, and the event loop is closed
             self._loop.call_soon_threadsafe(self._listener.tell_delta, e.ToolProgress(call_id, text))

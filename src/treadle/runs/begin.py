@@ -209,6 +209,8 @@ def _read(path: Path) -> tuple[Artifact, dict[str, bytes]]:
         content = path.read_bytes()
     except OSError as error:
         raise ConfigError(f"cannot attach {str(path)!r}: {error.strerror}") from error
+    if not content and (mime_type or "").partition("/")[0] != "text":
+        raise ConfigError(f"cannot attach {str(path)!r}: the file is empty")
     if mime_type is None:
         try:
             content.decode()

@@ -99,7 +99,7 @@ class FileState:
 def commit_writes(
     db: sqlite3.Connection, writes: Sequence[Write], file: FileState, owner_id: int, now: float
 ) -> None:
-    """Keep `writes` within a transaction. A write that cannot be kept gets an `error`; the others are kept."""
+    """Store `writes` within a transaction. A write that cannot be stored gets an `error`; the others are stored."""
     file.refresh(db)
     takeovers, frame_id = file.takeovers, file.frame_id
     frames: list[object] = []
@@ -152,7 +152,7 @@ def _keep_run(db: sqlite3.Connection, write: Write, owner_id: int) -> None:
     except sqlite3.IntegrityError:
         write.error = run_exists(writer.run_id)
     except ValueError as error:
-        write.error = JournalError(f"the id {writer.run_id!r} cannot be kept: {error}")
+        write.error = JournalError(f"the id {writer.run_id!r} cannot be stored: {error}")
     else:
         writer.key, writer.token = made.lastrowid or 0, 1
         if writer.seal is not None:
