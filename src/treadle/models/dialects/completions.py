@@ -133,7 +133,7 @@ class _Answer(PlainAnswer, forbid_unknown_fields=True, gc=False, kw_only=True):
 
 
 class _Logprobs(Struct, gc=False):
-    token_logprobs: list[float | None] | None = None
+    """Log probabilities that were not cut out."""
 
 
 class _TokenChoice(Struct, forbid_unknown_fields=True, gc=False):
@@ -178,8 +178,10 @@ class CompletionsReader(TokenAnswerReader):
         choice = answer.choices[0]
         if not self._has_ids:
             return self._complete(choice.text, (), usage, answer.model, answer.id)
-        logprobs = self._logprobs if choice.logprobs is None else choice.logprobs.token_logprobs
-        return self._complete_tokens(answer, Message(Role.ASSISTANT, choice.text), usage, logprobs)
+        if choice.logprobs is not None:
+            # They are in another form, or beside other ids.
+            return None
+        return self._complete_tokens(answer, Message(Role.ASSISTANT, choice.text), usage, self._logprobs)
 
 
 _STREAM = {"stream": True, "stream_options": {"include_usage": True}}
