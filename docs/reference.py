@@ -13,6 +13,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from treadle.cli.jobs.machine_checks import read_extras
 from treadle.cli.table import COMMANDS, CommandEntry, GroupEntry
 from treadle.core import events, types
 from treadle.core.events import Event
@@ -24,7 +25,6 @@ from treadle.export.exporter import COMMON_LOSSES
 from treadle.export.token_exporter import TOKEN_FORMATS
 from treadle.knowledge.personas.persona import persona_schema
 from treadle.rollout.rollout_config import schema as rollout_schema
-from treadle.runs.machine_checks import read_extras
 
 DOCS = Path(__file__).parent
 PAGES = tuple([path for path in sorted(DOCS.glob("*.md")) if "<!-- table: " in path.read_text()])

@@ -16,7 +16,7 @@ import pytest
 from tests.docs.page import blocks
 from tests.forks.process import FORKS
 
-from treadle.runs.machine_checks import read_extras, read_requirements
+from treadle.cli.jobs.machine_checks import read_extras, read_requirements
 from treadle.testbed.server import ServerSettings
 from treadle.testbed.server.oracle_app import HttpReply, OracleApp
 from treadle.testbed.server.serving import ServerConnection
