@@ -24,6 +24,7 @@ from treadle.models.wire.messages import Contents, check_part, with_files
 from treadle.models.wire.openai_style import PlainAnswer
 from treadle.models.wire.plain import TokenAnswerReader
 from treadle.models.wire.provider import Preset
+from treadle.models.wire.token_records import cut_logprobs
 
 
 class PromptTemplate(Struct, frozen=True):
@@ -132,7 +133,7 @@ class _Answer(PlainAnswer, forbid_unknown_fields=True, gc=False, kw_only=True):
 
 
 class _Logprobs(Struct, gc=False):
-    token_logprobs: list[float | None] | None = None
+    """Log probabilities that were not cut out."""
 
 
 class _TokenChoice(Struct, forbid_unknown_fields=True, gc=False):
@@ -165,13 +166,22 @@ class CompletionsReader(TokenAnswerReader):
     ANSWER = _Answer
     TOKEN_ANSWER = _TokenAnswer
 
+    _logprobs: list[float | None] | None = None
+    """The log probabilities that were cut out of the newest answer."""
+
+    def _shorten(self, body: bytes) -> bytes:
+        body, self._logprobs = cut_logprobs(body)
+        return body
+
     def _read(self, answer: Any) -> Completion | None:
         usage = None if answer.usage is None else answer.usage.read()
         choice = answer.choices[0]
         if not self._has_ids:
             return self._complete(choice.text, (), usage, answer.model, answer.id)
-        logprobs = None if choice.logprobs is None else choice.logprobs.token_logprobs
-        return self._complete_tokens(answer, Message(Role.ASSISTANT, choice.text), usage, logprobs)
+        if choice.logprobs is not None:
+            # They are in another form, or beside other ids.
+            return None
+        return self._complete_tokens(answer, Message(Role.ASSISTANT, choice.text), usage, self._logprobs)
 
 
 _STREAM = {"stream": True, "stream_options": {"include_usage": True}}
