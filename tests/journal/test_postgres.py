@@ -419,7 +419,7 @@ async def test_any_text_is_kept(journal: Any) -> None:
     unencodable, good = journal.create("\ud800"), journal.create("good")
     for writer in (unencodable, good):
         writer.append([STARTED])
-    with pytest.raises(JournalError, match="cannot be kept"):
+    with pytest.raises(JournalError, match="cannot be stored"):
         await unencodable.sync()
     await good.sync()
 

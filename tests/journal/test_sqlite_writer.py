@@ -66,7 +66,7 @@ async def test_what_cannot_be_encoded_spoils_no_other_run(journal: SqliteJournal
         return_exceptions=True,
     )  # fmt: skip
     assert [type(result) for result in results] == [type(None), JournalError, JournalError, type(None)]
-    assert "run 'bad' cannot be kept" in str(results[1])
+    assert "run 'bad' cannot be stored" in str(results[1])
     await keep(journal, "c")
     assert [info.run_id for info in journal.runs()] == ["a", "b", "c"]
     with pytest.raises(RunNotFoundError):

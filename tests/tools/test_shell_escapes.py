@@ -30,7 +30,7 @@ pytestmark = needs_sandbox
 
 MARK = "TREADLE_TEST_MARK"
 LIMITS = Limits(
-    seconds=20,
+    seconds=120,
     memory_bytes=192 * 2**20,
     processes=32,
     disk_bytes=32 * 2**20,
@@ -152,6 +152,23 @@ BINDS = {} if PYTHON.startswith("/usr/") else {sys.base_prefix: sys.base_prefix}
 def python(code: str) -> str:
     """Return a command that runs Python; `code` must not contain double quotes."""
     return f'@PYTHON -I -c "\n{code}\n"'
+
+
+FILL = """\
+import socket, threading, time
+kept = []
+def fill(kind):
+    for _ in range(450):
+        ends = socket.socketpair(socket.AF_UNIX, kind)
+        kept.append(ends)
+        for end in ends:
+            end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
+            end.setblocking(False)
+            try:
+                while end.send(b'x' * 16000): pass
+            except BlockingIOError: pass
+{start}
+time.sleep(100)"""
 
 
 def call_system(number: str, *arguments: str) -> str:
@@ -396,6 +413,11 @@ EXHAUSTING = {
         python("import mmap, time\nm = mmap.mmap(-1, 1 << 30)\nwhile True: m.write(b'x' * (1 << 20))"),
         "bytes of memory",
     ),
+    "buffers of sockets": (python(FILL.format(start="fill(socket.SOCK_STREAM)")), "bytes of memory"),
+    "buffers of the sockets of a thread": (
+        python(FILL.format(start="threading.Thread(target=fill, args=(socket.SOCK_SEQPACKET,)).start()")),
+        "bytes of memory",
+    ),
     "a million files": ("i=0; while :; do i=$((i+1)); : > f$i; done", "were undone"),
     "a million folders": ("i=0; while :; do i=$((i+1)); mkdir d$i; done", "were undone"),
     "many large files": ("i=0; while :; do i=$((i+1)); head -c 4M /dev/zero > f$i; done", "were undone"),
@@ -448,7 +470,7 @@ async def test_nothing_gets_out(name: str, world: World, scope: Scope) -> None:
 async def test_nothing_is_used_up(name: str, world: World, scope: Scope) -> None:
     command, told = EXHAUSTING[name]
     shell = Shell(limits=LIMITS, read_only_binds=BINDS)
-    output = await attempt(command, world, scope, 1.0 if told in ("stopped", "left out") else 15, shell)
+    output = await attempt(command, world, scope, 1.0 if told in ("stopped", "left out") else 90, shell)
     assert output.is_error
     assert told in output.content
     world.check(output)

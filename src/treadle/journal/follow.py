@@ -1,7 +1,7 @@
-"""The implementation of `Journal.follow` for the built-in stores: it yields events when they have been kept.
+"""The implementation of `Journal.follow` for the built-in stores: it yields events when they have been stored.
 
-A store calls `Changes.announce` after it has kept events, which wakes the followers of these runs in this process.
-If other processes can write to the store, followers also read it every `POLL_SECONDS`.
+A store calls `Changes.announce` after it has stored events, which wakes the followers of these runs in this
+process. If other processes can write to the store, followers also read it every `POLL_SECONDS`.
 """
 
 import asyncio

@@ -19,7 +19,7 @@ KEPT_DELTAS = 1000
 
 
 async def listen(journal: Journal, run_id: str, after_seq: int | None = 0) -> AsyncIterator[Item]:
-    """Yield the kept events of a run, then new ones, and between them the pieces of output of a run that this
+    """Yield the stored events of a run, then new ones, and between them the pieces of output of a run that this
     process drives.
 
     `after_seq` is as for `Journal.follow`, and the iteration ends when that of `follow` ends. A listener that comes
@@ -46,7 +46,7 @@ async def listen(journal: Journal, run_id: str, after_seq: int | None = 0) -> As
                 event = coming.result()
             except StopAsyncIteration:
                 return
-            # What was said before this event was kept stands before it.
+            # What was said before this event was stored stands before it.
             for delta in inlet.take(newest):
                 yield Ephemeral(run_id, delta)  # type: ignore[misc]
             newest, coming = event.seq, inlet.expect(events)

@@ -287,7 +287,7 @@ class MemoryWriter:
         try:
             raws = [e.encode_body(body) for body in bodies]
         except Exception as error:
-            raise JournalError(f"an event of run {self.run_id!r} cannot be kept: {error}") from error
+            raise JournalError(f"an event of run {self.run_id!r} cannot be stored: {error}") from error
         self._keep(raws, blobs)
 
     def append_events(self, events: Sequence[e.Event], blobs: Mapping[str, bytes] | None = None) -> None:

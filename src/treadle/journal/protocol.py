@@ -86,7 +86,7 @@ class RunWriter(Protocol):
     def append(self, bodies: Sequence[DurableBody], blobs: Mapping[str, bytes] | None = None) -> None:
         """Queue `bodies` as the run's next events, all or none, and the contents that they refer to.
 
-        This returns at once; `sync` tells when the events are kept. `blobs` maps the SHA-256 of a content to the
+        This returns at once; `sync` tells when the events are stored. `blobs` maps the SHA-256 of a content to the
         content, or to a patch that makes it from one that is stored already (`core.patches`). The store keeps what
         it got first under a hash.
         Raises: `JournalError` if an earlier append has failed.
@@ -107,12 +107,12 @@ class RunWriter(Protocol):
         ...
 
     def sync(self) -> Awaitable[None]:
-        """Return an awaitable that finishes when everything appended so far is kept at the journal's level.
+        """Return an awaitable that finishes when everything appended so far is stored at the journal's level.
 
         This is a plain function, and the awaitable is a future or is finished already, so that waiting costs no
         coroutine. Awaiting it raises `LeaseLostError` if another process took the run over, `RunExistsError` if
         the run was new and its id is taken, and `JournalError` if the store failed (a full disk). Nothing that
-        was appended since the last successful `sync` is kept then.
+        was appended since the last successful `sync` is stored then.
         """
         ...
 
@@ -140,11 +140,11 @@ class News(Protocol):
     """A view of a journal that waits until something is stored in it, by this process or by others."""
 
     async def wait(self, seconds: float) -> bool:
-        """Wait until something was kept since the last call returned, or since this object was made. Return True
+        """Wait until something was stored since the last call returned, or since this object was made. Return True
         then, and False if `seconds` have passed first.
 
-        It may also return True although nothing was kept. Waiting costs almost no CPU time. Raises: `JournalError`
-        if the journal is closed.
+        It may also return True although nothing was stored. Waiting costs almost no CPU time. Raises:
+        `JournalError` if the journal is closed.
         """
         ...
 
@@ -201,7 +201,7 @@ class Journal(Protocol):
         `skip`, damaged ones, and those that were imported, even if they are trusted later. No run is given to two
         callers.
 
-        This never waits for a run; `news` tells when to ask again. Nothing is kept when a process dies, so ask at
+        This never waits for a run; `news` tells when to ask again. Nothing is stored when a process dies, so ask at
         least every `lease_seconds` / 8.
         """
         ...
@@ -240,7 +240,7 @@ class Journal(Protocol):
         ...
 
     def read(self, run_id: str, after_seq: int = 0, until_seq: int | None = None) -> list[Event]:
-        """Return the kept events of a run in order, from `after_seq` + 1 up to and including `until_seq`. Blocks.
+        """Return the stored events of a run in order, from `after_seq` + 1 up to and including `until_seq`. Blocks.
 
         Raises: `RunNotFoundError`; `JournalError` if the run is damaged. Damage after `until_seq` is ignored.
         """
@@ -289,10 +289,10 @@ class Journal(Protocol):
         ...
 
     def follow(self, run_id: str | None, after_seq: int | None = 0) -> AsyncIterator[Event]:
-        """Yield the kept events of a run, or of all runs if `run_id` is `None`, and then new ones once kept.
+        """Yield the stored events of a run, or of all runs if `run_id` is `None`, and then new ones once stored.
 
         `after_seq` counts within each run: events up to it are left out. `None` leaves out everything that is
-        kept already. Events of one run come in order; events of different runs come in the order of commits. The
+        stored already. Events of one run come in order; events of different runs come in the order of commits. The
         iteration ends when the run is finished, or was cancelled or set aside, and no process drives it, or when
         the journal is closed. Raises: `RunNotFoundError`.
         """

@@ -210,7 +210,7 @@ class QueueWorkers:
                 self._working[number] = asyncio.ensure_future(self._keep_up(number, handle))
 
     async def _watch(self) -> None:
-        """Look for runs that have ended whenever something is kept. If the store fails, the runs are given up."""
+        """Look for runs that have ended whenever something is stored. If the store fails, the runs are given up."""
         news: News | None = None
         while True:
             try:

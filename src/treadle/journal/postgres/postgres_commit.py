@@ -5,7 +5,7 @@ each column. The events of several writes of one run become one frame.
 
 After the loss of a connection, it is not known whether the server has done a commit. So a commit can be repeated
 without harm: a row of `heads` changes only if its token and its newest frame are those that the writer knows. A run
-that a commit did not change is looked up: if its frame is there, it is kept; if not, the writer has lost the run.
+that a commit did not change is looked up: if its frame is there, it is stored; if not, the writer has lost the run.
 """
 
 import secrets
@@ -205,18 +205,18 @@ def plan(writes: Iterable[Write]) -> list[Entry]:
 
 
 def _refuse(writer: TableWriter, names: dict[str, TableWriter]) -> JournalError | None:
-    """Return why a new run cannot be kept, if it can be known before the server answers."""
+    """Return why a new run cannot be stored, if it can be known before the server answers."""
     if names.setdefault(writer.run_id, writer) is not writer:
         return run_exists(writer.run_id)
     try:
         writer.run_id.encode()
     except UnicodeEncodeError as error:
-        return JournalError(f"the id {writer.run_id!r} cannot be kept: {error}")
+        return JournalError(f"the id {writer.run_id!r} cannot be stored: {error}")
     return None
 
 
 def calls_of(entries: Sequence[Entry], orphans: Sequence[Lease], owner_id: int, now: float) -> list[Call]:
-    """Return the statements that keep `entries` and release the leases of `orphans`."""
+    """Return the statements that store `entries` and release the leases of `orphans`."""
     new = [entry for entry in entries if not entry.writer.key]
     known = [entry for entry in entries if entry.writer.key]
     appended = [entry for entry in known if entry.count]
@@ -292,12 +292,12 @@ def keys_in(calls: Sequence[Call], results: Sequence[PGresult]) -> Keys:
 
 
 def missing_in(keys: Keys, entries: Iterable[Entry]) -> list[Entry]:
-    """Return the entries that a commit has not kept, as far as its results say."""
+    """Return the entries that a commit has not stored, as far as its results say."""
     return [entry for entry in entries if entry.count and _name(entry) not in keys]
 
 
 def settle_entries(entries: Iterable[Entry], keys: Keys) -> None:
-    """Note which entries are kept, and store the error in the others."""
+    """Note which entries are stored, and put the error in the others."""
     for entry in entries:
         if entry.count:
             if (key := keys.get(_name(entry))) is not None:
@@ -347,7 +347,7 @@ def _int(result: PGresult, row: int, column: int) -> int:
 
 
 def find(db: Db, entries: Sequence[Entry]) -> Keys:
-    """Return the runs whose frame is there already, because the server had kept it before the connection was
+    """Return the runs whose frame is there already, because the server had stored it before the connection was
     lost."""
     names, seqs = (
         Texts([entry.writer.run_id for entry in entries]),

@@ -88,7 +88,7 @@ class CommitBatch:
 
     @property
     def is_empty(self) -> bool:
-        """True if there is nothing to keep."""
+        """True if there is nothing to store."""
         return not self.entries and not self.orphans
 
     @property
@@ -293,7 +293,7 @@ class PostgresCommitter(Committer[Transaction]):
     def _keep(self, batch: CommitBatch) -> None:
         """Make a commit and wait for it. If the connection is lost, the commit is made again.
 
-        If the server refuses what one of several runs appended, the others are kept.
+        If the server refuses what one of several runs appended, the others are stored.
         """
 
         if batch.is_empty:

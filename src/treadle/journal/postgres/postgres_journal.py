@@ -1,7 +1,7 @@
 """A journal in a PostgreSQL database, which programs on several machines can have open.
 
-At both levels a commit is kept once the server has it on its disk; PostgreSQL has no commit that survives only the
-death of the server's processes. At level `power` it also waits for the standby servers that are configured as
+At both levels a commit is stored once the server has it on its disk; PostgreSQL has no commit that survives only
+the death of the server's processes. At level `power` it also waits for the standby servers that are configured as
 synchronous, so that an event survives the loss of the server's machine.
 """
 

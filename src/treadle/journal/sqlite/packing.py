@@ -20,12 +20,18 @@ _MARK = b"\x01"
 _ID_BYTES = 4
 _HEAD_BYTES = len(_MARK) + _ID_BYTES
 _LEVEL = 3
-_DICTIONARY_BYTES = 48 * 1024
+_DICTIONARY_BYTES = 96 * 1024
+_TABLE_BYTES = 8 * 1024
+"""How much longer a dictionary is than the frames in it, at most."""
+_KNOWN_RATIO = 6
+"""A frame that shrinks by this factor, given the frames that are in a dictionary already, is left out of it."""
 _LEAST_FRAMES = 32
 """A dictionary is made from so many frames at least."""
 _ENOUGH_FRAMES, _ENOUGH_BYTES = 224, 512 * 1024
 """When so many frames, or so many bytes of them, have been collected, a dictionary is made from them."""
 
+_PAGE_FRAMES = 1000
+"""How many frames are packed in one transaction."""
 _MOST_BYTES = 2**30
 """The longest frame that SQLite could hold if it were not packed. A file from elsewhere may claim more."""
 
@@ -101,7 +107,7 @@ class Samples:
         if len(self._frames) < _LEAST_FRAMES:
             return
         try:
-            content = zstd.train_dict([*self._frames.values()], _DICTIONARY_BYTES).dict_content
+            content = _make_dictionary([*self._frames.values()])
         except zstd.ZstdError:  # they have too little in common
             return
         query("INSERT INTO dictionaries(content, runs) VALUES(?,?)", (content, _encode(sorted(self._runs))))
@@ -109,6 +115,47 @@ class Samples:
         assert packer is not None
         for number, frame in self._frames.items():
             query("UPDATE frames SET body=? WHERE id=? AND body=?", (packer.pack(frame), number, frame))
+
+
+def _make_dictionary(frames: list[bytes]) -> bytes:
+    """Return a dictionary of the frames that differ most. Raises: `ZstdError`.
+
+    Whole frames are better here than the pieces that zstd's own training chooses: a prompt that all runs begin with
+    has thousands of token ids.
+    """
+    zstd, content = _zstd(), b""
+    for frame in frames:
+        if content:
+            shrunk = zstd.compress(frame, _LEVEL, zstd_dict=zstd.ZstdDict(content, is_raw=True))
+            if len(frame) > _KNOWN_RATIO * len(shrunk):
+                continue
+        content = (content + frame)[:_DICTIONARY_BYTES]
+        if len(content) == _DICTIONARY_BYTES:
+            break
+    chosen = zstd.ZstdDict(content, is_raw=True)
+    made: bytes = zstd.finalize_dict(chosen, frames, len(content) + _TABLE_BYTES, _LEVEL).dict_content
+    return made
+
+
+def take_samples(query: Query) -> Samples:
+    """Return frames from all parts of a file, for a dictionary."""
+    samples = Samples()
+    last = query("SELECT coalesce(max(id), 0) FROM frames", ())[0][0]
+    for at in range(0, last, max(1, last // _ENOUGH_FRAMES)):
+        rows = query("SELECT run, id, body FROM frames WHERE id > ? ORDER BY id LIMIT 1", (at,))
+        if rows and samples.add(*rows[0]):
+            break
+    return samples
+
+
+def pack_frames(query: Query, packer: Packer, last: int) -> int:
+    """Pack the next frames after frame `last`, within a transaction. Return the newest of them; 0 if there is
+    none."""
+    rows = query("SELECT id, body FROM frames WHERE id > ? ORDER BY id LIMIT ?", (last, _PAGE_FRAMES))
+    for number, body in rows:
+        if isinstance(body, bytes) and body[:1] != _MARK and (packed := packer.pack(body)) != body:
+            query("UPDATE frames SET body=? WHERE id=?", (packed, number))
+    return rows[-1][0] if rows else 0
 
 
 def find_packer(query: Query, last: Packer | None = None) -> Packer | None:

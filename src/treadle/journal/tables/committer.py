@@ -86,9 +86,9 @@ class Committer(ABC, Generic[D]):
 
     @abstractmethod
     def _commit_and_settle(self, groups: list[CommitGroup]) -> None:
-        """Keep the writes of `groups`, in the thread, and settle them, now or later.
+        """Store the writes of `groups`, in the thread, and settle them, now or later.
 
-        A write that cannot be kept gets an error, and so does its writer.
+        A write that cannot be stored gets an error, and so does its writer.
         """
 
     @abstractmethod

@@ -288,7 +288,7 @@ class TableWriter:
 
 def cannot_keep(run_id: str, error: Exception) -> JournalError:
     """Return the error for an event that the store cannot hold."""
-    return JournalError(f"an event of run {run_id!r} cannot be kept: {error}")
+    return JournalError(f"an event of run {run_id!r} cannot be stored: {error}")
 
 
 def run_exists(run_id: str) -> RunExistsError:

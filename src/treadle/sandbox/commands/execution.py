@@ -13,7 +13,13 @@ from threading import Lock
 
 from treadle.core.errors import SandboxError
 from treadle.sandbox.commands.bubblewrap import WRITABLE
-from treadle.sandbox.commands.process_family import BareFamily, IsolatedFamily, ProcessFamily, measure_tree
+from treadle.sandbox.commands.process_family import (
+    BareFamily,
+    IsolatedFamily,
+    ProcessFamily,
+    measure_kernel_memory,
+    measure_tree,
+)
 from treadle.sandbox.commands.untrusted import TooMuchError, measure
 from treadle.sandbox.protocol import CommandOutcome, Limits, Stop
 
@@ -44,7 +50,9 @@ class SandboxCommand:
         self._report = report
         self._output = CollectedOutput(limits.output_bytes)
         self._reported_bytes = 0
-        self._measure_after = 0.0
+        self._measure_after = self._count_after = 0.0
+        self._kernel_bytes = 0
+        """What the kernel held for the command when it was counted last."""
         self._lock = Lock()
         self._stop: Stop | None = None
         self._reason = ""
@@ -132,7 +140,10 @@ class SandboxCommand:
         """Stop the command if it exceeds a limit, and report the last line that it printed."""
         limits = self._limits
         tree = measure_tree(self._family.pid, limits.memory_bytes)
-        if tree.memory_bytes > limits.memory_bytes:
+        if now >= self._count_after:
+            self._kernel_bytes = measure_kernel_memory(self._family.pid, limits.memory_bytes)
+            self._count_after = now + 5 * (time.monotonic() - now)
+        if tree.memory_bytes + self._kernel_bytes > limits.memory_bytes:
             self.stop(Stop.MEMORY, f"its processes used more than {limits.memory_bytes:,} bytes of memory")
         elif tree.threads > limits.processes + 1:
             self.stop(Stop.PROCESSES, f"there were more than {limits.processes} processes")

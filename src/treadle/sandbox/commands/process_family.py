@@ -22,6 +22,7 @@ from msgspec import Struct
 from treadle.core.errors import SandboxError
 from treadle.sandbox.commands.bubblewrap import wrap
 from treadle.sandbox.commands.seccomp import make_filter
+from treadle.sandbox.commands.socket_memory import measure_sockets
 
 MAX_OPEN_FILES = 1024
 MARK = "TREADLE_COMMAND"
@@ -319,6 +320,21 @@ def measure_tree(pid: int, max_memory_bytes: int) -> TreeUsage:
     if memory > max_memory_bytes:
         memory = sum(map(_share_bytes, pids))
     return TreeUsage(threads, memory)
+
+
+def measure_kernel_memory(pid: int, max_bytes: int) -> int:
+    """Return how many bytes the kernel holds for the sockets and the page tables of a process and its descendants.
+    The result is zero on systems without `/proc`."""
+    pids = descendants(pid)
+    tables = sum(map(_table_bytes, pids))
+    return tables + measure_sockets(pids, max_bytes - tables)
+
+
+def _table_bytes(pid: int) -> int:
+    with suppress(OSError, ValueError):
+        text = Path(f"/proc/{pid}/status").read_text()
+        return int(text.partition("VmPTE:")[2].split(maxsplit=1)[0]) * 1024 if "VmPTE:" in text else 0
+    return 0
 
 
 def descendants(pid: int) -> list[int]:
