@@ -122,6 +122,7 @@ run hi $M --out folder                     | 'folder' exists and is not empty   
 run hi $M --out bad.json                   | 'bad.json' is a file; give a new folder            | 2
 run hi $M --attach nothere.png             | cannot attach 'nothere.png': no such file          | 2
 run hi $M --attach folder                  | cannot attach 'folder': is a directory             | 2
+run hi $M --attach empty.png               | cannot attach 'empty.png': the file is empty       | 2
 run hi $M --schema nothere.json            | cannot read the schema 'nothere.json'              | 2
 run hi $M --schema list.json               | is not a json schema: it must be an object         | 2
 run hi $M --schema {                       | --schema is not valid json                         | 2
@@ -184,6 +185,7 @@ FILES = {
     "raises.py": "1/0\n",
     "empty.py": "x = 1\n",
     "bad.json": "{",
+    "empty.png": "",
     "bad.jsonl": "{\n",
     "list.json": "[1]",
     "bad.toml": "model = \n",

@@ -139,7 +139,6 @@ async def test_rejected_samples_are_kept_with_their_reasons_and_tried_again(tmp_
     assert any("length" in str(event.body) for event in asked), "the reasons are feedback"
 
 
-@pytest.mark.parametrize("limit", [{"max_tokens": 60_000}, {"max_cost_usd": 0.05}])
 async def test_rows_that_a_format_cannot_hold_are_told(tmp_path: Path) -> None:
     """Rules out that a file has fewer rows than the dataset, and nobody says so."""
     made = config(
@@ -174,6 +173,7 @@ async def test_a_generation_that_can_only_be_rejected_ends_early(tmp_path: Path)
     assert again.end.reason == "done"
 
 
+@pytest.mark.parametrize("limit", [{"max_tokens": 60_000}, {"max_cost_usd": 0.05}])
 async def test_a_limit_is_not_exceeded_and_the_same_command_continues(
     server: OracleServer, tmp_path: Path, limit: dict[str, float]
 ) -> None:

@@ -286,6 +286,10 @@ def test_without_a_file_names_of_providers_still_work():
         ("[limits.x]\nstore='runs.db'", "limits.x.store: processes do not share limits; delete it"),
         ("[models.fast]\nmodel='a:b'\nfallback=['slow']", "fallback is 'slow', the models are fast"),
         ("[models.fast]\nmodel='a:b'\nfallback=['fast']", "names 'fast' itself"),
+        (
+            "".join([f"[models.{a}]\nmodel='a:b'\nfallback=['{b}']\n" for a, b in ("xy", "yz", "zx")]),
+            "models.x.fallback leads back to it (x → y → z → x)",
+        ),
         ("model = 'quick'\n[models.fast]\nmodel='a:b'", "model is 'quick', the models are fast"),
         ("[models.'a:b']\nmodel='a:b'", "has a colon in its name"),
         ("[models.fast]\nmodel='a:b'\nlimit='x'\n[limits.y]", "limit is 'x', the limits are y"),
@@ -362,3 +366,12 @@ def test_the_schema_takes_what_the_loader_takes():
     described = schema["$defs"]["ModelTable"]["properties"]["api_key_env"]["description"]
     assert "environment variable" in described
     json.dumps(schema)
+
+
+def test_the_endpoint_of_a_renderer_is_a_key(tmp_path):
+    text = '[models.own]\nmodel = "vllm:m"\nrenderer = "chatml"\nengine = "vllm_generate"\n'
+    write(tmp_path, text)
+    assert type(load_config().model("own").inner.engine).__name__ == "VllmGenerate"
+    write(tmp_path, text.replace('renderer = "chatml"\n', ""))
+    with pytest.raises(ConfigError, match="has no option 'engine'"):
+        load_config().model("own")

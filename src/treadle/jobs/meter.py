@@ -48,6 +48,9 @@ class _Need(Struct):
     cost_usd: float = 0.0
 
 
+_NOTHING = _Need()
+
+
 class LostUse(Struct):
     """What was reserved for requests whose answers were lost, because they may have been paid for."""
 
@@ -62,6 +65,7 @@ class JobMeter:
 
     def __init__(self, limits: LimitSection, *, now: Callable[[], float] = time.monotonic) -> None:
         self.limits = limits
+        self._is_limited = limits.max_tokens is not None or limits.max_cost_usd is not None
         self.input_tokens = 0
         self.output_tokens = 0
         self.cost_usd: float | None = 0.0
@@ -137,7 +141,9 @@ class JobMeter:
         The tokens and the cost that it may need are reserved first. If a request fits only when the requests in
         flight use less than they have reserved, it waits for them. Raises: `LimitReachedError` at a limit.
         """
-        need = await self._reserve(model, request)
+        has_limits = self._is_limited or self.limits.max_seconds is not None
+        need = await self._reserve(model, request) if has_limits else _NOTHING
+        self._in_flight += 1
 
         def on_failure(error: ProviderError, attempt: int, delay_seconds: float) -> None:
             if watch.on_failure is not None:
@@ -153,9 +159,10 @@ class JobMeter:
             raise
         finally:
             self._in_flight -= 1
-            self._reserved = _Need(
-                self._reserved.tokens - need.tokens, self._reserved.cost_usd - need.cost_usd
-            )
+            if need is not _NOTHING:
+                self._reserved = _Need(
+                    self._reserved.tokens - need.tokens, self._reserved.cost_usd - need.cost_usd
+                )
             self._changed.set()
         usage = completion.usage
         if usage is None:
@@ -195,10 +202,6 @@ class JobMeter:
                 self.lost.tokens += tokens
                 self.lost.cost_usd += state.turn.asked.reserved_cost_usd or guess_cost_usd(state, tokens)
 
-    @property
-    def _is_limited(self) -> bool:
-        return self.limits.max_tokens is not None or self.limits.max_cost_usd is not None
-
     async def _reserve(self, model: Model, request: Request) -> _Need:
         """Reserve what a request may use, and return it. Raises: `LimitReachedError`."""
         need = self._guess(model, request) if self._is_limited else _Need()
@@ -211,7 +214,6 @@ class JobMeter:
                 break
             self._changed.clear()
             await self._changed.wait()
-        self._in_flight += 1
         self._reserved = _Need(tokens, cost_usd)
         return need
 

@@ -15,7 +15,9 @@ def test_init_leaves_no_file_that_is_cut_off(cli: Cli) -> None:
 
 def test_providers_of_treadle_are_not_called_foreign(cli: Cli) -> None:
     listed = cli("models", "list").out
-    assert "  mock " in listed
+    assert "  mock:echo " in listed
+    assert "  mock:teacher " in listed
+    assert "treadle.testbed" not in listed
     assert "from another package" not in listed
 
 

@@ -226,6 +226,15 @@ def test_sections_with_a_stray_indentation_at_the_end_are_read_with_a_note(tmp_p
     assert any(note.startswith("renamed: config.yaml:23: Optional: left out") for note in notes)
 
 
+@pytest.mark.parametrize("given", [True, ["read_file", "write_file", "list_files", "delete_file"]])
+def test_a_component_may_be_a_flag(tmp_path: Path, given: object) -> None:
+    tools = {"components": {"builtin": given, "github": False}}
+    found = load(tmp_path, small(generation={"tools": tools})).config.tools
+    names = [item.spec.name for item in resolve_tools(found.parts())]
+    assert names == ["read_file", "write_file", "list_files", "delete_file"]
+    assert len(found.use) == 1
+
+
 async def test_the_builtin_tools_have_deepfabrics_names_schemas_and_results(tmp_path: Path) -> None:
     """They run in the sandbox of the sample, so no session of a service is left behind."""
     text = small(generation={"tools": {"components": {"builtin": []}, "scenario_seed": {"files": {"a": ""}}}})

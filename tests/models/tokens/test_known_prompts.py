@@ -6,6 +6,7 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.models.tokens.recorded import LOGPROBS, VLLM_COMPLETION
 
 from treadle.core.packed import pack_ids
 from treadle.models.tokens.protocol import PromptIds
@@ -95,3 +96,48 @@ def test_the_text_of_a_prompt_is_forgotten_when_all_runs_continued_it():
     texts.remember(three, b"1,3", one)
     assert (texts.find(one), texts.find(three)) == (b"", b"1,3")
     assert texts._size == len(two) + len(three) + 6
+
+
+TOKEN = st.sampled_from(
+    ["a", '"', "}", '},"', ',"finish_reason":', '"token_logprobs":[', "]", "\\", "\n", "é"]
+)
+
+
+@given(
+    st.lists(st.tuples(TOKEN, st.floats(-9, 0) | st.none()), max_size=5), TOKEN, st.booleans(), st.booleans()
+)
+def test_log_probabilities_are_cut_out_of_an_answer_as_they_are_read(
+    sampled, said, has_field, is_other_order
+):
+    """Rules out that a text in an answer passes for its fields."""
+    values = [value for _, value in sampled]
+    logprobs = {
+        "text_offset": [0] * len(sampled),
+        "token_logprobs": values,
+        "tokens": [token for token, _ in sampled],
+        "top_logprobs": [{token: value} for token, value in sampled],
+    }
+    choice = {"index": 0, "text": said, "logprobs": logprobs}
+    if has_field:
+        choice["weight_versions"] = [{"version": "7"}]
+    if is_other_order:
+        choice = {"finish_reason": "stop", **choice}
+    choice |= {"finish_reason": "stop", "token_ids": [1] * len(sampled), "said": said}
+    body = json.dumps({"choices": [choice]}, separators=(",", ":")).encode()
+    short, found = tokens.cut_logprobs(body)
+    if found is None:
+        assert short == body
+        return
+    assert found == values
+    try:
+        rest = json.loads(short)
+    except json.JSONDecodeError:
+        # The whole answer is read then.
+        return
+    assert rest == {"choices": [{**choice, "logprobs": None}]}
+
+
+def test_an_ordinary_answer_is_cut():
+    short, found = tokens.cut_logprobs(VLLM_COMPLETION)
+    assert found == list(LOGPROBS)
+    assert b"text_offset" not in short

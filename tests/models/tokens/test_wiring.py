@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 
 import pytest
 from tests.cli.command import Cli
@@ -15,7 +16,7 @@ from treadle.core.errors import ConfigError
 from treadle.core.events import InferenceCompleted
 from treadle.core.packed import unpack_ids
 from treadle.core.spec import PartSpec
-from treadle.core.types import Message, Role
+from treadle.core.types import Message, Role, ToolCall, ToolSpec
 from treadle.journal.memory import MemoryJournal
 from treadle.journal.sqlite.sqlite_journal import SqliteJournal
 from treadle.models import load_config
@@ -38,6 +39,30 @@ def answer(prompt: str) -> str:
     return "There is a.txt." if "<tool_response>" in prompt or "# Tools" not in prompt else CALL
 
 
+def read_messages(body):
+    """Return the messages of a chat request. The model `forgetful` is shown no result of a tool."""
+    return [
+        Message(
+            Role(raw["role"]),
+            raw["content"] or "",
+            tuple(
+                ToolCall(call["id"], call["function"]["name"], call["function"]["arguments"])
+                for call in raw.get("tool_calls", ())
+            ),
+            raw.get("tool_call_id"),
+            "get_weather" if raw["role"] == "tool" else None,
+            reasoning=raw.get("reasoning_content"),
+        )
+        for raw in body["messages"]
+        if body["model"] != "forgetful" or raw["role"] != "tool"
+    ]
+
+
+def read_tool(raw):
+    function = raw["function"]
+    return ToolSpec(function["name"], function["description"], function["parameters"])
+
+
 def handle(request):
     """Answer as vLLM does, with bytes as ids."""
     if request.path == "/v1/models":
@@ -48,8 +73,7 @@ def handle(request):
         return Reply({"detail": "Method Not Allowed"}, 405 if request.path == "/v1/completions" else 404)
     body = request.json()
     if request.path == "/v1/chat/completions":
-        messages = [Message(Role(item["role"]), item["content"]) for item in body["messages"]]
-        prompt = CHATML.render(messages, ())
+        prompt = CHATML.render(read_messages(body), [read_tool(item) for item in body.get("tools", ())])
         message = {"role": "assistant", "content": "one"}
         choice = {"index": 0, "message": message, "finish_reason": "stop", "token_ids": [111, 257]}
     else:
@@ -130,9 +154,11 @@ def test_what_is_wrong_is_said_at_once(name, options, said):
         model(name, base_url="http://h/v1", api_key="k", **options)
 
 
-async def probe(base_url, renderer):
+async def probe(base_url, renderer, name="m"):
     prober = Prober(
-        lambda **given: load_config().bare("vllm:m", base_url=base_url, **{"renderer": renderer, **given})
+        lambda **given: load_config().bare(
+            f"vllm:{name}", base_url=base_url, **{"renderer": renderer, **given}
+        )
     )
     return {item.name: item async for item in prober.findings()}, prober.result()
 
@@ -142,12 +168,25 @@ async def test_the_probe_compares_the_templates():
         findings, result = await probe(server.base_url, "chatml")
         assert (result.grade, result.output_mode) == ("token_exact", "text")
         same = findings["same template"]
-        assert (same.is_there, same.seen) == (True, "chatml and the server make the same 37 ids")
+        assert same.is_there is True, same
+        prompts = "one message (37 ids), tools (…), a call (…), thinking (…), two turns (…)"
+        assert re.sub(r"\(\d{3,} ids\)", "(…)", same.seen) == f"chatml and the server agree on {prompts}"
         findings, _ = await probe(server.base_url, "chatml?thinking=open")
         other = findings["same template"]
         assert other.is_there is False
-        assert other.seen == "from id 37: '<think>\\n', the server ''"
+        assert other.seen == "one message: from id 37: '<think>\\n', the server ''"
         assert other.advice == "the model sees another prompt than it was trained on"
+        # A difference that one message does not show.
+        found = (await probe(server.base_url, "chatml", "forgetful"))[0]["same template"]
+        assert found.is_there is False
+        assert found.seen.startswith("a call: from id ")
+
+
+async def test_the_probe_counts_tokens_and_not_bytes():
+    async with serve(handle) as server:
+        findings, _ = await probe(server.base_url, "chatml")
+    assert findings["token ids"].seen == "37 of the prompt, 16 of the answer"
+    assert findings["logprobs"].seen == "of 16 tokens"
 
 
 async def test_the_commands(tmp_path):

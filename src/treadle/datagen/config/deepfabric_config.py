@@ -290,6 +290,12 @@ class _Mapper:
         """Return the toolsets of the section of tools."""
         endpoint, use = given["spin_endpoint"], list[Any]()
         components = dict(given["components"]) if isinstance(given["components"], dict) else {}
+        # A component is a list of tools, or a flag for all of them.
+        components = {name: tools for name, tools in components.items() if tools is not False}
+        for name in ("builtin", "vfs"):
+            if components.get(name) is True:
+                components[name] = list(NAMES)
+        components = {name: None if tools is True else tools for name, tools in components.items()}
         named = {
             **{f"{path}.components.{name}": components.pop(name, None) for name in ("builtin", "vfs")},
             f"{path}.available": given["available"],

@@ -402,7 +402,10 @@ def _write_files(
                 except ExportError as error:
                     refused[places[split, name].name].append(f"{entry.row_id}: {error}"[:300])
     files = [SplitFile(place.name, *key) for key, place in places.items()]
-    lacks = {name: f"{len(reasons):,} rows, such as {reasons[0]}" for name, reasons in refused.items()}
+    lacks = {}
+    for name, reasons in refused.items():
+        rows = "1 row" if len(reasons) == 1 else f"{len(reasons):,} rows"
+        lacks[name] = f"{rows}, such as {reasons[0]}"
     if plan.parquet:
         for (split, name), place in places.items():
             if place.is_file():

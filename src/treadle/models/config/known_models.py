@@ -28,6 +28,15 @@ class ListedModel(Struct, frozen=True, omit_defaults=True):
     is_default: bool = False
 
 
+_BUILT_IN = {
+    "mock": (
+        ("mock:echo", "repeats what it is told, for tests and first steps"),
+        ("mock:teacher", "solves tasks with tools, for data and tests without a model"),
+    )
+}
+"""The models of Treadle's own entry points, each with what it does."""
+
+
 def list_models(config: Config) -> Iterator[ListedModel]:
     """Yield the models of treadle.toml."""
     for name, table in config.file.models.items():
@@ -82,9 +91,10 @@ def list_providers() -> Iterator[ListedModel]:
     for name, kind in providers().items():
         preset = find_preset(name)
         if preset is None:
-            yield ListedModel(
-                name, kind, notes=() if kind.startswith("treadle.") else ("from another package",)
-            )
+            yield from [
+                ListedModel(*item)
+                for item in (_BUILT_IN.get(name, ()) if kind.startswith("treadle.") else ())
+            ] or [ListedModel(name, kind, notes=("from another package",))]
             continue
         variable = preset.key_variable if preset.needs_key else None
         has_key = variable is None or where_is_key(variable) is not None

@@ -1,15 +1,16 @@
 """The examination of a live endpoint: what it supports, and how exact the data of its runs will be."""
 
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from treadle.core.errors import ConfigError, ProviderError, TransportError, TreadleError
 from treadle.core.log import Log
-from treadle.core.packed import unpack_ids
-from treadle.core.types import Completion, Json, Message, Request, Role, TokenGrade, ToolSpec
+from treadle.core.packed import count_packed, unpack_ids
+from treadle.core.types import Completion, Json, Message, Request, Role, TokenGrade, ToolCall, ToolSpec
 from treadle.models.protocol import Model, Watch
 from treadle.models.wire.endpoint import PAUSE_PATHS, TOKEN_PATHS, HttpEndpoint
 from treadle.renderers.protocol import Renderer
@@ -58,6 +59,32 @@ _ANSWER: dict[str, Json] = {
 }
 
 
+_SAY = "Say: one two three"
+
+
+def _result_of(call: ToolCall) -> Message:
+    return Message(Role.TOOL, "4 degrees, rain", call_id=call.call_id, name=call.name)
+
+
+def _make_prompts() -> dict[str, tuple[list[Message], tuple[ToolSpec, ...]]]:
+    """Return the prompts in which templates differ, by what they have."""
+    call = ToolCall("call_1", _WEATHER.name, '{"city": "Oslo"}')
+    asked, said = Message(Role.USER, "What is the weather in Oslo?"), Message(Role.ASSISTANT, "", (call,))
+    thought = Message(Role.ASSISTANT, "", (call,), reasoning="I look it up.")
+    turn = [asked, thought, _result_of(call), Message(Role.ASSISTANT, "It rains.")]
+    tools = (_WEATHER,)
+    return {
+        "one message": ([Message(Role.USER, _SAY)], ()),
+        "tools": ([asked], tools),
+        "a call": ([asked, said, _result_of(call)], tools),
+        "thinking": ([asked, thought, _result_of(call)], tools),
+        "two turns": ([*turn, Message(Role.USER, "And in Rome?")], tools),
+    }
+
+
+_PROMPTS = _make_prompts()
+
+
 class Prober:
     """An examination of one endpoint by a few short questions, one after another."""
 
@@ -87,9 +114,10 @@ class Prober:
 
     async def _look(self) -> AsyncIterator[EndpointFinding]:
         begin = time.monotonic()
-        first = await _ask(self._model, "Answer with the one word: ready")
-        if isinstance(first, TreadleError):
-            yield EndpointFinding("answers", False, str(first))
+        try:
+            first = await _ask(self._model, "Answer with the one word: ready")
+        except ProviderError as error:
+            yield EndpointFinding("answers", False, str(error))
             return
         took = time.monotonic() - begin
         usage = first.usage
@@ -99,32 +127,30 @@ class Prober:
         yield EndpointFinding(
             "answers", True, f"{first.message.content.strip()!r:.60}, {took:.1f} s, {tokens}"
         )
-        yield await self._streaming()
-        tools = await self._tools()
-        yield tools
+        yield await _find("streaming", self._streaming)
+        tools = await _find("tools", self._tools)
+        yield tools if tools.is_there else replace(tools, advice=_NO_TOOLS)
         if tools.is_there:
-            yield await self._parallel()
-            yield await self._forced()
-        yield await self._schema()
-        yield await self._engine()
-        yield await self._logprobs()
-        yield await self._token_ids()
+            yield await _find("parallel calls", self._parallel)
+            yield await _find("forced tool", self._forced)
+        yield await _find("json schema", self._schema)
+        yield await _find("engine", self._engine, failed=None)
+        yield await _find("logprobs", self._logprobs)
+        yield await _find("token ids", self._token_ids)
         for finding in await self._endpoints():
             yield finding
         if (renderer := getattr(_innermost(self._model), "renderer", None)) is not None:
-            yield await self._template(renderer)
+            yield await _find("same template", lambda: self._template(renderer), failed=None)
         thought = first.message.reasoning
         seen = (
             f"{len(thought):,} characters with the first answer" if thought else "none with the first answer"
         )
         yield EndpointFinding("reasoning", True if thought else None, seen)
-        yield await self._context()
+        yield await _find("context length", self._context, failed=None)
 
     async def _streaming(self) -> EndpointFinding:
         pieces: list[object] = []
-        completion = await _ask(self._model, "Count from 1 to 20, in digits.", watch=Watch(pieces.append))
-        if isinstance(completion, TreadleError):
-            return EndpointFinding("streaming", False, str(completion))
+        await _ask(self._model, "Count from 1 to 20, in digits.", watch=Watch(pieces.append))
         if len(pieces) > 1:
             return EndpointFinding("streaming", True, f"{len(pieces)} pieces")
         return EndpointFinding(
@@ -132,40 +158,27 @@ class Prober:
         )
 
     async def _tools(self) -> EndpointFinding:
-        question = "What is the weather in Oslo? Look it up with the tool."
-        completion = await _ask(self._model, question, tools=(_WEATHER,))
-        if isinstance(completion, TreadleError):
-            return EndpointFinding("tools", False, str(completion), _NO_TOOLS)
-        message = completion.message
+        question = Message(Role.USER, "What is the weather in Oslo? Look it up with the tool.")
+        message = (await self._model.infer(Request(Log([question]), (_WEATHER,)), Watch())).message
         if not message.tool_calls:
-            seen = f"no call, but {message.content.strip()!r:.80}"
-            return EndpointFinding("tools", False, seen, _NO_TOOLS)
+            return EndpointFinding("tools", False, f"no call, but {message.content.strip()!r:.80}")
         call = message.tool_calls[0]
         if call.name != _WEATHER.name or not _is_city(call.arguments):
             return EndpointFinding("tools", False, f"a call that is wrong: {call.name}({call.arguments:.80})")
-        results = [
-            Message(Role.TOOL, "4 degrees, rain", call_id=item.call_id, name=item.name)
-            for item in message.tool_calls
-        ]
-        after = await _infer(
-            self._model, Request(Log([Message(Role.USER, question), message, *results]), (_WEATHER,))
-        )
-        if isinstance(after, TreadleError):
-            return EndpointFinding("tools", False, f"it calls, but does not take the result: {after}")
+        results = [_result_of(item) for item in message.tool_calls]
+        try:
+            await self._model.infer(Request(Log([question, message, *results]), (_WEATHER,)), Watch())
+        except ProviderError as error:
+            return EndpointFinding("tools", False, f"it calls, but does not take the result: {error}")
         return EndpointFinding("tools", True, "it calls, and takes the result")
 
     async def _parallel(self) -> EndpointFinding:
         question = "Look up the weather of Oslo and of Rome, with two calls at the same time."
-        completion = await _ask(self._model, question, tools=(_WEATHER,))
-        if isinstance(completion, TreadleError):
-            return EndpointFinding("parallel calls", False, str(completion))
-        count = len(completion.message.tool_calls)
+        count = len((await _ask(self._model, question, tools=(_WEATHER,))).message.tool_calls)
         return EndpointFinding("parallel calls", count > 1, f"{count} in one step, where two were asked for")
 
     async def _forced(self) -> EndpointFinding:
         completion = await _ask(self._model, "Hello!", tools=(_WEATHER,), required_tool=_WEATHER.name)
-        if isinstance(completion, TreadleError):
-            return EndpointFinding("forced tool", False, str(completion))
         is_there = any(call.name == _WEATHER.name for call in completion.message.tool_calls)
         return EndpointFinding(
             "forced tool", is_there, "it calls what it must" if is_there else "it does as it likes"
@@ -173,10 +186,7 @@ class Prober:
 
     async def _schema(self) -> EndpointFinding:
         question = "Name the capital of Norway, and how many letters its name has."
-        completion = await _ask(self._model, question, output_schema=_ANSWER)
-        if isinstance(completion, TreadleError):
-            return EndpointFinding("json schema", False, str(completion))
-        text = completion.message.content.strip()
+        text = (await _ask(self._model, question, output_schema=_ANSWER)).message.content.strip()
         try:
             value = msgspec.json.decode(text)
             is_there = isinstance(value["capital"], str) and isinstance(value["letters"], int)
@@ -186,10 +196,7 @@ class Prober:
 
     async def _engine(self) -> EndpointFinding:
         server = _server_of(self._model)
-        try:
-            info = await server.find_engine() if server is not None else None
-        except TransportError as error:
-            return EndpointFinding("engine", None, str(error))
+        info = await server.find_engine() if server is not None else None
         if info is None:
             return EndpointFinding(
                 "engine", False, "neither vLLM nor SGLang, whose token ids are known to be exact"
@@ -219,64 +226,65 @@ class Prober:
         ]
 
     async def _logprobs(self) -> EndpointFinding:
-        completion = await self._ask_for("Say: one two three", logprobs=True)
-        if isinstance(completion, TreadleError):
-            return EndpointFinding("logprobs", False, str(completion))
-        record = completion.tokens
+        record = (await _ask(self._make(logprobs=True), _SAY)).tokens
         if record is None or record.logprobs is None:
             return EndpointFinding("logprobs", False, "the server returned none")
-        return EndpointFinding("logprobs", True, f"of {len(record.logprobs)} tokens")
+        return EndpointFinding("logprobs", True, f"of {count_packed(record.logprobs):,} tokens")
 
     async def _token_ids(self) -> EndpointFinding:
-        completion = await self._ask_for("Say: one two three", logprobs=True, return_token_ids=True)
-        if isinstance(completion, TreadleError):
-            return EndpointFinding("token ids", False, str(completion))
-        record = completion.tokens
+        record = (await _ask(self._make(logprobs=True, return_token_ids=True), _SAY)).tokens
         if record is None or record.token_ids is None:
             return EndpointFinding("token ids", False, "the server returned none")
         if record.prompt_token_ids is None:
             return EndpointFinding("token ids", False, "of the answer alone, and not of the prompt")
-        seen = f"{len(record.prompt_token_ids)} of the prompt, {len(record.token_ids)} of the answer"
-        return EndpointFinding("token ids", True, seen)
+        prompt, answer = count_packed(record.prompt_token_ids), count_packed(record.token_ids)
+        return EndpointFinding("token ids", True, f"{prompt:,} of the prompt, {answer:,} of the answer")
 
     async def _template(self, renderer: Renderer) -> EndpointFinding:
-        """Compare the prompt of the renderer with the one that the server makes of the same messages."""
-        name, text = "same template", "Say: one two three"
-        completion = await self._ask_for(text, renderer="", return_token_ids=True, max_output_tokens=1)
-        if isinstance(completion, TreadleError):
-            return EndpointFinding(name, None, str(completion))
-        record = completion.tokens
-        if record is None or record.prompt_token_ids is None:
-            return EndpointFinding(name, None, "the server does not return the ids of its prompts")
-        theirs = unpack_ids(record.prompt_token_ids)
-        ours = tuple(renderer.render([Message(Role.USER, text)], ()))
-        if ours == theirs:
-            return EndpointFinding(
-                name, True, f"{renderer.name} and the server make the same {len(ours)} ids"
-            )
-        at = next((at for at, pair in enumerate(zip(ours, theirs, strict=False)) if pair[0] != pair[1]), -1)
-        at = min(len(ours), len(theirs)) if at == -1 else at
-        seen = f"from id {at}: {renderer.decode(ours[at:])!r:.60}, the server {renderer.decode(theirs[at:])!r:.60}"
-        return EndpointFinding(name, False, seen, "the model sees another prompt than it was trained on")
-
-    async def _ask_for(self, text: str, **settings: bool | int | str) -> Completion | TreadleError:
-        try:
-            model = self._make(**settings)
-        except ConfigError as error:
-            return error
-        return await _ask(model, text)
+        """Compare the prompts of the renderer with those that the server makes of the same messages."""
+        name, same, left_out = "same template", list[str](), list[str]()
+        model = self._make(renderer="", return_token_ids=True, max_output_tokens=1)
+        for what, (messages, tools) in _PROMPTS.items():
+            try:
+                record = (await model.infer(Request(Log(messages), tools), Watch())).tokens
+                ours = tuple(renderer.render(messages, tools))
+            except TreadleError as error:
+                left_out.append(f"{what} ({error})")
+                continue
+            if record is None or record.prompt_token_ids is None:
+                return EndpointFinding(name, None, "the server does not return the ids of its prompts")
+            theirs = unpack_ids(record.prompt_token_ids)
+            if ours != theirs:
+                pairs = enumerate(zip(ours, theirs, strict=False))
+                at = next((at for at, pair in pairs if pair[0] != pair[1]), min(len(ours), len(theirs)))
+                mine, other = renderer.decode(ours[at:]), renderer.decode(theirs[at:])
+                seen = f"{what}: from id {at}: {mine!r:.60}, the server {other!r:.60}"
+                return EndpointFinding(
+                    name, False, seen, "the model sees another prompt than it was trained on"
+                )
+            same.append(f"{what} ({len(ours)} ids)")
+        seen = f"{renderer.name} and the server agree on {', '.join(same) or 'nothing'}"
+        seen += f"; not compared: {'; '.join(left_out)}" if left_out else ""
+        return EndpointFinding(name, True if same and not left_out else None, seen)
 
     async def _context(self) -> EndpointFinding:
         find = getattr(_innermost(self._model), "find_context_tokens", None)
         if find is None:
             return EndpointFinding("context length", None, "this provider does not tell it")
-        try:
-            tokens = await find()
-        except (TreadleError, OSError) as error:
-            return EndpointFinding("context length", None, str(error))
+        tokens = await find()
         if tokens is None:
             return EndpointFinding("context length", None, "the server does not tell it")
         return EndpointFinding("context length", True, f"{tokens:,} tokens")
+
+
+async def _find(
+    name: str, look: Callable[[], Awaitable[EndpointFinding]], *, failed: bool | None = False
+) -> EndpointFinding:
+    """Return what `look` finds, or its error, which counts as `failed`."""
+    try:
+        return await look()
+    except (TreadleError, OSError) as error:
+        return EndpointFinding(name, failed, str(error))
 
 
 async def find_token_settings(model: Model) -> dict[str, bool]:
@@ -343,13 +351,6 @@ async def _ask(
     output_schema: dict[str, Json] | None = None,
     required_tool: str | None = None,
     watch: Watch | None = None,
-) -> Completion | TreadleError:
+) -> Completion:
     request = Request(Log([Message(Role.USER, text)]), tools, output_schema, required_tool)
-    return await _infer(model, request, watch)
-
-
-async def _infer(model: Model, request: Request, watch: Watch | None = None) -> Completion | TreadleError:
-    try:
-        return await model.infer(request, watch or Watch())
-    except ProviderError as error:
-        return error
+    return await model.infer(request, watch or Watch())

@@ -65,6 +65,9 @@ class ModelTable(Table):
     """The renderer that makes the prompt's token ids, such as `chatml`, `hf:FOLDER` or `family:qwen3`, for a model
     of vLLM or SGLang: it is sent token ids and returns token ids. A folder is relative to the folder of this
     file."""
+    engine: str | None = None
+    """The endpoint of vLLM or SGLang that is sent token ids, such as `vllm_completions`; needs a `renderer`. By
+    default, the server is asked which it has."""
     options: dict[str, Any] = {}
     """Options that only this provider's dialect has."""
     timeout_seconds: Positive = 600.0

@@ -241,8 +241,11 @@ def check_names(file: ConfigFile, origin: str) -> None:
                 f"{origin}: the model {name!r} has a colon in its name; only 'provider:name' has one"
             )
         check_table(file, origin, f"models.{name}", table)
-        if name in table.fallback:
-            raise ConfigError(f"{origin}: models.{name}.fallback names {name!r} itself")
+        if (circle := _find_circle(file.models, name)) is not None:
+            what = (
+                f"names {name!r} itself" if len(circle) == 2 else f"leads back to it ({' → '.join(circle)})"
+            )
+            raise ConfigError(f"{origin}: models.{name}.fallback {what}; leave one of them out")
     for tier, item in file.tiers.items():
         for other in (item.model, *item.fallback):
             if is_tiered(other) or (":" not in other and other not in file.models):
@@ -251,6 +254,20 @@ def check_names(file: ConfigFile, origin: str) -> None:
     default = file.model
     if default is not None and ":" not in default and not is_tiered(default):
         _check_known(origin, default, file.models, "model", "models")
+
+
+def _find_circle(models: Mapping[str, ModelTable], name: str) -> tuple[str, ...] | None:
+    """Return the names of models whose fallbacks lead from a model back to it; `None` if they do not."""
+    paths: list[tuple[str, ...]] = [(name,)]
+    seen = {name}
+    for path in paths:
+        for other in models[path[-1]].fallback if path[-1] in models else ():
+            if other == name:
+                return (*path, name)
+            if other not in seen:
+                seen.add(other)
+                paths.append((*path, other))
+    return None
 
 
 def check_table(file: ConfigFile, origin: str, label: str, table: ModelTable) -> None:

@@ -24,6 +24,7 @@ from treadle.models.wire.messages import Contents, check_part, with_files
 from treadle.models.wire.openai_style import PlainAnswer
 from treadle.models.wire.plain import TokenAnswerReader
 from treadle.models.wire.provider import Preset
+from treadle.models.wire.token_records import cut_logprobs, has_named_ids
 
 
 class PromptTemplate(Struct, frozen=True):
@@ -165,12 +166,24 @@ class CompletionsReader(TokenAnswerReader):
     ANSWER = _Answer
     TOKEN_ANSWER = _TokenAnswer
 
+    _logprobs: list[float | None] | None = None
+    """The log probabilities that were cut out of the newest answer."""
+    _has_names = False
+    """True if its tokens are named by their ids, which must be compared."""
+
+    def _shorten(self, body: bytes) -> bytes:
+        body, self._logprobs = cut_logprobs(body)
+        self._has_names = self._logprobs is None and has_named_ids(body, len(body))
+        return body
+
     def _read(self, answer: Any) -> Completion | None:
         usage = None if answer.usage is None else answer.usage.read()
         choice = answer.choices[0]
         if not self._has_ids:
             return self._complete(choice.text, (), usage, answer.model, answer.id)
-        logprobs = None if choice.logprobs is None else choice.logprobs.token_logprobs
+        logprobs = self._logprobs if choice.logprobs is None else choice.logprobs.token_logprobs
+        if self._has_names:
+            return None
         return self._complete_tokens(answer, Message(Role.ASSISTANT, choice.text), usage, logprobs)
 
 

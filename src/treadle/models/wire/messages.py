@@ -53,6 +53,8 @@ def check_part(part: Artifact, dialect: str, accepted: AcceptedParts) -> None:
             f"the dialect {dialect} cannot send {describe(part)}: it accepts only {kinds}; use a model of another "
             "dialect, or leave the part out"
         )
+    if part.size_bytes == 0:
+        raise UnsupportedPartError(f"cannot send {describe(part)}: it is empty")
     types = accepted[part.kind]
     if types is not None and part.mime_type not in types and part.uri is None:
         raise UnsupportedPartError(

@@ -24,7 +24,7 @@ from treadle.models.tokens.weights import AbortedError, Sampling
 from treadle.models.wire.body_reader import StreamCollector, read_stream
 from treadle.models.wire.endpoint import HttpEndpoint, is_success, join_url, read_rest, tell_rate_limits
 from treadle.models.wire.server import Server, find_error
-from treadle.models.wire.token_records import find_prompt, make_record, read_versions
+from treadle.models.wire.token_records import make_record, read_versions
 
 _FINISHES = {
     "stop": FinishReason.STOP,
@@ -43,8 +43,6 @@ class HttpTokenEngine(HttpEndpoint):
 
     ANSWER: ClassVar[Any]
     """The type of a whole answer; fields that it does not have are ignored."""
-    REPEATS_PROMPT: ClassVar[bool] = False
-    """True if answers have the ids of the prompt."""
     PROMPT: ClassVar[str]
     """The field of the body with the ids of the prompt."""
     ROOT_PATH: ClassVar[str | None] = None
@@ -156,12 +154,14 @@ class HttpTokenEngine(HttpEndpoint):
 
     def _read_body(self, body: bytes, prompt: PromptIds) -> Generated | None:
         """Return the answer by the typed decoder; `None` if it has to be read again to find what is wrong."""
-        if self.REPEATS_PROMPT and (start := find_prompt(body, prompt.text)) != -1:
-            body = body[:start] + body[start + len(prompt.text) :]
         try:
-            return self._read(self._decode_plain(body), prompt)
+            return self._read(self._decode(body, prompt), prompt)
         except (msgspec.MsgspecError, UnicodeDecodeError, LookupError, ValueError, TypeError):
             return None
+
+    def _decode(self, body: bytes, prompt: PromptIds) -> Any:
+        """Return the `ANSWER` in a body."""
+        return self._decode_plain(body)
 
     def _read_raw(self, raw: Json, prompt: PromptIds, body: bytes) -> Generated:
         """Return the answer of a decoded object.

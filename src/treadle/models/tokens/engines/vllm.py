@@ -18,7 +18,7 @@ from treadle.models.tokens.engines.http_engine import (
 from treadle.models.tokens.protocol import Generated, PromptIds
 from treadle.models.wire.openai_style import PlainUsage
 from treadle.models.wire.server import Server
-from treadle.models.wire.token_records import ID_MARK
+from treadle.models.wire.token_records import ID_MARK, cut_logprobs, find_prompt
 
 _HEAD = ("request_id", "id", "model", "usage")
 _LOGPROBS = ("token_logprobs", "content")
@@ -32,10 +32,9 @@ class _Logprob(Struct, gc=False):
     """The id in another form, `token_id:N`, before vLLM 0.33."""
 
     def named_id(self) -> int | None:
-        """Return the id that the log probability is that of; `None` if it is not told."""
-        if self.token_id is None and self.token is not None and self.token.startswith(ID_MARK):
-            return int(self.token.removeprefix(ID_MARK))
-        return self.token_id
+        """Return the id in `token`; `None` if there is none."""
+        is_named = self.token is not None and self.token.startswith(ID_MARK)
+        return int(self.token.removeprefix(ID_MARK)) if is_named and self.token is not None else None
 
 
 class _Logprobs(Struct, gc=False):
@@ -50,7 +49,10 @@ class _Logprobs(Struct, gc=False):
         """Return the log probabilities; `None` if there are none, or they are those of other ids."""
         if self.content is None:
             return self.token_logprobs
-        named = [item.named_id() for item in self.content]
+        if self.content and self.content[0].token_id is not None:
+            named = [item.token_id for item in self.content]
+        else:
+            named = [item.named_id() for item in self.content]
         if named and named[0] is not None and named != ids:
             return None
         return [item.logprob for item in self.content]
@@ -146,7 +148,17 @@ class VllmCompletions(VllmEngine):
 
     PATH = "/completions"
     PROMPT = "prompt"
-    REPEATS_PROMPT = True
+
+    def _decode(self, body: bytes, prompt: PromptIds) -> _Answer:
+        # The ids that were sent, and the texts beside the log probabilities, are not read.
+        start = find_prompt(body, prompt.text)
+        if start != -1:
+            body = body[:start] + body[start + len(prompt.text) :]
+        body, values = cut_logprobs(body)
+        answer: _Answer = self._decode_plain(body)
+        if values is not None:
+            answer.choices[0].logprobs = _Logprobs(values)
+        return answer
 
     def _fields(
         self, settings: Settings, stop_token_ids: Sequence[int], limit: int, *, is_stream: bool
