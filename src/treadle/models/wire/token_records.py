@@ -200,10 +200,10 @@ class KnownTexts:
         return found
 
 
-def has_named_ids(body: bytes) -> bool:
-    """Return whether the first token of an answer's log probabilities is named by its id."""
+def has_named_ids(body: bytes, size: int = _HEAD_BYTES) -> bool:
+    """Return whether a token at the beginning of an answer's log probabilities is named by its id."""
     start = body.find(_LOGPROBS_KEY[:-1])
-    return start != -1 and body.find(_NAMED_ID, start, start + _HEAD_BYTES) != -1
+    return start != -1 and body.find(_NAMED_ID, start, start + size) != -1
 
 
 def cut_logprobs(body: bytes) -> tuple[bytes, list[float | None] | None]:
@@ -212,14 +212,17 @@ def cut_logprobs(body: bytes) -> tuple[bytes, list[float | None] | None]:
     The texts and alternatives beside them take long to read, and are not needed. An answer in another form is
     returned unchanged, with `None`.
 
-    Source: vLLM 0.11 to 0.33, `CompletionResponseChoice`, where `finish_reason` follows `logprobs`.
+    Source: vLLM 0.11 to 0.33, `CompletionResponseChoice`, where `finish_reason` follows `logprobs`, whose last
+    field is `top_logprobs`.
     """
     # A quotation mark within a text has a backslash before it, so these are keys.
     start = body.find(_LOGPROBS_KEY)
-    end = body.rfind(_FINISH_KEY, start)
-    begin = body.find(_VALUES_KEY, start, end) + len(_VALUES_KEY) - 1
-    # Another field between the two is not cut out, and ids that take the place of texts are compared.
-    if start == -1 or begin < start or not body.endswith(_LAST_ALTERNATIVES, start, end):
+    begin = body.find(_VALUES_KEY, start) + len(_VALUES_KEY) - 1
+    if start == -1 or begin < start:
+        return body, None
+    end = body.rfind(_FINISH_KEY, begin)
+    # Another field between the two is not cut out, and ids that take the place of texts are compared elsewhere.
+    if end == -1 or not body.endswith(_LAST_ALTERNATIVES, begin, end):
         return body, None
     if body.find(_NAMED_TOKENS, begin, end) != -1:
         return body, None
