@@ -82,7 +82,8 @@ class BodyReader:
     ) -> None:
         """Make a reader for one answer.
 
-        `shape` returns an event, decoded from the given bytes, in the form that the collector reads. With `has_lines`, the dialect streams lines of JSON.
+        `shape` returns an event, decoded from the given bytes, in the form that the collector reads. With
+        `has_lines`, the dialect streams lines of JSON.
         """
         self.collector = collector_type(on_delta, server)
         self._on_delta = on_delta
