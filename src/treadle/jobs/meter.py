@@ -2,7 +2,8 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Coroutine, Iterable
+from typing import Any
 
 import msgspec
 from msgspec import Struct
@@ -239,9 +240,9 @@ class MeteredModel(Wrapper):
         self._meter = meter
         self._is_free = is_free(inner)
 
-    async def infer(self, request: Request, watch: Watch) -> Completion:
+    def infer(self, request: Request, watch: Watch) -> Coroutine[Any, Any, Completion]:
         """Return the inner model's answer; see `Model.infer`. Raises: `LimitReachedError` at a limit."""
-        return await self._meter.infer(self, request, watch)
+        return self._meter.infer(self, request, watch)
 
     async def ask(self, request: Request, watch: Watch) -> Completion:
         """Return the inner model's answer without counting it."""

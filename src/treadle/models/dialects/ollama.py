@@ -54,7 +54,7 @@ _KNOWN = frozenset(
 _ARGUMENTS = ("message", "tool_calls", "*", "function", "arguments")
 
 
-def as_chat(raw: Json, body: bytes = b"") -> Json:
+def as_chat(raw: Json, body: bytes) -> Json:
     """Return an answer or a chunk, decoded from `body`, in the form of a chat completion.
 
     The arguments of its calls are their exact text. What Treadle has no field for is under `KEY`.
@@ -282,14 +282,10 @@ class OllamaModel(HttpModel):
             fields["format"] = request.output_schema
         return _encode(fields)[:-1] + b',"messages":['
 
-    def _decode_answer(self, body: bytes) -> Json:
-        return as_chat(super()._decode_answer(body), body)
-
-    def _decode_event(self, event: bytes) -> Json:
-        return as_chat(super()._decode_event(event), event)
+    def _shape(self, raw: Json, body: bytes) -> Json:
+        return as_chat(super()._shape(raw, body), body)
 
     def _read(self, raw: Json) -> Completion:
-        raw = as_chat(raw)
         choice = raw["choices"][0]
         if choice.get("finish_reason") is None:
             raise UnfinishedError("it is not done")

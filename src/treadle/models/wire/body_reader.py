@@ -76,20 +76,21 @@ class BodyReader:
         collector_type: type[StreamCollector],
         on_delta: Callable[[Delta], None],
         server: Server,
-        decode: Callable[[bytes], Json],
+        shape: Callable[[Json, bytes], Json],
         *,
         has_lines: bool,
     ) -> None:
         """Make a reader for one answer.
 
-        `decode` decodes one event. With `has_lines`, the dialect streams lines of JSON.
+        `shape` returns an event, decoded from the given bytes, in the form that the collector reads. With
+        `has_lines`, the dialect streams lines of JSON.
         """
         self.collector = collector_type(on_delta, server)
         self._on_delta = on_delta
         self._whole_deltas: WholeDeltas | None = None
         """The function that is called with deltas if strings may contain surrogates."""
         self._server = server
-        self._decode = decode
+        self._shape = shape
         self._has_lines = has_lines
         self._reader: LineReader | None = None
         """The reader that splits the body into events; `None` for a document, or if the form is not known yet."""
@@ -115,12 +116,12 @@ class BodyReader:
         assert self._reader is not None
         for event in self._reader.feed(chunk):
             try:
-                raw = self._decode(event)
+                raw = _decode(event)
             except (msgspec.DecodeError, UnicodeDecodeError):
                 raw = None
             if type(raw) is dict and not self._unread:
                 # This is what nearly all events are.
-                self._take(raw, event)
+                self._take(self._shape(raw, event), event)
                 continue
             self._add(event)
             if self._is_document:
@@ -190,17 +191,24 @@ class BodyReader:
     def _read(self, event: bytes) -> Json:
         """Return the decoded event, or `None` if it is not JSON."""
         try:
-            return self._decode(event)
+            return self._shape_all(_decode(event), event)
         except (msgspec.DecodeError, UnicodeDecodeError):
             pass
         try:
-            raw = decode_damaged(event)
+            raw = self._shape_all(decode_damaged(event))
         except msgspec.DecodeError:
             return None
         if self._whole_deltas is None:
             self._whole_deltas = WholeDeltas(self._on_delta)
             self.collector.listen(self._whole_deltas)
         return raw
+
+    def _shape_all(self, raw: Json, body: bytes | None = None) -> Json:
+        """Return an event, or each event of a list, in the form that the collector reads. `body` is what `raw` was
+        decoded from, if that is JSON."""
+        if isinstance(raw, list):
+            return [self._shape_all(item) for item in raw]
+        return self._shape(raw, json.dumps(raw).encode() if body is None else body)
 
     def _add(self, event: bytes) -> None:
         if self.collector.is_done:

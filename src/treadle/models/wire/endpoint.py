@@ -208,15 +208,15 @@ class HttpEndpoint:
 
     def _decode_answer(self, body: bytes) -> Json:
         """Return the raw object of a whole answer. Raises: `msgspec.DecodeError`, `UnicodeDecodeError`."""
-        return drop_blanks(_decode(body), body)
+        return self._shape(_decode(body), body)
 
-    def _decode_event(self, event: bytes) -> Json:
-        """Return one event of a stream. Raises: `msgspec.DecodeError`, `UnicodeDecodeError`."""
-        return drop_blanks(_decode(event), event)
+    def _shape(self, raw: Json, body: bytes) -> Json:
+        """Return `raw`, an answer or an event of one that was decoded from `body`, in the form that is read."""
+        return drop_blanks(raw, body)
 
     def _reader(self, on_delta: OnDelta) -> BodyReader:
         """Return a reader of an answer in pieces."""
-        return BodyReader(self.COLLECTOR, on_delta, self.server, self._decode_event, has_lines=self.HAS_LINES)
+        return BodyReader(self.COLLECTOR, on_delta, self.server, self._shape, has_lines=self.HAS_LINES)
 
     def _nonsense(self, raw: Json, body: bytes | None) -> ProviderError:
         """Return the error in an answer, or an error that says that the answer cannot be read."""

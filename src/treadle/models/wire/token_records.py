@@ -24,7 +24,6 @@ ID_MARK = "token_id:"
 _NAMED_ID = f'"{ID_MARK}'.encode()
 _AFTER_ID = (b",", b"]")
 _LOGPROBS_KEY, _VALUES_KEY, _FINISH_KEY = b'"logprobs":{', b'"token_logprobs":[', b',"finish_reason":'
-_ALTERNATIVES_KEY = b'"top_logprobs":['
 _NO_LOGPROBS = b'"logprobs":null'
 _LAST_ALTERNATIVES = (b"}]}", b"null]}", b"[]}", b"null}")
 _NAMED_TOKENS = b'"tokens":["token_id:'
@@ -222,11 +221,10 @@ def cut_logprobs(body: bytes) -> tuple[bytes, list[float | None] | None]:
     if start == -1 or begin < start:
         return body, None
     end = body.rfind(_FINISH_KEY, begin)
+    # Another field between the two is not cut out, and ids that take the place of texts are compared elsewhere.
     if end == -1 or not body.endswith(_LAST_ALTERNATIVES, begin, end):
-        # The fields stand in another order. What ends within a text is not valid JSON afterwards.
-        end = body.find(b"}]}", body.find(_ALTERNATIVES_KEY, begin)) + 3
-    # Ids that take the place of texts are compared elsewhere.
-    if end < begin or body.find(_NAMED_TOKENS, begin, end) != -1:
+        return body, None
+    if body.find(_NAMED_TOKENS, begin, end) != -1:
         return body, None
     try:
         values = _decode_values(body[begin : body.find(b"]", begin) + 1])
