@@ -186,4 +186,4 @@ def test_what_was_cut_is_kept_and_can_be_had(cli: Cli, script: Script) -> None:
     whole = cli("show", "r", "--artifact", digest)
     assert (whole.code, whole.out) == (0, "x" * 5000 + "\n")
     absent = cli("show", "r", "--artifact", "ffff0000")
-    assert (absent.code, f"it has: {digest}" in absent.err) == (2, True)
+    assert (absent.code, f"the artifacts are: {digest}" in absent.err) == (2, True)
