@@ -101,7 +101,7 @@ def as_chat(raw: Json) -> Json:
     """
     try:
         for choice in raw.get("choices") or ():
-            if "text" in choice:
+            if isinstance(choice.get("text"), str):
                 choice["message"] = {"content": choice.pop("text")}
             told = choice.get("logprobs")
             if isinstance(told, dict) and "content" not in told:
@@ -250,13 +250,13 @@ class CompletionsModel(HttpModel):
         found = find_template(self._template)
         return found.begin + "".join(found.write(message) for message in messages) + found.answer
 
-    def _decode_event(self, event: bytes) -> Json:
-        return as_chat(super()._decode_event(event))
+    def _shape(self, raw: Json, body: bytes) -> Json:
+        return as_chat(super()._shape(raw, body))
 
     def _read(self, raw: Json) -> Completion:
-        if not isinstance(raw["choices"][0].get("text", ""), str):
+        if "text" in as_chat(raw)["choices"][0]:
             raise TypeError("the text is not a string")
-        return read_completion(as_chat(raw), self._told, self._price)
+        return read_completion(raw, self._told, self._price)
 
 
 def _encode_inner(text: str) -> bytes:

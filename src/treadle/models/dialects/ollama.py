@@ -282,11 +282,8 @@ class OllamaModel(HttpModel):
             fields["format"] = request.output_schema
         return _encode(fields)[:-1] + b',"messages":['
 
-    def _decode_answer(self, body: bytes) -> Json:
-        return as_chat(super()._decode_answer(body), body)
-
-    def _decode_event(self, event: bytes) -> Json:
-        return as_chat(super()._decode_event(event), event)
+    def _shape(self, raw: Json, body: bytes) -> Json:
+        return as_chat(super()._shape(raw, body), body)
 
     def _read(self, raw: Json) -> Completion:
         raw = as_chat(raw)

@@ -76,20 +76,21 @@ class BodyReader:
         collector_type: type[StreamCollector],
         on_delta: Callable[[Delta], None],
         server: Server,
-        decode: Callable[[bytes], Json],
+        shape: Callable[[Json, bytes], Json],
         *,
         has_lines: bool,
     ) -> None:
         """Make a reader for one answer.
 
-        `decode` decodes one event. With `has_lines`, the dialect streams lines of JSON.
+        `shape` returns a decoded event in the form that the collector reads. With `has_lines`, the dialect streams
+        lines of JSON.
         """
         self.collector = collector_type(on_delta, server)
         self._on_delta = on_delta
         self._whole_deltas: WholeDeltas | None = None
         """The function that is called with deltas if strings may contain surrogates."""
         self._server = server
-        self._decode = decode
+        self._shape = shape
         self._has_lines = has_lines
         self._reader: LineReader | None = None
         """The reader that splits the body into events; `None` for a document, or if the form is not known yet."""
@@ -115,7 +116,7 @@ class BodyReader:
         assert self._reader is not None
         for event in self._reader.feed(chunk):
             try:
-                raw = self._decode(event)
+                raw = self._shape(_decode(event), event)
             except (msgspec.DecodeError, UnicodeDecodeError):
                 raw = None
             if type(raw) is dict and not self._unread:
@@ -190,11 +191,11 @@ class BodyReader:
     def _read(self, event: bytes) -> Json:
         """Return the decoded event, or `None` if it is not JSON."""
         try:
-            return self._decode(event)
+            return self._shape(_decode(event), event)
         except (msgspec.DecodeError, UnicodeDecodeError):
             pass
         try:
-            raw = decode_damaged(event)
+            raw = self._shape(decode_damaged(event), event)
         except msgspec.DecodeError:
             return None
         if self._whole_deltas is None:
@@ -213,7 +214,7 @@ class BodyReader:
             self._add_odd(event)
         elif isinstance(raw, list):
             for item in raw:
-                self._take(item, event)
+                self._take(self._shape(item, b""), event)
         else:
             self._take(raw, event)
         if self._unread and not self._is_document:
@@ -256,7 +257,7 @@ class BodyReader:
                     self._add(event)
         elif isinstance(raw, list):
             for item in raw:
-                self._take(item, body)
+                self._take(self._shape(item, b""), body)
         else:
             self._take(raw, body, is_whole=True)
 

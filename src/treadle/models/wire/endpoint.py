@@ -206,17 +206,14 @@ class HttpEndpoint:
         """Return the headers that carry the key."""
         return {"authorization": f"Bearer {api_key.strip()}"}
 
-    def _decode_answer(self, body: bytes) -> Json:
-        """Return the raw object of a whole answer. Raises: `msgspec.DecodeError`, `UnicodeDecodeError`."""
-        return drop_blanks(_decode(body), body)
-
-    def _decode_event(self, event: bytes) -> Json:
-        """Return one event of a stream. Raises: `msgspec.DecodeError`, `UnicodeDecodeError`."""
-        return drop_blanks(_decode(event), event)
+    def _shape(self, raw: Json, body: bytes) -> Json:
+        """Return the raw object of an answer or an event in the form that is read, given how it was decoded from
+        `body`."""
+        return drop_blanks(raw, body)
 
     def _reader(self, on_delta: OnDelta) -> BodyReader:
         """Return a reader of an answer in pieces."""
-        return BodyReader(self.COLLECTOR, on_delta, self.server, self._decode_event, has_lines=self.HAS_LINES)
+        return BodyReader(self.COLLECTOR, on_delta, self.server, self._shape, has_lines=self.HAS_LINES)
 
     def _nonsense(self, raw: Json, body: bytes | None) -> ProviderError:
         """Return the error in an answer, or an error that says that the answer cannot be read."""
@@ -230,7 +227,7 @@ class HttpEndpoint:
         if not is_success(answer.status):
             raise self._error(answer.status, answer, answer.body)
         try:
-            raw = self._decode_answer(answer.body)
+            raw = self._shape(_decode(answer.body), answer.body)
             if not isinstance(raw, list) or not raw:
                 return raw
         except (msgspec.DecodeError, UnicodeDecodeError):

@@ -129,11 +129,8 @@ class GeminiModel(HttpModel):
             fields["toolConfig"] = {**fields.get("toolConfig", {}), "functionCallingConfig": calling}
         return _encode(fields)[:-1] + (b"," if fields else b"") + b'"contents":['
 
-    def _decode_answer(self, body: bytes) -> Json:
-        return keep_arguments(super()._decode_answer(body), body)
-
-    def _decode_event(self, event: bytes) -> Json:
-        return keep_arguments(super()._decode_event(event), event)
+    def _shape(self, raw: Json, body: bytes) -> Json:
+        return keep_arguments(super()._shape(raw, body), body)
 
     def _read(self, raw: Json) -> Completion:
         return read_completion(raw, self._told, self._price, self.server)
