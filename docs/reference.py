@@ -13,6 +13,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from treadle.cli.jobs.machine_checks import read_extras
 from treadle.cli.table import COMMANDS, CommandEntry, GroupEntry
 from treadle.core import events, types
 from treadle.core.events import Event
@@ -26,12 +27,7 @@ from treadle.knowledge.personas.persona import persona_schema
 from treadle.rollout.rollout_config import schema as rollout_schema
 
 DOCS = Path(__file__).parent
-PAGES = tuple(
-    [
-        DOCS / f"{name}.md"
-        for name in ("events", "cli", "generate-config", "rows", "quality", "personas", "rollout")
-    ]
-)
+PAGES = tuple([path for path in sorted(DOCS.glob("*.md")) if "<!-- table: " in path.read_text()])
 _SCHEMAS = {"": schema, "generate": schema, "persona": persona_schema, "rollout": rollout_schema}
 _kind = ""
 """The kind of file whose tables are written."""
@@ -192,6 +188,12 @@ def _token_format_table(_: str) -> str:
     return "| format | rows | needs |\n| --- | --- | --- |\n" + "\n".join(rows)
 
 
+def _extra_table(_: str) -> str:
+    """Return a table of the extras."""
+    rows = [f"| `{name}` | {about} |" for name, about in read_extras().items()]
+    return "\n".join(["| extra | what it adds |", "| --- | --- |", *rows, "| `all` | all of these |"])
+
+
 def _filter_tables(_: str) -> str:
     """Return a table of the filters, and one of their settings."""
     filters = {name: FILTERS.load(name) for name in FILTERS.table}
@@ -260,6 +262,7 @@ _TABLES = {
     "formats": _format_table,
     "token_formats": _token_format_table,
     "filters": _filter_tables,
+    "extras": _extra_table,
 }
 
 if __name__ == "__main__":

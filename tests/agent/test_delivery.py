@@ -307,6 +307,28 @@ async def test_an_interrupt_ends_a_turn_that_waits_for_a_decision() -> None:
     await lab.check()
 
 
+async def test_a_turn_with_a_question_and_a_lost_call_is_replayed_after_an_interrupt() -> None:
+    """Rules out a replay that takes the withdrawal of the question for an answer to it."""
+    lab, acting = Lab(), asyncio.Event()
+
+    @tool(effect="once")
+    async def act() -> str:
+        acting.set()
+        await asyncio.sleep(3600)
+        return ""
+
+    model = ScriptedModel([[call("ask_user", {"question": "Which?"}), call("act")], "to b"])
+    agent = Agent(model, tools=["ask", act], journal=lab.journal)
+    async with agent.session("s", pauses_when_cancelled=True) as session:
+        first = asyncio.ensure_future(session.send("a"))
+        await acting.wait()
+        first.cancel()
+        await asyncio.wait([first])
+    async with agent.session("s") as session:
+        assert (await session.send("b", delivery="interrupt")).output == "to b"
+    await lab.check()
+
+
 async def test_a_message_whose_sender_gave_up_is_answered_all_the_same() -> None:
     lab = Lab([call("wait")], "to a", "to b", "to c")
     async with lab.session as session:

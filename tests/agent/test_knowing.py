@@ -14,7 +14,7 @@ from treadle import Agent, ConfigError, Policy, Run, ScriptedModel, UntrustedErr
 from treadle.core import events as e
 from treadle.core.errors import LeaseHeldError, RunNotFoundError
 from treadle.core.spec import ContextSpec, MemorySpec
-from treadle.core.types import OutputMode, Recalled, RecalledItem
+from treadle.core.types import OutputMode, Recalled
 from treadle.journal.memory import MemoryJournal
 from treadle.knowledge.memory import Draft, Store, open_memory
 from treadle.knowledge.personas.persona import Persona
@@ -174,25 +174,15 @@ class Broken:
         raise OSError("the disk is gone")
 
 
-class Known:
-    """A source that knows one thing."""
-
-    async def recall(
-        self, text: str, *, turn_key: str, now: float, told: Mapping[str, int]
-    ) -> Recalled | None:
-        return Recalled(f"{turn_key} at {now}: tea", (RecalledItem("documents", "a"),))
-
-
 async def test_a_recall_that_fails_does_not_break_the_turn(caplog: pytest.LogCaptureFixture) -> None:
     made = agent(MemoryJournal(), "fine")
-    made.known._sources = [Broken(), Known()]  # type: ignore[union-attr]
+    made.known._recaller = Broken()  # type: ignore
     with caplog.at_level(logging.WARNING, "treadle"):
         run = await made.run("hi", run_id="r")
     assert run.output == "fine"
     assert "nothing was recalled for the turn r/1: OSError: the disk is gone" in caplog.text
     (turn,) = turns(run)
-    assert turn.recalled is not None
-    assert turn.recalled.text.startswith("r/1 at ")
+    assert turn.recalled is None
 
 
 async def test_only_completed_turns_are_remembered_each_once_without_what_was_recalled() -> None:

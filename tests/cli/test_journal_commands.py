@@ -362,6 +362,13 @@ def test_a_run_is_found_by_the_beginning_of_its_id(cli: Cli) -> None:
     assert (absent.code, "there is no run 'b' in this journal; the newest is 'a2'" in absent.err) == (2, True)
 
 
+def test_slim_makes_a_journal_smaller(two_runs: Cli) -> None:
+    done = two_runs("journal", "slim")
+    assert done.code == 0
+    assert "bytes before, " in done.err
+    assert two_runs("check").code == 0
+
+
 def test_backup_copies_a_journal_and_says_how_to_use_the_copy(two_runs: Cli) -> None:
     done = two_runs("backup", "copy.db")
     assert done.code == 0, done

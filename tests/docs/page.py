@@ -18,7 +18,7 @@ from types import ModuleType
 _BLOCK = re.compile(
     r"(?:<!-- not run: (?P<reason>[^\n]+) -->\n)?```(?P<kind>python|sh)\n(?P<code>.*?)```", re.DOTALL
 )
-_FILE = re.compile(r"# (\w+\.py)\n")
+FILE = re.compile(r"# (\w+\.py)\n")
 
 
 def blocks(page: Path) -> list[tuple[str, str, int, str | None]]:
@@ -43,7 +43,7 @@ def run(page: Path) -> bool:
                     subprocess.run(
                         ["bash", "-euo", "pipefail", "-c", code], check=True, stdin=subprocess.DEVNULL
                     )
-                elif named := _FILE.match(code):
+                elif named := FILE.match(code):
                     Path(named[1]).write_text(code)
                 else:
                     _run_python(runner, code, f"{page.name} line {line}", line, module)

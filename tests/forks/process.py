@@ -7,6 +7,7 @@ nothing is imported. So does its end: modules are not torn down. What is tested 
 """
 
 import contextlib
+import fcntl
 import json
 import os
 import select
@@ -144,40 +145,50 @@ class Process:
 
 
 class ForkServer:
-    """A server that imports `modules`, where `package.*` means a whole package. The first order starts it."""
+    """A server that imports `modules`, where `package.*` means a whole package. The first order starts it.
 
-    def __init__(self, *modules: str) -> None:
+    A server that is `shared` serves all workers of pytest-xdist, and ends after the process that started them.
+    """
+
+    def __init__(self, *modules: str, shared: bool = False) -> None:
         self._modules = modules
-        self._lock = threading.Lock()
-        self._owner = os.getpid()
-        self._folder = tempfile.TemporaryDirectory(prefix="treadle-forks-")
-        self.door = Path(self._folder.name) / "door"
-        """The socket through which any process can order processes, once the first order has started the server."""
+        run = os.environ.get("PYTEST_XDIST_TESTRUNUID") if shared and hasattr(os, "pidfd_open") else None
+        self._owner = os.getpid() if run is None else os.getppid()
+        if run is None:
+            self._temporary = tempfile.TemporaryDirectory(prefix="treadle-forks-")
+            self._folder = Path(self._temporary.name)
+        else:
+            self._folder = Path(tempfile.gettempdir()) / f"treadle-forks-{run[:16]}"
+            self._folder.mkdir(mode=0o700, exist_ok=True)
 
     @cached_property
-    def _control(self) -> socket.socket:
-        own, other = socket.socketpair()
-        program = str(Path(__file__).with_name("server.py"))
-        with other:
-            subprocess.Popen(
-                [sys.executable, program, str(other.fileno()), str(self.door), *self._modules],
-                cwd=ROOT,
-                stdin=subprocess.DEVNULL,
-                pass_fds=[other.fileno()],
-            )
-        return own
+    def _door(self) -> Path:
+        """The socket through which any process can order processes, of a server that is running."""
+        door = self._folder / "door"
+        with (self._folder / "lock").open("a") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not door.exists():
+                program = str(Path(__file__).with_name("server.py"))
+                subprocess.Popen(
+                    [sys.executable, program, str(self._owner), str(door), *self._modules],
+                    cwd=ROOT,
+                    stdin=subprocess.DEVNULL,
+                )
+            while not door.exists():
+                time.sleep(0.01)
+        return door
 
     def variables(self) -> dict[str, str]:
         """Return the variables with which the programs beside this file find this server, which is running then."""
-        self.start("-c", "pass").wait()
-        return {"TREADLE_TEST_DOOR": str(self.door)}
+        return {"TREADLE_TEST_DOOR": str(self._door)}
 
     def order(self, order: dict[str, Any], fds: list[int]) -> None:
         """Send an order for a process with its standard streams and the pipe for the answer."""
         data = json.dumps(order).encode()
-        with self._lock:
-            socket.send_fds(self._control, [HEAD.pack(len(data))], fds)
-            self._control.sendall(data)
+        with socket.socket(socket.AF_UNIX) as visit:
+            visit.connect(str(self._door))
+            socket.send_fds(visit, [HEAD.pack(len(data))], fds)
+            visit.sendall(data)
 
     def start(self, *arguments: str, **options: Any) -> "Process | subprocess.Popen[str]":
         """Start `python ARGUMENTS`, which begin with `-m MODULE` or `-c CODE`."""
@@ -204,6 +215,7 @@ FORKS = ForkServer(
     "uvloop",
     "tests.crash.scenario",
     "tests.forks.warm",
+    shared=True,
 )
 """The server of all tests that start `treadle` or a program that uses it. A server takes seconds to start."""
 

@@ -1,9 +1,9 @@
 """The server behind `tests.forks.process`: it imports modules once and forks for each order.
 
-Started as `python server.py SOCKET DOOR MODULE...`. An order is its length followed by JSON; the three standard
+Started as `python server.py OWNER DOOR MODULE...`. An order is its length followed by JSON; the three standard
 streams and a pipe for the answer come with the length. The server writes the id of the process to the pipe, and
-when the process has ended its wait status and CPU seconds. Orders come through the socket, and from any process
-through the door, a socket with the path DOOR that takes one order for each connection.
+when the process has ended its wait status and CPU seconds. Orders come from any process through the door, a socket
+with the path DOOR that takes one order for each connection. The server ends after the process OWNER.
 """
 
 import atexit
@@ -16,6 +16,7 @@ import os
 import pkgutil
 import runpy
 import select
+import shutil
 import signal
 import socket
 import struct
@@ -42,49 +43,47 @@ def preload(names: list[str]) -> None:
     assert not os.path.isdir("/proc/self/task") or len(os.listdir("/proc/self/task")) == 1
 
 
-def serve(control: socket.socket, door: socket.socket) -> dict[str, Any] | None:
-    """Fork for each order. Return the order in the child, and `None` in the server when the socket is closed."""
+def serve(owner: int, door: socket.socket) -> dict[str, Any] | None:
+    """Fork for each order. Return the order in the child, and `None` in the server when its owner has ended."""
+    ending = [os.pidfd_open(owner)] if hasattr(os, "pidfd_open") else []
     answers: dict[int, int] = {}
     woken, wake = os.pipe()
     os.set_blocking(wake, False)
     signal.signal(signal.SIGCHLD, lambda *_: None)
     signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
     while True:
-        ready, _, _ = select.select([control, door, woken], [], [])
+        ready, _, _ = select.select([door, woken, *ending], [], [], None if ending else 1.0)
+        if (ending and ending[0] in ready) or (not ending and os.getppid() != owner):
+            return None
         if woken in ready:
             os.read(woken, 4096)
             reap(answers)
-        for source in (control, door):
-            if source not in ready:
-                continue
-            visitor = source.accept()[0] if source is door else source
+        if door not in ready:
+            continue
+        visitor, _ = door.accept()
+        with visitor:
             head, fds, _, _ = socket.recv_fds(visitor, HEAD.size, 4)
-            if not head and visitor is control:
-                return None
             order = json.loads(receive(visitor, HEAD.unpack(head)[0]))
-            if visitor is not control:
-                visitor.close()
-            pid = os.fork()
-            if pid == 0:
-                signal.set_wakeup_fd(-1)
-                signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-                for number in range(3):
-                    os.dup2(fds[number], number)
-                control.detach()
-                door.detach()
-                os.closerange(3, max(*fds, wake, woken, *answers.values()) + 1)
-                return order
-            answers[pid] = fds[3]
-            os.write(fds[3], b"%d\n" % pid)
-            for fd in fds[:3]:
-                os.close(fd)
+        pid = os.fork()
+        if pid == 0:
+            signal.set_wakeup_fd(-1)
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            for number in range(3):
+                os.dup2(fds[number], number)
+            door.detach()
+            os.closerange(3, max(*fds, wake, woken, *ending, *answers.values()) + 1)
+            return order
+        answers[pid] = fds[3]
+        os.write(fds[3], b"%d\n" % pid)
+        for fd in fds[:3]:
+            os.close(fd)
 
 
-def receive(control: socket.socket, size: int) -> bytes:
+def receive(visitor: socket.socket, size: int) -> bytes:
     """Return exactly `size` bytes."""
     data = b""
     while len(data) < size:
-        data += control.recv(size - len(data))
+        data += visitor.recv(size - len(data))
     return data
 
 
@@ -190,9 +189,12 @@ if __name__ == "__main__":
     gc.collect()
     gc.freeze()
     door = socket.socket(socket.AF_UNIX)
-    door.bind(sys.argv[2])
-    door.listen(16)
-    order = serve(socket.socket(fileno=int(sys.argv[1])), door)
-    if order is not None:
+    door.bind(f"{sys.argv[2]}.new")
+    door.listen(64)
+    os.rename(f"{sys.argv[2]}.new", sys.argv[2])  # whoever sees it can connect
+    order = serve(int(sys.argv[1]), door)
+    if order is None:
+        shutil.rmtree(os.path.dirname(sys.argv[2]), ignore_errors=True)
+    else:
         become(order)
         run_to_end(order["arguments"])

@@ -47,7 +47,7 @@ def test_a_folder_can_have_any_name(tmp_path: Path, name: str) -> None:
     folder.mkdir()
     with make(folder) as ledger:
         ledger.plan(item(1))
-        ledger.count(1, 1, lambda _: kept(b"one\n"), 1.0)
+        ledger.count(1, 1, lambda _: kept(b"one\n"))
     with Ledger(folder / "ledger.db", is_readonly=True) as ledger:
         assert ledger.counts().kept == 1
     assert {path.name for path in tmp_path.iterdir()} == {name}

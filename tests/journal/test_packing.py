@@ -1,5 +1,6 @@
 """Frames that are packed with a dictionary which is made from the first ones."""
 
+import asyncio
 import os
 import shutil
 import sqlite3
@@ -11,6 +12,7 @@ import pytest
 from treadle import Agent, JournalError, ScriptedModel, open_journal
 from treadle.journal.check import Check
 from treadle.journal.protocol import Journal
+from treadle.journal.sqlite.sqlite_journal import SqliteJournal
 from treadle.models import call
 
 RUNS = 60
@@ -153,3 +155,27 @@ async def test_a_rolled_back_commit_leaves_no_sample(tmp_path: Path) -> None:
     shutil.copyfile(path, tmp_path / "copy.db")
     with open_journal(tmp_path / "copy.db") as journal:
         assert {run_id: journal.read(run_id) for run_id in written} == written
+
+
+async def test_an_older_file_is_made_smaller_while_it_is_used(tmp_path: Path) -> None:
+    path = tmp_path / "runs.db"
+    with open_journal(path) as journal, open_journal(path) as other:
+        assert isinstance(journal, SqliteJournal)
+        await work(journal)
+        written = {info.run_id: journal.read(info.run_id) for info in journal.runs()}
+        writer = other.create("going-on")
+        writer.append([event.body for event in written["r-1"][:2]])
+        await writer.sync()
+        before, after = await asyncio.to_thread(journal.slim)
+        assert after < before / 2
+        writer.append([event.body for event in written["r-1"][2:4]])
+        await writer.release()
+        await writer.sync()
+        for run_id, events in written.items():
+            assert other.read(run_id) == events
+        assert len(other.read("going-on")) == 4
+        assert list(Check(journal).check_store()) == []
+        await asyncio.to_thread(journal.slim)
+    with open_journal(tmp_path / "empty.db") as journal:
+        assert isinstance(journal, SqliteJournal)
+        assert await asyncio.to_thread(journal.slim)

@@ -340,6 +340,11 @@ async def test_a_run_that_a_crash_ended_is_linked_in_the_next_process(lab: Lab) 
     other = Lab()
     await agent(other, answer("done"), journal=journal).resume("r")
     (after,) = other.named("invoke_agent")
+    # A journal from elsewhere may have anything there.
+    other.hook.catch_up("x", [e.Event("x", 1, begin), e.Event("x", 2, replace(turn, trace_parent="-" * 9))])
+    other.hook.take("x", 3, (e.RunResumed(at=2.0),))
+    other.hook.leave("x")
+    assert len(other.named("invoke_agent")) == 2
     assert [f"{link.context.span_id:016x}" for link in after.links] == [context.split("-")[2]]
 
 

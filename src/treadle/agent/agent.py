@@ -25,7 +25,6 @@ from treadle.core.replay import Replay, replay
 from treadle.core.spec import AgentSpec, ContextSpec, PartSpec
 from treadle.journal.protocol import Journal
 from treadle.journal.run_info import RunFilter, RunInfo
-from treadle.knowledge.protocol import Surroundings
 from treadle.loop.hooks import Hooks
 from treadle.models.protocol import Model
 from treadle.runs.agent_parts import Toolboxes, is_agent, make_spec, refuse_missing
@@ -63,6 +62,7 @@ from treadle.tools.protocol import Approver, Asker, Tool, ToolLike
 if TYPE_CHECKING:
     from treadle.agent.session import Session
     from treadle.agent.subagent import AgentTool
+    from treadle.knowledge.surroundings import Surroundings
     from treadle.routing.judging import MessageJudge
 
 
@@ -166,11 +166,9 @@ class Agent(Generic[T_co]):
                     raise
                 logging.getLogger("treadle").warning("nothing judges messages: %s", error)
         if context is not None and replace(context, judge=None) != ContextSpec():
-            from treadle.knowledge.surroundings import make_surroundings
+            from treadle.knowledge.surroundings import Surroundings
 
-            self.known = make_surroundings(
-                context, lambda: self.journal, clock=self.clock, is_strict=is_strict
-            )
+            self.known = Surroundings(context, lambda: self.journal, clock=self.clock, is_strict=is_strict)
         built = [_build_agent(item) if is_agent(item) else item for item in tools]
         if context is not None and context.memory is not None:
             # The agent's own memory has the same tools.

@@ -49,6 +49,19 @@ class Question(Struct, frozen=True):
     fault: str | None = None
     """What is wrong with the answer that the asker gave before; `None` if it is asked for the first time."""
 
+    if TYPE_CHECKING:
+
+        def __init__(
+            self,
+            text: str,
+            options: Sequence[Option | str] = (),
+            allows_text: bool = True,
+            schema: dict[str, Json] | None = None,
+            run_id: str = "",
+            question_id: str = "",
+            fault: str | None = None,
+        ) -> None: ...
+
     def __post_init__(self) -> None:
         options = self.options
         if isinstance(options, str) or not isinstance(options, Sequence):

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from enum import StrEnum
 from fnmatch import fnmatchcase
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from msgspec import Struct
 from msgspec.structs import force_setattr
@@ -48,6 +48,13 @@ class Approval(StrEnum):
     """Somebody is asked first."""
     NEVER = "never"
     """The call is refused, and the model is told."""
+
+
+if TYPE_CHECKING:
+    ApprovalWord: TypeAlias = Approval | Literal["ask", "never", "always"]
+    """An approval, or its word, which becomes one."""
+else:
+    ApprovalWord = Approval  # which is what is decoded
 
 
 class ToolLimits(Struct, frozen=True, kw_only=True, omit_defaults=True, metaclass=NamedFields):
@@ -99,7 +106,7 @@ class Policy(Struct, frozen=True, kw_only=True, metaclass=NamedFields):
     artifact."""
     tool_limits: Mapping[str, ToolLimits] = {}
     """Limits by the name of a tool or a pattern such as `web_*`; every entry that matches a tool counts."""
-    approve: Mapping[str, Approval] = {}
+    approve: Mapping[str, ApprovalWord] = {}
     """Rules by the name of a tool, a pattern such as `web_*`, or an effect such as `once`. The name counts first,
     then the longest pattern, then the effect. Calls that no rule matches are run."""
     max_output_attempts: int = 3

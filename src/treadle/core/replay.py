@@ -243,9 +243,9 @@ class _Replayer:
 
     def _stopped(self) -> Sequence[e.DurableBody]:
         """Return the next events if they end the open calls as a cancellation or a deadline does; else nothing."""
-        if not self.state.turn.is_open:
-            return ()
         start = self.state.seq
+        if not self.state.turn.is_open or start == len(self._bodies):
+            return ()
         skipped = isinstance(self._bodies[start], e.SnapshotTaken)
         for wanted in (abandon_turn(self.state), stop_calls(self.state)):
             found = self._bodies[start : start + skipped + len(wanted)]
@@ -255,8 +255,10 @@ class _Replayer:
         return ()
 
     def _take_input(self, body: e.DurableBody) -> None:
-        """Take an input, and the answers and decisions that came with it."""
+        """Take an input, and the end of the turn, or the answers and decisions, that came with it."""
         self._take(body)
+        for item in self._stopped():
+            self._take(item)
         while isinstance(answer := self._next, e.QuestionAnswered | e.ApprovalDecided):
             self._take(answer)
 

@@ -153,10 +153,7 @@ class AttemptDriver:
 
 def outcome_of(result: Run[Any] | AttemptFailedError, **more: Any) -> ItemOutcome:
     """Return the outcome of an item that is one attempt: kept, with the use of its run, or failed, with the
-    reason. `more` are further fields of an `ItemOutcome`.
-
-    `more` are further fields of an `ItemOutcome`.
-    """
+    reason. `more` are further fields of an `ItemOutcome`."""
     if isinstance(result, AttemptFailedError):
         return ItemOutcome(status=result.status, reasons=(str(result),), **more)
     return ItemOutcome(

@@ -2,7 +2,8 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Coroutine, Iterable
+from typing import Any
 
 import msgspec
 from msgspec import Struct
@@ -48,6 +49,9 @@ class _Need(Struct):
     cost_usd: float = 0.0
 
 
+_NOTHING = _Need()
+
+
 class LostUse(Struct):
     """What was reserved for requests whose answers were lost, because they may have been paid for."""
 
@@ -62,6 +66,7 @@ class JobMeter:
 
     def __init__(self, limits: LimitSection, *, now: Callable[[], float] = time.monotonic) -> None:
         self.limits = limits
+        self._is_limited = limits.max_tokens is not None or limits.max_cost_usd is not None
         self.input_tokens = 0
         self.output_tokens = 0
         self.cost_usd: float | None = 0.0
@@ -137,7 +142,9 @@ class JobMeter:
         The tokens and the cost that it may need are reserved first. If a request fits only when the requests in
         flight use less than they have reserved, it waits for them. Raises: `LimitReachedError` at a limit.
         """
-        need = await self._reserve(model, request)
+        has_limits = self._is_limited or self.limits.max_seconds is not None
+        need = await self._reserve(model, request) if has_limits else _NOTHING
+        self._in_flight += 1
 
         def on_failure(error: ProviderError, attempt: int, delay_seconds: float) -> None:
             if watch.on_failure is not None:
@@ -153,9 +160,10 @@ class JobMeter:
             raise
         finally:
             self._in_flight -= 1
-            self._reserved = _Need(
-                self._reserved.tokens - need.tokens, self._reserved.cost_usd - need.cost_usd
-            )
+            if need is not _NOTHING:
+                self._reserved = _Need(
+                    self._reserved.tokens - need.tokens, self._reserved.cost_usd - need.cost_usd
+                )
             self._changed.set()
         usage = completion.usage
         if usage is None:
@@ -195,10 +203,6 @@ class JobMeter:
                 self.lost.tokens += tokens
                 self.lost.cost_usd += state.turn.asked.reserved_cost_usd or guess_cost_usd(state, tokens)
 
-    @property
-    def _is_limited(self) -> bool:
-        return self.limits.max_tokens is not None or self.limits.max_cost_usd is not None
-
     async def _reserve(self, model: Model, request: Request) -> _Need:
         """Reserve what a request may use, and return it. Raises: `LimitReachedError`."""
         need = self._guess(model, request) if self._is_limited else _Need()
@@ -211,7 +215,6 @@ class JobMeter:
                 break
             self._changed.clear()
             await self._changed.wait()
-        self._in_flight += 1
         self._reserved = _Need(tokens, cost_usd)
         return need
 
@@ -237,9 +240,9 @@ class MeteredModel(Wrapper):
         self._meter = meter
         self._is_free = is_free(inner)
 
-    async def infer(self, request: Request, watch: Watch) -> Completion:
+    def infer(self, request: Request, watch: Watch) -> Coroutine[Any, Any, Completion]:
         """Return the inner model's answer; see `Model.infer`. Raises: `LimitReachedError` at a limit."""
-        return await self._meter.infer(self, request, watch)
+        return self._meter.infer(self, request, watch)
 
     async def ask(self, request: Request, watch: Watch) -> Completion:
         """Return the inner model's answer without counting it."""

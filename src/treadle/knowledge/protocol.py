@@ -1,16 +1,6 @@
-"""The knowledge of an agent in addition to its instructions and the conversation, as `agent/` uses it."""
-
-from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Protocol
+"""What agents and their knowledge tell each other: completed turns, and what a system message holds."""
 
 from msgspec import Struct
-
-from treadle.core.spec import ContextSpec
-from treadle.core.types import Recalled
-from treadle.tools.protocol import Tool
-
-if TYPE_CHECKING:
-    from treadle.knowledge.memory import Memory
 
 
 class CompletedTurn(Struct, frozen=True, kw_only=True):
@@ -83,77 +73,3 @@ class PromptReport(Struct, frozen=True):
                     "it is left out"
                 )
         return [*found, *self.notes]
-
-
-class RecallSource(Protocol):
-    """A source of items that are recalled for each turn: memories or documents."""
-
-    async def recall(
-        self, text: str, *, turn_key: str, now: float, told: Mapping[str, int] | None = None
-    ) -> Recalled | None:
-        """Return what fits the user's message `text`, fenced off as data; `None` if nothing does.
-
-        `told` has the versions of the items, by id, that the model has been told before and still sees.
-        """
-        ...
-
-
-class Surroundings(Protocol):
-    """The persona, memory, skills and documents of one agent."""
-
-    @property
-    def spec(self) -> ContextSpec:
-        """The description for the agent spec."""
-        ...
-
-    @property
-    def tools(self) -> Sequence[Tool]:
-        """The tools that belong to this knowledge, such as `use_skill`."""
-        ...
-
-    @property
-    def report(self) -> PromptReport:
-        """The report about the newest system message: what is in it, and what was left out."""
-        ...
-
-    @property
-    def memory(self) -> "Memory | None":
-        """The memory of earlier sessions; `None` if there is none."""
-        ...
-
-    @property
-    def writes_back(self) -> bool:
-        """True if completed turns are remembered."""
-        ...
-
-    def make_instructions(self, given: str | None, tools: Iterable[str]) -> str | None:
-        """Return the system message of a new run. Blocks. `tools` are the names of all tools of the agent."""
-        ...
-
-    async def recall(
-        self, text: str, *, turn_key: str, now: float, told: Mapping[str, int] | None = None
-    ) -> Recalled | None:
-        """Return what is recalled for a turn, without what the model has been `told` and still sees.
-
-        It never fails: a failure is logged, and nothing is recalled.
-        """
-        ...
-
-    async def write_back(self, turn: CompletedTurn) -> None:
-        """Remember a completed turn. Doing it again changes nothing. It never fails: a failure is logged."""
-        ...
-
-    @property
-    def topics(self) -> tuple[str, ...]:
-        """The constraints and views of the persona, as texts."""
-        ...
-
-    @property
-    def has_documents(self) -> bool:
-        """True if the agent knows documents."""
-        ...
-
-    @property
-    def greeting(self) -> Sequence[str]:
-        """Lines for a person who begins a chat: who answers, what it remembers, what it asks for. Blocks."""
-        ...

@@ -20,7 +20,7 @@ from treadle.journal.protocol import Clock, Journal
 from treadle.knowledge.personas.persona import Persona
 from treadle.knowledge.personas.persona_demands import demands_of_persona, digest_of
 from treadle.knowledge.personas.prompt_sections import BUDGETS, Item, assemble
-from treadle.knowledge.protocol import CompletedTurn, PromptReport, RecallSource, Surroundings
+from treadle.knowledge.protocol import CompletedTurn, PromptReport
 from treadle.knowledge.skills.catalog import Catalog
 from treadle.knowledge.skills.use_skill import UseSkill
 from treadle.models.config.model_demands import demands_of_judge
@@ -29,7 +29,7 @@ from treadle.tools.resolve import demands_of_tools, resolve_tools
 
 if TYPE_CHECKING:
     from treadle.knowledge.documents import LoadedDocuments
-    from treadle.knowledge.memory import Memory
+    from treadle.knowledge.memory import Memory, Recaller
 
 PersonaLike: TypeAlias = Persona | Mapping[str, Json] | str | Path
 """A persona, a mapping with the keys of one, or the path of a file."""
@@ -144,29 +144,25 @@ def _harmless_tools(persona: Persona) -> list[str]:
     return found
 
 
-def make_surroundings(
-    spec: ContextSpec,
-    open_journal: Callable[[], Journal],
-    *,
-    clock: Clock = time,
-    is_strict: bool = True,
-) -> Surroundings:
-    """Return what the agent of `spec` knows. Blocks.
-
-    With `is_strict`, folders and documents that are not there are errors; otherwise they are notes of the report,
-    as the run already has its system message. `open_journal` returns the journal with the memories.
-    Raises: `ConfigError`, `JournalError`.
-    """
-    return _Known(spec, open_journal, clock, is_strict=is_strict)
-
-
-class _Known:
-    """What one agent knows. See `Surroundings`."""
+class Surroundings:
+    """The persona, memory, skills and documents of one agent."""
 
     def __init__(
-        self, spec: ContextSpec, open_journal: Callable[[], Journal], clock: Clock, *, is_strict: bool
+        self,
+        spec: ContextSpec,
+        open_journal: Callable[[], Journal],
+        *,
+        clock: Clock = time,
+        is_strict: bool = True,
     ) -> None:
+        """Open what the agent of `spec` knows. Blocks.
+
+        With `is_strict`, folders and documents that are not there are errors; otherwise they are notes of the
+        report, as the run already has its system message. `open_journal` returns the journal with the memories.
+        Raises: `ConfigError`, `JournalError`.
+        """
         self.spec = spec
+        """The description for the agent spec."""
         self._persona = None if spec.persona is None else Persona.from_value(spec.persona)
         own = () if self._persona is None else self._persona.skills
         self._catalog = Catalog((*spec.skills, *own), is_strict=is_strict)
@@ -177,7 +173,7 @@ class _Known:
             raise ConfigError(f"there is no document {missing[0]!r}")
         self._loaded: LoadedDocuments | None = None
         self._is_strict = is_strict
-        self._sources: list[RecallSource] = []
+        self._recaller: Recaller | None = None
         self._memory: Memory | None = None
         self._library: Memory | None = None
         tools: list[Tool] = [UseSkill(self._catalog)] if self._catalog.skills else []
@@ -189,7 +185,9 @@ class _Known:
                     raise
                 self._notes.append(str(error))
         self.tools: tuple[Tool, ...] = tuple(tools)
+        """The tools that belong to this knowledge, such as `use_skill`."""
         self.report = PromptReport((), tuple(self._notes))
+        """The report about the newest system message: what is in it, and what was left out."""
 
     def _open_memory(self, spec: MemorySpec | None, journal: Journal, clock: Clock) -> Sequence[Tool]:
         """Open the memory, and return its tools. Without a memory, documents have one of their own, which can only
@@ -206,7 +204,7 @@ class _Known:
             self._library = self._memory = open_memory(
                 journal, spec.persona, spec.user, embeddings=spec.embeddings, clock=clock
             )
-        self._sources.append(Recaller(self._library))
+        self._recaller = Recaller(self._library)
         tools = MemoryToolset(self._library).tools()
         return tools if spec is not None else [tool for tool in tools if tool.spec.name == "recall"]
 
@@ -226,16 +224,16 @@ class _Known:
 
     @property
     def memory(self) -> "Memory | None":
-        """See `Surroundings.memory`."""
+        """The memory of earlier sessions; `None` if there is none."""
         return self._memory
 
     @property
     def writes_back(self) -> bool:
-        """See `Surroundings.writes_back`."""
+        """True if completed turns are remembered."""
         return self._memory is not None and self.spec.memory is not None and self.spec.memory.writes_back
 
     def make_instructions(self, given: str | None, tools: Iterable[str]) -> str | None:
-        """See `Surroundings.make_instructions`."""
+        """Return the system message of a new run. Blocks. `tools` are the names of all tools of the agent."""
         names = tuple(tools)
         loaded = self._load_documents()
         text, self.report = assemble(
@@ -243,7 +241,7 @@ class _Known:
             instructions=given,
             documents=[Item(loaded.text)] if loaded is not None and loaded.text else (),
             skills=[Item(entry, label=name) for name, entry in self._catalog.index(names)],
-            has_data=bool(self._sources or self._catalog.skills),
+            has_data=bool(self._recaller or self._catalog.skills),
             notes=self._notes,
         )
         return text
@@ -251,21 +249,21 @@ class _Known:
     async def recall(
         self, text: str, *, turn_key: str, now: float, told: Mapping[str, int] | None = None
     ) -> Recalled | None:
-        """See `Surroundings.recall`."""
-        found = []
-        for source in self._sources:
-            try:
-                async with asyncio.timeout(RECALL_SECONDS):
-                    recalled = await source.recall(text, turn_key=turn_key, now=now, told=told)
-            except Exception as error:
-                _log.warning("nothing was recalled for the turn %s: %s", turn_key, _name(error))
-                continue
-            if recalled is not None:
-                found.append(recalled)
-        return _join(found)
+        """Return what is recalled for a turn, without what the model has been `told` and still sees.
+
+        It never fails: a failure is logged, and nothing is recalled.
+        """
+        if self._recaller is None:
+            return None
+        try:
+            async with asyncio.timeout(RECALL_SECONDS):
+                return await self._recaller.recall(text, turn_key=turn_key, now=now, told=told)
+        except Exception as error:
+            _log.warning("nothing was recalled for the turn %s: %s", turn_key, _name(error))
+            return None
 
     async def write_back(self, turn: CompletedTurn) -> None:
-        """See `Surroundings.write_back`."""
+        """Remember a completed turn. Doing it again changes nothing. It never fails: a failure is logged."""
         if self._memory is None or not self.writes_back:
             return
         try:
@@ -277,7 +275,7 @@ class _Known:
 
     @property
     def topics(self) -> tuple[str, ...]:
-        """See `Surroundings.topics`."""
+        """The constraints and views of the persona, as texts."""
         if self._persona is None:
             return ()
         claims = [item if isinstance(item, str) else item.text for item in self._persona.worldview]
@@ -285,12 +283,12 @@ class _Known:
 
     @property
     def has_documents(self) -> bool:
-        """See `Surroundings.has_documents`."""
+        """True if the agent knows documents."""
         return bool(self._documents)
 
     @property
     def greeting(self) -> list[str]:
-        """See `Surroundings.greeting`."""
+        """Lines for a person who begins a chat: who answers, what it remembers, what it asks for. Blocks."""
         found = []
         if self._persona is not None:
             said = self._persona.greeting.strip()
@@ -309,16 +307,6 @@ class _Known:
             if skill.trust is Trust.UNTRUSTED:
                 found.append(f"the skill {name!r} is not trusted yet; you are asked when it is used")
         return found
-
-
-def _join(found: Sequence[Recalled]) -> Recalled | None:
-    if len(found) < 2:
-        return found[0] if found else None
-    return Recalled(
-        "\n\n".join([item.text for item in found]),
-        tuple([one for item in found for one in item.items]),
-        sum(item.left_out for item in found),
-    )
 
 
 def _name(error: Exception) -> str:

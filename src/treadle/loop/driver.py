@@ -67,8 +67,7 @@ class Driver:
         """The function that checks answers; `None`: only their JSON Schema is checked."""
         self._inference = inference
         self._calls = ToolCalls(bench)
-        self._driven = writer.driven
-        self._is_released = False
+        self._driven, self._is_released = writer.driven, False
         self._loop: asyncio.AbstractEventLoop | None = None
         """The event loop in which the run is driven; `None` before that."""
         if emit is not None:
@@ -238,8 +237,7 @@ class Driver:
 
     def _throw_away(self, why: str, stop_reason: StopReason) -> bool:
         """Record that the running inference was stopped. Return whether there was one."""
-        is_inferring = self.state.turn.asked is not None
-        if is_inferring:
+        if is_inferring := self.state.turn.asked is not None:
             failure = e.InferenceFailed(
                 step=self.state.step + 1,
                 error=why,

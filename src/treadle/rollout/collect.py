@@ -9,7 +9,6 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from treadle.core import events as e
-from treadle.core.events.codec import Event
 from treadle.core.types import FinishReason, Parent, StopReason, Usage
 from treadle.export.groups import Group, Rollout, make_group, read_rollout
 from treadle.journal.protocol import Journal
@@ -117,29 +116,16 @@ def rewards_of(rolled: Iterable[Rolled]) -> list[float | None]:
     return [one.rollout.reward for one in rolled]
 
 
-def find_fork_points(events: Sequence[Event]) -> list[int]:
-    """Return the numbers of events after which a run can be forked: the events before each inference except the
-    first."""
-    points: list[int] = []
-    for before, event in itertools.pairwise(events):
-        if isinstance(event.body, e.InferenceStarted) and event.body.step > 1:
-            points.append(before.seq)
-    return points
-
-
 def find_fork(root: Run[Any], run_id: str, *, seed: int) -> Parent:
     """Return where the run `run_id` is forked from `root`: before an inference that the seed chooses.
 
     The inferences before it are neither sampled nor paid for again. A root that has only one step is forked at its
     beginning.
     """
-    points = find_fork_points(root.events) or [_first_step(root.events)]
-    return Parent(root.run_id, points[int(fraction(seed, run_id, "fork") * len(points))])
-
-
-def _first_step(events: Sequence[Event]) -> int:
-    return next(
-        before.seq
-        for before, event in itertools.pairwise(events)
+    starts = [
+        (before.seq, event.body.step)
+        for before, event in itertools.pairwise(root.events)
         if isinstance(event.body, e.InferenceStarted)
-    )
+    ]
+    points = [seq for seq, step in starts if step > 1] or [starts[0][0]]
+    return Parent(root.run_id, points[int(fraction(seed, run_id, "fork") * len(points))])

@@ -13,14 +13,7 @@ from treadle.core.overrides import apply_changes, list_problems
 from treadle.core.places import Problem
 from treadle.core.types import Json
 from treadle.jobs.attempt import find_tasks
-from treadle.jobs.sections import (
-    AttemptSection,
-    ConfigSection,
-    Count,
-    Number,
-    Share,
-    read_document,
-)
+from treadle.jobs.sections import AttemptSection, ConfigSection, Count, Number, Share, read_document
 from treadle.jobs.seeded import find_model
 from treadle.models.config.tables import ModelTable
 from treadle.renderers.registry import load_renderer
@@ -151,16 +144,23 @@ def load_config(
     document = read_document(path)
     changes, flags = changes or {}, flags or {}
     value, problems = _with_model(document.value, changes), list(document.duplicates())
-    value = apply_changes(value, changes)
+    config, found = _validate(apply_changes(value, changes))
+    problems += found
+    if problems:
+        raise list_problems(document, problems, changes, flags)
+    assert config is not None
+    return config
+
+
+def _validate(
+    value: dict[str, Any], *, is_model_given: bool = False
+) -> tuple[RolloutConfig | None, list[Problem]]:
+    """Return the configuration, or `None`, and its mistakes."""
     try:
         config = RolloutConfig.model_validate(value)
     except ValidationError as error:
-        problems += _KEYS.explain(error.errors(include_url=False), value)
-    else:
-        problems += find_conflicts(config)
-    if problems:
-        raise list_problems(document, problems, changes, flags)
-    return config
+        return None, _KEYS.explain(error.errors(include_url=False), value)
+    return config, find_conflicts(config, is_model_given=is_model_given)
 
 
 def make_config(given: Mapping[str, Any]) -> RolloutConfig:
@@ -171,14 +171,9 @@ def make_config(given: Mapping[str, Any]) -> RolloutConfig:
     given = dict(given)
     if isinstance(rewards := given.get("rewards"), Mapping):
         given["rewards"] = {name: _name_function(name, value) for name, value in rewards.items()}
-    try:
-        config = RolloutConfig.model_validate(given)
-    except ValidationError as error:
-        problems = _KEYS.explain(error.errors(include_url=False), given)
-    else:
-        problems = find_conflicts(config, is_model_given=True)
-        if not problems:
-            return config
+    config, problems = _validate(given, is_model_given=True)
+    if config is not None and not problems:
+        return config
     lines = [f"{'.'.join(map(str, item.path))}: {item.text}" for item in problems]
     raise ConfigError(lines[0]) if len(lines) == 1 else MistakesError("\n".join(lines))
 

@@ -30,7 +30,7 @@ from treadle.runs.task import TASK_SETS, Task, load_task, split_reference
 
 Prompt: TypeAlias = str | list[dict[str, Json]]
 """A prompt as TRL has it: a text, or messages in OpenAI's form."""
-RolloutFunc: TypeAlias = Callable[[list[Prompt], Any], dict[str, list[Any]]]
+RolloutFunc: TypeAlias = Callable[[list[Any], Any], dict[str, Any]]
 Roll: TypeAlias = Callable[[Sequence[Prompt]], Coroutine[Any, Any, "Sequence[Rollout | FailedRollout]"]]
 """A function that returns one finished rollout for each prompt."""
 

@@ -13,7 +13,6 @@ from treadle.core.registry import did_you_mean
 from treadle.core.spec import AgentSpec, ContextSpec, PartSpec
 from treadle.core.types import Json, OutputMode, OutputSpec, Window
 from treadle.journal.protocol import Clock, Journal
-from treadle.knowledge.protocol import Surroundings
 from treadle.loop.hooks import Hooks
 from treadle.models.protocol import Model, output_mode_of, part_of
 from treadle.runs.answer_type import TEXT, AnswerType
@@ -23,6 +22,7 @@ from treadle.tools.protocol import Approver, Asker, Tool, ToolLike
 from treadle.tools.toolbox import Toolbox
 
 if TYPE_CHECKING:
+    from treadle.knowledge.surroundings import Surroundings
     from treadle.routing.judging import MessageJudge
 
 
@@ -40,7 +40,7 @@ class AgentParts(Protocol):
     deps: object
     answer: AnswerType[Any]
     clock: Clock
-    known: Surroundings | None
+    known: "Surroundings | None"
     judge: "MessageJudge | None"
     hooks: Hooks
     stops_at_mistakes: bool

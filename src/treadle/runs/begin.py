@@ -17,34 +17,12 @@ from treadle.core import events as e
 from treadle.core.errors import ConfigError
 from treadle.core.parts import make_part
 from treadle.core.state import State
-from treadle.core.types import (
-    Artifact,
-    Caller,
-    Json,
-    Message,
-    Role,
-    TaskRef,
-)
+from treadle.core.types import Artifact, Caller, Json, Message, Role, TaskRef
 from treadle.journal.run_info import DEFAULT_QUEUE, QUEUE
 from treadle.loop.driver import Driver
 from treadle.runs.agent_parts import AgentParts, read_mount, refuse_missing
-from treadle.runs.drive import (
-    Terms,
-    drive,
-    make_driver,
-    open_turn,
-    spec_for,
-    system_message,
-    warm_up,
-)
-from treadle.runs.options import (
-    Attachable,
-    Files,
-    Given,
-    RunContext,
-    StreamOptions,
-    check_run,
-)
+from treadle.runs.drive import Terms, drive, make_driver, open_turn, spec_for, system_message, warm_up
+from treadle.runs.options import Attachable, Files, Given, RunContext, StreamOptions, check_run
 from treadle.runs.run import Run
 from treadle.runs.task import Task
 from treadle.sandbox.protocol import Sandbox

@@ -15,14 +15,7 @@ from treadle.core.errors import ConfigError, JournalError
 from treadle.core.policy import Policy
 from treadle.core.spec import AgentSpec, PartSpec
 from treadle.core.state import State, Status
-from treadle.core.types import (
-    Fault,
-    Json,
-    Message,
-    OutputSpec,
-    StopReason,
-    Window,
-)
+from treadle.core.types import Fault, Json, Message, OutputSpec, StopReason, Window
 from treadle.journal.protocol import DONE, Journal, RunWriter
 from treadle.knowledge.protocol import CompletedTurn, turn_key
 from treadle.loop.calls.questions import RunRules

@@ -5,7 +5,7 @@ Work that is repeated after a crash with the same ids is continued, and nothing 
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping
 from typing import Any
 
 from msgspec import Struct
@@ -47,14 +47,14 @@ class IfExists(Struct, frozen=True, kw_only=True):
     finished."""
 
 
-async def ensure_run(
+def ensure_run(
     agent: AgentParts,
     run_id: str,
     task: str | Task | Parent,
     given: Given | None = None,
     options: StreamOptions | None = None,
     if_exists: IfExists = IfExists(),
-) -> Run[Any]:
+) -> Coroutine[Any, Any, Run[Any]]:
     """Return the run `run_id` of a task, driven until it ends or waits for the user.
 
     A run that is not in the journal is begun; with a `Parent` as its task, it is forked from another run. A run
@@ -68,13 +68,13 @@ async def ensure_run(
     options = options or {}
     given = given or Given(agent.answer, options.get("deps", agent.deps))
 
-    async def begin() -> Run[Any]:
+    def begin() -> Coroutine[Any, Any, Run[Any]]:
         if isinstance(task, Parent):
-            return await fork_run(agent, task.run_id, task.seq, given, {"new_run_id": run_id})
-        return await run_task(agent, task, given, {**options, "run_id": run_id})
+            return fork_run(agent, task.run_id, task.seq, given, {"new_run_id": run_id})
+        return run_task(agent, task, given, {**options, "run_id": run_id})
 
     text = None if isinstance(task, Parent) else task if isinstance(task, str) else task.input
-    return await ensure_begun(agent, run_id, begin, given, if_exists, text)
+    return ensure_begun(agent, run_id, begin, given, if_exists, text)
 
 
 async def ensure_begun(

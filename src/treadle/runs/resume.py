@@ -12,14 +12,7 @@ from treadle.core.asking import Answerable, open_questions, read_answer
 from treadle.core.calls import waiting_calls
 from treadle.core.errors import ConfigError
 from treadle.core.state import State, Status, fold
-from treadle.core.types import (
-    Message,
-    Parent,
-    Role,
-    StopReason,
-    ToolErrorKind,
-    ToolResult,
-)
+from treadle.core.types import Message, Parent, Role, StopReason, ToolErrorKind, ToolResult
 from treadle.journal.protocol import RunWriter
 from treadle.loop.calls.results import read_call, to_decided
 from treadle.loop.driver import Driver
@@ -40,11 +33,7 @@ from treadle.runs.drive import (
     without_schema,
     write_back,
 )
-from treadle.runs.options import (
-    ForkOptions,
-    Given,
-    ResumeOptions,
-)
+from treadle.runs.options import ForkOptions, Given, ResumeOptions
 from treadle.runs.run import Run
 from treadle.runs.task import Task, load_task
 from treadle.runs.trust import require_trust

@@ -45,17 +45,12 @@ class Run(Generic[T_co]):
     @overload
     @classmethod
     def load(
-        cls, run_id: str, journal: Journal, until_seq: int | None = None, *, schema: None = None
-    ) -> "Run[Any]": ...
-    @overload
-    @classmethod
-    def load(
         cls, run_id: str, journal: Journal, until_seq: int | None = None, *, schema: type[V]
     ) -> "Run[V]": ...
     @overload
     @classmethod
     def load(
-        cls, run_id: str, journal: Journal, until_seq: int | None = None, *, schema: Any
+        cls, run_id: str, journal: Journal, until_seq: int | None = None, *, schema: Any = None
     ) -> "Run[Any]": ...
     @classmethod
     def load(

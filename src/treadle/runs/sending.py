@@ -10,13 +10,7 @@ from msgspec import Struct
 
 from treadle.core.asking import Answerable
 from treadle.core.errors import ConfigError, LeaseHeldError
-from treadle.core.inbox import (
-    Enqueue,
-    GiveAnswer,
-    InboxMessage,
-    Interrupt,
-    Steer,
-)
+from treadle.core.inbox import Enqueue, GiveAnswer, InboxMessage, Interrupt, Steer
 from treadle.core.state import State
 from treadle.core.types import Delivery, Message, Role
 from treadle.journal.protocol import Journal

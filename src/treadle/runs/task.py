@@ -90,7 +90,7 @@ class TaskSet(Protocol):
         ...
 
 
-Grader: TypeAlias = Callable[["SimpleTask", str, Mapping[str, bytes]], Grade | float]
+Grader: TypeAlias = Callable[["SimpleTask", str, dict[str, bytes]], Grade | float]
 """A function of a task, the final answer and the final files that returns a grade, a number or a bool."""
 
 
@@ -114,7 +114,7 @@ class SimpleTask(Struct, frozen=True, kw_only=True):
         """See `Task.check`. Raises: `ConfigError` if the task has no grader."""
         if self.grader is None:
             raise ConfigError(f"the task {self.task_id!r} has no grader; give it one, or use other rewards")
-        grade = self.grader(self, output, files)
+        grade = self.grader(self, output, dict(files))
         return grade if isinstance(grade, Grade) else Grade(float(grade), "")
 
 

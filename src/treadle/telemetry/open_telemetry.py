@@ -5,6 +5,7 @@ A turn is a span `invoke_agent`; in it each attempt at an inference is a span `c
 Source: OpenTelemetry semantic conventions for generative AI, 1.41.
 """
 
+import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -31,6 +32,7 @@ from treadle.telemetry.conventions import (
     write_messages,
 )
 
+_TRACE_PARENT = re.compile("00-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})")
 _WAITS = ("question", "approval")
 """The reasons of pauses in which a run waits for a person."""
 _FINISHED = {
@@ -237,8 +239,11 @@ class _RunSpans:
         """Link the span of the turn to the one before it, which may be of another process."""
         from opentelemetry.trace import SpanContext, TraceFlags
 
-        _, trace_id, span_id, flags = earlier.split("-")
-        context = SpanContext(int(trace_id, 16), int(span_id, 16), True, TraceFlags(int(flags, 16)))
+        found = _TRACE_PARENT.fullmatch(earlier)
+        if found is None:  # the journal may come from elsewhere
+            return
+        trace_id, span_id, flags = [int(part, 16) for part in found.groups()]
+        context = SpanContext(trace_id, span_id, True, TraceFlags(flags))
         if context.span_id != self.turn_span.get_span_context().span_id:
             self.turn_span.add_link(context, {"treadle.run.id": self._run_id})
 

@@ -19,6 +19,7 @@ from treadle.cli.terminal.output import (
     write_command,
     write_count,
 )
+from treadle.core.errors import ConfigError
 from treadle.journal.check import Check, Checked
 
 if TYPE_CHECKING:
@@ -94,6 +95,29 @@ def backup(
     print_note(f"{write_count(runs, 'run')} ({file.stat().st_size:,} bytes) written to {str(file)!r}")
     print_note(f"list them with: {write_command('runs', journal=str(file))}")
     return 0
+
+
+def slim(journal: str | None = None) -> int:
+    """Compress the events in a journal's file, and give free space back.
+
+    Jobs compress what they write. This is for files of other runs, and of an earlier Treadle. The runs may go on
+    meanwhile; they wait for each step of it.
+
+    Examples:
+        treadle journal slim
+        treadle journal slim --journal dataset/journal.db
+    """
+    from treadle.journal.sqlite.sqlite_journal import SqliteJournal
+
+    with closing(open_existing(journal)) as opened:
+        if not isinstance(opened, SqliteJournal):
+            raise ConfigError(
+                "only a journal in a file is compressed; PostgreSQL compresses with its own settings"
+            )
+        with spinner("compressing"):
+            before, after = opened.slim()
+    print_note(f"{before:,} bytes before, {after:,} bytes now")
+    return ExitCode.DONE
 
 
 def import_(

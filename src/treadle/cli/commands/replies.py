@@ -272,10 +272,13 @@ def approve(
         waiting = loaded.approvals
         if call is None:
             return _list_calls(run_id, waiting, is_json=shown.is_json)
+        is_word = call.lower() in _DECISIONS and call not in waiting
+        if decision is None and not is_word:
+            raise ConfigError(_explain_missing(run, call, follow_up))
         if not waiting:
             command = follow_up.write("show", run_id)
             raise ConfigError(f"no call of run {run_id!r} waits for approval; `{command}` shows the run")
-        if len(waiting) == 1 and call.lower() in _DECISIONS and call not in waiting and arguments is None:
+        if is_word and len(waiting) == 1 and arguments is None:
             call, decision, arguments = next(iter(waiting)), call, decision
         if decision is None:
             raise ConfigError(_explain_missing(run, call, follow_up))

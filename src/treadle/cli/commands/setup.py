@@ -27,7 +27,7 @@ from treadle.core.types import Json
 SCHEMA_NAME = "treadle.schema.json"
 
 if TYPE_CHECKING:
-    from treadle.runs.machine_checks import MachineCheck
+    from treadle.cli.jobs.machine_checks import MachineCheck
 
 
 def init(
@@ -112,8 +112,8 @@ def doctor(journal: str | None = None, is_json: bool = False) -> int:
         treadle doctor
         treadle doctor --json
     """
+    from treadle.cli.jobs.machine_checks import check_machine
     from treadle.journal.registry import DEFAULT_PATH
-    from treadle.runs.machine_checks import check_machine
 
     can_work = True
     for check in check_machine(journal or DEFAULT_PATH):

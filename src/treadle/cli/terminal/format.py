@@ -1,7 +1,7 @@
 """Texts for calls, results and outcomes, shared by the live view and by transcripts."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 import msgspec
 from msgspec.structs import replace
@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from treadle.cli.exit import ExitCode
 from treadle.cli.terminal.output import clean, shorten, write_cost, write_count, write_seconds, write_usage
 from treadle.core import events as e
-from treadle.core.types import Artifact, Json, Route, StopReason, ToolCall, ToolResult
+from treadle.core.types import Artifact, Json, Message, Route, ServerCall, StopReason, ToolCall, ToolResult
 from treadle.runs.run import Run
 
 LIMITS: frozenset[str] = frozenset(
@@ -86,6 +86,25 @@ def format_call(call: ToolCall, chars: int) -> str:
         parts.append(part)
         room -= len(part) + 2
     return f"{clean(call.name)}({', '.join(parts)})"
+
+
+def format_server_call(call: ServerCall, chars: int) -> str:
+    """Return a call that the model's server made by itself, in one line, with the beginning of its result."""
+    made = format_call(ToolCall(call.call_id, call.name, call.arguments or "{}"), chars // 2)
+    return f"{made}  by the server: {shorten(call.result, chars // 2) or '(no result)'}"
+
+
+def split_at_server_calls(message: Message) -> Iterator[str | ServerCall]:
+    """Yield the text of an answer and the calls of its server, in the order in which they came."""
+    told = 0
+    for call in message.server_calls:
+        at = max(told, call.offset or 0)
+        if text := message.content[told:at].strip():
+            yield text
+        yield call
+        told = at
+    if text := message.content[told:].strip():
+        yield text
 
 
 def _write_value(value: Json) -> str:

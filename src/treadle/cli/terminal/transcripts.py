@@ -2,7 +2,14 @@
 
 import time
 
-from treadle.cli.terminal.format import format_artifact, format_call, format_replacement, format_route
+from treadle.cli.terminal.format import (
+    format_artifact,
+    format_call,
+    format_replacement,
+    format_route,
+    format_server_call,
+    split_at_server_calls,
+)
 from treadle.cli.terminal.output import (
     clean,
     find_one,
@@ -53,8 +60,12 @@ class MessagePrinter:
         self._calls.update({call.call_id: call for call in message.tool_calls})
         if message.reasoning:
             self.say(clean(message.reasoning.strip()), "dim italic")
-        if message.content.strip():
-            self.say(clean(message.content.strip()))
+        for part in split_at_server_calls(message):
+            if isinstance(part, str):
+                self.say(clean(part))
+            else:
+                self.say("◇ ", "red" if part.is_error else "green", end="")
+                self.say(format_server_call(part, self._width - 2), "dim")
 
     def print_result(self, result: ToolResult, seconds: float = 0.0, indent: str = "") -> None:
         """Print a result below its call."""

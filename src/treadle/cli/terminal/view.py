@@ -11,6 +11,8 @@ from treadle.cli.terminal.format import (
     format_replacement,
     format_result,
     format_route,
+    format_server_call,
+    split_at_server_calls,
     style_of,
     summarize,
 )
@@ -192,11 +194,13 @@ class TextView(View):
         self._end_line()
         if message.reasoning and not self._is_live:
             self._say(clean(message.reasoning.strip()), "dim italic")
-        if message.content.strip() and not self._has_streamed_text:
-            if self._is_live:
-                self._console.print(render_markdown(clean(message.content.strip())))
-            else:
-                self._say(clean(message.content.strip()), "")
+        for part in split_at_server_calls(message):
+            if not isinstance(part, str):
+                self._say(f"◇ {format_server_call(part, self._width)}", "red" if part.is_error else "dim")
+            elif self._is_live and not self._has_streamed_text:
+                self._console.print(render_markdown(clean(part)))
+            elif not self._has_streamed_text:
+                self._say(clean(part), "")
         self._calls.update({call.call_id: call for call in message.tool_calls})
 
     def _on_inference_failed(self, body: e.InferenceFailed) -> None:

@@ -30,6 +30,8 @@ _LEAST_FRAMES = 32
 _ENOUGH_FRAMES, _ENOUGH_BYTES = 224, 512 * 1024
 """When so many frames, or so many bytes of them, have been collected, a dictionary is made from them."""
 
+_PAGE_FRAMES = 1000
+"""How many frames are packed in one transaction."""
 _MOST_BYTES = 2**30
 """The longest frame that SQLite could hold if it were not packed. A file from elsewhere may claim more."""
 
@@ -133,6 +135,27 @@ def _make_dictionary(frames: list[bytes]) -> bytes:
     chosen = zstd.ZstdDict(content, is_raw=True)
     made: bytes = zstd.finalize_dict(chosen, frames, len(content) + _TABLE_BYTES, _LEVEL).dict_content
     return made
+
+
+def take_samples(query: Query) -> Samples:
+    """Return frames from all parts of a file, for a dictionary."""
+    samples = Samples()
+    last = query("SELECT coalesce(max(id), 0) FROM frames", ())[0][0]
+    for at in range(0, last, max(1, last // _ENOUGH_FRAMES)):
+        rows = query("SELECT run, id, body FROM frames WHERE id > ? ORDER BY id LIMIT 1", (at,))
+        if rows and samples.add(*rows[0]):
+            break
+    return samples
+
+
+def pack_frames(query: Query, packer: Packer, last: int) -> int:
+    """Pack the next frames after frame `last`, within a transaction. Return the newest of them; 0 if there is
+    none."""
+    rows = query("SELECT id, body FROM frames WHERE id > ? ORDER BY id LIMIT ?", (last, _PAGE_FRAMES))
+    for number, body in rows:
+        if isinstance(body, bytes) and body[:1] != _MARK and (packed := packer.pack(body)) != body:
+            query("UPDATE frames SET body=? WHERE id=?", (packed, number))
+    return rows[-1][0] if rows else 0
 
 
 def find_packer(query: Query, last: Packer | None = None) -> Packer | None:

@@ -24,6 +24,8 @@ import math
 import sqlite3
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import TypeVar
@@ -33,11 +35,11 @@ from treadle.core.errors import JournalError
 from treadle.journal.driven import DrivenRuns
 from treadle.journal.follow import Changes
 from treadle.journal.sqlite.failures import ERRORS, explain, has_code, write_waiting
-from treadle.journal.sqlite.packing import Packer, Samples, find_packer
+from treadle.journal.sqlite.packing import Packer, Samples, find_packer, pack_frames, take_samples
 from treadle.journal.sqlite.sqlite_layout import LOCK_SECONDS, read_meta, set_level
 from treadle.journal.tables.committer import CommitGroup, Committer, settle, settle_in
 from treadle.journal.tables.leases import Leases, this_owner
-from treadle.journal.tables.table_rows import HEAD_COLUMNS, RUN_COLUMNS
+from treadle.journal.tables.table_rows import HEAD_COLUMNS, RUN_COLUMNS, Query
 from treadle.journal.tables.writer import Pending, TableWriter, Write, lease_lost, run_exists
 
 _FRAME_WIDTH = 8
@@ -88,7 +90,7 @@ class FileState:
             newest = db.execute("SELECT coalesce(max(id), 0) FROM frames").fetchone()[0]
             # The numbers of deleted frames are not used again: followers have passed them.
             self.frame_id = max(self.frame_id, newest)
-            self.packer = find_packer(lambda sql, values: db.execute(sql, values).fetchall(), self.packer)
+            self.packer = find_packer(query_in(db), self.packer)
             self._version = version
 
     def forget(self) -> None:
@@ -196,6 +198,11 @@ def messages_after(db: sqlite3.Connection, row: int) -> list[tuple[int, str, int
         "WHERE inbox.id > ? ORDER BY inbox.id",
         (row,),
     ).fetchall()
+
+
+def query_in(db: sqlite3.Connection) -> Query:
+    """Return the function that runs SQL in a transaction."""
+    return lambda sql, values: db.execute(sql, values).fetchall()
 
 
 T = TypeVar("T")
@@ -317,8 +324,36 @@ class FileCommitter(Committer[sqlite3.Connection]):
         if samples is None or self._file.packer is not None:
             return
         with contextlib.suppress(Exception):
-            self._transact(lambda db: samples.learn(lambda sql, values: db.execute(sql, values).fetchall()))
+            self._transact(lambda db: samples.learn(query_in(db)))
             self._db.execute("VACUUM")
+
+    def slim(self) -> None:
+        """Pack all frames, and give free space back to the system. Any thread but the committer's may call this."""
+
+        def learn(db: sqlite3.Connection) -> None:
+            if find_packer(query := query_in(db)) is None:
+                take_samples(query).learn(query)
+
+        def pack(db: sqlite3.Connection, last: int) -> int:
+            packer = find_packer(query_in(db))
+            return 0 if packer is None else pack_frames(query_in(db), packer, last)
+
+        self.submit(learn).result()
+        last = 0
+        while last := self.submit(partial(pack, last=last)).result():
+            pass
+        done: Future[None] = Future()
+        self._enqueue(lambda: self._vacuum(done))
+        done.result()
+
+    def _vacuum(self, done: "Future[None]") -> None:
+        try:
+            self._db.execute("VACUUM")
+            self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+        except ERRORS as error:
+            done.set_exception(explain(error, self._path))
+        else:
+            done.set_result(None)
 
     def _leave(self) -> None:
         if self._leases.owner_id:

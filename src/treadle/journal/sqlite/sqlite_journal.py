@@ -18,7 +18,7 @@ from treadle.journal.identity import is_marked
 from treadle.journal.protocol import Attached, Clock, StoreOptions
 from treadle.journal.sqlite.backup import back_up
 from treadle.journal.sqlite.packing import forget_run
-from treadle.journal.sqlite.sqlite_committer import FileCommitter
+from treadle.journal.sqlite.sqlite_committer import FileCommitter, query_in
 from treadle.journal.sqlite.sqlite_layout import LEVELS, connect, read_meta, sync_folders
 from treadle.journal.sqlite.sqlite_reader import FileReader
 from treadle.journal.tables.journal import TableJournal, check_level
@@ -71,7 +71,8 @@ class SqliteJournal(TableJournal[sqlite3.Connection]):
         self._file_reader = reader = FileReader(connect(self.path, level), self.path, leases)
         pending, changes = Pending(), Changes()
         driven = DrivenRuns(reader.inbox)
-        committer = FileCommitter(writing, self.path, leases, changes, pending, driven, learns=packs)
+        hooks = (leases, changes, pending, driven)
+        committer = self._file_committer = FileCommitter(writing, self.path, *hooks, learns=packs)
         super().__init__(str(self.path), leases, reader, committer, pending, changes)
 
     def __repr__(self) -> str:
@@ -90,6 +91,17 @@ class SqliteJournal(TableJournal[sqlite3.Connection]):
         """See `Journal.backup`."""
         self._check_open()
         return back_up(self.path, Path(path))
+
+    def slim(self) -> tuple[int, int]:
+        """Compress all events, and give free space back to the system. Return the file's bytes before and after.
+
+        Blocks. What other processes write meanwhile waits for each step of it. Raises: `JournalError`.
+        """
+        self._check_open()
+        files = [self.path, self.path.with_name(f"{self.path.name}-wal")]
+        before = sum([file.stat().st_size for file in files if file.exists()])
+        self._file_committer.slim()
+        return before, sum([file.stat().st_size for file in files if file.exists()])
 
     def attach(self, kind: type[A], make: Callable[[Path | None, str], A]) -> A:
         """Return the journal's object of a kind. The first call makes it, from the file's path and level.
@@ -114,7 +126,7 @@ class SqliteJournal(TableJournal[sqlite3.Connection]):
         return is_marked(self.path, origin)
 
     def _query_in(self, db: sqlite3.Connection) -> Query:
-        return lambda sql, values: db.execute(sql, values).fetchall()
+        return query_in(db)
 
     def _delete(self, run_id: str, unused: Unused, db: sqlite3.Connection) -> None:
         """See `TableJournal._delete`. Deleted rows are overwritten with zeros."""

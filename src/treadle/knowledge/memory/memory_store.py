@@ -47,8 +47,11 @@ _FOUND = 30
 """How many entries each way of searching finds before their ranks are fused."""
 
 
-class SqliteMemory:
-    """The `MemoryStore` of journals in SQLite files and in memory."""
+class MemoryStore:
+    """The memories of one namespace, in the database of a journal in an SQLite file or in memory.
+
+    Every method blocks and may be called in any thread. Raises: `JournalError` if the database fails.
+    """
 
     def __init__(self, database: Database, persona: str, user: str) -> None:
         self._database = database
@@ -59,7 +62,11 @@ class SqliteMemory:
         self._indexes: dict[int, v.VectorIndex] = {}
 
     def write(self, draft: Draft, at: float, replaces: str | None = None) -> Written:
-        """See `MemoryStore.write`."""
+        """Write a memory: a new one, or a new version of the entry `replaces`.
+
+        Raises: `MemoryRefusedError` if the policy refuses; the audit trail has that too. `ConfigError` for a text
+        that is empty or too long, and for an unknown entry.
+        """
         text = check_text(draft.text)
         draft = msgspec.structs.replace(draft, text=text)
         refusal = find_refusal(draft)
@@ -81,7 +88,7 @@ class SqliteMemory:
         raise MemoryRefusedError(f"nothing was remembered: {refusal}")
 
     def get(self, entry_id: str) -> MemoryEntry | None:
-        """See `MemoryStore.get`."""
+        """Return the newest version of an entry; `None` if there is no such entry."""
         with self._database.reading() as db:
             row = self._row_of(db, entry_id)
             return None if row is None else self._read(db, row)
@@ -89,7 +96,7 @@ class SqliteMemory:
     def entries(
         self, stores: Collection[Store] = (), limit: int | None = None, *, newest_first: bool = False
     ) -> list[MemoryEntry]:
-        """See `MemoryStore.entries`."""
+        """Return the entries of some stores, or of all, in order of their first version."""
         condition = f"AND store IN ({','.join('?' * len(stores))})" if stores else ""
         with self._database.reading() as db:
             rows = db.execute(
@@ -100,7 +107,7 @@ class SqliteMemory:
         return [read_entry(row) for row in rows]
 
     def owners(self) -> list[tuple[str, str]]:
-        """See `MemoryStore.owners`."""
+        """Return all personas and users that have memories in the database, in the order in which they began."""
         with self._database.reading() as db:
             return db.execute(
                 "SELECT persona, user FROM memory_spaces AS space WHERE EXISTS (SELECT 1 FROM memory_entries "
@@ -109,7 +116,7 @@ class SqliteMemory:
             ).fetchall()
 
     def history(self, entry_id: str) -> Sequence[MemoryEntry]:
-        """See `MemoryStore.history`."""
+        """Return all versions of an entry, the first one first; none if there is no such entry."""
         with self._database.reading() as db:
             row = self._row_of(db, entry_id)
             newest = None if row is None else self._read(db, row)
@@ -121,7 +128,10 @@ class SqliteMemory:
         return [*[read_version(newest, version, content) for version, *content in older], newest]
 
     def rollback(self, entry_id: str, version: int, draft: Draft, at: float) -> MemoryEntry:
-        """See `MemoryStore.rollback`."""
+        """Write the content of an older version as the newest version.
+
+        `draft` says who does it and why; its text is ignored. Raises: as `write`.
+        """
         old = next((entry for entry in self.history(entry_id) if entry.version == version), None)
         if old is None:
             raise ConfigError(
@@ -141,7 +151,10 @@ class SqliteMemory:
         raise MemoryRefusedError(f"nothing was changed: {refusal}")
 
     def forget(self, entry_id: str, author: Author, at: float) -> bool:
-        """See `MemoryStore.forget`."""
+        """Delete an entry: its versions, its words in the index and its embeddings.
+
+        Return False if there is no such entry. Raises: `MemoryRefusedError`.
+        """
         with self._database.writing() as db:
             row = self._row_of(db, entry_id)
             entry = None if row is None else self._read(db, row)
@@ -178,7 +191,10 @@ class SqliteMemory:
         return len(rows)
 
     def replace_document(self, source: str, digest: str, pieces: Sequence[Draft], at: float) -> bool:
-        """See `MemoryStore.replace_document`."""
+        """Store the pieces of a document in place of those of its earlier content.
+
+        Return False if the pieces of this content, known by its `digest`, are stored already.
+        """
         with self._database.writing() as db:
             space = self._space(db, is_made=True)
             sql = "SELECT id, metadata FROM memory_entries WHERE store=? AND id BETWEEN ? AND ?"
@@ -200,7 +216,7 @@ class SqliteMemory:
         return True
 
     def audit(self, entry_id: str | None = None, limit: int | None = None) -> Sequence[AuditRecord]:
-        """See `MemoryStore.audit`."""
+        """Return the audit trail of an entry or of the namespace, the newest record first."""
         with self._database.reading() as db:
             low, _ = self._space(db)
             values: list[object] = [low >> SPACE_BITS]
@@ -222,7 +238,10 @@ class SqliteMemory:
         limit: int = 10,
         vector: Vector | None = None,
     ) -> Sequence[Hit]:
-        """See `MemoryStore.search`. The ranks of both searches are fused, and faded episodes count less."""
+        """Return the entries that fit `text` best, by its words and by `vector`, the best first.
+
+        The ranks of both searches are fused, and faded episodes count less.
+        """
         with self._database.reading() as db:
             space = self._space(db)
             scores: dict[int, float] = {}
@@ -257,7 +276,7 @@ class SqliteMemory:
         return [words, sorted([*near, *more], key=lambda item: -item[1])]
 
     def strengthen(self, entry_ids: Collection[str], turn_key: str, at: float) -> None:
-        """See `MemoryStore.strengthen`."""
+        """Record that these episodes were recalled for a turn. A second call for the same turn does nothing."""
         episodes = [item for item in entry_ids if item.startswith(f"{Store.EPISODIC}-")]
         if not episodes:
             return
@@ -270,7 +289,7 @@ class SqliteMemory:
                 self._strengthen(db, row, at)
 
     def missing_vectors(self, model: str, limit: int) -> Sequence[tuple[str, str]]:
-        """See `MemoryStore.missing_vectors`."""
+        """Return some entries without an embedding by `model`, each with its text."""
         found: list[tuple[str, str]] = []
         with self._database.writing() as db:
             low, _ = self._space(db)
@@ -292,7 +311,8 @@ class SqliteMemory:
         return found
 
     def put_vectors(self, model: str, vectors: Mapping[str, Sequence[float]]) -> None:
-        """See `MemoryStore.put_vectors`."""
+        """Store the embeddings of entries by id. Raises: `ConfigError` if their length differs from the length
+        of the stored embeddings."""
         lengths = {len(values) for values in vectors.values()}
         if not lengths:
             return
@@ -319,7 +339,7 @@ class SqliteMemory:
                 )
 
     def drop_vectors(self, model: str) -> None:
-        """See `MemoryStore.drop_vectors`."""
+        """Delete all embeddings of a model, in every namespace of the database."""
         with self._database.writing() as db:
             row = db.execute("SELECT id FROM memory_models WHERE name=?", (model,)).fetchone()
             for table in ("memory_vectors", "memory_codes", "memory_marks"):

@@ -13,14 +13,13 @@ from treadle.journal.memory import MemoryJournal
 from treadle.journal.protocol import Clock, Journal
 from treadle.journal.sqlite.sqlite_journal import SqliteJournal
 from treadle.knowledge.memory.embeddings import BATCH, Embedder, make_embedder
-from treadle.knowledge.memory.memory_store import SqliteMemory
+from treadle.knowledge.memory.memory_store import MemoryStore
 from treadle.knowledge.memory.memory_tables import Database
 from treadle.knowledge.memory.protocol import (
     Author,
     Draft,
     Hit,
     MemoryEntry,
-    MemoryStore,
     Store,
     Vector,
     Written,
@@ -174,7 +173,7 @@ def open_memory(
         )
     embedder = make_embedder(embeddings) if isinstance(embeddings, str) else embeddings
     database = journal.attach(Database, _open)
-    return Memory(SqliteMemory(database, persona, user), embedder, clock)
+    return Memory(MemoryStore(database, persona, user), embedder, clock)
 
 
 def forget_runs(journal: Journal, run_ids: Collection[str], at: float) -> int:
@@ -185,8 +184,8 @@ def forget_runs(journal: Journal, run_ids: Collection[str], at: float) -> int:
     if not isinstance(journal, SqliteJournal | MemoryJournal):
         return 0
     database = journal.attach(Database, _open)
-    owners = SqliteMemory(database, "", "").owners()
-    return sum([SqliteMemory(database, *names).forget_runs(run_ids, at) for names in owners])
+    owners = MemoryStore(database, "", "").owners()
+    return sum([MemoryStore(database, *names).forget_runs(run_ids, at) for names in owners])
 
 
 def _open(path: Path | None, level: str) -> Database:

@@ -1,12 +1,11 @@
-"""Memories, how they are written and found, and the protocol of their stores.
+"""Memories, and how they are written and found.
 
 A namespace is a pair of a persona and a user. Every call of a store concerns one namespace, and nothing of one can
 be read or changed through another.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Sequence
 from enum import StrEnum
-from typing import Protocol
 
 from msgspec import Struct
 
@@ -155,90 +154,3 @@ class Vector(Struct, frozen=True):
     model: str
     values: Sequence[float]
     """The numbers, with a Euclidean length of 1."""
-
-
-class MemoryStore(Protocol):
-    """The memories of one namespace in a database. Every method blocks and may be called in any thread.
-
-    Raises: `JournalError` if the database fails.
-    """
-
-    def write(self, draft: Draft, at: float, replaces: str | None = None) -> Written:
-        """Write a memory: a new one, or a new version of the entry `replaces`.
-
-        Raises: `MemoryRefusedError` if the policy refuses; the audit trail has that too. `ConfigError` for a text
-        that is empty or too long, and for an unknown entry.
-        """
-        ...
-
-    def get(self, entry_id: str) -> MemoryEntry | None:
-        """Return the newest version of an entry; `None` if there is no such entry."""
-        ...
-
-    def entries(
-        self, stores: Collection[Store] = (), limit: int | None = None, *, newest_first: bool = False
-    ) -> Sequence[MemoryEntry]:
-        """Return the entries of some stores, or of all, in order of their first version."""
-        ...
-
-    def owners(self) -> list[tuple[str, str]]:
-        """Return all personas and users that have memories in the database, in the order in which they began."""
-        ...
-
-    def history(self, entry_id: str) -> Sequence[MemoryEntry]:
-        """Return all versions of an entry, the first one first; none if there is no such entry."""
-        ...
-
-    def rollback(self, entry_id: str, version: int, draft: Draft, at: float) -> MemoryEntry:
-        """Write the content of an older version as the newest version.
-
-        `draft` says who does it and why; its text is ignored. Raises: as `write`.
-        """
-        ...
-
-    def forget(self, entry_id: str, author: Author, at: float) -> bool:
-        """Delete an entry: its versions, its words in the index and its embeddings.
-
-        Return False if there is no such entry. Raises: `MemoryRefusedError`.
-        """
-        ...
-
-    def replace_document(self, source: str, digest: str, pieces: Sequence[Draft], at: float) -> bool:
-        """Store the pieces of a document in place of those of its earlier content.
-
-        Return False if the pieces of this content, known by its `digest`, are stored already.
-        """
-        ...
-
-    def audit(self, entry_id: str | None = None, limit: int | None = None) -> Sequence[AuditRecord]:
-        """Return the audit trail of an entry or of the namespace, the newest record first."""
-        ...
-
-    def search(
-        self,
-        text: str,
-        at: float,
-        *,
-        stores: Collection[Store] = (),
-        limit: int = 10,
-        vector: Vector | None = None,
-    ) -> Sequence[Hit]:
-        """Return the entries that fit `text` best, by its words and by `vector`, the best first."""
-        ...
-
-    def strengthen(self, entry_ids: Collection[str], turn_key: str, at: float) -> None:
-        """Record that these episodes were recalled for a turn. A second call for the same turn does nothing."""
-        ...
-
-    def missing_vectors(self, model: str, limit: int) -> Sequence[tuple[str, str]]:
-        """Return some entries without an embedding by `model`, each with its text."""
-        ...
-
-    def put_vectors(self, model: str, vectors: Mapping[str, Sequence[float]]) -> None:
-        """Store the embeddings of entries by id. Raises: `ConfigError` if their length differs from the length
-        of the stored embeddings."""
-        ...
-
-    def drop_vectors(self, model: str) -> None:
-        """Delete all embeddings of a model, in every namespace of the database."""
-        ...

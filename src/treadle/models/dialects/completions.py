@@ -24,7 +24,7 @@ from treadle.models.wire.messages import Contents, check_part, with_files
 from treadle.models.wire.openai_style import PlainAnswer
 from treadle.models.wire.plain import TokenAnswerReader
 from treadle.models.wire.provider import Preset
-from treadle.models.wire.token_records import cut_logprobs
+from treadle.models.wire.token_records import cut_logprobs, has_named_ids
 
 
 class PromptTemplate(Struct, frozen=True):
@@ -168,9 +168,12 @@ class CompletionsReader(TokenAnswerReader):
 
     _logprobs: list[float | None] | None = None
     """The log probabilities that were cut out of the newest answer."""
+    _has_names = False
+    """True if its tokens are named by their ids, which must be compared."""
 
     def _shorten(self, body: bytes) -> bytes:
         body, self._logprobs = cut_logprobs(body)
+        self._has_names = self._logprobs is None and has_named_ids(body, len(body))
         return body
 
     def _read(self, answer: Any) -> Completion | None:
@@ -179,6 +182,8 @@ class CompletionsReader(TokenAnswerReader):
         if not self._has_ids:
             return self._complete(choice.text, (), usage, answer.model, answer.id)
         logprobs = self._logprobs if choice.logprobs is None else choice.logprobs.token_logprobs
+        if self._has_names:
+            return None
         return self._complete_tokens(answer, Message(Role.ASSISTANT, choice.text), usage, logprobs)
 
 
@@ -254,7 +259,7 @@ class CompletionsModel(HttpModel):
         return as_chat(super()._shape(raw, body))
 
     def _read(self, raw: Json) -> Completion:
-        if "text" in as_chat(raw)["choices"][0]:
+        if "text" in raw["choices"][0]:
             raise TypeError("the text is not a string")
         return read_completion(raw, self._told, self._price)
 

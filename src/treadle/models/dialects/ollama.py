@@ -54,7 +54,7 @@ _KNOWN = frozenset(
 _ARGUMENTS = ("message", "tool_calls", "*", "function", "arguments")
 
 
-def as_chat(raw: Json, body: bytes = b"") -> Json:
+def as_chat(raw: Json, body: bytes) -> Json:
     """Return an answer or a chunk, decoded from `body`, in the form of a chat completion.
 
     The arguments of its calls are their exact text. What Treadle has no field for is under `KEY`.
@@ -286,7 +286,6 @@ class OllamaModel(HttpModel):
         return as_chat(super()._shape(raw, body), body)
 
     def _read(self, raw: Json) -> Completion:
-        raw = as_chat(raw)
         choice = raw["choices"][0]
         if choice.get("finish_reason") is None:
             raise UnfinishedError("it is not done")

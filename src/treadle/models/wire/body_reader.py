@@ -82,8 +82,8 @@ class BodyReader:
     ) -> None:
         """Make a reader for one answer.
 
-        `shape` returns a decoded event in the form that the collector reads. With `has_lines`, the dialect streams
-        lines of JSON.
+        `shape` returns an event, decoded from the given bytes, in the form that the collector reads. With
+        `has_lines`, the dialect streams lines of JSON.
         """
         self.collector = collector_type(on_delta, server)
         self._on_delta = on_delta
@@ -116,12 +116,12 @@ class BodyReader:
         assert self._reader is not None
         for event in self._reader.feed(chunk):
             try:
-                raw = self._shape(_decode(event), event)
+                raw = _decode(event)
             except (msgspec.DecodeError, UnicodeDecodeError):
                 raw = None
             if type(raw) is dict and not self._unread:
                 # This is what nearly all events are.
-                self._take(raw, event)
+                self._take(self._shape(raw, event), event)
                 continue
             self._add(event)
             if self._is_document:
@@ -191,17 +191,24 @@ class BodyReader:
     def _read(self, event: bytes) -> Json:
         """Return the decoded event, or `None` if it is not JSON."""
         try:
-            return self._shape(_decode(event), event)
+            return self._shape_all(_decode(event), event)
         except (msgspec.DecodeError, UnicodeDecodeError):
             pass
         try:
-            raw = self._shape(decode_damaged(event), event)
+            raw = self._shape_all(decode_damaged(event))
         except msgspec.DecodeError:
             return None
         if self._whole_deltas is None:
             self._whole_deltas = WholeDeltas(self._on_delta)
             self.collector.listen(self._whole_deltas)
         return raw
+
+    def _shape_all(self, raw: Json, body: bytes | None = None) -> Json:
+        """Return an event, or each event of a list, in the form that the collector reads. `body` is what `raw` was
+        decoded from, if that is JSON."""
+        if isinstance(raw, list):
+            return [self._shape_all(item) for item in raw]
+        return self._shape(raw, json.dumps(raw).encode() if body is None else body)
 
     def _add(self, event: bytes) -> None:
         if self.collector.is_done:
@@ -214,7 +221,7 @@ class BodyReader:
             self._add_odd(event)
         elif isinstance(raw, list):
             for item in raw:
-                self._take(self._shape(item, b""), event)
+                self._take(item, event)
         else:
             self._take(raw, event)
         if self._unread and not self._is_document:
@@ -257,7 +264,7 @@ class BodyReader:
                     self._add(event)
         elif isinstance(raw, list):
             for item in raw:
-                self._take(self._shape(item, b""), body)
+                self._take(item, body)
         else:
             self._take(raw, body, is_whole=True)
 

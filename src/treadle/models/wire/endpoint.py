@@ -206,9 +206,12 @@ class HttpEndpoint:
         """Return the headers that carry the key."""
         return {"authorization": f"Bearer {api_key.strip()}"}
 
+    def _decode_answer(self, body: bytes) -> Json:
+        """Return the raw object of a whole answer. Raises: `msgspec.DecodeError`, `UnicodeDecodeError`."""
+        return self._shape(_decode(body), body)
+
     def _shape(self, raw: Json, body: bytes) -> Json:
-        """Return the raw object of an answer or an event in the form that is read, given how it was decoded from
-        `body`."""
+        """Return `raw`, an answer or an event of one that was decoded from `body`, in the form that is read."""
         return drop_blanks(raw, body)
 
     def _reader(self, on_delta: OnDelta) -> BodyReader:
@@ -227,7 +230,7 @@ class HttpEndpoint:
         if not is_success(answer.status):
             raise self._error(answer.status, answer, answer.body)
         try:
-            raw = self._shape(_decode(answer.body), answer.body)
+            raw = self._decode_answer(answer.body)
             if not isinstance(raw, list) or not raw:
                 return raw
         except (msgspec.DecodeError, UnicodeDecodeError):

@@ -56,7 +56,8 @@ def keep_text(
     `*` in a path stands for each element of a list. If it does not apply to the object that holds the end of the
     path, the object is left as it is, and so is a value in which the path makes no sense.
     """
-    with suppress(TypeError, LookupError, AttributeError, ValueError):  # Reading the value will tell.
+    with suppress(TypeError, LookupError, AttributeError, ValueError, msgspec.DecodeError):
+        # Reading the value will tell.
         _keep(value, _exact_decoder(path)(body), path, applies)
     return value
 

@@ -14,7 +14,7 @@ from msgspec import Struct
 from treadle.core.packed import count_packed
 from treadle.core.types import Completion, FinishReason, Json, Message, Prior, Role, Settings, ToolCall, Usage
 from treadle.models.wire.provider import Price, cost_of
-from treadle.models.wire.token_records import NAMED_ID, PromptCutter, make_record, read_versions
+from treadle.models.wire.token_records import PromptCutter, has_named_ids, make_record, read_versions
 
 # An attribute of an enum takes longer to look up than a global name.
 _ASSISTANT = Role.ASSISTANT
@@ -120,7 +120,7 @@ class TokenAnswerReader(PlainReader):
     def read(self, body: bytes, prior: Prior | None = None) -> Completion | None:
         """See `PlainReader.read`."""
         if self._has_ids and self._misses < _MAX_MISSES:
-            if NAMED_ID in body:
+            if has_named_ids(body):
                 return None
             body = self._shorten(body)
             body = self._cutter.cut(body, b"" if prior is None else prior.token_ids)

@@ -21,10 +21,14 @@ _TAIL_BYTES = 64
 _PROMPT_KEY = b'"prompt_token_ids":['
 ID_MARK = "token_id:"
 """What vLLM writes before an id that takes the place of a token's text."""
-NAMED_ID = f'"{ID_MARK}'.encode()
+_NAMED_ID = f'"{ID_MARK}'.encode()
 _AFTER_ID = (b",", b"]")
 _LOGPROBS_KEY, _VALUES_KEY, _FINISH_KEY = b'"logprobs":{', b'"token_logprobs":[', b',"finish_reason":'
 _NO_LOGPROBS = b'"logprobs":null'
+_LAST_ALTERNATIVES = (b"}]}", b"null]}", b"[]}", b"null}")
+_NAMED_TOKENS = b'"tokens":["token_id:'
+_HEAD_BYTES = 200
+"""How much of the log probabilities has the first token."""
 _decode_values = msgspec.json.Decoder(list[float | None]).decode
 _MARKED = -1
 _MARK = b"-1"
@@ -196,20 +200,31 @@ class KnownTexts:
         return found
 
 
+def has_named_ids(body: bytes, size: int = _HEAD_BYTES) -> bool:
+    """Return whether a token at the beginning of an answer's log probabilities is named by its id."""
+    start = body.find(_LOGPROBS_KEY[:-1])
+    return start != -1 and body.find(_NAMED_ID, start, start + size) != -1
+
+
 def cut_logprobs(body: bytes) -> tuple[bytes, list[float | None] | None]:
     """Return an answer of vLLM's completions without its `logprobs`, and the log probabilities in them.
 
     The texts and alternatives beside them take long to read, and are not needed. An answer in another form is
     returned unchanged, with `None`.
 
-    Source: vLLM 0.11 to 0.33, `CompletionResponseChoice`, where `finish_reason` follows `logprobs`.
+    Source: vLLM 0.11 to 0.33, `CompletionResponseChoice`, where `finish_reason` follows `logprobs`, whose last
+    field is `top_logprobs`.
     """
     # A quotation mark within a text has a backslash before it, so these are keys.
     start = body.find(_LOGPROBS_KEY)
-    end = body.rfind(_FINISH_KEY, start)
-    begin = body.find(_VALUES_KEY, start, end) + len(_VALUES_KEY) - 1
-    # Another field between the two is not cut out.
-    if start == -1 or begin < start or body.find(b'},"', start, end) != -1:
+    begin = body.find(_VALUES_KEY, start) + len(_VALUES_KEY) - 1
+    if start == -1 or begin < start:
+        return body, None
+    end = body.rfind(_FINISH_KEY, begin)
+    # Another field between the two is not cut out, and ids that take the place of texts are compared elsewhere.
+    if end == -1 or not body.endswith(_LAST_ALTERNATIVES, begin, end):
+        return body, None
+    if body.find(_NAMED_TOKENS, begin, end) != -1:
         return body, None
     try:
         values = _decode_values(body[begin : body.find(b"]", begin) + 1])

@@ -8,30 +8,24 @@ from treadle.trajectory.turns.shapes import (
     StepCompleted,
     StepFailed,
     StepProgress,
-    StepReasoningDelta,
     StepStarted,
-    StepTextDelta,
-    StepToolCall,
-    StepToolCallDelta,
     ToolCallCompletedDelta,
     ToolCallIssuedDelta,
     ToolExecutionStepResult,
     ToolProgressDelta,
-    TurnCompletedEvent,
     TurnEvent,
     TurnFailed,
     TurnPaused,
     TurnResumed,
-    TurnStartedEvent,
 )
+from treadle.trajectory.turns.shapes import StepReasoningDelta as ReasoningDelta
+from treadle.trajectory.turns.shapes import StepTextDelta as TextDelta
+from treadle.trajectory.turns.shapes import StepToolCall as ToolCall
+from treadle.trajectory.turns.shapes import StepToolCallDelta as ToolCallDelta
+from treadle.trajectory.turns.shapes import TurnCompletedEvent as TurnCompleted
+from treadle.trajectory.turns.shapes import TurnStartedEvent as TurnStarted
 from treadle.trajectory.turns.turn_stream import EventLogger, turns
 
-ReasoningDelta = StepReasoningDelta
-TextDelta = StepTextDelta
-ToolCall = StepToolCall
-ToolCallDelta = StepToolCallDelta
-TurnCompleted = TurnCompletedEvent
-TurnStarted = TurnStartedEvent
 AgentEventLogger = EventLogger
 """Another name of `EventLogger`."""
 

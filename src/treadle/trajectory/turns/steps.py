@@ -98,18 +98,9 @@ class TurnReader:
             self._fail(message, code, is_retryable=is_retryable)
             return
         self._is_open = False
-        self.out.append(
-            s.TurnCompletedEvent(
-                self._turn_id,
-                self._run_id,
-                body.output,
-                list(self._response_ids),
-                self._steps,
-                stop_reason=body.stop_reason,
-                usage=self._tally.usage,
-                cost_usd=self._tally.cost_usd,
-            )
-        )
+        use = {"usage": self._tally.usage, "cost_usd": self._tally.cost_usd}
+        told = (body.output, list(self._response_ids), self._steps)
+        self._tell(s.TurnCompletedEvent, *told, stop_reason=body.stop_reason, **use)
 
     def on_run_finished(self, body: e.RunFinished) -> None:
         self.abandon(_INTERRUPTED, body.error)
@@ -117,13 +108,13 @@ class TurnReader:
     def on_run_paused(self, body: e.RunPaused) -> None:
         self.paused = body.reason
         if self._is_open:
-            self.out.append(s.TurnPaused(self._turn_id, self._run_id, body.reason))
+            self._tell(s.TurnPaused, body.reason)
 
     def on_run_resumed(self, body: e.RunResumed) -> None:
         self.paused = None
         self._lose()
         if self._is_open:
-            self.out.append(s.TurnResumed(self._turn_id, self._run_id))
+            self._tell(s.TurnResumed)
         elif self._fold.is_turn_open:
             self._open_turn(self._turn, is_resumed=True)
         if self._step is not None and self._step.step_type == "inference":
@@ -135,7 +126,11 @@ class TurnReader:
             self._turn, self._turn_id = turn, f"turn_{digest[:12]}"
             self._steps, self._tally, self._response_ids = 0, Tally(), {}
         self._is_open, self._failure = True, None
-        self.out.append(s.TurnStartedEvent(self._turn_id, self._run_id, turn=turn, is_resumed=is_resumed))
+        self._tell(s.TurnStartedEvent, turn=turn, is_resumed=is_resumed)
+
+    def _tell(self, kind: Callable[..., s.TurnEvent], *told: Any, **more: Any) -> None:
+        """Add an event of the turn."""
+        self.out.append(kind(self._turn_id, self._run_id, *told, **more))
 
     def _ensure_turn(self, turn: int | None = None) -> None:
         """Open a turn unless one is open. The stream then began within the turn."""
@@ -144,17 +139,8 @@ class TurnReader:
 
     def _fail(self, message: str, code: str, *, is_retryable: bool) -> None:
         self._is_open = False
-        self.out.append(
-            s.TurnFailed(
-                self._turn_id,
-                self._run_id,
-                message,
-                code=code,
-                is_retryable=is_retryable,
-                usage=self._tally.usage,
-                cost_usd=self._tally.cost_usd,
-            )
-        )
+        use = {"usage": self._tally.usage, "cost_usd": self._tally.cost_usd}
+        self._tell(s.TurnFailed, message, code=code, is_retryable=is_retryable, **use)
 
     # Steps
 
@@ -386,17 +372,8 @@ class TurnReader:
 
     def on_question_asked(self, body: e.QuestionAsked) -> None:
         if self._is_open:
-            self.out.append(
-                s.InputRequested(
-                    self._turn_id,
-                    self._run_id,
-                    "question",
-                    body.question_id,
-                    body.text,
-                    options=body.options,
-                    allows_text=body.allows_text,
-                )
-            )
+            rules = {"options": body.options, "allows_text": body.allows_text}
+            self._tell(s.InputRequested, "question", body.question_id, body.text, **rules)
 
     def on_question_answered(self, body: e.QuestionAnswered) -> None:
         self._receive("question", body.question_id, body.text)
@@ -405,17 +382,8 @@ class TurnReader:
         if self._is_open:
             call = None if self._step is None else self._step.calls.get(body.call_id)
             name, arguments = (None, "") if call is None else (call.tool_name, call.arguments)
-            self.out.append(
-                s.InputRequested(
-                    self._turn_id,
-                    self._run_id,
-                    "approval",
-                    body.call_id,
-                    arguments,
-                    tool_name=name,
-                    allows_text=False,
-                )
-            )
+            rules = {"tool_name": name, "allows_text": False}
+            self._tell(s.InputRequested, "approval", body.call_id, arguments, **rules)
 
     def on_approval_decided(self, body: e.ApprovalDecided) -> None:
         said = "approved" if body.is_approved else "refused"
@@ -423,7 +391,7 @@ class TurnReader:
 
     def _receive(self, kind: Literal["question", "approval"], request_id: str, text: str) -> None:
         if self._is_open:
-            self.out.append(s.InputReceived(self._turn_id, self._run_id, kind, request_id, text))
+            self._tell(s.InputReceived, kind, request_id, text)
 
 
 _ENDED = {

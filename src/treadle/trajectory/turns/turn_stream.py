@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator, Sequence
-from typing import overload
+from typing import cast, overload
 
 from treadle.core import events as e
 from treadle.core.errors import ConfigError
@@ -15,9 +15,13 @@ from treadle.trajectory.turns.steps import TurnReader
 @overload
 def turns(events: AsyncIterable[Item], *, history: Iterable[Event] = ()) -> AsyncIterator[s.TurnEvent]: ...
 @overload
-def turns(events: Iterable[Item], *, history: Iterable[Event] = ()) -> Iterator[s.TurnEvent]: ...
 def turns(
-    events: Iterable[Item] | AsyncIterable[Item], *, history: Iterable[Event] = ()
+    events: Iterable[Item] | Iterable[e.Event], *, history: Iterable[Event] | Iterable[e.Event] = ()
+) -> Iterator[s.TurnEvent]: ...
+def turns(
+    events: Iterable[Item] | Iterable[e.Event] | AsyncIterable[Item],
+    *,
+    history: Iterable[Event] | Iterable[e.Event] = (),
 ) -> Iterator[s.TurnEvent] | AsyncIterator[s.TurnEvent]:
     """Return the turns and steps of runs as a stream of events for interfaces.
 
@@ -32,11 +36,11 @@ def turns(
             "agent.journal.read(run_id)"
         )
     reader = _Reader()
-    for event in history:
+    for event in cast("Iterable[Event]", history):
         reader.read(event)
     if isinstance(events, AsyncIterable):
         return _read_async(reader, events)
-    return _read(reader, events)
+    return _read(reader, cast("Iterable[Item]", events))
 
 
 def _read(reader: "_Reader", events: Iterable[Item]) -> Iterator[s.TurnEvent]:

@@ -191,8 +191,8 @@ class AnthropicModel(HttpModel):
             fields["output_config"] = {**fields.get("output_config", {}), **config}
         return _encode(fields)[:-1] + b","
 
-    def _shape(self, raw: Json, body: bytes) -> Json:
-        return keep_inputs(super()._shape(raw, body), body)
+    def _decode_answer(self, body: bytes) -> Json:
+        return keep_inputs(super()._decode_answer(body), body)
 
     def _read(self, raw: Json) -> Completion:
         return read_completion(raw, self._told, self._price)

@@ -2,13 +2,14 @@
 
 import os
 import platform
+import re
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import suppress
 from importlib import import_module
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
 
 from msgspec import Struct
@@ -16,7 +17,12 @@ from msgspec import Struct
 from treadle.core.errors import TreadleError
 from treadle.core.masking import hide_password
 
-_NEEDED = ("msgspec", "pydantic", "pyreqwest", "httptools", "jsonschema-rs", "tenacity", "typer", "rich")
+_REQUIREMENT = re.compile(r"([\w.-]+)[^;]*(?:;(.*))?")
+_EXTRA = re.compile(r"extra == ['\"](.+?)['\"]")
+_MODULES = {"pyyaml": "yaml", "markdown-it-py": "markdown_it"}
+"""The modules whose names do not follow from those of their packages."""
+_LOADED = ("uvloop", "mcp", "starlette", "uvicorn")
+"""The packages of extras that are loaded, which takes little time."""
 _KEYS = ("OPENAI_API_KEY", "OPENAI_BASE_URL")
 
 
@@ -36,13 +42,12 @@ class MachineCheck(Struct, frozen=True, omit_defaults=True):
 def check_machine(journal: str) -> Iterator[MachineCheck]:
     """Yield one check after another. `journal` is the path or the address of the journal that is checked."""
     yield _check_python()
-    yield from (_check_package(name, None) for name in _NEEDED)
+    required = read_requirements()
+    yield from [_check_package(name, None) for name in required.get(None, ())]
     yield from _check_store(journal) if "://" in journal else _check_journal(Path(journal))
-    yield _check_package("uvloop", "speed")
-    yield _check_package("mcp", "mcp")
-    yield _check_monty()
-    yield _check_package("starlette", "serve")
-    yield _check_package("uvicorn", "serve")
+    for extra in read_extras():
+        for name in required.get(extra, ()):
+            yield _check_monty() if name == "pydantic-monty" else _check_package(name, extra)
     if sys.platform == "linux":
         yield from _check_sandbox()
     else:
@@ -52,16 +57,34 @@ def check_machine(journal: str) -> Iterator[MachineCheck]:
     yield _check_keys()
 
 
+def read_extras() -> dict[str, str]:
+    """Return what each extra of Treadle adds, by name."""
+    lines = (Path(__file__).parent / "extras.txt").read_text("utf-8").splitlines()
+    return {name: about for name, _, about in [line.partition(" | ") for line in lines]}
+
+
+def read_requirements() -> dict[str | None, list[str]]:
+    """Return the packages that Treadle needs on this system, by extra; those of the core stand under `None`."""
+    found: dict[str | None, list[str]] = {}
+    for text in requires("treadle") or ():
+        name, marker = _REQUIREMENT.match(text).groups()  # type: ignore[union-attr]
+        extra = _EXTRA.search(marker or "")
+        if name != "treadle" and not ("Windows" in (marker or "") and sys.platform == "win32"):
+            found.setdefault(None if extra is None else extra[1], []).append(name)
+    return found
+
+
 def _check_python() -> MachineCheck:
     seen = f"{platform.python_version()} at {sys.executable}, on {platform.system()} {platform.machine()}"
     return MachineCheck("python", sys.version_info >= (3, 11), seen, is_needed=True)
 
 
-def _check_package(name: str, extra: str | None, module: str | None = None) -> MachineCheck:
+def _check_package(name: str, extra: str | None) -> MachineCheck:
     is_needed = extra is None
     what = "treadle" if extra is None else f"treadle[{extra}]"
     try:
-        import_module(module or name.replace("-", "_"))
+        if is_needed or name in _LOADED:
+            import_module(_MODULES.get(name, name.replace("-", "_")))
         return MachineCheck(name, True, version(name), is_needed=is_needed)
     except (ImportError, PackageNotFoundError) as error:
         return MachineCheck(name, False, f"not installed ({error})", f"pip install '{what}'", is_needed)
