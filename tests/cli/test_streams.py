@@ -90,6 +90,7 @@ SERVERS = ("tools serve", "mock")
 SILENT = {
     ("init",),
     ("backup",),
+    ("journal", "slim"),
     ("worker",),
     ("cancel",),
     ("label",),
