@@ -189,8 +189,8 @@ def unfinished(raw):
     return {
         "nothing, no status": {**raw, "output": [], "status": None},
         "nothing, an empty status": {**raw, "output": [], "status": ""},
-        "it goes on": {**raw, "status": "in_progress"},
-        "it waits": {**raw, "status": "queued"},
+        "it goes on": {**raw, "id": None, "status": "in_progress"},
+        "it waits": {**raw, "id": None, "status": "queued"},
         "it was cancelled": {**raw, "status": "cancelled"},
         "it failed": {**raw, "status": "failed", "error": {"code": "server_error", "message": "it broke"}},
         "a call has no name": {**raw, "output": [{**call, "name": None}]},
@@ -201,7 +201,7 @@ def unfinished(raw):
 
 def without_reason(raw):
     """Return `raw` as a server sends it that has not finished."""
-    return {**raw, "status": "in_progress"}
+    return {**raw, "id": None, "status": "in_progress"}
 
 
 def at_once(raw):

@@ -6,7 +6,7 @@ typed structs.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Coroutine, Iterable, Mapping
+from collections.abc import Coroutine, Iterable
 from typing import Any, ClassVar, TypeAlias
 
 import msgspec
@@ -30,7 +30,6 @@ from treadle.core.types import (
     ToolCall,
     Usage,
 )
-from treadle.http.transport import Transport
 from treadle.models.protocol import Watch
 from treadle.models.wire.body_reader import read_stream
 from treadle.models.wire.endpoint import HttpEndpoint, OnDelta, is_success, read_rest, tell_rate_limits
@@ -83,31 +82,21 @@ class HttpModel(HttpEndpoint, ABC):
         settings: Settings | None = None,
         price: Price | None = None,
         name: str | None = None,
-        base_url: str | None = None,
-        api_key: str | None = None,
-        headers: Mapping[str, str] | None = None,
-        transport: Transport | None = None,
         key_variable: str | None = None,
         output_mode: OutputMode | str | None = None,
         decodes_beside_tools: bool = True,
         context_tokens: int | None = None,
         server_tools: Iterable[dict[str, Json]] = (),
+        **endpoint: Any,
     ) -> None:
-        """Make a model. `headers` are sent with every request and override those made here.
+        """Make a model; `endpoint` are the other options of `HttpEndpoint`.
 
         `name` is for the journal. `context_tokens` is the model's context window, as the user says it.
         `decodes_beside_tools` says whether the server accepts a schema for the answer in a request that has tools.
         `server_tools` are tools that the server runs, as the API defines them. Raises: `ConfigError` for settings
         and tools that the API does not have.
         """
-        super().__init__(
-            model,
-            base_url=base_url,
-            api_key=api_key,
-            headers=headers,
-            transport=transport,
-            key_variable=key_variable or self.PRESET.key_variable,
-        )
+        super().__init__(model, key_variable=key_variable or self.PRESET.key_variable, **endpoint)
         self.tells_window = False
         """True if the server is asked for the context window when a run begins."""
         self.name = name or f"{self.DIALECT}:{model}"

@@ -40,19 +40,14 @@ _CANDIDATE_FIELDS = frozenset(("content", "finishReason", "index", "logprobsResu
 _RESPONSE_FIELDS = frozenset(
     ("candidates", "usageMetadata", "modelVersion", "responseId", "createTime", "sdkHttpResponse")
 )
+_FILTERED = (
+    *("SAFETY", "RECITATION", "LANGUAGE", "BLOCKLIST", "PROHIBITED_CONTENT", "SPII", "MODEL_ARMOR"),
+    *("IMAGE_SAFETY", "IMAGE_PROHIBITED_CONTENT", "IMAGE_RECITATION"),
+)
 _REASONS = {
     "STOP": FinishReason.STOP,
     "MAX_TOKENS": FinishReason.LENGTH,
-    "SAFETY": FinishReason.CONTENT_FILTER,
-    "RECITATION": FinishReason.CONTENT_FILTER,
-    "LANGUAGE": FinishReason.CONTENT_FILTER,
-    "BLOCKLIST": FinishReason.CONTENT_FILTER,
-    "PROHIBITED_CONTENT": FinishReason.CONTENT_FILTER,
-    "SPII": FinishReason.CONTENT_FILTER,
-    "IMAGE_SAFETY": FinishReason.CONTENT_FILTER,
-    "IMAGE_PROHIBITED_CONTENT": FinishReason.CONTENT_FILTER,
-    "IMAGE_RECITATION": FinishReason.CONTENT_FILTER,
-    "MODEL_ARMOR": FinishReason.CONTENT_FILTER,
+    **dict.fromkeys(_FILTERED, FinishReason.CONTENT_FILTER),
 }
 _SAID = frozenset(("STOP", "MAX_TOKENS", None))
 """The API's reasons that `FinishReason` expresses without loss."""
