@@ -83,7 +83,7 @@ async def test_failing_and_repeated_requests(tmp_path, endpoint, is_streamed):
     kept if the endpoint takes ids, and goes on from there."""
     if endpoint == "sglang_chat" and is_streamed:
         return
-    failures: dict[str, Any] = {"failure_rate": 0.4, "failure_kinds": ("dropped", "truncated", "overloaded")}
+    failures: dict[str, Any] = {"failure_rate": 0.6, "failure_kinds": ("dropped", "truncated", "overloaded")}
     async with engine(endpoint, "oracle:0.2", **failures) as (app, server):
         made = connect(endpoint, "oracle:0.2", server.url, tmp_path, max_attempts=20)
         runs, graph = await run_tasks(Agent(made, journal=MemoryJournal()), is_streamed=is_streamed)
