@@ -6,7 +6,6 @@ import tomllib
 from pathlib import Path
 
 import pytest
-from tests.conftest import IS_FULL
 from tests.renderers.kinds import make
 
 ROOT = Path(__file__).parents[1]
@@ -47,7 +46,7 @@ def test_all_has_every_extra_for_users():
     assert USES.keys() == {*EXTRAS} - {"all"}
 
 
-@pytest.mark.skipif(not IS_FULL, reason="installs packages from the network")
+@pytest.mark.full
 @pytest.mark.parametrize("extra", USES)
 def test_an_extra_alone_brings_what_it_needs(extra, tmp_path):
     """Rules out that a feature works only because another extra, or a package for the tests, is there too."""

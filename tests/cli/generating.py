@@ -4,6 +4,7 @@
 """
 
 import asyncio
+import random
 import sys
 import time
 
@@ -28,6 +29,7 @@ IN_FLIGHT = 4
 def main(samples: int, seconds: float, *options: str) -> int:
     """Show the view, and return the exit code."""
     progress, begin = GenerationProgress(), time.monotonic()
+    chance = random.Random(0)  # Without a period, which the view's own could keep in step with.
     view = make_job_view(
         "parcels", progress, SampleFeed(), is_json="--json" in options, is_quiet="--quiet" in options
     )
@@ -42,7 +44,7 @@ def main(samples: int, seconds: float, *options: str) -> int:
             progress.seconds = time.monotonic() - begin
             view.on_notice(SampleStep(sample_id=sample_id, text=text), progress)
         progress.in_flight -= 1
-        if number % 5 == 0:
+        if chance.random() < 0.3:
             progress.rejected += 1
             progress.reasons["grounding"] = progress.reasons.get("grounding", 0) + 1
             view.on_notice(

@@ -246,7 +246,6 @@ def test_killed_at_boundaries(
 
 
 @pytest.mark.full
-@pytest.mark.skipif(not IS_FULL, reason="the long form; set TREADLE_FULL=1")
 @pytest.mark.parametrize("case", CASES, ids=[f"{name}{'-heard' * heard}" for name, heard in CASES])
 def test_killed_at_every_boundary_at_power(case: tuple[str, bool], tmp_path: Path) -> None:
     assert enumerate_points(tmp_path, case, "power", 1) >= 40

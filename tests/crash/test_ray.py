@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.conftest import IS_FULL
 from tests.workers.gates import Gate, gate, message
 
 from treadle import Agent, open_journal
@@ -69,7 +68,7 @@ async def test_the_runs_of_an_actor_that_was_killed_are_resumed(cluster: Any, ga
         ray.kill(other)
 
 
-@pytest.mark.skipif(not IS_FULL, reason="the long form: two nodes")
+@pytest.mark.full
 async def test_the_runs_of_a_node_that_died_are_resumed(cluster: Any, gate: Gate) -> None:
     node = cluster.add_node(num_cpus=2)
     with open_journal(gate.folder / "runs.db") as journal:

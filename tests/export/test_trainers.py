@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
-from tests.conftest import IS_FULL
 from tests.export.test_files import example, save
 from tests.export.test_training import datasets, load, make_tokenizer, rows
 
@@ -18,14 +17,8 @@ from treadle.core.types import Message, Role
 from treadle.export.preferences import pair_rows, write_pair
 
 pytestmark = [
-    pytest.mark.full,
-    pytest.mark.skipif(not IS_FULL, reason="the long form: trainers are imported"),
-]
-
-pytestmark = [
     pytest.mark.xdist_group("training"),
     pytest.mark.full,
-    pytest.mark.skipif(not IS_FULL, reason="the long form: trainers are imported"),
 ]
 __all__ = ["datasets", "rows"]
 VALUES = {"a": 1.0, "b": 0.0}

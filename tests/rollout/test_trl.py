@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.conftest import IS_FULL
 from tests.export.test_training import make_tokenizer
 from tests.export.token_formats.groups import make_rollout
 
@@ -133,7 +132,6 @@ def test_the_trainer_still_reads_these_fields() -> None:
 
 @pytest.mark.full
 @pytest.mark.xdist_group("training")
-@pytest.mark.skipif(not IS_FULL, reason="the long form: a real trainer takes two steps")
 def test_a_real_trainer_takes_steps_with_the_rollouts(tmp_path: Path) -> None:
     """The documented example, with a small model on the CPU: rewards differ, one rollout fails, weights change."""
     os.environ["WANDB_DISABLED"] = "true"

@@ -1,6 +1,5 @@
 """The oracle solves every family of tasks from what it observes, whatever goes wrong."""
 
-import os
 import re
 from decimal import Decimal
 
@@ -12,7 +11,6 @@ from treadle.tasks.files.task_set import FAMILIES, SEEDS, TASK_SET, FilesTask
 from treadle.testbed import OracleModel, oracle_for
 
 NAMES = [family.name for family in FAMILIES]
-FULL = pytest.mark.skipif(os.environ.get("TREADLE_FULL") != "1", reason="the long form")
 
 
 def tasks(name: str, count: int, first: int = 0) -> list[FilesTask]:
@@ -41,7 +39,6 @@ async def test_solves_every_family(play, name, rate):
     assert (failures > 0) is (rate > 0)
 
 
-@FULL
 @pytest.mark.full
 @pytest.mark.parametrize("rate", [0.0, 0.3, 1.0])
 @pytest.mark.parametrize("name", NAMES)

@@ -13,7 +13,6 @@ from treadle.core.errors import ConfigError
 from treadle.tasks import load_task, task_set
 from treadle.tasks.files.task_set import FAMILIES, SEEDS, TASK_SET
 
-FULL = pytest.mark.skipif(os.environ.get("TREADLE_FULL") != "1", reason="the long form")
 DIGEST = "f83f196bbda0a7fe0287abd59315c0f7f9d0e5843fc4247b41d42fcf927e2821"
 """The digest of the first three tasks of each family. Any change to a task changes it, and makes earlier
 measurements on the set incomparable."""
@@ -80,7 +79,6 @@ def test_tasks_differ_and_ask_for_something():
     check_differing(range(60))
 
 
-@FULL
 @pytest.mark.full
 def test_all_tasks_differ():
     check_differing(range(SEEDS))

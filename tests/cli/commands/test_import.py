@@ -65,7 +65,7 @@ def test_a_killed_import_goes_on(cli: Cli) -> None:
 
 def test_an_import_onto_a_full_disk_goes_on(cli: Cli) -> None:
     content = write_runs(cli)
-    command = f"ulimit -f 100; exec {Path(sys.executable).with_name('treadle')} import runs.jsonl"
+    command = f"ulimit -f 400; exec {Path(sys.executable).with_name('treadle')} import runs.jsonl"
     full = subprocess.run(
         ["bash", "-c", command], cwd=cli.folder, env=cli.env, capture_output=True, text=True
     )

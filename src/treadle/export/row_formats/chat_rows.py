@@ -30,6 +30,8 @@ class OpenAIRows:
         """Return the row in this format. Raises: `ExportError` if OpenAI would refuse the row."""
         if row.messages[-1].role is not Role.ASSISTANT:
             raise ExportError("the last message is not the assistant's, and OpenAI refuses such rows")
+        for call in (call for message in row.messages for call in message.tool_calls):
+            write_object(call)  # OpenAI refuses other arguments, too
         messages = self.write_messages(row.messages, with_reasoning=with_reasoning)
         return {"messages": messages, **({"tools": write_tools(row.tools)} if row.tools else {})}
 
@@ -74,8 +76,7 @@ OPENAI = OpenAIRows()
 
 
 def _write_text(call: ToolCall) -> str:
-    """Return the arguments of a call as the text that the model wrote. Raises: `ExportError`."""
-    write_object(call)
+    """Return the arguments of a call as the text that the model wrote, `{}` if that is blank."""
     return call.arguments if call.arguments.strip() else "{}"
 
 
