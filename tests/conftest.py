@@ -126,11 +126,11 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> Iterator[None]:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Give the tests of an `xdist_group` the name by which pytest-xdist knows them.
-
-    What its version 3.8 sets is ignored by pytest from 9.2 on.
-    """
+    """Skip the tests with the mark `full`, except in the long form, and give the tests of an `xdist_group` the name
+    by which pytest-xdist knows them. What its version 3.8 sets is ignored by pytest from 9.2 on."""
     for item in items:
+        if not IS_FULL and item.get_closest_marker("full") is not None:
+            item.add_marker(pytest.mark.skip(reason="the long form; set TREADLE_FULL=1"))
         named = vars(item).get("_nodeid", item.nodeid)
         if named != item.nodeid:
             item._id = type(item._id).parse(named)
