@@ -19,7 +19,7 @@ from treadle.core.masking import hide_password
 
 _REQUIREMENT = re.compile(r"([\w.-]+)[^;]*(?:;(.*))?")
 _EXTRA = re.compile(r"extra == ['\"](.+?)['\"]")
-_MODULES = {"pyyaml": "yaml", "markdown-it-py": "markdown_it"}
+_MODULES = {"pyyaml": "yaml", "markdown-it-py": "markdown_it", "backports-zstd": "backports.zstd"}
 """The modules whose names do not follow from those of their packages."""
 _LOADED = ("uvloop", "mcp", "starlette", "uvicorn")
 """The packages of extras that are loaded, which takes little time."""
@@ -69,7 +69,10 @@ def read_requirements() -> dict[str | None, list[str]]:
     for text in requires("treadle") or ():
         name, marker = _REQUIREMENT.match(text).groups()  # type: ignore[union-attr]
         extra = _EXTRA.search(marker or "")
-        if name != "treadle" and not ("Windows" in (marker or "") and sys.platform == "win32"):
+        is_left_out = ("Windows" in (marker or "") and sys.platform == "win32") or (
+            "python_version < '3.14'" in (marker or "").replace('"', "'") and sys.version_info >= (3, 14)
+        )
+        if name != "treadle" and not is_left_out:
             found.setdefault(None if extra is None else extra[1], []).append(name)
     return found
 
