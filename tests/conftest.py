@@ -1,5 +1,6 @@
 """Settings for all tests: the profiles of hypothesis, and the table of CPU times (`--cpu N`)."""
 
+import gc
 import os
 import resource
 import time
@@ -122,6 +123,19 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> Iterator[None]:
     most, sets = MOST_SETS if mark is None else mark.args[0], metafunc._calls
     if len(sets) > most:
         metafunc._calls = [sets[round(number * (len(sets) - 1) / (most - 1))] for number in range(most)]
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection(session: pytest.Session) -> Iterator[None]:
+    """Do not look for garbage in what is imported and collected: it stays until the end, and the searches take as
+    long as the rest of the collection."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.collect()
+        gc.freeze()
+        gc.enable()
 
 
 @pytest.hookimpl(trylast=True)
