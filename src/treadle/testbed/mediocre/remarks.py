@@ -18,7 +18,7 @@ from treadle.testbed.mediocre.figures import (
     write_share,
     write_time,
 )
-from treadle.testbed.mediocre.observations import Sighting, Grid, Observed, is_number, read_label, unit_of
+from treadle.testbed.mediocre.observations import Grid, Observed, Sighting, is_number, read_label, unit_of
 
 
 class Twist(Struct, frozen=True):
