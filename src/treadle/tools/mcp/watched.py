@@ -64,7 +64,7 @@ class Watched:
 
     def read(self, item: Any) -> None:
         """Take in a message of the server, or the error of one that is not valid."""
-        message = getattr(item, "message", None)
+        message: Any = getattr(item, "message", None)
         if isinstance(item, ValueError) and (found := find_answer(item)) is not None:
             error = _to_error(f"what it answers does not follow the protocol ({message_of(item)})")
             self._fail(found.number, error)
