@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
+from tests.conftest import IS_FULL
 from tests.context.obedient import TOOL, is_ordered, obey
 from tests.contract.test_parts import WIRES, elements, send, strings
 from tests.knowledge.documents.test_documents import make_pdf
@@ -94,7 +95,7 @@ async def test_an_agent_with_memory_does_not_obey_its_memories() -> None:
 async def test_a_skill_that_nobody_vouches_for_is_not_obeyed(tmp_path: Path) -> None:
     """Rules out that the index of skills, which is a part of the system message, gives orders, or the text or the
     names of the files of a skill that was only allowed."""
-    for number, (name, text) in enumerate(TEXTS.items()):
+    for number, (name, text) in enumerate([*TEXTS.items()][:: 1 if IS_FULL else 3]):
         folder = tmp_path / f"fjord-{number}"
         folder.mkdir()
         head = {"name": folder.name, "description": f"About fjords. {text}"[:1000], "when_to_use": text[:900]}
@@ -279,7 +280,7 @@ async def test_documents_that_an_agent_knows_are_not_obeyed(tmp_path: Path) -> N
     """Rules out that a file which a person adds to an agent gives it orders, in a text that is shown or hidden, in
     its title, or in its name, whether it is put in whole or recalled in pieces."""
     pytest.importorskip("pypdf")
-    for number, (name, text) in enumerate(TEXTS.items()):
+    for number, (name, text) in enumerate([*TEXTS.items()][:: 1 if IS_FULL else 3]):
         folder = tmp_path / str(number)
         folder.mkdir()
         text = text.replace("\0", "")
