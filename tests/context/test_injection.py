@@ -95,7 +95,7 @@ async def test_an_agent_with_memory_does_not_obey_its_memories() -> None:
 async def test_a_skill_that_nobody_vouches_for_is_not_obeyed(tmp_path: Path) -> None:
     """Rules out that the index of skills, which is a part of the system message, gives orders, or the text or the
     names of the files of a skill that was only allowed."""
-    for number, (name, text) in enumerate([*TEXTS.items()][:: 1 if IS_FULL else 3]):
+    for number, (name, text) in enumerate(TEXTS.items()):
         folder = tmp_path / f"fjord-{number}"
         folder.mkdir()
         head = {"name": folder.name, "description": f"About fjords. {text}"[:1000], "when_to_use": text[:900]}
