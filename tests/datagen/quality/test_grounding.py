@@ -10,7 +10,7 @@ import pytest
 from tests.datagen.quality.candidates import play, solve, verdict, with_answer
 
 from treadle.core.types import Message, Role
-from treadle.datagen.quality.numbers import Derived, NumberSource, evaluate
+from treadle.datagen.quality.derivations import evaluate
 from treadle.models import call
 from treadle.tasks.files.task_set import FAMILIES
 
