@@ -23,6 +23,7 @@ from treadle.core.packed import ID_BYTES, as_packed, pack_logprobs
 from treadle.core.state import fold
 from treadle.core.transcript import check_transcript
 from treadle.core.types import (
+    UNREPORTED,
     Effect,
     Fault,
     Json,
@@ -128,7 +129,7 @@ class AnswerTokens(Struct, frozen=True, omit_defaults=True):
     """The packed ids of the answer; `None` if they are not known."""
     logprobs: bytes | None = None
     """The packed log probabilities of the answer's tokens; `None` if they are not known."""
-    usage: Usage | None = None
+    usage: Usage = UNREPORTED
     cost_usd: float | None = None
 
 
