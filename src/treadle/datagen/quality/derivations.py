@@ -1,8 +1,9 @@
-"""What follows from records by simple arithmetic: counts, sums, means, shares, differences, products, spans of time.
+"""What follows from records by simple arithmetic: counts, sums, means, shares, differences, products, spans of
+time.
 
-A quantity is derived if such a figure equals it after rounding. The figures are those of groups of records: all, those
-of one result, and those with the words of the statement. Small whole numbers must be counts or figures of the group
-that the statement names, since among many figures one equals nearly any small number.
+A quantity is derived if such a figure equals it after rounding. The figures are those of groups of records:
+all, those of one result, and those with the words of the statement. Small whole numbers must be counts or
+figures of the group that the statement names, since among many figures one equals nearly any small number.
 """
 
 import re
@@ -12,8 +13,9 @@ from itertools import combinations
 
 from msgspec import Struct
 
-from treadle.datagen.quality.observations import Observations, Record, stems_of
+from treadle.datagen.quality.evidence import Evidence
 from treadle.datagen.quality.quantities import Quantity, QuantityKind, day_number, read_number
+from treadle.datagen.quality.result_records import Record, stems_of
 
 _MAX_GROUPS = 24
 _MAX_PAIRED = 40
@@ -22,7 +24,7 @@ _MAX_DATES = 16
 _EQUATION = re.compile(r"([-−\d.,()+*/×÷ $€£%]{3,120})=\s*([-−]?[$€£]?\d[\d,']*(?:\.\d+)?)")
 
 
-class Group(Struct, frozen=True):
+class RecordGroup(Struct, frozen=True):
     """Records that a statement can be about."""
 
     records: tuple[Record, ...]
@@ -30,34 +32,39 @@ class Group(Struct, frozen=True):
     """True if the words of the statement choose them."""
 
 
-def groups_of(seen: Observations, anchors: Sequence[str], *, is_rest: bool) -> list[Group]:
-    """Return the groups of records that words choose, and those of each result. `is_rest`: also those that have none
-    of the words."""
+def groups_of(seen: Evidence, anchors: Sequence[str], *, is_rest: bool) -> list[RecordGroup]:
+    """Return the groups of records that words choose, and those of each result. `is_rest`: also those that have
+    none of the words."""
     chosen = [seen.by_stem[name] for name in anchors]
-    found = {tuple(map(id, records)): Group(tuple(records), True) for records in chosen[:_MAX_GROUPS]}
+    found = {tuple(map(id, records)): RecordGroup(tuple(records), True) for records in chosen[:_MAX_GROUPS]}
     for one, two in combinations(chosen[:8], 2):
         both = {id(item) for item in two}
         inside = [record for record in one if id(record) in both]
-        found.setdefault(tuple(map(id, inside)), Group(tuple(inside), True))
+        found.setdefault(tuple(map(id, inside)), RecordGroup(tuple(inside), True))
         if not inside:  # paid and open ones
             every = [*one, *two]
-            found.setdefault(tuple(map(id, every)), Group(tuple(every), True))
+            found.setdefault(tuple(map(id, every)), RecordGroup(tuple(every), True))
     if is_rest:
         inside_any = {id(record) for records in chosen for record in records}
         rest = [record for record in seen.records if id(record) not in inside_any]
-        found.setdefault(tuple(map(id, rest)), Group(tuple(rest), True))
+        found.setdefault(tuple(map(id, rest)), RecordGroup(tuple(rest), True))
     sources: dict[tuple[int, frozenset[frozenset[str]]], list[Record]] = defaultdict(list)
     for record in seen.records:
         sources[record.source, frozenset([cell.label for cell in record.cells])].append(record)
-    whole = [Group(tuple(seen.records), False), *[Group(tuple(items), False) for items in sources.values()]]
+    whole = [
+        RecordGroup(tuple(seen.records), False),
+        *[RecordGroup(tuple(items), False) for items in sources.values()],
+    ]
     whole += [
-        Group(tuple(records), False)
+        RecordGroup(tuple(records), False)
         for records in seen.given
         if any(len(_numbers(record)) > 1 or len(records) > 2 for record in records)
     ]
     places = sorted(stems_of(" ".join(seen.told)) & seen.places)[:_MAX_GROUPS]
     for place in places if len(sources) > 1 else ():
-        whole.append(Group(tuple([record for record in seen.records if place in record.context]), False))
+        whole.append(
+            RecordGroup(tuple([record for record in seen.records if place in record.context]), False)
+        )
     return [item for item in found.values() if item.records] + whole
 
 
@@ -75,7 +82,7 @@ class Figures:
 
     def __init__(
         self,
-        seen: Observations,
+        seen: Evidence,
         anchors: frozenset[str],
         places: frozenset[str] = frozenset(),
         *,
@@ -85,7 +92,9 @@ class Figures:
         self.groups = groups_of(seen, sorted(anchors), is_rest=is_rest)
         if places:
             inside = [
-                Group(tuple([r for r in group.records if places & (r.context | r.stems)]), group.is_named)
+                RecordGroup(
+                    tuple([r for r in group.records if places & (r.context | r.stems)]), group.is_named
+                )
                 for group in self.groups
             ]
             self.groups = [group for group in inside if group.records] or self.groups
@@ -109,6 +118,9 @@ class Figures:
                     self._plain[one] = group.is_named or self._plain.get(one, False)
             if not group.is_named:
                 self._counts.update(_count_values(group.records))
+        below = tuple([record for record in seen.records if (places | anchors) & record.context])
+        if below and places:
+            self._named_counts.update(_count_records(RecordGroup(below, True), sizes))
         for records in seen.given:
             for has_lists in (True, False):
                 total = sum([one for record in records for one in _numbers(record, has_lists=has_lists)])
@@ -123,7 +135,7 @@ class Figures:
 
     def counts(self) -> set[float]:
         """Return how many records the statement chooses; if it chooses none, how many there are of each kind."""
-        return self._calls | (self._named_counts if self._named else self._counts)
+        return self._calls | self._named_counts | (set() if self._named else self._counts)
 
     def sums(self) -> set[float]:
         """Return the sums of the groups that the statement chooses; if it chooses none, of all."""
@@ -141,8 +153,9 @@ class Figures:
         return chosen | {sum(numbers[:count]) for numbers in lines for count in (2, 3)}
 
     def amounts(self, labels: frozenset[str], *, is_strict: bool, is_difference: bool) -> Iterator[float]:
-        """Yield sums, means and products, and, with `is_difference`, differences. With `is_strict`, they are those of
-        the groups that the statement chooses, if there are any, and of the columns with one of the `labels`."""
+        """Yield sums, means and products, and, with `is_difference`, differences. With `is_strict`, they are
+        those of the groups that the statement chooses, if there are any, and of the columns with one of the
+        `labels`."""
         columns = [
             totals for label, totals in self._sums.items() if not is_strict or not labels or labels & label
         ]
@@ -232,8 +245,9 @@ def _numbers(record: Record, *, has_lists: bool = True) -> list[float]:
     ]
 
 
-def _count_records(group: Group, sizes: Counter[int]) -> Iterator[float]:
-    """Yield how many records a group has: all, those of results with several records, and those of the same form."""
+def _count_records(group: RecordGroup, sizes: Counter[int]) -> Iterator[float]:
+    """Yield how many records a group has: all, those of results with several records, and those of the same
+    form."""
     yield float(len(group.records))
     if group.is_named:
         yield float(sum([sizes[record.source] > 1 for record in group.records]))
@@ -257,9 +271,9 @@ def _count_values(records: Sequence[Record]) -> Iterator[float]:
     yield from (float(len(found)) for found in values.values())
 
 
-def _count_calls(seen: Observations, groups: Sequence[Group]) -> Iterator[float]:
-    """Yield how many calls there were of each tool, how many results have the chosen records, and how many records the
-    calls were given."""
+def _count_calls(seen: Evidence, groups: Sequence[RecordGroup]) -> Iterator[float]:
+    """Yield how many calls there were of each tool, how many results have the chosen records, and how many
+    records the calls were given."""
     by_tool: Counter[tuple[str, bool]] = Counter([(item.call.name, item.is_error) for item in seen.calls])
     yield from map(float, by_tool.values())
     yield float(len({item.call.arguments for item in seen.calls if not item.is_error}))
@@ -273,11 +287,18 @@ def _count_calls(seen: Observations, groups: Sequence[Group]) -> Iterator[float]
             float(max([len(record.cells) for record in records], default=0)),
         )
     for item in seen.calls:
+        lines = item.result.splitlines()
+        yield from (
+            float(len(lines)),
+            len(lines) - 1.0,
+            float(len(item.result)),
+            float(len(item.result.split())),
+        )
         if item.result.startswith("["):
             yield float(item.result.count(",") + 1)
 
 
-def _combine_cells(groups: Sequence[Group]) -> Iterator[float]:
+def _combine_cells(groups: Sequence[RecordGroup]) -> Iterator[float]:
     """Yield sums, differences, products and quotients of the numbers of a record, and the sums of products."""
     for group in groups:
         products = 0.0

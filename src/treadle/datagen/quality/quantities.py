@@ -20,7 +20,8 @@ from treadle.core.documents import read_data
 @cache
 def lexicon(section: str) -> dict[str, Any]:
     """Return a section of `grounding.toml`."""
-    return read_data(__package__, "grounding")[section]
+    found: dict[str, Any] = read_data(__package__, "grounding")[section]
+    return found
 
 
 class QuantityKind(StrEnum):
@@ -50,6 +51,8 @@ class Quantity(Struct, frozen=True):
     """True if the number is a word."""
     year: int | None = None
     """The year of a date; `None` if the date has none."""
+    other: float | None = None
+    """Another reading of a date whose day and month can be confused."""
     has_halves: bool = True
     """False for a time of day on a clock of twelve hours without am or pm."""
 
@@ -59,6 +62,7 @@ _UNITS: dict[str, tuple[str, float]] = {
     for dimension, units in lexicon("units").items()
     for name, factor in units.items()
 }
+_UNITS_IN_LABELS = {name.lower(): unit for name, unit in reversed(_UNITS.items())}
 _UNIT_NAMES = "|".join(sorted((re.escape(name) for name in _UNITS if name[0] != "°"), key=len, reverse=True))
 _NUMBER_WORDS: dict[str, float] = lexicon("numbers")
 _MONTHS = [re.compile(text, re.IGNORECASE) for text in lexicon("dates")["months"]]
@@ -72,18 +76,22 @@ _DATE = re.compile(
     re.IGNORECASE | re.VERBOSE,
 )
 _TIME = re.compile(
-    r"""(?<![\d:.,])(?P<h>[01]?\d|2[0-4])[:.](?P<m>[0-5]\d)(?::(?P<s>[0-5]\d)(?:[.,]\d+)?)?(?:\s?(?P<half>[ap])\.?m\b\.?)?(?![\d:]|\.\d)(?<=[\dm.])
-    | (?<![\d:.,])(?P<h2>1[0-2]|0?[1-9])(?:\s*(?:-|–|to|until|and)\s*(?P<h3>1[0-2]|0?[1-9])(?::(?P<m3>[0-5]\d))?)?\s?(?P<half2>[ap])\.?m\b\.?
+    r"""(?<![\d:.,])(?P<h>[01]?\d|2[0-4])[:.](?P<m>[0-5]\d)(?::(?P<s>[0-5]\d)(?:[.,]\d+)?)?
+        (?:\s?(?P<half>[ap])\.?m\b\.?)?(?![\d:]|\.\d)(?<=[\dm.])
+    | (?<![\d:.,])(?P<h2>1[0-2]|0?[1-9])(?:\s*(?:-|–|to|until|and)\s*(?P<h3>1[0-2]|0?[1-9])(?::(?P<m3>[0-5]\d))?)?
+        \s?(?P<half2>[ap])\.?m\b\.?
     | \bhalf\ past\ (?P<past>\w+)""",
     re.IGNORECASE | re.VERBOSE,
 )
 _NUMBER = re.compile(
-    r"(?<![\w.])(?<![^\W\d]-)[-−+]?[$€£]?\s?(?P<n>\d{1,3}(?:[, '’_\u00a0\u202f]\d{3})+(?:[.,]\d+)?|\d+(?:[.,]\d+)?)"
+    r"(?<![\w.])(?<![^\W\d]-)[-−+]?[$€£]?\s?"
+    r"(?P<n>\d{1,3}(?:[, '’_\u00a0\u202f]\d{3})+(?:[.,]\d+)?|\d+(?:[.,]\d+)?)"
     r"(?P<k>[kKM]\b|\s?(?:hundred|thousand|million|billion)\b)?(?:(?:st|nd|rd|th)\b)?(?![\w@]*@\w)(?!/\w)"
     rf"(?:\s?(?P<u>%|per ?cent\b|prosent\b|°[CF]\b|m/s\b|km/h\b|-?(?:{_UNIT_NAMES})\b|(?<=\d)[A-Za-z]\w*))?(?!\d)"
 )
 _WORD = re.compile(
-    r"\b(?:(?P<tens>twenty|thirty|forty|fifty|sixty|seventy|eighty|ninety)[- ](?P<ones>one|two|three|four|five|six|seven|eight|nine)"
+    r"\b(?:(?P<tens>twenty|thirty|forty|fifty|sixty|seventy|eighty|ninety)[- ]"
+    r"(?P<ones>one|two|three|four|five|six|seven|eight|nine)"
     rf"|(?P<word>{'|'.join(_NUMBER_WORDS)}))\b(?:\s+(?P<scale>hundred|thousand|million))?"
     rf"(?P<half> and a half)?(?:[\s-](?P<u>{_UNIT_NAMES})\b)?",
     re.IGNORECASE,
@@ -93,6 +101,8 @@ _FRACTION = re.compile(
     r"(?!\s+(?:past|an? hour|hour|of an hour|of the year|time))",
     re.IGNORECASE,
 )
+_TOO_LARGE = 1e300
+"""The value of numbers that are beyond the range of floats."""
 _DIGIT = re.compile(r"\d")
 _DATE_SIGN = re.compile(r"\d[-/.]\d|[A-Za-z]{3}")
 _TIME_SIGN = re.compile(r"\d:\d|\d\s?[aApP]\.?[mM]\b|half past")
@@ -117,7 +127,7 @@ def read_number(text: str) -> float | None:
 def unit_of(name: str) -> tuple[str, float] | None:
     """Return the dimension of a unit and its size; `None` if the unit is not known."""
     name = _SPEEDS.get(name, name)
-    return _UNITS.get(name) or _UNITS.get(name.lower())
+    return _UNITS.get(name) or _UNITS_IN_LABELS.get(name.lower())
 
 
 def find_quantities(text: str, *, has_words: bool = True) -> list[Quantity]:
@@ -165,16 +175,15 @@ def _read_date(match: re.Match[str]) -> Iterator[Quantity]:
     year = next((int(part[name]) for name in ("y", "y2", "y3", "y4") if part[name]), None)
     if part["a"]:
         one, two = int(part["a"]), int(part["b"])
-        orders = {(one, two), (two, one)}
+        readings = sorted({month * 100.0 + day for day, month in ((one, two), (two, one)) if month <= 12})
     elif part["m"]:
-        orders = {(int(part["d"]), int(part["m"]))}
+        readings = [int(part["m"]) * 100.0 + int(part["d"])]
     else:
         name = part["M2"] or part["M3"]
         month = next(index for index, shape in enumerate(_MONTHS, 1) if shape.match(name))
-        orders = {(int(part["d2"] or part["d3"]), month)}
-    for day, month in orders:
-        if month <= 12:
-            yield Quantity(QuantityKind.DATE, month * 100 + day, start, end, 0.0, year=year)
+        readings = [month * 100.0 + int(part["d2"] or part["d3"])]
+    if readings:
+        yield Quantity(QuantityKind.DATE, readings[0], start, end, 0.0, year=year, other=readings[-1])
 
 
 def _read_time(match: re.Match[str]) -> Iterator[Quantity]:
@@ -226,7 +235,7 @@ def _read_number(match: re.Match[str]) -> Iterator[Quantity]:
     digits = match["n"]
     value = read_number(digits)
     if value is None:
-        return
+        value = _TOO_LARGE
     scale = lexicon("scales").get((match["k"] or "").strip().lower() if match["k"] != "M" else "M", 1.0)
     unit = (match["u"] or "").lstrip("-")
     if unit and unit != "%" and not unit.startswith("per") and unit != "prosent" and unit_of(unit) is None:

@@ -1,7 +1,7 @@
 """The statements of an answer: what it says that results or the request can show or contradict.
 
-An answer is split into sentences and these into clauses. Advice, offers, questions and code state nothing about what
-was found. A statement has the clause that it stands in, by whose words it is looked up.
+An answer is split into sentences and these into clauses. Advice, offers, questions and code state nothing about
+what was found. A statement has the clause that it stands in, by whose words it is looked up.
 """
 
 import re
@@ -30,7 +30,7 @@ class StatementKind(StrEnum):
     RELATION = "relation"
 
 
-class Statement(Struct, frozen=True):
+class AnswerStatement(Struct, frozen=True):
     """A part of an answer that can be true or not."""
 
     kind: StatementKind
@@ -56,8 +56,10 @@ _PATH, _SYMBOL, _QUOTED, _ANSWER = [
 ]
 _START = _shape("answers", "start")
 _PHONE = re.compile(
-    r"(?!\d{1,3}(?: \d{3})+(?![ \d]))(?<![\w.,])\+?\d{1,4}(?:[ -]\(?\d{2,4}\)?){2,5}(?![\w%]|[.,]\d|\s?[€$%])(?<=\d)"
+    r"(?!\d{1,3}(?: \d{3})+(?![ \d]))(?<![\w.,])"
+    r"\+?\d{1,4}(?:[ -]\(?\d{2,4}\)?){2,5}(?![\w%]|[.,]\d|\s?[€$%])(?<=\d)"
 )
+_CALL = re.compile(r"\w\([^)]*\)|^(?:python|pip|git|npm|curl|grep|cat|ls|sudo|systemctl)\s|^\w+ -\w")
 _ORDINAL = re.compile(r"\d{1,3}(?:st|nd|rd|th)")
 _PLAIN = re.compile(r"[\d\s.,:%$€£+-]+(?:\s?[A-Za-z°%/]{1,5})?(?:\s?[ap]\.?m\.?)?")
 _FENCE = re.compile(r"(?ms)^[^\S\n]*```([^\n]*)\n(.*?)(?:^[^\S\n]*```|\Z)")
@@ -68,7 +70,7 @@ _MAX_CAPITALS = 0.35
 _COMMON = WORDS["en"] | WORDS["no"] | word_lists("answers")["common"]
 
 
-def find_statements(answer: str) -> Iterator[Statement]:
+def find_statements(answer: str) -> Iterator[AnswerStatement]:
     """Yield the statements of an answer, in the order of their kinds within each sentence."""
     text = _FENCE.sub(lambda found: "\n" if _is_program(found[1], found[2]) else found[2], answer)
     text = _MARKUP.sub("", _LIST_MARK.sub("", text))
@@ -82,7 +84,7 @@ def find_statements(answer: str) -> Iterator[Statement]:
     for line in _ANSWER.findall(text):
         for word in _WORD.findall(line):
             if word.casefold() not in _COMMON:
-                yield Statement(StatementKind.NAME, word, line, line)
+                yield AnswerStatement(StatementKind.NAME, word, line, line)
 
 
 def _is_program(language: str, code: str) -> bool:
@@ -91,7 +93,9 @@ def _is_program(language: str, code: str) -> bool:
     )
 
 
-def _read_sentence(sentence: str, before: str, *, is_advice: bool, is_titled: bool) -> Iterator[Statement]:
+def _read_sentence(
+    sentence: str, before: str, *, is_advice: bool, is_titled: bool
+) -> Iterator[AnswerStatement]:
     at = partial(_at, sentence=sentence, before=before)
     rest = sentence
     # A quoted text is one statement, also if it is a path or an address.
@@ -99,7 +103,7 @@ def _read_sentence(sentence: str, before: str, *, is_advice: bool, is_titled: bo
         said = next(item for item in found.groups() if item)
         if _PLAIN.fullmatch(said) and find_quantities(said, has_words=False):
             continue  # a number in quotation marks
-        if not is_advice:
+        if not is_advice and not _CALL.search(said):
             yield at(
                 StatementKind.PATH if _PATH.fullmatch(said) else StatementKind.TEXT, said, place=found.start()
             )
@@ -161,13 +165,13 @@ def clauses(sentence: str) -> Iterator[tuple[str, int]]:
 
 def _at(
     kind: StatementKind, text: str, *, sentence: str, before: str, place: int, topic: str = ""
-) -> Statement:
+) -> AnswerStatement:
     """Return a statement at a position of a sentence."""
     clause, start = next(
         ((clause, start) for clause, start in clauses(sentence) if start <= place < start + len(clause) + 1),
         (sentence, 0),
     )
-    return Statement(
+    return AnswerStatement(
         kind, text, sentence, clause, topic=topic, before=f"{before}\n{sentence[:start]}", place=place
     )
 
@@ -185,7 +189,8 @@ def _names(text: str) -> Iterator[tuple[str, int]]:
         word = item[0]
         if not word[0].isupper() or (word.isupper() and len(word) < 5) or word.casefold() in _COMMON:
             continue
-        following = words[index + 1][0] if index + 1 < len(words) else ""
+        is_followed = index + 1 < len(words) and words[index + 1].start() == item.end() + 1
+        following = words[index + 1][0] if is_followed else ""
         is_start = _START.search(text, max(0, item.start() - 12), item.start()) is not None
         if not is_start or (following[:1].isupper() and following.casefold() not in _COMMON):
             yield word, item.start()

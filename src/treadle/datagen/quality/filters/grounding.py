@@ -1,15 +1,17 @@
-"""The filter of made-up statements: what a final answer states must be shown by what the conversation had before."""
+"""The filter of made-up statements: what a final answer states must be shown by what the conversation had
+before."""
 
 from collections.abc import Sequence
 
 from msgspec import Struct
 
 from treadle.core.types import Json, Message, Role, ToolSpec
+from treadle.datagen.quality.doubts import DOUBTFUL, Doubt
+from treadle.datagen.quality.evidence import Evidence
 from treadle.datagen.quality.exchanges import answers, quote
-from treadle.datagen.quality.observations import Observations
 from treadle.datagen.quality.protocol import BuiltinFilter, Candidate, FilterSettings, FilterVerdict
-from treadle.datagen.quality.statements import Statement, StatementKind, find_statements
-from treadle.datagen.quality.support import DOUBTFUL, Doubt, Support
+from treadle.datagen.quality.statements import AnswerStatement, StatementKind, find_statements
+from treadle.datagen.quality.support import Support
 from treadle.datagen.scenarios.kinds import is_question
 from treadle.datagen.scenarios.scenario import Kind
 from treadle.routing.judging.inabilities import gives_up, is_refusal
@@ -32,7 +34,8 @@ class GroundingSettings(FilterSettings):
     causes: bool = True
     """True to check causes, such as `because …` or `due to …`."""
     relations: bool = True
-    """True to check which record a value belongs to, what is called the largest or the first, and what is denied."""
+    """True to check which record a value belongs to, what is called the largest or the first, and what is
+    denied."""
 
     def has(self, kind: StatementKind) -> bool:
         """Return whether statements of a kind are checked."""
@@ -51,7 +54,7 @@ class Finding(Struct, frozen=True):
 
     index: int
     """The position of the answer's message."""
-    statement: Statement
+    statement: AnswerStatement
     doubt: Doubt
 
     def describe(self) -> str:
@@ -61,11 +64,11 @@ class Finding(Struct, frozen=True):
 
 
 class GroundingFilter(BuiltinFilter[GroundingSettings]):
-    """What the final answers state was seen before: in the user's words, the instructions, tool results, or what the
-    agent itself wrote in calls that succeeded. Values are compared after rounding, in other units and as words, and
-    belong to what they are said of; claims of actions need a successful call that could have done them, and causes
-    need a source. An answer with data and without any successful call is rejected, unless it asks or refuses. Advice,
-    offers and code are not checked."""
+    """What the final answers state was seen before: in the user's words, the instructions, tool results, or
+    what the agent itself wrote in calls that succeeded. Values are compared after rounding, in other units
+    and as words, and belong to what they are said of; claims of actions need a successful call that could
+    have done them, and causes need a source. An answer with data and without any successful call is
+    rejected, unless it asks or refuses. Advice, offers and code are not checked."""
 
     name = "grounding"
     settings_type = GroundingSettings
@@ -98,7 +101,7 @@ class GroundingFilter(BuiltinFilter[GroundingSettings]):
     ) -> list[Finding]:
         text = answer.content
         statements = [item for item in find_statements(text) if self.settings.has(item.kind)]
-        seen = Observations(before)
+        seen = Evidence(before)
         if not any(message.role is Role.TOOL for message in before):
             return self._read_unfounded(statements, seen, index, tools, text, kind)
         support = Support(seen, tools, text)
@@ -106,15 +109,15 @@ class GroundingFilter(BuiltinFilter[GroundingSettings]):
 
     def _read_unfounded(
         self,
-        statements: Sequence[Statement],
-        seen: Observations,
+        statements: Sequence[AnswerStatement],
+        seen: Evidence,
         index: int,
         tools: tuple[ToolSpec, ...],
         text: str,
         kind: Kind | None,
     ) -> list[Finding]:
-        """Return what is in doubt in an answer before the first call: it may state what the model knows, but not what
-        it has done, nor data if tools were needed."""
+        """Return what is in doubt in an answer before the first call: it may state what the model knows, but
+        not what it has done, nor data if tools were needed."""
         if not tools:
             return []
         support = Support(seen, tools, text)
