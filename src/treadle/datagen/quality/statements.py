@@ -113,7 +113,7 @@ def _read_sentence(
     sure = [
         item
         for item in quantities
-        if (item.kind is not QuantityKind.NUMBER or item.unit)
+        if (item.kind is not QuantityKind.NUMBER or item.unit or rest[item.end - 1].isalpha())
         and rest[item.start - 1 : item.start] not in tuple("-/_@")
     ]
     for item in sure:
@@ -141,6 +141,8 @@ def _read_sentence(
                 yield at(StatementKind.ORDER, found[0], place=found.start(), topic=topic)
         for text, place in _causes(sentence):
             yield at(StatementKind.CAUSE, text, place=place)
+    for found in _shape("answers", "quoting").finditer(sentence):
+        yield at(StatementKind.TEXT, found[1].strip(), place=found.start(1), topic="quote")
     if "?" not in sentence:
         for clause, place in clauses(sentence):
             yield at(StatementKind.RELATION, clause.strip(), place=place)
