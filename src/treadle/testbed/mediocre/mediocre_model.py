@@ -72,6 +72,12 @@ class _Reply(Struct, frozen=True):
     is_cut: bool = False
 
 
+_REPAIR = "This answer cannot be used"
+"""The beginning of a message that asks for the last answer again."""
+_MAX_REPAIRS = 3
+"""How many repairs of an answer are recognised."""
+
+
 class MediocreModel(BuiltInModel):
     """A model for the whole generation of a dataset that does and says wrong things on purpose."""
 
@@ -149,9 +155,11 @@ def truth_of(
     for position, message in enumerate(messages):
         if message.role is not Role.ASSISTANT or message.tool_calls:
             continue
-        reply = answer(messages[:position], tools, options)
-        if reply.message.content == message.content:
-            found.append(AnswerTruth(position, reply.sort, reply.falsehood))
+        for repairs in range(_MAX_REPAIRS + 1):
+            reply = answer(messages[:position], tools, options, repairs=repairs)
+            if reply.message.content == message.content:
+                found.append(AnswerTruth(position, reply.sort, reply.falsehood))
+                break
     return found
 
 
@@ -160,15 +168,21 @@ def answer(
     tools: Sequence[ToolSpec],
     options: MediocreOptions,
     max_calls: int | None = None,
+    repairs: int = 0,
 ) -> _Reply:
-    """Return the agent's next message in a conversation."""
+    """Return the agent's next message in a conversation.
+
+    `repairs` is how often the last answer was asked for again, if the messages do not show it.
+    """
+    while messages and messages[-1].role is Role.USER and messages[-1].content.startswith(_REPAIR):
+        messages, repairs = messages[:-2], repairs + 1
     asked = find_requests(messages)
     text = messages[asked[-1]].content if asked else ""
     want = _find_want([messages[index].content for index in asked])
     if want is None:
         return _Reply(answer_as_agent(messages, tools, Manner(mistake_rate=options.faults), max_calls))
     since = messages[asked[-1] :]
-    key = f"{options.seed}/{digest(text.strip())}/{len(asked)}"
+    key = f"{options.seed}/{digest(text.strip())}/{len(asked)}{f'/{repairs}' if repairs else ''}"
     draw = Draw(f"{key}/answer")
     if want.gap:
         return _Reply(Message(Role.ASSISTANT, _ask(want.gap, options, draw)))

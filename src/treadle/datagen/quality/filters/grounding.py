@@ -4,6 +4,7 @@ before."""
 from collections.abc import Sequence
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from treadle.core.types import Json, Message, Role, ToolSpec
 from treadle.datagen.quality.doubts import DOUBTFUL, Doubt
@@ -80,7 +81,9 @@ class GroundingFilter(BuiltinFilter[GroundingSettings]):
         counts: dict[str, Json] = {"statements": len(findings), "grounded": len(findings) - len(doubtful)}
         if doubtful:
             reasons = "; ".join([item.describe() for item in doubtful[:3]])
-            return self.reject(reasons, found=doubtful[0].statement.text, **counts)
+            last = len(candidate.row.messages) - 1
+            verdict = self.reject(reasons, found=doubtful[0].statement.text, **counts)
+            return replace(verdict, can_repair=all([item.index == last for item in doubtful]))
         return self.accept("" if findings else "nothing is stated", **counts)
 
     def find(self, candidate: Candidate) -> list[Finding]:
