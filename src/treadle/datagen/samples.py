@@ -193,7 +193,7 @@ class SampleWork:
 
     def _add_judge(self, made: MadeSample) -> MadeSample:
         """Return `made` with what the judge has used."""
-        if not any(item.name == "judge" for item in self._pipeline.filters):
+        if not any(item.cost == 2 for item in self._pipeline.filters):
             return made
         bill = bill_of(self._studio.journal, f"{made.run_id}-judge")
         bill.add(made.usage, made.cost_usd)

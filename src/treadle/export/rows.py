@@ -86,8 +86,10 @@ class SampleInfo(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """How many statements of the final answers were held against results and request."""
     grounded: int = 0
     """How many of these statements are shown by results or request."""
-    judged: int = 0
-    """How many statements a judge decided about, and controls that the rules are sure of."""
+    controls: int = 0
+    """How many statements that the rules are sure of a judge was asked about, to measure it."""
+    agreed: int = 0
+    """How many of these controls the judge confirmed."""
     repairs: int = 0
     """How often the last answer was asked for again, with the reasons for which it was rejected."""
     environment: str = ""

@@ -94,7 +94,7 @@ def mark_row(row: Row, verdicts: Sequence[FilterVerdict]) -> Row:
     is_verified = any([verdict.details.get("is_verified") is True for verdict in verdicts])
     counts = {
         name: sum([int(verdict.details.get(name) or 0) for verdict in verdicts])
-        for name in ("statements", "grounded", "judged")
+        for name in ("statements", "grounded", "controls", "agreed")
     }
     bill = Bill(Usage(sample.input_tokens, sample.output_tokens), sample.cost_usd)
     for verdict in verdicts:

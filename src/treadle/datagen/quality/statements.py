@@ -139,6 +139,7 @@ def _read_sentence(
         for topic in lexicon("order"):
             for found in _shape("order", topic).finditer(sentence):
                 yield at(StatementKind.ORDER, found[0], place=found.start(), topic=topic)
+    if "?" not in sentence:
         for text, place in _causes(sentence):
             yield at(StatementKind.CAUSE, text, place=place)
     for found in _shape("answers", "quoting").finditer(sentence):
@@ -199,6 +200,8 @@ def _names(text: str) -> Iterator[tuple[str, int]]:
 
 
 def _causes(sentence: str) -> Iterator[tuple[str, int]]:
+    if (found := _shape("causes", "after").search(sentence)) and sentence[: found.start()].strip():
+        yield sentence[: found.end()].strip(), found.start()
     for found in _shape("causes", "marker").finditer(sentence):
         rest = sentence[found.end() :]
         end = _shape("causes", "end").search(rest)

@@ -120,7 +120,9 @@ class Support:
 
     def _doubt_cause(self, statement: AnswerStatement) -> Doubt:
         """Check that the words of a cause were seen."""
-        said = stems_of(shape("causes", "marker").sub("", statement.text, count=1))
+        said = stems_of(
+            shape("causes", "marker").sub("", shape("causes", "after").sub("", statement.text), count=1)
+        )
         words = {
             word
             for word in said
