@@ -10,14 +10,24 @@ from treadle.context.compaction_plan import Seen, Sizes, make_plan
 from treadle.context.compaction_size import Measured, Summarised, make_event
 from treadle.context.compaction_summary import is_summary, read_summary, request_summary, write_summary
 from treadle.core.estimates import weigh, weigh_message
-from treadle.core.prompting import compact
+from treadle.core.prompting import compact, take_excerpt
 from treadle.core.transcript import check_transcript
 from treadle.core.types import Message, Role, ToolCall
+from treadle.tools.read_again import READ_MESSAGE, READ_RESULT
 
 
 def seen_of(messages, turn_at, is_open, recalled=None, *, can_read=True):
     tokens = [weigh_message(message) for message in messages]
-    return Seen(tuple(messages), tokens, turn_at, is_open, recalled or {}, can_read)
+    numbers = {at: at + 1 for at, message in enumerate(messages) if message.role is Role.USER}
+    return Seen(
+        tuple(messages),
+        tokens,
+        turn_at,
+        is_open,
+        recalled or {},
+        frozenset([READ_RESULT, READ_MESSAGE] if can_read else []),
+        numbers,
+    )
 
 
 def sizes_of(goal, most=None, summary=100):
@@ -58,15 +68,17 @@ def test_what_always_holds(given_, goal, factor, keep_turns, is_asked):
     plan, event, after = carry_out(seen, sizes_of(goal, goal * factor), keep_turns, is_asked=is_asked)
     assert not check_transcript(after)
     head = [message for message in messages[:2] if message.role is Role.SYSTEM]
-    task = next(message for message in messages if message.role is Role.USER)
+    task = take_excerpt(messages[len(head)], event.excerpts.get(len(head)))
     assert after[: len(head) + 1] == [*head, task]
     assert sum(is_summary(message) for message in after) <= 1
     if is_open:
-        assert messages[turn_at] in after
-        assert after[-1].role is messages[-1].role
-        assert after[-1].content in (messages[-1].content, plan.shortened.get(messages[-1].call_id))
+        assert take_excerpt(messages[turn_at], event.excerpts.get(turn_at)) in after
+        last, at = messages[-1], len(messages) - 1
+        assert after[-1].role is last.role
+        assert after[-1].content in (last.content, plan.shortened.get(last.call_id), event.excerpts.get(at))
     assert len(plan.old) + len(plan.head) + len(plan.asked) == plan.messages
-    assert event.tokens_after <= sum(seen.tokens) + 50 + 300
+    assert event.tokens_after <= sum(seen.tokens) + 51 + (300 if is_asked else 0)
+    assert all(messages[at].role is Role.USER for at in event.excerpts)
     kept = [message for message in after if message.role is Role.TOOL]
     assert all(message.content == event.shortened.get(message.call_id, message.content) for message in kept)
 
@@ -84,6 +96,8 @@ def test_a_compacted_context_is_compacted_again(given_, goal):
     later += [Message(Role.USER, "more"), Message(Role.ASSISTANT, "yes"), Message(Role.USER, "go on")]
     seen = seen_of(later, len(later) - 1, True)
     plan, _, again = carry_out(seen, sizes_of(1), keep_turns=0)
+    if plan.is_empty:
+        return
     assert not check_transcript(again)
     assert sum(is_summary(message) for message in again) == 1
     assert plan.earlier is not None

@@ -22,6 +22,7 @@ from treadle.models.protocol import Model, Watch, estimate_cost_usd, has_price
 
 _SUMMARY_SECONDS = 120.0
 """How long a summary may take. Then old messages are dropped."""
+_NOTHING_TO_CUT = "nothing in it can be cut"
 _PROMPT_SHARE = 0.7
 """The share of the window that the request for a summary may fill, since its size is estimated."""
 
@@ -49,8 +50,8 @@ class Compaction:
         measured = measure(state, tokens or count_prompt(state), is_refused=is_refused)
         is_asked = action.reason == "asked"
         plan = make_plan(measured.seen, measured.sizes, state.policy.keep_turns, is_asked=is_asked)
-        if is_asked and plan.is_empty:
-            return None
+        if plan.is_empty:
+            return None if is_asked else give_up(state, action, _NOTHING_TO_CUT)
         summarised = Summarised()
         if plan.old:
             summarised = await self._summarise(state, plan, measured)
@@ -110,7 +111,7 @@ class Compaction:
 
 
 def give_up(state: State, action: Compact, why: str) -> e.ContextCompacted:
-    """Return the event of a compaction that was stopped and changed nothing."""
+    """Return the event of a compaction that changed nothing."""
     tokens = count_prompt(state)
     return e.ContextCompacted(
         messages=0, replacement=(), reason=action.reason, tokens_before=tokens, tokens_after=tokens, error=why

@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 from msgspec import Struct
 
-VERSION = "2.4"
+VERSION = "2.5"
 """The version of the event types, `major.minor`. A reader refuses a newer major version.
 
 Before 2.1, inferences that were lost did not count for budgets. Before 2.2, contexts were not compacted, and a turn
