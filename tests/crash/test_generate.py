@@ -89,7 +89,9 @@ def test_interrupted_at_random_times(number: int, tmp_path: Path, topics: Any) -
             stops += len(signals) - 1
             assert code in (0, 130), dataset.error
             assert "Traceback" not in dataset.error
-            assert code == 0 or "treadle generate config.yaml" in dataset.error
+            # On a busy machine, Ctrl-C may come while the command still imports its modules.
+            has_begun = dataset.error != "interrupted\n"
+            assert code == 0 or not has_begun or "treadle generate config.yaml" in dataset.error
         dataset.finish()
         assert dataset.topics() == topics
         lost = server.answered.total() - count_completions(dataset.path)

@@ -126,7 +126,7 @@ def commit_writes(
             if file.packer is not None:
                 frame = file.packer.pack(frame)
             elif file.samples is not None:
-                file.is_enough |= file.samples.add(writer.key, frame_id, frame)
+                file.is_enough |= file.samples.add(frame_id, len(frame))
             frames += (frame_id, writer.head, writer.key, write.first_seq, count, now, frame, checksum)
             heads[writer.key] = (writer.key, frame_id) + write.head  # noqa: RUF005 (this is the fastest)
             writer.head = frame_id
@@ -495,15 +495,21 @@ class FileCommitter(Committer[sqlite3.Connection]):
             pause_seconds = min(0.05, pause_seconds * 2)
 
     def _register(self, now: float) -> None:
-        owner = this_owner()
+        owner, leases = this_owner(), self._leases
+        values = (
+            owner.host,
+            owner.space,
+            owner.pid,
+            owner.started,
+            self._clock.time(),
+            now,
+            leases.lease_seconds,
+        )
         row = self._db.execute(
             "INSERT INTO owners(host, space, pid, started, beat_at, ticks, lease_seconds) VALUES(?,?,?,?,?,?,?)",
-            (
-                *(owner.host, owner.space, owner.pid, owner.started),
-                *(self._clock.time(), now, self._leases.lease_seconds),
-            ),
+            values,
         )
-        self._leases.owner_id = row.lastrowid or 0
+        leases.owner_id = row.lastrowid or 0
 
 
 def _size_of(writes: list[Write]) -> int:

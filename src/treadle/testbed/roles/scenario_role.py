@@ -4,9 +4,10 @@ A task of the set `files` is asked for word for word where it shows the kind of 
 other kinds, and for other files and tools, the request is a small errand.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from treadle.core.types import Json, ToolSpec
 from treadle.tasks.draws import Draw
@@ -54,7 +55,7 @@ class RequestDraft(Struct, frozen=True):
     """True if the request is the task of the environment."""
 
 
-class _Scene(Struct, frozen=True):
+class ScenarioScene(Struct, frozen=True):
     """The facts of a scenario in the forms that drafts are drawn from."""
 
     kind: str
@@ -71,16 +72,21 @@ class _Scene(Struct, frozen=True):
         return things_of(self.topic)
 
 
-def write_scenario(facts: Facts, tries: int = 0) -> Json:
+def write_scenario(
+    facts: Facts, tries: int = 0, own: Callable[[ScenarioScene], RequestDraft | None] = lambda scene: None
+) -> Json:
     """Return the message, the goal, what is withheld, the signs of success and the files that will be created.
 
-    After `tries` scenarios that could not be used, another one is written.
+    After `tries` scenarios that could not be used, another one is written. The request is one of `own` if that
+    returns one.
     """
     scene = _read(facts, tries)
-    draft = _draft(scene, text_of(facts, "conversation"))
+    draft = own(scene) or _draft(scene, text_of(facts, "conversation"))
     topic = scene.topic[-1] if scene.topic else "our work"
     message = frame(draft.request, topic, object_of(facts, "persona"), scene.draw)
-    further = _follow_ups(scene, draft, number_of(facts, "turns", 1) - 1 - bool(draft.withheld))
+    count = number_of(facts, "turns", 1) - 1 - bool(draft.withheld)
+    more = [own(replace(scene, kind="single")) for _ in range(count if scene.kind not in _QUIET else 0)]
+    further = [item.request for item in more if item is not None] or _follow_ups(scene, draft, count)
     success = load("words")["success"]
     goal = [draft.request, *[f"{FOLLOW_UP}{request}" for request in further]]
     return {
@@ -94,7 +100,7 @@ def write_scenario(facts: Facts, tries: int = 0) -> Json:
     }
 
 
-def _read(facts: Facts, tries: int) -> _Scene:
+def _read(facts: Facts, tries: int) -> ScenarioScene:
     topic = texts_of(facts, "topic")
     kind = text_of(facts, "kind")
     key = [str(number_of(facts, "seed", 0)), str(tries), kind, *topic, *texts_of(facts, "feedback")]
@@ -117,10 +123,12 @@ def _read(facts: Facts, tries: int) -> _Scene:
     shelf = Shelf(heads, frozenset(others), frozenset(short))
     draw = Draw(f"scenario/{'/'.join(key)}")
     difficulty = text_of(facts, "difficulty")
-    return _Scene(kind, difficulty, tuple(topic), tuple(tools), shelf, task, object_of(facts, "limits"), draw)
+    return ScenarioScene(
+        kind, difficulty, tuple(topic), tuple(tools), shelf, task, object_of(facts, "limits"), draw
+    )
 
 
-def _draft(scene: _Scene, conversation: str) -> RequestDraft:
+def _draft(scene: ScenarioScene, conversation: str) -> RequestDraft:
     """Return what to ask for, so that the conversation shows the kind."""
     if conversation in ("basic", "cot") or not scene.tools:
         plain = [*talks("problems"), *(talks("definitions") if conversation != "cot" else ())]
@@ -139,12 +147,12 @@ def _draft(scene: _Scene, conversation: str) -> RequestDraft:
     )
 
 
-def _draft_talk(sorts: Sequence[Talk], scene: _Scene) -> RequestDraft:
+def _draft_talk(sorts: Sequence[Talk], scene: ScenarioScene) -> RequestDraft:
     talk = scene.draw.pick(sorts)
     return RequestDraft(scene.draw.pick(talk.prompts).render(talk.draw(scene.things, scene.draw)))
 
 
-def _draft_task(scene: _Scene) -> RequestDraft | None:
+def _draft_task(scene: ScenarioScene) -> RequestDraft | None:
     """Return the task of the environment, if it shows the kind and can be done with the tools and the limits."""
     found = identify(scene.task.strip()) if scene.task else None
     if found is None or scene.kind not in ("", "chained", "parallel"):
@@ -165,7 +173,7 @@ def _draft_task(scene: _Scene) -> RequestDraft | None:
     return RequestDraft(scene.task.strip(), is_task=True)
 
 
-def _draft_errand(scene: _Scene) -> RequestDraft | None:
+def _draft_errand(scene: ScenarioScene) -> RequestDraft | None:
     """Return an errand about the files."""
     kit, kind = FileTools(scene.tools), scene.kind or "chained"
     for errand in scene.draw.shuffled(errands()):
@@ -185,7 +193,9 @@ def _draft_errand(scene: _Scene) -> RequestDraft | None:
     return None
 
 
-def _to_draft(errand: Errand, values: Mapping[str, str], scene: _Scene, *, has_gap: bool) -> RequestDraft:
+def _to_draft(
+    errand: Errand, values: Mapping[str, str], scene: ScenarioScene, *, has_gap: bool
+) -> RequestDraft:
     makes = tuple([values[name] for name in errand.makes])
     used = frozenset(values.values())
     if has_gap:
@@ -194,21 +204,21 @@ def _to_draft(errand: Errand, values: Mapping[str, str], scene: _Scene, *, has_g
     return RequestDraft(scene.draw.pick(errand.prompts).render(values), makes=makes, used=used)
 
 
-def _misspell_path(path: str, scene: _Scene) -> str | None:
+def _misspell_path(path: str, scene: ScenarioScene) -> str | None:
     """Return `path` with a mistake in it, if the agent can find out which path is meant."""
     wrong = misspell(path, str(scene.draw.below(1_000_000)))
     paths = [*scene.shelf.heads, *scene.shelf.others]
     return wrong if scene.shelf.is_free(wrong) and find_near(wrong, paths) == path else None
 
 
-def _draft_wishes(scene: _Scene) -> RequestDraft | None:
+def _draft_wishes(scene: ScenarioScene) -> RequestDraft | None:
     """Return a request that names tools and arguments."""
     words = words_of(scene.topic[-1]) if scene.topic else []
     named = draw_wishes(scene.kind or "single", scene.tools, words, scene.draw)
     return None if named is None else RequestDraft(named.text, named.withheld)
 
 
-def _follow_ups(scene: _Scene, draft: RequestDraft, count: int) -> list[str]:
+def _follow_ups(scene: ScenarioScene, draft: RequestDraft, count: int) -> list[str]:
     """Return up to `count` further requests, which do not change the kind of the conversation."""
     made: list[str] = []
     readable = [
