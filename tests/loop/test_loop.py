@@ -255,7 +255,7 @@ async def test_an_unknown_cost_is_not_zero_and_unknown_tokens_are_guessed(lab: L
     bare = Completion(Message(Role.ASSISTANT, "12345678"), FinishReason.STOP)
     run = await lab.agent(bare).run("1234")
     assert run.cost_usd is None
-    assert run.usage == Usage(1, 2)
+    assert run.usage == Usage(1, 2, is_reported=False)
 
 
 async def test_a_guess_of_tokens_counts_what_was_said_since_the_inference_before(lab: Lab) -> None:
@@ -265,7 +265,7 @@ async def test_a_guess_of_tokens_counts_what_was_said_since_the_inference_before
     first = bare("", call("look", {"at": "12345678"}))
     run = await lab.agent(first, bare("1234"), tools=[look]).run("1234")
     # With 4 characters per token: "1234"; then also 21 characters of the call and 12 of the result.
-    assert run.usage == Usage(1 + (1 + 6) + 3, 6 + 1)
+    assert run.usage == Usage(1 + (1 + 6) + 3, 6 + 1, is_reported=False)
 
 
 async def test_costs_add_up(lab: Lab) -> None:

@@ -12,6 +12,7 @@ from treadle import Agent, tool
 from treadle.core.errors import ConfigError, RateLimitError, ServerError
 from treadle.core.log import Log
 from treadle.core.types import (
+    UNREPORTED,
     FinishReason,
     Message,
     OutputMode,
@@ -291,7 +292,7 @@ async def test_cached_input_is_counted_and_priced():
         assert completion.usage == Usage(1110, 5, 100, 3, 1000)
         assert completion.cost_usd == pytest.approx((10 + 10 + 1250 + 50) / 1e6)
     completion, _ = await ask([Reply(answer(TEXT, usage={"output_tokens": 5}))], price=price)
-    assert (completion.usage, completion.cost_usd) == (None, None)
+    assert (completion.usage, completion.cost_usd) == (UNREPORTED, None)
 
 
 async def test_the_servers_own_tools_are_offered_beside_ours():

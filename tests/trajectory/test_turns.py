@@ -543,8 +543,8 @@ def test_sub_agents_of_one_stream_are_told_apart() -> None:
     assert step.result.tool_responses[0]["metadata"]["child_run_id"] == "b"
     last = found[-1]
     assert isinstance(last, t.TurnCompleted)
-    # The cost of the first inference is not known.
-    assert (last.usage, last.cost_usd) == (Usage(7, 3), None)
+    # The use and the cost of the first inference are not known.
+    assert (last.usage, last.cost_usd) == (Usage(7, 3, is_reported=False), None)
 
 
 def test_an_exception_of_the_source_fails_the_turn_and_is_raised() -> None:

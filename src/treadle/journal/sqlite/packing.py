@@ -130,14 +130,17 @@ def _make_dictionary(frames: list[bytes]) -> bytes:
     has thousands of token ids.
     """
     zstd, content = _zstd(), b""
+    compressor: ZstdCompressor | None = None
     for frame in frames:
-        if content:
-            shrunk = zstd.compress(frame, _LEVEL, zstd_dict=zstd.ZstdDict(content, is_raw=True))
+        if compressor is not None:
+            shrunk = compressor.compress(frame, zstd.ZstdCompressor.FLUSH_FRAME)
             if len(frame) > _KNOWN_RATIO * len(shrunk):
                 continue
         content = (content + frame)[:_DICTIONARY_BYTES]
         if len(content) == _DICTIONARY_BYTES:
             break
+        # To read a dictionary takes longer than to compress a frame with it.
+        compressor = zstd.ZstdCompressor(_LEVEL, zstd_dict=zstd.ZstdDict(content, is_raw=True))
     chosen = zstd.ZstdDict(content, is_raw=True)
     made: bytes = zstd.finalize_dict(chosen, frames, len(content) + _TABLE_BYTES, _LEVEL).dict_content
     return made

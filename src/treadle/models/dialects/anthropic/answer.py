@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from treadle.core.events import Delta, ReasoningDelta, TextDelta, ToolCallDelta
 from treadle.core.types import (
+    UNREPORTED,
     Completion,
     FinishReason,
     Json,
@@ -239,7 +240,7 @@ class MessageReader(PlainReader):
                 return None
         if (answer.stop_reason == "tool_use") != bool(calls):
             return None
-        usage = None if answer.usage is None else answer.usage.read()
+        usage = UNREPORTED if answer.usage is None else answer.usage.read()
         return self._complete(content, tuple(calls), usage, answer.model, answer.id, reasoning, opaque)
 
 

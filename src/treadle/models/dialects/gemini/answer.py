@@ -13,6 +13,7 @@ from msgspec import Struct
 from treadle.core.errors import RefusedError
 from treadle.core.events import Delta, ReasoningDelta, TextDelta, ToolCallDelta
 from treadle.core.types import (
+    UNREPORTED,
     Artifact,
     Completion,
     FinishReason,
@@ -287,7 +288,7 @@ class GeminiReader(PlainReader):
                 content = part.text
             else:
                 return None
-        usage = None if answer.usage_metadata is None else answer.usage_metadata.read()
+        usage = UNREPORTED if answer.usage_metadata is None else answer.usage_metadata.read()
         return self._complete(content, tuple(calls), usage, answer.model_version, answer.response_id)
 
 

@@ -12,6 +12,7 @@ from msgspec import Struct
 from treadle.core.errors import RequestError
 from treadle.core.events import Delta, ReasoningDelta, TextDelta, ToolCallDelta
 from treadle.core.types import (
+    UNREPORTED,
     Artifact,
     Completion,
     FinishReason,
@@ -272,7 +273,7 @@ class ResponseReader(PlainReader):
                 content = item.content[0].text
             else:
                 return None
-        usage = None if answer.usage is None else answer.usage.read()
+        usage = UNREPORTED if answer.usage is None else answer.usage.read()
         kept: dict[str, Json] | None = None
         if answer.service_tier is not None:
             kept = {"service_tier": answer.service_tier}
