@@ -423,6 +423,8 @@ def _on_snapshot_taken(state: State, body: e.SnapshotTaken) -> None:
 def _on_turn_completed(state: State, body: e.TurnCompleted) -> None:
     turn = state.turn
     turn.is_open = False
+    if turn.failure is not None and turn.failure.said:
+        say(state, Message(Role.ASSISTANT, turn.failure.said, is_partial=True))
     queue_steering(state)
     failure = None if body.error is None else turn.failure
     state.ending = Ending(body.stop_reason, body.output, body.error, body.fault, failure)

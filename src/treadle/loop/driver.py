@@ -244,6 +244,7 @@ class Driver:
                 fault=Fault.USER,
                 stop_reason=stop_reason,
                 may_be_billed=True,
+                said="".join(self._inference.said),
             )
             self.put(failure)
         return is_inferring
