@@ -8,7 +8,13 @@ from tests.context.contexts import TEXT, transcripts
 
 from treadle.context.compaction_plan import Seen, Sizes, make_plan
 from treadle.context.compaction_size import Measured, Summarised, make_event
-from treadle.context.compaction_summary import is_summary, read_summary, request_summary, write_summary
+from treadle.context.compaction_summary import (
+    Summary,
+    is_summary,
+    read_summary,
+    request_summary,
+    write_summary,
+)
 from treadle.core.estimates import weigh, weigh_message
 from treadle.core.prompting import compact, take_excerpt
 from treadle.core.transcript import check_transcript
@@ -130,7 +136,9 @@ def test_old_turns_are_summarised_and_the_newest_stay():
         "Question 6",
         "Question 7",
     ]
-    assert read_summary(after[2]) == ("It was about rivers.", 0)
+    assert read_summary(after[2]).text == "It was about rivers."
+    listed = read_summary(after[2]).index
+    assert listed[-1] == "- c5_0: look_up({})"
     assert not event.dropped
     assert plan.old[0] == seen.messages[2]
 
@@ -180,7 +188,7 @@ def test_without_a_summary_the_oldest_are_dropped():
     measured = Measured(seen, sizes, 5000, 3000, 1.0)
     event = make_event(measured, plan, "budget", Summarised(error="the server is down"))
     assert event.dropped == len(plan.old)
-    assert read_summary(event.replacement[-1]) == ("", len(plan.old))
+    assert read_summary(event.replacement[-1]).left_out == len(plan.old)
     told = event.replacement[-1].content
     assert ("There is no summary of them" in told, "This is a summary" in told) == (True, False)
     assert is_summary(event.replacement[-1])
@@ -189,15 +197,15 @@ def test_without_a_summary_the_oldest_are_dropped():
 def test_the_earlier_summary_survives_a_failed_one():
     """persona.md 1.7: a failed summary killed the run, and facts of earlier summaries were lost."""
     seen = session(8)
-    messages = [*seen.messages[:2], write_summary("Her name is Ada.", 4), *seen.messages[6:]]
+    messages = [*seen.messages[:2], write_summary(Summary("Her name is Ada.", 4)), *seen.messages[6:]]
     seen = seen_of(messages, len(messages) - 3, True)
     sizes = sizes_of(900)
     plan = make_plan(seen, sizes, 2)
     measured = Measured(seen, sizes, 5000, 3000, 1.0)
     event = make_event(measured, plan, "budget", Summarised(error="no"))
-    text, left_out = read_summary(event.replacement[2])
-    assert text == "Her name is Ada."
-    assert left_out == 4 + len(plan.old)
+    found = read_summary(event.replacement[2])
+    assert found.text == "Her name is Ada."
+    assert found.left_out == 4 + len(plan.old)
 
 
 def test_the_request_for_a_summary_is_bounded():

@@ -441,7 +441,7 @@ async def test_a_session_is_compacted_when_somebody_asks():
         assert done is not None
         assert (done.reason, done.error) == ("asked", None)
         assert done.tokens_after < done.tokens_before
-        assert read_summary(done.replacement[2])[0].startswith("They talked about rivers")
+        assert read_summary(done.replacement[2]).text.startswith("They talked about rivers")
         run = await session.send("And now?")
         assert run.stop_reason == "completed"
         assert len([item for item in run.state.messages if item.role is Role.USER]) == 5

@@ -6,16 +6,19 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from treadle.context.compaction_plan import Plan, Seen, Sizes
-from treadle.context.compaction_summary import read_summary, write_summary
+from treadle.context.compaction_summary import Summary, list_results, read_summary, write_summary
 from treadle.core import events as e
 from treadle.core.estimates import weigh_message, weigh_tools
 from treadle.core.prompting import compact, find_room, forget
 from treadle.core.state import State
 from treadle.core.types import Completion, Message, Role, Usage
+from treadle.tools.read_again import READ_RESULT, find_readers
 
 _SUMMARY_SHARE = 24
 _SUMMARY_TOKENS = (64, 1_000)
 """The shortest and the longest limit of a summary."""
+_INDEX_SHARE = 0.5
+"""The part of the longest summary that the list of results may have."""
 _REFUSED_SHARE, _REFUSED_AGAIN_SHARE = 0.9, 0.5
 
 
@@ -53,9 +56,6 @@ def measure(state: State, tokens: int, *, is_refused: bool) -> Measured:
 
     If the server refused the prompt, or the window is not known, the room is a little less than the prompt.
     """
-    # Imported here because it needs pydantic, and few runs are compacted.
-    from treadle.tools.read_again import find_readers
-
     messages = tuple(state.messages)
     weights = [weigh_message(message) for message in messages]
     tools = state.size.tools_tokens or weigh_tools(state.tools)
@@ -98,14 +98,24 @@ def _number(state: State) -> dict[int, int]:
     return found
 
 
+def index_of(measured: Measured, plan: Plan) -> tuple[str, ...]:
+    """Return the list of the results among the old messages, if the model can read them again."""
+    if READ_RESULT not in measured.seen.readers:
+        return ()
+    room = _INDEX_SHARE * measured.sizes.summary / max(1.0, measured.ratio)
+    return list_results(plan.old, read_summary(plan.earlier).index, room)
+
+
 def make_event(measured: Measured, plan: Plan, reason: str, summarised: Summarised) -> e.ContextCompacted:
     """Return the event of a compaction. Without a summary, the earlier one stays, and old messages are dropped."""
     replacement: Sequence[Message] = ()
     dropped = 0
     if plan.messages:
-        text, left_out = read_summary(plan.earlier)
+        earlier = read_summary(plan.earlier)
         dropped = summarised.left_out if summarised.text else len(plan.old)
-        note = write_summary(summarised.text or text, left_out + dropped)
+        note = write_summary(
+            Summary(summarised.text or earlier.text, earlier.left_out + dropped, index_of(measured, plan))
+        )
         replacement = (*plan.head, note, *plan.asked)
     event = e.ContextCompacted(
         messages=plan.messages,

@@ -5,13 +5,13 @@ import asyncio
 from msgspec.structs import replace
 
 from treadle.context.compaction_plan import Plan, make_plan
-from treadle.context.compaction_size import Measured, Summarised, make_event, measure
+from treadle.context.compaction_size import Measured, Summarised, index_of, make_event, measure
 from treadle.context.compaction_summary import fit_summary, read_summary, request_summary
 from treadle.context.context_window import look_up_window
 from treadle.core import events as e
 from treadle.core.actions import Compact
 from treadle.core.errors import ConfigError, ProviderError
-from treadle.core.estimates import weigh_message
+from treadle.core.estimates import weigh, weigh_message
 from treadle.core.limits import find_exceeded, guess_cost_usd
 from treadle.core.prompting import count_prompt, guess_next_tokens, make_request
 from treadle.core.state import State
@@ -64,11 +64,14 @@ class Compaction:
             model, window = await self._find_model(state)
         except (ConfigError, ProviderError) as error:
             return Summarised(error=str(error))
-        most = measured.sizes.summary
+        index = sum([weigh(line) for line in index_of(measured, plan)])
+        most = measured.sizes.summary - measured.ratio * index
         room = (window or measured.room) * _PROMPT_SHARE - most
-        earlier, _ = read_summary(plan.earlier)
         request, left_out = request_summary(
-            earlier, plan.old, prompt_tokens=room / max(1.0, measured.ratio), summary_tokens=most
+            read_summary(plan.earlier).text,
+            plan.old,
+            prompt_tokens=room / max(1.0, measured.ratio),
+            summary_tokens=most,
         )
         expected = Usage(int(room if left_out else _estimate(request)), int(most))
         if (reason := _find_obstacle(state, model, expected)) is not None:
