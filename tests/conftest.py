@@ -58,12 +58,16 @@ def postgres_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server
     shared.close()
 
 
+@pytest.fixture(scope="session")
+def _postgres_database(postgres_server: Server) -> str:
+    return postgres_server.make_database()
+
+
 @pytest.fixture
-def postgres_url(postgres_server: Server) -> Iterator[str]:
+def postgres_url(postgres_server: Server, _postgres_database: str) -> Iterator[str]:
     """The URL of an empty database in PostgreSQL."""
-    url = postgres_server.make_database()
-    yield url
-    postgres_server.drop_database(url)
+    yield _postgres_database
+    postgres_server.empty_database(_postgres_database)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
+from tests.conftest import IS_FULL
 from tests.context.obedient import TOOL, is_ordered, obey
 from tests.contract.test_parts import WIRES, elements, send, strings
 from tests.knowledge.documents.test_documents import make_pdf
@@ -279,7 +280,7 @@ async def test_documents_that_an_agent_knows_are_not_obeyed(tmp_path: Path) -> N
     """Rules out that a file which a person adds to an agent gives it orders, in a text that is shown or hidden, in
     its title, or in its name, whether it is put in whole or recalled in pieces."""
     pytest.importorskip("pypdf")
-    for number, (name, text) in enumerate(TEXTS.items()):
+    for number, (name, text) in enumerate([*TEXTS.items()][:: 1 if IS_FULL else 3]):
         folder = tmp_path / str(number)
         folder.mkdir()
         text = text.replace("\0", "")

@@ -8,10 +8,10 @@ import pytest
 from treadle import model
 from treadle.agent.agent import Agent
 from treadle.core.errors import ConfigError
-from treadle.testbed.mediocre.composition import load_phrases
 from treadle.testbed.mediocre.falsehoods import KINDS
 from treadle.testbed.mediocre.mediocre_model import read_options, truth_of
 from treadle.testbed.mediocre.mock_world import SPLITS, define_tools, load_world, make_documents, record_tools
+from treadle.testbed.mediocre.voice import load_phrases
 from treadle.tools.mock.mocks import mock
 
 

@@ -121,7 +121,7 @@ class Driver:
         perform_inference, run_calls = self._inference.perform, self._calls.run
         has_deadline = state.policy.deadline_seconds is not None
         bench.questions.begin()
-        loop = self._loop = asyncio.get_running_loop()
+        loop = self._loop = driven.loop = asyncio.get_running_loop()
         mail.attend(loop)
         driven.on_listen = partial(self._publish, loop)
         if driven.listeners:
@@ -155,7 +155,7 @@ class Driver:
                 if recorder.listener is not None:
                     await recorder.kept()
         finally:
-            driven.on_listen = None
+            driven.on_listen = driven.loop = None
             mail.idle()
         if bench.stopped:
             await see_through(bench.end_stopped)

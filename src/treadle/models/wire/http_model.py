@@ -121,7 +121,7 @@ class HttpModel(HttpEndpoint, ABC):
             raise ConfigError(f"Settings.extra must not contain {reserved}, which the request sets itself")
         check_choices(self.settings.extra)
         for setting in Settings.__struct_fields__:
-            if setting not in (*self.SETTINGS, "extra") and getattr(self.settings, setting):
+            if setting not in (*self.SETTINGS, "extra", "logprobs_mode") and getattr(self.settings, setting):
                 raise ConfigError(f"the dialect {self.DIALECT} has no {setting}: leave it out for {model!r}")
         if server_tools and "server_tools" not in self.OPTIONS:
             raise ConfigError(f"the dialect {self.DIALECT} has no server_tools: leave them out for {model!r}")

@@ -147,3 +147,10 @@ def convert(value: float, unit: str) -> tuple[float, str] | None:
         return None
     scale, other = factor[unit]
     return round(value * scale, 1), other
+
+
+OTHER_UNITS = {
+    "€": "$", "$": "€", "°C": "°F", "km": "miles", "kg": "g", "km/h": "m/s", "min": "h", "s": "min", "MB": "GB",
+    "GB": "MB", "mm": "cm", "m": "km", "h": "days", "l": "ml",
+}  # fmt: skip
+"""A unit that a value in another unit is wrongly given."""

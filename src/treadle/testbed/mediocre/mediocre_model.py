@@ -15,12 +15,13 @@ from treadle.core.errors import ConfigError
 from treadle.core.spec import PartSpec
 from treadle.core.types import Completion, FinishReason, Json, Message, Role, ToolCall, ToolSpec
 from treadle.tasks.draws import Draw, fraction
-from treadle.tasks.solver import WantedCall
+from treadle.tasks.solver import WantedCall, is_failure
 from treadle.testbed.built_in import BuiltInModel, digest, find_requests, make_completion
-from treadle.testbed.mediocre.composition import Composed, compose, load_phrases
-from treadle.testbed.mediocre.falsehoods import KINDS, Falsehood
+from treadle.testbed.mediocre.composition import Composed, compose
+from treadle.testbed.mediocre.falsehoods import EXTRA_LIES, KINDS, Falsehood
 from treadle.testbed.mediocre.mock_world import SPLITS, known_tools, make_documents
 from treadle.testbed.mediocre.observations import observe
+from treadle.testbed.mediocre.voice import load_phrases
 from treadle.testbed.mediocre.wants import DONE, Want, draw_request, find_want, to_call
 from treadle.testbed.play import Manner, play
 from treadle.testbed.request_facts import find_facts, text_of
@@ -163,21 +164,22 @@ def answer(
     """Return the agent's next message in a conversation."""
     asked = find_requests(messages)
     text = messages[asked[-1]].content if asked else ""
-    want = next(
-        (found for part in text.split("\n\n") if (found := find_want(part.strip())) is not None), None
-    )
+    want = _find_want([messages[index].content for index in asked])
     if want is None:
         return _Reply(answer_as_agent(messages, tools, Manner(mistake_rate=options.faults), max_calls))
     since = messages[asked[-1] :]
     key = f"{options.seed}/{digest(text.strip())}/{len(asked)}"
     draw = Draw(f"{key}/answer")
-    kinds = draw.shuffled(KINDS) if fraction(key, "lie") < options.lies else []
+    if want.gap:
+        return _Reply(Message(Role.ASSISTANT, _ask(want.gap, options, draw)))
+    kinds = _order_kinds(draw) if fraction(key, "lie") < options.lies else []
     if len(since) == 1 and fraction(key, "refuse") < options.refusals:
-        return _Reply(
-            Message(Role.ASSISTANT, draw.pick(load_phrases(options.texts)["refusals"]["all"])), "refusal"
-        )
-    if len(since) == 1 and kinds[:1] == ["no_call"]:
-        return _make_up(want, since, tools, options, draw)
+        refusals = load_phrases(options.texts)["refusals"]["all"]
+        return _Reply(Message(Role.ASSISTANT, draw.pick(refusals)), "refusal")
+    if kinds[:1] == ["no_call"] and len(since) == 1:
+        return _make_up(want, since, tools, options, draw, "no_call")
+    if "failed_as_done" in kinds[:6] and since[-1].role is Role.TOOL and is_failure(since[-1]):
+        return _make_up(want, since[:1], tools, options, draw, "failed_as_done")
     position = sum([message.role is Role.ASSISTANT for message in since])
     manner = Manner(mistake_rate=options.faults, reasoning_rate=0.0)
     made = play(want.work(tools), since[1:], f"{key}/{position}", manner, max_calls=max_calls)
@@ -186,6 +188,28 @@ def answer(
     if (again := _repeat(since, options, key)) is not None:
         return _Reply(again)
     return _tell(made.content, want, since, options, kinds, draw, key)
+
+
+def _find_want(said: Sequence[str]) -> Want | None:
+    """Return the request in the newest of a user's messages, or the one before if this adds what it lacked."""
+    for text in said[-1:]:
+        for part in text.split("\n\n"):
+            if (found := find_want(part.strip())) is not None:
+                return found
+    before = _find_want(said[:-1]) if len(said) > 1 else None
+    return before.complete(said[-1]) if before is not None and before.gap else None
+
+
+def _order_kinds(draw: Draw) -> list[str]:
+    """Return all kinds in random order. Those that are always possible seldom come first."""
+    kinds = draw.shuffled(KINDS)
+    return [*kinds[1:], kinds[0]] if kinds[0] in EXTRA_LIES and draw.chance(0.5) else kinds
+
+
+def _ask(tool: str, options: MediocreOptions, draw: Draw) -> str:
+    """Return a question for the id that a request lacks."""
+    name = known_tools()[tool].argument.replace("_", " ")
+    return str(draw.pick(load_phrases(options.texts)["questions"]["all"]).format(thing=name))
 
 
 def _tell(
@@ -234,7 +258,12 @@ def _repeat(since: Sequence[Message], options: MediocreOptions, key: str) -> Mes
 
 
 def _make_up(
-    want: Want, since: Sequence[Message], tools: Sequence[ToolSpec], options: MediocreOptions, draw: Draw
+    want: Want,
+    since: Sequence[Message],
+    tools: Sequence[ToolSpec],
+    options: MediocreOptions,
+    draw: Draw,
+    kind: str,
 ) -> _Reply:
     """Return an answer to a request about results that were made up."""
     kit = FileTools(tools)
@@ -250,7 +279,7 @@ def _make_up(
             Message(Role.TOOL, _imagine(call, options, draw), call_id=str(number), name=call.name)
         )
     made_up: Composed = compose(observe(messages), options.texts, want.focus, (), draw)
-    return _Reply(Message(Role.ASSISTANT, made_up.text), "lie", Falsehood("no_call", made_up.text, ""))
+    return _Reply(Message(Role.ASSISTANT, made_up.text), "lie", Falsehood(kind, made_up.text, ""))
 
 
 def _imagine(call: WantedCall, options: MediocreOptions, draw: Draw) -> str:
@@ -273,7 +302,7 @@ def _imagine(call: WantedCall, options: MediocreOptions, draw: Draw) -> str:
 
 def _draft(scene: ScenarioScene, texts: str) -> RequestDraft | None:
     """Return one of the model's own requests, if the tools and files offer one of the kind."""
-    if scene.kind not in ("", "single", "chained", "parallel", "recovery"):
+    if scene.kind in ("no_tool", "refusal") or not scene.tools:
         return None
     drawn = draw_request(texts, scene.kind or "single", scene.tools, scene.shelf, scene.draw)
-    return None if drawn is None else RequestDraft(drawn.text, makes=drawn.makes, used=drawn.used)
+    return None if drawn is None else RequestDraft(drawn.text, drawn.withheld, drawn.makes, drawn.used)

@@ -92,6 +92,17 @@ def _fill(rules: Mapping[str, Any], draw: Draw) -> dict[str, Json]:
     return made
 
 
+def rules_of(rules: Mapping[str, Any], field: str) -> list[str]:
+    """Return the rules with a choice for a field, in a record and its rows."""
+    found = []
+    for name, rule in rules.items():
+        if isinstance(rule, dict):
+            found += rules_of(rule, field)
+        elif name == field and rule.startswith("choice "):
+            found.append(rule)
+    return found
+
+
 def draw_value(rule: str, draw: Draw) -> Json:
     """Return a value by a rule of the data file, such as `int 3 9`."""
     kind, _, rest = rule.partition(" ")

@@ -48,7 +48,8 @@ class Grid(Struct, frozen=True):
     def names(self) -> str:
         """The field by which a row is named."""
         texts = [name for name, value in self.rows[0].items() if isinstance(value, str)]
-        return texts[0] if texts else ""
+        best = [name for name in texts if not _DATE.fullmatch(str(self.rows[0][name]))]
+        return next(iter(best or texts), "")
 
     @property
     def numbers(self) -> list[str]:
@@ -62,7 +63,7 @@ class Grid(Struct, frozen=True):
         for name in self.rows[0]:
             values = [row.get(name) for row in self.rows]
             is_text = all([isinstance(value, str) for value in values])
-            if is_text and 1 < len(set(values)) < len(values):
+            if is_text and 1 < len(set(values)) <= len(values) / 2:
                 found.append(name)
         return found
 

@@ -1,14 +1,16 @@
 """Remarks: what can truthfully be said about the results of a turn. A remark has the values for a wording, and
 twists: other values with which it is a lie."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from statistics import fmean
+from typing import Any
 
 from msgspec import Struct
 
 from treadle.tasks.draws import Draw
 from treadle.tasks.files.materials import FIRST_NAMES, LAST_NAMES
 from treadle.testbed.mediocre.figures import (
+    OTHER_UNITS,
     convert,
     in_words,
     plain,
@@ -18,7 +20,9 @@ from treadle.testbed.mediocre.figures import (
     write_share,
     write_time,
 )
+from treadle.testbed.mediocre.mock_world import known_tools, rules_of
 from treadle.testbed.mediocre.observations import Grid, Observed, Sighting, is_number, read_label, unit_of
+from treadle.testbed.roles.words import split as split_words
 
 
 class Twist(Struct, frozen=True):
@@ -40,18 +44,26 @@ class Remark(Struct, frozen=True):
     focus: str = ""
     """The field that it is about."""
     twists: tuple[Twist, ...] = ()
+    is_false: bool = False
+    """True if the values are those of the only twist."""
+
+    def twist(self, twist: Twist) -> "Remark":
+        """Return the remark as a lie."""
+        values = {**self.values, **twist.changed}
+        return Remark(self.sort, values, self.truth, self.focus, (twist,), is_false=True)
 
 
-def remarks_of(seen: Observed, draw: Draw) -> list[Remark]:
+def remarks_of(seen: Observed, phrases: Mapping[str, Any], draw: Draw) -> list[Remark]:
     """Return what can be said about the results, in a random order."""
     taken = _numbers_in(seen.said)
     found = [
         *[_of_fact(fact, seen, taken, draw) for fact in seen.facts],
-        *[remark for grid in seen.grids for remark in _of_grid(grid, taken, draw)],
+        *[remark for grid in seen.grids for remark in _of_grid(grid, taken, phrases, draw)],
         *_of_texts(seen, draw),
         *_of_paths(seen, draw),
         *_of_conversions(seen, draw),
         *_of_pairs(seen, draw),
+        *_of_absence(seen, phrases, draw),
     ]
     return draw.shuffled(found)
 
@@ -78,7 +90,10 @@ def _of_fact(fact: Sighting, seen: Observed, taken: set[str], draw: Draw) -> Rem
     sort = {"number": "value", "time": "moment", "date": "moment"}.get(fact.sort, "state")
     if not fact.owner:
         sort = "result"
-    twists = []
+    twists = _twists_of_text(fact) if fact.sort == "text" else []
+    for item in seen.facts:
+        if item.field == fact.field and item.owner != fact.owner and item.value != fact.value:
+            twists.append(Twist("wrong_owner", {"owner": item.owner}))
     same = [item for item in seen.facts if item.sort == fact.sort and item.value != fact.value]
     if fact.sort != "text" and (others := [item for item in same if item.unit == fact.unit]):
         twists.append(Twist("swapped_value", {"value": show(draw.pick(others), draw, is_loose=False)}))
@@ -86,6 +101,9 @@ def _of_fact(fact: Sighting, seen: Observed, taken: set[str], draw: Draw) -> Rem
         number = float(fact.value)
         wrong = other_number(number, taken, draw)
         twists.append(Twist("made_up_value", {"value": write_number(wrong, fact.unit, draw, is_loose=False)}))
+        if fact.unit in OTHER_UNITS:
+            false = with_unit(plain(number), OTHER_UNITS[fact.unit], draw)
+            twists.append(Twist("wrong_unit", {"value": false}))
         if abs(number) >= 10:
             far = round(number * draw.pick((0.7, 1.3, 1.45)), -1)
             twists.append(
@@ -102,6 +120,15 @@ def _of_fact(fact: Sighting, seen: Observed, taken: set[str], draw: Draw) -> Rem
     elif " " in str(fact.value) and str(fact.value).istitle():
         twists.append(Twist("made_up_name", {"value": other_name(seen.said, draw)}))
     return Remark(sort, values, str(fact.value), fact.field, tuple(twists))
+
+
+def _twists_of_text(fact: Sighting) -> list[Twist]:
+    """Return twists with the other values that a field can have."""
+    rules = [rule for tool in known_tools().values() for rule in rules_of(tool.entry["record"], fact.field)]
+    others = [
+        text for rule in rules for text in rule.removeprefix("choice ").split("|") if text != fact.value
+    ]
+    return [Twist("wrong_state", {"value": text}) for text in others if str(fact.value) in " ".join(rules)]
 
 
 def show(fact: Sighting, draw: Draw, *, is_loose: bool = True) -> str:
@@ -125,7 +152,7 @@ def other_name(said: str, draw: Draw) -> str:
     return next((name for name in names if not any([part in said for part in name.split()])), names[0])
 
 
-def _of_grid(grid: Grid, taken: set[str], draw: Draw) -> Iterator[Remark]:
+def _of_grid(grid: Grid, taken: set[str], phrases: Mapping[str, Any], draw: Draw) -> Iterator[Remark]:
     count = len(grid.rows)
     base = {"owner": grid.owner, "things": grid.things}
     wrong = count + draw.pick((-1, 1, 2)) if count > 1 else count + 2
@@ -138,24 +165,42 @@ def _of_grid(grid: Grid, taken: set[str], draw: Draw) -> Iterator[Remark]:
     for name in grid.numbers:
         yield from _of_column(grid, name, base, taken, draw)
     for name in grid.choices:
-        values = [str(row[name]) for row in grid.rows]
-        chosen = draw.pick(sorted(set(values)))
-        part = values.count(chosen)
-        wrong_part = (part + draw.between(1, count - 1)) % count or count
-        percent = 100 * part / count
-        far = next((step for step in (15, 85, 40, 60, 95) if abs(step - percent) > 12), 5)
-        lies = [Twist("wrong_share", {"share": f"{far} %"})]
-        if wrong_part != part:
-            lies.append(Twist("wrong_share", {"share": write_share(wrong_part, count, draw)}))
-        values_ = {
-            **base,
-            "label": read_label(name),
-            "state": chosen,
-            "share": write_share(part, count, draw),
-        }
-        yield Remark("share", values_, f"{part} of {count}", name, tuple(lies))
+        yield from _of_choices(grid, name, base, phrases, draw)
     if grid.names:
         yield _of_names(grid, base, draw)
+
+
+def _of_choices(
+    grid: Grid, name: str, base: dict[str, str], phrases: Mapping[str, Any], draw: Draw
+) -> Iterator[Remark]:
+    """Say which share of the rows has one of the texts, in numbers and in words."""
+    texts, count = [str(row[name]) for row in grid.rows], len(grid.rows)
+    chosen = draw.pick(sorted(set(texts)))
+    part = texts.count(chosen)
+    values = {**base, "label": read_label(name), "state": chosen}
+    percent = 100 * part / count
+    lies = [
+        Twist("wrong_share", {"share": f"{step} %"})
+        for step in (15, 85, 40, 60, 95)
+        if abs(step - percent) > 12
+    ]
+    other = (part + draw.between(1, count - 1)) % count or count
+    if other != part:
+        lies.append(Twist("wrong_share", {"share": write_share(other, count, draw)}))
+    truth = f"{part} of {count}"
+    yield Remark("share", {**values, "share": write_share(part, count, draw)}, truth, name, tuple(lies))
+    words = phrases["quantifiers"]
+    right = "most" if 2 * part > count else "half" if 2 * part == count else "some"
+    wrong = [
+        sort
+        for sort in ("all", "none", "most", "some")
+        if sort != right and (sort != "some" or right != "most")
+    ]
+    twists = [
+        Twist("wrong_quantifier", {"quantifier": draw.pick(split_words(words[sort]))}) for sort in wrong
+    ]
+    shown = {**values, "quantifier": draw.pick(split_words(words[right]))}
+    yield Remark("quantifier", shown, truth, name, tuple(twists))
 
 
 def _of_column(grid: Grid, name: str, base: dict[str, str], taken: set[str], draw: Draw) -> Iterator[Remark]:
@@ -332,3 +377,15 @@ def _gap(label: str, one: str, other: str, gap: float, unit: str, draw: Draw) ->
     return Remark(
         "gap", {"label": label, "high": high, "low": low, "value": shown}, f"{high} by {shown}", "gap", twists
     )
+
+
+def _of_absence(seen: Observed, phrases: Mapping[str, Any], draw: Draw) -> Iterator[Remark]:
+    """Say what the results do not have. The lie is to say it of something that they have."""
+    owners = {fact.owner: fact.label for fact in seen.facts if fact.owner}
+    owners |= {grid.owner: grid.names for grid in seen.grids if grid.names}
+    said = seen.said.casefold()
+    free = [thing for thing in split_words(phrases["absent"]["things"]) if thing not in said]
+    for owner, label in owners.items():
+        if free:
+            twist = Twist("false_absence", {"thing": label})
+            yield Remark("absent", {"thing": draw.pick(free), "owner": owner}, label, "absent", (twist,))

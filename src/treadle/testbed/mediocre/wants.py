@@ -10,8 +10,10 @@ from msgspec import Struct
 from treadle.core.types import ToolSpec
 from treadle.tasks.draws import Draw, Wording
 from treadle.tasks.solver import FailedResult, Solver, Step, WantedCall
+from treadle.testbed.mediocre.falsehoods import Focus
 from treadle.testbed.mediocre.mock_world import (
     SPLITS,
+    RecordTool,
     draw_value,
     known_tools,
     load_world,
@@ -32,7 +34,18 @@ class Want(Struct, frozen=True):
 
     calls: tuple[tuple[str, ...], ...]
     values: Mapping[str, str]
-    focus: tuple[str, ...] = ("any",)
+    focus: tuple[Focus, ...] = (Focus(),)
+    gap: str = ""
+    """The mock tool for which the user gave no id; empty if nothing is missing."""
+
+    def complete(self, text: str) -> "Want | None":
+        """Return the request with the id in a further message; `None` if there is none in it."""
+        tool = known_tools()[self.gap]
+        ident = next((item for item in tool.ids() if item in text), None)
+        if ident is None:
+            return None
+        focus = (Focus(self.focus[0].field, tool.owner(ident)),)
+        return Want(self.calls, {**self.values, "id": ident}, focus)
 
     def work(self, tools: Sequence[ToolSpec]) -> Solver:
         """Make the calls, and return `DONE`."""
@@ -106,6 +119,8 @@ class _Form(Struct, frozen=True):
     needs: str
     kinds: tuple[str, ...] = ("single",)
     tool: str = ""
+    is_gapped: bool = False
+    """True if the wordings have no id."""
 
 
 @cache
@@ -116,9 +131,20 @@ def _forms(split: str) -> tuple[_Form, ...]:
             calls = ((f"{tool.name} {{id}}",),)
             wordings = tuple(map(Wording, texts))
             found.append(_Form(wordings, calls, focus, {"id": "id"}, tool.name, tool=tool.name))
+            lacking = tuple([Wording(_without_id(tool, text)) for text in texts])
+            form = _Form(
+                lacking, calls, focus, {}, tool.name, ("missing_parameter",), tool.name, is_gapped=True
+            )
+            found.append(form)
     for entry in load_world(split)["wants"].values():
         found.append(_to_form(entry))
     return tuple(found)
+
+
+def _without_id(tool: RecordTool, text: str) -> str:
+    """Return a wording that names no id, but `my order` or the like."""
+    vague = str(tool.entry["vague"])
+    return text.replace(str(tool.entry["owner"]), vague).replace("{id}", vague)
 
 
 def _to_form(entry: Mapping[str, Any]) -> _Form:
@@ -151,9 +177,18 @@ def find_want(paragraph: str) -> Want | None:
         for form in _forms(split):
             for wording in form.wordings:
                 if (values := wording.match(paragraph)) is not None:
-                    focus = _fill(form.focus, values)
-                    return Want(form.calls, values, (focus,))
+                    focus = _read_focus(form, values)
+                    return Want(form.calls, values, (focus,), form.tool if form.is_gapped else "")
     return None
+
+
+def _read_focus(form: _Form, values: Mapping[str, str]) -> Focus:
+    """Return what a request is about."""
+    sort, _, field = _fill(form.focus, values).rpartition(" ")
+    ident = values.get("id")
+    return Focus(
+        field, values.get("path", "") if ident is None else known_tools()[form.tool].owner(ident), sort
+    )
 
 
 class Drawn(Struct, frozen=True):
@@ -162,12 +197,15 @@ class Drawn(Struct, frozen=True):
     text: str
     used: frozenset[str] = frozenset()
     makes: tuple[str, ...] = ()
+    withheld: str = ""
 
 
 def draw_request(split: str, kind: str, tools: Sequence[ToolSpec], shelf: Shelf, draw: Draw) -> Drawn | None:
     """Return a request that shows a kind of tool use; `None` if the tools and files offer none."""
     fitting = [form for form in draw.shuffled(_forms(split)) if _is_possible(form, tools)]
     own = [form for form in fitting if kind in form.kinds]
+    if kind == "missing_parameter":
+        fitting = []
     joined = {"parallel": "both", "chained": "then"}.get(kind)
     if joined and (not own or draw.chance(0.6)):
         singles = [form for form in fitting if form.kinds == ("single",) and len(form.calls) == 1]
@@ -176,9 +214,10 @@ def draw_request(split: str, kind: str, tools: Sequence[ToolSpec], shelf: Shelf,
             text = draw.pick(_joiners(split, joined)).render({"one": pair[0].text, "two": pair[1].text})
             return Drawn(text, pair[0].used | pair[1].used, pair[0].makes + pair[1].makes)
     if kind == "recovery":
-        own += [form for form in fitting if form.tool]
+        own += [form for form in fitting if form.tool and not form.is_gapped]
         own = draw.shuffled(own)
-    for form in own or fitting:
+    usual = [form for form in fitting if not form.is_gapped]
+    for form in own or usual:
         made = _draw(form, shelf, draw, is_wrong=kind == "recovery" and bool(form.tool))
         if made is not None:
             return made
@@ -209,6 +248,10 @@ def _draw(form: _Form, shelf: Shelf, draw: Draw, *, is_wrong: bool = False) -> D
         if wrong in ids:
             return None
         values["id"] = wrong
+    if form.is_gapped:
+        tool = known_tools()[form.tool]
+        fact = f"The {tool.argument.replace('_', ' ')} is {draw.pick(tool.ids())}."
+        return Drawn(draw.pick(form.wordings).text, withheld=fact)
     makes = tuple([values[name] for name, rule in form.rules.items() if rule.startswith("new ")])
     return Drawn(draw.pick(form.wordings).render(values), frozenset(values.values()), makes)
 
