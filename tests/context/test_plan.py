@@ -9,7 +9,6 @@ from tests.context.contexts import TEXT, transcripts
 from treadle.context.compaction_plan import Seen, Sizes, make_plan
 from treadle.context.compaction_size import Measured, Summarised, make_event
 from treadle.context.compaction_summary import (
-    Summary,
     is_summary,
     read_summary,
     request_summary,
@@ -197,7 +196,7 @@ def test_without_a_summary_the_oldest_are_dropped():
 def test_the_earlier_summary_survives_a_failed_one():
     """persona.md 1.7: a failed summary killed the run, and facts of earlier summaries were lost."""
     seen = session(8)
-    messages = [*seen.messages[:2], write_summary(Summary("Her name is Ada.", 4)), *seen.messages[6:]]
+    messages = [*seen.messages[:2], write_summary(ContextSummary("Her name is Ada.", 4)), *seen.messages[6:]]
     seen = seen_of(messages, len(messages) - 3, True)
     sizes = sizes_of(900)
     plan = make_plan(seen, sizes, 2)

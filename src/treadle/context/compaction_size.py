@@ -6,7 +6,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from treadle.context.compaction_plan import Plan, Seen, Sizes
-from treadle.context.compaction_summary import Summary, list_results, read_summary, write_summary
+from treadle.context.compaction_summary import ContextSummary, list_results, read_summary, write_summary
 from treadle.core import events as e
 from treadle.core.estimates import weigh_message, weigh_tools
 from treadle.core.prompting import compact, find_room, forget
@@ -114,7 +114,9 @@ def make_event(measured: Measured, plan: Plan, reason: str, summarised: Summaris
         earlier = read_summary(plan.earlier)
         dropped = summarised.left_out if summarised.text else len(plan.old)
         note = write_summary(
-            Summary(summarised.text or earlier.text, earlier.left_out + dropped, index_of(measured, plan))
+            ContextSummary(
+                summarised.text or earlier.text, earlier.left_out + dropped, index_of(measured, plan)
+            )
         )
         replacement = (*plan.head, note, *plan.asked)
     event = e.ContextCompacted(

@@ -39,7 +39,7 @@ def is_summary(message: Message) -> bool:
     return message.role is Role.USER and message.content.startswith(_LEAD)
 
 
-class Summary(Struct, frozen=True):
+class ContextSummary(Struct, frozen=True):
     """The summary of old messages, as it stands in a transcript."""
 
     text: str = ""
@@ -50,21 +50,21 @@ class Summary(Struct, frozen=True):
     """A line for each result that can be read again, the newest last."""
 
 
-def write_summary(summary: Summary) -> Message:
+def write_summary(summary: ContextSummary) -> Message:
     """Return the message with a summary."""
     lines = [summary.text or _NOTHING, *((_INDEX, *summary.index) if summary.index else ())]
     told = fence("summary", "\n".join(lines), left_out=summary.left_out or None)
     return Message(Role.USER, f"{_LEAD} {_TOLD if summary.text else _UNTOLD}\n{told}")
 
 
-def read_summary(message: Message | None) -> Summary:
+def read_summary(message: Message | None) -> ContextSummary:
     """Return the summary in a message; an empty one if there is none."""
     found = None if message is None else _FENCE.search(message.content)
     if found is None:
-        return Summary()
+        return ContextSummary()
     before, mark, index = found[3].rpartition(f"\n{_INDEX}\n")
     text = before if mark else found[3]
-    return Summary(
+    return ContextSummary(
         "" if text == _NOTHING else text, int(found[2] or 0), tuple(index.split("\n")) if mark else ()
     )
 

@@ -15,7 +15,7 @@ VERSION = "2.5"
 
 Before 2.1, inferences that were lost did not count for budgets. Before 2.2, contexts were not compacted, and a turn
 ended with an answer that had no content. Before 2.3, token ids and log probabilities were lists of numbers. Before
-2.4, inferences whose answer was lost counted as steps.
+2.4, inferences whose answer was lost counted as steps. Before 2.5, an estimate alone could end a turn.
 """
 
 
