@@ -9,6 +9,7 @@ from tests.context.contexts import TEXT, transcripts
 from treadle.context.compaction_plan import Seen, Sizes, make_plan
 from treadle.context.compaction_size import Measured, Summarised, make_event
 from treadle.context.compaction_summary import (
+    ContextSummary,
     is_summary,
     read_summary,
     request_summary,
