@@ -260,10 +260,13 @@ async def test_processes_that_are_killed(tmp_path, endpoint):
     recompute(app, graph, name)
 
 
-async def drive_with_kills(order: dict[str, Any], app: Any, *, most: int | None = None) -> int:
+async def drive_with_kills(
+    order: dict[str, Any], app: Any, *, most: int | None = None, least_answers: int = 3
+) -> int:
     """Drive an order in one process after another, and return how many were killed.
 
-    Each is killed once the engine has sampled a few more answers, until `most` were killed.
+    Each is killed once the engine has sampled `least_answers` more answers, or one or two more than these, until
+    `most` were killed.
     """
     kills = 0
     limit = 2
@@ -276,7 +279,7 @@ async def drive_with_kills(order: dict[str, Any], app: Any, *, most: int | None 
             process.kill()
             kills += 1
         code = await asyncio.to_thread(process.wait)
-        limit = len(app.sampled) + 3 + kills % 3
+        limit = len(app.sampled) + least_answers + kills % 3
         if code == 0:
             return kills
         assert code == -9
