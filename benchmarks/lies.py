@@ -76,8 +76,8 @@ def _sections(folder: Path) -> Iterator[tuple[str, Json]]:
 
 
 async def collect(folder: Path, quality: Json = None, *, repairs: int = 0) -> list[Told]:
-    """Generate with each set of tools, and return all conversations. `repairs` is how often an answer alone is asked
-    for again; answers that were repaired are not among those that are returned."""
+    """Generate with each set of tools, and return all conversations. `repairs` is how often an answer alone is
+    asked for again; answers that were repaired are not among those that are returned."""
     sections = dict(_sections(folder))
     options: MediocreOptions = read_options(MODEL.removeprefix("mock:"))
     found: list[Told] = []
@@ -148,5 +148,5 @@ async def measure() -> list[Figure]:
         figures = report(await collect(once))
         # What is spent is measured as a generation works by default: with repairs.
         spent = report(await collect(repaired, repairs=2))
-        kept = Figure("kept rows that lie, with repairs", spent[2].value, "<= 0.05", spent[2].note)
+        kept = Figure("kept rows that lie, with repairs", spent[2].value, "<= 0.05", spent[2].detail)
         return [*figures[:3], kept, spent[3]]
