@@ -14,7 +14,7 @@ from tests.models.server import End, Reply, serve
 
 from treadle import Agent
 from treadle.core.errors import ServerError, TransportError
-from treadle.core.types import Fault, FinishReason, Message, Role, StopReason
+from treadle.core.types import UNREPORTED, Fault, FinishReason, Message, Role, StopReason
 from treadle.models import CacheModel, FallbackModel, HttpResponse, InProcessTransport, RetryModel, Watch
 
 FOREIGN = {
@@ -193,7 +193,7 @@ async def test_what_servers_leave_out_does_no_harm(wire, is_streamed):
     async with serve([Reply(body)]) as server:
         completion = await connect(wire, server).infer(QUESTION, Listener().watch if is_streamed else Watch())
     assert (completion.message.content, completion.finish_reason) == (said().content, FinishReason.STOP)
-    assert (completion.usage, completion.model) == (None, None)
+    assert (completion.usage, completion.model) == (UNREPORTED, None)
 
 
 @pytest.mark.parametrize("is_streamed", [False, True], ids=["whole", "streamed"])

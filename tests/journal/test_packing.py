@@ -179,3 +179,81 @@ async def test_an_older_file_is_made_smaller_while_it_is_used(tmp_path: Path) ->
     with open_journal(tmp_path / "empty.db") as journal:
         assert isinstance(journal, SqliteJournal)
         assert await asyncio.to_thread(journal.slim)
+
+
+async def test_a_run_that_was_deleted_is_in_no_dictionary_that_is_made_later(tmp_path: Path) -> None:
+    path = tmp_path / "runs.db"
+    with open_journal(path, packs=True) as journal, open_journal(path) as other:
+        await work(journal, 20)
+        journal.delete("r-0")
+        other.delete("r-1")
+    assert query(path, PACKED)[0][0] > 20
+    (dictionary,) = query(path, "SELECT content FROM dictionaries")[0]
+    assert b"word2word" in dictionary
+    assert not [word for word in (b"word0word", b"word1word") if word in dictionary]
+
+
+async def test_frames_that_are_packed_are_no_samples_and_never_packed_again(tmp_path: Path) -> None:
+    """If a dictionary is damaged, it can be given back from a backup."""
+    path = tmp_path / "runs.db"
+    with open_journal(path, packs=True) as journal:
+        await work(journal, 20)
+        written = {info.run_id: journal.read(info.run_id) for info in journal.runs()}
+    packed = query(path, f"{PACKED.replace('count(*)', 'id, body')}")
+    (content,) = query(path, "SELECT content FROM dictionaries")[0]
+    query(path, "UPDATE dictionaries SET content = x'00'")
+    with open_journal(path) as journal:
+        assert isinstance(journal, SqliteJournal)
+        await asyncio.to_thread(journal.slim)
+        assert query(path, "SELECT count(*) FROM dictionaries") == [(1,)]
+        await work(journal, 40, 20)
+        written |= {f"r-{number}": journal.read(f"r-{number}") for number in range(20, 60)}
+        await asyncio.to_thread(journal.slim)
+    assert query(path, "SELECT count(*) FROM dictionaries") == [(2,)]
+    assert set(packed) <= set(query(path, f"{PACKED.replace('count(*)', 'id, body')}"))
+    query(path, "UPDATE dictionaries SET content = ? WHERE id = 1", content)
+    with open_journal(path) as journal:
+        assert {run_id: journal.read(run_id) for run_id in written} == written
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        "UPDATE dictionaries SET content = 'text'",
+        "UPDATE dictionaries SET runs = 'text'",
+        "UPDATE dictionaries SET runs = x'ff'",
+        "UPDATE frames SET body = x'0100000001' WHERE id = 50",
+    ],
+)
+async def test_runs_of_a_damaged_dictionary_can_be_deleted(tmp_path: Path, damage: str) -> None:
+    path = tmp_path / "runs.db"
+    with open_journal(path, packs=True) as journal:
+        await work(journal, 20)
+    query(path, damage)
+    with open_journal(path) as journal:
+        journal.delete("r-0")
+        assert "r-0" not in [info.run_id for info in journal.runs()]
+    assert b"word0word" not in path.read_bytes()
+
+
+async def test_a_large_file_is_not_rewritten_when_a_dictionary_is_made(tmp_path: Path) -> None:
+    """Nobody could write into the file meanwhile, for minutes."""
+    path = tmp_path / "runs.db"
+    with open_journal(path) as journal:
+        await work(journal, 1)
+    query(path, "INSERT INTO blobs VALUES('old', zeroblob(36000000))")
+    query(path, "DELETE FROM blobs WHERE digest = 'old'")
+    with open_journal(path, packs=True) as journal:
+        await work(journal, RUNS, 1)
+    assert query(path, PACKED)[0][0] > 100
+    assert path.stat().st_size > 36_000_000
+
+
+async def test_a_job_whose_first_frames_are_long_is_packed_too(tmp_path: Path) -> None:
+    path = tmp_path / "runs.db"
+    with open_journal(path, packs=True) as journal:
+        agent = Agent(ScriptedModel(["done"] * 20), instructions=TOLD * 80, journal=journal)
+        for number in range(20):
+            await agent.run(f"answer letter {number}", run_id=f"r-{number}")
+    assert query(path, "SELECT count(*) FROM dictionaries") == [(1,)]
+    assert path.stat().st_size < 600_000

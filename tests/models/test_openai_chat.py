@@ -422,9 +422,9 @@ async def test_content_in_parts():
             Usage(12, 5, 8, 0),
         ),
         ({"prompt_tokens": 12, "completion_tokens": None, "prompt_tokens_details": {}}, Usage(12, 0)),
-        ({"prompt_tokens": "many"}, None),
-        (None, None),
-        ({}, None),
+        ({"prompt_tokens": "many"}, Usage(is_reported=False)),
+        (None, Usage(is_reported=False)),
+        ({}, Usage(is_reported=False)),
     ],
 )
 async def test_usage(usage, expected):

@@ -44,6 +44,7 @@ async def run_tasks(
     return runs, load_tokens(agent.journal, *[run.run_id for run in runs])
 
 
+@pytest.mark.sets(10)
 @pytest.mark.parametrize(
     ("endpoint", "variants", "is_streamed"),
     [
@@ -242,18 +243,19 @@ async def test_processes_that_are_killed(tmp_path, endpoint):
     """The worker is killed with SIGKILL while it waits for an answer or has just received one, again and again."""
     name = "oracle:0.1+strip_thinking"
     async with engine(endpoint, name, latency_seconds=0.01) as (app, server):
+        runs = ["json_merge-0002", "limit_rule-0002"] if IS_FULL else ["json_merge-0002"]
         order: dict[str, Any] = {
             "journal": str(tmp_path / "runs.db"),
             "endpoint": endpoint,
             "name": name,
             "url": server.url,
             "folder": str(tmp_path / "tokenizer"),
-            "runs": ["json_merge-0002", "limit_rule-0002"],
+            "runs": runs,
         }
         kills = await drive_with_kills(order, app)
-    runs, graph = load_killed(order)
-    assert all(run.stop_reason == "completed" for run in runs)
-    assert kills >= 3
+    found, graph = load_killed(order)
+    assert all(run.stop_reason == "completed" for run in found)
+    assert kills >= (3 if IS_FULL else 2)
     check(app, graph, lost=kills)
     recompute(app, graph, name)
 

@@ -11,7 +11,7 @@ from treadle.core.errors import ConfigError
 from treadle.core.estimates import weigh_message, weigh_tools
 from treadle.core.prompting import find_kept, find_room
 from treadle.core.state import State, advance
-from treadle.core.types import Message, Usage, Window
+from treadle.core.types import UNREPORTED, Message, Usage, Window
 
 
 class SeenMessage(Struct, frozen=True, omit_defaults=True):
@@ -60,8 +60,8 @@ class StepView(Struct, frozen=True, omit_defaults=True):
     estimate from before the request."""
     is_counted: bool
     """True if the server counted `tokens`."""
-    usage: Usage | None
-    """The token counts of the server; `None` if the server did not count, or gave no answer."""
+    usage: Usage
+    """The token counts of the server; `is_reported` is false if it did not count, or gave no answer."""
     window: Window | None
     room: int | None
     """How many tokens the prompt could have; `None` if that was not known."""
@@ -94,7 +94,7 @@ def view_step(events: Sequence[e.Event], step: int) -> StepView:
         ),
         None,
     )
-    return reader.view(start, asked[-1].seq, None if done is None else done.completion.usage)
+    return reader.view(start, asked[-1].seq, UNREPORTED if done is None else done.completion.usage)
 
 
 class _Reader:
@@ -145,7 +145,7 @@ class _Reader:
     def _size(self, message: Message) -> int:
         return int(weigh_message(message) * self._state.size.rate)
 
-    def view(self, start: e.InferenceStarted, seq: int, usage: Usage | None) -> StepView:
+    def view(self, start: e.InferenceStarted, seq: int, usage: Usage) -> StepView:
         """Return the view at the inference that `start` began."""
         state = self._state
         lines = {item.message.call_id for item in self._gone.values() if item.why == "cut"}
@@ -165,7 +165,7 @@ class _Reader:
         tools = state.tools if start.has_tools else ()
         tools_tokens = int(weigh_tools(tools) * state.size.rate)
         guessed = tools_tokens + sum([item.tokens for item in messages])
-        counted = usage.input_tokens if usage is not None else 0
+        counted = usage.input_tokens
         return StepView(
             step=start.step,
             seq=seq,

@@ -125,12 +125,12 @@ def note_inference(state: "State", completion: Completion) -> Usage:
     estimated if the server did not report them."""
     size, usage, message = state.size, completion.usage, completion.message
     spent = usage
-    if spent is None:
-        spent = Usage(guess_input_tokens(state), guess_of_chars(count_chars(message)))
+    if not usage.is_reported:
+        spent = Usage(guess_input_tokens(state), guess_of_chars(count_chars(message)), is_reported=False)
     room = None
     if state.window is not None or size.refused_tokens is not None:
         room = find_room(state)
-    if usage is not None and usage.input_tokens > 0:
+    if usage.input_tokens > 0:
         if room is not None and not size.is_fresh and not is_surely_below(state, room * _MEASURED_SHARE):
             _learn_rate(state, usage.input_tokens)
         size.known_tokens = usage.input_tokens + usage.output_tokens

@@ -65,7 +65,7 @@ class Registry(Generic[T]):
         if point is None:
             raise self._unknown(name)
         try:
-            return self._loaded.setdefault(name, cast("T", point.load()))
+            return cast("T", point.load())
         except Exception as error:
             raise ConfigError(
                 f"the {self.kind} {name!r} ({point.value}) cannot be loaded: {error!r}"

@@ -39,6 +39,7 @@ from treadle.core.spec import AgentSpec
 from treadle.core.steering import leave_queue, queue_steering, receive, take_steering
 from treadle.core.turns import reopens
 from treadle.core.types import (
+    UNREPORTED,
     Fault,
     FinishReason,
     Message,
@@ -343,7 +344,7 @@ def _on_turn_started(state: State, body: e.TurnStarted) -> None:
     if body.queued_seq is not None:
         leave_queue(state, body.queued_seq)
     if (judged := body.judgement) is not None and judged.model is not None:
-        charge(state, judged.usage or Usage(), judged.cost_usd)
+        charge(state, judged.usage or UNREPORTED, judged.cost_usd)
 
 
 def _on_inference_started(state: State, body: e.InferenceStarted) -> None:
@@ -397,7 +398,7 @@ def _on_inference_failed(state: State, body: e.InferenceFailed) -> None:
 def _on_context_compacted(state: State, body: e.ContextCompacted) -> None:
     fold_compaction(state, body)
     if body.usage is not None or body.model is not None:
-        charge(state, body.usage or Usage(), body.cost_usd)
+        charge(state, body.usage or UNREPORTED, body.cost_usd)
 
 
 def _on_message_injected(state: State, body: e.MessageInjected) -> None:

@@ -249,6 +249,8 @@ class Usage(Struct, frozen=True, omit_defaults=True, gc=False):
     """Output tokens that the model spent on thinking."""
     cache_write_tokens: int = 0
     """Input tokens that the server wrote to its cache, counted where it charges more for them."""
+    is_reported: bool = True
+    """False if the server did not report a part of the counts, which is then 0 or estimated."""
 
     @property
     def total_tokens(self) -> int:
@@ -262,6 +264,7 @@ class Usage(Struct, frozen=True, omit_defaults=True, gc=False):
             self.cached_input_tokens + other.cached_input_tokens,
             self.reasoning_tokens + other.reasoning_tokens,
             self.cache_write_tokens + other.cache_write_tokens,
+            self.is_reported and other.is_reported,
         )
 
     def __sub__(self, other: "Usage") -> "Usage":
@@ -271,7 +274,12 @@ class Usage(Struct, frozen=True, omit_defaults=True, gc=False):
             self.cached_input_tokens - other.cached_input_tokens,
             self.reasoning_tokens - other.reasoning_tokens,
             self.cache_write_tokens - other.cache_write_tokens,
+            self.is_reported and other.is_reported,
         )
+
+
+UNREPORTED = Usage(is_reported=False)
+"""The token counts of an inference whose server did not report them."""
 
 
 class TokenRecord(Struct, frozen=True, omit_defaults=True, gc=False):
@@ -459,8 +467,8 @@ class Completion(Struct, frozen=True, omit_defaults=True, gc=False):
     """The assistant message that the model wrote."""
     finish_reason: FinishReason
     """The reason why the inference ended."""
-    usage: Usage | None = None
-    """Token counts; `None`: the server did not report them."""
+    usage: Usage = UNREPORTED
+    """Token counts. If the server did not report them, `is_reported` is false and they are 0."""
     cost_usd: float | None = None
     """The cost; `None`: unknown, which is different from 0."""
     model: str | None = None

@@ -4,6 +4,8 @@ import contextlib
 from collections.abc import Callable, Iterable
 from typing import Any, TypeAlias, cast
 
+from msgspec.structs import replace
+
 from treadle.agent.agent import Agent
 from treadle.core.errors import ConfigError
 from treadle.jobs.sections import AgentSection
@@ -18,6 +20,7 @@ from treadle.models.config.tables import ModelTable
 from treadle.models.protocol import Model
 from treadle.models.tokens.weights import Weights
 from treadle.runs.task import Task
+from treadle.tools.user_code import FirstFailures
 
 MakeModel: TypeAlias = Callable[[Task, int], Model]
 """A function of a task and a sampling seed that returns the model of a rollout."""
@@ -43,7 +46,8 @@ class SeededAgents:
         """
         self.journal = journal
         self._settings = settings
-        self._policy = settings.policy()
+        self._policy = replace(settings.policy(), charges_lost=False)
+        self._failures = FirstFailures()
         self._hooks = tuple(hooks)
         self._wrap = wrap
         self._weights = weights
@@ -73,7 +77,7 @@ class SeededAgents:
             journal=self.journal,
             hooks=self._hooks,
         )
-        agent.stops_at_mistakes = True
+        agent.failures = self._failures
         return agent
 
 

@@ -15,7 +15,7 @@ from treadle.core.estimates import weigh_message
 from treadle.core.limits import find_exceeded, guess_cost_usd
 from treadle.core.prompting import count_prompt, guess_next_tokens, make_request
 from treadle.core.state import State
-from treadle.core.types import Completion, Request, Usage
+from treadle.core.types import UNREPORTED, Completion, Request, Usage
 from treadle.journal.protocol import Clock
 from treadle.loop.outbox import Outbox
 from treadle.models.protocol import Model, Watch, estimate_cost_usd, has_price
@@ -88,7 +88,7 @@ class Compaction:
             left_out,
             fault,
             model.name,
-            completion.usage or _guess_usage(request, completion),
+            completion.usage if completion.usage.is_reported else _guess_usage(request, completion),
             completion.cost_usd,
             _keep_sampled(completion),
         )
@@ -149,12 +149,12 @@ def _keep_sampled(completion: Completion) -> Completion | None:
     tokens = completion.tokens
     if tokens is None or tokens.token_ids is None:
         return None
-    return replace(completion, usage=None, cost_usd=None, opaque=None, contents=None)
+    return replace(completion, usage=UNREPORTED, cost_usd=None, opaque=None, contents=None)
 
 
 def _guess_usage(request: Request, completion: Completion) -> Usage:
     """Estimate the tokens of a summary whose server did not report them."""
-    return Usage(int(_estimate(request)), int(weigh_message(completion.message)))
+    return Usage(int(_estimate(request)), int(weigh_message(completion.message)), is_reported=False)
 
 
 def _make_model(name: str) -> Model:

@@ -20,6 +20,7 @@ from treadle.runs.options import Files, Instructions
 from treadle.runs.task import Task
 from treadle.tools.protocol import Approver, Asker, Tool, ToolLike
 from treadle.tools.toolbox import Toolbox
+from treadle.tools.user_code import FirstFailures
 
 if TYPE_CHECKING:
     from treadle.knowledge.surroundings import Surroundings
@@ -43,7 +44,7 @@ class AgentParts(Protocol):
     known: "Surroundings | None"
     judge: "MessageJudge | None"
     hooks: Hooks
-    stops_at_mistakes: bool
+    failures: FirstFailures | None
 
     @property
     def spec(self) -> AgentSpec:

@@ -364,7 +364,7 @@ class _RunSpans:
         measured = self._measured()
         if model is not None:
             measured["gen_ai.response.model"] = model
-        if usage is not None:
+        if usage is not None and usage.is_reported:
             self._usage += usage
             counts = {"input": usage.input_tokens, "output": usage.output_tokens}
             for kind, count in counts.items():

@@ -142,9 +142,9 @@ class TurnRecord(Struct, kw_only=True, gc=False):
     """The runs that tool calls drove. Their tokens and costs are not in the sums, because these runs have records
     of their own."""
 
-    def charge(self, usage: Usage | None, cost_usd: float | None) -> None:
-        """Add tokens and their cost. `None` means that a value is not known."""
-        if usage is None:
+    def charge(self, usage: Usage, cost_usd: float | None) -> None:
+        """Add tokens and their cost. `None` means that the cost is not known."""
+        if not usage.is_reported:
             self.uncounted_inferences += 1
         else:
             self.input_tokens += usage.input_tokens

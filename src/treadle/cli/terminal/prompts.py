@@ -46,7 +46,7 @@ def print_context(journal: Journal, run_id: str, step: int, *, is_full: bool, is
     ]
     if view.room is not None:
         head.append(f"room for {view.room:,}")
-    if view.usage is not None and view.usage.input_tokens:
+    if view.usage.input_tokens:
         share = view.usage.cached_input_tokens / view.usage.input_tokens
         head.append(f"{share:.0%} cached")
     console.print(" · ".join(head), style="bold")

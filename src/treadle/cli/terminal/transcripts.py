@@ -230,7 +230,9 @@ class _RunPrinter(MessagePrinter):
     def _print_inference(self, body: e.InferenceCompleted) -> None:
         completion = body.completion
         message, usage = completion.message, completion.usage
-        tokens = f"{usage.input_tokens:,} + {usage.output_tokens:,} tokens" if usage else "tokens unknown"
+        tokens = "tokens unknown"
+        if usage.is_reported:
+            tokens = f"{usage.input_tokens:,} + {usage.output_tokens:,} tokens"
         facts = [f"step {body.step}", tokens, write_seconds(body.duration_seconds)]
         if self._asked not in ("", self._shown):
             facts.insert(1, clean(self._asked))

@@ -8,6 +8,8 @@ from typing import TypeAlias
 
 from msgspec import Struct
 
+from treadle.core.types import ServerCall
+
 VERSION = "2.4"
 """The version of the event types, `major.minor`. A reader refuses a newer major version.
 
@@ -70,6 +72,17 @@ class ToolCallDelta(Struct, frozen=True, gc=False, tag_field="type", tag="tool_c
     """The piece of the arguments' text."""
 
 
+class ServerCallDelta(Struct, frozen=True, gc=False, tag_field="type", tag="server_call_delta"):
+    """A tool call that the model's server makes by itself during the answer: its start, or its result."""
+
+    index: int
+    """The position of the call among those of the server, from 0."""
+    call: ServerCall
+    """The call. Its result and often its arguments are empty as long as it runs."""
+    is_done: bool
+    """True if the call has ended."""
+
+
 class ToolProgress(Struct, frozen=True, gc=False, tag_field="type", tag="tool_progress"):
     """A progress report of a running tool."""
 
@@ -77,5 +90,5 @@ class ToolProgress(Struct, frozen=True, gc=False, tag_field="type", tag="tool_pr
     text: str
 
 
-Delta: TypeAlias = TextDelta | ReasoningDelta | ToolCallDelta | ToolProgress
+Delta: TypeAlias = TextDelta | ReasoningDelta | ToolCallDelta | ServerCallDelta | ToolProgress
 """A piece of output that is streamed to listeners and never journalled."""

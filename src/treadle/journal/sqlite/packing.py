@@ -5,6 +5,7 @@ which is a row of the table `dictionaries`. Checksums are those of the JSON line
 dictionary was made from are stored with it: if one of them is deleted, the dictionary goes too.
 """
 
+import contextlib
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +31,8 @@ _LEAST_FRAMES = 32
 _ENOUGH_FRAMES, _ENOUGH_BYTES = 224, 512 * 1024
 """When so many frames, or so many bytes of them, have been collected, a dictionary is made from them."""
 
+_IS_PLAIN = f"typeof(body) = 'blob' AND substr(body, 1, 1) != x'{_MARK.hex()}'"
+"""The frames that are not packed."""
 _PAGE_FRAMES = 1000
 """How many frames are packed in one transaction."""
 _MOST_BYTES = 2**30
@@ -90,31 +93,35 @@ class Samples:
     """The first frames of a job, until a dictionary is made from them."""
 
     def __init__(self) -> None:
-        self._frames: dict[int, bytes] = {}
-        self._runs: set[int] = set()
+        self._numbers: set[int] = set()
         self._bytes = 0
 
-    def add(self, run: int, number: int, frame: bytes) -> bool:
-        """Take a frame, and return whether there are enough of them now."""
-        self._frames[number] = frame
-        self._runs.add(run)
-        self._bytes += len(frame)
-        return len(self._frames) >= _ENOUGH_FRAMES or self._bytes >= _ENOUGH_BYTES
+    def add(self, number: int, size: int) -> bool:
+        """Take a frame of `size` bytes, and return whether there are enough of them now."""
+        self._numbers.add(number)
+        self._bytes += size
+        frames = len(self._numbers)
+        return frames >= _ENOUGH_FRAMES or (frames >= _LEAST_FRAMES and self._bytes >= _ENOUGH_BYTES)
 
     def learn(self, query: Query) -> None:
-        """Make a dictionary from the frames, within a transaction, and pack them with it."""
+        """Make a dictionary from the frames that are still there and not packed, and pack them with it, within a
+        transaction."""
         zstd = _zstd()
-        if len(self._frames) < _LEAST_FRAMES:
+        numbers = _encode(sorted(self._numbers)).decode()
+        wanted = f"id IN (SELECT value FROM json_each(?)) AND {_IS_PLAIN}"
+        rows = query(f"SELECT id, run, body FROM frames WHERE {wanted} ORDER BY id", (numbers,))
+        if len(rows) < _LEAST_FRAMES:
             return
         try:
-            content = _make_dictionary([*self._frames.values()])
+            content = _make_dictionary([frame for *_, frame in rows])
         except zstd.ZstdError:  # they have too little in common
             return
-        query("INSERT INTO dictionaries(content, runs) VALUES(?,?)", (content, _encode(sorted(self._runs))))
+        runs = sorted({run for _, run, _ in rows})
+        query("INSERT INTO dictionaries(content, runs) VALUES(?,?)", (content, _encode(runs)))
         packer = find_packer(query)
         assert packer is not None
-        for number, frame in self._frames.items():
-            query("UPDATE frames SET body=? WHERE id=? AND body=?", (packer.pack(frame), number, frame))
+        for number, _, frame in rows:
+            query("UPDATE frames SET body=? WHERE id=?", (packer.pack(frame), number))
 
 
 def _make_dictionary(frames: list[bytes]) -> bytes:
@@ -124,14 +131,17 @@ def _make_dictionary(frames: list[bytes]) -> bytes:
     has thousands of token ids.
     """
     zstd, content = _zstd(), b""
+    compressor: ZstdCompressor | None = None
     for frame in frames:
-        if content:
-            shrunk = zstd.compress(frame, _LEVEL, zstd_dict=zstd.ZstdDict(content, is_raw=True))
+        if compressor is not None:
+            shrunk = compressor.compress(frame, zstd.ZstdCompressor.FLUSH_FRAME)
             if len(frame) > _KNOWN_RATIO * len(shrunk):
                 continue
         content = (content + frame)[:_DICTIONARY_BYTES]
         if len(content) == _DICTIONARY_BYTES:
             break
+        # To read a dictionary takes longer than to compress a frame with it.
+        compressor = zstd.ZstdCompressor(_LEVEL, zstd_dict=zstd.ZstdDict(content, is_raw=True))
     chosen = zstd.ZstdDict(content, is_raw=True)
     made: bytes = zstd.finalize_dict(chosen, frames, len(content) + _TABLE_BYTES, _LEVEL).dict_content
     return made
@@ -141,8 +151,10 @@ def take_samples(query: Query) -> Samples:
     """Return frames from all parts of a file, for a dictionary."""
     samples = Samples()
     last = query("SELECT coalesce(max(id), 0) FROM frames", ())[0][0]
-    for at in range(0, last, max(1, last // _ENOUGH_FRAMES)):
-        rows = query("SELECT run, id, body FROM frames WHERE id > ? ORDER BY id LIMIT 1", (at,))
+    part = max(1, last // _ENOUGH_FRAMES)
+    sql = f"SELECT id, length(body) FROM frames WHERE id > ? AND id <= ? AND {_IS_PLAIN} ORDER BY id LIMIT 1"
+    for at in range(0, last, part):
+        rows = query(sql, (at, at + part))
         if rows and samples.add(*rows[0]):
             break
     return samples
@@ -151,9 +163,10 @@ def take_samples(query: Query) -> Samples:
 def pack_frames(query: Query, packer: Packer, last: int) -> int:
     """Pack the next frames after frame `last`, within a transaction. Return the newest of them; 0 if there is
     none."""
-    rows = query("SELECT id, body FROM frames WHERE id > ? ORDER BY id LIMIT ?", (last, _PAGE_FRAMES))
+    sql = f"SELECT id, body FROM frames WHERE id > ? AND {_IS_PLAIN} ORDER BY id LIMIT ?"
+    rows = query(sql, (last, _PAGE_FRAMES))
     for number, body in rows:
-        if isinstance(body, bytes) and body[:1] != _MARK and (packed := packer.pack(body)) != body:
+        if (packed := packer.pack(body)) != body:
             query("UPDATE frames SET body=? WHERE id=?", (packed, number))
     return rows[-1][0] if rows else 0
 
@@ -174,14 +187,26 @@ def forget_run(query: Query, key: int) -> None:
     """Remove the dictionaries that were made from frames of a run, and unpack what needs them, within a
     transaction."""
     for number, runs in query("SELECT id, runs FROM dictionaries", ()):
-        if key not in msgspec.json.decode(runs, type=list[int]):
+        if not _may_have(runs, key):
             continue
         unpacker = Unpacker()
         packed = query("SELECT id FROM frames WHERE substr(body, 1, ?) = ?", (_HEAD_BYTES, _head(number)))
         for (frame,) in packed:
             body = query("SELECT body FROM frames WHERE id=?", (frame,))[0][0]
-            query("UPDATE frames SET body=? WHERE id=?", (unpacker.unpack(query, body), frame))
+            with contextlib.suppress(
+                JournalError
+            ):  # its run is damaged, which keeps no other from being deleted
+                query("UPDATE frames SET body=? WHERE id=?", (unpacker.unpack(query, body), frame))
         query("DELETE FROM dictionaries WHERE id=?", (number,))
+
+
+def _may_have(runs: object, key: int) -> bool:
+    """Return True if a dictionary was made from frames of a run, or if that is unknown because its list of runs is
+    damaged."""
+    try:
+        return key in msgspec.convert(msgspec.json.decode(runs), list[int])  # type: ignore[call-overload]
+    except (msgspec.MsgspecError, TypeError, ValueError):
+        return True
 
 
 def _head(number: int) -> bytes:

@@ -1,5 +1,6 @@
 """The reading connection of a journal in a file. Frames are checked while they are read."""
 
+import contextlib
 import sqlite3
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
@@ -156,13 +157,15 @@ class FileReader(TableReader):
         if until_seq is None and not is_whole:
             raise damaged(run_id, "its row in the table `heads` leads to another run")
 
-    def unpack(self, query: Query, body: Any) -> Any:
+    def unpack(self, query: Query, body: Any) -> bytes:
         """See `TableReader.unpack`."""
-        return self._unpacker.unpack(query, body)
+        with contextlib.suppress(JournalError):
+            body = self._unpacker.unpack(query, body)
+        return body if isinstance(body, bytes) else str(body).encode()
 
     def _unpacked(self, query: Query, run_id: str, first_seq: int, body: object) -> object:
         try:
-            return self.unpack(query, body)
+            return self._unpacker.unpack(query, body)
         except JournalError as error:
             raise damaged(run_id, f"the frame of the events from {first_seq} on: {error}") from error
 
@@ -197,10 +200,9 @@ class FileReader(TableReader):
         for key, name, first, count, body, checksum, before in frames:
             if name is None:
                 raise JournalError(f"frame {key} of the journal {self._name!r} belongs to no run")
-            raws = check_frame(
-                *(name, self._unpacked(self.query, name, first, body), count, first, checksum),
-                seed_of(name) if before is None else before,
-            )
+            frame = self._unpacked(self.query, name, first, body)
+            seed = seed_of(name) if before is None else before
+            raws = check_frame(name, frame, count, first, checksum, seed)
             found += decode_frame(name, first, raws, after_seq)
         return Page(found, frames[-1][0] if frames else position, is_last=False, has_more=bool(frames))
 
@@ -212,7 +214,7 @@ class FileReader(TableReader):
         last = 0
         while rows := self.query(sql, (last, *values)):
             last = rows[-1][0]
-            yield from [(run, bytes(self.unpack(self.query, body))) for _, run, body in rows]
+            yield from [(run, self.unpack(self.query, body)) for _, run, body in rows]
 
 
 _NEXT_FRAMES = (

@@ -270,12 +270,11 @@ class Leases(ABC):
         """
         return [
             Holder(
-                *(key, Owner(host, space, pid, started), lease_seconds or self.lease_seconds),
-                *((at, ticks), age_seconds),
+                key, Owner(host, space, pid, started), seconds or self.lease_seconds, (at, ticks), age_seconds
             )
-            for key, host, space, pid, started, lease_seconds, at, ticks, age_seconds in rows
+            for key, host, space, pid, started, seconds, at, ticks, age_seconds in rows
             if [type(value) for value in (host, space, pid, started, at)] == _KINDS
-            and {type(value) for value in (lease_seconds, ticks, age_seconds)} <= {float, NoneType}
+            and {type(value) for value in (seconds, ticks, age_seconds)} <= {float, NoneType}
         ]
 
     def _refuse_alive(self, run_id: str, holder: Holder, last: Silence | None) -> Silence | None:
@@ -293,7 +292,10 @@ class Leases(ABC):
         if not silent:
             _log.warning(
                 "process %d on %r drives run %r and has sent no heartbeat for a while; watching it for %g s",
-                *(holder.owner.pid, holder.owner.host.split("/")[0], run_id, lease_seconds),
+                holder.owner.pid,
+                holder.owner.host.split("/")[0],
+                run_id,
+                lease_seconds,
             )
         return Silence(holder.beat, min(1.0, lease_seconds / _LOOKS / 2))
 

@@ -55,9 +55,9 @@ class TableReader(ABC):
     def query(self, sql: str, values: Sequence[object] = ()) -> list[tuple[Any, ...]]:
         """Return the rows of a SELECT. Raises: `JournalError`."""
 
-    def unpack(self, query: Query, body: Any) -> Any:
-        """Return the JSON lines of a frame that may be packed."""
-        return body
+    def unpack(self, query: Query, body: Any) -> bytes:
+        """Return the JSON lines of a frame to search in, or the stored bytes if the frame is damaged."""
+        return bytes(body)
 
     @abstractmethod
     def read_frames(

@@ -136,7 +136,7 @@ class Prober:
         took = time.monotonic() - begin
         usage = first.usage
         tokens = (
-            f"{usage.input_tokens} + {usage.output_tokens} tokens" if usage is not None else "no usage told"
+            f"{usage.input_tokens} + {usage.output_tokens} tokens" if usage.is_reported else "no usage told"
         )
         yield EndpointFinding(
             "answers", True, f"{first.message.content.strip()!r:.60}, {took:.1f} s, {tokens}"
