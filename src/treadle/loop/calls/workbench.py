@@ -37,6 +37,7 @@ from treadle.loop.calls.results import (
     describe_exception,
     describe_stop,
     failed,
+    find_message,
     find_result,
     is_large,
     read_call,
@@ -397,6 +398,13 @@ class _CallContext(ToolContext[Any]):
         journal = self._bench.journal
         return (
             None if journal is None else await asyncio.to_thread(find_result, journal, self.run_id, call_id)
+        )
+
+    async def find_message(self, number: int) -> str | None:
+        """See `ToolContext`."""
+        journal = self._bench.journal
+        return (
+            None if journal is None else await asyncio.to_thread(find_message, journal, self.run_id, number)
         )
 
     async def call_tool(self, name: str, arguments: dict[str, Json]) -> ToolOutput:
