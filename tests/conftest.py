@@ -21,11 +21,18 @@ ALL_SETS = "TREADLE_ALL_SETS"
 """The variable that tells the workers of pytest-xdist to run all sets."""
 
 LONG_FILES = (
+    "training",  # a group, which imports trainers
     "tests/crash/test_kill.py",
-    "tests/crash/test_atropos_kill.py",
     "tests/rollout/test_exactness.py",
+    "tests/crash/test_generate.py",
+    "tests/crash/test_atropos_kill.py",
+    "tests/cli/test_demo.py",
+    "tests/cli/test_wrong_usage.py",
+    "tests/crash/test_forks.py",
+    "tests/cli/commands/test_completion.py",
+    "tests/cli/test_interrupt.py",
 )
-"""The files whose tests take longest. They are started first, in any order, each test on its own."""
+"""The files whose tests take longest. They are started first, the others by the number of their tests."""
 
 # The gate uses the same examples each time, so that a failure comes from the change under test; the long form draws
 # new ones. Neither has a deadline, because a busy machine is not a defect.
@@ -170,19 +177,17 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
 
 
 class FileScheduling(LoadGroupScheduling):
-    """Gives a worker all tests of a file or of an `xdist_group`, so that what they share is made once. The tests of
-    `LONG_FILES` are given one by one, and first, so that no worker is still busy with them when the others end."""
+    """Gives a worker all tests of a file or of an `xdist_group`, so that what they share is made once."""
 
     def _split_scope(self, nodeid: str) -> str:
         scope = super()._split_scope(nodeid)
-        file = nodeid.partition("::")[0]
-        return file if scope == nodeid and file not in LONG_FILES else scope
+        return nodeid.partition("::")[0] if scope == nodeid else scope
 
     def _assign_work_unit(self, node: Any) -> None:
         if not any(self.assigned_work.values()):
-            for scope in [*self.workqueue]:
-                if scope.partition("::")[0] not in LONG_FILES:
-                    self.workqueue.move_to_end(scope)
+            for file in reversed(LONG_FILES):
+                if file in self.workqueue:
+                    self.workqueue.move_to_end(file, last=False)
         super()._assign_work_unit(node)
 
 

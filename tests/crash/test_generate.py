@@ -12,6 +12,7 @@ import resource
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -130,8 +131,12 @@ def test_the_folder_cannot_be_written(dataset: Dataset) -> None:
 
 def test_rows_that_were_deleted_are_missed(dataset: Dataset) -> None:
     """The command does not go on as if they had never been there."""
-    interrupt(dataset, SECONDS, [signal.SIGINT])
-    assert dataset.reported
+    process = dataset.start()
+    while not dataset.reported and process.poll() is None:
+        time.sleep(0.01)
+        dataset.take_output()
+    process.send_signal(signal.SIGINT)
+    process.wait(120)
     rows = dataset.path / "rows.jsonl"
     saved = rows.rename(dataset.folder / "saved.jsonl")
     assert dataset.start().wait() == 1

@@ -6,6 +6,7 @@ The mock engines keep a log of what they sampled, with which the trajectories ar
 import asyncio
 import json
 import os
+from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -33,10 +34,12 @@ def quiet(event: object) -> None:
     """Make the run stream its answers."""
 
 
-async def run_tasks(agent: Agent, *, is_streamed: bool = False) -> tuple[list[Run], TokenGraph]:
+async def run_tasks(
+    agent: Agent, *, tasks: Sequence[str] = TASKS, is_streamed: bool = False
+) -> tuple[list[Run], TokenGraph]:
     runs = [
         await agent.run(TASK_SET.get(name), run_id=f"{index}-{name}", on_event=quiet if is_streamed else None)
-        for index, name in enumerate(TASKS)
+        for index, name in enumerate(tasks)
     ]
     return runs, load_tokens(agent.journal, *[run.run_id for run in runs])
 
@@ -220,8 +223,9 @@ def drive() -> None:
 
     async def work() -> None:
         journal: Journal = open_journal(order["journal"])
-        made = connect(order["endpoint"], order["name"], order["url"], Path(order["folder"]))
-        agent = Agent(made, journal=journal)
+        options = order.get("options", {})
+        made = connect(order["endpoint"], order["name"], order["url"], Path(order["folder"]), **options)
+        agent = Agent(made, journal=journal, policy=Policy(max_steps=order.get("max_steps", 50)))
         begun = {info.run_id for info in journal.runs()}
         for run_id in order["runs"]:
             if run_id in begun:
@@ -240,7 +244,7 @@ async def test_processes_that_are_killed(tmp_path, endpoint):
     name = "oracle:0.1+strip_thinking"
     async with engine(endpoint, name, latency_seconds=0.01) as (app, server):
         runs = ["json_merge-0002", "limit_rule-0002"] if IS_FULL else ["json_merge-0002"]
-        order = {
+        order: dict[str, Any] = {
             "journal": str(tmp_path / "runs.db"),
             "endpoint": endpoint,
             "name": name,
@@ -248,23 +252,40 @@ async def test_processes_that_are_killed(tmp_path, endpoint):
             "folder": str(tmp_path / "tokenizer"),
             "runs": runs,
         }
-        kills = 0
-        limit = 2
-        while True:
-            process = FORKS.start("-c", DRIVE, json.dumps(order), cwd=ROOT)
-            while process.poll() is None and len(app.sampled) < limit:
-                await asyncio.sleep(0.002)
-            if process.poll() is None:
-                process.kill()
-                kills += 1
-            code = await asyncio.to_thread(process.wait)
-            limit = len(app.sampled) + 3 + kills % 3
-            if code == 0:
-                break
-            assert code == -9
-    with open_journal(tmp_path / "runs.db") as journal:
-        graph = load_tokens(journal, *runs)
-        assert all(info.stop_reason == "completed" for info in journal.runs())
+        kills = await drive_with_kills(order, app)
+    found, graph = load_killed(order)
+    assert all(run.stop_reason == "completed" for run in found)
     assert kills >= (3 if IS_FULL else 2)
     check(app, graph, lost=kills)
     recompute(app, graph, name)
+
+
+async def drive_with_kills(
+    order: dict[str, Any], app: Any, *, most: int | None = None, least_answers: int = 3
+) -> int:
+    """Drive an order in one process after another, and return how many were killed.
+
+    Each is killed once the engine has sampled `least_answers` more answers, or one or two more than these, until
+    `most` were killed.
+    """
+    kills = 0
+    limit = 2
+    while True:
+        process = FORKS.start("-c", DRIVE, json.dumps(order), cwd=ROOT)
+        may_kill = most is None or kills < most
+        while process.poll() is None and not (may_kill and len(app.sampled) >= limit):
+            await asyncio.sleep(0.002)
+        if process.poll() is None:
+            process.kill()
+            kills += 1
+        code = await asyncio.to_thread(process.wait)
+        limit = len(app.sampled) + least_answers + kills % 3
+        if code == 0:
+            return kills
+        assert code == -9
+
+
+def load_killed(order: dict[str, Any]) -> tuple[list[Run], TokenGraph]:
+    """Return the runs of an order, and their tokens."""
+    with open_journal(order["journal"]) as journal:
+        return [Run.load(name, journal) for name in order["runs"]], load_tokens(journal, *order["runs"])

@@ -76,8 +76,9 @@ def charge_reserved(state: "State") -> None:
             turn.spent.lost += 1
         else:
             turn.spent.steps += 1
-        turn.spent.tokens += guess_next_tokens(state)
-        turn.spent.cost_usd += turn.asked.reserved_cost_usd or 0.0
+        if state.policy.charges_lost:
+            turn.spent.tokens += guess_next_tokens(state)
+            turn.spent.cost_usd += turn.asked.reserved_cost_usd or 0.0
         turn.is_wrap_up_lost = turn.limit is not None
 
 
@@ -184,7 +185,8 @@ def can_ask_again(state: "State", lost: int = 0) -> bool:
     cost_usd = None if asked is None else asked.reserved_cost_usd
     if cost_usd is None:
         cost_usd = guess_cost_usd(state, tokens)
-    return find_exceeded(state, (1 + lost) * tokens, (1 + lost) * cost_usd) is None
+    times = 1 + lost if state.policy.charges_lost else 1
+    return find_exceeded(state, times * tokens, times * cost_usd) is None
 
 
 def guess_cost_usd(state: "State", tokens: int) -> float:

@@ -100,7 +100,8 @@ class Samples:
         """Take a frame of `size` bytes, and return whether there are enough of them now."""
         self._numbers.add(number)
         self._bytes += size
-        return len(self._numbers) >= _ENOUGH_FRAMES or self._bytes >= _ENOUGH_BYTES
+        frames = len(self._numbers)
+        return frames >= _ENOUGH_FRAMES or (frames >= _LEAST_FRAMES and self._bytes >= _ENOUGH_BYTES)
 
     def learn(self, query: Query) -> None:
         """Make a dictionary from the frames that are still there and not packed, and pack them with it, within a
