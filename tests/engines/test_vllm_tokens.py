@@ -130,7 +130,7 @@ async def test_weights_that_are_loaded(vllm, recorder, tmp_path, endpoint, mode)
     agent = make_agent(endpoint, vllm, recorder, max_attempts=50)
     weights.attach(agent.model)
     running = asyncio.create_task(run_tasks(agent, tasks=LEARNED))
-    while not running.done():
+    for _ in range(5):
         while not (running.done() or recorder.under_way):
             await asyncio.sleep(0.005)
         await asyncio.sleep(0.3)
