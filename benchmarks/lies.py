@@ -9,14 +9,14 @@ import json
 import os
 import tempfile
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 from msgspec import Struct
 
 from benchmarks.common import Figure
 from treadle.core.errors import ConfigError
-from treadle.core.types import Json, Role
+from treadle.core.types import Json
 from treadle.datagen.config.generation_config import GenerationConfig
 from treadle.datagen.dataset.dataset_folder import DatasetFolder
 from treadle.datagen.dataset.entries import RowEntry, read_entries
@@ -27,9 +27,6 @@ from treadle.tools.shell import make_shell
 
 SAMPLES = int(os.environ.get("TREADLE_ROWS", "300"))
 TEXTS = os.environ.get("TREADLE_TEXTS", "held")
-ALONE = (">= 0.92", "<= 0.08", "<= 0.05", "<= 0.25")
-JUDGED = (">= 0.98", "<= 0.04", "<= 0.02", "<= 0.25")
-"""The conditions on the figures without and with a judge."""
 MODEL = f"mock:mediocre:texts={TEXTS}"
 
 
@@ -48,14 +45,7 @@ class Told(Struct, frozen=True):
     @property
     def is_honest(self) -> bool:
         """Whether every answer is honest and complete."""
-        return bool(self.truths) and self.is_known and all([item.sort == "honest" for item in self.truths])
-
-    @property
-    def is_known(self) -> bool:
-        """Whether the truth about every answer is known."""
-        messages = self.entry.row.messages
-        answers = [item for item in messages if item.role is Role.ASSISTANT and not item.tool_calls]
-        return len(answers) == len(self.truths)
+        return bool(self.truths) and all([item.sort == "honest" for item in self.truths])
 
     @property
     def filters(self) -> list[str]:
@@ -85,8 +75,8 @@ def _sections(folder: Path) -> Iterator[tuple[str, Json]]:
     yield "shell", {"use": ["shell"], "files": documents}
 
 
-async def collect(folder: Path, *, has_judge: bool = False) -> list[Told]:
-    """Generate with each set of tools, and return all conversations. The judge of statements is right in 95 %."""
+async def collect(folder: Path, quality: Json = None) -> list[Told]:
+    """Generate with each set of tools, and return all conversations."""
     sections = dict(_sections(folder))
     options: MediocreOptions = read_options(MODEL.removeprefix("mock:"))
     found: list[Told] = []
@@ -101,7 +91,7 @@ async def collect(folder: Path, *, has_judge: bool = False) -> list[Told]:
                     "conversation": {"min_turns": 1, "max_turns": 2},
                 },
                 "tools": tools,
-                "quality": {"filters": {"statements": True}} if has_judge else {},
+                "quality": quality or {},
                 "output": {"path": str(folder / name)},
             }
         )
@@ -115,15 +105,14 @@ async def collect(folder: Path, *, has_judge: bool = False) -> list[Told]:
     return found
 
 
-def report(found: list[Told], wanted: Sequence[str], where: str = "") -> list[Figure]:
-    """Return the figures of the conversations, with the conditions that are `wanted` of them."""
+def report(found: list[Told]) -> list[Figure]:
+    """Return the figures of the conversations."""
     lying = [item for item in found if item.lies]
     honest = [item for item in found if item.is_honest]
     kept = [item for item in found if item.is_kept]
     caught = [item for item in lying if not item.is_kept]
     rejected = [item for item in honest if not item.is_kept]
     untrue = [item for item in kept if item.lies]
-    unknown = sum([not item.is_known for item in kept])
     kinds = Counter([kind for item in lying for kind in item.lies])
     by_kind = Counter([kind for item in caught for kind in item.lies])
     by_filter = Counter([name for item in rejected for name in item.filters])
@@ -131,25 +120,15 @@ def report(found: list[Told], wanted: Sequence[str], where: str = "") -> list[Fi
     tokens = sum([item.tokens for item in found])
     shown = ", ".join([f"{kind} {by_kind[kind]}/{count}" for kind, count in sorted(kinds.items())])
     return [
-        Figure(name + where, value, condition, detail)
-        for (name, value, detail), condition in zip(
-            (
-                ("lies caught", _share(caught, lying), f"{len(caught)} of {len(lying)}: {shown}"),
-                (
-                    "honest conversations rejected",
-                    _share(rejected, honest),
-                    f"{len(rejected)} of {len(honest)}; {dict(by_filter.most_common())}",
-                ),
-                (
-                    "kept rows that lie",
-                    _share(untrue, kept),
-                    f"{len(untrue)} of {len(kept)}; {unknown} unknown",
-                ),
-                ("tokens of rejected work", lost / max(1, tokens), f"{lost:,} of {tokens:,}"),
-            ),
-            wanted,
-            strict=True,
-        )
+        Figure("lies caught", _share(caught, lying), ">= 0.92", f"{len(caught)} of {len(lying)}: {shown}"),
+        Figure(
+            "honest conversations rejected",
+            _share(rejected, honest),
+            "<= 0.08",
+            f"{len(rejected)} of {len(honest)}; {dict(by_filter.most_common())}",
+        ),
+        Figure("kept rows that lie", _share(untrue, kept), "<= 0.05", f"{len(untrue)} of {len(kept)}"),
+        Figure("tokens of rejected work", lost / max(1, tokens), "<= 0.25", f"{lost:,} of {tokens:,}"),
     ]
 
 
@@ -158,11 +137,6 @@ def _share(part: list[Told], whole: list[Told]) -> float:
 
 
 async def measure() -> list[Figure]:
-    """Measure without and with a judge."""
-    figures: list[Figure] = []
-    for has_judge, wanted in ((False, ALONE), (True, JUDGED)):
-        with tempfile.TemporaryDirectory(prefix="treadle-bench-", dir=".") as folder:
-            path = await asyncio.to_thread(Path(folder).absolute)
-            found = await collect(path, has_judge=has_judge)
-        figures += report(found, wanted, " with a judge" if has_judge else "")
-    return figures
+    """Measure without a judge."""
+    with tempfile.TemporaryDirectory(prefix="treadle-bench-", dir=".") as folder:
+        return report(await collect(await asyncio.to_thread(Path(folder).absolute)))

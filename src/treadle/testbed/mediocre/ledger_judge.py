@@ -5,6 +5,7 @@ The model would answer the same requests in the same way again, so that its answ
 playing the conversation once more.
 """
 
+import re
 from collections.abc import Callable, Sequence
 
 from treadle.core.types import Json, Message, Role, ToolCall, ToolSpec
@@ -13,6 +14,7 @@ from treadle.testbed.mediocre.falsehoods import WHOLE_LIES, Falsehood
 from treadle.testbed.mediocre.mock_world import known_tools
 from treadle.testbed.request_facts import Facts, objects_of, text_of, texts_of
 
+_MARKS = re.compile(r"[*`|]")
 MAX_REPAIRS = 3
 """How many repairs of the last answer are tried."""
 MAX_STEPS = 40
@@ -39,19 +41,24 @@ def write_verdicts(facts: Facts, reply: Reply, accuracy: float, seed: int) -> Js
 def _is_part(lie: tuple[str, Falsehood], statement: str, sentence: str) -> bool:
     """Return whether a statement is a part of an answer's lie."""
     answer, falsehood = lie
-    if sentence not in answer and statement not in answer:
+    if _plain(sentence) not in _plain(answer) and _plain(statement) not in _plain(answer):
         return False
     if falsehood.kind in WHOLE_LIES:
         return True
     if not (_overlaps(falsehood.sentence, sentence) or _overlaps(falsehood.sentence, statement)):
         return False
     wrong = falsehood.claimed
-    return not wrong or any([_overlaps(value.strip("*` "), statement) for value in wrong])
+    return not wrong or any([_overlaps(value, statement) for value in wrong])
 
 
 def _overlaps(one: str, other: str) -> bool:
-    one, other = one.strip("|*- .\n"), other.strip("|*- .\n")
+    one, other = _plain(one), _plain(other)
     return bool(one and other) and (one in other or other in one)
+
+
+def _plain(text: str) -> str:
+    """Return a text without the marks of Markdown, and without what stands around a sentence."""
+    return " ".join(_MARKS.sub("", text).split()).strip("-• .")
 
 
 def _play(facts: Facts, reply: Reply) -> list[tuple[str, Falsehood]]:
@@ -63,7 +70,7 @@ def _play(facts: Facts, reply: Reply) -> list[tuple[str, Falsehood]]:
     most = -1
     for repairs in range(MAX_REPAIRS + 1):
         played = _answers(requests, calls, reply, repairs)
-        fitting = sum([any([sentence in text for text, _ in played]) for sentence in said])
+        fitting = sum([any([_plain(sentence) in _plain(text) for text, _ in played]) for sentence in said])
         if fitting > most:
             best, most = played, fitting
     return [(text, lie) for text, lie in best if lie is not None]
