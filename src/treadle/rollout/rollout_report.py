@@ -156,14 +156,14 @@ def _figures(counts: RolloutCounts, dropped: Mapping[str, int]) -> list[b.Figure
     exact, total = counts.grades.get("token_exact", 0), counts.grades.total()
     branches = b.write_share(exact, total)
     return [
-        b.Figure(f"{len(groups):,}", "groups"),
-        b.Figure(f"{sum(len(group.cells) for group in groups):,}", "rollouts"),
         b.Figure(mean, f"mean reward{deviation}"),
         b.Figure(b.write_share(solved, len(groups)), "of groups solved at least once"),
+        b.Figure(f"{len(groups):,}", "groups"),
         b.Figure(f"{sum(not group.has_variance for group in groups):,}", "groups without variance"),
-        b.Figure(f"{counts.sampled_tokens:,}", "sampled tokens"),
-        b.Figure(branches, "of branches with exact tokens", "good" if total and exact == total else ""),
         b.Figure(f"{sum(dropped.values()):,}", "groups dropped", "bad" if dropped else ""),
+        b.Figure(branches, "of branches with exact tokens", "good" if total and exact == total else ""),
+        b.Figure(f"{sum(len(group.cells) for group in groups):,}", "rollouts"),
+        b.Figure(f"{counts.sampled_tokens:,}", "sampled tokens"),
     ]
 
 

@@ -17,7 +17,7 @@ from treadle.datagen.scenarios.scenario import SampleSpec, Scenario
 from treadle.export.rows import Lineage, Row, SampleInfo, row_of
 from treadle.journal.run_info import RunFilter
 
-TEACHERS = ("teacher", "oracle")
+TEACHERS = ("teacher", "oracle", "mediocre")
 """The names of Treadle's built-in models, without their provider and their rate of mistakes."""
 
 

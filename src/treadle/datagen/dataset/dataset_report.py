@@ -104,11 +104,11 @@ def _figures(stats: DatasetStats) -> list[b.Figure]:
     tokens = stats.input_tokens + stats.output_tokens
     return [
         b.Figure(f"{stats.rows:,}", "rows kept"),
-        b.Figure(f"{len(stats.topics):,}", "topics with rows"),
-        b.Figure(f"{stats.calls.total:,}", "tool calls in rows"),
         b.Figure(verified, "verified, of rows with calls", "good" if stats.verified_share == 1 else ""),
         b.Figure(f"{stats.rejected:,}", f"samples rejected ({rejected})"),
         b.Figure(f"{stats.duplicates:,}", "duplicate rows left", "bad" if stats.duplicates else ""),
+        b.Figure(f"{len(stats.topics):,}", "topics with rows"),
+        b.Figure(f"{stats.calls.total:,}", "tool calls in rows"),
         b.Figure(_short(tokens), "tokens for the rows", "", f"{tokens:,} input and output tokens"),
         b.Figure(_cost(stats.cost_usd, stats.rows_without_cost), "cost of the rows"),
     ]

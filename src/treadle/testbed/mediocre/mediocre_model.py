@@ -5,7 +5,7 @@ what was untrue.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import msgspec
 from msgspec import Struct
@@ -139,13 +139,13 @@ def read_options(name: str) -> MediocreOptions:
 
 
 def truth_of(
-    messages: Sequence[Message], tools: Sequence[ToolSpec], options: MediocreOptions
+    messages: Iterable[Message], tools: Sequence[ToolSpec], options: MediocreOptions
 ) -> list[AnswerTruth]:
     """Return what is true about each answer of the model in a conversation.
 
     Answers that the model would not have given are left out.
     """
-    found = []
+    found, messages = [], list(messages)
     for position, message in enumerate(messages):
         if message.role is not Role.ASSISTANT or message.tool_calls:
             continue
