@@ -84,6 +84,16 @@ async def test_only_messages_of_the_user_are_read(number):
     assert (result.content == "Hello") if number == 1 else "none of the user's" in result.content
 
 
+async def test_nothing_else_goes_for_one_long_message():
+    model = Counting(talk, window=WINDOW)
+    async with agent_of(model).session() as session:
+        await session.send("Hello")
+        run = await session.send(LONG)
+    assert [item.content for item in model.requests[-1].messages][:2] == ["Hello", "Answer 1"]
+    assert not any(is_summary_request(request) for request in model.requests)
+    assert len(compactions(run.events)) == 1
+
+
 async def test_recalled_memories_and_an_excerpt_keep_their_places():
     """The number in the line still names the message after the conversation was compacted."""
     model = Counting(talk, window=WINDOW)

@@ -23,6 +23,8 @@ rest, and each compaction costs the provider's cache."""
 _LEAST_CHARS = 400
 """Shorter results stay as they are."""
 _LEAST_EXCERPT_CHARS = 200
+_EXCERPTS_SHARE = 0.5
+"""Nothing is summarised because of long messages if all messages then have this share of the prompt."""
 _LEAST_SAVED_SHARE = 0.05
 """A plan that saves less is not worth it."""
 
@@ -102,9 +104,13 @@ def make_plan(seen: Seen, sizes: Sizes, keep_turns: int, *, is_asked: bool = Fal
         if parts.size(plan, cut, sizes) <= limit or is_asked:
             break
     if parts.size(plan, cut, sizes) > sizes.most:
-        squeezed = parts.squeeze(cut, sizes)
-        # Excerpts are of use only if the prompt then fits.
-        plan = squeezed if parts.size(squeezed, cut, sizes) <= sizes.most else plan
+        # Where single messages are too long, others need not go for them.
+        for least, mildest in ((_EXCERPTS_SHARE * sizes.enough, parts.begin), (0.0, cut)):
+            squeezed = parts.squeeze(mildest, sizes, least)
+            # Excerpts are of use only if the prompt then fits.
+            if squeezed is not None and parts.size(squeezed, mildest, sizes) <= sizes.most:
+                cut, plan = mildest, squeezed
+                break
     if is_asked:
         return plan
     before = sizes.tools + sum(seen.tokens)
@@ -191,8 +197,9 @@ class _Parts:
             forgotten=tuple(sorted(forgotten)),
         )
 
-    def squeeze(self, cut: int, sizes: Sizes) -> Plan:
-        """Return the plan whose kept messages begin at `cut`, with excerpts of the longest messages and results."""
+    def squeeze(self, cut: int, sizes: Sizes, least: float) -> Plan | None:
+        """Return the plan whose kept messages begin at `cut`, with excerpts of the longest messages and results;
+        `None` if the messages and results would have less than `least` tokens."""
         plan, seen = self.plan(cut, 1, is_last=True), self._seen
         kept = {*range(self._head), *range(cut, len(seen.messages)), *((seen.turn_at,) if plan.asked else ())}
         texts = {
@@ -203,6 +210,8 @@ class _Parts:
         }
         weights = {at: weigh_message(text) for at, text in texts.items()}
         room = sizes.enough - (self.size(plan, cut, sizes) - self._ratio * sum(weights.values()))
+        if room < least:
+            return None
         share = _find_share(list(weights.values()), room / self._ratio)
         excerpts, shortened = {}, dict(plan.shortened)
         for at, message in texts.items():

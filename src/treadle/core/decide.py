@@ -32,10 +32,13 @@ from treadle.core.state import State, Status
 from treadle.core.steering import is_steered
 from treadle.core.types import Fault, StopReason
 
+# An attribute of an enum takes longer to look up than a global name.
+_RUNNING = Status.RUNNING
+
 
 def decide(state: State) -> Action | None:
     """Return the next action; `None` if the run waits for somebody or is over."""
-    if state.status is not Status.RUNNING:
+    if state.status is not _RUNNING:
         return None
     turn = state.turn
     if not turn.is_open:
