@@ -122,7 +122,7 @@ def test_generations(command, tmp_path, kind):
     }
     config["generation"] |= {"num_samples": 2, "max_attempts": 2}
     (tmp_path / "dataset.yaml").write_text(yaml.safe_dump(config))
-    command("generate", "dataset.yaml", codes=(0, 1))
+    command("generate", "dataset.yaml", codes=(0, 3))
     rows, rejected = (
         [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
         for path in (tmp_path / "rows" / "rows.jsonl", tmp_path / "rows" / "rejected.jsonl")

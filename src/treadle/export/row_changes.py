@@ -57,6 +57,15 @@ def without_untrained(row: Row, numbers: Collection[int] | None = None) -> Row:
     )
 
 
+def keep_messages(row: Row, messages: Sequence[Message]) -> Row:
+    """Return the row with only these messages of it, which keep the mark that they are not trained on."""
+    said = [message for message in row.messages if message.role is Role.ASSISTANT]
+    marked = {id(said[number]) for number in row.untrained}
+    kept = [message for message in messages if message.role is Role.ASSISTANT]
+    untrained = tuple([number for number, message in enumerate(kept) if id(message) in marked])
+    return replace(row, messages=tuple(messages), untrained=untrained)
+
+
 def _count_answers(row: Row) -> int:
     return sum(message.role is Role.ASSISTANT for message in row.messages)
 
