@@ -1,14 +1,21 @@
 """Settings for all tests: the profiles of hypothesis, and the table of CPU times (`--cpu N`)."""
 
+import contextlib
+import fcntl
+import gc
 import os
 import resource
+import sys
 import time
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import hypothesis
 import pytest
 from tests.forks import process
 from tests.postgres.server import Server, Shared
+from xdist.scheduler import LoadGroupScheduling
 
 IS_FULL = bool(os.environ.get("TREADLE_FULL"))
 MOST_SETS = 16
@@ -16,6 +23,20 @@ MOST_SETS = 16
 All sets are run in the long form, and where the command line names files or tests."""
 ALL_SETS = "TREADLE_ALL_SETS"
 """The variable that tells the workers of pytest-xdist to run all sets."""
+
+LONG_FILES = (
+    "training",  # a group, which imports trainers
+    "tests/crash/test_kill.py",
+    "tests/rollout/test_exactness.py",
+    "tests/crash/test_generate.py",
+    "tests/crash/test_atropos_kill.py",
+    "tests/cli/test_demo.py",
+    "tests/cli/test_wrong_usage.py",
+    "tests/crash/test_forks.py",
+    "tests/cli/commands/test_completion.py",
+    "tests/cli/test_interrupt.py",
+)
+"""The files whose tests take longest. They are started first, the others by the number of their tests."""
 
 # The gate uses the same examples each time, so that a failure comes from the change under test; the long form draws
 # new ones. Neither has a deadline, because a busy machine is not a defect.
@@ -48,12 +69,16 @@ def postgres_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server
     shared.close()
 
 
+@pytest.fixture(scope="session")
+def _postgres_database(postgres_server: Server) -> str:
+    return postgres_server.make_database()
+
+
 @pytest.fixture
-def postgres_url(postgres_server: Server) -> Iterator[str]:
+def postgres_url(postgres_server: Server, _postgres_database: str) -> Iterator[str]:
     """The URL of an empty database in PostgreSQL."""
-    url = postgres_server.make_database()
-    yield url
-    postgres_server.drop_database(url)
+    yield _postgres_database
+    postgres_server.empty_database(_postgres_database)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -124,6 +149,38 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> Iterator[None]:
         metafunc._calls = [sets[round(number * (len(sets) - 1) / (most - 1))] for number in range(most)]
 
 
+@contextlib.contextmanager
+def _compiling_once(config: pytest.Config) -> Iterator[None]:
+    """In a new copy of the repository, let one worker compile the tests, and the others wait for what it writes."""
+    if hasattr(config, "workerinput") and not sys.dont_write_bytecode:
+        folder = Path(__file__).parent
+        last = max(folder.glob("*/test_*.py"))
+        compiled = f"{last.stem}.{sys.implementation.cache_tag}-pytest-*.pyc"
+        lock = os.open(folder, os.O_RDONLY)
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        try:
+            if not any((last.parent / "__pycache__").glob(compiled)):
+                yield
+                return
+        finally:
+            os.close(lock)
+    yield
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection(session: pytest.Session) -> Iterator[None]:
+    """Do not look for garbage in what is imported and collected: it stays until the end, and the searches take as
+    long as the rest of the collection."""
+    gc.disable()
+    try:
+        with _compiling_once(session.config):
+            return (yield)
+    finally:
+        gc.collect()
+        gc.freeze()
+        gc.enable()
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Skip the tests with the mark `full`, except in the long form, and give the tests of an `xdist_group` the name
@@ -140,3 +197,22 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
     """Return twice the number of cores, at most two more: tests of time-outs and processes mostly wait."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return cores + min(cores, 2)
+
+
+class FileScheduling(LoadGroupScheduling):
+    """Gives a worker all tests of a file or of an `xdist_group`, so that what they share is made once."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        scope = super()._split_scope(nodeid)
+        return nodeid.partition("::")[0] if scope == nodeid else scope
+
+    def _assign_work_unit(self, node: Any) -> None:
+        if not any(self.assigned_work.values()):
+            for file in reversed(LONG_FILES):
+                if file in self.workqueue:
+                    self.workqueue.move_to_end(file, last=False)
+        super()._assign_work_unit(node)
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadGroupScheduling:
+    return FileScheduling(config, log)

@@ -1,14 +1,15 @@
 """Help, pipes, and what the command loads."""
 
 import inspect
+import json
 import os
 import subprocess
-from collections.abc import Iterator
+import sys
+from collections.abc import Collection, Iterator
 from importlib import import_module
 
 import pytest
 from tests.cli.command import RealCli
-from tests.forks.process import ForkServer
 
 from treadle.cli.table import COMMANDS, CommandEntry, GroupEntry
 
@@ -31,25 +32,30 @@ ALL = dict(commands())
 GROUPS = [(), *[(name,) for name, entry in COMMANDS.items() if isinstance(entry, GroupEntry)]]
 
 
-BARE = ForkServer("typer.main", "typer.rich_utils", "rich.panel", "rich.table", "rich.markdown", "pydantic")
-"""A server that has imported what all help needs, and nothing of Treadle."""
 HELP = """
-import sys
-sys.argv = ["treadle", *sys.argv[1:], "--help"]
+import contextlib, io, json, sys
+words, helps = json.loads(sys.argv[1]), []
 from treadle.cli.app import make_app
-try: make_app().main(prog_name="treadle")
-except SystemExit as end: assert not end.code
-print(sorted(sys.modules), file=sys.stderr)
+for of in words:
+    sys.argv = ["treadle", *of, "--help"]
+    with contextlib.redirect_stdout(io.StringIO()) as out:
+        try: make_app().main(prog_name="treadle")
+        except SystemExit as end: assert not end.code
+    helps.append([out.getvalue(), sorted(sys.modules)])
+print(json.dumps(helps))
 """
 
 
-def help_of(*words: str) -> tuple[str, set[str]]:
-    """The help of a command, and the modules that are loaded once it is printed."""
+def helps_of(all_words: Collection[tuple[str, ...]]) -> Iterator[tuple[tuple[str, ...], str, set[str]]]:
+    """Yield the words, the help, and the modules that are loaded once it is printed. One process prints all of them
+    in turn: a module that must not be loaded is found at the first help that loads it."""
     env = {**os.environ, "COLUMNS": "100", "PYTHONIOENCODING": "utf-8"}
-    process = BARE.start("-c", HELP, *words, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    out, err = process.communicate(timeout=120)
-    assert (process.returncode, "Usage: treadle" in out) == (0, True), err
-    return out, set(eval(err))
+    command = [sys.executable, "-c", HELP, json.dumps([*all_words])]
+    done = subprocess.run(command, env=env, capture_output=True, encoding="utf-8", timeout=120)
+    assert done.returncode == 0, done.stderr
+    for words, (out, loaded) in zip(all_words, json.loads(done.stdout), strict=True):
+        assert "Usage: treadle" in out, words
+        yield words, out, set(loaded)
 
 
 def check_examples(words: tuple[str, ...], out: str) -> None:
@@ -76,27 +82,22 @@ def test_the_table_has_the_first_line_of_each_docstring() -> None:
         assert docstring.partition("\n")[0] == command.summary, words
 
 
-@pytest.mark.parametrize("words", GROUPS)
-def test_the_help_of_a_group_has_two_examples_and_loads_no_command(words: tuple[str, ...]) -> None:
-    out, loaded = help_of(*words)
-    if words:
-        check_examples(words, out)
+def test_the_help_of_a_group_has_two_examples_and_loads_no_command() -> None:
     modules = {command.function.partition(":")[0] for command in ALL.values()}
-    assert not loaded & modules
-    assert not [
-        name for name in loaded if name.startswith(("treadle.core", "treadle.agent", "msgspec", "asyncio"))
-    ]
+    heavy = ("treadle.core", "treadle.agent", "msgspec", "asyncio")
+    for words, out, loaded in helps_of(GROUPS):
+        if words:
+            check_examples(words, out)
+        assert not loaded & modules, words
+        assert not [name for name in loaded if name.startswith(heavy)], words
 
 
-@pytest.mark.parametrize("words", ALL, ids=" ".join)
-def test_the_help_of_a_command_has_two_examples_and_loads_no_client_store_or_validator(
-    words: tuple[str, ...],
-) -> None:
-    out, loaded = help_of(*words)
-    check_examples(words, out)
+def test_the_help_of_a_command_has_two_examples_and_loads_no_client_store_or_validator() -> None:
     # Typer itself loads pydantic once it parses options.
     heavy = {"pyreqwest", "sqlite3", "jsonschema_rs", "tenacity", "mcp", "uvicorn", "starlette"}
-    assert not loaded & heavy
+    for words, out, loaded in helps_of(ALL):
+        check_examples(words, out)
+        assert not loaded & heavy, words
 
 
 @pytest.mark.parametrize(

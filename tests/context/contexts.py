@@ -6,7 +6,7 @@ from msgspec.structs import replace
 from treadle import ScriptedModel, tool
 from treadle.core.errors import ContextOverflowError
 from treadle.core.estimates import weigh_message, weigh_tools
-from treadle.core.types import Message, Role, ToolCall, Usage
+from treadle.core.types import UNREPORTED, Message, Role, ToolCall, Usage
 from treadle.models import call
 
 TEXT = "The handbook says that the river rises in the hills and reaches the sea by noon. "
@@ -51,7 +51,7 @@ class Counting(ScriptedModel):
         done = await super().infer(request, watch)
         if not is_summary_request(request):
             self.sizes.append(size)
-        usage = Usage(size, int(weigh_message(done.message) * self.rate)) if self.tells_usage else None
+        usage = Usage(size, int(weigh_message(done.message) * self.rate)) if self.tells_usage else UNREPORTED
         return replace(done, usage=usage)
 
 

@@ -13,13 +13,14 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
+from tests.conftest import IS_FULL
 from tests.context.obedient import TOOL, is_ordered, obey
 from tests.contract.test_parts import WIRES, elements, send, strings
 from tests.knowledge.documents.test_documents import make_pdf
 from tests.models.tokens.scripted import ScriptedEngine
 
 from treadle import Agent, ToolContext, tool
-from treadle.context.compaction_summary import write_summary
+from treadle.context.compaction_summary import ContextSummary, write_summary
 from treadle.core.asking import Question
 from treadle.core.errors import ConfigError, UntrustedError
 from treadle.core.fence import fence
@@ -198,7 +199,7 @@ async def test_memories_and_documents_are_not_obeyed(text: str) -> None:
 def test_summaries_and_other_fences_are_not_obeyed(text: str) -> None:
     for kind in ("memory", "document", "skill", "result", "persona", "message"):
         assert not is_ordered([Message(Role.USER, f"{fence(kind, text, title=text)} {QUESTION}")]), kind
-    assert not is_ordered([write_summary(text, 3)])
+    assert not is_ordered([write_summary(ContextSummary(text, 3, (text,)))])
 
 
 async def test_results_of_tools_are_not_obeyed() -> None:
@@ -279,7 +280,7 @@ async def test_documents_that_an_agent_knows_are_not_obeyed(tmp_path: Path) -> N
     """Rules out that a file which a person adds to an agent gives it orders, in a text that is shown or hidden, in
     its title, or in its name, whether it is put in whole or recalled in pieces."""
     pytest.importorskip("pypdf")
-    for number, (name, text) in enumerate(TEXTS.items()):
+    for number, (name, text) in enumerate([*TEXTS.items()][:: 1 if IS_FULL else 3]):
         folder = tmp_path / str(number)
         folder.mkdir()
         text = text.replace("\0", "")

@@ -27,7 +27,16 @@ from treadle.core.errors import (
 )
 from treadle.core.events import ReasoningDelta, TextDelta, ToolCallDelta, decode_body, encode_body
 from treadle.core.log import Log
-from treadle.core.types import FinishReason, Message, Request, Role, StopReason, ToolCall, ToolSpec
+from treadle.core.types import (
+    UNREPORTED,
+    FinishReason,
+    Message,
+    Request,
+    Role,
+    StopReason,
+    ToolCall,
+    ToolSpec,
+)
 from treadle.journal.memory import MemoryJournal
 from treadle.models import HttpTransport, RetryModel, Watch
 from treadle.models.config.presets import DIALECTS
@@ -204,7 +213,7 @@ async def test_what_is_not_told_is_not_known(wire):
         model = connect(wire, server)
         for watch in (Watch(), Listener().watch):
             completion = await model.infer(QUESTION, watch)
-            assert (completion.usage, completion.cost_usd) == (None, None)
+            assert (completion.usage, completion.cost_usd) == (UNREPORTED, None)
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ from treadle.core.spec import AgentSpec, PartSpec
 from treadle.core.state import ESCALATED, State, Status, apply
 from treadle.core.steering import count_messages
 from treadle.core.types import (
+    UNREPORTED,
     Caller,
     Child,
     Completion,
@@ -316,7 +317,7 @@ class History:
             )
         reason = self.draw(st.sampled_from(FinishReason))
         message = Message(Role.ASSISTANT, self.draw(texts), calls)
-        usage = self.draw(st.none() | st.builds(Usage, st.integers(0, 80), st.integers(0, 80)))
+        usage = self.draw(st.just(UNREPORTED) | st.builds(Usage, st.integers(0, 80), st.integers(0, 80)))
         completion = Completion(message, reason, usage, self.draw(costs))
         self.add(e.InferenceCompleted(at=0.0, step=action.step, completion=completion))
 

@@ -13,6 +13,7 @@ from msgspec import Struct
 from treadle.core import events as e
 from treadle.core.errors import JournalError
 from treadle.core.policy import Policy
+from treadle.core.types import Usage
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
 numbers = st.floats(allow_nan=False, allow_infinity=False)
@@ -104,3 +105,18 @@ def test_a_newer_version_is_refused_wherever_the_line_says_so() -> None:
     raw = b'{"at":1.0,"instructions":"%b","policy":{},"type":"run_started","version":"3.0"}' % (b"x" * 100)
     with pytest.raises(JournalError, match="newer Treadle"):
         e.decode_body(raw)
+
+
+def test_usage_that_was_not_reported_is_still_counts() -> None:
+    """Older versions left it out where it was not reported. A sum says that a part of it is missing."""
+    line = (
+        b'{"run_id":"r","seq":1,"type":"inference_completed","at":1.0,"step":1,'
+        b'"completion":{"message":{"role":"assistant"},"finish_reason":"stop"%b}}'
+    )
+    absent, zero = (e.decode_line(line % usage) for usage in (b"", b',"usage":{}'))
+    assert isinstance(absent.body, e.InferenceCompleted)
+    assert isinstance(zero.body, e.InferenceCompleted)
+    unknown, known = absent.body.completion.usage, zero.body.completion.usage
+    assert (unknown.output_tokens, unknown.is_reported, known.is_reported) == (0, False, True)
+    assert (unknown + Usage(1, 2)) == Usage(1, 2, is_reported=False)
+    assert b'"usage"' not in e.Event("r", 1, absent.body).to_json()

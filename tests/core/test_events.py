@@ -97,19 +97,19 @@ def test_what_is_no_event_is_refused_and_told(line: bytes, words: str) -> None:
 def test_joined_results_are_those_of_a_scan_in_few_pieces(steps: list[tuple[int, int]]) -> None:
     seen = []
 
-    def write(total: int, item: int) -> tuple[int, bytes]:
+    def write(total: int, item: int, end: str) -> tuple[int, bytes]:
         seen.append(item)
-        return total + item, f"{item} ".encode()
+        return total + item, f"{item}{end}".encode()
 
     versions: list[Log[int]] = [Log()]
     for which, count in steps:
         versions.append(versions[which % len(versions)].extend(range(count)))
     for log in versions:
-        pieces, state = log.join(write, 0)
+        pieces, state = log.join(write, 0, " ")
         assert (b"".join(pieces), state) == (b"".join(f"{item} ".encode() for item in log), sum(log))
         assert len(pieces) <= len(log) // 32 + 32
         before = len(seen)
-        assert log.join(write, 0) == (pieces, state)
+        assert log.join(write, 0, " ") == (pieces, state)
         assert len(seen) == before
 
 

@@ -84,6 +84,9 @@ class World:
                 self.train()
                 time.sleep(self.random.random() * 0.04)
             self.kill(kinds)
+        while not self.trained:  # on a busy machine, no worker may have come that far
+            self.train()
+            time.sleep(0.02)
         (self.folder / "stop").touch()
         idle = 0
         while self.worker.poll() is None:

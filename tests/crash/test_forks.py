@@ -156,7 +156,7 @@ print(json.dumps(codes))
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 @pytest.mark.parametrize("script", [WRITING, EVERYTHING], ids=["writing", "everything"])
 def test_forked_children_end_and_leave_the_parents_things_alone(tmp_path: Path, script: str) -> None:
-    path, forks = tmp_path / "runs.db", 120 if IS_FULL else 12
+    path, forks = tmp_path / "runs.db", 120 if IS_FULL else 6
     command = [sys.executable, "-c", PREAMBLE + textwrap.dedent(script), str(path), str(forks)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr

@@ -12,6 +12,7 @@ import resource
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -89,7 +90,9 @@ def test_interrupted_at_random_times(number: int, tmp_path: Path, topics: Any) -
             stops += len(signals) - 1
             assert code in (0, 130), dataset.error
             assert "Traceback" not in dataset.error
-            assert code == 0 or "treadle generate config.yaml" in dataset.error
+            # On a busy machine, Ctrl-C may come while the command still imports its modules.
+            has_begun = dataset.error != "interrupted\n"
+            assert code == 0 or not has_begun or "treadle generate config.yaml" in dataset.error
         dataset.finish()
         assert dataset.topics() == topics
         lost = server.answered.total() - count_completions(dataset.path)
@@ -128,8 +131,12 @@ def test_the_folder_cannot_be_written(dataset: Dataset) -> None:
 
 def test_rows_that_were_deleted_are_missed(dataset: Dataset) -> None:
     """The command does not go on as if they had never been there."""
-    interrupt(dataset, SECONDS, [signal.SIGINT])
-    assert dataset.reported
+    process = dataset.start()
+    while not dataset.reported and process.poll() is None:
+        time.sleep(0.01)
+        dataset.take_output()
+    process.send_signal(signal.SIGINT)
+    process.wait(120)
     rows = dataset.path / "rows.jsonl"
     saved = rows.rename(dataset.folder / "saved.jsonl")
     assert dataset.start().wait() == 1

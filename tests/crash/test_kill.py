@@ -36,8 +36,14 @@ from treadle.knowledge.memory import Store, open_memory
 IS_FULL = bool(os.environ.get("TREADLE_FULL"))
 SLOW = ("python", "shell", "mcp", "parked", "marked", "agents_asking")
 """Scenarios that are not tested with a listener: their tools start processes, or others show the same."""
+HEARD = ("parallel", "approved", "inner")
+"""The scenarios that the short form tests with a listener."""
 CASES = [
-    (name, listens)
+    pytest.param(
+        (name, listens),
+        id=f"{name}{'-heard' * listens}",
+        marks=[pytest.mark.full] if listens and name not in HEARD else [],
+    )
     for name in SCENARIOS
     for listens in (False, True)
     if name not in SESSIONS and not (name in SLOW and listens)
@@ -233,20 +239,20 @@ def enumerate_points(
 
 
 @pytest.mark.sets(100)
-@pytest.mark.parametrize("case", CASES, ids=[f"{name}{'-heard' * heard}" for name, heard in CASES])
+@pytest.mark.parametrize("case", CASES)
 def test_killed_at_boundaries(
     case: tuple[str, bool], tmp_path: Path, record_property: Callable[..., None]
 ) -> None:
-    """The short form tests every sixteenth boundary, fewer of a long scenario and with a listener; the full form
-    tests every one."""
-    stride = 1 if IS_FULL else 16 * (1 + 2 * (case[0] == "agents") + case[1])
+    """The short form tests every 24th boundary, fewer of a long scenario and with a listener; the full form tests
+    every one."""
+    stride = 1 if IS_FULL else 24 * (1 + 2 * (case[0] == "agents") + case[1])
     count = enumerate_points(tmp_path, case, "process", stride)
     record_property("crash_points", count)
     assert count >= 40 // stride
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("case", CASES, ids=[f"{name}{'-heard' * heard}" for name, heard in CASES])
+@pytest.mark.parametrize("case", CASES)
 def test_killed_at_every_boundary_at_power(case: tuple[str, bool], tmp_path: Path) -> None:
     assert enumerate_points(tmp_path, case, "power", 1) >= 40
 
@@ -256,7 +262,7 @@ def test_killed_again_while_resuming(name: str, tmp_path: Path) -> None:
     """Three kills, each later than the one before; the full form tests many more combinations."""
     case = (name, False)
     total, expected = dry_run(tmp_path, case, "process")
-    firsts = range(3, total, 2 if IS_FULL else total // 4)
+    firsts = range(3, total, 2 if IS_FULL else total // 3)
     for first in firsts:
         for second in range(2, total, 5 if IS_FULL else total // 2):
             path = tmp_path / f"{first}-{second}.db"
@@ -283,7 +289,7 @@ def test_the_user_is_asked_about_a_call_in_doubt(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["parallel", "asking", "parked", "marked"])
 def test_replay_of_a_run_that_was_killed_is_exact(name: str, tmp_path: Path) -> None:
     total, _ = dry_run(tmp_path, (name, False), "process")
-    for point in range(1, total, 2 if IS_FULL else max(7, total // 4)):
+    for point in range(1, total, 2 if IS_FULL else total // 2 - 1):
         path = tmp_path / f"{point}.db"
         run_once(path, name, "process", point, False)
         run_once(path, name, "process", None, False)
@@ -300,7 +306,7 @@ def test_a_run_that_was_killed_keeps_its_route_and_pays_for_no_answer_again(tmp_
     """A kill between the choice of a tier and its answer, or after an answer was thrown away."""
     total, _ = dry_run(tmp_path, ("routed", False), "process")
     seen = set()
-    for point in range(0, total, 1 if IS_FULL else 2):
+    for point in range(0, total, 1 if IS_FULL else 4):
         path = tmp_path / f"{point}.db"
         assert run_once(path, "routed", "process", point, False) == -signal.SIGKILL
         kept, before = read(path), len(witnessed(path, "hesitated"))
@@ -328,7 +334,7 @@ def test_messages_of_a_session_that_was_killed(name: str, tmp_path: Path) -> Non
     """No message that was sent during a turn is lost or answered twice, wherever the process is killed, also while
     a cascade throws answers away."""
     total, _ = dry_run(tmp_path, (name, False), "process")
-    for point in range(1, total, 1 if IS_FULL else 6 if name == "messages" else 16):
+    for point in range(1, total, 1 if IS_FULL else 13 if name == "messages" else 23):
         path = tmp_path / f"{point}.db"
         assert run_once(path, name, "process", point, False) == -signal.SIGKILL
         kept = [sent_text(body) for body in read(path) if isinstance(body, MessageInjected) and body.delivery]
@@ -356,7 +362,7 @@ def test_a_session_with_a_memory_that_was_killed(tmp_path: Path) -> None:
     """Each turn is remembered once, and each fact that the model remembers is written once, wherever the process is
     killed: within a turn, a compaction, a summary, or between the end of a turn and its write-back."""
     total, _ = dry_run(tmp_path, ("remembering", False), "process")
-    for point in range(1, total, 1 if IS_FULL else 9):
+    for point in range(1, total, 1 if IS_FULL else 19):
         path = tmp_path / f"{point}.db"
         assert run_once(path, "remembering", "process", point, False) == -signal.SIGKILL
         kept, asked_until = read(path), len(witnessed(path, "asked"))
@@ -391,7 +397,7 @@ def test_judged_messages_of_a_session_that_was_killed(tmp_path: Path) -> None:
     """A message is kept while it is judged, and has one judgement; a refused tool is called once."""
     total, _ = dry_run(tmp_path, ("judged", False), "process")
     seen = set()
-    for point in range(1, total, 1 if IS_FULL else 3):
+    for point in range(1, total, 1 if IS_FULL else 8):
         path = tmp_path / f"{point}.db"
         assert run_once(path, "judged", "process", point, False) == -signal.SIGKILL
         kept, judged_until = read(path), len(witnessed(path, "judged"))
@@ -421,7 +427,7 @@ def test_judged_messages_of_a_session_that_was_killed(tmp_path: Path) -> None:
 )
 def test_replay_of_what_was_killed_is_exact(name: str, tmp_path: Path) -> None:
     total, _ = dry_run(tmp_path, (name, False), "process")
-    for point in range(1, total, 4 if IS_FULL else max(13, total // 6)):
+    for point in range(1, total, 4 if IS_FULL else max(17, total // 3)):
         path = tmp_path / f"{point}.db"
         run_once(path, name, "process", point, False)
         run_once(path, name, "process", None, False)

@@ -75,14 +75,13 @@ async def test_nothing_acknowledged_is_lost_over_many_kills_of_the_server(server
                     pass
 
     driving = asyncio.gather(*[drive(name) for name in "abc"])
-    for _ in range(40 if IS_FULL else 3):
-        await asyncio.sleep(0.3)
+    for kills in range(1, 41 if IS_FULL else 4):
+        while len(acknowledged) < 4 * kills:
+            await asyncio.sleep(0.01)
         await asyncio.to_thread(server.kill)
         await asyncio.to_thread(server.start)
-    await asyncio.sleep(0.2)
     is_over = True
     await asyncio.wait_for(driving, 120)
-    assert len(acknowledged) > 10
     with open_journal(url) as journal:
         for run_id, count in acknowledged.items():
             found = [

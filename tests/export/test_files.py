@@ -60,7 +60,10 @@ def test_a_file_is_read_as_it_was_written_and_its_format_is_found(name: str, tmp
         assert set(find_losses(row, back)) <= set(FORMATS.load(name).losses)
 
 
-@settings(suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow], max_examples=30)
+@settings(
+    suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow],
+    max_examples=settings().max_examples * 4 // 10,
+)
 @given(row=rows())
 @pytest.mark.parametrize("name", NAMES[:-1])
 def test_the_format_of_any_row_with_calls_is_found(

@@ -106,7 +106,7 @@ def can_hold(row: Row, name: str) -> bool:
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name != "custom"])
-@settings(max_examples=1000 if FULL else 60, suppress_health_check=SLOW)
+@settings(max_examples=1000 if FULL else 25, suppress_health_check=SLOW)
 @given(row=rows())
 def test_a_format_loses_only_what_it_says(name: str, row: Row) -> None:
     assume(can_hold(row, name))

@@ -184,10 +184,12 @@ if __name__ == "__main__":
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     # Import from the working folder and not from this file's; each forked process sets its own first entry.
     sys.path[0] = os.getcwd()
+    gc.disable()
     preload(sys.argv[3:])
     del sys.path[0]
     gc.collect()
     gc.freeze()
+    gc.enable()
     door = socket.socket(socket.AF_UNIX)
     door.bind(f"{sys.argv[2]}.new")
     door.listen(64)

@@ -2,12 +2,13 @@
 
 import json
 import os
+from itertools import product
 
 import pytest
 
 from treadle.core.errors import FormatError
 from treadle.core.types import Message, Role, ToolCall
-from treadle.formats import FORMATS, find_format, parse
+from treadle.formats import FORMATS, IncrementalParser, find_format, parse
 
 FULL = bool(os.environ.get("TREADLE_FULL"))
 TOOLS = [
@@ -189,7 +190,18 @@ CLOSERS = {
 }
 
 
-@pytest.mark.parametrize("said", ["Use `{}` here", "Use {} and {} too.\nThen stop.", "plain"])
+@pytest.mark.parametrize(
+    "said",
+    [
+        "Use `{}` here",
+        "Use {} and {} too.\nThen stop.",
+        "plain",
+        "{}",
+        "Use\n{}\nhere",
+        "a\n  {}\n{}\nb",
+        "Use\n{}",
+    ],
+)
 @pytest.mark.parametrize("name", CLOSERS)
 def test_a_value_that_is_closed_twice_is_an_error(name, said):
     closer, opener = CLOSERS[name], MORE[name][0]
@@ -202,3 +214,38 @@ def test_a_value_that_is_closed_twice_is_an_error(name, said):
         found = parse(twice, name, TOOLS)
         assert found.tool_calls == ()
         assert any(word in found.errors[0].reason for word in ("is not certain", "other than a parameter"))
+
+
+PLAIN = (
+    '{pre}<tool_call>{a}{{"name": "f", "arguments": {args}}}{b}</tool_call>{post}',
+    '{pre}<tool_call>{a}[{{"name": "f", "arguments": {args}}}]{b}</tool_call>{post}',
+    '{pre}<tool_call>{a}{{"arguments": {args}, "name": "f"}}{b}</tool_call>{post}',
+    '{pre}{{"name": "f", "arguments": {args}}}{post}',
+    "{pre}{args}{post}",
+    "{pre}{post}",
+)
+
+
+@pytest.mark.parametrize("shape", PLAIN)
+def test_a_plain_text_is_read_as_any_other(shape):
+    pres = (
+        "",
+        'So {"name": 1}',
+        "I look.",
+        "I look.\n",
+        " \n",
+        "\n\nI look.\n\n",
+        "`<",
+        "a ~b",
+        "```\n",
+        "x {y} ",
+        "é \u2028",
+    )
+    spaces = (("", ""), ("\n", "\n"), (" \r\n\t", " "), ("\x0b", ""), ("\n<tool_call>\n", "\x0b"))
+    values = ("{}", '{"s": "a < b"}', '{"s": 1, "s": 2}', '{"s": "`"}', '"{}"', '{"s": "\\ud800"}', "{", "[]")
+    for pre, args, (a, b), post in product(pres, values, spaces, ("", "\n", " Done.", "<|im_end|>")):
+        text = shape.format(pre=pre, args=args, a=a, b=b, post=post)
+        for begins in (None, True) if not pre else (None,):
+            slow = IncrementalParser("hermes", TOOLS, begins_in_reasoning=begins)
+            slow.feed(text)
+            assert parse(text, "hermes", TOOLS, begins_in_reasoning=begins) == slow.close(), text

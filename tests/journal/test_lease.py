@@ -301,14 +301,14 @@ async def check_fault(path: Path, fail_at: int, code: str, *, is_sticky: bool) -
 async def test_no_failure_of_a_statement_keeps_a_lease_or_loses_an_event(tmp_path: Path, code: str) -> None:
     """Every statement fails once, and, where the store stays broken, together with all that follow.
 
-    In the short form each error has a third of the statements.
+    In the short form each error has a fifth of the statements.
     """
     for is_sticky in (False, True):
-        fail_at = 0 if IS_FULL else CODES.index(code) % 3
+        fail_at = 0 if IS_FULL else CODES.index(code) % 5
         while await check_fault(
             tmp_path / f"{is_sticky}{fail_at}.db", fail_at, code, is_sticky=is_sticky and code != "BUSY"
         ):
-            fail_at += 1 if IS_FULL else 3
+            fail_at += 1 if IS_FULL else 5
         assert fail_at > 15
 
 

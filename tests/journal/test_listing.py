@@ -14,6 +14,7 @@ from treadle.core.calls import waiting_calls
 from treadle.core.policy import Policy
 from treadle.core.state import State, Status, fold
 from treadle.core.types import (
+    UNREPORTED,
     Completion,
     FinishReason,
     Message,
@@ -93,7 +94,7 @@ def start(**fields: object) -> list[e.DurableBody]:
     ]
 
 
-def answer(usage: Usage | None, cost_usd: float | None = 0.5) -> e.InferenceCompleted:
+def answer(usage: Usage, cost_usd: float | None = 0.5) -> e.InferenceCompleted:
     message = Message(Role.ASSISTANT, "an answer", (ToolCall("c", "add", '{"a": 1}'),), reasoning="hm")
     completion = Completion(message, FinishReason.STOP, usage, cost_usd)
     return e.InferenceCompleted(at=3.0, step=1, completion=completion)
@@ -103,13 +104,13 @@ def compact(usage: Usage | None) -> e.ContextCompacted:
     return e.ContextCompacted(at=4.0, messages=2, replacement=(Message(Role.USER, "so far"),), usage=usage)
 
 
-@pytest.mark.parametrize("first", [None, Usage(10, 5, 4)])
+@pytest.mark.parametrize("first", [UNREPORTED, Usage(10, 5, 4)])
 @pytest.mark.parametrize("second", [None, Usage(7, 6, 2)])
-@pytest.mark.parametrize("third", [None, Usage(8, 8)])
+@pytest.mark.parametrize("third", [UNREPORTED, Usage(8, 8)])
 def test_tokens_that_no_server_counted_are_estimated_as_in_the_fold(
-    first: Usage | None, second: Usage | None, third: Usage | None
+    first: Usage, second: Usage | None, third: Usage
 ) -> None:
-    bodies = [*start(), answer(first), compact(second), answer(third), answer(None)]
+    bodies = [*start(), answer(first), compact(second), answer(third), answer(UNREPORTED)]
     state = fold(bodies)
     facts = facts_of(bodies)
     assert facts.is_exact
@@ -119,7 +120,7 @@ def test_tokens_that_no_server_counted_are_estimated_as_in_the_fold(
 
 def test_an_estimate_behind_a_compaction_says_that_it_is_not_exact() -> None:
     facts = Facts()
-    facts.add([*start(), answer(Usage(1, 1)), compact(None), answer(None)])
+    facts.add([*start(), answer(Usage(1, 1)), compact(None), answer(UNREPORTED)])
     assert not facts.is_exact
 
 
@@ -128,7 +129,10 @@ def test_summaries_and_what_was_recalled_count_as_in_the_fold(cost_usd: float | 
     done = replace(compact(Usage(7, 6, 2)), model="small", cost_usd=cost_usd)
     recalled = Recalled("<memory>" + "y" * 400)
     turn = e.TurnStarted(at=5.0, turn=2, message=Message(Role.USER, "and?"), recalled=recalled)
-    for bodies in ([*start(), answer(None), turn, answer(None)], [*start(), answer(Usage(1, 1)), done]):
+    for bodies in (
+        [*start(), answer(UNREPORTED), turn, answer(UNREPORTED)],
+        [*start(), answer(Usage(1, 1)), done],
+    ):
         facts, state = Facts(), fold(bodies)
         facts.add(bodies)
         assert facts.is_exact

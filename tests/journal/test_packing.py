@@ -234,3 +234,26 @@ async def test_runs_of_a_damaged_dictionary_can_be_deleted(tmp_path: Path, damag
         journal.delete("r-0")
         assert "r-0" not in [info.run_id for info in journal.runs()]
     assert b"word0word" not in path.read_bytes()
+
+
+async def test_a_large_file_is_not_rewritten_when_a_dictionary_is_made(tmp_path: Path) -> None:
+    """Nobody could write into the file meanwhile, for minutes."""
+    path = tmp_path / "runs.db"
+    with open_journal(path) as journal:
+        await work(journal, 1)
+    query(path, "INSERT INTO blobs VALUES('old', zeroblob(36000000))")
+    query(path, "DELETE FROM blobs WHERE digest = 'old'")
+    with open_journal(path, packs=True) as journal:
+        await work(journal, RUNS, 1)
+    assert query(path, PACKED)[0][0] > 100
+    assert path.stat().st_size > 36_000_000
+
+
+async def test_a_job_whose_first_frames_are_long_is_packed_too(tmp_path: Path) -> None:
+    path = tmp_path / "runs.db"
+    with open_journal(path, packs=True) as journal:
+        agent = Agent(ScriptedModel(["done"] * 20), instructions=TOLD * 80, journal=journal)
+        for number in range(20):
+            await agent.run(f"answer letter {number}", run_id=f"r-{number}")
+    assert query(path, "SELECT count(*) FROM dictionaries") == [(1,)]
+    assert path.stat().st_size < 600_000

@@ -187,6 +187,10 @@ async def test_a_server_that_stops_answering_is_not_waited_for_without_limit(
         assert found is None if is_claim else len(found) == 1
 
 
+CALM = 3600
+"""Leases so long, in seconds, that no heartbeat waits for a silent server, before what is tested."""
+
+
 class Pooler(Proxy):
     """A pooler that gives a client another connection to the server for each transaction."""
 
@@ -249,7 +253,7 @@ async def test_what_the_server_kept_without_answering_is_kept_once(
 ) -> None:
     """Nobody knows then whether it was committed. New runs, appended events and leases are tested."""
     url = f"{postgres_url.partition('?')[0]}?host={tmp_path}"
-    with open_journal(url) as journal, open_journal(postgres_url) as witness:
+    with open_journal(url, lease_seconds=CALM) as journal, open_journal(postgres_url) as witness:
         writer = await begin(journal)
         proxy.is_silent = True
         writer.append([note("1")])
@@ -283,7 +287,7 @@ async def test_commits_that_are_made_again_stay_apart(
 ) -> None:
     """Two commits are on their way when the connection is lost, and a run of the first has appended more."""
     url = f"{postgres_url.partition('?')[0]}?host={tmp_path}"
-    with open_journal(url) as journal, open_journal(postgres_url) as witness:
+    with open_journal(url, lease_seconds=CALM) as journal, open_journal(postgres_url) as witness:
         first, second = await begin(journal, "first"), await begin(journal, "second")
         proxy.is_silent = True
 

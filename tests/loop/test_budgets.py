@@ -69,6 +69,8 @@ async def lose_answers(policy: Policy, text: str = "go") -> tuple[Silent, Memory
         (Policy(max_cost_usd=3.0), 3, StopReason.MAX_COST),
         (Policy(max_tokens=3000, max_steps=2), 3, StopReason.MAX_TOKENS),
         (Policy(max_steps=0), 9, StopReason.MAX_STEPS),
+        (Policy(max_tokens=3000, max_steps=2, charges_lost=False), 9, StopReason.ERROR),
+        (Policy(max_cost_usd=3.0, max_steps=2, charges_lost=False), 9, StopReason.ERROR),
     ],
 )
 async def test_answers_that_were_lost_with_the_process_count(

@@ -10,8 +10,10 @@ from tests.models.wire import anthropic as wire
 
 from treadle import Agent, tool
 from treadle.core.errors import ConfigError, RateLimitError, ServerError
+from treadle.core.events import ServerCallDelta, TextDelta
 from treadle.core.log import Log
 from treadle.core.types import (
+    UNREPORTED,
     FinishReason,
     Message,
     OutputMode,
@@ -169,6 +171,24 @@ async def test_what_the_server_looked_up_is_told(is_streamed):
     assert completion.message.server_calls[0].is_error
 
 
+async def test_what_the_server_does_is_told_while_it_streams():
+    listener = Listener()
+    async with serve([stream(answer(TEXT, SEARCH, FOUND, MCP_USE, MCP_RESULT, CITED))]) as server:
+        completion = await make(server).infer(QUESTION, listener.watch)
+    search, add = completion.message.server_calls
+    begun = [msgspec.structs.replace(call, result="") for call in (search, add)]
+    kinds = [type(item).__name__ for item in listener.deltas if not isinstance(item, TextDelta)]
+    assert kinds == ["ServerCallDelta"] * 4
+    assert [item for item in listener.deltas if isinstance(item, ServerCallDelta)] == [
+        ServerCallDelta(0, begun[0], is_done=False),
+        ServerCallDelta(0, search, is_done=True),
+        ServerCallDelta(1, begun[1], is_done=False),
+        ServerCallDelta(1, add, is_done=True),
+    ]
+    assert isinstance(listener.deltas[0], TextDelta)
+    assert isinstance(listener.deltas[-1], TextDelta)
+
+
 async def test_an_edited_message_is_sent_as_it_now_is():
     completion, _ = await ask([Reply(answer(SEARCH, FOUND, CITED))])
     edited = msgspec.structs.replace(completion.message, content="Owls swim.")
@@ -291,7 +311,7 @@ async def test_cached_input_is_counted_and_priced():
         assert completion.usage == Usage(1110, 5, 100, 3, 1000)
         assert completion.cost_usd == pytest.approx((10 + 10 + 1250 + 50) / 1e6)
     completion, _ = await ask([Reply(answer(TEXT, usage={"output_tokens": 5}))], price=price)
-    assert (completion.usage, completion.cost_usd) == (None, None)
+    assert (completion.usage, completion.cost_usd) == (UNREPORTED, None)
 
 
 async def test_the_servers_own_tools_are_offered_beside_ours():

@@ -33,7 +33,9 @@ GROQ = error(
     code="tool_use_failed",
     failed_generation=WRITTEN,
 )
+UNPARSED = '<tool_call>\n{"name": "add", "arguments": {"a": 1}} and {"b": 2}}\n</tool_call>'
 REFUSALS = {
+    "vllm, whose parser passes it on as text": (Reply(answer(UNPARSED)), UNPARSED),
     "groq": (Reply(GROQ, 400), WRITTEN),
     "groq, in a stream": (stream(sse(GROQ)), WRITTEN),
     "groq, an unknown tool": (

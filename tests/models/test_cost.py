@@ -5,7 +5,7 @@ from tests.models.answers import REQUEST
 
 from treadle import Agent, ConfigError, Policy, Price
 from treadle import model as make_model
-from treadle.core.types import Completion, FinishReason, Message, Role, StopReason, Usage
+from treadle.core.types import UNREPORTED, Completion, FinishReason, Message, Role, StopReason, Usage
 from treadle.journal.memory import MemoryJournal
 from treadle.models import CostModel, FallbackModel, ScriptedModel, Watch
 from treadle.models.protocol import has_price
@@ -42,7 +42,7 @@ async def test_the_server_says_which_model_it_was():
 
 async def test_what_is_told_or_not_counted_stays():
     assert await cost("openai:gpt-5-mini", said(cost=7.0)) == 7.0
-    assert await cost("openai:gpt-5-mini", said(usage=None)) is None
+    assert await cost("openai:gpt-5-mini", said(usage=UNREPORTED)) is None
 
 
 @pytest.mark.parametrize("name", ["openai:no-such-model", "nowhere:gpt-5-mini", "m"])

@@ -17,6 +17,7 @@ from treadle.core.errors import (
     RequestError,
     ServerError,
 )
+from treadle.core.events import ServerCallDelta, TextDelta
 from treadle.core.log import Log
 from treadle.core.packed import unpack_logprobs
 from treadle.core.types import FinishReason, Message, Request, Role, Settings, ToolCall, ToolSpec, Usage
@@ -115,6 +116,18 @@ async def test_what_the_server_ran_is_told():
     assert (good.name, json.loads(good.arguments)["code"]) == ("code_execution", "print(1)")
     assert (good.result, good.is_error, bad.result, bad.is_error) == ("1\n", False, "no", True)
     assert completion.message.content == "I look."
+
+
+async def test_what_the_server_does_is_told_while_it_streams():
+    listener = Listener()
+    async with serve([stream(answer(TEXT, CODE, RAN, CODE, FAILED, TEXT))]) as server:
+        completion = await make(server).infer(QUESTION, listener.watch)
+    made = completion.message.server_calls
+    told = [item for item in listener.deltas if isinstance(item, ServerCallDelta)]
+    assert [(item.index, item.is_done) for item in told] == [(0, False), (0, True), (1, False), (1, True)]
+    assert tuple(item.call for item in told if item.is_done) == made
+    assert isinstance(listener.deltas[0], TextDelta)
+    assert isinstance(listener.deltas[-1], TextDelta)
 
 
 async def test_an_edited_message_is_sent_as_it_now_is():

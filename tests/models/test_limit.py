@@ -12,7 +12,7 @@ from tests.models.server import Reply, serve
 
 from treadle.core.errors import ConfigError, RateLimitError, ServerError
 from treadle.core.log import Log
-from treadle.core.types import Completion, FinishReason, Message, Request, Role, Usage
+from treadle.core.types import UNREPORTED, Completion, FinishReason, Message, Request, Role, Usage
 from treadle.models import HttpTransport, Limiter, LimitModel, OpenAIChatModel, RetryModel, Watch
 from treadle.models.protocol import RateLimits
 
@@ -22,7 +22,7 @@ class Answering:
 
     name = "answering"
 
-    def __init__(self, seconds=0.0, usage=None, faults=()):
+    def __init__(self, seconds=0.0, usage=UNREPORTED, faults=()):
         self.seconds, self.usage, self.faults = seconds, usage, list(faults)
         self.asked, self.in_flight, self.most = [], 0, 0
 

@@ -89,6 +89,12 @@ async def test_a_tools_schema_goes_out_whole_and_no_tools_as_nothing():
     assert "tools" not in (await sent()).json()
 
 
+async def test_tools_are_strict_if_the_user_says_so():
+    """vLLM decodes the arguments of a call within their schema only then."""
+    body = (await sent(Request(REQUEST.messages, TOOLS), strict_tools=True)).json()
+    assert [tool["function"]["strict"] for tool in body["tools"]] == [True]
+
+
 async def test_settings_as_they_go_out():
     settings = Settings(
         temperature=0.0,
@@ -416,9 +422,9 @@ async def test_content_in_parts():
             Usage(12, 5, 8, 0),
         ),
         ({"prompt_tokens": 12, "completion_tokens": None, "prompt_tokens_details": {}}, Usage(12, 0)),
-        ({"prompt_tokens": "many"}, None),
-        (None, None),
-        ({}, None),
+        ({"prompt_tokens": "many"}, Usage(is_reported=False)),
+        (None, Usage(is_reported=False)),
+        ({}, Usage(is_reported=False)),
     ],
 )
 async def test_usage(usage, expected):

@@ -18,6 +18,7 @@ from treadle.core.errors import (
     ServerError,
     TransportError,
 )
+from treadle.core.events import ServerCallDelta, TextDelta
 from treadle.core.log import Log
 from treadle.core.packed import unpack_logprobs
 from treadle.core.types import (
@@ -204,6 +205,18 @@ async def test_what_the_server_looked_up_is_told():
     assert add == ServerCall("mc_1", "add", '{"a": 1}', "2", offset=0)
     assert (failed.result, failed.is_error) == ("no such thing", True)
     assert (json.loads(code.arguments), json.loads(code.result)[0]["logs"]) == ({"code": "print(1)"}, "1")
+
+
+async def test_what_the_server_does_is_told_while_it_streams():
+    listener = Listener()
+    async with serve([stream(answer(said("I look."), SEARCH, MCP, said()))]) as server:
+        completion = await make(server).infer(QUESTION, listener.watch)
+    made = completion.message.server_calls
+    told = [item for item in listener.deltas if isinstance(item, ServerCallDelta)]
+    assert [(item.index, item.is_done) for item in told] == [(0, False), (0, True), (1, False), (1, True)]
+    assert tuple(item.call for item in told if item.is_done) == made
+    assert isinstance(listener.deltas[0], TextDelta)
+    assert isinstance(listener.deltas[-1], TextDelta)
 
 
 async def test_an_edited_message_is_sent_as_it_now_is():

@@ -34,6 +34,8 @@ class Server:
         if not request.body:
             is_there = request.url.endswith(("/v1/completions", "/inference/v1/generate", "/pause"))
             return HttpResponse({"detail": "?"}, 405 if is_there and "engine" in self.abilities else 404)
+        if request.url.endswith("/inference/v1/generate"):
+            return HttpResponse({"detail": "?"}, 403 if "disabled" in self.abilities else 400)
         body = request.json()
         asked = body["messages"][0]["content"]
         fields = {}
@@ -97,6 +99,13 @@ async def test_an_engine_that_can_all():
     assert seen["tokens in"] == "/v1/completions and /inference/v1/generate"
     assert seen["weight updates"] == "/pause pauses it"
     assert probed.findings[-1].seen == "4,096 tokens"
+    assert probed.has_policy_logprobs
+
+
+async def test_an_endpoint_that_is_not_allowed_is_not_there():
+    """vLLM 0.32 lists the endpoint for ids, and refuses its requests unless it was started for them."""
+    _, probed = await probe(Server(*ALL, "disabled"))
+    assert {item.name: item.seen for item in probed.findings}["tokens in"] == "/v1/completions"
 
 
 @pytest.mark.parametrize(

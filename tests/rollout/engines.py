@@ -11,6 +11,7 @@ import pytest
 
 from treadle import model
 from treadle.models.protocol import Model
+from treadle.models.wrappers.retry import RetryModel
 from treadle.testbed.engines import (
     ENGINES,
     EngineApp,
@@ -36,12 +37,16 @@ ENDPOINTS: dict[str, tuple[EngineKind, dict[str, Any]]] = {
 
 
 def connect(endpoint: str, name: str, url: str, folder: Path, **options: Any) -> Model:
-    """Return a model at an endpoint. `folder` is for the tokenizer."""
+    """Return a model at an endpoint that tries again at once. `folder` is for the tokenizer."""
     kind, given = ENDPOINTS[endpoint]
     if "engine" in given and "renderer" not in options:
         export_tokenizer(name, folder)
         options["renderer"] = f"hf:{folder}"
-    return model(f"{kind}:{name}", base_url=url, **{**given, **options})
+    made = model(f"{kind}:{name}", base_url=url, **{**given, **options})
+    assert isinstance(made, RetryModel)
+    retrying = RetryModel(made.inner, max_attempts=options.get("max_attempts", 6), min_delay_seconds=0.001)
+    retrying.part = made.part
+    return retrying
 
 
 @asynccontextmanager

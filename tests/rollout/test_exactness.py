@@ -6,6 +6,7 @@ The mock engines keep a log of what they sampled, with which the trajectories ar
 import asyncio
 import json
 import os
+from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -33,14 +34,17 @@ def quiet(event: object) -> None:
     """Make the run stream its answers."""
 
 
-async def run_tasks(agent: Agent, *, is_streamed: bool = False) -> tuple[list[Run], TokenGraph]:
+async def run_tasks(
+    agent: Agent, *, tasks: Sequence[str] = TASKS, is_streamed: bool = False
+) -> tuple[list[Run], TokenGraph]:
     runs = [
         await agent.run(TASK_SET.get(name), run_id=f"{index}-{name}", on_event=quiet if is_streamed else None)
-        for index, name in enumerate(TASKS)
+        for index, name in enumerate(tasks)
     ]
     return runs, load_tokens(agent.journal, *[run.run_id for run in runs])
 
 
+@pytest.mark.sets(10)
 @pytest.mark.parametrize(
     ("endpoint", "variants", "is_streamed"),
     [
@@ -150,9 +154,14 @@ async def test_weights_that_change_again_and_again(tmp_path, endpoint, mode):
         made = connect(endpoint, "oracle", server.url, tmp_path, max_attempts=50)
         weights.attach(made)
         agent = Agent(made, journal=MemoryJournal())
-        is_streamed = mode == "keep" and endpoint == "sglang_generate"
-        running = asyncio.create_task(run_tasks(agent, is_streamed=is_streamed))
-        for _ in range(6):
+        mixes = mode == "keep" and endpoint == "sglang_generate"
+        running = asyncio.create_task(run_tasks(agent, is_streamed=mixes))
+        updates = 0
+        # On a busy machine an update may come too late for the answer that was under way.
+        while updates < 6 or (mixes and not any(len(answer.versions) > 1 for answer in app.sampled)):
+            if running.done():
+                break
+            updates += 1
             seen = len(app.sampled)
             await weights.update(str(int(app.version) + 1), load_nothing, mode)
             while not (running.done() or (len(app.sampled) > seen and app.is_working)):
@@ -166,7 +175,7 @@ async def test_weights_that_change_again_and_again(tmp_path, endpoint, mode):
         version for row in graph.trajectories for span in row.spans for _, version in span.weight_versions
     ]
     assert len(set(versions)) > 1
-    if mode == "keep" and endpoint == "sglang_generate":
+    if mixes:
         assert any(len(answer.versions) > 1 for answer in app.sampled)
     recompute(app, graph, "oracle")
 
@@ -219,8 +228,9 @@ def drive() -> None:
 
     async def work() -> None:
         journal: Journal = open_journal(order["journal"])
-        made = connect(order["endpoint"], order["name"], order["url"], Path(order["folder"]))
-        agent = Agent(made, journal=journal)
+        options = order.get("options", {})
+        made = connect(order["endpoint"], order["name"], order["url"], Path(order["folder"]), **options)
+        agent = Agent(made, journal=journal, policy=Policy(max_steps=order.get("max_steps", 50)))
         begun = {info.run_id for info in journal.runs()}
         for run_id in order["runs"]:
             if run_id in begun:
@@ -238,8 +248,8 @@ async def test_processes_that_are_killed(tmp_path, endpoint):
     """The worker is killed with SIGKILL while it waits for an answer or has just received one, again and again."""
     name = "oracle:0.1+strip_thinking"
     async with engine(endpoint, name, latency_seconds=0.01) as (app, server):
-        runs = ["json_merge-0002", "limit_rule-0002"]
-        order = {
+        runs = ["json_merge-0002", "limit_rule-0002"] if IS_FULL else ["json_merge-0002"]
+        order: dict[str, Any] = {
             "journal": str(tmp_path / "runs.db"),
             "endpoint": endpoint,
             "name": name,
@@ -247,23 +257,40 @@ async def test_processes_that_are_killed(tmp_path, endpoint):
             "folder": str(tmp_path / "tokenizer"),
             "runs": runs,
         }
-        kills = 0
-        limit = 2
-        while True:
-            process = FORKS.start("-c", DRIVE, json.dumps(order), cwd=ROOT)
-            while process.poll() is None and len(app.sampled) < limit:
-                await asyncio.sleep(0.002)
-            if process.poll() is None:
-                process.kill()
-                kills += 1
-            code = await asyncio.to_thread(process.wait)
-            limit = len(app.sampled) + 3 + kills % 3
-            if code == 0:
-                break
-            assert code == -9
-    with open_journal(tmp_path / "runs.db") as journal:
-        graph = load_tokens(journal, *runs)
-        assert all(info.stop_reason == "completed" for info in journal.runs())
-    assert kills >= 3
+        kills = await drive_with_kills(order, app)
+    found, graph = load_killed(order)
+    assert all(run.stop_reason == "completed" for run in found)
+    assert kills >= (3 if IS_FULL else 2)
     check(app, graph, lost=kills)
     recompute(app, graph, name)
+
+
+async def drive_with_kills(
+    order: dict[str, Any], app: Any, *, most: int | None = None, least_answers: int = 3
+) -> int:
+    """Drive an order in one process after another, and return how many were killed.
+
+    Each is killed once the engine has sampled `least_answers` more answers, or one or two more than these, until
+    `most` were killed.
+    """
+    kills = 0
+    limit = 2
+    while True:
+        process = FORKS.start("-c", DRIVE, json.dumps(order), cwd=ROOT)
+        may_kill = most is None or kills < most
+        while process.poll() is None and not (may_kill and len(app.sampled) >= limit):
+            await asyncio.sleep(0.002)
+        if process.poll() is None:
+            process.kill()
+            kills += 1
+        code = await asyncio.to_thread(process.wait)
+        limit = len(app.sampled) + least_answers + kills % 3
+        if code == 0:
+            return kills
+        assert code == -9
+
+
+def load_killed(order: dict[str, Any]) -> tuple[list[Run], TokenGraph]:
+    """Return the runs of an order, and their tokens."""
+    with open_journal(order["journal"]) as journal:
+        return [Run.load(name, journal) for name in order["runs"]], load_tokens(journal, *order["runs"])

@@ -485,22 +485,12 @@ def test_a_deadline_that_passes_while_the_server_answers_ends_one_group(tmp_path
     assert told.reasons() == ["deadline: run rollout-1-0 waited for an answer when its deadline passed"]
 
 
-@pytest.mark.parametrize(
-    ("agent", "dropped"),
-    [
-        ({"max_steps": 3}, None),
-        ({"max_steps": 3, "max_tokens": 100_000}, None),
-        (
-            {"max_tokens": 1500},
-            "infrastructure: run rollout-1-0 ended with max_tokens, which counts answers that",
-        ),
-    ],
-)
-def test_answers_that_were_lost_use_up_no_steps_and_are_no_reward_of_zero(
-    tmp_path: Path, agent: dict[str, Any], dropped: str | None
+@pytest.mark.parametrize("agent", [{"max_steps": 3}, {"max_tokens": 1500}])
+def test_answers_that_were_lost_use_up_no_steps_and_no_tokens_and_are_no_reward_of_zero(
+    tmp_path: Path, agent: dict[str, Any]
 ) -> None:
-    """Rules out that lost connections use up the steps of a rollout, so that its check gives 0 or its group is
-    dropped. If they use up its tokens, the group is dropped."""
+    """Rules out that lost connections use up what a rollout may do, so that its check gives 0 or its group is
+    dropped: long rollouts would be lost more often than short ones."""
     failures: Counter[int] = Counter()
 
     async def lose(seed: int) -> None:
@@ -516,9 +506,7 @@ def test_answers_that_were_lost_use_up_no_steps_and_are_no_reward_of_zero(
     result = asyncio.run(rollouts.run())
     assert (result.end.reason, result.progress.delivered) == ("done", 2)
     assert {rollout["reward"] for line in lines(tmp_path) for rollout in line["rollouts"]} == {1.0}
-    assert [reason[: len(dropped or "")] for reason in told.reasons()] == (
-        [] if dropped is None else [dropped]
-    )
+    assert told.reasons() == []
 
 
 class CutOff:

@@ -193,7 +193,7 @@ def test_names_itself_after_its_rate():
 
 def test_counts_tokens():
     usage = oracle().complete([user(TASK.input)], has_tools=True).usage
-    assert usage is not None
+    assert usage.is_reported
     assert 0.7 < usage.input_tokens / (len(TASK.input) / 4) < 1.5
     assert 0 < usage.output_tokens < 60
     assert usage.reasoning_tokens < usage.output_tokens

@@ -17,15 +17,18 @@ from treadle.datagen.conversations.studio import Studio, is_farewell
 from treadle.datagen.quality.signatures import content_words
 from treadle.datagen.scenarios.cast import draw_persona
 from treadle.datagen.scenarios.environment import open_environments
+from treadle.datagen.scenarios.kinds import plan_kind, possible_kinds
 from treadle.datagen.scenarios.scenario import Difficulty, Kind, SampleSpec, write_facts
 from treadle.datagen.topics.similar import SimilarIndex, words_of
 from treadle.journal.memory import MemoryJournal
 from treadle.models.wrappers.format_model import FormatModel
 from treadle.tasks.draws import Draw
 from treadle.tasks.files.task_set import TASK_SET
+from treadle.testbed.roles.agent_role import find_request
 from treadle.testbed.roles.errands import Shelf, errands, find_errand
-from treadle.testbed.roles.speakers import ask_more
+from treadle.testbed.roles.speakers import ask_more, frame, manner_of
 from treadle.testbed.roles.talks import find_talk, talks
+from treadle.testbed.roles.words import words
 from treadle.testbed.teacher import TeacherModel
 from treadle.trajectory.run_verification import verify_run
 
@@ -315,7 +318,8 @@ async def test_a_text_format_that_cannot_be_told_is_an_error():
 
 def test_a_further_request_is_no_farewell():
     """A message that only thanks would end the conversation."""
-    messages = {ask_more("Name it.", number) for number in range(100)}
+    answers = ("notes.txt has 14 lines.", "It is a/b.md.", "Thanks to Ada, it is done.")
+    messages = {ask_more("Name it.", answer, number) for number in range(100) for answer in answers}
     assert len(messages) > 4
     assert not any(is_farewell(message) for message in messages)
 
@@ -369,3 +373,49 @@ async def test_over_http_it_does_the_same_as_in_the_process(start):
         assert one.scenario == two.scenario
         assert [item.content for item in one.row.messages] == [item.content for item in two.row.messages]
         assert two.row.lineage.sample.is_from_teacher
+
+
+def speak(style, number=1):
+    """Return a message of a persona with this style, and its request."""
+    request = "How many lines does notes.txt have?"
+    manner = manner_of({"style": style, "role": "baker"})
+    return frame(request, "Sorting invoices", manner, Draw(f"{style}/{number}")), request
+
+
+@pytest.mark.parametrize("number", range(12))
+def test_a_message_has_the_habits_that_its_style_claims(number):
+    text, request = speak("dry, in lower case", number)
+    assert text.replace("notes.txt", "").islower()
+    assert speak("shy, with the background first and the request last", number)[0].endswith(request)
+    assert speak("brief, with the request first and the reason after it", number)[0].partition("\n\n")[0] in (
+        request,
+        *words("greetings", "brief"),
+    )
+    text, request = speak("worried, as a list of points", number)
+    assert all(part.startswith("- ") for part in text.split("\n\n"))
+    assert speak("casual, with an occasional typing error", number)[0] != speak("casual", number)[0]
+    short, long = [speak(f"precise, with {length} sentences", number)[0] for length in ("short", "long")]
+    assert max(map(len, short.split(". "))) < max(map(len, long.split(". ")))
+    text, _ = speak("businesslike, with a deadline in mind", number)
+    assert any(closing in text for closing in words("closings", "deadline"))
+    for message in (text, short, long, speak("dry, in lower case", number)[0]):
+        assert find_request(message).errand.values["path"] == "notes.txt"
+
+
+async def test_further_requests_need_tools_and_take_up_the_answer():
+    making, follow_ups, with_calls, answers = Making(TASKS, 3), 0, 0, []
+    kinds = possible_kinds({}, has_tools=True)
+    for number in range(1, SAMPLES + 1):
+        messages = (await making.make(number, plan_kind(number, kinds))).row.messages
+        asked = [index for index, message in enumerate(messages) if message.role is Role.USER]
+        for start, end in zip(asked, [*asked[1:], len(messages)], strict=True):
+            answers.append(messages[end - 1].content)
+            before = messages[start - 1].content
+            if start == asked[0] or before.rstrip().endswith("?"):
+                continue
+            follow_ups += 1
+            with_calls += any(message.tool_calls for message in messages[start:end])
+            taken_up = messages[start].content.partition("\n\n")[0]
+            assert any(word.strip(",.") in before for word in taken_up.replace('"', " ").split())
+    assert with_calls >= follow_ups / 2
+    assert len(set(answers)) > 0.95 * len(answers)

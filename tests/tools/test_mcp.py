@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+import mcp_types as types
 import pytest
+from mcp.shared.message import SessionMessage
 from tests.forks.process import FORKS, PYTHON
 from tests.loop.workbench import make_call
 from tests.tools.contexts import HeardContext
@@ -23,6 +25,7 @@ from treadle.journal.memory import MemoryJournal
 from treadle.models import call
 from treadle.tools.context import Scope, ToolContext
 from treadle.tools.mcp import MCPServer, MCPServers, mcp
+from treadle.tools.mcp.watched import Watched
 from treadle.tools.protocol import ToolOutput
 from treadle.trajectory.run_verification import verify_run
 
@@ -356,6 +359,15 @@ UNREADABLE = {
 }
 
 
+NUMBERLESS = {
+    "no number": '{"jsonrpc": "2.0", "result": {"content": []}}',
+    "a result whose number is null": '{"jsonrpc": "2.0", "id": null, "result": {"content": []}}',
+    "a number that is a truth value": '{"jsonrpc": "2.0", "id": true, "result": {"content": []}}',
+    "an error that is a text, without a number": '{"jsonrpc": "2.0", "id": null, "error": "broken"}',
+}
+UNREADABLE |= NUMBERLESS
+
+
 @pytest.mark.parametrize("name", UNREADABLE)
 async def test_an_answer_that_cannot_be_read_is_an_error_at_once(odd: Any, name: str) -> None:
     """The call does not wait for its time limit, and the session goes on."""
@@ -364,6 +376,38 @@ async def test_an_answer_that_cannot_be_read_is_an_error_at_once(odd: Any, name:
         async with asyncio.timeout(30):
             with pytest.raises(ToolError, match="what it answers does not follow the protocol"):
                 await named(server, "once").call({}, context())
+
+
+NULL = '{"jsonrpc": "2.0", "id": null, "error": {"code": -32700, "message": "what is that?"}}'
+
+
+async def test_an_error_without_a_number_is_the_error_of_the_call_that_is_left(odd: Any) -> None:
+    """The call does not wait for its time limit."""
+    server = odd(f"unreadable {NULL}")
+    async with asyncio.timeout(30):
+        with pytest.raises(ToolError, match="what is that"):
+            await named(server, "once").call({}, context())
+        calls = [named(server, name).call({}, context(name)) for name in ("once", "set")]
+        failed = await asyncio.gather(*calls, return_exceptions=True)
+    assert ["what is that" in str(error) for error in failed] == [True, True]
+
+
+def test_an_error_without_a_number_waits_until_only_one_call_is_left() -> None:
+    """Nobody else's call fails by it, and what is sent later is not meant."""
+    watched = Watched(None, lambda: None)
+    for number in (1, 2, 3):
+        watched.note_sent(types.JSONRPCRequest(jsonrpc="2.0", id=number, method="tools/call"))
+    error = types.JSONRPCError(jsonrpc="2.0", id=None, error=types.ErrorData(code=-32700, message="no"))
+    watched.read(SessionMessage(error))
+    watched.note_sent(types.JSONRPCRequest(jsonrpc="2.0", id=4, method="tools/call"))
+    watched.read(SessionMessage(types.JSONRPCResponse(jsonrpc="2.0", id=3, result={})))
+    assert [item.message.id for item in watched.ready] == [3]
+    gone = types.JSONRPCNotification(jsonrpc="2.0", method="notifications/cancelled", params={"requestId": 1})
+    watched.note_sent(gone)
+    assert [(item.message.id, hasattr(item.message, "error")) for item in watched.ready] == [
+        (3, False),
+        (2, True),
+    ]
 
 
 async def test_new_runs_have_the_tools_that_a_server_changed_to(odd: Any) -> None:

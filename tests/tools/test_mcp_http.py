@@ -124,6 +124,18 @@ def running(folder: Path, port: str = "0", kind: str = "http") -> Iterator[tuple
 # Sessions
 
 
+@pytest.mark.parametrize("is_event", [False, True])
+async def test_an_error_without_a_number_is_an_error_at_once(service: Service, is_event: bool) -> None:
+    status, headers, body = Service.error(None, -32700, "what is that?", 200)
+    if is_event:
+        headers, body = {"content-type": "text/event-stream"}, b"data: %s\n\n" % body
+    service.next = [(status, headers, body)]
+    async with MCPServer(service.web.url) as server, asyncio.timeout(30):
+        with pytest.raises(ToolError, match="what is that"):
+            await named(server, "once").call({}, context())
+        assert (await named(server, "look").call({}, context())).content == "did look"
+
+
 @pytest.mark.parametrize(
     "unknown",
     [

@@ -85,6 +85,7 @@ def from_npm(pytestconfig: pytest.Config) -> Path:
     return script
 
 
+@pytest.mark.full
 async def test_the_memory_server_of_npm(from_npm: Path, tmp_path: Path) -> None:
     env = {"MEMORY_FILE_PATH": str(tmp_path / "memory.json")}
     entity = {"name": "Ann", "entityType": "person", "observations": ["likes looms"]}

@@ -351,8 +351,8 @@ asyncio.run(main())
     assert workers
     if ending is not None:
         process.send_signal(ending)
-    process.communicate("\n" if ending is None else None, timeout=30)
-    deadline = time.monotonic() + 10
+    process.communicate("\n" if ending is None else None, timeout=120)
+    deadline = time.monotonic() + 120
     while any(Path(f"/proc/{pid}").exists() for pid in workers):
         assert time.monotonic() < deadline, "a worker is left"
         time.sleep(0.02)

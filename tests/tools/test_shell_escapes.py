@@ -478,9 +478,14 @@ async def test_nothing_is_used_up(name: str, world: World, scope: Scope) -> None
     assert after.content.split() == ["data", "notes.txt", "keep", "me"]
 
 
-@pytest.mark.parametrize("name", sorted(set(READING) - {"a file in the home folder", "our own environment"}))
+IN_THE_OPEN = sorted(
+    set(READING) - {"a file in the home folder", "our own environment", "everything there is"}
+)
+
+
+# Outside, a search of everything reads the whole disk.
+@pytest.mark.parametrize("name", [*IN_THE_OPEN, pytest.param("everything there is", marks=pytest.mark.full)])
 async def test_without_a_sandbox_the_same_does(name: str, world: World, scope: Scope) -> None:
-    # Outside, a search of everything reads the whole disk.
     output = await attempt(READING[name], world, scope, 120, Shell(limits=LIMITS, unprotected=True))
     world.heard.clear()
     assert world.secret in output.content

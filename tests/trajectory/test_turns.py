@@ -19,6 +19,7 @@ from treadle.core.types import (
     Caller,
     Child,
     Completion,
+    Fault,
     FinishReason,
     Message,
     Role,
@@ -517,6 +518,38 @@ def test_questions_are_told_with_their_answers() -> None:
     assert names(found)[1:5] == ["input_requested", "turn_paused", "turn_resumed", "input_received"]
 
 
+def test_the_calls_of_a_server_are_told_while_they_run() -> None:
+    """The steps are those that the answer has afterwards."""
+    running = ServerCall("a", "web_search", "{}", offset=5)
+    done = ServerCall("a", "web_search", "{}", "A", offset=5)
+    unseen = ServerCall("b", "fetch", "", "B", offset=16)
+    live = [
+        e.TextDelta("Owls."),
+        e.ServerCallDelta(0, running, is_done=False),
+        e.ServerCallDelta(0, done, is_done=True),
+        e.TextDelta(" They fly. "),
+    ]
+    whole = searched(done, unseen, text="Owls. They fly. All.")
+    found = read("r", [*BEGIN, *live, e.TextDelta("All."), whole, end()])
+    assert names(found) == [
+        *("turn_started", "start inference", "text", "server_tool_call"),
+        *("start tool_execution", "tool_call_issued", "tool_call_completed", "tools done"),
+        *("start inference", "text", "text", "server_tool_call"),
+        *("start tool_execution", "tool_call_issued", "tool_call_completed", "tools done"),
+        *("start inference", "end_of_turn", "turn_completed"),
+    ]
+    results = [item.result for item in found if isinstance(item, t.StepCompleted)]
+    texts = [result.text_content for result in results if isinstance(result, t.InferenceStepResult)]
+    assert texts == ["Owls.", " They fly. ", "All."]
+    assert text_of(found) == "Owls. They fly. All."
+    later = read("r", [*BEGIN, whole, end()])
+    assert names(without_deltas(found)) == names(without_deltas(later))
+    failed = e.InferenceFailed(1.0, 1, "boom", "ServerError", Fault.INFRASTRUCTURE, retry_in_seconds=1.0)
+    # The result did not come, and the attempt failed: what it streamed does not count.
+    retried = [*BEGIN, *live[:2], failed, *live, whole, end()]
+    assert names(read("r", retried)).count("server_tool_call") == 3
+
+
 def test_sub_agents_of_one_stream_are_told_apart() -> None:
     """The events of a run and of the run that one of its calls drives may come in one stream."""
     made = ToolCall("c", "helper", "{}")
@@ -543,8 +576,8 @@ def test_sub_agents_of_one_stream_are_told_apart() -> None:
     assert step.result.tool_responses[0]["metadata"]["child_run_id"] == "b"
     last = found[-1]
     assert isinstance(last, t.TurnCompleted)
-    # The cost of the first inference is not known.
-    assert (last.usage, last.cost_usd) == (Usage(7, 3), None)
+    # The use and the cost of the first inference are not known.
+    assert (last.usage, last.cost_usd) == (Usage(7, 3, is_reported=False), None)
 
 
 def test_an_exception_of_the_source_fails_the_turn_and_is_raised() -> None:
@@ -618,6 +651,8 @@ def test_no_order_of_events_breaks_the_stream(history: History, source: random.R
         e.TextDelta("x"),
         e.ReasoningDelta("y"),
         e.ToolCallDelta(0, None, None, "z"),
+        e.ServerCallDelta(0, ServerCall("s", "web_search", "{}"), is_done=False),
+        e.ServerCallDelta(0, ServerCall("s", "web_search", "{}", "A"), is_done=True),
         e.ToolProgress("c", "p"),
     ]
     ends = [body for body in history.bodies if isinstance(body, e.RunFinished)]

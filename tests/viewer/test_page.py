@@ -69,6 +69,31 @@ def show(browser: Chromium, path: Path, width: int = 1200, *, is_dark: bool = Fa
     )
 
 
+CLIPPED = """
+[...document.querySelectorAll("body *")].filter(label => {
+  const isLabel = label.offsetParent && !label.childElementCount && label.textContent.trim();
+  if (!isLabel || label.closest(".scroll, .message, .call, .tokens, select, .row .text")) return false;
+  const range = document.createRange();
+  range.selectNodeContents(label);
+  const text = range.getBoundingClientRect();
+  for (let box = label; box !== document.body; box = box.parentElement) {
+    const edge = box.getBoundingClientRect();
+    const isCut = text.right > edge.right + 1 || text.bottom > edge.bottom + 1 || text.left < edge.left - 1;
+    if (isCut && getComputedStyle(box).overflow !== "visible") return true;
+  }
+  return false;
+}).map(label => label.textContent)
+"""
+"""The labels of which a part cannot be seen or scrolled to."""
+
+
+@pytest.mark.parametrize("width", [1200, 390])
+def test_in_a_browser_no_label_is_cut(tmp_path: Path, browser: Chromium, width: int) -> None:
+    words = "Reviewing cross-border asset tags after a power cut in the offices of the northern region " * 12
+    show(browser, write_page(make_all(words), tmp_path / "page.html"), width)
+    assert browser.evaluate(CLIPPED) == []
+
+
 @pytest.mark.parametrize(("width", "is_dark"), [(1200, False), (390, True)])
 def test_in_a_browser_every_block_is_shown_as_text(
     tmp_path: Path, browser: Chromium, width: int, is_dark: bool

@@ -58,6 +58,7 @@ from treadle.runs.task import Task
 from treadle.runs.trust import demands_of
 from treadle.tools.context import NO_DEPS
 from treadle.tools.protocol import Approver, Asker, Tool, ToolLike
+from treadle.tools.user_code import FirstFailures
 
 if TYPE_CHECKING:
     from treadle.agent.session import Session
@@ -72,8 +73,8 @@ class Agent(Generic[T_co]):
     `Agent[Invoice]` is an agent whose answers are `Invoice`s; without a schema it is an `Agent[str]`.
     """
 
-    stops_at_mistakes = False
-    """True if a tool whose code cannot run ends a run with an error; see `Workbench.stops_at_mistakes`."""
+    failures: FirstFailures | None = None
+    """If given, a mistake in the code of a tool ends a run with an error; see `Workbench.failures`."""
 
     @overload
     def __init__(
@@ -220,6 +221,7 @@ class Agent(Generic[T_co]):
             agent._know(spec.context, agent.kit.given, is_strict=False)
         # The policy may name tools that were replaced.
         agent.policy, agent.has_policy = spec.policy, True
+        agent.failures = FirstFailures() if spec.stops_at_mistakes else None
         return agent
 
     @property
@@ -240,6 +242,8 @@ class Agent(Generic[T_co]):
                 self._context,
             )
             self._spec_parts = parts
+        if self.failures is not None and not self._spec.stops_at_mistakes:
+            self._spec = replace(self._spec, stops_at_mistakes=True)
         return self._spec
 
     @property

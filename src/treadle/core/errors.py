@@ -212,6 +212,11 @@ class MemoryRefusedError(JournalError):
 class WorkerError(TreadleError, RuntimeError):
     """Raised if the processes that drive runs cannot be started, or die again and again."""
 
+    def __init__(self, text: str, place: str = "") -> None:
+        super().__init__(text)
+        self.place = place
+        """The line of the user's code that failed; empty if it is not known."""
+
 
 class ScoringError(TreadleError, RuntimeError):
     """Raised if a scorer fails. The run then has no reward, which is not the same as a reward of 0."""

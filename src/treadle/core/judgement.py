@@ -111,6 +111,6 @@ class Judgement(Struct, frozen=True, omit_defaults=True):
     model: str | None = None
     """The name of the model that was asked to judge, also if it failed; `None` if no model was asked."""
     usage: Usage | None = None
-    """The tokens that its judgement took; `None`: unknown, or no model was asked."""
+    """The tokens that its judgement took; `None`: no model was asked."""
     cost_usd: float | None = 0.0
     """The cost of the judgement in US dollars; `None`: unknown."""

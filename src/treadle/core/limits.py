@@ -76,21 +76,22 @@ def charge_reserved(state: "State") -> None:
             turn.spent.lost += 1
         else:
             turn.spent.steps += 1
-        turn.spent.tokens += guess_next_tokens(state)
-        turn.spent.cost_usd += turn.asked.reserved_cost_usd or 0.0
+        if state.policy.charges_lost:
+            turn.spent.tokens += guess_next_tokens(state)
+            turn.spent.cost_usd += turn.asked.reserved_cost_usd or 0.0
         turn.is_wrap_up_lost = turn.limit is not None
 
 
 def count_call(state: "State", result: ToolResult) -> None:
     """Count a call with its result for the limits of the turn."""
     spent, kind = state.turn.spent, result.error_kind
-    if kind is ToolErrorKind.NOT_RUN:
+    if kind is not None and kind is ToolErrorKind.NOT_RUN:
         spent.refused_calls += 1
-    elif kind is not ToolErrorKind.REFUSED and kind is not ToolErrorKind.OVER_LIMIT:
+    elif kind is None or (kind is not ToolErrorKind.REFUSED and kind is not ToolErrorKind.OVER_LIMIT):
         spent.tool_calls += 1
         if result.name in state.call_limits:
             spent.calls_by_tool[result.name] = spent.calls_by_tool.get(result.name, 0) + 1
-        if kind is ToolErrorKind.RETRY:
+        if kind is not None and kind is ToolErrorKind.RETRY:
             spent.retries_by_tool[result.name] = spent.retries_by_tool.get(result.name, 0) + 1
         elif spent.retries_by_tool and not result.is_error:
             spent.retries_by_tool.pop(result.name, None)
@@ -184,7 +185,8 @@ def can_ask_again(state: "State", lost: int = 0) -> bool:
     cost_usd = None if asked is None else asked.reserved_cost_usd
     if cost_usd is None:
         cost_usd = guess_cost_usd(state, tokens)
-    return find_exceeded(state, (1 + lost) * tokens, (1 + lost) * cost_usd) is None
+    times = 1 + lost if state.policy.charges_lost else 1
+    return find_exceeded(state, times * tokens, times * cost_usd) is None
 
 
 def guess_cost_usd(state: "State", tokens: int) -> float:

@@ -15,6 +15,7 @@ _BLOCK = 32
 T = TypeVar("T")
 R = TypeVar("R")
 S = TypeVar("S")
+C = TypeVar("C")
 
 
 class Log(Generic[T]):
@@ -82,7 +83,7 @@ class Log(Generic[T]):
         return results[:size], states[size]
 
     def join(
-        self, function: Callable[..., tuple[S, bytes]], initial: S, *context: object
+        self, function: Callable[[S, T, C], tuple[S, bytes]], initial: S, context: C
     ) -> tuple[list[bytes], S]:
         """Return pieces that together are the results of `scan`, and the state after the last item.
 
@@ -91,15 +92,15 @@ class Log(Generic[T]):
         known: _Joined[S] | None = self._memos.get((function, "join"))
         if known is None:
             known = self._memos[function, "join"] = _Joined(initial)
-        states, rest, size = known.states, known.rest, self._size
+        states, size = known.states, self._size
         if len(states) <= size:
-            state = states[-1]
+            rest, state = known.rest, states[-1]
             for item in self._items[len(states) - 1 : size]:
-                state, result = function(state, item, *context)
+                state, result = function(state, item, context)
                 states.append(state)
                 rest.append(result)
-                if len(rest) == _BLOCK:
-                    known.fold()
+            while len(rest) >= _BLOCK:
+                known.fold()
             return known.blocks + rest, state
         return known.pieces(size), states[size]
 
@@ -157,10 +158,11 @@ class _Joined(Generic[S]):
         """The results of the last block."""
 
     def fold(self) -> None:
-        """Make a piece of the last block."""
-        self.blocks.append(b"".join(self.rest))
-        self._ends.append(list(accumulate(map(len, self.rest))))
-        self.rest.clear()
+        """Make a piece of the first block in `rest`."""
+        block = self.rest[:_BLOCK]
+        self.blocks.append(b"".join(block))
+        self._ends.append(list(accumulate(map(len, block))))
+        del self.rest[:_BLOCK]
 
     def pieces(self, size: int) -> list[bytes]:
         """Return the pieces of the first `size` results."""

@@ -97,6 +97,10 @@ class Policy(Struct, frozen=True, kw_only=True, metaclass=NamedFields):
     """How many tool calls may be run; further calls are not run, and the model is told."""
     max_cost_usd: float | None = None
     """What the inferences may cost. If the cost of one is unknown, the turn ends with an error."""
+    charges_lost: bool = True
+    """True if an answer that was lost on the way counts for `max_tokens` and `max_cost_usd` as reserved. If false,
+    as in rollouts, what the model may do does not depend on the network: only the number of lost answers is
+    limited, and a turn may cost more than `max_cost_usd`."""
     deadline_seconds: float | None = None
     """How long the turn may be worked on, pauses excluded. Running work is then cancelled, without a wrap-up."""
     parallel_tool_calls: int = 8

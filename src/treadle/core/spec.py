@@ -68,5 +68,7 @@ class AgentSpec(Struct, frozen=True, omit_defaults=True, kw_only=True):
     """The persona, memory, skills, documents and judge; `None` if there are none."""
     files: str | None = None
     """The folder whose files were copied to the sandbox; `None` if there were none or the program gave them."""
+    stops_at_mistakes: bool = False
+    """True if a mistake in the code of a tool ends the run with an error, and the job that it belongs to."""
     is_foreign: bool = False
     """True if the spec was read from a run that comes from elsewhere and is not trusted. Never recorded."""

@@ -5,7 +5,7 @@ from typing import NamedTuple
 from msgspec import Struct
 
 from treadle.core import events as e
-from treadle.core.types import Usage
+from treadle.core.types import UNREPORTED, Usage
 
 _NOTHING = Usage()
 
@@ -13,13 +13,13 @@ _NOTHING = Usage()
 class Charge(NamedTuple):
     """The tokens and the cost that one event records."""
 
-    usage: Usage | None
-    """The tokens; `None` if they are not known."""
+    usage: Usage
+    """The tokens."""
     cost_usd: float | None
     """The cost; `None` if it is not known."""
 
 
-UNKNOWN = Charge(None, None)
+UNKNOWN = Charge(UNREPORTED, None)
 """The charge of an inference whose answer was lost, and that may have been paid for."""
 
 
@@ -30,17 +30,19 @@ def charge_of(body: e.DurableBody) -> Charge | None:
         usage, cost_usd = body.completion.usage, body.completion.cost_usd
         if body.verdict is not None:
             other = body.verdict.cost_usd
-            usage = None if usage is None else usage + body.verdict.usage
+            usage += body.verdict.usage
             cost_usd = None if cost_usd is None or other is None else cost_usd + other
         return Charge(usage, cost_usd)
     if isinstance(body, e.InferenceFailed):
         is_charged = body.usage is not None or body.may_be_billed
-        return Charge(body.usage, body.cost_usd) if is_charged else None
+        return Charge(body.usage or UNREPORTED, body.cost_usd) if is_charged else None
     if isinstance(body, e.TurnStarted):
         judged = body.judgement
-        return None if judged is None or judged.model is None else Charge(judged.usage, judged.cost_usd)
+        if judged is None or judged.model is None:
+            return None
+        return Charge(judged.usage or UNREPORTED, judged.cost_usd)
     if isinstance(body, e.ContextCompacted) and (body.usage is not None or body.model is not None):
-        return Charge(body.usage, body.cost_usd)
+        return Charge(body.usage or UNREPORTED, body.cost_usd)
     return None
 
 
@@ -48,13 +50,13 @@ class Tally(Struct, gc=False):
     """A sum of charges."""
 
     usage: Usage = _NOTHING
-    """The tokens that are known."""
+    """The tokens that were reported or estimated."""
     known_cost_usd: float = 0.0
     """The sum of the costs that are known."""
     unknown_costs: int = 0
     """How many charges have a cost that is not known."""
     unknown_usages: int = 0
-    """How many charges have tokens that are not known."""
+    """How many charges have tokens that were not reported."""
 
     @property
     def cost_usd(self) -> float | None:
@@ -64,10 +66,8 @@ class Tally(Struct, gc=False):
     def add(self, charge: Charge) -> None:
         """Add a charge."""
         usage, cost_usd = charge
-        if usage is None:
-            self.unknown_usages += 1
-        else:
-            self.usage += usage
+        self.usage += usage
+        self.unknown_usages += not usage.is_reported
         if cost_usd is None:
             self.unknown_costs += 1
         else:

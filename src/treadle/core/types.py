@@ -11,6 +11,7 @@ import msgspec
 from msgspec import Struct, field
 
 from treadle.core.log import Log
+from treadle.core.logprobs_mode import LogprobsMode, has_policy_logprobs
 from treadle.core.packed import PackedIds, PackedLogprobs, pack_ids, pack_logprobs
 
 Json: TypeAlias = Any
@@ -233,6 +234,8 @@ class Message(Struct, frozen=True, omit_defaults=True, gc=False):
     own_chars: int = 0
     """How many characters of the text, from the beginning, Treadle wrote or has made safe. A prompt has them
     unchanged, and what follows them as `foreign.let_in` returns it."""
+    is_partial: bool = False
+    """True for an answer that was stopped while its text came; rows do not have it."""
 
 
 class Usage(Struct, frozen=True, omit_defaults=True, gc=False):
@@ -248,6 +251,8 @@ class Usage(Struct, frozen=True, omit_defaults=True, gc=False):
     """Output tokens that the model spent on thinking."""
     cache_write_tokens: int = 0
     """Input tokens that the server wrote to its cache, counted where it charges more for them."""
+    is_reported: bool = True
+    """False if the server did not report a part of the counts, which is then 0 or estimated."""
 
     @property
     def total_tokens(self) -> int:
@@ -261,6 +266,7 @@ class Usage(Struct, frozen=True, omit_defaults=True, gc=False):
             self.cached_input_tokens + other.cached_input_tokens,
             self.reasoning_tokens + other.reasoning_tokens,
             self.cache_write_tokens + other.cache_write_tokens,
+            self.is_reported and other.is_reported,
         )
 
     def __sub__(self, other: "Usage") -> "Usage":
@@ -270,7 +276,12 @@ class Usage(Struct, frozen=True, omit_defaults=True, gc=False):
             self.cached_input_tokens - other.cached_input_tokens,
             self.reasoning_tokens - other.reasoning_tokens,
             self.cache_write_tokens - other.cache_write_tokens,
+            self.is_reported and other.is_reported,
         )
+
+
+UNREPORTED = Usage(is_reported=False)
+"""The token counts of an inference whose server did not report them."""
 
 
 class TokenRecord(Struct, frozen=True, omit_defaults=True, gc=False):
@@ -366,8 +377,17 @@ class Settings(Struct, frozen=True, omit_defaults=True, gc=False):
     """True to ask for the logprobs of the sampled tokens."""
     return_token_ids: bool | None = None
     """True to ask for the token ids of prompt and answer; vLLM and SGLang can return them."""
+    logprobs_mode: LogprobsMode | None = None
+    """What the engine's logprobs are of, as it was found out or as the user says; it is not sent."""
     extra: dict[str, Json] | None = None
     """Additional fields of the request body, sent unchanged; they override the fields above."""
+
+    @property
+    def has_policy_logprobs(self) -> bool | None:
+        """Whether the engine's logprobs are those of the distribution that it samples from with these settings;
+        `None` if that is not known."""
+        sampling = {"temperature": self.temperature, "top_p": self.top_p, **(self.extra or {})}
+        return has_policy_logprobs(self.logprobs_mode, sampling)
 
 
 class ToolSpec(Struct, frozen=True, omit_defaults=True, gc=False):
@@ -449,8 +469,8 @@ class Completion(Struct, frozen=True, omit_defaults=True, gc=False):
     """The assistant message that the model wrote."""
     finish_reason: FinishReason
     """The reason why the inference ended."""
-    usage: Usage | None = None
-    """Token counts; `None`: the server did not report them."""
+    usage: Usage = UNREPORTED
+    """Token counts. If the server did not report them, `is_reported` is false and they are 0."""
     cost_usd: float | None = None
     """The cost; `None`: unknown, which is different from 0."""
     model: str | None = None

@@ -218,7 +218,7 @@ class _Generation:
         return graph
 
     def _tell_step(self, sample_id: str, text: str) -> None:
-        self._job.tell(SampleStep(sample_id=sample_id, text=text))
+        self._job.tell(SampleStep(sample_id=sample_id, text=text), has_news=False)
 
 
 def _runs_of(item: PlannedItem) -> RunFilter:

@@ -21,8 +21,10 @@ from treadle.core.events import (
 from treadle.core.foreign import as_seen
 from treadle.core.packed import ID_BYTES, as_packed, pack_logprobs
 from treadle.core.state import fold
+from treadle.core.tool_cache import ToolCache
 from treadle.core.transcript import check_transcript
 from treadle.core.types import (
+    UNREPORTED,
     Effect,
     Fault,
     Json,
@@ -80,6 +82,16 @@ class SampleInfo(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """True if all calls were made again in a fresh sandbox and gave the recorded results."""
     is_from_teacher: bool = False
     """True if the built-in teacher, and not a language model, wrote the conversation."""
+    statements: int = 0
+    """How many statements of the final answers were held against results and request."""
+    grounded: int = 0
+    """How many of these statements are shown by results or request."""
+    controls: int = 0
+    """How many statements that the rules are sure of a judge was asked about, to measure it."""
+    agreed: int = 0
+    """How many of these controls the judge confirmed."""
+    repairs: int = 0
+    """How often the last answer was asked for again, with the reasons for which it was rejected."""
     environment: str = ""
     """The origin of the initial files."""
     instructions: str | None = None
@@ -128,7 +140,7 @@ class AnswerTokens(Struct, frozen=True, omit_defaults=True):
     """The packed ids of the answer; `None` if they are not known."""
     logprobs: bytes | None = None
     """The packed log probabilities of the answer's tokens; `None` if they are not known."""
-    usage: Usage | None = None
+    usage: Usage = UNREPORTED
     cost_usd: float | None = None
 
 
@@ -177,7 +189,7 @@ def row_of(run_id: str, bodies: Sequence[DurableBody]) -> Row:
         run_id=run_id,
         model=models[-1] if models else started.spec.model.name,
         stop_reason=state.ending.stop_reason.value,
-        tools_hash=hash_tools(started.tools),
+        tools_hash=_TOOL_HASHES.find(started.tools),
         task=None if task is None else f"{task.task_set}:{task.task_id}",
         seed=None if task is None else task.seed,
         reward=state.turn.rewards.get("check"),
@@ -259,6 +271,9 @@ def read_tools(raw: Json) -> tuple[ToolSpec, ...]:
 def hash_tools(tools: Sequence[ToolSpec]) -> str:
     """Return the SHA-256 of the column `tools` as JSON with sorted keys, in hexadecimal."""
     return hashlib.sha256(msgspec.json.encode(write_tools(tools), order="sorted")).hexdigest()
+
+
+_TOOL_HASHES = ToolCache(hash_tools)
 
 
 def write_object(call: ToolCall) -> bytes:

@@ -9,8 +9,11 @@ from treadle.formats.scanner.json_body import (
     after_space,
     name_of,
     read_call,
+    scan,
+    to_call,
 )
 from treadle.formats.scanner.markers import FENCE, FoundMarker, Reader, after_fence, after_marks
+from treadle.formats.scanner.parsed import Parsed, ParsedCall
 from treadle.formats.scanner.values import join_parts, write_call
 
 OPEN, CLOSE = "<tool_call>", "</tool_call>"
@@ -29,6 +32,29 @@ class Hermes(TaggedFormat):
         "<tool_call></tool_call> XML tags:\n<tool_call>\n"
         '{"name": <function-name>, "arguments": <args-json-object>}\n</tool_call>'
     )
+
+    def read_plain(self, text: str) -> Parsed | None:
+        """See `Format.read_plain`. A plain text has no markup, or no other than that of one call at its end."""
+        # All markers begin with one of these two.
+        start, brace = text.find("<"), text.find("{")
+        if start == -1:
+            return Parsed(content=text) if brace == -1 else None
+        if not text.startswith(OPEN, start) or not text.endswith(CLOSE) or text.count("<") != 2:
+            return None
+        begin = after_space(text, start + len(OPEN))
+        # Code may quote a call.
+        if brace != begin or text.find("`", 0, start) != -1 or text.find("~", 0, start) != -1:
+            return None
+        read = scan(text, begin)
+        if read is None or after_space(text, read[0]) != len(text) - len(CLOSE):
+            return None
+        try:
+            wanted = to_call(read[1], text[begin : read[0]])
+        except NoCall:
+            return None
+        said = text[:start].removesuffix("\n")
+        call = ParsedCall(wanted.name, wanted.arguments, text[start:], wanted.text, wanted.call_id, start)
+        return Parsed(content=said if said.strip() else "", tool_calls=(call,))
 
     def take(self, reader: Reader, found: FoundMarker) -> int:
         """Read the call at `found` and return the position after it."""

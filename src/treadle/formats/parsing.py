@@ -45,6 +45,8 @@ def parse(
             # A text without the marks of any format has no calls.
             return Parsed(content=text)
     found = find_format(format)
+    if not begins_in_reasoning and (plain := found.read_plain(text)) is not None:
+        return plain
     reader = Reader(schemas_of(tools), begins_in_reasoning=begins_in_reasoning)
     reader.text, reader.is_whole = text, True
     for _ in found.read_all(reader):

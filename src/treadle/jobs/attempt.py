@@ -27,8 +27,9 @@ from treadle.runs.task import Task, load_task, split_reference, task_set
 from treadle.sandbox.in_memory import SharedFiles
 from treadle.scoring.grade import grade
 from treadle.scoring.registry import make_scorers, read_rewards
-from treadle.tools.user_code import blame, is_from_user
+from treadle.tools.user_code import FirstFailures, blame, is_from_user
 
+_ATTEMPT = "attempt"
 _BUDGETS = frozenset((StopReason.MAX_TOKENS, StopReason.MAX_COST))
 """The limits that answers which were lost on the way count for."""
 
@@ -96,6 +97,7 @@ class AttemptDriver:
         self._scorers = make_scorers(self.rewards)
         self._retries = config.retries.policy()
         self._retried = retried
+        self._failures = FirstFailures()
 
     async def drive(self, attempt: Attempt, expected: Expected) -> Run[Any]:
         """Return the graded run of an attempt, which is made in one of the `expected` slots.
@@ -108,8 +110,12 @@ class AttemptDriver:
             async with expected.slot(is_again=number > 1):
                 outcome = await self._try(attempt)
             fault = find_infrastructure_fault(outcome)
-            if fault is None and isinstance(outcome, Run):
-                return outcome
+            if isinstance(outcome, Run):
+                self._failures.succeed(_ATTEMPT)
+                if fault is None:
+                    return outcome
+            elif (wrong := self._failures.blame_again(_ATTEMPT, outcome)) is not None:
+                raise wrong from outcome
             if fault is None:
                 raise outcome  # type: ignore[misc]
             is_over = self._job.meter.find_limit() is not None
@@ -181,14 +187,15 @@ def check_ended(run: Run[Any]) -> None:
     is_step_limit = run.stop_reason is StopReason.MAX_STEPS
     # Until version 2.3, lost answers were steps. An answer that the model's own limit cut off used up no budget.
     lost = turn.spent.steps - run.steps if is_step_limit else 0
-    if (is_step_limit and not turn.is_wrapped_up) or (run.stop_reason in _BUDGETS and run.fault is None):
+    is_charged = run.stop_reason in _BUDGETS and run.fault is None and run.state.policy.charges_lost
+    if is_charged or ((is_step_limit or turn.is_wrap_up_lost) and not turn.is_wrapped_up):
         lost += turn.spent.lost
     if run.stop_reason is not None and lost > 0:
         raise AttemptFailedError(
             f"infrastructure: run {run.run_id} ended with {run.stop_reason.value}, which counts answers that were "
             f"lost on the way, {lost} in this run"
         )
-    if run.fault is Fault.USER:
+    if run.fault is Fault.USER and run.stop_reason is not StopReason.CONTEXT_OVERFLOW:
         raise ProviderError(f"run {run.run_id!r} cannot be made: {run.error}")
 
 

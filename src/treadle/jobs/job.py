@@ -218,9 +218,10 @@ class Job(Generic[R, P]):
         progress.resumed = self.counts.kept
         self.refresh()
 
-    def tell(self, notice: JobNotice) -> None:
-        """Pass a notice to the listener, with refreshed counts."""
-        self.refresh()
+    def tell(self, notice: JobNotice, *, has_news: bool = True) -> None:
+        """Pass a notice to the listener, with refreshed counts if it `has_news` about them."""
+        if has_news:
+            self.refresh()
         self._listener(notice, self.progress)
 
     def refresh(self) -> None:

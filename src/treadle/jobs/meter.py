@@ -166,7 +166,7 @@ class JobMeter:
                 )
             self._changed.set()
         usage = completion.usage
-        if usage is None:
+        if not usage.is_reported:
             # The server does not say how many tokens it used.
             usage = Usage(self._guess_input(request), len(_text_of(completion.message)) // _CHARS_PER_TOKEN)
         elif self._is_limited and usage.input_tokens:

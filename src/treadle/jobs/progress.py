@@ -175,7 +175,7 @@ class TokenRate:
     def take(self, run_id: str, first_seq: int, bodies: Sequence[e.DurableBody]) -> None:
         """Count events; see `loop.hooks.Hook`."""
         for body in bodies:
-            if isinstance(body, e.InferenceCompleted) and body.completion.usage is not None:
+            if isinstance(body, e.InferenceCompleted) and body.completion.usage.is_reported:
                 self.add(body.completion.usage.output_tokens)
 
     def __call__(self, event: Event) -> None:

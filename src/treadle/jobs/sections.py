@@ -60,7 +60,11 @@ class AgentSection(ConfigSection):
 
 class RetrySection(ConfigSection):
     """What happens after a fault of the infrastructure: a server that fails, a lost connection, a grader that
-    cannot reach its service. Such a fault is never a reward of 0. A mistake in a grader's code stops the job."""
+    cannot reach its service. Such a fault is never a reward of 0. A mistake in the code of a grader,
+    a reward, a task or a tool stops the job, with the file and the line, also in other processes; the same command
+    goes on once it is mended. A mistake is an exception such as a `KeyError` (in a tool: an unknown name, or a
+    `TypeError` or `AttributeError` that the first three calls end with), or any exception with which the first
+    three attempts end at the same line. What a tool raises otherwise is a result for the model."""
 
     attempts: Count = 4
     """How often each rollout is tried, the first time included."""

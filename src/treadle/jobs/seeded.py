@@ -4,19 +4,23 @@ import contextlib
 from collections.abc import Callable, Iterable
 from typing import Any, TypeAlias, cast
 
+from msgspec.structs import replace
+
 from treadle.agent.agent import Agent
 from treadle.core.errors import ConfigError
 from treadle.jobs.sections import AgentSection
 from treadle.journal.protocol import Journal
 from treadle.loop.hooks import Hook
+from treadle.models.config.logprobs_probe import find_logprobs_mode
 from treadle.models.config.presets import is_oracle
-from treadle.models.config.probe import check_vocabulary, find_token_settings
+from treadle.models.config.probe import check_vocabulary, find_token_settings, settings_of
 from treadle.models.config.recipe import Config as ModelFile
 from treadle.models.config.recipe import JobUse, load_config
 from treadle.models.config.tables import ModelTable
 from treadle.models.protocol import Model
 from treadle.models.tokens.weights import Weights
 from treadle.runs.task import Task
+from treadle.tools.user_code import FirstFailures
 
 MakeModel: TypeAlias = Callable[[Task, int], Model]
 """A function of a task and a sampling seed that returns the model of a rollout."""
@@ -42,7 +46,8 @@ class SeededAgents:
         """
         self.journal = journal
         self._settings = settings
-        self._policy = settings.policy()
+        self._policy = replace(settings.policy(), charges_lost=False)
+        self._failures = FirstFailures()
         self._hooks = tuple(hooks)
         self._wrap = wrap
         self._weights = weights
@@ -72,7 +77,7 @@ class SeededAgents:
             journal=self.journal,
             hooks=self._hooks,
         )
-        agent.stops_at_mistakes = True
+        agent.failures = self._failures
         return agent
 
 
@@ -111,12 +116,19 @@ class ConfiguredModel:
 
     async def ask_for_tokens(self) -> None:
         """Ask the server which engine it is. If it is known to return token ids, models ask for them from now on,
-        unless the configuration says otherwise. Raises: `TransportError`; `ConfigError` for the renderer of another
-        model."""
+        unless the configuration says otherwise, and record what their logprobs are of. Raises: `TransportError`;
+        `ConfigError` for the renderer of another model."""
         table = self._table
         await check_vocabulary(self._first)
-        if table.renderer is None and table.logprobs is None and table.return_token_ids is None:
-            self._options = await find_token_settings(self._first)
+        is_open = table.renderer is None and table.logprobs is None and table.return_token_ids is None
+        asked = await find_token_settings(self._first)
+        self._options = asked if is_open else {}
+        if asked and table.logprobs_mode is None and (is_open or table.renderer or table.logprobs):
+            mode = await find_logprobs_mode(self._make, settings_of(self._first))
+            self._options |= {} if mode is None else {"logprobs_mode": mode}
+
+    def _make(self, **options: Any) -> Model:
+        return self._file.model(self._given, job=JobUse(seed=0), **options)
 
 
 def _maker(model: Model | MakeModel) -> MakeModel:

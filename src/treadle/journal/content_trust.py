@@ -26,6 +26,11 @@ class Trust(StrEnum):
     """The content is part of Treadle."""
 
 
+def belongs_to_user(path: Path | int) -> bool:
+    """Return whether a file or an open descriptor belongs to this user. Where files have no owners, all do."""
+    return not hasattr(os, "geteuid") or os.stat(path).st_uid == os.geteuid()
+
+
 def read_trust(kind: str, digest: str) -> Trust:
     """Return what the user has said about the content with this hash. `kind` is `skill`, `persona` or
     `configuration`."""

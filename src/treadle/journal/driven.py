@@ -5,6 +5,7 @@ A driver compares one number per action, so that any number of runs can be in fl
 once for each journal, and never for each run.
 """
 
+import asyncio
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable
@@ -24,7 +25,17 @@ OnDelta: TypeAlias = Callable[[int, Delta], None]
 class DrivenRun:
     """A run that this process drives."""
 
-    __slots__ = ("__weakref__", "_on_mail", "_read", "coming", "listeners", "newest", "on_listen", "run_id")
+    __slots__ = (
+        "__weakref__",
+        "_on_mail",
+        "_read",
+        "coming",
+        "listeners",
+        "loop",
+        "newest",
+        "on_listen",
+        "run_id",
+    )
 
     def __init__(
         self,
@@ -43,6 +54,9 @@ class DrivenRun:
         """The functions that get what the run says while it works. `DrivenRuns.listen` changes them."""
         self.on_listen: Callable[[], None] | None = None
         """The function that is called when `listeners` changes, in any thread."""
+        self.loop: asyncio.AbstractEventLoop | None = None
+        """The event loop in which the run is being driven on; `None` if nobody drives it on. To ask which loop runs
+        takes a system call, which each step would make several times."""
         self._on_mail: OnMail | None = None
 
     def read(self, after: int) -> list[Posted]:

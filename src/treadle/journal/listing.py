@@ -82,7 +82,9 @@ class Facts(TurnFold, kw_only=True, gc=False):
                     _charge(self, Charge(body.child.usage, body.child.cost_usd))
             elif type(body) is e.InferenceCompleted:
                 completion = body.completion
-                usage = completion.usage or _guess_usage(self, completion.message)
+                usage = completion.usage
+                if not usage.is_reported:
+                    usage = _guess_usage(self, completion.message)
                 self.steps = body.step
                 self.input_tokens += usage.input_tokens
                 self.cached_input_tokens += usage.cached_input_tokens
@@ -192,7 +194,7 @@ def _charge(facts: Facts, charge: Charge | None) -> None:
     """Count tokens and cost that are not those of an answer in the transcript."""
     if charge is None:
         return
-    usage, cost_usd = charge.usage or _NOTHING, charge.cost_usd
+    usage, cost_usd = charge
     facts.input_tokens += usage.input_tokens
     facts.cached_input_tokens += usage.cached_input_tokens
     facts.output_tokens += usage.output_tokens

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from treadle.core.errors import ConfigError, JournalError
 from treadle.core.registry import Registry, require
+from treadle.journal.content_trust import belongs_to_user
 from treadle.journal.protocol import Clock, Journal, StoreOptions
 
 DEFAULT_PATH = ".treadle/runs.db"
@@ -54,6 +55,11 @@ def open_journal(
         path = Path(DEFAULT_PATH)
         if not must_exist:
             make_folder(path.parent)
+        for place in (path.parent, path):
+            if place.exists() and not belongs_to_user(place):
+                raise JournalError(
+                    f"the journal {str(path)!r} belongs to another user; if you want to use it, name it"
+                )
     scheme, address = _split(path)
     return STORES.load(scheme)(address, options)
 

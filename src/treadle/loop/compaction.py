@@ -5,23 +5,24 @@ import asyncio
 from msgspec.structs import replace
 
 from treadle.context.compaction_plan import Plan, make_plan
-from treadle.context.compaction_size import Measured, Summarised, make_event, measure
+from treadle.context.compaction_size import Measured, Summarised, index_of, make_event, measure
 from treadle.context.compaction_summary import fit_summary, read_summary, request_summary
 from treadle.context.context_window import look_up_window
 from treadle.core import events as e
 from treadle.core.actions import Compact
 from treadle.core.errors import ConfigError, ProviderError
-from treadle.core.estimates import weigh_message
+from treadle.core.estimates import weigh, weigh_message
 from treadle.core.limits import find_exceeded, guess_cost_usd
 from treadle.core.prompting import count_prompt, guess_next_tokens, make_request
 from treadle.core.state import State
-from treadle.core.types import Completion, Request, Usage
+from treadle.core.types import UNREPORTED, Completion, Request, Usage
 from treadle.journal.protocol import Clock
 from treadle.loop.outbox import Outbox
 from treadle.models.protocol import Model, Watch, estimate_cost_usd, has_price
 
 _SUMMARY_SECONDS = 120.0
 """How long a summary may take. Then old messages are dropped."""
+_NOTHING_TO_CUT = "nothing in it can be cut"
 _PROMPT_SHARE = 0.7
 """The share of the window that the request for a summary may fill, since its size is estimated."""
 
@@ -49,8 +50,8 @@ class Compaction:
         measured = measure(state, tokens or count_prompt(state), is_refused=is_refused)
         is_asked = action.reason == "asked"
         plan = make_plan(measured.seen, measured.sizes, state.policy.keep_turns, is_asked=is_asked)
-        if is_asked and plan.is_empty:
-            return None
+        if plan.is_empty:
+            return None if is_asked else give_up(state, action, _NOTHING_TO_CUT)
         summarised = Summarised()
         if plan.old:
             summarised = await self._summarise(state, plan, measured)
@@ -63,11 +64,14 @@ class Compaction:
             model, window = await self._find_model(state)
         except (ConfigError, ProviderError) as error:
             return Summarised(error=str(error))
-        most = measured.sizes.summary
+        index = sum([weigh(line) for line in index_of(measured, plan)])
+        most = measured.sizes.summary - measured.ratio * index
         room = (window or measured.room) * _PROMPT_SHARE - most
-        earlier, _ = read_summary(plan.earlier)
         request, left_out = request_summary(
-            earlier, plan.old, prompt_tokens=room / max(1.0, measured.ratio), summary_tokens=most
+            read_summary(plan.earlier).text,
+            plan.old,
+            prompt_tokens=room / max(1.0, measured.ratio),
+            summary_tokens=most,
         )
         expected = Usage(int(room if left_out else _estimate(request)), int(most))
         if (reason := _find_obstacle(state, model, expected)) is not None:
@@ -88,7 +92,7 @@ class Compaction:
             left_out,
             fault,
             model.name,
-            completion.usage or _guess_usage(request, completion),
+            completion.usage if completion.usage.is_reported else _guess_usage(request, completion),
             completion.cost_usd,
             _keep_sampled(completion),
         )
@@ -110,7 +114,7 @@ class Compaction:
 
 
 def give_up(state: State, action: Compact, why: str) -> e.ContextCompacted:
-    """Return the event of a compaction that was stopped and changed nothing."""
+    """Return the event of a compaction that changed nothing."""
     tokens = count_prompt(state)
     return e.ContextCompacted(
         messages=0, replacement=(), reason=action.reason, tokens_before=tokens, tokens_after=tokens, error=why
@@ -149,12 +153,12 @@ def _keep_sampled(completion: Completion) -> Completion | None:
     tokens = completion.tokens
     if tokens is None or tokens.token_ids is None:
         return None
-    return replace(completion, usage=None, cost_usd=None, opaque=None, contents=None)
+    return replace(completion, usage=UNREPORTED, cost_usd=None, opaque=None, contents=None)
 
 
 def _guess_usage(request: Request, completion: Completion) -> Usage:
     """Estimate the tokens of a summary whose server did not report them."""
-    return Usage(int(_estimate(request)), int(weigh_message(completion.message)))
+    return Usage(int(_estimate(request)), int(weigh_message(completion.message)), is_reported=False)
 
 
 def _make_model(name: str) -> Model:

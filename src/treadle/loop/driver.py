@@ -98,8 +98,7 @@ class Driver:
     async def leave(self) -> None:
         """Close what tools hold for the run, release its lease, and wait until all is durable. Safe to repeat."""
         # A run that ended with an error may be resumed, so its tools keep what they hold outside this process.
-        has_failed = self.state.ending.stop_reason is StopReason.ERROR
-        self.bench.scope.is_run_over = self.state.status is Status.FINISHED and not has_failed
+        self.bench.scope.is_run_over = self.state.status is Status.FINISHED and not self.state.has_failed_turn
         if not self.bench.scope.is_empty:
             await see_through(self.bench.close_scope)
         if not self._is_released:
@@ -122,7 +121,7 @@ class Driver:
         perform_inference, run_calls = self._inference.perform, self._calls.run
         has_deadline = state.policy.deadline_seconds is not None
         bench.questions.begin()
-        loop = self._loop = asyncio.get_running_loop()
+        loop = self._loop = driven.loop = asyncio.get_running_loop()
         mail.attend(loop)
         driven.on_listen = partial(self._publish, loop)
         if driven.listeners:
@@ -156,7 +155,7 @@ class Driver:
                 if recorder.listener is not None:
                     await recorder.kept()
         finally:
-            driven.on_listen = None
+            driven.on_listen = driven.loop = None
             mail.idle()
         if bench.stopped:
             await see_through(bench.end_stopped)
@@ -245,6 +244,7 @@ class Driver:
                 fault=Fault.USER,
                 stop_reason=stop_reason,
                 may_be_billed=True,
+                said="".join(self._inference.said),
             )
             self.put(failure)
         return is_inferring

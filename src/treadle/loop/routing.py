@@ -186,7 +186,7 @@ class _Caught:
 def _sum(completion: Completion, checked: CheckedAnswer) -> tuple[Usage, float | None]:
     """Return the tokens and the cost of an answer that is not used, together with those of its check."""
     verdict = checked.verdict or Verdict("")
-    usage = (completion.usage or Usage()) + verdict.usage
+    usage = completion.usage + verdict.usage
     if completion.cost_usd is None or verdict.cost_usd is None:
         return usage, None
     return usage, completion.cost_usd + verdict.cost_usd

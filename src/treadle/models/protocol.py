@@ -9,7 +9,7 @@ from typing import Protocol, TypeAlias
 from msgspec import Struct
 
 from treadle.core.errors import ProviderError
-from treadle.core.events import Delta, ReasoningDelta, TextDelta, ToolCallDelta
+from treadle.core.events import Delta, ReasoningDelta, ServerCallDelta, TextDelta, ToolCallDelta
 from treadle.core.spec import PartSpec
 from treadle.core.types import Artifact, Completion, Json, Message, OutputMode, Request, Usage
 
@@ -153,8 +153,15 @@ def pass_on(message: Message, on_delta: Callable[[Delta], None]) -> None:
     """Call `on_delta` with a whole message, for callers that stream an answer which came in one piece."""
     if message.reasoning:
         on_delta(ReasoningDelta(message.reasoning))
-    if message.content:
-        on_delta(TextDelta(message.content))
+    told = 0
+    for index, served in enumerate(message.server_calls):
+        at = max(told, served.offset or 0)
+        if text := message.content[told:at]:
+            on_delta(TextDelta(text))
+        on_delta(ServerCallDelta(index, served, is_done=True))
+        told = at
+    if text := message.content[told:]:
+        on_delta(TextDelta(text))
     for index, call in enumerate(message.tool_calls):
         on_delta(ToolCallDelta(index, call.call_id or None, call.name, call.arguments))
 

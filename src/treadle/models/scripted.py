@@ -7,9 +7,9 @@ from typing import TypeAlias
 import msgspec
 
 from treadle.core.errors import ConfigError
-from treadle.core.events import TextDelta, ToolCallDelta
+from treadle.core.events import Delta, TextDelta
 from treadle.core.types import Completion, FinishReason, Json, Message, Request, Role, ToolCall, Usage
-from treadle.models.protocol import Watch
+from treadle.models.protocol import Watch, pass_on
 
 Answer: TypeAlias = "str | Message | Completion | BaseException | list[ToolCall]"
 """An answer of a script: a final text, calls, a whole message or completion, or an error to raise."""
@@ -78,11 +78,17 @@ class ScriptedModel:
         )
 
     def _stream(self, message: Message, watch: Watch) -> None:
-        assert watch.on_delta is not None
-        for start in range(0, len(message.content), self._chunk_chars):
-            watch.on_delta(TextDelta(message.content[start : start + self._chunk_chars]))
-        for index, item in enumerate(message.tool_calls):
-            watch.on_delta(ToolCallDelta(index, item.call_id, item.name, item.arguments))
+        on_delta, size = watch.on_delta, self._chunk_chars
+        assert on_delta is not None
+
+        def pass_pieces(delta: Delta) -> None:
+            if not isinstance(delta, TextDelta):
+                on_delta(delta)
+                return
+            for start in range(0, len(delta.text), size):
+                on_delta(TextDelta(delta.text[start : start + size]))
+
+        pass_on(msgspec.structs.replace(message, reasoning=None), pass_pieces)
 
 
 def _complete(answer: Answer, request: Request) -> Completion:

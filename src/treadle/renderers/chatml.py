@@ -13,8 +13,8 @@ from msgspec.structs import replace
 
 from treadle.core.errors import ConfigError
 from treadle.core.registry import check_options
+from treadle.core.tool_cache import ToolCache
 from treadle.core.types import Json, Message, Role, ToolSpec
-from treadle.formats.scanner.parsed import ToolCache
 from treadle.formats.text_transcript import TranscriptWriter, kept_text, with_text
 from treadle.renderers.answer_reading import AnswerReader, check_parts, keep_text
 from treadle.renderers.tokenizer import CHATML_TOKENS, Tokenizer, byte_tokenizer, hash_vocabulary, load_bpe

@@ -13,9 +13,10 @@ import msgspec
 from msgspec.structs import replace
 
 from treadle.core.errors import ConfigError, FormatError
+from treadle.core.tool_cache import ToolCache
 from treadle.core.types import Json, Message, Role, ToolCall, ToolSpec
 from treadle.formats import AUTO, detect
-from treadle.formats.scanner.parsed import ToolCache, to_openai
+from treadle.formats.scanner.parsed import to_openai
 from treadle.formats.text_transcript import TranscriptWriter
 from treadle.renderers.answer_reading import AnswerReader, check_parts, keep_text, to_wire
 from treadle.renderers.chat_template import ChatTemplate

@@ -22,6 +22,12 @@ _MAX_TOKENS = 6_000
 _WINDOW_SHARE = 20
 """The curve of rewards is the mean over the n-th part of all groups."""
 _MAX_POINTS = 2_000
+_LOGPROBS = {
+    True: "of the policy, as it samples",
+    False: "of another distribution than the one sampled from",
+    None: "not known of which distribution",
+}
+"""What the log probabilities of a trajectory are of, by `Trajectory.has_policy_logprobs`."""
 
 
 class GroupLine(NamedTuple):
@@ -57,6 +63,8 @@ class RolloutCounts(Struct):
     stop_reasons: Counter[str] = field(default_factory=Counter)
     grades: Counter[str] = field(default_factory=Counter)
     """The number of trajectories of each grade."""
+    logprobs: Counter[str] = field(default_factory=Counter)
+    """The number of exact trajectories by what their log probabilities are of."""
     versions: Counter[str] = field(default_factory=Counter)
     """Sampled tokens by the version of the weights."""
     rewards: dict[str, list[float]] = field(default_factory=dict)
@@ -82,6 +90,8 @@ class RolloutCounts(Struct):
             self.rewards.setdefault(name, []).append(reward)
         for trajectory in rollout.trajectories:
             self.grades[trajectory.grade.value] += 1
+            if trajectory.grade is TokenGrade.TOKEN_EXACT:
+                self.logprobs[_LOGPROBS[trajectory.has_policy_logprobs]] += 1
             self.sampled_tokens += trajectory.sampled_tokens
             if (drift := trajectory.drift) is not None:
                 self.drift[drift.kind.value] += 1
@@ -146,14 +156,14 @@ def _figures(counts: RolloutCounts, dropped: Mapping[str, int]) -> list[b.Figure
     exact, total = counts.grades.get("token_exact", 0), counts.grades.total()
     branches = b.write_share(exact, total)
     return [
-        b.Figure(f"{len(groups):,}", "groups"),
-        b.Figure(f"{sum(len(group.cells) for group in groups):,}", "rollouts"),
         b.Figure(mean, f"mean reward{deviation}"),
         b.Figure(b.write_share(solved, len(groups)), "of groups solved at least once"),
+        b.Figure(f"{len(groups):,}", "groups"),
         b.Figure(f"{sum(not group.has_variance for group in groups):,}", "groups without variance"),
-        b.Figure(f"{counts.sampled_tokens:,}", "sampled tokens"),
-        b.Figure(branches, "of branches with exact tokens", "good" if total and exact == total else ""),
         b.Figure(f"{sum(dropped.values()):,}", "groups dropped", "bad" if dropped else ""),
+        b.Figure(branches, "of branches with exact tokens", "good" if total and exact == total else ""),
+        b.Figure(f"{sum(len(group.cells) for group in groups):,}", "rollouts"),
+        b.Figure(f"{counts.sampled_tokens:,}", "sampled tokens"),
     ]
 
 
@@ -254,6 +264,7 @@ def _drift(counts: RolloutCounts) -> b.ReportSection:
     blocks = (
         *b.make_bars("Branches by reason", counts.drift, "branches"),
         *b.make_bars("Trajectories by exactness", counts.grades, "trajectories"),
+        *b.make_bars("Exact trajectories by their log probabilities", counts.logprobs, "trajectories"),
         *b.make_bars("Sampled tokens by version of the weights", counts.versions, "tokens"),
         *[text(kind, *found) for kind, found in counts.examples.items()],
     )

@@ -13,7 +13,6 @@ from treadle.core.types import (
     Request,
     Role,
     Route,
-    Usage,
     Verdict,
 )
 from treadle.models.protocol import Model, Watch
@@ -72,7 +71,7 @@ class CascadeRouter:
         except TreadleError as error:
             return CheckedAnswer(None, Verdict(f"the judge could not be asked: {error}", self._judge.name))
         text = said.message.content.strip()
-        verdict = Verdict(text, self._judge.name, said.usage or Usage(), said.cost_usd)
+        verdict = Verdict(text, self._judge.name, said.usage, said.cost_usd)
         if not text.upper().startswith("BAD"):
             return CheckedAnswer(None, verdict)
         why = " ".join(text[3:].split()).strip(" .:,-") or "it is not good"

@@ -19,10 +19,12 @@ R_co = TypeVar("R_co", covariant=True)
 _END: Any = object()
 
 
-_MANY = 1000
+_MANY = 16
 """From so many runs in flight on, the garbage collector runs less often."""
 _OBJECTS = 2
-"""How many new objects for each run in flight make it run."""
+"""How many new objects for each run in flight make it run, ..."""
+_LEAST_OBJECTS = 5000
+"""... and how many at least. Few objects of a run are garbage that only the collector finds."""
 
 
 @contextlib.contextmanager
@@ -31,7 +33,8 @@ def collecting_less(window: int) -> Iterator[None]:
 
     A run in flight has about 60 objects that the collector visits each time, which would cost more than the runs.
     """
-    before, ours = gc.get_threshold(), (_OBJECTS * window, *gc.get_threshold()[1:])
+    before = gc.get_threshold()
+    ours = (max(_LEAST_OBJECTS, _OBJECTS * window), *before[1:])
     if window < _MANY or not 0 < before[0] < ours[0]:
         yield
         return

@@ -149,7 +149,7 @@ def make_driver(
         hooks=agent.hooks,
         clock=agent.clock,
     )
-    bench.stops_at_mistakes = agent.stops_at_mistakes
+    bench.failures = agent.failures
     if bench.toolbox.drivers:
         bench.end_called = partial(end_called, agent.journal, writer.run_id)
     driver = Driver(state, writer, _make_inference(agent), bench, given.emit, agent.hooks)

@@ -105,7 +105,7 @@ def completion_attributes(completion: Completion) -> Attributes:
             "gen_ai.request.seed": settings.seed,
             "gen_ai.request.stop_sequences": settings.stop,
         }
-    if completion.usage is not None:
+    if completion.usage.is_reported:
         found |= usage_attributes(completion.usage)
     return {name: value for name, value in found.items() if value is not None}
 

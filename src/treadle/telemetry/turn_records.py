@@ -142,9 +142,9 @@ class TurnRecord(Struct, kw_only=True, gc=False):
     """The runs that tool calls drove. Their tokens and costs are not in the sums, because these runs have records
     of their own."""
 
-    def charge(self, usage: Usage | None, cost_usd: float | None) -> None:
-        """Add tokens and their cost. `None` means that a value is not known."""
-        if usage is None:
+    def charge(self, usage: Usage, cost_usd: float | None) -> None:
+        """Add tokens and their cost. `None` means that the cost is not known."""
+        if not usage.is_reported:
             self.uncounted_inferences += 1
         else:
             self.input_tokens += usage.input_tokens
@@ -357,9 +357,10 @@ class RecordFold:
         charge = charge_of(body)
         if charge is not None:
             part.charge(*charge)
-        part.compactions.append(
-            CompactionRecord(body.reason, body.tokens_before, body.tokens_after, body.error)
-        )
+        if not body.is_empty:
+            part.compactions.append(
+                CompactionRecord(body.reason, body.tokens_before, body.tokens_after, body.error)
+            )
 
     def _on_message_injected(self, body: e.MessageInjected) -> None:
         if self._part is not None:

@@ -84,7 +84,7 @@ class EchoModel(BuiltInModel):
 
 
 def make_model(config: ModelConfig) -> Model:
-    """Return the model `echo`, `teacher`, `teacher:RATE`, `oracle` or `oracle:RATE`.
+    """Return the model `echo`, `teacher`, `teacher:RATE`, `oracle`, `oracle:RATE` or `mediocre:OPTIONS`.
 
     Raises: `ConfigError` for another name, and for an oracle without a task.
     """
@@ -94,6 +94,10 @@ def make_model(config: ModelConfig) -> Model:
         from treadle.testbed.oracle import make_oracle
 
         return make_oracle(config)
+    if config.name.partition(":")[0] == "mediocre":
+        from treadle.testbed.mediocre.mediocre_model import make_mediocre
+
+        return make_mediocre(config.name)
     from treadle.testbed.teacher import make_teacher
 
     return make_teacher(config.name)

@@ -94,10 +94,10 @@ def make_teacher(name: str) -> TeacherModel:
             return TeacherModel(mistake_rate=float(rate) if colon else 0.0)
     except ValueError:
         pass
-    hint = did_you_mean(f"mock:{stem}", ("mock:echo", f"mock:{TEACHER}")) or ";"
+    hint = did_you_mean(f"mock:{stem}", ("mock:echo", f"mock:{TEACHER}", "mock:mediocre")) or ";"
     raise ConfigError(
-        f"there is no model 'mock:{name}'{hint} there are 'mock:echo', 'mock:{TEACHER}', and 'mock:{TEACHER}:RATE' "
-        "with a rate of mistakes from 0 to 1"
+        f"there is no model 'mock:{name}'{hint} there are 'mock:echo', 'mock:mediocre', 'mock:{TEACHER}', and "
+        f"'mock:{TEACHER}:RATE' with a rate of mistakes from 0 to 1"
     )
 
 

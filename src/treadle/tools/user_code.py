@@ -8,7 +8,7 @@ import traceback
 from functools import cache
 from pathlib import Path
 
-from treadle.core.errors import ConfigError, TreadleError, UserCodeError
+from treadle.core.errors import ConfigError, ScoringError, TreadleError, UserCodeError, WorkerError
 
 _KINDS = (
     ArithmeticError,
@@ -24,6 +24,12 @@ _KINDS = (
     ValueError,
 )
 """The exceptions that say that the code is wrong, unless they are also an `OSError`."""
+_CANNOT_RUN = (ImportError, NameError, NotImplementedError, SyntaxError)
+"""The exceptions that say that a tool's code is wrong, whatever its arguments are."""
+_ODD = (AttributeError, RecursionError, TypeError)
+"""The exceptions of a tool that may be about its arguments, unless all of its first calls end with them."""
+_FIRST = 3
+"""After so many equal failures without a success before, the code is wrong."""
 
 
 def blame(error: Exception, what: str) -> ConfigError | None:
@@ -42,6 +48,53 @@ def blame(error: Exception, what: str) -> ConfigError | None:
     return UserCodeError(
         f"{what}: {type(error).__name__}: {error}{place_of(error)}; mend the code, and run the same command again"
     )
+
+
+class FirstFailures:
+    """The failures of code of the user that has not succeeded yet."""
+
+    def __init__(self) -> None:
+        self._worked: set[str] = set()
+        self._seen: dict[tuple[str, str, str], set[object]] = {}
+
+    def succeed(self, what: str) -> None:
+        """Note that the code called `what` works."""
+        self._worked.add(what)
+
+    def blame_tool(self, name: str, error: Exception, call: object, what: str) -> ConfigError | None:
+        """Return the error that says that the tool `name` has a mistake; `None` if the model can do better.
+
+        `call` is equal for calls that must fail alike.
+        """
+        is_wrong = isinstance(error, _CANNOT_RUN) or (
+            isinstance(error, _ODD) and self._is_repeated(name, error, call, place_of(error))
+        )
+        return blame(error, what) if is_wrong and not isinstance(error, TreadleError) else None
+
+    def blame_again(self, what: str, error: Exception) -> ConfigError | None:
+        """Return the error that says that `error` comes again and again from the same line of the user's code.
+
+        `None` if it does not, or if the error is one of the infrastructure.
+        """
+        told = error.__cause__ if isinstance(error, ScoringError) and error.__cause__ is not None else error
+        place = told.place if isinstance(told, WorkerError) else place_of(told) if is_from_user(told) else ""
+        is_other = isinstance(told, TreadleError) and not isinstance(told, WorkerError)
+        if not place or isinstance(told, OSError) or is_other:
+            return None
+        if not self._is_repeated(what, told, object(), place):
+            return None
+        said = str(error) if isinstance(error, TreadleError) else f"{type(error).__name__}: {error}"
+        at = "" if place in said else place
+        return UserCodeError(
+            f"{said}{at}; the first {_FIRST} attempts ended alike: mend the code, and run the same command again"
+        )
+
+    def _is_repeated(self, what: str, error: BaseException, attempt: object, place: str) -> bool:
+        if what in self._worked or not place:
+            return False
+        seen = self._seen.setdefault((what, type(error).__name__, place), set())
+        seen.add(attempt)
+        return len(seen) >= _FIRST
 
 
 def is_from_user(error: BaseException) -> bool:

@@ -16,7 +16,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from treadle.agent.agent import Agent
-from treadle.core.errors import ConfigError, RunExistsError, WorkerError
+from treadle.core.errors import ConfigError, RunExistsError, TreadleError, UserCodeError, WorkerError
 from treadle.core.events import SET_ASIDE
 from treadle.core.types import StopReason, Usage
 from treadle.journal.protocol import Journal, News
@@ -28,6 +28,7 @@ from treadle.runs.options import Given, SessionOptions, StreamOptions
 from treadle.runs.resume import hand_over
 from treadle.runs.run import Run
 from treadle.runs.task import Task, load_task
+from treadle.tools.user_code import is_from_user, place_of
 from treadle.workers.protocol import WorkedSession, WorkerOptions, WorkersStatus
 from treadle.workers.queued_session import QueuedSession, load_run, used_since
 from treadle.workers.registry import DrivenCount
@@ -70,15 +71,19 @@ class WorkerReport(Struct, omit_defaults=True, kw_only=True):
     """A run that the worker cannot drive."""
     problem: str | None = None
     """The reason why the worker cannot drive it."""
+    place: str = ""
+    """The line of the user's code that failed; empty if there is none."""
     is_config: bool = False
     """True if the configuration is wrong, such as a key that is missing."""
 
     @classmethod
     def of(cls, run_id: str, error: Exception) -> "WorkerReport":
         """Return the report about a run that cannot be driven."""
-        text = str(error)
+        cause = error.__cause__ if isinstance(error, UserCodeError) and error.__cause__ is not None else error
+        place = place_of(cause) if is_from_user(cause) else ""
+        text = str(error) if isinstance(error, TreadleError) else f"{type(error).__name__}: {error}{place}"
         problem = text if len(text) <= _PROBLEM_CHARS else f"{text[:_PROBLEM_CHARS]}…"
-        return cls(run_id=run_id, problem=problem, is_config=isinstance(error, ConfigError))
+        return cls(run_id=run_id, problem=problem, place=place, is_config=isinstance(error, ConfigError))
 
 
 class QueueWorkers:
@@ -241,8 +246,11 @@ class QueueWorkers:
                 self._counts[number] = report.count
             ended = self._waiting.get(report.run_id or "")
             if ended is not None and not ended.done():
-                kind = ConfigError if report.is_config else WorkerError
-                ended.set_exception(kind(f"run {report.run_id!r} cannot be driven: {report.problem}"))
+                told = f"run {report.run_id!r} cannot be driven: {report.problem}"
+                wrong: Exception = ConfigError(told) if report.is_config else WorkerError(told, report.place)
+                if report.is_config and report.place:
+                    wrong = UserCodeError(told)
+                ended.set_exception(wrong)
 
         while True:
             error: Exception | None = None

@@ -3,13 +3,11 @@
 import os
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from tests.cli.command import Cli
-
-FOLDER = Path(sys.executable).parent
+from tests.forks.process import FORKS, PYTHON
 
 
 def complete(cli: Cli, line: str) -> list[str]:
@@ -22,7 +20,7 @@ def complete(cli: Cli, line: str) -> list[str]:
         "$(complete -p treadle | sed 's/.* -F \\([^ ]*\\) .*/\\1/') treadle\n"
         'printf "%s\\n" "${COMPREPLY[@]}"'
     )
-    env = cli.env | {"PATH": f"{FOLDER}{os.pathsep}{cli.env['PATH']}"}
+    env = cli.env | {"PATH": f"{Path(PYTHON).parent}{os.pathsep}{cli.env['PATH']}"} | FORKS.variables()
     done = subprocess.run(["bash", "-c", script], cwd=cli.folder, env=env, capture_output=True, text=True)
     assert done.returncode == 0, done
     return done.stdout.split()

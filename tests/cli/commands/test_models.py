@@ -70,7 +70,7 @@ def test_check_tells_the_grade(cli: Cli, script: Script) -> None:
     assert (done.code, "grade   text" in done.out) == (0, True), done
     assert "no       tools" in done.out
     lines = cli("models", "check", "vllm:m", "--base-url", server.url, "--json").lines
-    assert lines[-1] == {"grade": "text", "output_mode": "text"}
+    assert lines[-1] == {"grade": "text", "has_policy_logprobs": None, "output_mode": "text"}
     assert lines[0]["name"] == "answers"
 
 

@@ -32,11 +32,13 @@ def test_a_transcript_has_them_where_they_were_made(cli: Cli) -> None:
     assert shown[begin : begin + 4] == SHOWN
 
 
-def test_a_view_in_a_pipe_has_them_where_they_were_made(capsys: pytest.CaptureFixture[str]) -> None:
-    view = TextView(is_live=False)
+@pytest.mark.parametrize("is_live", [False, True])
+def test_a_view_has_them_where_they_were_made(capsys: pytest.CaptureFixture[str], is_live: bool) -> None:
+    view = TextView(is_live=is_live)
     agent = Agent(ScriptedModel([ANSWER]), journal="memory:")
     run = asyncio.run(agent.run("go", on_event=view.on_event))
     view.finish(run, 0.0)
-    shown = capsys.readouterr().out.splitlines()
-    begin = shown.index("I look.")
-    assert shown[begin : begin + 4] == SHOWN
+    shown = [line for line in map(str.strip, capsys.readouterr().out.splitlines()) if line]
+    places = [next(at for at, line in enumerate(shown) if part in line) for part in SHOWN]
+    assert places == sorted(set(places))
+    assert sum("◇" in line for line in shown) == 2

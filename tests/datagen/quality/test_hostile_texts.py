@@ -4,7 +4,8 @@ import pytest
 from tests.datagen.quality.candidates import config, play
 
 from treadle.core.errors import ProviderError, UserCodeError
-from treadle.datagen.quality.filters import form, grounding, wording
+from treadle.datagen.quality import doubts, quantities, result_records, statements
+from treadle.datagen.quality.filters import form, wording
 from treadle.datagen.quality.pipeline import Pipeline
 from treadle.datagen.quality.protocol import BuiltinFilter, Candidate, FilterSettings, FilterVerdict
 from treadle.datagen.scenarios import kinds
@@ -72,9 +73,17 @@ async def test_a_filter_of_the_user_with_a_mistake_stops_the_work_and_a_built_in
 
 
 PATTERNS = {
-    "path": grounding._PATH,
-    "symbol": grounding._SYMBOL,
-    "answer": grounding._ANSWER,
+    "path": statements._PATH,
+    "symbol": statements._SYMBOL,
+    "answer": statements._ANSWER,
+    "phone": statements._PHONE,
+    "number": quantities._NUMBER,
+    "date": quantities._DATE,
+    "time": quantities._TIME,
+    "field": result_records._FIELD,
+    "entity": doubts._ENTITY,
+    "clause": doubts.shape("answers", "clause"),
+    "claim": dict(statements._action_shapes())["write"],
     "mark": wording._MARK,
     "token": form._TOKEN,
     "sentence": kinds._SENTENCE,
@@ -96,5 +105,5 @@ def test_patterns_take_time_in_proportion_to_the_text(name: str) -> None:
     A pattern that is quadratic takes longer than the whole test run at this length.
     """
     for text in TEXTS.values():
-        for _ in PATTERNS[name].finditer(text * 100_000):
+        for _ in PATTERNS[name].finditer(text * 25_000):
             pass

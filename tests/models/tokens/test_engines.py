@@ -328,7 +328,7 @@ async def test_the_engine_of_a_server_is_found(kind):
         engine = make_engine("m", base_url=server.base_url)
         made = await engine.generate(PROMPT, Settings(max_output_tokens=4), (), Watch())
         await engine.generate(PROMPT, Settings(max_output_tokens=4), (), Watch())
-        asked = [item.path for item in server.requests if item.body]
+        asked = [item.path for item in server.requests if len(item.body) > 2]
     assert made.token_ids == pack_ids(IDS)
     assert asked == [recorded.path, recorded.path]
 

@@ -76,6 +76,11 @@ _GRADES = {
     "token_ids": "token ids of the engine without logprobs: runs are good for RL that computes logprobs itself",
     "text": "texts alone: runs are good for fine-tuning, and not for RL",
 }
+_LOGPROBS = {
+    True: "the logprobs are those of the policy that samples, with these settings",
+    False: "the logprobs are not those of the policy that samples: ratios of RL that use them would be wrong",
+    None: "whether the logprobs are those of the policy that samples is not known",
+}
 
 
 def check(
@@ -107,11 +112,19 @@ def check(
     if not probed.is_usable:
         return ExitCode.FAILED
     if is_json:
-        print_json({"grade": probed.grade, "output_mode": probed.output_mode})
+        print_json(
+            {
+                "grade": probed.grade,
+                "has_policy_logprobs": probed.has_policy_logprobs,
+                "output_mode": probed.output_mode,
+            }
+        )
         return ExitCode.DONE
     console = stdout()
     console.print(f"\ngrade   {probed.grade}", style="bold")
     console.print(f"        {_GRADES[probed.grade]}", style="dim", soft_wrap=True)
+    if probed.grade == "token_exact":
+        console.print(f"        {_LOGPROBS[probed.has_policy_logprobs]}", style="dim", soft_wrap=True)
     console.print(f'answers that must fit a schema: output_mode = "{probed.output_mode}"', soft_wrap=True)
     return ExitCode.DONE
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _WHY = {
     "summarised": "in the summary",
     "dropped": "in no summary",
-    "cut": "a line stands for the result",
+    "cut": "shown in part, or as a line",
     "forgotten": "its recalled memories were taken out",
 }
 
@@ -46,7 +46,7 @@ def print_context(journal: Journal, run_id: str, step: int, *, is_full: bool, is
     ]
     if view.room is not None:
         head.append(f"room for {view.room:,}")
-    if view.usage is not None and view.usage.input_tokens:
+    if view.usage.input_tokens:
         share = view.usage.cached_input_tokens / view.usage.input_tokens
         head.append(f"{share:.0%} cached")
     console.print(" · ".join(head), style="bold")
@@ -141,12 +141,17 @@ def print_tokens(
     return not proof.faults
 
 
+_LOGPROBS = {True: "logprobs of the policy", False: "logprobs that are not the policy's", None: ""}
+"""What the logprobs of a branch are, by `Trajectory.has_policy_logprobs`."""
+
+
 def _describe_branch(item: Trajectory) -> str:
     versions = {version for span in item.spans for _, version in span.weight_versions}
     models = dict.fromkeys([span.model for span in item.spans if span.model])
     parts = [
         f"branch {item.branch} of {clean(item.run_id)}",
         item.grade.value,
+        _LOGPROBS[item.has_policy_logprobs] if item.grade is TokenGrade.TOKEN_EXACT else "",
         f"{write_count(len(item.token_ids_T), 'token')}, {item.sampled_tokens:,} sampled here",
         ", ".join(map(clean, models)),
         f"weights {clean(', '.join(sorted(versions)))}" if versions else "",
@@ -234,6 +239,7 @@ def _write_row(item: Trajectory) -> dict[str, Json]:
         "run_id": item.run_id,
         "branch": item.branch,
         "grade": item.grade,
+        "has_policy_logprobs": item.has_policy_logprobs,
         "token_ids": item.token_ids_T.tolist(),
         "sampled": list(item.sampled_T),
         "logprobs": [None if math.isnan(value) else value for value in item.logprobs_T],

@@ -27,7 +27,7 @@ from treadle.cli.terminal.output import (
 )
 from treadle.cli.terminal.streamed_text import StreamedText, render_markdown
 from treadle.core import events as e
-from treadle.core.types import Json, ToolCall
+from treadle.core.types import Json, ServerCall, ToolCall
 from treadle.runs.run import Run
 
 if TYPE_CHECKING:
@@ -122,6 +122,8 @@ class TextView(View):
         self._writer: StreamedText | None = None
         """The text that is being written."""
         self._has_streamed_text = False
+        self._served: list[str] = []
+        """The ids of the server's calls that the newest answer made and that were shown."""
         self._refused_tool: str | None = None
         """The tool that the newest answer says cannot be used; `None` if there is none."""
         self._wait("starting")
@@ -133,6 +135,8 @@ class TextView(View):
             self._stream("text", body.text, None)
         elif isinstance(body, e.ReasoningDelta):
             self._stream("reasoning", body.text, "dim italic")
+        elif isinstance(body, e.ServerCallDelta):
+            self._on_server_call(body)
         elif isinstance(body, e.ToolProgress):
             self._on_progress(body)
         elif isinstance(body, e.RunStarted):
@@ -144,7 +148,7 @@ class TextView(View):
             for part in body.message.parts:
                 self._say(f"  {format_artifact(part)}", "dim italic")
         elif isinstance(body, e.InferenceStarted):
-            self._has_streamed_text = False
+            self._has_streamed_text, self._served = False, []
             if body.route is not None:
                 self._stop_spinner()
                 self._say(format_route(body.route), "dim")
@@ -196,14 +200,32 @@ class TextView(View):
             self._say(clean(message.reasoning.strip()), "dim italic")
         for part in split_at_server_calls(message):
             if not isinstance(part, str):
-                self._say(f"◇ {format_server_call(part, self._width)}", "red" if part.is_error else "dim")
+                if part.call_id in self._served:
+                    self._served.remove(part.call_id)
+                else:
+                    self._say_served(part)
             elif self._is_live and not self._has_streamed_text:
                 self._console.print(render_markdown(clean(part)))
             elif not self._has_streamed_text:
                 self._say(clean(part), "")
         self._calls.update({call.call_id: call for call in message.tool_calls})
 
+    def _on_server_call(self, body: e.ServerCallDelta) -> None:
+        if not self._is_live:
+            return
+        if body.is_done:
+            self._served.append(body.call.call_id)
+            self._say_served(body.call)
+        else:
+            self._stop_spinner()
+            self._end_line()
+            self._wait(f"the server runs {shorten(body.call.name, self._width)}")
+
+    def _say_served(self, call: ServerCall) -> None:
+        self._say(f"◇ {format_server_call(call, self._width)}", "red" if call.is_error else "dim")
+
     def _on_inference_failed(self, body: e.InferenceFailed) -> None:
+        self._served = []
         self._stop_spinner()
         self._end_line()
         if body.retry_in_seconds is not None:

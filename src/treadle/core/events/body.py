@@ -8,12 +8,14 @@ from typing import TypeAlias
 
 from msgspec import Struct
 
-VERSION = "2.4"
+from treadle.core.types import ServerCall
+
+VERSION = "2.5"
 """The version of the event types, `major.minor`. A reader refuses a newer major version.
 
 Before 2.1, inferences that were lost did not count for budgets. Before 2.2, contexts were not compacted, and a turn
 ended with an answer that had no content. Before 2.3, token ids and log probabilities were lists of numbers. Before
-2.4, inferences whose answer was lost counted as steps.
+2.4, inferences whose answer was lost counted as steps. Before 2.5, an estimate alone could end a turn.
 """
 
 
@@ -70,6 +72,17 @@ class ToolCallDelta(Struct, frozen=True, gc=False, tag_field="type", tag="tool_c
     """The piece of the arguments' text."""
 
 
+class ServerCallDelta(Struct, frozen=True, gc=False, tag_field="type", tag="server_call_delta"):
+    """A tool call that the model's server makes by itself during the answer: its start, or its result."""
+
+    index: int
+    """The position of the call among those of the server, from 0."""
+    call: ServerCall
+    """The call. Its result and often its arguments are empty as long as it runs."""
+    is_done: bool
+    """True if the call has ended."""
+
+
 class ToolProgress(Struct, frozen=True, gc=False, tag_field="type", tag="tool_progress"):
     """A progress report of a running tool."""
 
@@ -77,5 +90,5 @@ class ToolProgress(Struct, frozen=True, gc=False, tag_field="type", tag="tool_pr
     text: str
 
 
-Delta: TypeAlias = TextDelta | ReasoningDelta | ToolCallDelta | ToolProgress
+Delta: TypeAlias = TextDelta | ReasoningDelta | ToolCallDelta | ServerCallDelta | ToolProgress
 """A piece of output that is streamed to listeners and never journalled."""

@@ -88,6 +88,9 @@ if TYPE_CHECKING:
     class ToolCallDelta(e.ToolCallDelta, _Ephemeral[e.ToolCallDelta]):  # type: ignore[misc]
         type: ClassVar[Literal["tool_call_delta"]]
 
+    class ServerCallDelta(e.ServerCallDelta, _Ephemeral[e.ServerCallDelta]):  # type: ignore[misc]
+        type: ClassVar[Literal["server_call_delta"]]
+
     class ToolProgress(e.ToolProgress, _Ephemeral[e.ToolProgress]):  # type: ignore[misc]
         type: ClassVar[Literal["tool_progress"]]
 
@@ -113,7 +116,7 @@ if TYPE_CHECKING:
         | Rewarded
         | Noted
     )
-    Ephemeral: TypeAlias = TextDelta | ReasoningDelta | ToolCallDelta | ToolProgress
+    Ephemeral: TypeAlias = TextDelta | ReasoningDelta | ToolCallDelta | ServerCallDelta | ToolProgress
 else:
     from treadle.core.events import Ephemeral, Event
 

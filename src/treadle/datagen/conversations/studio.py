@@ -27,6 +27,7 @@ from treadle.journal.protocol import Journal
 from treadle.models.protocol import Model, Watch, estimate_cost_usd
 from treadle.models.wrappers.wrapper import Wrapper
 from treadle.tools.protocol import Tool
+from treadle.tools.user_code import FirstFailures
 from treadle.workers.protocol import Workers
 from treadle.workers.registry import HereWorkers
 
@@ -220,7 +221,7 @@ class Studio:
             schema=answer_schema(conversation),
             journal=journal,
         )
-        self._agent.stops_at_mistakes = True
+        self._agent.failures = FirstFailures()
         self._variants: dict[str, Agent[Any]] = {}
         self.tools: tuple[ToolSpec, ...] = self._agent.kit.own.specs
         """The agent's tools, as the writer of scenarios sees them."""

@@ -2,8 +2,10 @@
 
 `protocol` says what a filter is, `registry` has the filters by name, and `pipeline` runs them from the cheapest
 to the costliest. `filters/` has one file for each group of filters. `duplicates` compares a row with all rows
-before it by their `signatures`. `exchanges`, `numbers` and `languages` are what filters share; `words.toml` has
-their words.
+before it by their `signatures`. `exchanges` and `languages` are what filters share; `words.toml` has their words.
+
+`statements` takes an answer apart, `evidence` has the records of what was seen before it, `support` the rules by
+which one is held against the other, and `grounding.toml` the words of these rules.
 
 A filter is a class with its settings as a class, and a line in `FILTERS` or an entry point of the group
 `treadle.filters`. Its docstring says what a kept row fulfils. One that is derived from `BuiltinFilter` is on by

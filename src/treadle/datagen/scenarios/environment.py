@@ -15,7 +15,7 @@ from treadle.datagen.config.generation_config import Tools
 from treadle.datagen.scenarios.kinds import TASK_KINDS
 from treadle.datagen.scenarios.scenario import Environment, SampleSpec
 from treadle.runs.agent_parts import read_mount
-from treadle.runs.task import TaskSet, load_task, task_set
+from treadle.runs.task import Task, TaskSet, task_set
 from treadle.sandbox.in_memory import SharedFiles
 from treadle.tasks.draws import Draw
 from treadle.tools.protocol import ToolLike
@@ -44,7 +44,7 @@ class Environments:
         self._fixed = fixed
         self._tasks = tasks
         self._seed = seed
-        self.load_task = lru_cache(maxsize=_KEPT_TASKS)(load_task)
+        self.load_task = lru_cache(maxsize=_KEPT_TASKS)(self._load_task)
         """Return the task `SET:ID`. Recently drawn tasks are cached, so that each is made once."""
 
     def draw(self, spec: SampleSpec) -> Environment:
@@ -64,6 +64,11 @@ class Environments:
             task=reference if applies else None,
             task_input=task.input if applies else "",
         )
+
+    def _load_task(self, reference: str) -> Task:
+        tasks = self._tasks
+        assert tasks is not None
+        return tasks.get(reference.removeprefix(f"{tasks.name}:"))
 
     def describe(self, environment: Environment, seed: int) -> dict[str, Json]:
         """Return the description of the files for a scenario writer: some files with their beginnings, and a

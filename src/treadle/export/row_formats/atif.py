@@ -16,7 +16,7 @@ import msgspec
 
 from treadle.core.errors import ExportError
 from treadle.core.packed import pack_ids, pack_logprobs, unpack_ids, unpack_logprobs
-from treadle.core.types import Json, Message, Role, ToolCall, Usage
+from treadle.core.types import UNREPORTED, Json, Message, Role, ToolCall, Usage
 from treadle.export.exporter import COMMON_LOSSES, ColumnType, Loss
 from treadle.export.row_formats.chat_rows import write_compact
 from treadle.export.rows import AnswerTokens, Row, make_row, read_tools, write_object, write_tools
@@ -129,9 +129,9 @@ def _write_metrics(answer: AnswerTokens) -> dict[str, Json]:
     is_known = logprobs is not None and not any(math.isnan(value) for value in logprobs)
     return _without_none(
         {
-            "prompt_tokens": None if usage is None else usage.input_tokens,
-            "completion_tokens": None if usage is None else usage.output_tokens,
-            "cached_tokens": None if usage is None else usage.cached_input_tokens,
+            "prompt_tokens": usage.input_tokens if usage.is_reported else None,
+            "completion_tokens": usage.output_tokens if usage.is_reported else None,
+            "cached_tokens": usage.cached_input_tokens if usage.is_reported else None,
             "cost_usd": answer.cost_usd,
             "prompt_token_ids": _ids_of(answer.prompt_token_ids),
             "completion_token_ids": _ids_of(answer.token_ids),
@@ -142,9 +142,9 @@ def _write_metrics(answer: AnswerTokens) -> dict[str, Json]:
 
 def _sum_metrics(row: Row, steps: int) -> dict[str, Json]:
     usages = [answer.usage for answer in row.tokens or () if answer is not None]
-    if not usages or None in usages:
+    total = sum(usages, Usage())
+    if not usages or not total.is_reported:
         return {"total_steps": steps}
-    total = sum([usage for usage in usages if usage is not None], Usage())
     return {
         "total_prompt_tokens": total.input_tokens,
         "total_completion_tokens": total.output_tokens,
@@ -185,7 +185,7 @@ def _read_content(content: Json) -> str:
 
 def _read_metrics(raw: dict[str, Any]) -> AnswerTokens | None:
     prompt, ids, logprobs = (raw.get(key) for key in ("prompt_token_ids", "completion_token_ids", "logprobs"))
-    usage = None
+    usage = UNREPORTED
     if raw.get("prompt_tokens") is not None or raw.get("completion_tokens") is not None:
         usage = Usage(
             raw.get("prompt_tokens") or 0,

@@ -15,7 +15,7 @@ from treadle.formats.scanner.markers import (
     TooManyErrors,
     wait_for_all,
 )
-from treadle.formats.scanner.parsed import ParsedCall, ToolLike, to_json, to_openai
+from treadle.formats.scanner.parsed import Parsed, ParsedCall, ToolLike, to_json, to_openai
 
 MAX_DEPTH = 4
 """Calls are also found in reasoning that has no end, if at most this many levels of reasoning are nested."""
@@ -45,6 +45,10 @@ class Format:
     def read(self, reader: Reader) -> Steps:
         """Read the whole text. Raises: `TooManyErrors`."""
         raise NotImplementedError
+
+    def read_plain(self, text: str) -> Parsed | None:
+        """Return what `read_all` finds in a whole text of the most frequent kind; `None` for any other text."""
+        return None
 
     def render(self, message: Message) -> str:
         """Return `message` as text in this format. The caller checks that the text can be parsed again."""

@@ -265,10 +265,9 @@ def _find_end(
             # There is one closing tag for two opening tags, so the first parameter was not closed.
             return _unclosed(elements, reader, start, first_inner, openers)
         paired = inner.pop() if inner else None
-        is_on_own_line = paired is not None and _is_at_line_start(text, paired)
         if paired is None and is_last:
             return (close, after, "") if quoted is None else (after, after, _uncertain(opener))
-        if text.startswith(closer, behind) and _is_at_line_start(text, close) and not is_on_own_line:
+        if text.startswith(closer, behind) and _is_at_line_start(text, close):
             # The value may end with a closing tag, or the model may have closed it twice.
             return behind + len(closer), behind + len(closer), _uncertain(closer)
         at = after

@@ -1,11 +1,12 @@
 """Types for the parsed text of a model: content, reasoning, tool calls and errors."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Generic, TypeAlias, TypeVar
+from collections.abc import Iterable, Mapping
+from typing import TypeAlias
 
 import msgspec
 from msgspec import Struct
 
+from treadle.core.tool_cache import ToolCache
 from treadle.core.types import Json, ToolSpec
 
 
@@ -77,28 +78,6 @@ class ToolSchemas(dict[str, Mapping[str, Json]]):
         super().__init__()
         self.types: dict[tuple[str, str], frozenset[str]] = {}
         """A cache for `types_of`: tool and parameter to the types of the parameter's values."""
-
-
-_MAX_KNOWN = 64
-_Made = TypeVar("_Made")
-
-
-class ToolCache(Generic[_Made]):
-    """What a function makes of tools, kept for the same object."""
-
-    def __init__(self, make: "Callable[[Sequence[Any]], _Made]") -> None:
-        self._make = make
-        self._known: dict[int, tuple[object, _Made]] = {}
-
-    def find(self, tools: "Sequence[ToolLike]") -> _Made:
-        """Return what the function makes of `tools`."""
-        known = self._known.get(id(tools))
-        if known is None:
-            if len(self._known) >= _MAX_KNOWN:
-                self._known.clear()
-            # The entry keeps the tools alive, so that their id stays theirs.
-            known = self._known[id(tools)] = (tools, self._make(tools))
-        return known[1]
 
 
 def schemas_of(tools: Iterable[ToolLike] | None) -> ToolSchemas:

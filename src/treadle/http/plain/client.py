@@ -30,8 +30,8 @@ from treadle.http.protocol import Answer, StreamedAnswer
 if TYPE_CHECKING:
     from pyreqwest.http import Url
 
-_WHOLE_BYTES = 64 * 1024
-"""Requests of up to this size are written in one piece."""
+_WHOLE_BYTES = 16 * 1024
+"""Requests of up to this size are written in one piece. The body of a larger one is not copied."""
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _VALUE = re.compile(r"[^\x00-\x08\x0a-\x1f\x7f]*")
 _FRAMING = frozenset(("content-length", "transfer-encoding"))
@@ -211,6 +211,7 @@ class Pool:
         self._port = route.port
         self._is_secure = route.is_secure
         self._timeouts = timeouts
+        self._silence_seconds = timeouts.silence
         self._idle: dict[HttpConnection, None] = {}
         """The idle connections. The one that was used last is used next."""
         self._busy: set[HttpConnection] = set()
@@ -249,14 +250,14 @@ class Pool:
     def watch(self, connection: HttpConnection) -> None:
         """Make the request of a connection fail at its deadline."""
         self._busy.add(connection)
-        due = self._due(connection)
-        if due < self._rings_at:
-            self._set_timer(due)
+        end, silent_at = connection.end, connection.active_at + self._silence_seconds
+        if end < self._rings_at or silent_at < self._rings_at:
+            self._set_timer(min(end, silent_at))
 
     def _due(self, connection: HttpConnection) -> float:
         """Return the time at which the request of a connection fails, if no more of the answer arrives before
         it."""
-        return min(connection.end, connection.active_at + self._timeouts.silence)
+        return min(connection.end, connection.active_at + self._silence_seconds)
 
     def release(self, connection: HttpConnection) -> None:
         """Take back a connection that can be used again."""

@@ -260,15 +260,10 @@ class HttpConnection(asyncio.Protocol):
             self._raw.clear()
             return
         self._status = status
-        headers = self._headers = dict(self._raw)
-        for name in headers:
-            if len(name) == 16 and name.lower() == b"content-encoding":
-                encoding = headers[name].strip().lower()
-                if encoding in ENCODINGS:
-                    self._inflater = Inflater(encoding)
-                elif encoding in UNREADABLE:
-                    said = f"it is encoded as {encoding.decode('latin-1')!r}, which was not asked for"
-                    self._fault = transport_errors.bad_body(self._pool.origin, said)
+        headers = self._headers = self._raw.copy()
+        # `in` makes and drops an exception before it searches bytes for bytes.
+        if b"\n".join(headers).lower().find(b"content-encoding") != -1:
+            self._note_encoding(headers)
         if self._is_streamed and self._head is not None and not self._head.done():
             self._body = AnswerBody(self, self._pool.loop)
             self._head.set_result(StreamedAnswer(status, Headers(headers), self._body))  # type: ignore[arg-type]
@@ -278,7 +273,12 @@ class HttpConnection(asyncio.Protocol):
         if self._is_complete or self._fault is not None:
             return
         if self._inflater is None:
-            self._keep(data)
+            size = self._size + len(data)
+            if self._body is None and size <= MAX_ANSWER_BYTES:
+                self._size = size
+                self._pieces.append(data)
+            else:
+                self._keep(data)
             return
         try:
             for piece in self._inflater.feed(data):
@@ -295,6 +295,18 @@ class HttpConnection(asyncio.Protocol):
         self._is_complete = True
         self._is_keepable = self._parser.should_keep_alive()
         self._raw.clear()
+
+    def _note_encoding(self, headers: dict[bytes, bytes]) -> None:
+        """Note how the body is compressed. An encoding that was not asked for is a fault."""
+        for name, value in headers.items():
+            if name.lower() != b"content-encoding":
+                continue
+            encoding = value.strip().lower()
+            if encoding in ENCODINGS:
+                self._inflater = Inflater(encoding)
+            elif encoding in UNREADABLE:
+                said = f"it is encoded as {encoding.decode('latin-1')!r}, which was not asked for"
+                self._fault = transport_errors.bad_body(self._pool.origin, said)
 
     def _keep(self, piece: bytes) -> None:
         self._size += len(piece)
@@ -319,7 +331,8 @@ class HttpConnection(asyncio.Protocol):
             content = pieces[0] if len(pieces) == 1 else b"".join(pieces)
             answer = Answer(self._status, content, Headers(self._headers))
         is_reusable = self._is_keepable and self._unsent is None
-        self.resume()
+        if self._is_paused:
+            self.resume()
         self._reset()
         if is_reusable:
             self._pool.release(self)

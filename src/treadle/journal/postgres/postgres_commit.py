@@ -133,11 +133,11 @@ class Entry:
     """The events that one run appended, as one frame, and the release of the run's lease."""
 
     __slots__ = (
-        "body",
         "checksum",
         "copied",
         "count",
         "first_seq",
+        "frames",
         "is_release",
         "row",
         "size",
@@ -146,24 +146,36 @@ class Entry:
         "writes",
     )
 
-    def __init__(self, writer: TableWriter, writes: list[Write]) -> None:
-        self.writer = writer
-        self.writes = writes
-        self.first_seq = writes[0].first_seq
-        self.count = sum([len(write.bodies) for write in writes])
-        self.body = b"".join([write.frame or b"" for write in writes])
-        self.checksum = crc32(self.body, writer.checksum)
-        self.row = next((write.row for write in reversed(writes) if write.row is not None), None)
-        self.is_release = writes[-1].is_release
-        self.taken = max([write.taken for write in writes])
-        self.copied = max([write.copied for write in writes])
-        self.size = sum([write.encode() for write in writes])
+    def __init__(self, write: Write, size: int) -> None:
+        self.writer = write.writer
+        self.writes = [write]
+        self.first_seq = write.first_seq
+        self.count = len(write.bodies)
+        self.frames = [write.frame or b""]
+        self.checksum = crc32(self.frames[0], write.writer.checksum)
+        self.row = write.row
+        self.is_release = write.is_release
+        self.taken = write.taken
+        self.copied = write.copied
+        self.size = size
         """About how many bytes the store gets."""
+
+    def add(self, write: Write, size: int) -> None:
+        """Add the next write of the run."""
+        self.writes.append(write)
+        self.count += len(write.bodies)
+        self.frames.append(write.frame or b"")
+        self.checksum = crc32(self.frames[-1], self.checksum)
+        self.row = self.row if write.row is None else write.row
+        self.is_release = write.is_release
+        self.taken = max(self.taken, write.taken)
+        self.copied = max(self.copied, write.copied)
+        self.size += size
 
     @property
     def frame(self) -> tuple[object, ...]:
         """The values of `_FRAME`."""
-        return self.writer.head, self.first_seq, self.count, self.body, self.checksum
+        return self.writer.head, self.first_seq, self.count, b"".join(self.frames), self.checksum
 
     @property
     def head(self) -> tuple[object, ...]:
@@ -190,18 +202,19 @@ class Entry:
 
 def plan(writes: Iterable[Write]) -> list[Entry]:
     """Return one entry for each run in `writes`. A write that cannot be stored gets an error."""
-    by_writer: dict[TableWriter, list[Write]] = {}
+    by_writer: dict[TableWriter, Entry] = {}
     names: dict[str, TableWriter] = {}
     for write in writes:
-        writer = write.writer
-        write.encode()
+        writer, size = write.writer, write.encode()
         if writer.error is None and not writer.key:
             write.error = write.error or _refuse(writer, names)
         if writer.error is not None or write.error is not None:
             writer.error = write.error = writer.error or write.error
+        elif writer in by_writer:
+            by_writer[writer].add(write, size)
         elif writer.key or write.bodies:
-            by_writer.setdefault(writer, []).append(write)
-    return [Entry(writer, found) for writer, found in by_writer.items()]
+            by_writer[writer] = Entry(write, size)
+    return [*by_writer.values()]
 
 
 def _refuse(writer: TableWriter, names: dict[str, TableWriter]) -> JournalError | None:
@@ -279,21 +292,28 @@ Keys: TypeAlias = dict[str | int, int]
 """The row of each stored run, by the key that `_name` returns."""
 
 
-def keys_in(calls: Sequence[Call], results: Sequence[PGresult]) -> Keys:
-    """Return the runs that the calls of a commit have changed."""
+def keys_in(calls: Sequence[Call], results: Sequence[PGresult], entries: Iterable[Entry]) -> Keys:
+    """Return the runs of `entries` that the calls of their commit have changed."""
     keys: Keys = {}
     for call, result in zip(calls, results, strict=True):
         rows = range(result.ntuples)
         if call.statement is _BEGIN:
             keys |= {unescape(_value(result, row, 0).decode()): _int(result, row, 1) for row in rows}
         elif call.statement is _APPEND:
-            keys |= {(key := _int(result, row, 0)): key for row in rows}
+            # Usually all are changed, and their keys need not be read.
+            found = [entry.writer.key for entry in entries if entry.count and entry.writer.key]
+            if len(found) != len(rows):
+                found = [_int(result, row, 0) for row in rows]
+            keys.update(zip(found, found, strict=True))
     return keys
 
 
 def missing_in(keys: Keys, entries: Iterable[Entry]) -> list[Entry]:
     """Return the entries that a commit has not stored, as far as its results say."""
-    return [entry for entry in entries if entry.count and _name(entry) not in keys]
+    appended = [entry for entry in entries if entry.count]
+    if len(keys) == len(appended):
+        return []
+    return [entry for entry in appended if _name(entry) not in keys]
 
 
 def settle_entries(entries: Iterable[Entry], keys: Keys) -> None:

@@ -257,7 +257,7 @@ class PostgresCommitter(Committer[Transaction]):
         assert pipe is not None
         try:
             results = pipe.read() if batch.results is None else batch.results
-            keys = keys_in(batch.calls, results)
+            keys = keys_in(batch.calls, results, batch.entries)
             tell_of_mail(batch.calls, results, batch.entries)
             if missing := missing_in(keys, batch.entries):
                 for other in list(self._sent)[1:]:
@@ -305,7 +305,7 @@ class PostgresCommitter(Committer[Transaction]):
             pipe = self._pipe_of(db)
             batch.send(pipe, self._leases.owner_id, self._clock.time())
             results = pipe.read()
-            keys = keys_in(batch.calls, results)
+            keys = keys_in(batch.calls, results, batch.entries)
             tell_of_mail(batch.calls, results, batch.entries)
             if missing := missing_in(keys, batch.entries):
                 pipe.leave()

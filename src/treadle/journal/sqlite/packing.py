@@ -100,7 +100,8 @@ class Samples:
         """Take a frame of `size` bytes, and return whether there are enough of them now."""
         self._numbers.add(number)
         self._bytes += size
-        return len(self._numbers) >= _ENOUGH_FRAMES or self._bytes >= _ENOUGH_BYTES
+        frames = len(self._numbers)
+        return frames >= _ENOUGH_FRAMES or (frames >= _LEAST_FRAMES and self._bytes >= _ENOUGH_BYTES)
 
     def learn(self, query: Query) -> None:
         """Make a dictionary from the frames that are still there and not packed, and pack them with it, within a
@@ -130,14 +131,17 @@ def _make_dictionary(frames: list[bytes]) -> bytes:
     has thousands of token ids.
     """
     zstd, content = _zstd(), b""
+    compressor: ZstdCompressor | None = None
     for frame in frames:
-        if content:
-            shrunk = zstd.compress(frame, _LEVEL, zstd_dict=zstd.ZstdDict(content, is_raw=True))
+        if compressor is not None:
+            shrunk = compressor.compress(frame, zstd.ZstdCompressor.FLUSH_FRAME)
             if len(frame) > _KNOWN_RATIO * len(shrunk):
                 continue
         content = (content + frame)[:_DICTIONARY_BYTES]
         if len(content) == _DICTIONARY_BYTES:
             break
+        # To read a dictionary takes longer than to compress a frame with it.
+        compressor = zstd.ZstdCompressor(_LEVEL, zstd_dict=zstd.ZstdDict(content, is_raw=True))
     chosen = zstd.ZstdDict(content, is_raw=True)
     made: bytes = zstd.finalize_dict(chosen, frames, len(content) + _TABLE_BYTES, _LEVEL).dict_content
     return made

@@ -213,6 +213,8 @@ _CHECKPOINT_BYTES = 16 * 1024 * 1024
 """When the log has about this many bytes, the thread copies it into the file. A page that many commits changed is
 copied only once."""
 _PAGE_BYTES = 4096
+_VACUUM_BYTES = 32 * 1024 * 1024
+"""A file of more bytes than this is rewritten only by `slim`."""
 _TELL_SECONDS = 5.0
 """After this time a warning says that another process holds the file's lock."""
 
@@ -252,7 +254,11 @@ class FileCommitter(Committer[sqlite3.Connection]):
         """The time after which the file's lock is not waited for, by `clock.monotonic`."""
         self._file = FileState()
         self._file.samples = Samples() if learns else None
-        self._mail_version, self._mail_id = -1, newest_message(db)
+        try:
+            self._mail_version, self._mail_id = -1, newest_message(db)
+        except ERRORS as error:
+            db.close()
+            raise explain(error, path) from error
         self._log_bytes = 0
         self.start()
 
@@ -316,7 +322,8 @@ class FileCommitter(Committer[sqlite3.Connection]):
             self._commit_heartbeat()
 
     def _pack(self) -> None:
-        """Make a dictionary from the samples, unless the file has got one meanwhile, and use what they leave free.
+        """Make a dictionary from the samples, unless the file has got one meanwhile, and give what they leave free
+        back to the system, unless the file is so large that this would take long.
 
         Nothing is lost if that fails.
         """
@@ -325,7 +332,8 @@ class FileCommitter(Committer[sqlite3.Connection]):
             return
         with contextlib.suppress(Exception):
             self._transact(lambda db: samples.learn(query_in(db)))
-            self._db.execute("VACUUM")
+            if self._db.execute("PRAGMA page_count").fetchone()[0] * _PAGE_BYTES <= _VACUUM_BYTES:
+                self._db.execute("VACUUM")
 
     def slim(self) -> None:
         """Pack all frames, and give free space back to the system. Any thread but the committer's may call this."""

@@ -292,14 +292,13 @@ def settle(writes: list[Write]) -> None:
     for write in writes:
         write.is_done = True
         write.writer.forget(write)
-        error = write.error
         for waiter in write.waiters:
             if waiter.done():
                 continue
-            if error is None:
+            if write.error is None:
                 waiter.set_result(None)
             else:
-                waiter.set_exception(error)
+                waiter.set_exception(write.error)
 
 
 _TURN_SECONDS = 5.0

@@ -85,6 +85,7 @@ class TableJournal(ABC, Generic[D]):
         self._close = weakref.finalize(
             self, close_journal, committer, reader, changes, pending, self._parts()
         )
+        self._is_closed = False
         _opened.add(self)
 
     @abstractmethod
@@ -253,6 +254,7 @@ class TableJournal(ABC, Generic[D]):
 
     def close(self) -> None:
         """See `Journal.close`."""
+        self._is_closed = True
         self._close()
 
     def __enter__(self) -> Self:
@@ -262,7 +264,7 @@ class TableJournal(ABC, Generic[D]):
         self.close()
 
     def _check_open(self) -> None:
-        if not self._close.alive:
+        if self._is_closed:
             raise explain_closed(self._name)
 
     def _not_found(self, run_id: str) -> RunNotFoundError:
@@ -392,15 +394,18 @@ class TableJournal(ABC, Generic[D]):
         if isinstance(writer := taken.result(), TableWriter):
             self._committer.give_back(Lease(writer.key, writer.token))
 
-    def _mark_dirty(self, writer: TableWriter) -> None:
-        """Hand over the open write of `writer`, with those of other runs, after the event loop's next turn."""
-        self._check_open()
-        loop = asyncio.get_running_loop()
+    def _mark_dirty(self, writer: TableWriter) -> asyncio.AbstractEventLoop:
+        """Hand over the open write of `writer`, with those of other runs, after the next turn of the event loop,
+        which is returned."""
+        if self._is_closed:
+            raise explain_closed(self._name)
+        loop = writer.driven.loop or asyncio.get_running_loop()
         if self._pending.add(loop, writer):
             # One turn later more runs have appended something, so that there are fewer commits, each of more runs.
             loop.call_soon(loop.call_soon, self._flush, loop)
             if not self._committer.is_watching:
                 self._committer.watch()
+        return loop
 
     def _flush(self, loop: asyncio.AbstractEventLoop) -> None:
         writes = self._pending.take(loop)
@@ -415,6 +420,7 @@ class TableJournal(ABC, Generic[D]):
         """
         import ctypes
 
+        self._is_closed = True
         self._close.detach()
         self._pending.clear()
         for db in (self._committer.disown(), self._reader.disown()):

@@ -13,6 +13,7 @@ import threading
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 import msgspec
+from msgspec import Struct
 
 from treadle.core import events as e
 from treadle.core.errors import JournalError, LeaseLostError, RunExistsError
@@ -70,49 +71,33 @@ class Pending:
         self._writers, self._seen = {}, {}
 
 
-class Write:
+class Write(Struct, eq=False):
     """The events that one run appended since its previous write was handed over."""
 
-    __slots__ = (
-        "blobs",
-        "bodies",
-        "copied",
-        "error",
-        "first_seq",
-        "frame",
-        "head",
-        "is_done",
-        "is_release",
-        "raws",
-        "row",
-        "taken",
-        "waiters",
-        "writer",
-    )
-
-    def __init__(self, writer: "TableWriter", first_seq: int) -> None:
-        self.writer = writer
-        self.first_seq = first_seq
-        self.bodies: list[e.DurableBody] = []
-        self.raws: dict[int, msgspec.Raw] = {}
-        """Maps an index into `bodies` to the body's exact bytes, if the body was read elsewhere."""
-        self.blobs: dict[str, bytes] | None = None
-        self.head: tuple[object, ...] = ()
-        """The facts in `heads` after `bodies`; set when the write is handed over. `encode` adds the checksum."""
-        self.row: tuple[object, ...] | None = None
-        """The facts in `runs` after `bodies`, if they changed; set and completed like `head`."""
-        self.is_release = False
-        self.taken = 0
-        """The number of the newest message that the bodies took in; 0 if they took in none."""
-        self.copied = 0
-        """The number after which the run's next message is numbered, if the bodies were copied from elsewhere; 0 if
-        they were not."""
-        self.frame: bytes | None = None
-        """The bodies as JSON lines; `None` until `encode`."""
-        self.waiters: list[asyncio.Future[None]] = []
-        """The futures of those who wait for the write. Only the event loop uses this and `is_done`."""
-        self.is_done = False
-        self.error: JournalError | None = None
+    writer: "TableWriter"
+    first_seq: int
+    loop: asyncio.AbstractEventLoop
+    """The event loop in which the events were appended."""
+    bodies: list[e.DurableBody] = []
+    raws: dict[int, msgspec.Raw] = {}
+    """Maps an index into `bodies` to the body's exact bytes, if the body was read elsewhere."""
+    blobs: dict[str, bytes] | None = None
+    head: tuple[object, ...] = ()
+    """The facts in `heads` after `bodies`; set when the write is handed over. `encode` adds the checksum."""
+    row: tuple[object, ...] | None = None
+    """The facts in `runs` after `bodies`, if they changed; set and completed like `head`."""
+    is_release: bool = False
+    taken: int = 0
+    """The number of the newest message that the bodies took in; 0 if they took in none."""
+    copied: int = 0
+    """The number after which the run's next message is numbered, if the bodies were copied from elsewhere; 0 if
+    they were not."""
+    frame: bytes | None = None
+    """The bodies as JSON lines; `None` until `encode`."""
+    waiters: list[asyncio.Future[None]] = []
+    """The futures of those who wait for the write. Only the event loop uses this and `is_done`."""
+    is_done: bool = False
+    error: JournalError | None = None
 
     def encode(self) -> int:
         """Encode the bodies, and return how many bytes the write adds to the store."""
@@ -162,7 +147,7 @@ class TableWriter:
         self,
         run_id: str,
         pending: Pending,
-        on_open: Callable[["TableWriter"], None],
+        on_open: Callable[["TableWriter"], asyncio.AbstractEventLoop],
         on_orphaned: Callable[[Lease], None],
         driven: DrivenRun,
         lease: Lease = Lease(0, 0),
@@ -192,7 +177,7 @@ class TableWriter:
         self._next_seq = self._facts.events + 1
         self._pending = pending
         self._on_open = on_open
-        """The function to call when a write is opened. It keeps the journal alive."""
+        """The function to call when a write is opened; it returns the event loop. It keeps the journal alive."""
         self._on_orphaned = on_orphaned
         """The function to call with a lease that no write can release, because the writer has failed."""
         self._is_released = False
@@ -229,7 +214,7 @@ class TableWriter:
         write = self._write or self._sent
         if write is None or write.is_done:
             return DONE
-        waiter = asyncio.get_running_loop().create_future()
+        waiter = write.loop.create_future()
         write.waiters.append(waiter)
         return waiter
 
@@ -281,8 +266,8 @@ class TableWriter:
             raise self.error
         if self._is_released:  # somebody else may drive the run by now
             raise JournalError(f"run {self.run_id!r} was released by this writer; acquire it again")
-        self._on_open(self)
-        write = self._write = Write(self, self._next_seq)
+        loop = self._on_open(self)
+        write = self._write = Write(self, self._next_seq, loop)
         return write
 
 

@@ -37,6 +37,7 @@ from treadle.loop.calls.results import (
     describe_exception,
     describe_stop,
     failed,
+    find_message,
     find_result,
     is_large,
     read_call,
@@ -51,12 +52,14 @@ from treadle.tools.context import NO_CONTEXT, NO_DEPS, Scope, ToolContext
 from treadle.tools.protocol import ApprovalRequest, Approver, Asker, Decision, Tool, ToolOutput
 from treadle.tools.threads import THREADS
 from treadle.tools.toolbox import Toolbox
-from treadle.tools.user_code import blame
+from treadle.tools.user_code import FirstFailures
 
 MAX_INNER_CHARS = 4_000_000
 """The longest result of an inner call in characters; a longer one is cut in the middle."""
 
 
+# An attribute of an enum takes longer to look up than a global name.
+_PURE = Effect.PURE
 _PATIENCE_SECONDS = 10.0
 """How long a call without a time-out waits for an earlier attempt that could not be stopped."""
 _CLOSING_SECONDS = 2.0
@@ -101,9 +104,10 @@ class Workbench:
         self.hooks = hooks
         """The hooks of the run, which the runs of sub-agents are told to too; `None` outside of a run."""
         self.clock = clock
-        self.stops_at_mistakes = False
-        """True if a tool whose code cannot run, such as one with an unknown name, ends the work with an error. The
-        call then has no result, and is made again once the code is mended. By default, the model is told."""
+        self.failures: FirstFailures | None = None
+        """If given, a mistake in the code of a tool ends the work with an error: an unknown name, or an odd
+        exception such as a `TypeError` that all of its first calls end with. The call then has no result, and is
+        made again once the code is mended. By default, the model is told."""
         self.report: Callable[[str, str], None] | None = None
         """The function that gets progress reports: the id of the call and a text. `None`: nobody listens."""
         self.end_called: Callable[[Sequence[str]], Awaitable[None]] | None = None
@@ -256,7 +260,7 @@ class Workbench:
         if THREADS.left and (refused := await self._wait_for_thread(call, spec)) is not None:
             return refused, None, 0.0
         outbox.put(to_started(order, call, spec))
-        if spec.effect is not Effect.PURE or self.report is not None:
+        if spec.effect is not _PURE or self.report is not None:
             await outbox.kept()
         context: ToolContext[Any] = NO_CONTEXT
         asking: Asking | None = None
@@ -272,6 +276,8 @@ class Workbench:
             else:
                 async with timer:
                     outcome = await tool.call(arguments, context)
+            if self.failures is not None:
+                self.failures.succeed(call.name)
             if is_large(outcome):
                 result, blobs = await asyncio.to_thread(to_result, call, outcome, max_chars)
             else:
@@ -293,10 +299,11 @@ class Workbench:
             text = f"{error}\nCall {call.name} again." if str(error) else f"Call {call.name} again."
             result, blobs = failed(call, ToolErrorKind.RETRY, text), None
         except Exception as error:
-            if self.stops_at_mistakes and isinstance(error, NameError | ImportError | SyntaxError):
-                raise (
-                    blame(error, f"the tool {call.name!r} of run {self.run_id!r} failed") or error
-                ) from error
+            if self.failures is not None:
+                told = f"the tool {call.name!r} of run {self.run_id!r} failed"
+                key = (self.run_id, call.arguments)
+                if (wrong := self.failures.blame_tool(call.name, error, key, told)) is not None:
+                    raise wrong from error
             result, blobs = failed(call, ToolErrorKind.FAILED, describe_exception(error)), None
         finally:
             if asking is not None:
@@ -393,6 +400,13 @@ class _CallContext(ToolContext[Any]):
         journal = self._bench.journal
         return (
             None if journal is None else await asyncio.to_thread(find_result, journal, self.run_id, call_id)
+        )
+
+    async def find_message(self, number: int) -> str | None:
+        """See `ToolContext`."""
+        journal = self._bench.journal
+        return (
+            None if journal is None else await asyncio.to_thread(find_message, journal, self.run_id, number)
         )
 
     async def call_tool(self, name: str, arguments: dict[str, Json]) -> ToolOutput:

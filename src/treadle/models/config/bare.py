@@ -128,6 +128,7 @@ _SETTINGS = {
     "seed": "an int",
     "logprobs": "True or False",
     "return_token_ids": "True or False",
+    "logprobs_mode": "'processed', 'scaled' or 'raw', as `treadle models check` finds it",
 }
 """The settings that are given as they are sent, with what may be given."""
 _CONFIGURED = (

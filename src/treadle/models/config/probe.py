@@ -9,8 +9,20 @@ from msgspec.structs import replace
 
 from treadle.core.errors import ConfigError, ProviderError, TransportError, TreadleError
 from treadle.core.log import Log
+from treadle.core.logprobs_mode import LogprobsMode
 from treadle.core.packed import count_packed, unpack_ids
-from treadle.core.types import Completion, Json, Message, Request, Role, TokenGrade, ToolCall, ToolSpec
+from treadle.core.types import (
+    Completion,
+    Json,
+    Message,
+    Request,
+    Role,
+    Settings,
+    TokenGrade,
+    ToolCall,
+    ToolSpec,
+)
+from treadle.models.config.logprobs_probe import find_logprobs_mode
 from treadle.models.protocol import Model, Watch
 from treadle.models.wire.endpoint import PAUSE_PATHS, TOKEN_PATHS, HttpEndpoint
 from treadle.renderers.protocol import Renderer
@@ -37,6 +49,8 @@ class Probed(Struct, frozen=True):
     """The exactness with which a run's journal will hold what the model sampled."""
     output_mode: str
     """How the model is best made to give answers that fit a schema."""
+    has_policy_logprobs: bool | None = None
+    """Whether the logprobs are those of the distribution that answers are sampled from; `None` if not known."""
 
     @property
     def is_usable(self) -> bool:
@@ -110,7 +124,7 @@ class Prober:
             mode = "native"
         elif found.get("forced tool"):
             mode = "tool"
-        return Probed(tuple(self._findings), grade, mode)
+        return Probed(tuple(self._findings), grade, mode, found.get("logprobs of"))
 
     async def _look(self) -> AsyncIterator[EndpointFinding]:
         begin = time.monotonic()
@@ -122,7 +136,7 @@ class Prober:
         took = time.monotonic() - begin
         usage = first.usage
         tokens = (
-            f"{usage.input_tokens} + {usage.output_tokens} tokens" if usage is not None else "no usage told"
+            f"{usage.input_tokens} + {usage.output_tokens} tokens" if usage.is_reported else "no usage told"
         )
         yield EndpointFinding(
             "answers", True, f"{first.message.content.strip()!r:.60}, {took:.1f} s, {tokens}"
@@ -137,6 +151,8 @@ class Prober:
         yield await _find("engine", self._engine, failed=None)
         yield await _find("logprobs", self._logprobs)
         yield await _find("token ids", self._token_ids)
+        if {"engine", "logprobs", "token ids"} <= {item.name for item in self._findings if item.is_there}:
+            yield await _find("logprobs of", self._logprobs_mode, failed=None)
         for finding in await self._endpoints():
             yield finding
         if (renderer := getattr(_innermost(self._model), "renderer", None)) is not None:
@@ -240,6 +256,15 @@ class Prober:
         prompt, answer = count_packed(record.prompt_token_ids), count_packed(record.token_ids)
         return EndpointFinding("token ids", True, f"{prompt:,} of the prompt, {answer:,} of the answer")
 
+    async def _logprobs_mode(self) -> EndpointFinding:
+        """Find out whether the logprobs are those of the distribution that answers are sampled from."""
+        settings = settings_of(self._model)
+        mode = await find_logprobs_mode(self._make, settings)
+        if mode is None:
+            return EndpointFinding("logprobs of", None, "it cannot be told from its answers")
+        is_policy = replace(settings, logprobs_mode=mode).has_policy_logprobs
+        return EndpointFinding("logprobs of", is_policy, _MODES[mode], None if is_policy else _OTHER_LOGPROBS)
+
     async def _template(self, renderer: Renderer) -> EndpointFinding:
         """Compare the prompts of the renderer with those that the server makes of the same messages."""
         name, same, left_out = "same template", list[str](), list[str]()
@@ -317,6 +342,17 @@ async def check_vocabulary(model: Model) -> None:
             )
 
 
+_MODES = {
+    LogprobsMode.PROCESSED: "the distribution that is sampled from",
+    LogprobsMode.SCALED: "the one after temperature, before top-p and top-k",
+    LogprobsMode.RAW: "the model's own, before temperature, penalties, top-p and top-k",
+    LogprobsMode.SCALED_DEFAULTS: "the one after temperature, before top-p and top-k, which the server sets itself",
+    LogprobsMode.RAW_DEFAULTS: "the model's own, before sampling settings that the server has itself",
+}
+_OTHER_LOGPROBS = (
+    "for RL they must be those of the policy: start vLLM with --logprobs-mode processed_logprobs, or sample at "
+    "temperature 1 without top-p, top-k and penalties"
+)
 _SAMPLE = "Read 3 files in src/main and write 42 lines of Python"
 """A text without anything that decoders may clean up, such as blanks before punctuation."""
 _NO_TOOLS = "for a model whose tool calls are text: a model of completions:..., with its format as an option"
@@ -334,6 +370,12 @@ def _server_of(model: Model) -> HttpEndpoint | None:
     found = _innermost(model)
     found = getattr(found, "engine", found)
     return found if isinstance(found, HttpEndpoint) else None
+
+
+def settings_of(model: Model) -> Settings:
+    """Return the sampling settings of a model without its wrappers."""
+    found = getattr(_innermost(model), "settings", None)
+    return found if isinstance(found, Settings) else Settings()
 
 
 def _innermost(model: Model) -> object:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct
 
 from treadle.core.errors import ConfigError
+from treadle.core.logprobs_mode import LogprobsMode
 from treadle.core.registry import did_you_mean
 from treadle.core.spec import PartSpec
 from treadle.core.types import Json, OutputMode, Settings
@@ -423,6 +424,7 @@ def model(
     stop: str | tuple[str, ...] | list[str] | None = None,
     logprobs: bool | None = None,
     return_token_ids: bool | None = None,
+    logprobs_mode: LogprobsMode | str | None = None,
     extra: Mapping[str, Json] | None = None,
     price: Price | Mapping[str, float] | None = None,
     context_tokens: int | None = None,

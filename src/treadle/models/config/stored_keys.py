@@ -12,6 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from treadle.core.errors import ConfigError
+from treadle.journal.content_trust import belongs_to_user
 
 _SERVICE = "treadle"
 _IN_KEYRING = ""
@@ -107,11 +108,16 @@ def _read() -> dict[str, str]:
         path = key_file()
         with path.open("rb") as file:
             mode = os.fstat(file.fileno()).st_mode
+            is_own = belongs_to_user(file.fileno())
             text = file.read()
     except (FileNotFoundError, NotADirectoryError, RuntimeError):  # RuntimeError: there is no home folder
         return {}
     except OSError as error:
         raise ConfigError(f"cannot read the API keys in {str(key_file())!r}: {error.strerror}") from error
+    if not is_own:
+        raise ConfigError(
+            f"the API keys in {str(path)!r} belong to another user; set your own XDG_CONFIG_HOME"
+        )
     if os.name == "posix" and mode & 0o077:
         raise ConfigError(f"other users can read the API keys in {str(path)!r}; run: chmod 600 {path}")
     try:

@@ -52,6 +52,8 @@ class ModelTable(Table):
     logprobs: bool | None = None
     return_token_ids: bool | None = None
     """True to ask engines that support it (vLLM, SGLang) for the token ids."""
+    logprobs_mode: Literal["processed", "scaled", "raw", "scaled_defaults", "raw_defaults"] | None = None
+    """What the engine's logprobs are of, if it is known; `treadle rollout` asks the engine."""
     extra: dict[str, Any] | None = None
     """Additional fields of the request body."""
     headers: dict[str, str] | None = None

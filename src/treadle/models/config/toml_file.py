@@ -18,7 +18,7 @@ from pydantic import ValidationError
 from treadle.core.documents import decode_document, is_yaml_name
 from treadle.core.errors import ConfigError
 from treadle.core.types import Json
-from treadle.journal.content_trust import Trust, read_trust
+from treadle.journal.content_trust import Trust, belongs_to_user, read_trust
 from treadle.models.config.presets import is_tiered
 from treadle.models.config.tables import (
     ChatTable,
@@ -57,7 +57,11 @@ def find_config(folder: Path | None = None) -> Path | None:
             raise ConfigError(f"{VARIABLE} is {given!r}, which is not a file")
         return named
     path = search_config(folder)
-    if path is not None and not is_own(path) and read_trust(KIND, digest_of(path)) is not Trust.TRUSTED:
+    if (
+        path is not None
+        and not belongs_to_user(path)
+        and read_trust(KIND, digest_of(path)) is not Trust.TRUSTED
+    ):
         raise ConfigError(f"the configuration {str(path)!r} belongs to another user; {REMEDY}")
     return path
 
@@ -78,11 +82,6 @@ def _working_tree(folder: Path) -> list[Path]:
         roots.append(Path.home().resolve())
     root = next((place for place in roots if place in places), folder)
     return places[: places.index(root) + 1]
-
-
-def is_own(path: Path) -> bool:
-    """Return whether a file belongs to this user. Where files have no owners, all do."""
-    return not hasattr(os, "geteuid") or path.stat().st_uid == os.geteuid()
 
 
 def digest_of(path: Path) -> str:

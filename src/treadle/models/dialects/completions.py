@@ -16,7 +16,7 @@ from msgspec import Struct
 from treadle.core.errors import ConfigError
 from treadle.core.foreign import let_in
 from treadle.core.log import Log
-from treadle.core.types import Completion, Json, Message, OutputMode, Request, Role
+from treadle.core.types import UNREPORTED, Completion, Json, Message, OutputMode, Request, Role
 from treadle.models.dialects.openai_chat.answer import read_completion
 from treadle.models.dialects.openai_chat.stream import ChatCollector
 from treadle.models.wire.http_model import HttpModel
@@ -177,7 +177,7 @@ class CompletionsReader(TokenAnswerReader):
         return body
 
     def _read(self, answer: Any) -> Completion | None:
-        usage = None if answer.usage is None else answer.usage.read()
+        usage = UNREPORTED if answer.usage is None else answer.usage.read()
         choice = answer.choices[0]
         if not self._has_ids:
             return self._complete(choice.text, (), usage, answer.model, answer.id)

@@ -16,6 +16,7 @@ from msgspec.structs import replace
 from treadle.core.errors import ProviderError
 from treadle.core.parts import base64_of
 from treadle.core.types import (
+    UNREPORTED,
     Completion,
     Json,
     Message,
@@ -155,7 +156,7 @@ class OllamaReader(PlainReader):
     def _read(self, answer: _Answer) -> Completion | None:
         if not answer.done:
             return None
-        said, usage = answer.message, None
+        said, usage = answer.message, UNREPORTED
         calls = [
             ToolCall(call.id, call.function.name, text_of(call.function.arguments) or "{}")
             for call in said.tool_calls
@@ -296,7 +297,7 @@ class OllamaModel(HttpModel):
     def _mark_cut(self, completion: Completion) -> Completion:
         """Return the completion, marked if the prompt may have been longer than the context."""
         usage = completion.usage
-        if self._num_ctx is None or usage is None or usage.total_tokens < self._num_ctx:
+        if self._num_ctx is None or usage.total_tokens < self._num_ctx:
             return completion
         return replace(completion, opaque={**(completion.opaque or {}), "prompt_may_be_cut": True})
 

@@ -27,6 +27,8 @@ TOKEN_PATHS = {
     "sglang": {"sglang_generate": "/generate"},
 }
 """The endpoints of an engine that may take token ids, below the server's root, by the names of `ENGINES`."""
+_MAY_BE_DISABLED = "/inference/v1/generate"
+"""An endpoint that refuses every request unless the server was started for it, as an option of vLLM 0.32 says."""
 PAUSE_PATHS = {"vllm": "/pause", "sglang": "/pause_generation"}
 """The endpoint that pauses an engine."""
 _GIVES_IDS = {"vllm": (0, 10, 2), "sglang": (0, 5, 13)}
@@ -167,12 +169,15 @@ class HttpEndpoint:
 
     async def find_paths(self, paths: Iterable[str]) -> frozenset[str]:
         """Return which of `paths`, below the server's root, are endpoints for POST. Raises: `TransportError`."""
+        return frozenset([path for path in paths if await self._has_path(join_url(self.root, path))])
+
+    async def _has_path(self, url: str) -> bool:
         # Such an endpoint answers GET with 405, and nothing is sampled.
-        statuses = {
-            path: (await self._transport.get(join_url(self.root, path), self._headers)).status
-            for path in paths
-        }
-        return frozenset(path for path, status in statuses.items() if status == 405)
+        if (await self._transport.get(url, self._headers)).status != 405:
+            return False
+        if not url.endswith(_MAY_BE_DISABLED):
+            return True
+        return (await self._transport.post(url, self._headers, b"{}")).status != 403
 
     async def find_text(self, token_ids: Sequence[int]) -> str | None:
         """Return the text that the server decodes from token ids; `None` if it does not say. Raises:

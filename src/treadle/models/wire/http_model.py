@@ -47,6 +47,16 @@ _BYTES_PER_TOKEN = 4
 _Prefix: TypeAlias = tuple[Request, tuple[bool, ...], bytes]
 """The beginning of request bodies, with the tools, schema and flags that it was made for."""
 
+_CALL_MARKS = (
+    "<tool_call>",
+    "<|tool_call",
+    "[TOOL_CALLS]",
+    "<function=",
+    "<|python_tag|>",
+    "<｜tool▁calls▁begin｜>",
+)
+"""What the calls of open models begin with."""
+
 
 class HttpModel(HttpEndpoint, ABC):
     """A model behind a server. It streams if and only if the caller wants deltas."""
@@ -121,7 +131,7 @@ class HttpModel(HttpEndpoint, ABC):
             raise ConfigError(f"Settings.extra must not contain {reserved}, which the request sets itself")
         check_choices(self.settings.extra)
         for setting in Settings.__struct_fields__:
-            if setting not in (*self.SETTINGS, "extra") and getattr(self.settings, setting):
+            if setting not in (*self.SETTINGS, "extra", "logprobs_mode") and getattr(self.settings, setting):
                 raise ConfigError(f"the dialect {self.DIALECT} has no {setting}: leave it out for {model!r}")
         if server_tools and "server_tools" not in self.OPTIONS:
             raise ConfigError(f"the dialect {self.DIALECT} has no server_tools: leave them out for {model!r}")
@@ -195,7 +205,7 @@ class HttpModel(HttpEndpoint, ABC):
     async def _infer(self, request: Request, watch: Watch) -> Completion:
         try:
             if watch.on_delta is not None:
-                return await self._stream(request, watch, watch.on_delta)
+                return _find_call(await self._stream(request, watch, watch.on_delta), request)
             body = self._body(request, is_stream=False)
             answer = await self._transport.post(self._endpoint, self._headers, body)
             if watch.on_rate_limits is not None:
@@ -204,8 +214,8 @@ class HttpModel(HttpEndpoint, ABC):
                 is_success(answer.status)
                 and (plain := self._read_plain(answer.body, request.prior)) is not None
             ):
-                return plain
-            return self.read(await self._settle(self._raw(answer), watch), answer.body)
+                return plain if plain.message.tool_calls or not request.tools else _find_call(plain, request)
+            return _find_call(self.read(await self._settle(self._raw(answer), watch), answer.body), request)
         except BadCallError as error:
             return self._read_bad_call(request, error)
 
@@ -309,6 +319,23 @@ class HttpModel(HttpEndpoint, ABC):
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.model!r}, base_url={self.server.origin!r})"
+
+
+def _find_call(completion: Completion, request: Request) -> Completion:
+    """Return the completion with its text as a call that cannot be read, if it is one.
+
+    Engines whose parser cannot read a call return it as the text of an answer that seems to be final.
+    Source: vLLM 0.32, `Hermes2ProToolParser.extract_tool_calls`.
+    """
+    said = completion.message
+    is_call = completion.finish_reason is FinishReason.STOP and said.content.lstrip().startswith(_CALL_MARKS)
+    if not is_call or said.tool_calls or not request.tools:
+        return completion
+    told = {UNREADABLE_CALL: "the server's parser of calls could not read it"}
+    message = replace(
+        said, content="", tool_calls=(ToolCall("", UNREADABLE_CALL, said.content.strip(), told),)
+    )
+    return replace(completion, message=message, finish_reason=FinishReason.TOOL_CALLS)
 
 
 def _read_nothing(_body: bytes, _prior: Prior | None = None) -> Completion | None:

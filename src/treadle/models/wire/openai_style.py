@@ -77,9 +77,9 @@ def read_logprobs(found: Json) -> TokenRecord | None:
         return None
 
 
-def encode_tool(tool: ToolSpec) -> dict[str, Json]:
-    """Return a tool as an element of `tools`."""
-    function = {"name": tool.name, "description": tool.description, "parameters": tool.parameters}
+def encode_tool(tool: ToolSpec, **more: Json) -> dict[str, Json]:
+    """Return a tool as an element of `tools`; `more` are further fields of its function."""
+    function = {"name": tool.name, "description": tool.description, "parameters": tool.parameters, **more}
     return {"type": "function", "function": function}
 
 

@@ -12,7 +12,18 @@ import msgspec
 from msgspec import Struct
 
 from treadle.core.packed import count_packed
-from treadle.core.types import Completion, FinishReason, Json, Message, Prior, Role, Settings, ToolCall, Usage
+from treadle.core.types import (
+    UNREPORTED,
+    Completion,
+    FinishReason,
+    Json,
+    Message,
+    Prior,
+    Role,
+    Settings,
+    ToolCall,
+    Usage,
+)
 from treadle.models.wire.provider import Price, cost_of
 from treadle.models.wire.token_records import PromptCutter, has_named_ids, make_record, read_versions
 
@@ -36,13 +47,13 @@ class TokenCounts(Struct, gc=False):
         raise NotImplementedError
 
 
-def read_usage(raw: Json, kind: type[TokenCounts]) -> Usage | None:
-    """Return the token counts in a raw answer, which `kind` reads; `None` if they are missing or not counts."""
+def read_usage(raw: Json, kind: type[TokenCounts]) -> Usage:
+    """Return the token counts in a raw answer, which `kind` reads; `UNREPORTED` if there are none."""
     try:
         counts = {name: value for name, value in raw.items() if value not in ("", [], {}, None)}
-        return msgspec.convert(counts, kind, strict=False).read() if counts else None
+        return msgspec.convert(counts, kind, strict=False).read() if counts else UNREPORTED
     except (AttributeError, msgspec.ValidationError):
-        return None
+        return UNREPORTED
 
 
 class PlainReader(ABC):
@@ -81,7 +92,7 @@ class PlainReader(ABC):
         self,
         content: str,
         calls: tuple[ToolCall, ...],
-        usage: Usage | None,
+        usage: Usage,
         model: str | None,
         response_id: str | None,
         reasoning: str | None = None,
@@ -134,7 +145,7 @@ class TokenAnswerReader(PlainReader):
         self,
         answer: Any,
         message: Message,
-        usage: Usage | None,
+        usage: Usage,
         logprobs: Sequence[float | None] | None,
         *,
         weight_version: str | None = None,
@@ -152,7 +163,7 @@ class TokenAnswerReader(PlainReader):
         except OverflowError:
             return None
         versions, newest = read_versions(choice.weight_versions, count_packed(ids))
-        counted = None if usage is None else usage.output_tokens
+        counted = usage.output_tokens if usage.is_reported else None
         return Completion(
             message,
             FinishReason(choice.finish_reason),

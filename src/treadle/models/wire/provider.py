@@ -85,6 +85,6 @@ class Price(Struct, frozen=True):
         ) / 1e6
 
 
-def cost_of(usage: Usage | None, price: Price | None) -> float | None:
+def cost_of(usage: Usage, price: Price | None) -> float | None:
     """Return the cost of an answer in USD, or `None` if its tokens or their price are unknown."""
-    return None if usage is None or price is None else price.cost_usd(usage)
+    return None if price is None or not usage.is_reported else price.cost_usd(usage)

@@ -67,7 +67,7 @@ class CostModel(Wrapper):
             await asyncio.to_thread(self.cost_usd, Usage(1, 1), self._model)
             self._is_loaded = True
         completion = await self.inner.infer(request, watch)
-        if completion.cost_usd is not None or completion.usage is None:
+        if completion.cost_usd is not None or not completion.usage.is_reported:
             return completion
         cost = None
         # The server's name of the model is more exact, but the table may not have it.

@@ -259,7 +259,7 @@ class Limiter:
                     )
             elif isinstance(error, ServerError) and error.status in _OVERLOADED:
                 self._overload(permit, now, error.retry_after_seconds)
-            if usage is not None:
+            if usage is not None and usage.is_reported:
                 self._settle(permit, usage)
             is_alone = not self._waiters
         if not is_alone:

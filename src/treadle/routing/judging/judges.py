@@ -110,7 +110,7 @@ class ModelJudge:
         """See `MessageJudge.judge`. Only the beginning and the end of a long message are sent."""
         said: Completion | None = None
         request, fault = self._ask(message, facts), None
-        usage: Usage | None = Usage()
+        usage = Usage()
         cost_usd: float | None = 0.0
         try:
             async with asyncio.timeout(MAX_SECONDS):
@@ -122,7 +122,7 @@ class ModelJudge:
             fault = f"{self.model.name}: {error or f'no answer within {MAX_SECONDS:g} s'}"
             if said is None and (isinstance(error, TimeoutError) or getattr(error, "may_be_billed", False)):
                 # What was lost counts as its prompt would.
-                usage = Usage(sum([len(item.content) for item in request.messages]) // 4)
+                usage = Usage(sum([len(item.content) for item in request.messages]) // 4, is_reported=False)
                 cost_usd = estimate_cost_usd(self.model, usage)
         else:
             judged = _read_answer(answer, message, facts, self.model.name)

@@ -6,6 +6,7 @@ task, an errand, a talk, or tools by name.
 
 import re
 from collections.abc import Mapping, Sequence
+from decimal import Decimal
 from functools import lru_cache, partial
 
 import msgspec
@@ -22,9 +23,11 @@ from treadle.testbed.play import Manner, play
 from treadle.testbed.roles.errands import FoundErrand, Work, find_errand, one_line
 from treadle.testbed.roles.file_kit import FileTools, paths_in
 from treadle.testbed.roles.named_calls import Wishes, find_gap, find_wishes, read_arguments, work_on
+from treadle.testbed.roles.speakers import upper_first
 from treadle.testbed.roles.talks import Talk, TalkReply, find_talk
-from treadle.testbed.roles.words import load
+from treadle.testbed.roles.words import load, wordings
 
+_NUMBER = re.compile(r"\d+(?:\.\d+)?")
 _PATH = re.compile(r"[\w.-]*\w(?:/[\w. -]*\w)*\.\w+|[\w.-]+(?:/[\w.-]*\w)+")
 
 
@@ -36,8 +39,10 @@ class AgentRequest(Struct, frozen=True):
     errand: FoundErrand | None = None
     talk: tuple[Talk, Mapping[str, str]] | None = None
     wishes: Wishes | None = None
-    is_restatement: bool = False
-    """True if the user asks for the last answer again, in other words."""
+    form: str = ""
+    """How the last answer is to be said again, if the user asks for that."""
+    more: int | None = None
+    """How many the user adds to what was counted."""
 
 
 class _Job(Struct, frozen=True):
@@ -91,9 +96,32 @@ def _find_job(messages: Sequence[Message], asked: Sequence[int], tools: Sequence
         request = _complete(find_request(messages[asked[-2]].content), text, tools)
     if request is None:
         return _Job(start, _look_around(text, FileTools(tools)))
-    if request.is_restatement:
-        return _Job(start, _restate(messages[: asked[-1]]))
-    return _Job(start, _do(request, tools))
+    if request.form:
+        return _Job(start, _restate(messages[: asked[-1]], request.form))
+    if request.more is not None:
+        return _Job(start, _reckon(messages[: asked[-1]], request.more))
+    return _Job(start, _voice(_do(request, tools), request, text))
+
+
+def _voice(work: Solver | TalkReply, request: AgentRequest, text: str) -> Solver | TalkReply:
+    """Return the work with its answer in one of several wordings, if the request is a part of a longer message."""
+    is_open = request.errand is None and (request.talk is None or request.talk[0].sort != "problems")
+    is_open = is_open or (request.errand is not None and request.errand.is_gapped)
+    if is_open or len(_paragraphs(text)) < 2:
+        return work
+    wording = str(pick(load("words")["agent"]["answers"], text))
+    if isinstance(work, TalkReply):
+        return TalkReply(_wrap(work.text, wording), work.reasoning)
+    return _retell(work, wording)
+
+
+def _retell(work: Solver, wording: str) -> Solver:
+    answer = yield from work
+    return _wrap(answer, wording)
+
+
+def _wrap(answer: str, wording: str) -> str:
+    return answer if answer.rstrip().endswith("?") else wording.format(answer=answer)
 
 
 def _do(request: AgentRequest, tools: Sequence[ToolSpec]) -> Solver | TalkReply:
@@ -105,14 +133,19 @@ def _do(request: AgentRequest, tools: Sequence[ToolSpec]) -> Solver | TalkReply:
     if request.wishes is not None:
         gap = find_gap(request.wishes, tools)
         if gap is not None:
+            wish = request.wishes.wishes[0]
+            text = pick(load("words")["agent"]["asks_for_argument"], wish.tool, *wish.arguments.values())
             return TalkReply(
-                _say("asks_for_argument").format(name=gap), f"{gap} is needed, and I was not told it."
+                text.format(name=gap, tool=wish.tool), f"{gap} is needed, and I was not told it."
             )
         return work_on(request.wishes, tools)
     if request.errand is not None:
         if request.errand.is_gapped:
+            things = request.errand.values["things"]
+            text = pick(load("words")["agent"]["asks_for_path"], *request.errand.values.values())
             return TalkReply(
-                _say("asks_for_path"), "The request does not say which file, and guessing could be wrong."
+                text.format(things=things),
+                "The request does not say which file, and guessing could be wrong.",
             )
         if not kit.can(*request.errand.errand.needs):
             return TalkReply(_say("has_no_tool"), "None of my tools fits the request.")
@@ -135,15 +168,31 @@ def _complete(request: AgentRequest | None, reply: str, tools: Sequence[ToolSpec
     return AgentRequest(wishes=request.wishes.complete(read_arguments(reply) or {gap: reply.strip()}))
 
 
-def _restate(messages: Sequence[Message]) -> TalkReply:
+def _restate(messages: Sequence[Message], form: str) -> TalkReply:
     """Return the last answer in one sentence."""
-    answers = [item.content for item in messages if item.role is Role.ASSISTANT and item.content.strip()]
-    if not answers:
+    line = _last_line(messages)
+    if not line:
         return TalkReply("There is nothing to repeat yet.")
-    lines = [line.strip() for line in _text_of(answers[-1]).splitlines() if line.strip()]
-    line = lines[-1].removeprefix("Answer: ").strip()
+    return TalkReply(form.format(line=one_line(line)), "The result is known, so I only have to say it again.")
+
+
+def _last_line(messages: Sequence[Message]) -> str:
+    """Return the last line of the last answer; empty if there is no answer."""
+    answers = [item.content for item in messages if item.role is Role.ASSISTANT and item.content.strip()]
+    lines = [line.strip() for line in _text_of(answers[-1]).splitlines() if line.strip()] if answers else [""]
+    return lines[-1].removeprefix("Answer: ").strip()
+
+
+def _reckon(messages: Sequence[Message], more: int) -> TalkReply:
+    """Return the first number of the last answer with `more` added."""
+    found = _NUMBER.search(_last_line(messages))
+    if found is None:
+        return TalkReply("There is no number that I could add to.")
+    before = Decimal(found[0])
+    text = pick(load("words")["reckoning"]["answers"], found[0], more)
     return TalkReply(
-        f"In one sentence: {one_line(line)}", "The result is known, so I only have to say it again."
+        text.format(number=more, before=found[0], after=before + more),
+        f"The count was {found[0]}, so I add {more}.",
     )
 
 
@@ -179,7 +228,10 @@ def _say(name: str) -> str:
 @lru_cache(maxsize=4096)
 def find_request(text: str) -> AgentRequest | None:
     """Return the request in a message; `None` if the teacher knows no such request."""
-    return next((found for part in _paragraphs(text) if (found := _identify(part)) is not None), None)
+    parts = [part.removeprefix("- ") for part in _paragraphs(text)]
+    # A persona may write everything in lower case.
+    parts += [upper_first(part) for part in parts if part[:1].islower()]
+    return next((found for part in parts if (found := _identify(part)) is not None), None)
 
 
 def _identify(paragraph: str) -> AgentRequest | None:
@@ -191,8 +243,11 @@ def _identify(paragraph: str) -> AgentRequest | None:
         return AgentRequest(talk=talk)
     if (wishes := find_wishes(paragraph)) is not None:
         return AgentRequest(wishes=wishes)
-    if paragraph in load("words")["calls"]["restate"]:
-        return AgentRequest(is_restatement=True)
+    if (form := load("words")["calls"]["restate"].get(paragraph)) is not None:
+        return AgentRequest(form=form)
+    for wording in wordings(tuple(load("words")["reckoning"]["more"])):
+        if (values := wording.match(paragraph)) is not None and values["number"].isdecimal():
+            return AgentRequest(more=int(values["number"]))
     return None
 
 

@@ -20,6 +20,8 @@ from treadle.testbed.roles.file_kit import FileTools, paths_in
 from treadle.testbed.roles.words import load, wordings, words
 
 MAX_QUOTED_CHARS = 200
+_COUNTS = ("count_lines", "rows", "total", "count_files")
+"""The measures whose answers have one number."""
 _WORD = re.compile(r"(?<![\w-])[A-Za-z]{4,}(?![\w-])")
 _SETTING = re.compile(r'^\s{0,4}"([\w -]+)":\s*("[^"\n]*"|[\d.]+|true|false),?$', re.MULTILINE)
 
@@ -38,6 +40,8 @@ class Shelf(Struct, frozen=True):
     """The paths of all other files."""
     short: frozenset[str] = frozenset()
     """The paths of the text files whose lines can be counted by looking at them."""
+    things: str = ""
+    """What the topic is about, in the plural, for the names and the texts of new files."""
 
     def is_free(self, path: str) -> bool:
         """Return whether there is no file at `path`."""
@@ -55,7 +59,8 @@ class Shelf(Struct, frozen=True):
             return _pick(self._offers(kind, values[rest[1]]), draw)
         if kind == "ending":
             return _pick(sorted({_ending_of(path)[1:] for path in self.heads if _has_ending(path)}), draw)
-        return draw.pick(words("files", f"{kind}s"))
+        things = self.things or "papers"
+        return draw.pick(words("files", f"{kind}s")).format(things=things)
 
     def _paths(self, kind: str, rest: Sequence[str], values: Mapping[str, str]) -> list[str]:
         endings = tuple([item for item in rest if item.startswith(".")])
@@ -75,7 +80,8 @@ class Shelf(Struct, frozen=True):
         """Return the words, the numbers of lines or the settings of a file that can be asked for."""
         head = self.heads[path]
         if kind == "line":
-            return [str(number) for number in range(2, head.count("\n"))]
+            lines = head.split("\n")
+            return [str(number) for number in range(2, len(lines) - 1) if lines[number - 1].strip()]
         if kind == "word":
             # The last word may be cut off.
             return list(dict.fromkeys(_WORD.findall(head)[:-1]))
@@ -88,6 +94,8 @@ class Shelf(Struct, frozen=True):
             folder, stem, suffix = [
                 draw.pick(words("files", name)) for name in ("folders", "stems", "suffixes")
             ]
+            if self.things and draw.chance(0.6):
+                stem = f"{'-'.join(_WORD.findall(self.things.lower()))}-{stem}"
             if self.is_free(path := f"{folder}{stem}{suffix}{ending}"):
                 return path
         return f"new-{draw.between(1000, 9999)}{ending}"
@@ -113,12 +121,14 @@ class Errand(Struct, frozen=True, kw_only=True):
     """The answer if a measure finds nothing."""
     makes: tuple[str, ...] = ()
     """The fields that are paths of files which do not exist before."""
+    has_count: bool = False
+    """True if the answer is a count."""
     is_misspelt: bool = True
     """True if a call fails only because the user misspells the path; False if a call fails in any case."""
 
     def draw(self, shelf: Shelf, draw: Draw) -> dict[str, str] | None:
         """Return values for the fields; `None` if the files offer no values."""
-        values: dict[str, str] = {}
+        values: dict[str, str] = {"things": shelf.things or "papers"}
         for name, rule in self.rules.items():
             value = shelf.draw(rule, values, draw)
             if value is None:
@@ -369,18 +379,20 @@ def errands() -> tuple[Errand, ...]:
 
 
 def _to_errand(name: str, entry: Mapping[str, Any]) -> Errand:
+    gapped = [f"{text} {hint}" for text in entry.get("gapped", ()) for hint in words("framing", "hints")]
     last = [{"measure": entry["measure"]}] if "measure" in entry else []
     return Errand(
         name=name,
         kinds=tuple(entry["kinds"]),
         needs=tuple(entry["needs"]),
         prompts=wordings(entry["wordings"]),
-        gapped=wordings(entry.get("gapped", ())),
+        gapped=wordings(gapped),
         rules=entry.get("draw", {}),
         steps=(*entry["steps"], *last),
         answer=entry["answer"],
         otherwise=entry.get("otherwise", ""),
         makes=tuple(entry.get("makes", ())),
+        has_count=entry.get("measure") in _COUNTS,
         is_misspelt=entry.get("is_misspelt", True),
     )
 

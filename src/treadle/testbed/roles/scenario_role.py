@@ -4,19 +4,21 @@ A task of the set `files` is asked for word for word where it shows the kind of 
 other kinds, and for other files and tools, the request is a small errand.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TypeAlias
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from treadle.core.types import Json, ToolSpec
-from treadle.tasks.draws import Draw
+from treadle.tasks.draws import Draw, Wording
 from treadle.tasks.files import identify
 from treadle.testbed.play import misspell
 from treadle.testbed.request_facts import Facts, number_of, object_of, objects_of, text_of, texts_of
 from treadle.testbed.roles.errands import Errand, Shelf, errands
 from treadle.testbed.roles.file_kit import FileTools, find_near
 from treadle.testbed.roles.named_calls import draw_wishes
-from treadle.testbed.roles.speakers import FOLLOW_UP, frame
+from treadle.testbed.roles.speakers import FOLLOW_UP, WritingManner, frame, manner_of
 from treadle.testbed.roles.talks import Talk, talks
 from treadle.testbed.roles.topic_role import things_of, words_of
 from treadle.testbed.roles.words import load
@@ -50,11 +52,14 @@ class RequestDraft(Struct, frozen=True):
     """The paths of the files that the agent is asked to create."""
     used: frozenset[str] = frozenset()
     """The paths that the request names."""
+    has_count: bool = False
+    """True if the answer is a number to which something can be added."""
+    is_about_files: bool = False
     is_task: bool = False
     """True if the request is the task of the environment."""
 
 
-class _Scene(Struct, frozen=True):
+class ScenarioScene(Struct, frozen=True):
     """The facts of a scenario in the forms that drafts are drawn from."""
 
     kind: str
@@ -64,23 +69,35 @@ class _Scene(Struct, frozen=True):
     shelf: Shelf
     task: str
     limits: Facts
+    manner: WritingManner
     draw: Draw
 
     @property
     def things(self) -> str:
         return things_of(self.topic)
 
+    def word(self, prompts: Sequence[Wording]) -> Wording:
+        """Return one of the wordings; a question or an instruction, if the persona prefers these."""
+        wanted = {"question": True, "instruction": False}.get(self.manner.habit)
+        fitting = [item for item in prompts if wanted is not None and item.text.endswith("?") is wanted]
+        return self.draw.pick(fitting or prompts)
 
-def write_scenario(facts: Facts, tries: int = 0) -> Json:
+
+Drafter: TypeAlias = Callable[[ScenarioScene], RequestDraft | None]
+
+
+def write_scenario(facts: Facts, tries: int = 0, own: Drafter = lambda scene: None) -> Json:
     """Return the message, the goal, what is withheld, the signs of success and the files that will be created.
 
-    After `tries` scenarios that could not be used, another one is written.
+    After `tries` scenarios that could not be used, another one is written. The request is one of `own` if that
+    returns one.
     """
     scene = _read(facts, tries)
-    draft = _draft(scene, text_of(facts, "conversation"))
+    draft = own(scene) or _draft(scene, text_of(facts, "conversation"))
     topic = scene.topic[-1] if scene.topic else "our work"
-    message = frame(draft.request, topic, object_of(facts, "persona"), scene.draw)
-    further = _follow_ups(scene, draft, number_of(facts, "turns", 1) - 1 - bool(draft.withheld))
+    message = frame(draft.request, topic, scene.manner, scene.draw, bridge=draft.is_about_files)
+    count = number_of(facts, "turns", 1) - 1 - bool(draft.withheld)
+    further = list(_follow_ups(scene, draft, count, own))
     success = load("words")["success"]
     goal = [draft.request, *[f"{FOLLOW_UP}{request}" for request in further]]
     return {
@@ -94,7 +111,7 @@ def write_scenario(facts: Facts, tries: int = 0) -> Json:
     }
 
 
-def _read(facts: Facts, tries: int) -> _Scene:
+def _read(facts: Facts, tries: int) -> ScenarioScene:
     topic = texts_of(facts, "topic")
     kind = text_of(facts, "kind")
     key = [str(number_of(facts, "seed", 0)), str(tries), kind, *topic, *texts_of(facts, "feedback")]
@@ -114,13 +131,14 @@ def _read(facts: Facts, tries: int) -> _Scene:
         for item in objects_of(facts, "tools")
     ]
     task = text_of(object_of(facts, "task"), "input")
-    shelf = Shelf(heads, frozenset(others), frozenset(short))
+    shelf = Shelf(heads, frozenset(others), frozenset(short), things_of(topic))
+    limits, manner = object_of(facts, "limits"), manner_of(object_of(facts, "persona"))
     draw = Draw(f"scenario/{'/'.join(key)}")
     difficulty = text_of(facts, "difficulty")
-    return _Scene(kind, difficulty, tuple(topic), tuple(tools), shelf, task, object_of(facts, "limits"), draw)
+    return ScenarioScene(kind, difficulty, tuple(topic), tuple(tools), shelf, task, limits, manner, draw)
 
 
-def _draft(scene: _Scene, conversation: str) -> RequestDraft:
+def _draft(scene: ScenarioScene, conversation: str) -> RequestDraft:
     """Return what to ask for, so that the conversation shows the kind."""
     if conversation in ("basic", "cot") or not scene.tools:
         plain = [*talks("problems"), *(talks("definitions") if conversation != "cot" else ())]
@@ -139,12 +157,13 @@ def _draft(scene: _Scene, conversation: str) -> RequestDraft:
     )
 
 
-def _draft_talk(sorts: Sequence[Talk], scene: _Scene) -> RequestDraft:
+def _draft_talk(sorts: Sequence[Talk], scene: ScenarioScene) -> RequestDraft:
     talk = scene.draw.pick(sorts)
-    return RequestDraft(scene.draw.pick(talk.prompts).render(talk.draw(scene.things, scene.draw)))
+    text = scene.word(talk.prompts).render(talk.draw(scene.things, scene.draw))
+    return RequestDraft(text, has_count=talk.has_count)
 
 
-def _draft_task(scene: _Scene) -> RequestDraft | None:
+def _draft_task(scene: ScenarioScene) -> RequestDraft | None:
     """Return the task of the environment, if it shows the kind and can be done with the tools and the limits."""
     found = identify(scene.task.strip()) if scene.task else None
     if found is None or scene.kind not in ("", "chained", "parallel"):
@@ -162,10 +181,10 @@ def _draft_task(scene: _Scene) -> RequestDraft | None:
         return None
     if scene.kind == "parallel" and (habit.batch == 1 or family.name in _UNSURE_TASKS):
         return None
-    return RequestDraft(scene.task.strip(), is_task=True)
+    return RequestDraft(scene.task.strip(), is_task=True, is_about_files=True)
 
 
-def _draft_errand(scene: _Scene) -> RequestDraft | None:
+def _draft_errand(scene: ScenarioScene) -> RequestDraft | None:
     """Return an errand about the files."""
     kit, kind = FileTools(scene.tools), scene.kind or "chained"
     for errand in scene.draw.shuffled(errands()):
@@ -185,63 +204,82 @@ def _draft_errand(scene: _Scene) -> RequestDraft | None:
     return None
 
 
-def _to_draft(errand: Errand, values: Mapping[str, str], scene: _Scene, *, has_gap: bool) -> RequestDraft:
-    makes = tuple([values[name] for name in errand.makes])
-    used = frozenset(values.values())
-    if has_gap:
-        text = scene.draw.pick(errand.gapped).render(values)
-        return RequestDraft(text, f"The file is {values['path']}.", makes, used)
-    return RequestDraft(scene.draw.pick(errand.prompts).render(values), makes=makes, used=used)
+def _to_draft(
+    errand: Errand, values: Mapping[str, str], scene: ScenarioScene, *, has_gap: bool
+) -> RequestDraft:
+    prompts = errand.gapped if has_gap else errand.prompts
+    return RequestDraft(
+        scene.word(prompts).render(values),
+        f"The file is {values['path']}." if has_gap else "",
+        tuple([values[name] for name in errand.makes]),
+        frozenset(values.values()),
+        errand.has_count,
+        is_about_files=True,
+    )
 
 
-def _misspell_path(path: str, scene: _Scene) -> str | None:
+def _misspell_path(path: str, scene: ScenarioScene) -> str | None:
     """Return `path` with a mistake in it, if the agent can find out which path is meant."""
     wrong = misspell(path, str(scene.draw.below(1_000_000)))
     paths = [*scene.shelf.heads, *scene.shelf.others]
     return wrong if scene.shelf.is_free(wrong) and find_near(wrong, paths) == path else None
 
 
-def _draft_wishes(scene: _Scene) -> RequestDraft | None:
+def _draft_wishes(scene: ScenarioScene) -> RequestDraft | None:
     """Return a request that names tools and arguments."""
     words = words_of(scene.topic[-1]) if scene.topic else []
     named = draw_wishes(scene.kind or "single", scene.tools, words, scene.draw)
     return None if named is None else RequestDraft(named.text, named.withheld)
 
 
-def _follow_ups(scene: _Scene, draft: RequestDraft, count: int) -> list[str]:
-    """Return up to `count` further requests, which do not change the kind of the conversation."""
-    made: list[str] = []
+def _follow_ups(scene: ScenarioScene, draft: RequestDraft, count: int, own: Drafter) -> Iterator[str]:
+    """Yield up to `count` further requests, which do not change the kind of the conversation.
+
+    They need tools wherever the kind allows more calls; elsewhere they are about the last answer.
+    """
+    made = [draft.request]
+    for _ in range(20 * max(0, count)):
+        text = _ask_tools(scene, draft, own) if scene.kind not in _QUIET else None
+        text = text or _ask_about(scene, draft, made)
+        if text not in made:
+            made.append(text)
+            yield text
+        if len(made) > count:
+            return
+
+
+def _ask_tools(scene: ScenarioScene, draft: RequestDraft, own: Drafter) -> str | None:
+    """Return a request that one call answers, about something that was not used before."""
+    if (other := own(replace(scene, kind="single"))) is not None:
+        return other.request
+    # A task may change any file of a folder.
     readable = [
         path
         for path in scene.shelf.heads
-        if path not in draft.used and path not in scene.task and "/" not in path
+        if path not in draft.used and not (draft.is_task and ("/" in path or path in scene.task))
     ]
-    shelf = Shelf({path: scene.shelf.heads[path] for path in readable}, short=scene.shelf.short)
-    quiet = [errand for errand in errands() if errand.needs == ("read",) and "single" in errand.kinds]
+    if readable and FileTools(scene.tools).can("read"):
+        shelf = Shelf({path: scene.shelf.heads[path] for path in readable}, short=scene.shelf.short)
+        quiet = [errand for errand in errands() if errand.needs == ("read",) and "single" in errand.kinds]
+        for errand in scene.draw.shuffled(quiet):
+            if (values := errand.draw(shelf, scene.draw)) is not None:
+                return scene.word(errand.prompts).render(values)
+    if FileTools(scene.tools).can("list"):
+        looks = [errand for errand in errands() if errand.needs == ("list",) and not errand.rules]
+        return scene.word(scene.draw.pick(looks).prompts).render({})
+    wish = _draft_wishes(replace(scene, kind="single"))
+    return None if wish is None else wish.request
+
+
+def _ask_about(scene: ScenarioScene, draft: RequestDraft, made: Sequence[str]) -> str:
+    """Return a request that needs no tool: the last answer in another form, what it makes with more, or what a
+    word means."""
     restated = load("words")["calls"]["restate"]
-    for _ in range(20 * max(0, count)):
-        if (
-            scene.kind not in _QUIET
-            and readable
-            and FileTools(scene.tools).can("read")
-            and scene.draw.chance(0.7)
-        ):
-            errand = scene.draw.pick(quiet)
-            values = errand.draw(shelf, scene.draw)
-            text = None if values is None else scene.draw.pick(errand.prompts).render(values)
-        else:
-            text = None
-        if text is None:
-            is_first = not any([text in made for text in restated])
-            is_told = scene.kind != "refusal" and scene.draw.chance(0.5)
-            talk = scene.draw.pick(talks("definitions"))
-            text = (
-                scene.draw.pick(restated)
-                if is_first and is_told
-                else scene.draw.pick(talk.prompts).render(talk.draw(scene.things, scene.draw))
-            )
-        if text not in made:
-            made.append(text)
-        if len(made) == count:
-            break
-    return made
+    is_first = len(made) == 1 and scene.kind != "refusal" and not draft.withheld
+    if is_first and draft.has_count and scene.draw.chance(0.4):
+        wording = Wording(scene.draw.pick(load("words")["reckoning"]["more"]))
+        return wording.render({"number": str(scene.draw.between(2, 60))})
+    if is_first and scene.draw.chance(0.5):
+        return str(scene.draw.pick(list(restated)))
+    talk = scene.draw.pick(talks("definitions"))
+    return scene.word(talk.prompts).render(talk.draw(scene.things, scene.draw))

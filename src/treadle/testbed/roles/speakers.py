@@ -3,6 +3,8 @@
 import re
 from collections.abc import Sequence
 
+from msgspec import Struct
+
 from treadle.core.types import Json, Message, Role
 from treadle.tasks.draws import Draw
 from treadle.testbed.request_facts import Facts, number_of, objects_of, text_of
@@ -10,51 +12,128 @@ from treadle.testbed.roles.words import load, words
 
 FOLLOW_UP = "Afterwards: "
 """How a line of the goal begins that has a further request."""
+_COUNT = re.compile(r"\b\d+ (?:lines?|rows?|files?|columns?|times|euros|hours)\b")
+_FILE_NAME = re.compile(r"(?<![\w/])[\w/-]+\.[a-z]{2,4}\b(?!/)")
 _TROUBLE = re.compile(r"I could not (finish|make sense)|I had to stop", re.IGNORECASE)
 
 
-def frame(request: str, topic: str, persona: Facts, draw: Draw) -> str:
-    """Return a message with a request as one of its paragraphs, in the style of a persona."""
-    style = style_of(text_of(persona, "style"))
-    about = lower_first(topic)
-    context = _context(about, text_of(persona, "role"), style, draw)
-    before: list[str] = []
-    after: list[str] = []
-    if draw.chance(0.35 if style == "brief" else 0.7):
-        before.append(draw.pick(words("greetings", style)))
-    # The context may also follow the request.
-    (after if draw.chance(0.25) else before).append(context)
-    if draw.chance(0.35 if style == "brief" else 0.75):
-        after.append(draw.pick(words("framing", "closings")))
-    parts = [" ".join(before), request, " ".join(after)]
-    return "\n\n".join([part for part in parts if part])
+class WritingManner(Struct, frozen=True):
+    """How a persona writes."""
+
+    tone: str
+    habit: str
+    """A name of `[habits]` in the data; empty if the style has none of them."""
+    role: str
+
+    def words(self, section: str, name: str) -> tuple[str, ...]:
+        """Return the texts of a list, with the role filled in."""
+        return tuple([text.replace("{role}", self.role or "team") for text in words(section, name)])
 
 
-def _context(about: str, role: str, style: str, draw: Draw) -> str:
-    """Return one or two sentences about why somebody asks."""
+def manner_of(persona: Facts) -> WritingManner:
+    """Return how a persona writes."""
+    style = text_of(persona, "style")
+    return WritingManner(
+        _first_of("styles", style) or "plain", _first_of("habits", style), text_of(persona, "role")
+    )
+
+
+def _first_of(section: str, style: str) -> str:
+    """Return the name whose words come first in the description of a style; empty if none do."""
+    text = style.lower()
+    found = [
+        (text.find(word), name)
+        for name in load("words")[section]
+        for word in words(section, name)
+        if word in text
+    ]
+    return min(found, default=(0, ""))[1]
+
+
+def frame(request: str, topic: str, manner: WritingManner, draw: Draw, *, bridge: bool = False) -> str:
+    """Return a message with a request as one of its paragraphs, as a persona writes it.
+
+    With `bridge`, it also says that the files are about the topic.
+    """
+    context = _context(lower_first(topic), manner, draw)
+    if bridge and draw.chance(0.8):
+        context.append(upper_first(draw.pick(words("framing", "bridges"))))
+    is_after = manner.habit == "first" or (manner.habit not in ("last", "") and draw.chance(0.25))
+    greetings = [] if draw.chance(0.65 if manner.tone == "brief" else 0.3) else [_greet(manner, draw)]
+    closings = [] if draw.chance(0.65 if manner.tone == "brief" else 0.25) else [_close(manner, draw)]
+    if manner.habit in ("deadline", "colleague", "trade") and not closings:
+        closings = [_close(manner, draw)]
+    if manner.habit == "last":
+        context, closings = [*context, *[text.rstrip(".") for text in closings]], []
+    said = [f"{text}." for text in _shape(context, manner)]
+    before = [*greetings, *([] if is_after else said)]
+    after = [*(said if is_after else []), *closings]
+    parts = [" ".join(filter(None, before)), request, " ".join(after)]
+    return _dress([part for part in parts if part], request, manner, draw)
+
+
+def _greet(manner: WritingManner, draw: Draw) -> str:
+    return draw.pick(manner.words("greetings", manner.tone))
+
+
+def _close(manner: WritingManner, draw: Draw) -> str:
+    if manner.habit in ("deadline", "colleague", "trade"):
+        return draw.pick(manner.words("closings", manner.habit))
+    return draw.pick(words("framing", "closings"))
+
+
+def _context(about: str, manner: WritingManner, draw: Draw) -> list[str]:
+    """Return one or two sentences, without their full stops, about why somebody asks."""
     fields = ("who", "occasion", "action", "purpose", "state")
     named = {name: draw.pick(words("framing", name)) for name in fields}
     named |= {"about": about, "it_is": "it is" if named["purpose"].startswith("for ") else "I am asking"}
     sentences = load("words")["framing"]
     cause = draw.pick(sentences["causes"]).format_map(named)
     intent = draw.pick(sentences["intents"]).format_map(named)
-    if style == "brief":
-        return upper_first(cause if draw.chance(0.5) else sentences["brief"].format_map(named)) + "."
-    first = upper_first(cause)
-    if role and draw.chance(0.4):
-        article = "an" if role[:1].lower() in "aeiou" else "a"
-        first = f"I work as {article} {role}. {first}"
-    return f"{first}. {upper_first(intent)}."
+    if manner.tone == "brief" or manner.habit == "simple":
+        return [upper_first(cause if draw.chance(0.5) else sentences["brief"].format_map(named))]
+    first = [upper_first(cause), upper_first(intent)]
+    if manner.role and draw.chance(0.4):
+        article = "an" if manner.role[:1].lower() in "aeiou" else "a"
+        first.insert(0, f"I work as {article} {manner.role}")
+    return first
 
 
-def style_of(text: str) -> str:
-    """Return the style that a description of a persona's writing comes closest to."""
-    found = [
-        (text.lower().find(word), style)
-        for style in load("words")["styles"]
-        for word in words("styles", style)
-    ]
-    return min([item for item in found if item[0] >= 0], default=(0, "plain"))[1]
+def _shape(context: list[str], manner: WritingManner) -> list[str]:
+    """Return the sentences in the length that a persona likes."""
+    if manner.habit == "short":
+        return [part for text in context for part in map(upper_first, text.split(", "))]
+    if manner.habit == "long":
+        return [", and ".join([context[0], *map(_lower_word, context[1:])])]
+    return context
+
+
+def _lower_word(text: str) -> str:
+    return text if text.startswith("I ") else lower_first(text)
+
+
+def _dress(parts: list[str], request: str, manner: WritingManner, draw: Draw) -> str:
+    """Return the paragraphs of a message with the habits that change their letters."""
+    if manner.habit == "lower":
+        # The words of the request stay as they are: names in it may be case-sensitive.
+        parts = [lower_first(part) if part == request else part.lower() for part in parts]
+    elif manner.habit == "points":
+        parts = [f"- {part}" for part in parts]
+    elif manner.habit == "typing":
+        parts = [part if part == request else _mistype(part, draw) for part in parts]
+    return "\n\n".join(parts)
+
+
+def _mistype(text: str, draw: Draw) -> str:
+    """Return a text with two letters of one word exchanged."""
+    parts = text.split(" ")
+    long = [index for index, part in enumerate(parts) if part.isalpha() and len(part) > 5]
+    if not long:
+        return text
+    index = draw.pick(long)
+    word, at = parts[index], draw.between(1, len(parts[index]) - 3)
+    parts[index] = word[:at] + word[at + 1] + word[at] + word[at + 2 :]
+    return " ".join(parts)
 
 
 def lower_first(text: str) -> str:
@@ -73,9 +152,23 @@ def tell(fact: str, *key: Json) -> str:
     return told.format(fact=fact)
 
 
-def ask_more(request: str, *key: Json) -> str:
-    """Return a user's further request."""
-    return f"{Draw(str(key)).pick(load('words')['framing']['asks'])}\n\n{request}"
+def ask_more(request: str, answer: str, *key: Json) -> str:
+    """Return a user's further request, which takes up the last answer."""
+    draw = Draw(str(key))
+    sort, said = _subject_of(answer)
+    echo = draw.pick(words("framing.echoes", sort)).format(said=said) if said else ""
+    ask = draw.pick(load("words")["framing"]["asks"])
+    return f"{echo if echo.startswith(said) else upper_first(echo)} {ask}\n\n{request}".strip()
+
+
+def _subject_of(answer: str) -> tuple[str, str]:
+    """Return what an answer is about, for a user who takes it up: a path, a count, or its first words."""
+    if found := _COUNT.search(answer):
+        return "count", found[0]
+    if found := _FILE_NAME.search(answer):
+        return "path", found[0]
+    words_said = re.split(r"[.:;,]\s", answer.strip().partition("\n")[0])[0].split()[:7]
+    return "words", " ".join(words_said).strip("\"'.,:;")
 
 
 def write_user_turn(facts: Facts, messages: Sequence[Message]) -> Json:
@@ -94,7 +187,7 @@ def write_user_turn(facts: Facts, messages: Sequence[Message]) -> Json:
     ]
     left = [request for request in requests if not any([_has(text, request) for text in said])]
     if left and number_of(facts, "turns_left", 0) > len(said):
-        return {"message": ask_more(left[0], *key), "is_done": False}
+        return {"message": ask_more(left[0], answer, *key), "is_done": False}
     return {"message": "", "is_done": True}
 
 

@@ -52,10 +52,15 @@ class Talk(Struct, frozen=True):
         name."""
         return tuple(self.entry.get("banned", ()))
 
+    @property
+    def has_count(self) -> bool:
+        """True if the answer begins with one number."""
+        return bool(self.entry.get("has_count"))
+
     def draw(self, things: str, draw: Draw) -> dict[str, str]:
         """Return values for the fields. `things` is what the topic is about, in the plural."""
         if self.sort == "definitions":
-            return {"term": draw.pick(tuple(self.entry["terms"]))}
+            return {"term": draw.pick(tuple(self.entry["terms"])), "things": things}
         if self.sort == "refusals":
             return {
                 "things": things,
@@ -75,12 +80,12 @@ class Talk(Struct, frozen=True):
     def reply(self, values: Mapping[str, str], tools: Sequence[str]) -> TalkReply:
         """Return the answer to a request with these values, by an agent with these tools."""
         if self.sort == "definitions":
-            return self._define(values["term"])
+            return self._define(values["term"], values["things"])
         if self.sort == "refusals":
             deed = self.entry["cannot"]
             shown = ", ".join(tools) if tools else "my knowledge"
             text = pick(load("talks")["refusals"]["replies"], deed, *values.values()).format(
-                deed=deed, tools=shown
+                deed=deed, tools=shown, things=values["things"]
             )
             return TalkReply(
                 text, f"For this I would have to {deed}. None of my tools does that, so I say so."
@@ -91,13 +96,15 @@ class Talk(Struct, frozen=True):
         steps = [step.format_map(found) for step in self.entry["steps"]]
         return TalkReply(self.entry["answer"].format_map(found), " ".join(steps))
 
-    def _define(self, term: str) -> TalkReply:
+    def _define(self, term: str, things: str) -> TalkReply:
         answer = self.entry["terms"].get(term)
         if answer is None:
             return TalkReply(f"I know nothing certain about {term}.")
         article, _, rest = term.partition(" ")
         shown = f"{_CAPITALS[article]} {rest}" if article in _CAPITALS else term[:1].upper() + term[1:]
-        return TalkReply(f"{shown} is {answer}.", "This is general knowledge, so no tool is needed.")
+        tail = pick(self.entry["tails"], term, things)
+        tail = tail.format(things=things, Things=things[:1].upper() + things[1:])
+        return TalkReply(f"{shown} is {answer}. {tail}", "This is general knowledge, so no tool is needed.")
 
 
 @cache

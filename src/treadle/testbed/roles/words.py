@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from functools import cache, partial
+from typing import Any
 
 from treadle.core.documents import read_data
 from treadle.tasks.draws import Wording
@@ -12,8 +13,11 @@ load = partial(read_data, __package__)
 
 @cache
 def words(section: str, name: str) -> tuple[str, ...]:
-    """Return a list of `words.toml`: texts with single spaces, separated by `|`."""
-    return split(load("words")[section][name])
+    """Return a list of `words.toml`: texts with single spaces, separated by `|`. `section` may have dots."""
+    found: dict[str, Any] = load("words")
+    for part in section.split("."):
+        found = found[part]
+    return split(found[name])
 
 
 def split(text: str) -> tuple[str, ...]:

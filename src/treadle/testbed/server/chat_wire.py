@@ -165,8 +165,8 @@ def _envelope(
     }
 
 
-def _to_usage(usage: Usage | None) -> dict[str, Json] | None:
-    if usage is None:
+def _to_usage(usage: Usage) -> dict[str, Json] | None:
+    if not usage.is_reported:
         return None
     return {
         "prompt_tokens": usage.input_tokens,

@@ -31,10 +31,9 @@ from treadle.tools.mcp.failure import (
     first_leaf,
     judge,
     make_client,
-    message_of,
 )
 from treadle.tools.mcp.target import Target
-from treadle.tools.mcp.translation import find_request, mend_listing
+from treadle.tools.mcp.watched import Watched, WatchedSender
 
 MAX_PAGES = 200
 MAX_ROUNDS = 10
@@ -345,7 +344,8 @@ class Connection:
     @contextlib.asynccontextmanager
     async def _watch(self, transport: Any) -> AsyncIterator[Any]:
         async with transport as (read, write):
-            yield _Watched(read, self._on_end), write
+            received = Watched(read, self._on_end)
+            yield received, WatchedSender(write, received)
 
     def _on_end(self) -> None:
         self.is_over = True
@@ -394,51 +394,6 @@ class Connection:
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(keep.is_over.wait(), 0.2)
                 transport.close()
-
-
-class _Watched:
-    """A stream of messages that reports its end and corrects messages that the SDK would refuse.
-
-    An answer that cannot be read becomes an error of its request, which would wait for it otherwise.
-    """
-
-    def __init__(self, inner: Any, on_end: Callable[[], None]) -> None:
-        self._inner = inner
-        self._on_end = on_end
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._inner, name)
-
-    def __aiter__(self) -> "_Watched":
-        return self
-
-    async def __anext__(self) -> Any:
-        try:
-            item = await self._inner.__anext__()
-        except StopAsyncIteration:
-            self._on_end()
-            raise
-        if isinstance(item, ValueError) and (number := find_request(item)) is not None:
-            return _refuse(number, item)
-        result = getattr(getattr(item, "message", None), "result", None)
-        if isinstance(result, dict) and isinstance(result.get("tools"), list):
-            mend_listing(result)
-        return item
-
-    async def __aenter__(self) -> "_Watched":
-        await self._inner.__aenter__()
-        return self
-
-    async def __aexit__(self, *args: Any) -> Any:
-        return await self._inner.__aexit__(*args)
-
-
-def _refuse(number: int | str, error: ValueError) -> Any:
-    """Return the message that says to the request of this number that its answer cannot be read."""
-    types, shared = require("mcp_types", "mcp"), require("mcp.shared.message", "mcp")
-    told = f"what it answers does not follow the protocol ({message_of(error)})"
-    data = types.ErrorData(code=types.INTERNAL_ERROR, message=told)
-    return shared.SessionMessage(types.JSONRPCError(jsonrpc="2.0", id=number, error=data))
 
 
 class _Tail(asyncio.Protocol):

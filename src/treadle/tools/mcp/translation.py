@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 import msgspec
+from msgspec import Struct
 from msgspec.structs import replace
 
 from treadle.core.errors import ConfigError
@@ -113,18 +114,24 @@ def _read_data(
 _NUMBER = re.compile(r'\s*\{.{0,200}?"id"\s*:\s*(\d{1,15}|"[^"\\]{1,100}")', re.DOTALL)
 
 
-def find_request(error: ValueError) -> int | str | None:
-    """Return the number of the request that a message answers which is not valid; `None` if it is not known.
+class UnreadableAnswer(Struct, frozen=True):
+    """An answer of a server that is not valid."""
 
-    `error` is pydantic's.
-    """
+    number: int | str | None
+    """The number of the request that it answers; `None` if it is not known."""
+
+
+def find_answer(error: ValueError) -> UnreadableAnswer | None:
+    """Return the answer that pydantic's `error` is about; `None` if it is about something else."""
     for item in error.errors() if hasattr(error, "errors") else ():
         message = item["input"]
         if isinstance(message, dict) and "method" not in message:
             number = message.get("id")
-            return number if isinstance(number, int | str) else None
+            if isinstance(number, int | str) and not isinstance(number, bool):
+                return UnreadableAnswer(number)
+            return UnreadableAnswer(None) if message.keys() & {"result", "error"} else None
         if isinstance(message, str) and (found := _NUMBER.match(message)):
-            return int(found[1]) if found[1].isdigit() else found[1].strip('"')
+            return UnreadableAnswer(int(found[1]) if found[1].isdigit() else found[1].strip('"'))
     return None
 
 

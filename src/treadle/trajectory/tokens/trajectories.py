@@ -115,6 +115,17 @@ class Trajectory(Struct, frozen=True, kw_only=True):
     """The fingerprint of the renderer that made the prompts; `None` if the server made them."""
 
     @property
+    def has_policy_logprobs(self) -> bool | None:
+        """Whether `logprobs_T` are those of the distribution that the tokens were sampled from, at the temperature,
+        the top-p and the penalties of each answer; `None` if that is not known of every answer."""
+        found = [
+            None if span.settings is None else span.settings.has_policy_logprobs
+            for span in self.spans
+            if span.is_trained
+        ]
+        return False if False in found else None if None in found or not found else True
+
+    @property
     def sampled_tokens(self) -> int:
         """How many tokens count as sampled in this branch."""
         return self.sampled_T.count(1)

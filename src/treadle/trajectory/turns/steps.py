@@ -31,14 +31,24 @@ class _Step(Struct, gc=False):
     step_id: str
     step_type: s.StepType
     tally: Tally
-    has_text: bool = False
-    """True if text was streamed that counts."""
-    has_reasoning: bool = False
+    is_served: bool = False
+    """True if the model's server runs the calls, and the answer goes on."""
     names: dict[int, str] = {}
     """The names of the calls that are being streamed, by position."""
     ids: dict[int, str] = {}
     calls: dict[str, s.StepToolCall] = {}
     results: dict[str, dict[str, Json]] = {}
+
+
+class _Streamed(Struct, gc=False):
+    """What was streamed of the open inference, in this step and those before it."""
+
+    text: str = ""
+    told: int = 0
+    """How many characters of the text belong to steps before the open one."""
+    has_reasoning: bool = False
+    served: list[str] = []
+    """The ids of the server's calls."""
 
 
 class TurnReader:
@@ -57,6 +67,7 @@ class TurnReader:
         """True if the stream has a turn that began and did not end."""
         self._steps = 0
         self._step: _Step | None = None
+        self._streamed = _Streamed()
         self._tally = Tally()
         self._response_ids: dict[str, None] = {}
         self._failure: e.InferenceFailed | None = None
@@ -217,12 +228,13 @@ class TurnReader:
     def on_inference_started(self, body: e.InferenceStarted) -> None:
         self._lose()
         self._need("inference")
+        self._streamed = _Streamed()
 
     def on_inference_failed(self, body: e.InferenceFailed) -> None:
         step = self._need("inference")
         self._charge(charge_of(body))
         if body.retry_in_seconds is not None:
-            step.has_text = step.has_reasoning = False
+            self._streamed = _Streamed()
             step.names, step.ids = {}, {}
             self._report(s.RetryDelta(body.error, body.error_type, body.attempt, body.retry_in_seconds))
             return
@@ -231,21 +243,33 @@ class TurnReader:
         self._end_step(body.error, body.error_type, is_retryable=is_retryable)
 
     def on_inference_completed(self, body: e.InferenceCompleted) -> None:
-        step, completion = self._need("inference"), body.completion
+        completion, streamed = body.completion, self._streamed
         message, response_id = completion.message, completion.response_id
-        self._failure = None
+        made = [
+            call if call.call_id else with_id(call, number)
+            for number, call in enumerate(message.server_calls, start=1)
+        ]
+        if self._step is not None and self._step.is_served:
+            self._end_served(self._step, made)
+            step = None
+        else:
+            step = self._need("inference")
+        self._streamed, self._failure = _Streamed(), None
         self._charge(charge_of(body))
         if response_id is not None:
             self._response_ids[response_id] = None
-        is_told = step.has_text
-        if message.reasoning and not step.has_reasoning:
+        is_told = bool(streamed.text)
+        if message.reasoning and not streamed.has_reasoning:
             self._report(s.StepReasoningDelta(message.reasoning))
-        text = message.content
-        if message.server_calls:
-            text = self._read_server_calls(message.server_calls, text, response_id, is_told=is_told)
-            if not text and not message.tool_calls:
-                return
-            step = self._need("inference")
+        text = message.content[streamed.told :]
+        untold = [call for call in made if call.call_id not in streamed.served]
+        if untold:
+            text = self._read_server_calls(
+                untold, message.content, streamed.told, response_id, is_told=is_told
+            )
+        if made and not text and not message.tool_calls and (untold or step is None):
+            return
+        step = step if step is not None and step is self._step else self._need("inference")
         if text and not is_told:
             self._report(s.StepTextDelta(text))
         calls = [s.StepToolCall(call.call_id, call.name, call.arguments) for call in message.tool_calls]
@@ -260,14 +284,11 @@ class TurnReader:
             }
 
     def _read_server_calls(
-        self, made: Sequence[ServerCall], text: str, response_id: str | None, *, is_told: bool
+        self, made: Sequence[ServerCall], text: str, told: int, response_id: str | None, *, is_told: bool
     ) -> str:
-        """Add the steps of the server's own calls, and return the text after the last of them."""
-        told = 0
-        numbered = [
-            call if call.call_id else with_id(call, number) for number, call in enumerate(made, start=1)
-        ]
-        for offset, group in groupby(numbered, key=lambda call: call.offset or 0):
+        """Add the steps of the server's own calls, and return the text after the last of them. `told` is the
+        number of characters that belong to earlier steps."""
+        for offset, group in groupby(made, key=lambda call: call.offset or 0):
             calls = list(group)
             step = self._need("inference")
             before, told = text[told:offset], max(told, offset)
@@ -282,40 +303,55 @@ class TurnReader:
         return text[told:]
 
     def _run_server_calls(self, shown: Sequence[dict[str, Json]]) -> None:
-        for item in shown:
-            head = (item["call_id"], item["tool_type"], item["tool_name"])
-            self._report(s.ToolCallIssuedDelta(*head, item["arguments"]))
-            self._report(s.ToolCallCompletedDelta(*head, item["result"], is_error=item["is_error"]))
         step = self._step
         assert step is not None
-        calls = [s.StepToolCall(item["call_id"], item["tool_name"], item["arguments"]) for item in shown]
-        responses = [
-            {
-                "call_id": item["call_id"],
-                "tool_name": item["tool_name"],
-                "content": item["result"],
-                "metadata": {"is_error": item["is_error"]},
-            }
-            for item in shown
-        ]
-        self._complete(s.ToolExecutionStepResult(step.step_id, calls, responses))
+        for item in shown:
+            self._issue(step, item)
+            self._answer(step, item)
+        self._complete_tools(step)
+
+    def _issue(self, step: _Step, shown: dict[str, Json]) -> None:
+        """Report a call of the server."""
+        call_id, name, arguments = shown["call_id"], shown["tool_name"], shown["arguments"]
+        step.calls[call_id] = s.StepToolCall(call_id, name, arguments)
+        self._report(s.ToolCallIssuedDelta(call_id, shown["tool_type"], name, arguments))
+
+    def _answer(self, step: _Step, shown: dict[str, Json]) -> None:
+        """Report the result of a call of the server."""
+        call_id, name, result = shown["call_id"], shown["tool_name"], shown["result"]
+        step.calls[call_id] = s.StepToolCall(call_id, name, shown["arguments"])
+        step.results[call_id] = {
+            "call_id": call_id,
+            "tool_name": name,
+            "content": result,
+            "metadata": {"is_error": shown["is_error"]},
+        }
+        told = (call_id, shown["tool_type"], name, result)
+        self._report(s.ToolCallCompletedDelta(*told, is_error=shown["is_error"]))
+
+    def _end_served(self, step: _Step, made: Sequence[ServerCall] = ()) -> None:
+        """Complete a step in which the server ran calls. Results that were not streamed are those of `made`."""
+        for call in made:
+            if call.call_id in step.calls and call.call_id not in step.results:
+                self._answer(step, show_server_call(call))
+        self._complete_tools(step)
 
     # Deltas
 
     def on_text(self, delta: e.TextDelta) -> None:
-        if self._is_inferring and delta.text:
-            self._step.has_text = True  # type: ignore[union-attr]
+        if delta.text and self._is_inferring():
+            self._streamed.text += delta.text
             self._report(s.StepTextDelta(delta.text))
 
     def on_reasoning(self, delta: e.ReasoningDelta) -> None:
-        if self._is_inferring and delta.text:
-            self._step.has_reasoning = True  # type: ignore[union-attr]
+        if delta.text and self._is_inferring():
+            self._streamed.has_reasoning = True
             self._report(s.StepReasoningDelta(delta.text))
 
     def on_arguments(self, delta: e.ToolCallDelta) -> None:
-        step = self._step
-        if step is None or not self._is_inferring:
+        if not self._is_inferring():
             return
+        step = self._need("inference")
         if delta.call_id:
             step.ids[delta.index] = delta.call_id
         if delta.name:
@@ -323,12 +359,32 @@ class TurnReader:
         call_id, name = step.ids.get(delta.index, ""), step.names.get(delta.index)
         self._report(s.StepToolCallDelta(call_id, delta.arguments, index=delta.index, tool_name=name))
 
+    def on_server_call(self, delta: e.ServerCallDelta) -> None:
+        call, streamed = delta.call, self._streamed
+        shown = show_server_call(call if call.call_id else with_id(call, delta.index + 1))
+        call_id, step = shown["call_id"], self._step
+        if step is not None and step.step_type == "inference" and call_id not in streamed.served:
+            before, streamed.told = streamed.text[streamed.told :], len(streamed.text)
+            self._complete(s.InferenceStepResult(step.step_id, None, before, [], [shown], "server_tool_call"))
+            step = self._open_step("tool_execution", describe_server_calls([shown]))
+            step.is_served = True
+        if step is None or not step.is_served:
+            return
+        if call_id not in streamed.served:
+            streamed.served = [*streamed.served, call_id]
+            self._issue(step, shown)
+        if delta.is_done and call_id in step.calls:
+            self._answer(step, shown)
+
     def on_progress(self, delta: e.ToolProgress) -> None:
         if self._step is not None and self._step.step_type == "tool_execution":
             self._report(s.ToolProgressDelta(delta.call_id, delta.text))
 
-    @property
     def _is_inferring(self) -> bool:
+        """Return whether an inference is open. It goes on after the calls that its server made."""
+        if self._step is not None and self._step.is_served:
+            self._end_served(self._step)
+            self._open_step("inference")
         return self._step is not None and self._step.step_type == "inference"
 
     # Calls and questions
@@ -416,6 +472,7 @@ _READ: dict[type, Callable[[TurnReader, Any], None]] = {
     e.TextDelta: TurnReader.on_text,
     e.ReasoningDelta: TurnReader.on_reasoning,
     e.ToolCallDelta: TurnReader.on_arguments,
+    e.ServerCallDelta: TurnReader.on_server_call,
     e.ToolProgress: TurnReader.on_progress,
     e.ToolStarted: TurnReader.on_tool_started,
     e.ToolCompleted: TurnReader.on_tool_completed,

@@ -1,170 +1,233 @@
-"""The filter of made-up facts: what a final answer states must come from what the conversation shows before it."""
+"""The filter of made-up statements: what a final answer states must be shown by what the conversation had
+before."""
 
-import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
-import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
 
-from treadle.core.types import Message, Role
-from treadle.datagen.quality.exchanges import answers, leaves_of, quote
-from treadle.datagen.quality.languages import GERMAN, WORDS, pattern, word_lists
-from treadle.datagen.quality.numbers import NUMBER, Derived, NumberSource, find_numbers, read_number
-from treadle.datagen.quality.protocol import BuiltinFilter, Candidate, FilterSettings, FilterVerdict
+from treadle.core.types import Json, Message, Role, ToolSpec
+from treadle.datagen.config.generation_config import GenerationConfig
+from treadle.datagen.config.roles import asks_about_statements
+from treadle.datagen.quality.doubts import DOUBTFUL, Doubt
+from treadle.datagen.quality.evidence import Evidence
+from treadle.datagen.quality.exchanges import answers, quote
+from treadle.datagen.quality.protocol import (
+    BuiltinFilter,
+    Candidate,
+    Filter,
+    FilterSettings,
+    FilterVerdict,
+    Resources,
+)
+from treadle.datagen.quality.statement_judge import judge_statements
+from treadle.datagen.quality.statements import AnswerStatement, StatementKind, find_statements
+from treadle.datagen.quality.support import Support
+from treadle.datagen.scenarios.kinds import is_question
+from treadle.datagen.scenarios.scenario import Kind
+from treadle.routing.judging.inabilities import gives_up, is_refusal
 
-_CODE, _PATH, _SYMBOL, _QUOTED, _ANSWER, _UNIT, _START = [
-    pattern("answers", name) for name in ("code", "path", "symbol", "quoted", "answer", "unit", "start")
-]
-_WORD = re.compile(r"[^\W\d_]+(?:['’][^\W\d_]+)*")
-_IS_WORD = re.compile(r"\w").match
-_MAX_CAPITALS = 0.35
-_COMMON = WORDS["en"] | word_lists("answers")["common"]
+_IMPLIED = frozenset((StatementKind.RELATION, StatementKind.ORDER))
+"""The kinds that are counted only if they are in doubt: nearly every clause has one."""
+_DATA = frozenset((StatementKind.QUANTITY, StatementKind.IDENTIFIER, StatementKind.PATH))
 
 
 class GroundingSettings(FilterSettings):
     """The kinds of statements that are checked."""
 
     numbers: bool = True
-    """True to check numbers. Also allowed are counts, sums of columns, differences and shares of observed numbers,
-    and the results of equations in the agent's text."""
+    """True to check numbers, dates, times and shares. Also allowed are roundings, other units, and what follows by
+    counting, adding, comparing and averaging."""
     paths: bool = True
-    """True to check paths, addresses, identifiers, versions, dates, times and quoted texts."""
+    """True to check paths, addresses, identifiers, versions and quoted texts."""
     names: bool = True
     """True to check capitalised words within sentences, and the words of a line `Answer: …`."""
+    actions: bool = True
+    """True to check claims that something was done, such as `I have saved` or `was deleted`."""
+    causes: bool = True
+    """True to check causes, such as `because …` or `due to …`."""
+    relations: bool = True
+    """True to check which record a value belongs to, what is called the largest or the first, and what is
+    denied."""
+
+    def has(self, kind: StatementKind) -> bool:
+        """Return whether statements of a kind are checked."""
+        return {
+            StatementKind.QUANTITY: self.numbers,
+            StatementKind.NAME: self.names,
+            StatementKind.ACTION: self.actions,
+            StatementKind.CAUSE: self.causes,
+            StatementKind.ORDER: self.relations,
+            StatementKind.RELATION: self.relations,
+        }.get(kind, self.paths)
+
+
+class Finding(Struct, frozen=True):
+    """A statement of an answer, and how far it is in doubt."""
+
+    index: int
+    """The position of the answer's message."""
+    statement: AnswerStatement
+    doubt: Doubt
+
+    def describe(self) -> str:
+        """Return a sentence for a reason."""
+        text = quote(self.statement.text)
+        return f"the answer in message {self.index}: the {self.statement.kind} {text} {self.doubt.reason}"
 
 
 class GroundingFilter(BuiltinFilter[GroundingSettings]):
-    """Paths, numbers and names in the final answers come from what was seen before: the user's words, the
-    instructions, tool results, and what the agent itself wrote in calls that succeeded. Answers before the first
-    tool call are not checked: they state what the model knows. The filter does not find a wrong value that occurs
-    elsewhere in the conversation, or a wrong small count."""
+    """What the final answers state was seen before: in the user's words, the instructions, tool results, or
+    what the agent itself wrote in calls that succeeded. Values are compared after rounding, in other units
+    and as words, and belong to what they are said of; claims of actions need a successful call that could
+    have done them, and causes need a source. An answer with data and without any successful call is
+    rejected, unless it asks or refuses. Advice, offers and code are not checked."""
 
     name = "grounding"
     settings_type = GroundingSettings
 
     async def check(self, candidate: Candidate) -> FilterVerdict:
         """See `Filter.check`."""
-        messages = candidate.row.messages
-        checked = 0
+        findings = self.find(candidate)
+        limit = CERTAIN if has_judge(self.resources) else DOUBTFUL
+        doubtful = [item for item in findings if item.doubt.degree >= limit]
+        said = len([item for item in findings if item.doubt.degree or item.statement.kind not in _IMPLIED])
+        counts: dict[str, Json] = {"statements": said, "grounded": said - len(doubtful)}
+        if doubtful:
+            verdict = self.reject(explain(doubtful), found=doubtful[0].statement.text, **counts)
+            return replace(verdict, can_repair=are_last(doubtful, candidate))
+        return self.accept("" if findings else "nothing is stated", **counts)
+
+    def find(self, candidate: Candidate) -> list[Finding]:
+        """Return the statements of all final answers, each with its doubt."""
+        messages, tools = candidate.row.messages, candidate.row.tools
+        found: list[Finding] = []
         for index in answers(messages):
-            if any(message.role is Role.TOOL for message in messages[:index]):
-                checked += 1
-                if found := self._find(messages[:index], messages[index].content):
-                    what, text = found
-                    where = f"the answer in message {index} has the {what} {quote(text)}"
-                    reason = f"{where}, which does not occur before"
-                    return self.reject(reason, found=text)
-        return self.accept("" if checked else "no tool was called")
+            found += self._read(messages[:index], messages[index], index, tools, candidate.spec.kind)
+        return found
 
-    def _find(self, before: Sequence[Message], answer: str) -> tuple[str, str] | None:
-        """Return the kind and the text of the first statement that nothing before the answer supports."""
-        seen = _Seen(before)
-        settings = self.settings
-        for what, text in _statements(answer):
-            is_wanted = (
-                settings.numbers if what == "number" else settings.names if what == "name" else settings.paths
-            )
-            if is_wanted and not seen.has(what, text):
-                return what, text
-        return None
+    def _read(
+        self,
+        before: Sequence[Message],
+        answer: Message,
+        index: int,
+        tools: tuple[ToolSpec, ...],
+        kind: Kind | None,
+    ) -> list[Finding]:
+        text = answer.content
+        statements = [item for item in find_statements(text) if self.settings.has(item.kind)]
+        seen = Evidence(before)
+        if not any(message.role is Role.TOOL for message in before):
+            return self._read_unfounded(statements, seen, index, tools, text, kind)
+        support = Support(seen, tools, text)
+        return [Finding(index, item, support.doubt(item)) for item in statements]
 
-
-def _statements(answer: str) -> Iterator[tuple[str, str]]:
-    """Yield what an answer states: kind and text."""
-    rest = _CODE.sub("\n", answer)
-    # A quoted text is one statement, also if it is a path or an address.
-    for what, shape in (("text", _QUOTED), ("path", _PATH), ("identifier", _SYMBOL)):
-        for found in shape.finditer(rest):
-            text = next((item for item in found.groups() if item), found[0])
-            if unit := _UNIT.fullmatch(text):
-                yield "number", unit[1]
-            else:
-                yield what, text
-        rest = shape.sub(" \x00 ", rest)
-    for found in NUMBER.finditer(re.sub(r"(?m)^[^\S\n]*+\d+[.)]\s", "", rest)):
-        yield "number", found[0]
-    yield from (("name", text) for text in _names(rest))
-
-
-def _names(text: str) -> Iterator[str]:
-    for line in _ANSWER.findall(text):
-        yield from (word for word in _WORD.findall(line) if word.casefold() not in _COMMON)
-    words = list(_WORD.finditer(text))
-    capitals = [item[0] for item in words if item[0][0].isupper()]
-    is_german = len(GERMAN.intersection([item[0] for item in words])) >= 2
-    if len(capitals) > _MAX_CAPITALS * len(words) + 4 or is_german:
-        return  # titles, or a language in which all nouns have capitals
-    for item in words:
-        word = item[0]
-        is_name = word[0].isupper() and not word.isupper() and word.casefold() not in _COMMON
-        if is_name and not _START.search(text, max(0, item.start() - 12), item.start()):
-            yield word
+    def _read_unfounded(
+        self,
+        statements: Sequence[AnswerStatement],
+        seen: Evidence,
+        index: int,
+        tools: tuple[ToolSpec, ...],
+        text: str,
+        kind: Kind | None,
+    ) -> list[Finding]:
+        """Return what is in doubt in an answer before the first call: it may state what the model knows, but
+        not what it has done, nor data if tools were needed."""
+        if not tools:
+            return []
+        support = Support(seen, tools, text)
+        found = [
+            Finding(index, item, support.doubt(item))
+            for item in statements
+            if item.kind is StatementKind.ACTION
+        ]
+        if (
+            kind in (Kind.NO_TOOL, Kind.REFUSAL, None)
+            or is_question(text)
+            or is_refusal(text)
+            or gives_up(text)
+        ):
+            return found
+        for item in statements:
+            if item.kind in _DATA and (doubt := support.doubt(item)).degree >= DOUBTFUL:
+                found.append(Finding(index, item, Doubt(doubt.degree, "is stated without a successful call")))
+        return found
 
 
-class _Seen:
-    """What the messages before an answer show."""
-
-    def __init__(self, messages: Sequence[Message]) -> None:
-        failed = {item.call_id for item in messages if item.is_error}
-        self._sources: list[NumberSource] = []
-        work = []
-        folders: dict[str, str] = {}
-        for message in messages:
-            if message.role is Role.ASSISTANT:
-                work += [message.content, message.reasoning or ""]
-                for call in message.tool_calls:
-                    texts = _texts(call.arguments)
-                    folders[call.call_id] = next(
-                        (item.rpartition("/")[0] for item in texts if "/" in item), ""
-                    )
-                    if call.call_id not in failed:
-                        self._sources += [NumberSource(item) for item in texts]
-            else:
-                self._sources.append(NumberSource(message.content, folders.get(message.call_id or "", "")))
-        names = [call.name for message in messages for call in message.tool_calls]
-        self._text = "\n".join([*[item.text for item in self._sources], *names]).casefold()
-        self._words: set[str] | None = None
-        self._numbers: set[object] | None = None
-        self._derived = Derived(self._sources, "\n".join(work))
-
-    def has(self, what: str, text: str) -> bool:
-        """Return whether a statement of the given kind occurs in earlier messages, or can be derived from them."""
-        if what == "number":
-            value = read_number(text)
-            if value is None:
-                return text.casefold() in self._text
-            if _has_digits(self._text, text):
-                return True
-            if self._numbers is None:
-                self._numbers = {abs(number) for number in find_numbers(self._text)}
-            return abs(value) in self._numbers or self._derived.has(text)
-        if what == "name":
-            if self._words is None:
-                self._words = set(_WORD.findall(self._text))
-            word = text.casefold().removesuffix("'s").removesuffix("’s")
-            return word in self._words or word.removesuffix("s") in self._words
-        folded = text.casefold().strip("./ ")
-        if folded in self._text:
-            return True
-        parts = [part for part in re.split(r"[/\s]+", folded) if part]
-        return len(parts) > 1 and all(part in self._text for part in parts)
+def explain(findings: Sequence[Finding]) -> str:
+    """Return the first findings as a reason."""
+    return "; ".join([item.describe() for item in findings[:3]])
 
 
-def _has_digits(seen: str, text: str) -> bool:
-    """Return whether digits occur in the text as a part of a date or a time."""
-    digits = text.strip("$€£-−")
-    start = seen.find(digits) if len(digits) > 1 else -1
-    while start >= 0:
-        before, after = seen[max(0, start - 1) : start], seen[start + len(digits) : start + len(digits) + 1]
-        if before != "." and not _IS_WORD(before) and not _IS_WORD(after):
-            return True
-        start = seen.find(digits, start + 1)
-    return False
+def are_last(findings: Sequence[Finding], candidate: Candidate) -> bool:
+    """Return whether all findings are about the last answer, which can be asked for again."""
+    return all([item.index == len(candidate.row.messages) - 1 for item in findings])
 
 
-def _texts(arguments: str) -> list[str]:
-    """Return the strings and numbers in the arguments of a call."""
-    try:
-        value = msgspec.json.decode(arguments) if arguments.strip() else {}
-    except msgspec.DecodeError:
-        return []
-    return [str(item) for item in leaves_of(value) if item is not None]
+CERTAIN = 0.9
+"""From this doubt on, a statement is untrue without asking a judge."""
+_ASKED = 0.1
+"""From this doubt on, a judge is asked."""
+_CONTROLS = 2
+"""How many statements that the rules are sure of a judge is asked about, to measure it."""
+
+
+def has_judge(resources: Resources) -> bool:
+    """Return whether a judge is asked about what the rules cannot decide."""
+    return resources.judge is not None and asks_about_statements(resources.config)
+
+
+class StatementFilter(Filter[FilterSettings]):
+    """The judge model says that the conversation shows each statement of the answers that the rules of
+    `grounding` cannot decide. It sees the statements beside the requests, calls and results. It is used by
+    default if `models` names a model that is not built in. A statement that the rules would accept is
+    rejected only if the judge denies it twice. In each request, up to two statements are controls that the
+    rules are sure of: the report says how many of them the judge confirmed."""
+
+    name = "statements"
+    cost = 2
+
+    def __init__(self, settings: FilterSettings, resources: Resources) -> None:
+        super().__init__(settings, resources)
+        given = resources.config.quality.filters.get("grounding")
+        rules = GroundingSettings.model_validate(given if isinstance(given, dict) else {})
+        self._rules = GroundingFilter(rules, resources)
+
+    @classmethod
+    def is_on(cls, config: GenerationConfig) -> bool:
+        """See `Filter.is_on`."""
+        return asks_about_statements(config)
+
+    async def check(self, candidate: Candidate) -> FilterVerdict:
+        """See `Filter.check`. Raises: `ServerError` if the judge gave no judgement."""
+        model, name = self.resources.judge, self.resources.config.name
+        if model is None:
+            return self.accept("there is no model for the judge")
+        findings = self._rules.find(candidate)
+        asked = [item for item in findings if item.doubt.degree >= _ASKED]
+        if not asked:
+            return self.accept("the rules decided about all statements")
+        sure = [item for item in findings if item.doubt.degree == 0 and item.statement.kind in _DATA]
+        shown = [*asked, *sure[:_CONTROLS]]
+        first = await judge_statements(model, candidate, [item.statement for item in shown], name)
+        denied = [item for item, is_shown in zip(asked, first.are_shown, strict=False) if not is_shown]
+        unlikely = [item for item in denied if item.doubt.degree < DOUBTFUL]
+        again = await judge_statements(
+            model, candidate, [item.statement for item in unlikely], name, number=2
+        )
+        cleared = [item for item, is_shown in zip(unlikely, again.are_shown, strict=True) if is_shown]
+        denied = [item for item in denied if item not in cleared]
+        controls = first.are_shown[len(asked) :]
+        counts: dict[str, Json] = {"controls": len(controls), "agreed": sum(controls)}
+        if denied:
+            told = [replace(item, doubt=Doubt(1.0, "is not shown, the judge says")) for item in denied]
+            verdict = self.reject(explain(told), **counts)
+            verdict = replace(verdict, can_repair=are_last(denied, candidate))
+        else:
+            verdict = self.accept(f"the judge confirmed {len(asked)} statements", **counts)
+        cost = (
+            None
+            if None in (first.cost_usd, again.cost_usd)
+            else (first.cost_usd or 0) + (again.cost_usd or 0)
+        )
+        return replace(verdict, usage=first.usage + again.usage, cost_usd=cost)

@@ -11,8 +11,9 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from treadle.core.events import Delta, ReasoningDelta, TextDelta, ToolCallDelta
+from treadle.core.events import Delta, ReasoningDelta, ServerCallDelta, TextDelta, ToolCallDelta
 from treadle.core.types import (
+    UNREPORTED,
     Completion,
     FinishReason,
     Json,
@@ -23,7 +24,7 @@ from treadle.core.types import (
     ToolCall,
     Usage,
 )
-from treadle.models.wire.body_reader import StreamCollector
+from treadle.models.wire.body_reader import StreamCollector, mend
 from treadle.models.wire.fitting import INVALID_KEY, keep_text, rest_of, text_of, text_of_value
 from treadle.models.wire.plain import Name, PlainReader, TokenCounts, read_usage
 from treadle.models.wire.provider import Price, cost_of
@@ -239,7 +240,7 @@ class MessageReader(PlainReader):
                 return None
         if (answer.stop_reason == "tool_use") != bool(calls):
             return None
-        usage = None if answer.usage is None else answer.usage.read()
+        usage = UNREPORTED if answer.usage is None else answer.usage.read()
         return self._complete(content, tuple(calls), usage, answer.model, answer.id, reasoning, opaque)
 
 
@@ -270,6 +271,10 @@ class MessageCollector(StreamCollector):
             self._add_delta(event["index"], event["delta"])
         elif kind == "content_block_start":
             self._start(event["index"], dict(event["content_block"]))
+        elif kind == "content_block_stop":
+            block = self._blocks.get(event["index"], {})
+            if block.get("type") in _SERVER_USES:
+                self._tell_served(block["id"], is_done=False)
         elif kind == "message_start":
             self._head = {
                 key: value for key, value in event["message"].items() if key not in ("content", "usage")
@@ -301,6 +306,13 @@ class MessageCollector(StreamCollector):
             self._on_delta(TextDelta(block["text"]))
         elif kind == "thinking" and block["thinking"]:
             self._on_delta(ReasoningDelta(block["thinking"]))
+        elif "tool_use_id" in block:
+            self._tell_served(block["tool_use_id"], is_done=True)
+
+    def _tell_served(self, call_id: str, *, is_done: bool) -> None:
+        for index, call in enumerate(message_of(mend(self.raw()["content"])).server_calls):
+            if call.call_id == call_id:
+                self._on_delta(ServerCallDelta(index, call, is_done))
 
     def _add_delta(self, index: int, delta: dict[str, Json]) -> None:
         kind = delta["type"]

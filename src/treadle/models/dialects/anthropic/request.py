@@ -337,9 +337,8 @@ def _join_completions(first: Completion, second: Completion) -> Completion:
     """Return one completion for an answer that the server paused and its continuation."""
     blocks = [*_blocks_of(first.message), *_blocks_of(second.message)]
     message = message_of([_with_text(block) for block in blocks])
-    usage = None if first.usage is None or second.usage is None else first.usage + second.usage
     cost = None if first.cost_usd is None or second.cost_usd is None else first.cost_usd + second.cost_usd
-    return replace(second, message=message, usage=usage, cost_usd=cost)
+    return replace(second, message=message, usage=first.usage + second.usage, cost_usd=cost)
 
 
 def _with_text(block: Json) -> dict[str, Json]:

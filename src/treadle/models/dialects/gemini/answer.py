@@ -11,8 +11,9 @@ import msgspec
 from msgspec import Struct
 
 from treadle.core.errors import RefusedError
-from treadle.core.events import Delta, ReasoningDelta, TextDelta, ToolCallDelta
+from treadle.core.events import Delta, ReasoningDelta, ServerCallDelta, TextDelta, ToolCallDelta
 from treadle.core.types import (
+    UNREPORTED,
     Artifact,
     Completion,
     FinishReason,
@@ -25,7 +26,7 @@ from treadle.core.types import (
     ToolCall,
     Usage,
 )
-from treadle.models.wire.body_reader import StreamCollector, is_blank
+from treadle.models.wire.body_reader import StreamCollector, is_blank, mend
 from treadle.models.wire.fitting import keep_text, rest_of, text_of, text_of_value
 from treadle.models.wire.messages import part_of_base64
 from treadle.models.wire.plain import Name, PlainReader, TokenCounts, read_usage
@@ -182,8 +183,9 @@ def read_call(part: dict[str, Json], function: dict[str, Json]) -> ToolCall:
     return ToolCall(function.get("id") or "", function["name"], arguments, {KEY: rest} if rest else None)
 
 
-def _look(part: dict[str, Json], lookups: list[ServerCall], offset: int) -> None:
-    """Add code that the server ran, and calls of its own tools, to `lookups`."""
+def _look(part: dict[str, Json], lookups: list[ServerCall], offset: int) -> int | None:
+    """Add code that the server ran, and calls of its own tools, to `lookups`. Return the position of the call that
+    the part is about; `None` if it is about none."""
     if (code := part.get("executableCode")) is not None:
         arguments = {"language": code.get("language"), "code": code.get("code")}
         lookups.append(
@@ -204,6 +206,10 @@ def _look(part: dict[str, Json], lookups: list[ServerCall], offset: int) -> None
             text = text if isinstance(text, str) else _encode(result.get("response") or {}).decode()
             is_error = result.get("outcome") not in (None, "OUTCOME_OK")
             lookups[at] = msgspec.structs.replace(lookups[at], result=text, is_error=is_error)
+        return at
+    else:
+        return None
+    return len(lookups) - 1
 
 
 def _read_tokens(candidate: dict[str, Json]) -> TokenRecord | None:
@@ -287,7 +293,7 @@ class GeminiReader(PlainReader):
                 content = part.text
             else:
                 return None
-        usage = None if answer.usage_metadata is None else answer.usage_metadata.read()
+        usage = UNREPORTED if answer.usage_metadata is None else answer.usage_metadata.read()
         return self._complete(content, tuple(calls), usage, answer.model_version, answer.response_id)
 
 
@@ -303,6 +309,9 @@ class GeminiCollector(StreamCollector):
         """The pieces of the last part's text."""
         self._logprobs: list[Json] = []
         self._calls = 0
+        self._lookups: list[ServerCall] = []
+        self._chars = 0
+        """The number of characters of the answer's text."""
 
     @property
     def is_complete(self) -> bool:
@@ -328,6 +337,7 @@ class GeminiCollector(StreamCollector):
         text = part.get("text")
         if isinstance(text, str):
             if text:
+                self._chars += 0 if part.get("thought") else len(text)
                 self._on_delta(ReasoningDelta(text) if part.get("thought") else TextDelta(text))
             last = self._parts[-1] if self._parts else {}
             # A part with a signature stays separate.
@@ -342,6 +352,9 @@ class GeminiCollector(StreamCollector):
                 call = read_call(part, function)
                 self._on_delta(ToolCallDelta(self._calls, call.call_id, call.name, call.arguments))
                 self._calls += 1
+            elif (at := _look(mend(part), self._lookups, self._chars)) is not None:
+                is_done = "executableCode" not in part and "toolCall" not in part
+                self._on_delta(ServerCallDelta(at, self._lookups[at], is_done))
         self._parts.append(part)
 
     def _close_part(self) -> None:

@@ -10,6 +10,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from treadle.core.types import (
+    UNREPORTED,
     Artifact,
     Completion,
     FinishReason,
@@ -237,9 +238,9 @@ def _read_call(raw: dict[str, Json]) -> ToolCall:
     return ToolCall(_text(raw.get("id")) or "", _text(function.get("name")) or "", arguments, opaque)
 
 
-def _cost(raw_usage: Json, usage: Usage | None, price: Price | None) -> float | None:
+def _cost(raw_usage: Json, usage: Usage, price: Price | None) -> float | None:
     """Return the cost that the server reports (OpenRouter), or else the cost by the user's price."""
-    if usage is None:
+    if not usage.is_reported:
         return None
     told = raw_usage.get("cost")
     if isinstance(told, int | float) and not isinstance(told, bool):
@@ -248,7 +249,7 @@ def _cost(raw_usage: Json, usage: Usage | None, price: Price | None) -> float | 
 
 
 def _read_tokens(
-    raw: dict[str, Json], choice: dict[str, Json], usage: Usage | None
+    raw: dict[str, Json], choice: dict[str, Json], usage: Usage
 ) -> tuple[TokenRecord | None, str | None]:
     """Return the tokens of an answer, and the version of the weights that sampled them; `None` if they are missing.
 
@@ -293,7 +294,7 @@ def _read_tokens(
         raw.get("prompt_token_ids") or choice.get("prompt_token_ids"),
         ids,
         logprobs,
-        counted=None if usage is None else usage.output_tokens,
+        counted=usage.output_tokens if usage.is_reported else None,
         tokens=None if tokens is None else tuple(tokens),
         versions=versions,
     )
@@ -398,7 +399,7 @@ class ChatReader(TokenAnswerReader):
             )
         if (choice.finish_reason == "tool_calls") != bool(calls) and choice.finish_reason != "length":
             return None
-        usage = None if answer.usage is None else answer.usage.read()
+        usage = UNREPORTED if answer.usage is None else answer.usage.read()
         reasoning = raw.reasoning_content or raw.reasoning or None
         if not self._has_ids:
             return self._complete(raw.content or "", calls, usage, answer.model, answer.id, reasoning)

@@ -65,12 +65,23 @@ class OpenAIChatModel(HttpModel):
     COLLECTOR = ChatCollector
     PARTS: ClassVar[AcceptedParts] = {"image": None, "audio": frozenset(AUDIO_FORMATS), "document": None}
     RESERVED = frozenset(("model", "messages", "stream", "tools"))
+    OPTIONS = ("strict_tools",)
 
     def __init__(
-        self, model: str, *, name: str | None = None, quirks: Quirks = Quirks(), **options: Any
+        self,
+        model: str,
+        *,
+        name: str | None = None,
+        quirks: Quirks = Quirks(),
+        strict_tools: bool = False,
+        **options: Any,
     ) -> None:
-        """Make a model; `options` are those of `HttpModel`."""
+        """Make a model; `options` are those of `HttpModel`.
+
+        With `strict_tools`, the server is asked to decode calls within the schemas of the tools, where it can.
+        """
         super().__init__(model, name=name or f"openai:{model}", **options)
+        self._strict: dict[str, Json] = {"strict": True} if strict_tools else {}
         names = dict(quirks.renamed)
         if urlsplit(self._endpoint).hostname == "api.openai.com":
             # OpenAI's newer models refuse the old name, other servers ignore the new one.
@@ -84,6 +95,11 @@ class OpenAIChatModel(HttpModel):
             self.COLLECTOR = ThoughtCollector
             self._read_plain = ThoughtReader(self._told, self._price).read
         self._answers_whole = bool(self.settings.return_token_ids) and not quirks.streams_ids
+
+    @property
+    def identity(self) -> str:
+        """See `HttpModel.identity`."""
+        return super().identity + ("strict_tools" if self._strict else "")
 
     @property
     def has_price(self) -> bool:
@@ -110,7 +126,7 @@ class OpenAIChatModel(HttpModel):
             fields["stream"] = True
             fields.setdefault("stream_options", {"include_usage": True})
         if request.tools:
-            fields["tools"] = [encode_tool(tool) for tool in request.tools]
+            fields["tools"] = [encode_tool(tool, **self._strict) for tool in request.tools]
         if request.required_tool is not None:
             fields["tool_choice"] = {"type": "function", "function": {"name": request.required_tool}}
         if request.output_schema is not None:
@@ -147,19 +163,23 @@ class _Asked(Struct, gc=False):
     content: str
 
 
+# An attribute of an enum takes longer to look up than a global name.
+_TOOL, _ASSISTANT = Role.TOOL, Role.ASSISTANT
+
+
 def encode_message(message: Message, contents: Contents) -> bytes:
     """Return a message as an element of `messages`."""
     if message.opaque is not None or message.parts:
         return _encode_odd(message, contents)
     role = message.role
-    if role is Role.TOOL:
+    if role is _TOOL:
         call_id = message.call_id or ""
         return _encode(
             _Result(call_id if len(call_id) <= _MAX_ID_CHARS else _fit_id(call_id), message.content)
         )
     if not message.tool_calls:
         content = message.content
-        return _encode(_Asked(role, text_of_answer(content) if role is Role.ASSISTANT else content))
+        return _encode(_Asked(role, text_of_answer(content) if role is _ASSISTANT else content))
     calls: list[_Call] = []
     for call in message.tool_calls:
         if call.opaque is not None:

@@ -10,8 +10,9 @@ import msgspec
 from msgspec import Struct
 
 from treadle.core.errors import RequestError
-from treadle.core.events import Delta, ReasoningDelta, TextDelta, ToolCallDelta
+from treadle.core.events import Delta, ReasoningDelta, ServerCallDelta, TextDelta, ToolCallDelta
 from treadle.core.types import (
+    UNREPORTED,
     Artifact,
     Completion,
     FinishReason,
@@ -24,7 +25,7 @@ from treadle.core.types import (
     ToolCall,
     Usage,
 )
-from treadle.models.wire.body_reader import StreamCollector
+from treadle.models.wire.body_reader import StreamCollector, mend
 from treadle.models.wire.fitting import rest_of
 from treadle.models.wire.messages import part_of_base64
 from treadle.models.wire.openai_style import read_logprobs
@@ -120,7 +121,7 @@ def _read_message(output: list[Json], server: Server, contents: dict[str, bytes]
             kept.append(item)
             if kind == "reasoning":
                 thoughts += [part["text"] for part in item.get("content") or item.get("summary") or ()]
-            elif kind.endswith("_call"):
+            elif _is_lookup(kind):
                 lookups.append(_read_lookup(kind, item, sum(map(len, texts))))
     opaque = None if is_plain else {KEY: {"output": kept}}
     is_refused = bool(refusals) and not texts
@@ -143,6 +144,10 @@ def _read_image(item: dict[str, Json], contents: dict[str, bytes]) -> Artifact:
 
 def _is_plain(part: dict[str, Json]) -> bool:
     return part["type"] == "output_text" and not part.get("annotations") and not part.get("logprobs")
+
+
+def _is_lookup(kind: str) -> bool:
+    return kind.endswith("_call") and kind != "function_call"
 
 
 def _read_lookup(kind: str, item: dict[str, Json], offset: int) -> ServerCall:
@@ -272,7 +277,7 @@ class ResponseReader(PlainReader):
                 content = item.content[0].text
             else:
                 return None
-        usage = None if answer.usage is None else answer.usage.read()
+        usage = UNREPORTED if answer.usage is None else answer.usage.read()
         kept: dict[str, Json] | None = None
         if answer.service_tier is not None:
             kept = {"service_tier": answer.service_tier}
@@ -294,6 +299,10 @@ class ResponseCollector(StreamCollector):
         self._raw: Json = None
         self._calls: dict[int, tuple[int, str, str]] = {}
         """The position, id and name of each call, by the index of its item."""
+        self._lookups: dict[int, int] = {}
+        """The position of each call of the server, by the index of its item."""
+        self._chars = 0
+        """The number of characters of the answer's text."""
         self._told: set[int] = set()
         """The positions of calls whose arguments arrived in pieces."""
         self._thought_at: tuple[str, int, int] | None = None
@@ -307,6 +316,7 @@ class ResponseCollector(StreamCollector):
         kind = event["type"]
         if kind in _TEXTS:
             if event["delta"]:
+                self._chars += len(event["delta"])
                 self._on_delta(TextDelta(event["delta"]))
         elif kind == "response.function_call_arguments.delta":
             position, call_id, name = self._calls[event["output_index"]]
@@ -317,10 +327,12 @@ class ResponseCollector(StreamCollector):
             self._think(event)
         elif kind == "response.output_item.added":
             self._start(event["output_index"], event["item"])
+            self._look(event["output_index"], event["item"], is_done=False)
         elif kind == "response.output_item.done":
             index, item = event["output_index"], event["item"]
             self._items[index] = item
             self._start(index, item)
+            self._look(index, item, is_done=True)
             if index in self._calls and self._calls[index][0] not in self._told and item["arguments"]:
                 self._on_delta(ToolCallDelta(*self._calls[index], item["arguments"]))
         elif kind in _ENDS:
@@ -330,6 +342,7 @@ class ResponseCollector(StreamCollector):
         if isinstance(raw.get("output"), list):
             for index, item in enumerate(raw["output"]):
                 self._start(index, item)
+                self._look(index, item, is_done=True)
                 for part in item["content"] if item["type"] == "message" else ():
                     self._on_delta(TextDelta(part.get("text") or part.get("refusal") or ""))
                 if index in self._calls:
@@ -340,6 +353,11 @@ class ResponseCollector(StreamCollector):
         if item["type"] == "function_call" and index not in self._calls:
             self._calls[index] = (len(self._calls), item["call_id"], item["name"])
             self._on_delta(ToolCallDelta(*self._calls[index], ""))
+
+    def _look(self, index: int, item: dict[str, Json], *, is_done: bool) -> None:
+        if _is_lookup(item["type"]):
+            at = self._lookups.setdefault(index, len(self._lookups))
+            self._on_delta(ServerCallDelta(at, _read_lookup(item["type"], mend(item), self._chars), is_done))
 
     def _think(self, event: dict[str, Json]) -> None:
         part: int = event["summary_index" if "summary_index" in event else "content_index"]

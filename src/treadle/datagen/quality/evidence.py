@@ -1,0 +1,242 @@
+"""What a conversation shows before an answer. `Evidence` finds the records of a value and of words.
+
+A record has cells with labels, and the words by which an answer can refer to it. What follows from records by
+arithmetic is in `derivations`.
+"""
+
+import re
+from bisect import bisect_left
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from contextlib import suppress
+from functools import cache, cached_property
+
+import msgspec
+from msgspec import Struct
+
+from treadle.core.types import Json, Message, Role, ToolCall
+from treadle.datagen.quality.exchanges import leaves_of
+from treadle.datagen.quality.languages import WORDS
+from treadle.datagen.quality.quantities import Quantity, QuantityKind, lexicon
+from treadle.datagen.quality.result_records import Cell, Record, read_records, stem, stems_of
+
+_CAMEL = re.compile(r"(?<=[a-z\d])(?=[A-Z])")
+
+
+class Occurrence(Struct, frozen=True):
+    """A quantity in a record."""
+
+    quantity: Quantity
+    record: Record
+    cell: Cell
+
+
+class MadeCall(Struct, frozen=True):
+    """A call with its result."""
+
+    call: ToolCall
+    result: str
+    is_error: bool
+
+
+class Evidence:
+    """What the messages before an answer show."""
+
+    def __init__(self, messages: Sequence[Message]) -> None:
+        """`messages` are those before the answer."""
+        results = {item.call_id: item for item in messages if item.role is Role.TOOL}
+        self.calls = [
+            MadeCall(call, found.content, found.is_error)
+            for message in messages
+            for call in message.tool_calls
+            if (found := results.get(call.call_id)) is not None
+        ]
+        """The calls that have a result."""
+        self.told = [item.content for item in messages if item.role in (Role.USER, Role.SYSTEM)]
+        """What the user and the instructions say."""
+        last = max([index for index, item in enumerate(messages) if item.role is Role.USER], default=0)
+        self.has_new = any(item.role is Role.TOOL for item in messages[last:])
+        """True if calls were made since the user's last message."""
+        self.work = [
+            text
+            for item in messages
+            if item.role is Role.ASSISTANT
+            for text in (item.content, item.reasoning or "")
+        ]
+        """What the agent wrote before."""
+
+    @property
+    def has_success(self) -> bool:
+        """True if a call succeeded."""
+        return any(not item.is_error for item in self.calls)
+
+    @cached_property
+    def text(self) -> str:
+        """All that was seen, in lower case."""
+        calls = [
+            f"{item.call.name}\n{item.call.arguments if not item.is_error else ''}" for item in self.calls
+        ]
+        return (
+            "\n".join([*self.told, *calls, *[item.result for item in self.calls]])
+            .casefold()
+            .replace("\\n", "\n")
+        )
+
+    @cached_property
+    def stems(self) -> frozenset[str]:
+        """The stems of all words that were seen."""
+        return stems_of(_CAMEL.sub(" ", self.text)) | frozenset(
+            [name for record in self.records for cell in record.cells for name in cell.label]
+        )
+
+    @cached_property
+    def records(self) -> list[Record]:
+        """The records of the results."""
+        found: list[Record] = []
+        for number, item in enumerate(self.calls):
+            if not item.is_error:
+                given = [str(leaf) for leaf in leaves_of(_arguments(item.call))]
+                context = stems_of(" ".join([text for text in given if len(text) < 60]))
+                found += read_records(number, item.result, context)
+        return found
+
+    @cached_property
+    def given(self) -> list[list[Record]]:
+        """The records of the arguments of each call that succeeded."""
+        return [
+            [
+                record
+                for leaf in leaves_of(_arguments(item.call))
+                for record in read_records(-1, str(leaf), frozenset())
+            ]
+            for item in self.calls
+            if not item.is_error
+        ]
+
+    @cached_property
+    def told_records(self) -> list[Record]:
+        """The records of what users, instructions, failed calls and the arguments of calls say."""
+        texts = [*self.told, *[item.result for item in self.calls if item.is_error]]
+        found = [record for text in texts for record in read_records(-1, text, frozenset())]
+        return [*found, *[record for records in self.given for record in records]]
+
+    @cached_property
+    def frequency(self) -> Counter[str]:
+        """How many records of results have each stem."""
+        return Counter([name for record in self.records for name in record.stems])
+
+    @cached_property
+    def by_stem(self) -> dict[str, list[Record]]:
+        """The records of results by the stems of their values."""
+        found: dict[str, list[Record]] = defaultdict(list)
+        for record in self.records:
+            for name in record.stems:
+                found[name].append(record)
+        return found
+
+    @cached_property
+    def lengths(self) -> dict[str, set[float]]:
+        """How many items the lists of results have, by the stem of their key."""
+        found: dict[str, set[float]] = defaultdict(set)
+        for item in self.calls:
+            if not item.is_error and item.result.lstrip()[:1] in ("{", "["):
+                with suppress(msgspec.DecodeError, RecursionError):
+                    _measure(msgspec.json.decode(item.result), found)
+        return found
+
+    @cached_property
+    def label_counts(self) -> Counter[str]:
+        """How many labels of cells with quantities have each stem."""
+        labels = {cell.label for record in self.records for cell in record.cells if cell.quantities}
+        return Counter([name for label in labels for name in label])
+
+    @cached_property
+    def labels(self) -> frozenset[str]:
+        """The stems of the labels of cells with quantities."""
+        return frozenset(
+            [
+                name
+                for record in self.records
+                for cell in record.cells
+                if cell.quantities
+                for name in cell.label
+            ]
+        )
+
+    def anchors(self, text: str) -> frozenset[str]:
+        """Return the stems of a text that belong to some of the records and not to all of them."""
+        total = len(self.records)
+        found = [
+            name
+            for name in stems_of(text)
+            if 0 < self.frequency[name] < total and name not in _ignored() and not name[0].isdigit()
+        ]
+        # The name of a column says nothing about the record, even if it is a value elsewhere.
+        return frozenset([name for name in found if name not in self.labels and len(name) > 1])
+
+    @cached_property
+    def places(self) -> frozenset[str]:
+        """The stems of headings and calls that only some of the records have above them."""
+        counts = Counter([name for record in self.records for name in record.context])
+        return frozenset(
+            [
+                name
+                for name, count in counts.items()
+                if count < len(self.records)
+                and name not in _ignored()
+                and (name[0].isalpha() or len(name) == 4)
+            ]
+        )
+
+    @cached_property
+    def _own(self) -> "_Index":
+        return _index(self.records)
+
+    @cached_property
+    def _told(self) -> "_Index":
+        return _index(self.told_records)
+
+    def sightings(self, kind: QuantityKind, low: float, high: float, *, is_told: bool) -> list[Occurrence]:
+        """Return where quantities of a kind from `low` to `high` were seen, without regard to the sign: in
+        results, or in what was told."""
+        values, items = (self._told if is_told else self._own).get(kind, ([], []))
+        return items[bisect_left(values, low) : bisect_left(values, high)]
+
+
+def _measure(value: Json, found: dict[str, set[float]]) -> None:
+    for key, item in value.items() if isinstance(value, dict) else ():
+        if isinstance(item, list):
+            found[stem(key.lower())].add(float(len(item)))
+        _measure(item, found)
+    for item in value if isinstance(value, list) else ():
+        _measure(item, found)
+
+
+_Index = dict[QuantityKind, tuple[list[float], list[Occurrence]]]
+
+
+def _index(records: Sequence[Record]) -> _Index:
+    """Return the quantities of records by kind, sorted by their absolute values."""
+    found: dict[QuantityKind, list[tuple[float, Occurrence]]] = defaultdict(list)
+    for record in records:
+        for cell in record.cells:
+            for item in cell.quantities:
+                found[item.kind].append((abs(item.value), Occurrence(item, record, cell)))
+    for pairs in found.values():
+        pairs.sort(key=lambda pair: pair[0])
+    return {
+        kind: ([value for value, _ in pairs], [item for _, item in pairs]) for kind, pairs in found.items()
+    }
+
+
+def _arguments(call: ToolCall) -> Json:
+    try:
+        return call.parsed
+    except msgspec.DecodeError:
+        return {}
+
+
+@cache
+def _ignored() -> frozenset[str]:
+    """Return the stems of words that say nothing about which record is meant."""
+    return frozenset([stem(word) for word in lexicon("causes")["ignored"].split()]) | WORDS["en"]

@@ -1,0 +1,444 @@
+"""The rules for quantities: where a value was seen, in which rounding and unit, and from what it follows."""
+
+import re
+from collections.abc import Iterator
+from functools import cache
+from itertools import permutations
+
+from treadle.datagen.quality.derivations import Figures, solve_equations
+from treadle.datagen.quality.doubts import (
+    SEEN,
+    Doubt,
+    entities_of,
+    find_anchors,
+    shape,
+    show_record,
+    word_list,
+)
+from treadle.datagen.quality.evidence import Evidence, Occurrence
+from treadle.datagen.quality.quantities import Quantity, QuantityKind, lexicon, unit_of
+from treadle.datagen.quality.result_records import stem, stems_of
+from treadle.datagen.quality.statements import AnswerStatement
+
+_MAX_COUNT = 50
+"""Whole numbers up to this one are counts: among many figures, one equals nearly any of them."""
+
+
+class QuantityRules:
+    """The rules for the quantities of one answer, whose numbers may follow from each other."""
+
+    def __init__(self, seen: Evidence, answer: str) -> None:
+        self._seen = seen
+        self._answer = answer
+        self._solved = {value for text in [*seen.work, answer] for value in solve_equations(text)}
+        self._figures: dict[frozenset[str], Figures] = {}
+        self._known: list[float] = []
+        """The numbers of the answer that were found, from which others may follow."""
+
+    def doubt(self, statement: AnswerStatement) -> Doubt:
+        """Return how far the quantity of a statement is in doubt."""
+        item = statement.quantity
+        assert item is not None
+        if item.value in (0, 1) and item.kind is QuantityKind.NUMBER and not item.unit:
+            return SEEN
+        seen = self._seen
+        if (counted := self._doubt_count(statement, item)) is not None:
+            return counted
+        own = list(self.matches(item, statement, is_told=False))
+        anchors, places = find_anchors(seen, statement)
+        near = statement.sentence[max(0, statement.place - 28) : statement.place + len(statement.text) + 18]
+        is_alone = len(re.findall(r"\d[\d.,:]*", statement.clause)) < 2
+        has_labels = is_alone and item.kind is not QuantityKind.DATE
+        labels = self._labels(near, statement.clause) if has_labels else frozenset()
+        is_total = (
+            shape("answers", "aggregate").search(statement.clause) is not None and len(seen.records) > 1
+        )
+        is_here = any(_is_at(place, anchors, places) and _has_label(place, labels) for place in own)
+        if is_here and not (is_total and item.kind is QuantityKind.NUMBER and not _is_of_total(own)):
+            return self._note(item)
+        told = [place for place in self.matches(item, statement, is_told=True) if _has_label(place, labels)]
+        if told and not own:
+            return self._note(item)
+        if not seen.anchors(statement.clause) and labels:
+            above = seen.anchors(statement.before)
+            if any(_has_label(place, labels) and above & place.record.stems for place in own):
+                return self._note(item)
+        if _is_listed(statement, item, self._answer):
+            return self._note(item)
+        if self._is_derived(statement, item, (anchors, places, labels), is_strict=bool(own)):
+            self._note(item)
+            return Doubt(0.1, "follows from what was seen")
+        if told and not (own and labels):
+            return Doubt(0.3, "occurs in the request")
+        if own:
+            if len(seen.records) == 1 and not labels:
+                return self._note(item)
+            return Doubt(0.7, f"belongs to something else: {show_record(own[0].record)}")
+        if (
+            item.kind is QuantityKind.NUMBER
+            and item.value >= 100
+            and re.search(rf"(?<![\d.]){item.value:g}(?![\d])", seen.text)
+        ):
+            return Doubt(0.1, "is a part of another word")
+        is_small = (
+            item.kind is QuantityKind.NUMBER and item.value <= _MAX_COUNT and item.value == int(item.value)
+        )
+        return Doubt(0.8 if is_small else 0.95, "does not occur before, and does not follow from it")
+
+    def _labels(self, near: str, clause: str) -> frozenset[str]:
+        """Return the stems of labels by which a number is named: those of few labels, if there are any."""
+        found = (stems_of(near) & stems_of(clause) & self._seen.labels) - _unit_stems()
+        counts = self._seen.label_counts
+        fewest = min([counts[name] for name in found], default=0)
+        return frozenset([name for name in found if counts[name] == fewest])
+
+    def _doubt_count(self, statement: AnswerStatement, item: Quantity) -> Doubt | None:
+        """Check a number of lines, rows or matches of a file, or of the items of a list; `None` if it is none."""
+        if item.kind is not QuantityKind.NUMBER or item.unit or item.value != int(item.value):
+            return None
+        after = statement.sentence[statement.place + len(statement.text) :]
+        before = statement.sentence[: statement.place]
+        found = shape("answers", "lines").match(after) or re.search(
+            r"(?i)(lines?|rows?|matches):\W*$", before
+        )
+        if found is not None and self._seen.anchors(statement.sentence) - self._seen.places:
+            return None
+        if found is not None:
+            allowed = self._count_lines(found[1].lower(), f"{before}{after}".casefold())
+        else:
+            noun = shape("answers", "counted").match(after)
+            name = stem(noun[1].lower()) if noun else ""
+            is_part = shape("answers", "whole").search(before) is None and re.search(
+                r"(?i)\b(?:of|with)\b", after
+            )
+            allowed = (
+                set()
+                if is_part or self._seen.anchors(statement.clause)
+                else self._seen.lengths.get(name, set())
+            )
+        if not allowed:
+            return None
+        return self._note(item) if item.value in allowed else Doubt(0.75, "is another number than was seen")
+
+    def _count_lines(self, noun: str, text: str) -> set[float]:
+        """Return how many lines, rows or matches the files that a text names have."""
+        allowed: set[float] = set(self._seen.lengths.get(stem(noun), ()))
+        for number, call in enumerate(self._seen.calls):
+            paths = [
+                path for path in re.findall(r"[\w./-]+\.\w+", call.call.arguments.casefold()) if path in text
+            ]
+            lines = call.result.splitlines()
+            if noun[0] in "mht":
+                hits = [line for line in lines if re.match(r"[\w./-]+:\d+:", line)]
+                named = [line for line in hits if line.partition(":")[0].casefold() in text]
+                allowed |= {float(len(named) or len(hits))} if hits else set()
+            elif paths and not call.is_error and len(lines) > 1:
+                filled = [line for line in lines if line.strip()]
+                records = sum([record.source == number for record in self._seen.records])
+                allowed |= {float(len(lines)), float(len(filled))} if noun[0] == "l" else {float(records)}
+        return allowed
+
+    def _note(self, item: Quantity) -> Doubt:
+        if item.kind is QuantityKind.NUMBER:
+            self._known.append(item.value)
+        return SEEN
+
+    def matches(
+        self, item: Quantity, statement: AnswerStatement | None, *, is_told: bool
+    ) -> Iterator[Occurrence]:
+        """Yield where a quantity was seen, with the roundings and units in which people say it."""
+        seen = self._seen
+        value = abs(item.value)
+        is_about = statement is not None and _is_about(statement, item)
+        if item.kind is QuantityKind.DATE:
+            for reading in {value, item.other or value}:
+                for place in seen.sightings(item.kind, reading, reading + 0.5, is_told=is_told):
+                    years = place.quantity.year, item.year
+                    if None in years or years[0] == years[1]:
+                        yield place
+            return
+        if item.kind is QuantityKind.TIME:
+            slack = 20.0 if is_about else 0.999
+            for clock in (value,) if item.has_halves else (value, (value + 720) % 1440):
+                yield from seen.sightings(
+                    item.kind, clock - (slack if is_about else 0.0), clock + slack, is_told=is_told
+                )
+            return
+        if item.kind is QuantityKind.SHARE:
+            return
+        slack = _slack(item, is_about=is_about)
+        unit = unit_of(item.unit) if item.unit and item.unit != "%" else None
+        for place in seen.sightings(
+            QuantityKind.NUMBER, value - slack, value + slack + 1e-9, is_told=is_told
+        ):
+            theirs = unit_of(place.quantity.unit) or unit_of(place.cell.unit)
+            if unit is None or theirs is None or unit[0] != theirs[0] or unit[1] == theirs[1]:
+                yield place
+        if unit is not None:
+            yield from self._converted(item, unit, slack, is_told=is_told)
+        if item.unit == "%":
+            yield from seen.sightings(
+                QuantityKind.NUMBER, (value - slack) / 100, (value + slack) / 100 + 1e-9, is_told=is_told
+            )
+        if item.value == int(item.value) and 1900 <= item.value <= 2100 and str(int(item.value)) in seen.text:
+            yield from [
+                Occurrence(other, record, cell)
+                for record in (seen.told_records if is_told else seen.records)
+                for cell in record.cells
+                for other in cell.quantities
+                if other.year == int(item.value)
+            ]
+
+    def _converted(
+        self, item: Quantity, unit: tuple[str, float], slack: float, *, is_told: bool
+    ) -> Iterator[Occurrence]:
+        """Yield the sightings of a value in another unit of the same dimension."""
+        dimension, factor = unit
+        value = abs(item.value)
+        slack = min(slack, 0.03 * value) if not item.is_word else 1e-6
+        if dimension == "temperature":
+            if item.unit.upper().endswith("F"):
+                ends = sorted([abs((item.value - 32 - slack) / 1.8), abs((item.value - 32 + slack) / 1.8)])
+                yield from self._seen.sightings(
+                    QuantityKind.NUMBER, ends[0] - 0.3, ends[1] + 0.3, is_told=is_told
+                )
+            return
+        sizes = {size for other, size in _units().values() if other == dimension} - {factor}
+        scales = {(factor / size, size) for size in sizes}
+        if dimension == "data" and factor % 1024:  # GB for GiB
+            powers = {1.0: 0, 1e3: 1, 1e6: 2, 1e9: 3, 1e12: 4}
+            scales |= {(1024.0 ** (powers[factor] - powers[size]), size) for size in sizes & powers.keys()}
+        for scale, size in scales:
+            low, high = (value - slack) * scale * (1 - 1e-3), (value + slack) * scale * (1 + 1e-3)
+            for place in self._seen.sightings(QuantityKind.NUMBER, low, high, is_told=is_told):
+                theirs = unit_of(place.quantity.unit) or unit_of(place.cell.unit)
+                if (
+                    theirs == (dimension, size)
+                    or (theirs is None and dimension != "time")
+                    or dimension == "speed"
+                ):
+                    yield place
+
+    def _is_derived(
+        self,
+        statement: AnswerStatement,
+        item: Quantity,
+        where: tuple[frozenset[str], frozenset[str], frozenset[str]],
+        *,
+        is_strict: bool,
+    ) -> bool:
+        """Return whether a quantity follows from what was seen, or from other numbers of the answer. `where`
+        has the anchors, places and labels of the statement."""
+        anchors, places, labels = where
+        if item.kind is QuantityKind.DATE:
+            return False
+        if item.kind is QuantityKind.TIME:
+            return self._is_shifted(item)
+        value, is_about = abs(item.value), _is_about(statement, item)
+        is_rest = shape("answers", "others").search(statement.clause) is not None
+        is_share = item.kind is QuantityKind.SHARE or item.unit == "%"
+        if is_share:
+            anchors = self._seen.anchors(statement.sentence) or anchors
+        told = self._seen.anchors(" ".join(self._seen.told))
+        choices = [anchors]
+        if not anchors:
+            choices += [told, frozenset()]
+        elif not is_strict and not any(names & anchors for names in entities_of(statement.clause)):
+            choices.append(told)
+        after = statement.sentence[statement.place + len(statement.text) :]
+        if shape("answers", "whole").search(statement.sentence[: statement.place]) or shape(
+            "answers", "of_files"
+        ).match(after):
+            choices += [frozenset(), told]
+        for names in dict.fromkeys(choices):
+            key = names | {f"@{place}" for place in places} | ({"+"} if is_rest else set())
+            if (figures := self._figures.get(key)) is None:
+                figures = self._figures[key] = Figures(
+                    self._seen, names, places if names == anchors else frozenset(), is_rest=is_rest
+                )
+            if is_share:
+                slack = (
+                    item.slack if item.kind is QuantityKind.SHARE else _slack(item, is_about=is_about) / 100
+                )
+                share = value if item.kind is QuantityKind.SHARE else value / 100
+                if any(abs(one - share) <= slack for one in figures.shares()):
+                    return True
+            elif self._is_figure(figures, statement, item, labels, is_strict=is_strict):
+                return True
+        if is_share:
+            share = value * 100 if item.kind is QuantityKind.SHARE else value
+            slack = 6.0 if item.kind is QuantityKind.SHARE else _slack(item, is_about=is_about)
+            return any(abs(one - share) <= slack for one in self._from_answer(is_share=True))
+        slack = max(_slack(item, is_about=is_about) if is_about or item.unit else 0.0, 0.006)
+        is_small = value <= _MAX_COUNT and value == int(value)
+        return value in self._solved or any(
+            abs(one - value) <= slack for one in self._from_answer(is_share=False, is_small=is_small)
+        )
+
+    def _is_figure(
+        self,
+        figures: Figures,
+        statement: AnswerStatement,
+        item: Quantity,
+        labels: frozenset[str],
+        *,
+        is_strict: bool,
+    ) -> bool:
+        value, unit = abs(item.value), unit_of(item.unit)
+        is_about = _is_about(statement, item)
+        slack = _slack(item, is_about=is_about)
+        is_whole = value == int(value)
+        if (unit is not None and unit[0] == "temperature") or (
+            is_whole and 1900 <= value <= 2100 and unit is None
+        ):
+            return False
+        is_difference = shape("answers", "differs").search(statement.sentence) is not None
+        if unit is not None and unit[0] == "time":
+            minutes = unit[1] / 60
+            spread = max(slack if is_about else 0.06, 0.5 if unit[1] >= 604800 else 0.0) * minutes
+            is_wide = is_difference or shape("answers", "aggregate").search(statement.sentence) is not None
+            if any(abs(span - value * minutes) <= spread for span in figures.spans(is_wide=is_wide)):
+                return True
+        is_mean = shape("answers", "mean").search(statement.sentence) is not None
+        if labels and is_whole and value <= 2 * _MAX_COUNT:
+            columns = figures.amounts(labels, is_strict=True, is_difference=False)
+            if any(abs(abs(one) - value) <= 0.5 for one in columns):
+                return True
+            if is_strict:
+                return False
+        if is_whole and unit is None and value in figures.counts():
+            return True
+        if (
+            is_whole
+            and shape("answers", "sizes").search(statement.sentence)
+            and value in figures.text_sizes()
+        ):
+            return True
+        if is_whole and value <= _MAX_COUNT and not is_about and unit is None and not is_mean:
+            is_sum = shape("answers", "aggregate").search(statement.sentence) is not None
+            figured = figures.sums() if figures.is_chosen or is_sum else set()
+            return value in figured or (is_difference and value in figures.gaps())
+        exact = slack if is_about or not is_whole or unit is not None else 1e-6
+        if is_whole and is_mean:
+            exact = max(exact, 0.5)
+        scales = [1.0]
+        if unit is not None and unit[0] in ("data", "time"):
+            scales += [unit[1], unit[1] * 1000]
+        elif shape("answers", "yearly").search(statement.sentence):
+            scales += [1 / 12]
+            if any(
+                self._seen.sightings(
+                    QuantityKind.NUMBER, (value - exact) / 12, (value + exact) / 12, is_told=False
+                )
+            ):
+                return True
+        return any(
+            abs(abs(one) - value * scale) <= exact * scale
+            for one in figures.amounts(
+                labels, is_strict=is_strict, is_difference=is_difference or not is_strict
+            )
+            for scale in scales
+        )
+
+    def _from_answer(self, *, is_share: bool, is_small: bool = False) -> Iterator[float]:
+        """Yield what follows from numbers of the answer that were found."""
+        known = self._known[-10:]
+        for one, two in permutations(known, 2):
+            if is_share:
+                yield from (one * 100 / two, abs(one - two) * 100 / two) if two else ()
+                continue
+            yield from (abs(one - two), one + two)
+            if is_small:
+                continue
+            yield from (one * two, one * two * 12, one * 12)
+            yield from (one * two / 100, one * (100 + two) / 100) if two <= 100 else ()
+            if two:
+                yield one / two
+        if not is_share:
+            yield from (sum(known[start:]) for start in range(len(known) - 1))
+
+    def _is_shifted(self, item: Quantity) -> bool:
+        """Return whether a time of day is another one plus a span that was seen."""
+        starts: set[float] = set()
+        spans: set[float] = {60.0} if "hour" in self._seen.text else set()
+        for record in [*self._seen.records, *self._seen.told_records]:
+            for cell in record.cells:
+                for other in cell.quantities:
+                    if other.kind is QuantityKind.TIME:
+                        starts.add(other.value)
+                    elif other.kind is QuantityKind.NUMBER and 0 < other.value <= 600:
+                        unit = unit_of(other.unit) or unit_of(cell.unit)
+                        if (unit is not None and unit[0] == "time") or cell.label & {
+                            "minut",
+                            "duration",
+                            "length",
+                        }:
+                            spans.add(other.value * (unit[1] / 60 if unit else 1))
+        return any(abs(start + span - item.value) < 1 for start in starts for span in spans)
+
+
+@cache
+def _units() -> dict[str, tuple[str, float]]:
+    return {
+        name: (dimension, size)
+        for dimension, units in lexicon("units").items()
+        for name, size in units.items()
+    }
+
+
+@cache
+def _unit_stems() -> frozenset[str]:
+    return frozenset([name for unit in _units() for name in stems_of(unit)])
+
+
+def _is_listed(statement: AnswerStatement, item: Quantity, answer: str) -> bool:
+    """Return whether a number counts the items of the list that follows it in the answer."""
+    if item.kind is not QuantityKind.NUMBER or item.unit or not 2 <= item.value <= _MAX_COUNT:
+        return False
+    rest = statement.sentence[statement.place :]
+    _, colon, listed = rest.partition(":")
+    if colon and listed.strip():
+        parts = re.split(r",\s+(?:and\s+)?|\s+and\s+|\s+og\s+", re.sub(r"\([^)]*\)", "", listed.strip(" .")))
+        return len(parts) == item.value
+    after = (
+        answer[answer.find(statement.sentence) + len(statement.sentence) :]
+        if statement.sentence in answer
+        else ""
+    )
+    block = re.match(r"(?:\s*\n[^\S\n]*(?:[-*•]|\d+[.)])\s[^\n]*)+", after)
+    return block is not None and len(block[0].strip().splitlines()) == item.value
+
+
+def _is_about(statement: AnswerStatement, item: Quantity) -> bool:
+    """Return whether a number is said to be approximate."""
+    before = statement.sentence[max(0, statement.place - 28) : statement.place]
+    return shape("answers", "approximate").search(before) is not None
+
+
+def _slack(item: Quantity, *, is_about: bool) -> float:
+    value = abs(item.value)
+    slack = max(item.slack, 1e-6)
+    if item.unit and value == int(value) and not item.is_word:
+        slack = max(slack, 0.5001)
+    if is_about:
+        size = 10.0 ** (len(str(int(value))) - len(str(int(value)).rstrip("0") or "0"))
+        slack = max(slack, value * 0.025, min(size * 0.5, value * 0.06), 0.5001)
+    return slack
+
+
+def _is_of_total(places: list[Occurrence]) -> bool:
+    """Return whether a value stands under the name of a total, or under none."""
+    totals = word_list("causes", "totals")
+    return any(not place.cell.label or place.cell.label & totals for place in places)
+
+
+def _is_at(place: Occurrence, anchors: frozenset[str], places: frozenset[str]) -> bool:
+    """Return whether a value was seen where the words of a statement say."""
+    record = place.record
+    if places and not places & (record.context | record.stems):
+        return False
+    return not anchors or bool(anchors & record.stems)
+
+
+def _has_label(place: Occurrence, labels: frozenset[str]) -> bool:
+    return not labels or not place.cell.label or bool(labels & place.cell.label)

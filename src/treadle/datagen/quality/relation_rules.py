@@ -1,0 +1,250 @@
+"""The rules for relations: which record a word belongs to, what comes first, and what is denied."""
+
+import re
+from collections.abc import Iterator
+
+from treadle.datagen.quality.doubts import SEEN, Doubt, entities_of, shape, show_record, word_list
+from treadle.datagen.quality.evidence import Evidence
+from treadle.datagen.quality.quantities import QuantityKind, unit_of
+from treadle.datagen.quality.result_records import Record, stem, stems_of
+from treadle.datagen.quality.statements import AnswerStatement
+
+
+class RelationRules:
+    """The rules for the relations in an answer."""
+
+    def __init__(self, seen: Evidence, answer: str) -> None:
+        self._seen = seen
+        self._said = stems_of(answer)
+
+    def doubt_relation(self, statement: AnswerStatement) -> Doubt:
+        """Hold the words of a clause against each other: what belongs to one record is not said of another."""
+        seen, clause = self._seen, statement.clause
+        if shape("answers", "complete").search(clause):
+            return self._doubt_completeness()
+        if (found := shape("answers", "negation").search(clause)) is not None:
+            return self._negation(clause[found.end() :], found[0], clause)
+        anchors = seen.anchors(re.sub(r"[\w.-]*/[\w./-]*", " ", clause))
+        if (doubt := self._labelled(clause)) is not None:
+            return doubt
+        if len(anchors) < 2 or shape("answers", "compares").search(clause):
+            return SEEN
+        entities = [names for names in entities_of(clause) if names & anchors and not names & seen.places]
+        known = frozenset([name for names in entities for name in names])
+        doubts: list[str] = []
+        total = 0
+        for names in entities:
+            self._is_code = any(re.search(r"[\d_]", word) for word in names)
+            own = self._records_of(names & anchors)
+            others = [name for name in anchors if name not in known]
+            others += [
+                name
+                for other in entities
+                if other is not names
+                for name in other & anchors
+                if self._differs(own, names, name)
+            ]
+            for name in others:
+                total += 1
+                if not any(name in record.stems or name in record.context for record in own):
+                    doubts.append(name)
+        supported = total - len(doubts)
+        # A word counts only against all entities of the clause.
+        missing = [
+            name for name in set(doubts) if doubts.count(name) == len([n for n in entities if name not in n])
+        ]
+        if not missing or (supported and not self._is_structured(missing)):
+            return SEEN
+        if len(missing) == 1 and not self._is_structured(missing) and missing[0] not in known:
+            return Doubt(0.3, f"{missing[0]!r} is said of something else")
+        return Doubt(0.65, f"{missing[0]!r} belongs to something else")
+
+    def _doubt_completeness(self) -> Doubt:
+        """Check the claim that there is nothing else: each record must have been named."""
+        left = [
+            record for record in self._seen.records if len(record.stems - self._said) > len(record.stems) / 2
+        ]
+        if not left:
+            return SEEN
+        return Doubt(0.7, f"denies what was seen: {show_record(left[0])}")
+
+    def _labelled(self, clause: str) -> Doubt | None:
+        """Check names right after the name of a column, such as `from Hamburg`."""
+        for found in re.finditer(r"\b([A-Za-z]+)(?: is| was| of|:)? ([A-Z][\w-]+)", clause):
+            label, name = frozenset([stem(found[1].lower())]), stem(found[2].lower())
+            for record in self._seen.by_stem.get(name, ())[:6]:
+                own = next((cell for cell in record.cells if cell.label == label), None)
+                if own is not None and name not in own.stems and len(own.text) <= 40:
+                    return Doubt(0.65, f"{found[1]!r} is {own.text!r}")
+        return None
+
+    def _is_structured(self, names: list[str]) -> bool:
+        """Return whether a word is a value of a column."""
+        return any(
+            cell.label and name in cell.stems and len(cell.text) <= 40
+            for name in names
+            for record in self._seen.by_stem[name][:3]
+            for cell in record.cells
+        )
+
+    def _records_of(self, names: frozenset[str]) -> list[Record]:
+        """Return the records of a name of several words: those with all of them, else those with any."""
+        every = [record for record in self._seen.by_stem[min(names)] if names <= record.stems]
+        if every and (self._is_code or any(cell.label for cell in every[0].cells)):
+            return every
+        return [record for name in names for record in self._seen.by_stem[name]]
+
+    def _differs(self, own: list[Record], names: frozenset[str], name: str) -> bool:
+        """Return whether a word is a value of another kind than the name of some records."""
+        theirs = self._seen.by_stem[name]
+        if not any(cell.label for record in [*own[:2], *theirs[:2]] for cell in record.cells):
+            is_code = re.search(r"[\d_]", name) is not None
+            return bool(own) and own[0].source == theirs[0].source and is_code is not self._is_code
+        labels = {_label_of(record, name) for record in theirs[:4]} - {frozenset()}
+        own_labels = {_label_of(record, word) for record in own[:4] for word in names}
+        mine = {cell.label for record in own[:4] for cell in record.cells}
+        return (
+            bool(labels & mine)
+            and not labels & own_labels
+            and not any(name in record.stems for record in own)
+        )
+
+    def _negation(self, rest: str, word: str, clause: str) -> Doubt:
+        """Check that what is denied was not seen."""
+        seen = self._seen
+        words = [stem(name) for name in re.findall(r"[^\W\d](?:[\w.-]*\w)?", rest.lower())]
+        said = [name for name in words if name not in word_list("causes", "ignored")][:1]
+        anchors = seen.anchors(clause)
+        if word.lower() in ("no", "none of", "nobody"):
+            names = frozenset([name for entity in entities_of(clause) for name in entity])
+            degree = 0.65 if anchors - names else 0.45
+        else:
+            degree, anchors = 0.65, anchors | frozenset(said)
+        if not anchors or (len(seen.records) == 1 and not anchors & frozenset(said)):
+            anchors = frozenset([name for name in said if name in seen.by_stem])
+        for record in seen.records if anchors else ():
+            if anchors <= record.stems and not record.stems & word_list("causes", "denials"):
+                return Doubt(degree, f"denies what was seen: {show_record(record)}")
+        return SEEN
+
+    def doubt_order(self, statement: AnswerStatement) -> Doubt:
+        """Check that what is called the first of its kind is first by some column."""
+        seen = self._seen
+        is_named = not stems_of(statement.text).isdisjoint(seen.stems)
+        if is_named or shape("answers", "aggregate").search(statement.clause):
+            return SEEN  # a result has the word itself
+        anchors = seen.anchors(statement.clause)
+        if not anchors and statement.before:
+            anchors = seen.anchors(statement.sentence)
+        names = frozenset([name for entity in entities_of(statement.sentence) for name in entity])
+        anchors = (seen.anchors(statement.sentence) & names) or anchors
+        keys = [name for name in anchors if 0 < seen.frequency[name] <= max(1, len(seen.records) // 2)]
+        if (
+            (named := stems_of(statement.sentence) & seen.labels)
+            and not keys
+            and statement.topic in ("most", "least")
+        ):
+            return self._order_of_cells(statement, named)
+        if not keys or len(seen.records) < 2:
+            return SEEN
+        sources: dict[tuple[int, frozenset[frozenset[str]]], list[Record]] = {}
+        for record in seen.records:
+            sources.setdefault((record.source, frozenset(cell.label for cell in record.cells)), []).append(
+                record
+            )
+        is_checked = False
+        for records in [*sources.values(), seen.records]:
+            if len(records) < 2:
+                continue
+            for first in _firsts(records, statement.topic):
+                is_checked = True
+                if any(name in record.stems for record in first for name in keys):
+                    return SEEN
+            for values in _group_firsts(records, statement.topic):
+                is_checked = True
+                if values & set(keys):
+                    return SEEN
+        return Doubt(0.7, "is not first in any column") if is_checked else Doubt(0.2, "cannot be checked")
+
+    def _order_of_cells(self, statement: AnswerStatement, named: frozenset[str]) -> Doubt:
+        """Check an order among the cells of a record, such as `{"north": 3, "south": 5}`."""
+        is_checked = False
+        for record in self._seen.records:
+            cells = [(cell.quantities[0].value, cell) for cell in record.cells if len(cell.quantities) == 1]
+            if len(cells) < 3 or not any(named & cell.label for _, cell in cells):
+                continue
+            is_checked = True
+            _, first = (max if statement.topic == "most" else min)(cells, key=lambda pair: pair[0])
+            if first.label & named:
+                return SEEN
+        return Doubt(0.6, "is not first") if is_checked else SEEN
+
+
+def _label_of(record: Record, name: str) -> frozenset[str]:
+    return next((cell.label for cell in record.cells if name in cell.stems), frozenset())
+
+
+def _firsts(records: list[Record], topic: str) -> Iterator[list[Record]]:
+    """Yield the records that are first by some column."""
+    if topic in ("first", "last"):
+        yield [records[0] if topic == "first" else records[-1]]
+    if topic in ("newest", "oldest", "first", "last"):
+        ends = [_moment(record) for record in records]
+        if any(ends):
+            best = (max if topic in ("newest", "last") else min)(ends)
+            yield [record for record, end in zip(records, ends, strict=True) if end == best]
+        if topic in ("newest", "oldest"):
+            return
+    columns: dict[tuple[frozenset[str], int], list[tuple[float, Record]]] = {}
+    for record in records if topic in ("most", "least") else ():
+        for cell in record.cells:
+            numbers = [item for item in cell.quantities if item.kind is QuantityKind.NUMBER]
+            for index, item in enumerate(numbers if not cell.label else numbers[:1]):
+                unit = unit_of(item.unit)
+                value = item.value * (unit[1] if unit else 1)
+                columns.setdefault((cell.label, index), []).append((value, record))
+    for values in columns.values():
+        listed = [value for value, _ in values]
+        is_year = all(1900 <= value <= 2100 for value in listed)
+        if len(values) < 2 or is_year or listed == [float(number) for number in range(1, len(listed) + 1)]:
+            continue
+        best_value = (max if topic == "most" else min)(listed)
+        yield [record for value, record in values if value == best_value]
+
+
+def _moment(record: Record) -> tuple[float, ...]:
+    for cell in record.cells:
+        dates = [item for item in cell.quantities if item.kind is QuantityKind.DATE]
+        times = [item for item in cell.quantities if item.kind is QuantityKind.TIME]
+        if dates:
+            return (dates[0].year or 0, dates[0].value, times[0].value if times else 0.0)
+    years = [item.value for cell in record.cells for item in cell.quantities if 1900 <= item.value <= 2100]
+    return (years[0], 0.0, 0.0) if years else (0.0, 0.0, 0.0)
+
+
+def _group_firsts(records: list[Record], topic: str) -> Iterator[frozenset[str]]:
+    """Yield the words whose records have the largest or smallest sum of a column, or are most or fewest."""
+    if topic not in ("most", "least"):
+        return
+    labels = {cell.label for record in records for cell in record.cells if cell.label}
+    for by in labels:
+        sums: dict[str, dict[frozenset[str], float]] = {}
+        counts: dict[str, int] = {}
+        for record in records:
+            name = next((cell.text.casefold() for cell in record.cells if cell.label == by), None)
+            if name is None:
+                continue
+            counts[name] = counts.get(name, 0) + 1
+            for cell in record.cells:
+                if cell.label != by and cell.quantities:
+                    own = sums.setdefault(name, {})
+                    own[cell.label] = own.get(cell.label, 0.0) + cell.quantities[0].value
+        if not 1 < len(counts) < len(records):
+            continue
+        pick = max if topic == "most" else min
+        best = pick(counts.values())
+        yield frozenset().union(*[stems_of(name) for name, count in counts.items() if count == best])
+        for label in {label for own in sums.values() for label in own}:
+            totals = {name: own[label] for name, own in sums.items() if label in own}
+            top = pick(totals.values())
+            yield frozenset().union(*[stems_of(name) for name, total in totals.items() if total == top])

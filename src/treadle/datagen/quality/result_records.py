@@ -1,0 +1,222 @@
+"""The reading of results as records: rows of tables, objects of JSON, blocks of settings, lines of text."""
+
+import csv
+import re
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+from html import unescape
+from itertools import chain
+
+import msgspec
+from msgspec import Struct
+
+from treadle.core.types import Json
+from treadle.datagen.quality.languages import WORDS
+from treadle.datagen.quality.quantities import Quantity, find_quantities
+
+_WORD = re.compile(r"[^\W_]+(?:[-_.@'’][^\W_]+)*")
+_PART = re.compile(r"[-_.@'’]")
+_CAMEL = re.compile(r"(?<=[a-z\d])(?=[A-Z])")
+_ENDING = re.compile(r"(?:['’]s|ies|ing|ed|es|s)$")
+_FIELD = re.compile(
+    r"^[^\S\n]*+(?:[-*][^\S\n]++)?(?P<key>(?![^:=]*\d{4})"
+    r"[^\W\d][\w.-]{0,40}(?: [\w.-]{1,30}){0,2})\s*[:=]\s*(?P<value>\S.*)?$"
+)
+_BOX = {"[ ]": "open", "[x]": "done", "[X]": "done"}
+_NAME = re.compile(r"^\s*[#\[>]|[.!?:=]\s*$|[:=]\s|\d{4}")
+"""What the name of a column has not."""
+_INLINE = re.compile(r"(?<!\S)([A-Za-z_][\w.-]*)=(\"[^\"]*\"|\S+)")
+_HEADING = re.compile(r"^\s*(?:#{1,6}\s+|\[)([^\]#\n]{1,80})\]?\s*$")
+_TAG = re.compile(r"<[^<>]{1,200}>")
+_MAX_LINES = 2000
+"""The largest number of lines that are read as records. Of longer results only the words are known."""
+_COMMON = WORDS["en"]
+
+
+class Cell(Struct, frozen=True):
+    """One value of a record, with the stems of its label."""
+
+    label: frozenset[str]
+    text: str
+    quantities: tuple[Quantity, ...] = ()
+    unit: str = ""
+    """The unit that the label names, such as `kg` of `weight_kg`."""
+    stems: frozenset[str] = frozenset()
+    """The stems of the words of the text."""
+
+
+class Record(Struct, frozen=True, eq=False):
+    """A row, an object, a block or a line of a result."""
+
+    source: int
+    cells: tuple[Cell, ...]
+    stems: frozenset[str]
+    """The stems of the words of its values."""
+    context: frozenset[str] = frozenset()
+    """The stems of headings above it, and of the call that gave it."""
+
+
+@lru_cache(maxsize=8192)
+def stem(word: str) -> str:
+    """Return a word in lower case without its ending."""
+    if len(word) < 4 or not word[-1].isalpha():
+        return word.removesuffix("'s")
+    if word.endswith("ss"):
+        return word
+    cut = _ENDING.sub(lambda found: "y" if found[0] == "ies" else "", word)
+    cut = cut.removesuffix("e") if len(cut) > 3 else cut
+    return cut if len(cut) >= 3 else word
+
+
+@lru_cache(maxsize=16384)
+def _word_stems(word: str) -> tuple[str, ...]:
+    if word.isalnum():
+        return (stem(word),)
+    return (stem(word), *[stem(part) for part in _PART.split(word) if len(part) > 1])
+
+
+def stems_of(text: str) -> frozenset[str]:
+    """Return the stems of the words in a text; words with hyphens and dots also by their parts."""
+    return frozenset(chain.from_iterable(map(_word_stems, _WORD.findall(text.lower()))))
+
+
+@lru_cache(maxsize=4096)
+def label_stems(text: str) -> frozenset[str]:
+    return stems_of(_CAMEL.sub(" ", text))
+
+
+@lru_cache(maxsize=16384)
+def _cell(label: str, text: str) -> Cell:
+    unit = re.split(r"[_ (]", label.strip(" )"))[-1] if label else ""
+    return Cell(label_stems(label), text, tuple(find_quantities(text, has_words=False)), unit, stems_of(text))
+
+
+def _record(source: int, cells: Sequence[Cell], context: frozenset[str]) -> Record:
+    stems = cells[0].stems if len(cells) == 1 else frozenset().union(*[cell.stems for cell in cells])
+    return Record(source, tuple(cells), stems, context)
+
+
+def _read_json(source: int, value: Json, context: frozenset[str], path: str = "") -> Iterator[Record]:
+    """Yield a record for each object of a JSON value, with the scalars of the objects in it."""
+    if isinstance(value, dict):
+        cells: list[Cell] = []
+        inner: list[tuple[str, Json]] = []
+        for key, item in _scalars(value, path):
+            if isinstance(item, list) and not any(isinstance(one, dict | list) for one in item):
+                cells.append(_cell(key, _write(item)))
+            elif isinstance(item, list):
+                inner.append((key, item))
+            else:
+                cells.append(_cell(key, _write(item)))
+        if cells:
+            yield _record(source, cells, context)
+        above = context | frozenset([name for cell in cells[:6] for name in cell.stems])
+        for key, item in inner:
+            yield from _read_json(source, item, above | label_stems(key), key)
+    elif isinstance(value, list):
+        for item in value:
+            yield from _read_json(source, item, context, path)
+    else:
+        yield _record(source, [_cell(path, _write(value))], context)
+
+
+def _scalars(value: dict[str, Json], path: str) -> Iterator[tuple[str, Json]]:
+    for key, item in value.items():
+        name = f"{path} {key}" if path else key
+        if isinstance(item, dict):
+            yield from _scalars(item, name)
+        else:
+            yield name, item
+
+
+def _write(value: Json) -> str:
+    return value if isinstance(value, str) else msgspec.json.encode(value).decode()
+
+
+def _read_text(source: int, text: str, context: frozenset[str]) -> Iterator[Record]:
+    """Yield the records of a text: rows of a table, blocks of fields, or lines."""
+    if "</" in text:
+        text = unescape(
+            _TAG.sub(
+                " ", re.sub(r"</t[dh]>(?!\s*</tr>)", " | ", re.sub(r"</(?:tr|p|li|h\d|div)>", "\n", text))
+            )
+        )
+    lines = [line for line in text.splitlines() if line.strip()][:_MAX_LINES]
+    header, delimiter = _read_header(lines)
+    above: frozenset[str] = frozenset()
+    block: list[Cell] = []
+    for index, line in enumerate(lines):
+        if header:
+            if index and not re.fullmatch(r"[\s|:-]+", line):
+                rows = zip(header, _split(line, delimiter), strict=False)
+                yield _record(
+                    source, [_cell(name, cell.strip()) for name, cell in rows if cell.strip()], context
+                )
+            continue
+        field = _FIELD.match(line)
+        heading = _HEADING.match(line)
+        is_new = field is None or line.lstrip().startswith("- ") or "|" in line
+        if block and (is_new or label_stems(field["key"] if field else "") in [cell.label for cell in block]):
+            yield _record(source, block, context | above)
+            block = []
+        if heading:
+            above = stems_of(heading[1])
+            yield _record(source, [_cell("", heading[1])], context)
+        elif field and "|" not in line and len(field["value"] or "") < 80:
+            block.append(_cell(field["key"], field["value"] or ""))
+        else:
+            if "[" in line:
+                for box, word in _BOX.items():
+                    line = line.replace(box, word)
+            yield _record(source, list(_read_line(line)), context | above)
+    if block:
+        yield _record(source, block, context | above)
+
+
+def _read_line(line: str) -> Iterator[Cell]:
+    """Yield the cells of a line: its fields, and what is left of it."""
+    rest = line
+    for part in line.split("|") if "|" in line else ():
+        if field := _FIELD.match(part):
+            yield _cell(field["key"], field["value"] or "")
+            rest = rest.replace(part, " ")
+    for found in _INLINE.finditer(rest):
+        yield _cell(found[1], found[2])
+    rest = _INLINE.sub(" ", rest)
+    if rest.strip(" |"):
+        yield _cell("", rest)
+
+
+def _read_header(lines: Sequence[str]) -> tuple[list[str], str]:
+    """Return the names of a table's columns and the delimiter; no names if the lines are not a table."""
+    for delimiter in (",", ";", "\t", "|"):
+        header = lines[0].split(delimiter) if len(lines) > 1 else []
+        is_name = [
+            cell.strip() == ""
+            or (re.search(r"[^\W\d]", cell) is not None and len(cell) <= 40 and _NAME.search(cell) is None)
+            for cell in header
+        ]
+        if (
+            len(header) > 1
+            and all(is_name)
+            and all(line.count(delimiter) >= len(header) - 1 for line in lines[1:5])
+        ):
+            return [cell.strip() for cell in header], delimiter
+    return [], ""
+
+
+def _split(line: str, delimiter: str) -> list[str]:
+    """Return the cells of a line of a table."""
+    try:
+        return next(csv.reader([line], delimiter=delimiter))
+    except csv.Error:  # a cell is very long
+        return line.split(delimiter)
+
+
+def read_records(source: int, text: str, context: frozenset[str]) -> list[Record]:
+    if text.lstrip()[:1] in ("{", "["):
+        try:
+            return list(_read_json(source, msgspec.json.decode(text), context))
+        except (msgspec.DecodeError, RecursionError):
+            pass
+    return list(_read_text(source, text, context))

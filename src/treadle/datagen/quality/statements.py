@@ -1,0 +1,240 @@
+"""The statements of an answer: what it says that results or the request can show or contradict.
+
+An answer is split into sentences and these into clauses. Advice, offers, questions and code state nothing about
+what was found. A statement has the clause that it stands in, by whose words it is looked up.
+"""
+
+import re
+from collections.abc import Iterator
+from enum import StrEnum
+from functools import cache, partial
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from treadle.datagen.quality.languages import GERMAN, WORDS, pattern, word_lists
+from treadle.datagen.quality.quantities import Quantity, QuantityKind, find_quantities, lexicon
+
+
+class StatementKind(StrEnum):
+    """What a statement is about."""
+
+    QUANTITY = "number"
+    PATH = "path"
+    IDENTIFIER = "identifier"
+    TEXT = "text"
+    NAME = "name"
+    ACTION = "action"
+    CAUSE = "cause"
+    ORDER = "order"
+    RELATION = "relation"
+
+
+class AnswerStatement(Struct, frozen=True):
+    """A part of an answer that can be true or not."""
+
+    kind: StatementKind
+    text: str
+    sentence: str
+    clause: str
+    quantity: Quantity | None = None
+    topic: str = ""
+    """The kind of an action, or the direction of an order."""
+    before: str = ""
+    """The sentence before, and the part of the sentence before the clause."""
+    place: int = 0
+    """The position in the sentence."""
+
+
+@cache
+def _shape(section: str, name: str) -> re.Pattern[str]:
+    return re.compile(lexicon(section)[name])
+
+
+_PATH, _SYMBOL, _QUOTED, _ANSWER = [
+    pattern("answers", name) for name in ("path", "symbol", "quoted", "answer")
+]
+_START = _shape("answers", "start")
+_PHONE = re.compile(
+    r"(?!\d{1,3}(?: \d{3})+(?![ \d]))(?<![\w.,])"
+    r"\+?\d{1,4}(?:[ -]\(?\d{2,4}\)?){2,5}(?![\w%]|[.,]\d|\s?[€$%])(?<=\d)"
+)
+_CALL = re.compile(r"\w\([^)]*\)|^(?:python|pip|git|npm|curl|grep|cat|ls|sudo|systemctl)\s|^\w+ -\w")
+_ORDINAL = re.compile(r"\d{1,3}(?:st|nd|rd|th)")
+_PLAIN = re.compile(r"[\d\s.,:%$€£+-]+(?:\s?[A-Za-z°%/]{1,5})?(?:\s?[ap]\.?m\.?)?")
+_FENCE = re.compile(r"(?ms)^[^\S\n]*```([^\n]*)\n(.*?)(?:^[^\S\n]*```|\Z)")
+_WORD = re.compile(r"[^\W\d_]+(?:['’-][^\W\d_]+)*")
+_LIST_MARK = re.compile(r"(?m)^[^\S\n]*+\d+[.)]\s")
+_MARKUP = re.compile(r"\*\*|__|(?<!\w)\*(?=\S)|(?<=\S)\*(?!\w)")
+_MAX_CAPITALS = 0.35
+_COMMON = WORDS["en"] | WORDS["no"] | word_lists("answers")["common"]
+
+
+def find_statements(answer: str) -> Iterator[AnswerStatement]:
+    """Yield the statements of an answer, in the order of their kinds within each sentence."""
+    text = _FENCE.sub(lambda found: "\n" if _is_program(found[1], found[2]) else found[2], answer)
+    text = _MARKUP.sub("", _LIST_MARK.sub("", text))
+    is_titled = _has_titles(text)
+    before = ""
+    for sentence in _shape("answers", "sentence").split(text):
+        if sentence.strip():
+            is_advice = _shape("answers", "advice").search(sentence) is not None
+            yield from _read_sentence(sentence, before, is_advice=is_advice, is_titled=is_titled)
+            before = f"{before[-200:]}\n{sentence}"
+    for line in _ANSWER.findall(text):
+        for word in _WORD.findall(line):
+            if word.casefold() not in _COMMON:
+                yield AnswerStatement(StatementKind.NAME, word, line, line)
+
+
+def _is_program(language: str, code: str) -> bool:
+    return (
+        _shape("answers", "words_of_code").match(language) is not None or "import " in code or "();" in code
+    )
+
+
+def _read_sentence(
+    sentence: str, before: str, *, is_advice: bool, is_titled: bool
+) -> Iterator[AnswerStatement]:
+    at = partial(_at, sentence=sentence, before=before)
+    rest = sentence
+    # A quoted text is one statement, also if it is a path or an address.
+    for found in [*_QUOTED.finditer(sentence)]:
+        said = next(item for item in found.groups() if item)
+        if _PLAIN.fullmatch(said) and find_quantities(said, has_words=False):
+            continue  # a number in quotation marks
+        if not is_advice and not _CALL.search(said):
+            yield at(
+                StatementKind.PATH if _PATH.fullmatch(said) else StatementKind.TEXT, said, place=found.start()
+            )
+        rest = _blank(rest, found.start(), found.end())
+    # Dates, times and numbers with a unit are no paths, although some have slashes.
+    quantities = find_quantities(rest)
+    sure = [
+        item
+        for item in quantities
+        if (item.kind is not QuantityKind.NUMBER or item.unit or rest[item.end - 1].isalpha())
+        and rest[item.start - 1 : item.start] not in tuple("-/_@")
+    ]
+    for item in sure:
+        rest = _blank(rest, item.start, item.end)
+    for kind, shape in (
+        (StatementKind.IDENTIFIER, _PHONE),
+        (StatementKind.PATH, _PATH),
+        (StatementKind.IDENTIFIER, _SYMBOL),
+    ):
+        for found in [*shape.finditer(rest)]:
+            if kind is StatementKind.IDENTIFIER and _ORDINAL.fullmatch(found[0]):
+                continue
+            if not is_advice:
+                yield at(kind, found[0], place=found.start())
+            rest = _blank(rest, found.start(), found.end())
+    if not is_advice:
+        for item in sorted([*sure, *find_quantities(rest)], key=lambda item: item.start):
+            made = at(StatementKind.QUANTITY, sentence[item.start : item.end].strip(), place=item.start)
+            yield replace(made, quantity=item)
+            rest = _blank(rest, item.start, item.end)
+        if not is_titled:
+            yield from [at(StatementKind.NAME, word, place=place) for word, place in _names(rest)]
+        for topic in lexicon("order"):
+            for found in _shape("order", topic).finditer(sentence):
+                yield at(StatementKind.ORDER, found[0], place=found.start(), topic=topic)
+    if "?" not in sentence:
+        for text, place in _causes(sentence):
+            yield at(StatementKind.CAUSE, text, place=place)
+    for found in _shape("answers", "quoting").finditer(sentence):
+        yield at(StatementKind.TEXT, found[1].strip(), place=found.start(1), topic="quote")
+    if "?" not in sentence:
+        for clause, place in clauses(sentence):
+            yield at(StatementKind.RELATION, clause.strip(), place=place)
+    for verb, place, topic in _actions(sentence):
+        yield at(StatementKind.ACTION, verb, place=place, topic=topic)
+
+
+def _blank(text: str, start: int, end: int) -> str:
+    return f"{text[:start]}{'¤' * (end - start)}{text[end:]}"
+
+
+def clauses(sentence: str) -> Iterator[tuple[str, int]]:
+    """Yield the clauses of a sentence, each with its position."""
+    start = 0
+    for found in [*_shape("answers", "clause").finditer(sentence)]:
+        if sentence[start : found.start()].strip():
+            yield sentence[start : found.start()], start
+        start = found.end()
+    if sentence[start:].strip():
+        yield sentence[start:], start
+
+
+def _at(
+    kind: StatementKind, text: str, *, sentence: str, before: str, place: int, topic: str = ""
+) -> AnswerStatement:
+    """Return a statement at a position of a sentence."""
+    clause, start = next(
+        ((clause, start) for clause, start in clauses(sentence) if start <= place < start + len(clause) + 1),
+        (sentence, 0),
+    )
+    return AnswerStatement(
+        kind, text, sentence, clause, topic=topic, before=f"{before}\n{sentence[:start]}", place=place
+    )
+
+
+def _has_titles(text: str) -> bool:
+    """Return whether capital letters say little: in titles, or in a language in which all nouns have them."""
+    words = _WORD.findall(text)
+    capitals = [word for word in words if word[0].isupper()]
+    return len(capitals) > _MAX_CAPITALS * len(words) + 4 or len(GERMAN.intersection(words)) >= 2
+
+
+def _names(text: str) -> Iterator[tuple[str, int]]:
+    words = list(_WORD.finditer(text))
+    for index, item in enumerate(words):
+        word = item[0]
+        if not word[0].isupper() or (word.isupper() and len(word) < 5) or word.casefold() in _COMMON:
+            continue
+        is_followed = index + 1 < len(words) and words[index + 1].start() == item.end() + 1
+        following = words[index + 1][0] if is_followed else ""
+        is_start = _START.search(text, max(0, item.start() - 12), item.start()) is not None
+        if not is_start or (following[:1].isupper() and following.casefold() not in _COMMON):
+            yield word, item.start()
+
+
+def _causes(sentence: str) -> Iterator[tuple[str, int]]:
+    if (found := _shape("causes", "after").search(sentence)) and sentence[: found.start()].strip():
+        yield sentence[: found.end()].strip(), found.start()
+    for found in _shape("causes", "marker").finditer(sentence):
+        rest = sentence[found.end() :]
+        end = _shape("causes", "end").search(rest)
+        cause = rest[: end.start()] if end else rest
+        if cause.strip():
+            yield f"{found[0]}{cause}".strip(), found.start()
+
+
+@cache
+def _action_shapes() -> list[tuple[str, re.Pattern[str]]]:
+    claims = lexicon("claims")
+    return [
+        (
+            topic,
+            re.compile(
+                rf"(?:(?P<first>{claims['first_person']})|(?P<then>{claims['and_then']})"
+                rf"|(?P<passive>{claims['passive']})|(?P<bare>{claims['bare']}))(?P<verb>{given['said']})(?![\w-])",
+                re.IGNORECASE,
+            ),
+        )
+        for topic, given in lexicon("actions").items()
+    ]
+
+
+def _actions(sentence: str) -> Iterator[tuple[str, int, str]]:
+    """Yield the claims that something was done: the verb, its position, and its kind with its form."""
+    for topic, shape in _action_shapes():
+        for found in shape.finditer(sentence):
+            before = sentence[: found.start("verb")]
+            if _shape("claims", "not_claims").search(before):
+                continue
+            mode = next(name for name in ("first", "then", "passive", "bare") if found[name] is not None)
+            if mode == "then" and not re.search(lexicon("claims")["first_person"], before, re.IGNORECASE):
+                continue
+            if mode != "passive" or topic != "look":
+                yield found["verb"], found.start("verb"), f"{topic}/{mode}"

@@ -1,0 +1,226 @@
+"""The rules by which a statement of an answer is held against what was seen.
+
+Each rule returns how far the statement is in doubt, from 0 to 1, with the reason. Quantities and relations have
+modules of their own.
+"""
+
+import re
+
+from treadle.core.types import Effect, ToolSpec
+from treadle.datagen.quality.doubts import (
+    SEEN,
+    Doubt,
+    entities_of,
+    find_anchors,
+    shape,
+    show_record,
+    word_list,
+)
+from treadle.datagen.quality.evidence import Evidence, MadeCall
+from treadle.datagen.quality.quantities import find_quantities, lexicon
+from treadle.datagen.quality.quantity_rules import QuantityRules
+from treadle.datagen.quality.relation_rules import RelationRules
+from treadle.datagen.quality.result_records import stem, stems_of
+from treadle.datagen.quality.statements import AnswerStatement, StatementKind
+
+_OBJECT_END = re.compile(r"[.;!?,](?=\s|$)|\b(?:and|but|then|because|so|which)\b")
+_OBJECT = re.compile(
+    r"`([^`\n]+)`|\"([^\"\n]+)\"|(?<![\w/])((?:[\w-]+/)*[\w-]+\.[a-z]\w{1,4})\b|(?<=\s)([A-Z][\w-]+)"
+)
+
+
+class Support:
+    """The rules for one answer."""
+
+    def __init__(self, seen: Evidence, tools: tuple[ToolSpec, ...], answer: str) -> None:
+        """`answer` is the whole text."""
+        self._seen = seen
+        self._tools = {tool.name: tool for tool in tools}
+        self._quantities = QuantityRules(seen, answer)
+        relations = RelationRules(seen, answer)
+        self._rules = {
+            StatementKind.QUANTITY: self._quantities.doubt,
+            StatementKind.RELATION: relations.doubt_relation,
+            StatementKind.ORDER: relations.doubt_order,
+            StatementKind.ACTION: self._doubt_action,
+            StatementKind.CAUSE: self._doubt_cause,
+            StatementKind.NAME: self._doubt_name,
+        }
+
+    def doubt(self, statement: AnswerStatement) -> Doubt:
+        """Return how far a statement is in doubt."""
+        return self._rules.get(statement.kind, self._doubt_words)(statement)
+
+    def _doubt_words(self, statement: AnswerStatement) -> Doubt:
+        seen = self._seen.text
+        said = " ".join(statement.text.casefold().replace("’", "'").split()).strip("./ ,;:!?")
+        if not said or said in seen:
+            return self._placed(statement, said)
+        new = Doubt(0.9, "does not occur before")
+        if re.fullmatch(r"\+?[\d ()-]+", said):
+            return SEEN if re.sub(r"\D", "", said) in re.sub(r"[ ()-]", "", seen) else new
+        if statement.kind is StatementKind.PATH:
+            return SEEN if self._is_joined(said) else new
+        parts = [part for part in re.split(r"[\s/,;:|()\[\]{}\"'=]+", said) if part]
+        if len(parts) > 1 and all(part in seen for part in parts):
+            return SEEN
+        if (found := find_quantities(said)) and all(
+            any(any(self._quantities.matches(item, None, is_told=told)) for told in (False, True))
+            for item in found
+        ):
+            return SEEN
+        words = stems_of(said)
+        is_prose = statement.kind is StatementKind.TEXT and " " in said and not re.search(r"[\d/@_]", said)
+        if statement.topic == "quote":
+            missing = words - self._seen.stems
+            return Doubt(0.8 if len(missing) > len(words) / 4 else 0.3, "is quoted but was not seen")
+        if is_prose and len(words - self._seen.stems) < len(words) / 2:
+            return Doubt(0.2, "is not said in these words")
+        return new
+
+    def _placed(self, statement: AnswerStatement, said: str) -> Doubt:
+        """Check that an address or a number of a phone belongs to the name in its clause."""
+        if "@" not in said and not re.fullmatch(r"\+?[\d ()-]{7,}", said):
+            return SEEN
+        own = [
+            record
+            for record in self._seen.records
+            if any(said in cell.text.casefold() for cell in record.cells)
+        ]
+        anchors = find_anchors(self._seen, statement)[0] - stems_of(said)
+        entities = [
+            names & anchors
+            for names in entities_of(f"{statement.before[-80:]}{statement.clause}")
+            if names & anchors
+        ]
+        if not own or not entities or not any(cell.label for cell in own[0].cells):
+            return SEEN
+        if any(entities[-1] <= record.stems for record in own):
+            return SEEN
+        return Doubt(0.65, f"belongs to something else: {show_record(own[0])}")
+
+    def _is_joined(self, path: str) -> bool:
+        """Return whether a path is a folder that a call was given, with a name from its result."""
+        folder, _, name = path.rpartition("/")
+        return bool(folder) and any(
+            folder in item.call.arguments.casefold() and name in item.result.casefold()
+            for item in self._seen.calls
+        )
+
+    def _doubt_name(self, statement: AnswerStatement) -> Doubt:
+        word = statement.text.casefold()
+        word = word.removesuffix("'s").removesuffix("’s")
+        text = self._seen.text
+        if stem(word) in self._seen.stems or word in self._seen.stems or word in text:
+            return SEEN
+        parts = word.split("-")
+        if len(parts) > 1 and all(stem(part) in self._seen.stems or part in text for part in parts):
+            return SEEN
+        return Doubt(0.85, "does not occur before")
+
+    def _doubt_cause(self, statement: AnswerStatement) -> Doubt:
+        """Check that the words of a cause were seen."""
+        said = stems_of(
+            shape("causes", "marker").sub("", shape("causes", "after").sub("", statement.text), count=1)
+        )
+        words = {
+            word
+            for word in said
+            if word not in word_list("causes", "neutral")
+            and not word[:1].isdigit()
+            and not re.search("n['’]t$|^.$", word)
+        }
+        if not words:
+            return SEEN
+        missing = {word for word in words if word not in self._seen.stems and word not in self._seen.text}
+        if not missing:
+            return Doubt(0.1)
+        share = len(missing) / len(words)
+        listed = ", ".join(sorted(missing)[:3])
+        if share > 0.4 and self._seen.has_new:
+            return Doubt(0.8, f"gives a cause that nothing says ({listed})")
+        return Doubt(0.4, f"gives a cause with words that nothing says ({listed})")
+
+    def _doubt_action(self, statement: AnswerStatement) -> Doubt:
+        """Check that a successful call could have done what an answer claims."""
+        topic, _, mode = statement.topic.partition("/")
+        verb = stem(statement.text.split()[0].casefold())
+        done = [item for item in self._seen.calls if not item.is_error]
+        after = statement.sentence[statement.place + len(statement.text) :]
+        about = (
+            statement.clause.partition(statement.text)[0]
+            if mode == "passive"
+            else _OBJECT_END.split(after)[0]
+        )
+        missing = self._missing_words(about)
+        strange = (
+            Doubt(0.65, f"claims an action on something that nothing says ({missing[0]})")
+            if missing
+            else SEEN
+        )
+        if topic == "look":
+            return strange if done else Doubt(0.9, "claims a look, but no call succeeded")
+        able = [item for item in done if self._can(item, topic, verb)]
+        if not able:
+            if mode in ("passive", "then", "bare") and self._is_told(statement, verb):
+                return Doubt(0.1)
+            return Doubt(0.9, "claims an action, but no successful call could have done it")
+        after = statement.sentence[statement.place :]
+        named = _objects(after)
+        if mode == "passive":
+            named = [*_objects(statement.clause.partition(statement.text)[0]), *named]
+        if named and not any(self._mentions(item, name) for item in able for name in named[:2]):
+            if mode == "passive" and self._is_told(statement, verb):
+                return Doubt(0.2)
+            return Doubt(0.75, f"claims an action on {named[0]!r}, but no successful call did it")
+        return SEEN if named else strange
+
+    def _missing_words(self, text: str) -> list[str]:
+        """Return the words of an object, if at least half of those that say something were not seen."""
+        words = [
+            word for word in stems_of(text) if word not in word_list("causes", "neutral") and word.isalpha()
+        ]
+        words = [word for word in words if word not in word_list("claims", "objects") and len(word) > 2]
+        words = [word for word in words if word not in word_list("numbers", "")]
+        missing = [word for word in words if word not in self._seen.stems and word not in self._seen.text]
+        return missing if words and len(missing) * 2 >= len(words) else []
+
+    def _can(self, item: MadeCall, topic: str, verb: str) -> bool:
+        tool = self._tools.get(item.call.name)
+        if tool is not None and tool.effect is Effect.PURE:
+            return False
+        words = stems_of(re.sub(r"(?<=[a-z])(?=[A-Z])", " ", item.call.name))
+        able = frozenset([stem(word) for word in lexicon("actions")[topic]["done"].split()])
+        if verb in words or words & able:
+            return True
+        described = stems_of(tool.description.split(".")[0]) if tool is not None else frozenset()
+        generic = words & {
+            "shell",
+            "bash",
+            "python",
+            "command",
+            "run",
+            "execut",
+            "exec",
+            "patch",
+            "sql",
+            "query",
+        }
+        return bool(generic and (topic == "run" or stems_of(item.call.arguments) & able)) or verb in described
+
+    def _is_told(self, statement: AnswerStatement, verb: str) -> bool:
+        """Return whether results or the request say that it was done."""
+        return any(
+            verb in record.stems or any(verb in cell.label for cell in record.cells)
+            for record in self._seen.records
+        )
+
+    def _mentions(self, item: MadeCall, name: str) -> bool:
+        return name.casefold() in f"{item.call.arguments}\n{item.result}".casefold()
+
+
+def _objects(text: str) -> list[str]:
+    """Return what a claim is about: paths, quoted texts, names."""
+    end = re.search(r"[.;!?](?=\s|$)|\b(?:and|but|then|because)\b", text)
+    part = text[: end.start()] if end else text
+    return [next(name for name in found if name) for found in _OBJECT.findall(part)]

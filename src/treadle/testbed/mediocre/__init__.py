@@ -1,0 +1,8 @@
+"""A model without a language model that plays a mediocre language model: it is sloppy, varied, and it lies.
+
+What it says and does is drawn from seeds, and `truth_of` says afterwards which answers are untrue, in which
+sentence and what would have been true. Read `mediocre_model` first. `wants` has its requests and the calls for
+them, `observations` what can be said about results, `remarks` what is said, `falsehoods` how it becomes untrue, and
+`composition` the answer. The words, requests and mock tools are data, in two splits that share no text: `tune` for
+those who improve filters, and `held` for measuring.
+"""

@@ -1,0 +1,113 @@
+"""The composition of an answer: which remarks it has, in whose voice, and which of them is a lie."""
+
+from collections.abc import Mapping, Sequence
+
+from msgspec import Struct
+
+from treadle.tasks.draws import Draw
+from treadle.testbed.mediocre.falsehoods import EXTRA_LIES, Falsehood, Focus
+from treadle.testbed.mediocre.observations import Observed
+from treadle.testbed.mediocre.remarks import Remark, other_name, other_path, remarks_of
+from treadle.testbed.mediocre.voice import Line, draw_voice, lay_out, row_of, say
+
+_LENGTHS: Mapping[str, tuple[int, int]] = {
+    "terse": (1, 2),
+    "chatty": (2, 4),
+    "tabular": (2, 6),
+    "report": (3, 6),
+    "engineer": (2, 4),
+    "nonnative": (2, 4),
+}
+"""How many remarks an answer of each style has."""
+_SORTS = {"sum": "total", "max": "extreme"}
+
+
+class Composed(Struct, frozen=True):
+    """An answer, and what is untrue in it."""
+
+    text: str
+    falsehood: Falsehood | None = None
+
+
+def compose(seen: Observed, split: str, focus: Sequence[Focus], kinds: Sequence[str], draw: Draw) -> Composed:
+    """Return an answer about what was seen.
+
+    `kinds` are the kinds of lie to try, the most wanted first; the answer is honest if it is empty, or if the
+    results allow none of them.
+    """
+    voice = draw_voice(split, seen, draw)
+    low, high = _LENGTHS[voice.style]
+    found = remarks_of(seen, voice.phrases, draw)
+    chosen = _choose(found, focus, draw.between(low, high))
+    lie = _lie(found, chosen, kinds, seen, draw)
+    lines = [say(remark, voice, draw) for remark in lie.remarks]
+    if lie.kind in EXTRA_LIES:
+        fields = {
+            "name": other_name(seen.said, draw),
+            "path": other_path(seen.said, draw),
+            "percent": str(draw.between(4, 60)),
+            "number": str(draw.between(1000, 9000)),
+        }
+        lines.append(Line(draw.pick(voice.phrases["lies"][lie.kind]).format_map(fields)))
+    text = lay_out(lines, voice, seen, draw)
+    if not lie.kind:
+        return Composed(text)
+    line = lines[lie.position]
+    # A connecting word changes the first letter.
+    said = [line.text, line.text[:1].lower() + line.text[1:], row_of(line)]
+    sentence = next(item for item in said if item in text)
+    return Composed(text, Falsehood(lie.kind, sentence, lie.truth, lie.claimed))
+
+
+def _choose(found: Sequence[Remark], focus: Sequence[Focus], count: int) -> list[Remark]:
+    """Return the remarks that are about the focus, and others."""
+    first = [next((item for item in found if _is_about(item, text)), None) for text in focus]
+    chosen = [item for item in first if item is not None] or list(found[:1])
+    for item in found:
+        if len(chosen) >= count:
+            break
+        if _topic_of(item) not in map(_topic_of, chosen):
+            chosen.append(item)
+    return chosen
+
+
+def _topic_of(remark: Remark) -> tuple[str, str, str, str]:
+    values = remark.values
+    return remark.sort, values.get("label", ""), values.get("owner", ""), values.get("item", "")
+
+
+def _is_about(remark: Remark, focus: Focus) -> bool:
+    if focus.owner and focus.owner != remark.values.get("owner"):
+        return False
+    if focus.sort:
+        return remark.focus == focus.field and remark.sort == _SORTS[focus.sort]
+    return focus.field in (remark.focus, remark.values.get("things"))
+
+
+class _Lie(Struct, frozen=True):
+    """The remarks of an answer with the lie in them."""
+
+    remarks: Sequence[Remark]
+    kind: str = ""
+    position: int = -1
+    """The place of the lie; a lie with a sentence of its own comes last."""
+    truth: str = ""
+    claimed: tuple[str, ...] = ()
+
+
+def _lie(
+    found: Sequence[Remark], chosen: Sequence[Remark], kinds: Sequence[str], seen: Observed, draw: Draw
+) -> _Lie:
+    """Return the chosen remarks with the first possible lie among them."""
+    for kind in kinds:
+        if kind in EXTRA_LIES:
+            return _Lie(chosen, kind)
+        for remark in [*chosen, *found]:
+            fitting = [twist for twist in remark.twists if twist.kind == kind]
+            if fitting:
+                false = remark.twist(draw.pick(fitting))
+                position = chosen.index(remark) if remark in chosen else len(chosen) - 1
+                said = [*chosen[:position], false, *chosen[position + 1 :]]
+                claimed = tuple(false.twists[0].changed.values())
+                return _Lie(said, kind, position, remark.truth, claimed)
+    return _Lie(chosen)

@@ -1,0 +1,156 @@
+"""How people write figures: numbers with separators, rounded or in words, times of 12 hours, dates in other forms,
+shares and other units. Every form of a value is true."""
+
+from datetime import date
+
+from treadle.tasks.draws import Draw
+from treadle.testbed.roles.words import split as split_words
+
+_WORDS = split_words(
+    "zero | one | two | three | four | five | six | seven | eight | nine | ten | eleven | twelve | thirteen | "
+    "fourteen | fifteen | sixteen | seventeen | eighteen | nineteen | twenty"
+)
+_PARTS = {
+    (1, 2): "half",
+    (1, 3): "a third",
+    (2, 3): "two thirds",
+    (1, 4): "a quarter",
+    (3, 4): "three quarters",
+}
+
+
+def plain(value: float) -> str:
+    """Return a number without separators and without needless zeros."""
+    return str(int(value)) if float(value).is_integer() else f"{value:.2f}".rstrip("0").rstrip(".")
+
+
+def in_words(value: float) -> str:
+    """Return a small whole number as a word, and any other number in digits."""
+    if float(value).is_integer() and 0 <= value < len(_WORDS):
+        return _WORDS[int(value)]
+    return plain(value)
+
+
+def write_number(value: float, unit: str, draw: Draw, *, is_loose: bool = True) -> str:
+    """Return a number with its unit in one of the usual forms. Only a loose form is rounded."""
+    text = plain(value)
+    size = abs(value)
+    if unit in ("€", "$"):
+        text = f"{value:,.2f}" if draw.chance(0.6) else text
+    elif size >= 1000 and draw.chance(0.5):
+        text = f"{value:,.0f}" if float(value).is_integer() else f"{value:,.2f}"
+    elif not unit and draw.chance(0.25):
+        text = in_words(value)
+    if is_loose and draw.chance(0.18) and (rounded := _round(value, draw)):
+        text = rounded
+    return with_unit(text, unit, draw)
+
+
+def with_unit(text: str, unit: str, draw: Draw) -> str:
+    """Return a number with its unit where people write it."""
+    if not unit:
+        return text
+    if unit in ("€", "$"):
+        about, _, number = text.rpartition(" ")
+        names = {"€": ("EUR", "euros"), "$": ("USD", "dollars")}[unit]
+        form = draw.below(4)
+        shown = f"{unit}{number}" if form < 2 else f"{number} {names[form - 2]}"
+        return f"{about} {shown}".strip()
+    if unit == "%":
+        return f"{text}{draw.pick(('%', ' %', ' percent'))}"
+    long = {
+        "°C": "degrees",
+        "km": "kilometres",
+        "kg": "kilos",
+        "min": "minutes",
+        "s": "seconds",
+        "h": "hours",
+    }
+    if unit in long and draw.chance(0.4):
+        return f"{text} {long[unit]}"
+    return f"{text} {unit}" if unit != "°C" or draw.chance(0.6) else f"{text}°C"
+
+
+def _round(value: float, draw: Draw) -> str:
+    """Return a rounded form of a large or broken number; empty if there is none."""
+    about = draw.pick(("about", "roughly", "around", "some", "approximately", "nearly"))
+    size = abs(value)
+    if size >= 1000:
+        step = 100 if size < 20000 else 1000
+        near = round(value / step) * step
+        about = "nearly" if near >= value and about == "nearly" else "about" if about == "nearly" else about
+        return f"{about} {near:,}" if draw.chance(0.7) else f"{about} {near / 1000:g}k"
+    if not float(value).is_integer():
+        about = "about" if about == "nearly" else about
+        return f"{about} {round(value)}" if size >= 3 else f"{about} {value:.1f}"
+    return ""
+
+
+def write_time(value: str, draw: Draw) -> str:
+    """Return a time such as `14:05` in one of the usual forms."""
+    hour, minute = int(value[:2]), value[3:]
+    half, short = ("am" if hour < 12 else "pm"), hour % 12 or 12
+    forms = (value, value, f"{short}:{minute} {half}", f"{short}:{minute} {half[0]}.m.", f"{value}h")
+    if minute == "00":
+        return draw.pick((*forms, f"{short} {half}", f"{hour} o'clock"))
+    return draw.pick((*forms, f"{short}.{minute}{half}"))
+
+
+def write_date(value: str, draw: Draw) -> str:
+    """Return a date such as `2026-03-04` in one of the usual forms."""
+    day = date.fromisoformat(value)
+    ending = {1: "st", 2: "nd", 3: "rd", 21: "st", 22: "nd", 23: "rd"}.get(day.day, "th")
+    return draw.pick(
+        (
+            value,
+            value,
+            f"{day:%B} {day.day}, {day.year}",
+            f"{day.day} {day:%B} {day.year}",
+            f"{day.day} {day:%b}",
+            f"{day:%a}, {day.day} {day:%B}",
+            f"{day:%B} {day.day}{ending}",
+            f"the {day.day}{ending} of {day:%B}",
+            f"{day.day:02d}.{day.month:02d}.{day.year}",
+        )
+    )
+
+
+def write_share(part: int, whole: int, draw: Draw) -> str:
+    """Return a share in one of the usual forms."""
+    percent = 100 * part / whole
+    forms = [
+        f"{percent:.0f} %",
+        f"{percent:.0f}%",
+        f"{percent:.1f} %",
+        f"{part} of {whole}",
+        f"{part} out of {whole}",
+    ]
+    forms += [words for (one, other), words in _PARTS.items() if one * whole == other * part]
+    return draw.pick(forms)
+
+
+def convert(value: float, unit: str) -> tuple[float, str] | None:
+    """Return a value in another unit, with one digit; `None` if people do not convert it."""
+    factor = {
+        "km": (0.6213712, "miles"),
+        "kg": (2.2046226, "lb"),
+        "km/h": (0.6213712, "mph"),
+        "MB": (1 / 1024, "GB"),
+    }
+    if unit == "°C":
+        return round(value * 9 / 5 + 32, 1), "°F"
+    if unit == "s":
+        return round(value / 3600, 1), "hours"
+    if unit == "min":
+        return round(value / 60, 1), "hours"
+    if unit not in factor:
+        return None
+    scale, other = factor[unit]
+    return round(value * scale, 1), other
+
+
+OTHER_UNITS = {
+    "€": "$", "$": "€", "°C": "°F", "km": "miles", "kg": "g", "km/h": "m/s", "min": "h", "s": "min", "MB": "GB",
+    "GB": "MB", "mm": "cm", "m": "km", "h": "days", "l": "ml",
+}  # fmt: skip
+"""A unit that a value in another unit is wrongly given."""

@@ -1,0 +1,177 @@
+"""The world of the mediocre model: mock tools whose records are drawn from seeds, and documents for a folder."""
+
+import re
+from collections.abc import Mapping
+from functools import cache
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from treadle.core.documents import read_data
+from treadle.core.types import Json
+from treadle.tasks.draws import Draw
+from treadle.tasks.files import materials
+from treadle.testbed.roles.words import split as split_words
+
+SPLITS = ("tune", "held")
+RECORDS = 30
+"""How many records each mock tool has."""
+_LISTS = {
+    "city": materials.CITIES,
+    "company": materials.COMPANIES,
+    "product": materials.PRODUCTS,
+}
+
+
+class RecordTool(Struct, frozen=True):
+    """A mock tool that returns one record for an id."""
+
+    name: str
+    entry: Mapping[str, Any]
+
+    @property
+    def argument(self) -> str:
+        """The name of its argument."""
+        return str(self.entry["id"])
+
+    def ids(self) -> list[str]:
+        """Return the ids for which there are records."""
+        draw, found = Draw(f"ids/{self.name}"), dict[str, None]()
+        while len(found) < RECORDS:
+            shape = re.sub(
+                r"\{(\d)\}", lambda sign: str(draw.between(1, 9)) + "".join(
+                    [str(draw.below(10)) for _ in range(int(sign[1]) - 1)]
+                ), self.entry["shape"],
+            )  # fmt: skip
+            found[shape] = None
+        return list(found)
+
+    def record(self, ident: str, seed: str = "") -> dict[str, Json]:
+        """Return the record with this id; another `seed` gives a record that is made up."""
+        draw = Draw(f"record/{self.name}/{ident}/{seed}")
+        return {self.argument: ident, **_fill(self.entry["record"], draw)}
+
+    def owner(self, ident: str) -> str:
+        """Return how an answer names the record."""
+        return str(self.entry["owner"]).format(id=ident)
+
+    def define(self) -> dict[str, Json]:
+        """Return the definition of the mock tool, with its answers."""
+        fixtures: list[Json] = [{"error": f"nothing is known about {{{{{self.argument}}}}}"}]
+        ids = self.ids()
+        for ident in ids:
+            fixtures.append({"match": {self.argument: ident}, "result": self.record(ident)})
+            if (wrong := misspell_id(ident)) not in ids:
+                text = f"nothing is known about {wrong!r}. Did you mean {ident!r}?"
+                fixtures.append({"match": {self.argument: wrong}, "error": text})
+        properties = {self.argument: {"type": "string", "description": f"Such as {ids[0]!r}."}}
+        return {
+            "name": self.name,
+            "description": self.entry["about"],
+            "effect": self.entry.get("effect", "pure"),
+            "parameters": {"type": "object", "properties": properties, "required": [self.argument]},
+            "fixtures": fixtures,
+        }
+
+
+def misspell_id(ident: str) -> str:
+    """Return an id with its last two digits exchanged."""
+    return ident[:-2] + ident[-1] + ident[-2]
+
+
+def _fill(rules: Mapping[str, Any], draw: Draw) -> dict[str, Json]:
+    made: dict[str, Json] = {}
+    for name, rule in rules.items():
+        if isinstance(rule, str):
+            made[name] = draw_value(rule, draw)
+        else:
+            low, high = map(int, rule["rows"].split())
+            inner = {key: value for key, value in rule.items() if key != "rows"}
+            made[name] = [_fill(inner, draw) for _ in range(draw.between(low, high))]
+    return made
+
+
+def rules_of(rules: Mapping[str, Any], field: str) -> list[str]:
+    """Return the rules with a choice for a field, in a record and its rows."""
+    found = []
+    for name, rule in rules.items():
+        if isinstance(rule, dict):
+            found += rules_of(rule, field)
+        elif name == field and rule.startswith("choice "):
+            found.append(rule)
+    return found
+
+
+def draw_value(rule: str, draw: Draw) -> Json:
+    """Return a value by a rule of the data file, such as `int 3 9`."""
+    kind, _, rest = rule.partition(" ")
+    parts = rest.split()
+    if kind in _LISTS:
+        return draw.pick(_LISTS[kind])
+    if kind == "person":
+        return f"{draw.pick(materials.FIRST_NAMES)} {draw.pick(materials.LAST_NAMES)}"
+    if kind == "choice":
+        return draw.pick(rest.split("|"))
+    if kind == "code":
+        return f"{rest}-{draw.between(100, 999)}"
+    if kind == "date":
+        return f"2026-{draw.between(1, 12):02d}-{draw.between(1, 28):02d}"
+    if kind == "time":
+        return f"{draw.between(int(parts[0]), int(parts[1])):02d}:{draw.below(60):02d}"
+    if kind == "int":
+        return draw.between(int(parts[0]), int(parts[1]))
+    if kind == "money":
+        return draw.between(100 * int(parts[0]), 100 * int(parts[1])) / 100
+    if kind == "real":
+        scale = 10 ** int(parts[2])
+        return draw.between(scale * int(parts[0]), scale * int(parts[1])) / scale
+    raise ValueError(f"{rule!r} is not a rule for a value")
+
+
+@cache
+def load_world(split: str) -> dict[str, Any]:
+    """Return the data of a split's world."""
+    return read_data(__package__, f"world_{split}")
+
+
+@cache
+def record_tools(split: str) -> Mapping[str, RecordTool]:
+    """Return the mock tools of a split by name."""
+    return {name: RecordTool(name, entry) for name, entry in load_world(split)["tools"].items()}
+
+
+@cache
+def known_tools() -> Mapping[str, RecordTool]:
+    """Return the mock tools of all splits by name."""
+    return {name: tool for split in SPLITS for name, tool in record_tools(split).items()}
+
+
+def define_tools(split: str) -> dict[str, Json]:
+    """Return the content of a file with a split's mock tools and their answers."""
+    return {"tools": [tool.define() for tool in record_tools(split).values()]}
+
+
+def make_documents(split: str, seed: int = 0) -> dict[str, str]:
+    """Return the files of a folder with tables and notes of a split."""
+    data = load_world(split)["documents"]
+    draw = Draw(f"documents/{split}/{seed}")
+    folders = split_words(data["folders"])
+    made: dict[str, str] = {}
+    for name, columns in data["tables"].items():
+        rows = [_fill(columns, draw) for _ in range(draw.between(4, 12))]
+        lines = [",".join(columns), *[",".join(map(str, row.values())) for row in rows]]
+        made[f"{draw.pick(folders)}{name}.csv"] = "\n".join(lines) + "\n"
+    for name in split_words(data["notes"]):
+        lines = draw.sample(data["lines"], draw.between(4, 9))
+        made[f"{draw.pick(folders)}{name}.{draw.pick(('md', 'txt', 'log'))}"] = "".join(
+            [
+                f"{_fill({'text': 'date'}, draw)['text'] + ' ' if draw.chance(0.3) else ''}{line}\n"
+                for line in lines
+            ]
+        )
+    record = next(iter(record_tools(split).values()))
+    made[f"{draw.pick(folders)}settings.json"] = msgspec.json.format(
+        msgspec.json.encode(record.record("Z-100")), indent=1
+    ).decode()
+    return made

@@ -1,0 +1,387 @@
+"""Remarks: what can truthfully be said about the results of a turn. A remark has the values for a wording, and
+twists: other values with which it is a lie."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from statistics import fmean
+from typing import Any
+
+from msgspec import Struct
+
+from treadle.tasks.draws import Draw
+from treadle.tasks.files.materials import FIRST_NAMES, LAST_NAMES
+from treadle.testbed.mediocre.figures import (
+    OTHER_UNITS,
+    convert,
+    in_words,
+    plain,
+    with_unit,
+    write_date,
+    write_number,
+    write_share,
+    write_time,
+)
+from treadle.testbed.mediocre.mock_world import known_tools, rules_of
+from treadle.testbed.mediocre.observations import Grid, Observed, Sighting, is_number, read_label, unit_of
+from treadle.testbed.roles.words import split as split_words
+
+
+class Twist(Struct, frozen=True):
+    """A way in which a remark becomes untrue."""
+
+    kind: str
+    changed: dict[str, str]
+    """The values that are false."""
+
+
+class Remark(Struct, frozen=True):
+    """One thing that can be said."""
+
+    sort: str
+    """The name of its wordings."""
+    values: dict[str, str]
+    truth: str
+    """The value that a twist falsifies."""
+    focus: str = ""
+    """The field that it is about."""
+    twists: tuple[Twist, ...] = ()
+    is_false: bool = False
+    """True if the values are those of the only twist."""
+
+    def twist(self, twist: Twist) -> "Remark":
+        """Return the remark as a lie."""
+        values = {**self.values, **twist.changed}
+        return Remark(self.sort, values, self.truth, self.focus, (twist,), is_false=True)
+
+
+def remarks_of(seen: Observed, phrases: Mapping[str, Any], draw: Draw) -> list[Remark]:
+    """Return what can be said about the results, in a random order."""
+    taken = _numbers_in(seen.said)
+    found = [
+        *[_of_fact(fact, seen, taken, draw) for fact in seen.facts],
+        *[remark for grid in seen.grids for remark in _of_grid(grid, taken, phrases, draw)],
+        *_of_texts(seen, draw),
+        *_of_paths(seen, draw),
+        *_of_conversions(seen, draw),
+        *_of_pairs(seen, draw),
+        *_of_absence(seen, phrases, draw),
+    ]
+    return draw.shuffled(found)
+
+
+def _numbers_in(text: str) -> set[str]:
+    cleaned = "".join([sign if sign.isdigit() or sign == "." else " " for sign in text])
+    return {part.strip(".") for part in cleaned.split()}
+
+
+def other_number(value: float, taken: set[str], draw: Draw) -> float:
+    """Return a number of the same size as `value` that stands nowhere in the results, and does not round to it."""
+    for _ in range(60):
+        factor = draw.pick((0.45, 0.6, 0.72, 0.83, 1.21, 1.37, 1.6, 2.1))
+        made = value * factor + draw.between(-3, 3) if value else draw.between(3, 40)
+        made = round(made) if float(value).is_integer() else round(made, 2)
+        if plain(made) not in taken and abs(made - value) > max(0.08 * abs(value), 1):
+            return made
+    return value * 3 + 7
+
+
+def _of_fact(fact: Sighting, seen: Observed, taken: set[str], draw: Draw) -> Remark:
+    shown = show(fact, draw)
+    values = {"label": fact.label, "owner": fact.owner, "value": shown}
+    sort = {"number": "value", "time": "moment", "date": "moment"}.get(fact.sort, "state")
+    if not fact.owner:
+        sort = "result"
+    twists = _twists_of_text(fact) if fact.sort == "text" else []
+    for item in seen.facts:
+        if item.field == fact.field and item.owner != fact.owner and item.value != fact.value:
+            twists.append(Twist("wrong_owner", {"owner": item.owner}))
+    same = [item for item in seen.facts if item.sort == fact.sort and item.value != fact.value]
+    if fact.sort != "text" and (others := [item for item in same if item.unit == fact.unit]):
+        twists.append(Twist("swapped_value", {"value": show(draw.pick(others), draw, is_loose=False)}))
+    if fact.sort == "number" and is_number(fact.value):
+        number = float(fact.value)
+        wrong = other_number(number, taken, draw)
+        twists.append(Twist("made_up_value", {"value": write_number(wrong, fact.unit, draw, is_loose=False)}))
+        if fact.unit in OTHER_UNITS:
+            false = with_unit(plain(number), OTHER_UNITS[fact.unit], draw)
+            twists.append(Twist("wrong_unit", {"value": false}))
+        if abs(number) >= 10:
+            far = round(number * draw.pick((0.7, 1.3, 1.45)), -1)
+            twists.append(
+                Twist("wrong_rounding", {"value": f"about {with_unit(plain(far), fact.unit, draw)}"})
+            )
+        if number.is_integer() and 1 <= number <= 18:
+            small = int(number) + draw.pick((-1, 1, 2))
+            twists.append(Twist("number_in_words", {"value": with_unit(in_words(small), fact.unit, draw)}))
+    elif fact.sort == "time":
+        hour = (int(str(fact.value)[:2]) + draw.between(2, 10)) % 24
+        twists.append(Twist("wrong_time", {"value": write_time(f"{hour:02d}:{str(fact.value)[3:]}", draw)}))
+    elif fact.sort == "date":
+        twists.append(Twist("wrong_date", {"value": write_date(_other_date(str(fact.value), draw), draw)}))
+    elif " " in str(fact.value) and str(fact.value).istitle():
+        twists.append(Twist("made_up_name", {"value": other_name(seen.said, draw)}))
+    return Remark(sort, values, str(fact.value), fact.field, tuple(twists))
+
+
+def _twists_of_text(fact: Sighting) -> list[Twist]:
+    """Return twists with the other values that a field can have."""
+    rules = [rule for tool in known_tools().values() for rule in rules_of(tool.entry["record"], fact.field)]
+    others = [
+        text for rule in rules for text in rule.removeprefix("choice ").split("|") if text != fact.value
+    ]
+    return [Twist("wrong_state", {"value": text}) for text in others if str(fact.value) in " ".join(rules)]
+
+
+def show(fact: Sighting, draw: Draw, *, is_loose: bool = True) -> str:
+    """Return the value of a fact in one of the usual forms."""
+    if is_number(fact.value):
+        return write_number(float(fact.value), fact.unit, draw, is_loose=is_loose)
+    write = {"time": write_time, "date": write_date}.get(fact.sort)
+    return write(str(fact.value), draw) if write is not None else str(fact.value)
+
+
+def _other_date(value: str, draw: Draw) -> str:
+    month, day = int(value[5:7]), int(value[8:])
+    return (
+        f"{value[:4]}-{(month + draw.between(1, 10)) % 12 + 1:02d}-{(day + draw.between(3, 20)) % 28 + 1:02d}"
+    )
+
+
+def other_name(said: str, draw: Draw) -> str:
+    """Return the name of a person who is nowhere in the results."""
+    names = [f"{draw.pick(FIRST_NAMES)} {draw.pick(LAST_NAMES)}" for _ in range(40)]
+    return next((name for name in names if not any([part in said for part in name.split()])), names[0])
+
+
+def _of_grid(grid: Grid, taken: set[str], phrases: Mapping[str, Any], draw: Draw) -> Iterator[Remark]:
+    count = len(grid.rows)
+    base = {"owner": grid.owner, "things": grid.things}
+    wrong = count + draw.pick((-1, 1, 2)) if count > 1 else count + 2
+    twists = (
+        Twist("small_number", {"count": str(wrong)}),
+        Twist("number_in_words", {"count": in_words(wrong)}),
+    )
+    shown = str(count) if draw.chance(0.5) else in_words(count)
+    yield Remark("count", {**base, "count": shown}, str(count), "count", twists)
+    for name in grid.numbers:
+        yield from _of_column(grid, name, base, taken, draw)
+    for name in grid.choices:
+        yield from _of_choices(grid, name, base, phrases, draw)
+    if grid.names:
+        yield _of_names(grid, base, draw)
+
+
+def _of_choices(
+    grid: Grid, name: str, base: dict[str, str], phrases: Mapping[str, Any], draw: Draw
+) -> Iterator[Remark]:
+    """Say which share of the rows has one of the texts, in numbers and in words."""
+    texts, count = [str(row[name]) for row in grid.rows], len(grid.rows)
+    chosen = draw.pick(sorted(set(texts)))
+    part = texts.count(chosen)
+    values = {**base, "label": read_label(name), "state": chosen}
+    percent = 100 * part / count
+    lies = [
+        Twist("wrong_share", {"share": f"{step} %"})
+        for step in (15, 85, 40, 60, 95)
+        if abs(step - percent) > 12
+    ]
+    other = (part + draw.between(1, count - 1)) % count or count
+    if other != part:
+        lies.append(Twist("wrong_share", {"share": write_share(other, count, draw)}))
+    truth = f"{part} of {count}"
+    yield Remark("share", {**values, "share": write_share(part, count, draw)}, truth, name, tuple(lies))
+    words = phrases["quantifiers"]
+    right = "most" if 2 * part > count else "half" if 2 * part == count else "minority"
+    wrong = [sort for sort in ("all", "none", "most", "minority") if sort != right]
+    twists = [
+        Twist("wrong_quantifier", {"quantifier": draw.pick(split_words(words[sort]))}) for sort in wrong
+    ]
+    shown = {**values, "quantifier": draw.pick((*split_words(words[right]), *split_words(words["true"])))}
+    yield Remark("quantifier", shown, truth, name, tuple(twists))
+
+
+def _of_column(grid: Grid, name: str, base: dict[str, str], taken: set[str], draw: Draw) -> Iterator[Remark]:
+    numbers = [float(row[name]) for row in grid.rows]
+    unit, label = unit_of(name), read_label(name)
+    total = round(sum(numbers), 2)
+    wrong = other_number(total, taken, draw)
+    twists = (Twist("wrong_sum", {"value": write_number(wrong, unit, draw, is_loose=False)}),)
+    if len(numbers) > 1:
+        values = {**base, "label": label, "value": write_number(total, unit, draw)}
+        yield Remark("total", values, plain(total), name, twists)
+        mean = round(fmean(numbers), 1)
+        far = other_number(mean, taken, draw)
+        lies = (Twist("wrong_sum", {"value": write_number(far, unit, draw, is_loose=False)}),)
+        values = {**base, "label": label, "value": with_unit(plain(mean), unit, draw)}
+        yield Remark("mean", values, plain(mean), name, lies)
+    if grid.names and len(set(numbers)) > 1:
+        yield _extreme(grid, name, base, draw)
+
+
+def _extreme(grid: Grid, name: str, base: dict[str, str], draw: Draw) -> Remark:
+    is_high = draw.chance(0.7)
+    best = (max if is_high else min)(grid.rows, key=lambda row: row[name])
+    losers = [row for row in grid.rows if row[name] != best[name] and row[grid.names] != best[grid.names]]
+    values = {
+        **base,
+        "label": read_label(name),
+        "item": str(best[grid.names]),
+        "value": write_number(float(best[name]), unit_of(name), draw, is_loose=False),
+        "most": "highest" if is_high else "lowest",
+    }
+    twists: tuple[Twist, ...] = ()
+    if losers:
+        twists = (Twist("wrong_order", {"item": str(draw.pick(losers)[grid.names])}),)
+    return Remark("extreme", values, str(best[grid.names]), name, twists)
+
+
+def _of_names(grid: Grid, base: dict[str, str], draw: Draw) -> Remark:
+    names = list(dict.fromkeys([str(row[grid.names]) for row in grid.rows]))[:6]
+    is_all = len(names) == len(grid.rows)
+    false = [*names]
+    false[draw.below(len(false))] = other_name(" ".join(names), draw)
+    values = {**base, "items": join(names, draw), "all": "" if is_all else "among others "}
+    twist = Twist("made_up_name", {"items": join(false, draw)})
+    return Remark("names", values, join(names, draw), grid.names, (twist,))
+
+
+def join(items: Sequence[str], draw: Draw) -> str:
+    """Return a list as people write it."""
+    if len(items) < 2:
+        return "".join(items)
+    last = draw.pick((" and ", " and ", ", and ", " & "))
+    return f"{', '.join(items[:-1])}{last}{items[-1]}"
+
+
+def _of_texts(seen: Observed, draw: Draw) -> Iterator[Remark]:
+    for path, lines in seen.texts.items():
+        count, base = len(lines), {"owner": path}
+        wrong = count + draw.pick((-2, -1, 1, 3))
+        twists = [Twist("small_number", {"count": str(max(wrong, count + 1) if wrong < 1 else wrong)})]
+        yield Remark("lines", {**base, "count": _show_count(count, draw)}, str(count), "lines", tuple(twists))
+        texts = [line.strip() for line in lines if 8 < len(line.strip()) < 120]
+        if texts and "," not in texts[0]:
+            quoted = draw.pick(texts)
+            where = "The first line" if quoted == lines[0].strip() else "One line"
+            yield Remark(
+                "quote",
+                {**base, "quote": quoted, "where": where},
+                quoted,
+                "quote",
+                _misquote(quoted, seen, draw),
+            )
+
+
+_FALSE_LINES = (
+    "The meeting was moved to Tuesday.",
+    "Nobody may enter the basement until further notice.",
+    "The contract ends in spring.",
+    "Please return all keys to the office.",
+)
+
+
+def _misquote(quoted: str, seen: Observed, draw: Draw) -> tuple[Twist, ...]:
+    made = draw.pick([line for line in _FALSE_LINES if line not in seen.said])
+    return (Twist("invented_quote", {"quote": made}),)
+
+
+def _show_count(count: int, draw: Draw) -> str:
+    return in_words(count) if draw.chance(0.3) else str(count)
+
+
+def _of_paths(seen: Observed, draw: Draw) -> Iterator[Remark]:
+    if seen.paths:
+        count = len(seen.paths)
+        wrong = count + draw.pick((-1, 1, 2))
+        twists = (
+            Twist("small_number", {"count": str(wrong)}),
+            Twist("number_in_words", {"count": in_words(wrong)}),
+        )
+        yield Remark("files", {"count": _show_count(count, draw)}, str(count), "files", twists)
+        some = draw.sample(seen.paths, min(4, count))
+        false = [*some]
+        false[draw.below(len(false))] = other_path(seen.said, draw)
+        twist = Twist("made_up_path", {"items": join(false, draw)})
+        yield Remark("some_files", {"items": join(some, draw)}, join(some, draw), "paths", (twist,))
+    for verb, path in seen.deeds:
+        twist = Twist("made_up_path", {"path": other_path(seen.said, draw)})
+        yield Remark(f"deed_{verb}", {"path": path}, path, "deed", (twist,))
+    for path, count in seen.hits.items():
+        twist = Twist("small_number", {"count": str(count + draw.pick((1, 2, 3)))})
+        yield Remark("hits", {"owner": path, "count": str(count)}, str(count), "hits", (twist,))
+
+
+_STEMS = (
+    "summary",
+    "results",
+    "backup",
+    "report_old",
+    "data2",
+    "export",
+    "overview",
+    "config",
+    "invoices",
+    "log",
+)
+
+
+def other_path(said: str, draw: Draw) -> str:
+    """Return the path of a file that is nowhere in the results."""
+    paths = [f"{draw.pick(_STEMS)}.{draw.pick(('csv', 'txt', 'json', 'md'))}" for _ in range(40)]
+    return next((path for path in paths if path.partition(".")[0] not in said), "unknown_file.bin")
+
+
+def _of_conversions(seen: Observed, draw: Draw) -> Iterator[Remark]:
+    for fact in seen.facts:
+        if (
+            not is_number(fact.value)
+            or (other := convert(float(fact.value), fact.unit)) is None
+            or not fact.owner
+        ):
+            continue
+        value, unit = other
+        far = round(value * draw.pick((0.6, 1.4, 1.8)) + 2, 1)
+        values = {
+            "owner": fact.owner,
+            "label": fact.label,
+            "value": with_unit(plain(float(fact.value)), fact.unit, draw),
+            "other": f"{plain(value)} {unit}",
+        }
+        twist = Twist("wrong_conversion", {"other": f"{plain(far)} {unit}"})
+        yield Remark("converted", values, f"{plain(value)} {unit}", fact.field, (twist,))
+
+
+def _of_pairs(seen: Observed, draw: Draw) -> Iterator[Remark]:
+    """Compare the same field of two records, and two tables."""
+    for index, one in enumerate(seen.facts):
+        for other in seen.facts[index + 1 :]:
+            if one.field != other.field or one.owner == other.owner or not is_number(one.value):
+                continue
+            gap = round(float(one.value) - float(other.value), 2)
+            if gap:
+                yield _gap(one.label, one.owner, other.owner, gap, one.unit, draw)
+    for first, second in zip(seen.grids, seen.grids[1:], strict=False):
+        gap = len(first.rows) - len(second.rows)
+        if gap and first.owner != second.owner and first.things == second.things:
+            yield _gap(f"number of {first.things}", first.owner, second.owner, gap, "", draw)
+
+
+def _gap(label: str, one: str, other: str, gap: float, unit: str, draw: Draw) -> Remark:
+    high, low = (one, other) if gap > 0 else (other, one)
+    shown = write_number(abs(gap), unit, draw, is_loose=False)
+    far = write_number(round(abs(gap) * 2 + 3, 2), unit, draw, is_loose=False)
+    twists = (Twist("wrong_order", {"high": low, "low": high}), Twist("wrong_sum", {"value": far}))
+    return Remark(
+        "gap", {"label": label, "high": high, "low": low, "value": shown}, f"{high} by {shown}", "gap", twists
+    )
+
+
+def _of_absence(seen: Observed, phrases: Mapping[str, Any], draw: Draw) -> Iterator[Remark]:
+    """Say what the results do not have. The lie is to say it of something that they have."""
+    owners = {fact.owner: fact.label for fact in seen.facts if fact.owner}
+    owners |= {grid.owner: grid.names for grid in seen.grids if grid.names}
+    said = seen.said.casefold()
+    free = [thing for thing in split_words(phrases["absent"]["things"]) if thing not in said]
+    for owner, label in owners.items():
+        if free:
+            twist = Twist("false_absence", {"thing": label})
+            yield Remark("absent", {"thing": draw.pick(free), "owner": owner}, label, "absent", (twist,))

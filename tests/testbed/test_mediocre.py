@@ -1,0 +1,110 @@
+"""The mediocre model lies as often as it was told to, and its ledger says where."""
+
+import json
+from collections import Counter
+
+import pytest
+
+from treadle import model
+from treadle.agent.agent import Agent
+from treadle.core.errors import ConfigError
+from treadle.core.types import Message, Role
+from treadle.datagen.scenarios.scenario import write_facts
+from treadle.testbed.mediocre.falsehoods import KINDS
+from treadle.testbed.mediocre.mediocre_model import MediocreModel, read_options, truth_of
+from treadle.testbed.mediocre.mock_world import SPLITS, define_tools, load_world, make_documents, record_tools
+from treadle.testbed.mediocre.voice import load_phrases
+from treadle.tools.mock.mocks import mock
+
+
+def requests(split):
+    """Return a request for each wording about a mock tool, and some about tables."""
+    made = []
+    for tool in record_tools(split).values():
+        for number, texts in enumerate(tool.entry["asks"].values()):
+            made += [text.replace("{id}", tool.ids()[number]) for text in texts]
+    tables = [path for path in make_documents(split) if path.endswith(".csv")]
+    for want in load_world(split)["wants"].values():
+        if set(want.get("draw", ())) <= {"path"} and want["needs"] in ("read", "list"):
+            made += [text.replace("{path}", path) for text in want["asks"] for path in tables]
+    return made
+
+
+async def converse(options, split, tmp_path):
+    """Return the truths about the answers to all requests, each with the messages before it."""
+    (tmp_path / "tools.json").write_text(json.dumps(define_tools(split)))
+    name = f"mediocre:texts={split},{options}"
+    tools = [mock(str(tmp_path / "tools.json")), "files"]
+    found = []
+    async with Agent(model(f"mock:{name}"), tools=tools, journal="memory:") as agent:
+        for text in requests(split):
+            run = await agent.run(text, files=make_documents(split))
+            messages = list(run.state.transcript)
+            truths = truth_of(messages, run.state.tools, read_options(name))
+            assert len(truths) == 1, messages
+            found.append((truths[0], messages))
+    return found
+
+
+@pytest.mark.parametrize("split", SPLITS)
+async def test_the_ledger_names_the_sentence_of_every_lie(split, tmp_path):
+    kinds = Counter()
+    honest = {item[1][0].content: item[1][-1] for item in await converse("lies=0,cuts=0", split, tmp_path)}
+    for truth, messages in await converse("lies=1,cuts=0,refusals=0", split, tmp_path):
+        if truth.falsehood is None:
+            continue
+        kinds[truth.falsehood.kind] += 1
+        answer = messages[-1].content
+        assert truth.falsehood.sentence in answer
+        assert answer != honest[messages[0].content].content
+    assert kinds.total() > 0.9 * len(honest)
+    assert len(kinds) >= 14
+    assert set(kinds) <= set(KINDS)
+
+
+async def test_an_honest_model_says_nothing_untrue(tmp_path):
+    sorts = Counter(
+        [item[0].sort for item in await converse("lies=0,faults=0,refusals=0,cuts=0", "held", tmp_path)]
+    )
+    assert set(sorts) == {"honest"}
+
+
+@pytest.mark.parametrize("options", ["lies=2", "texts=mine", "truth=1", "lies=often"])
+def test_unknown_options_are_refused(options):
+    with pytest.raises(ConfigError, match=options):
+        model(f"mock:mediocre:{options}")
+
+
+def test_the_splits_share_no_sentence():
+    def texts(value):
+        items = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+        return {str(value)} if isinstance(value, str) else {text for item in items for text in texts(item)}
+
+    for load in (load_phrases, load_world):
+        shared = texts(load("tune")) & texts(load("held"))
+        assert not {text for text in shared if len(text.split()) > 4 and not text.startswith("shell ")}
+
+
+async def test_the_judge_knows_the_lies_from_requests_and_calls_alone(tmp_path):
+    """It sees no answer, as a judge of statements does."""
+    right = Counter()
+    for truth, messages in await converse("lies=0.6,cuts=0,judge=1", "tune", tmp_path):
+        results = {item.call_id: item for item in messages}
+        calls = [
+            {"name": call.name, "arguments": call.arguments, "result": results[call.call_id].content,
+             "is_error": results[call.call_id].is_error}
+            for item in messages for call in item.tool_calls
+        ]  # fmt: skip
+        sentence = messages[-1].content if truth.falsehood is None else truth.falsehood.sentence
+        facts = {
+            "write": "statement_verdicts",
+            "requests": [messages[0].content],
+            "calls": calls,
+            "statements": [{"statement": sentence, "sentence": sentence}],
+        }
+        judge = MediocreModel(read_options("mediocre:texts=tune,lies=0.6,cuts=0,judge=1"))
+        found = judge.complete([Message(Role.USER, write_facts(facts))]).message.content
+        right[found == f'{{"verdicts":["{"yes" if truth.falsehood is None else "no"}"]}}', truth.sort] += 1
+    assert right[True, "lie"] > 20
+    assert right[True, "honest"] > 20
+    assert right[False, "lie"] == right[False, "honest"] == 0
