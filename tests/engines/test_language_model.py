@@ -101,16 +101,18 @@ async def test_summaries(language_model):
 
 GENERATIONS = {
     "basic": {"generation": {"conversation": {"type": "basic", "max_turns": 2}}},
-    "cot": {"generation": {"conversation": {"type": "cot", "reasoning": "free_text"}}},
+    "cot": {"generation": {"conversation": {"type": "cot", "reasoning": "freetext"}}},
     "schema": {
         "generation": {
-            "conversation": {"type": "basic"},
-            "output_schema": {
-                "type": "object",
-                "properties": {"dish": {"type": "string", "maxLength": 40}, "minutes": {"type": "integer"}},
-                "required": ["dish", "minutes"],
-                "additionalProperties": False,
-            },
+            "conversation": {
+                "type": "basic",
+                "output_schema": {
+                    "type": "object",
+                    "properties": {"dish": {"type": "string"}, "minutes": {"type": "integer"}},
+                    "required": ["dish", "minutes"],
+                    "additionalProperties": False,
+                },
+            }
         }
     },
     "calls": {
@@ -122,9 +124,9 @@ GENERATIONS = {
 
 
 @pytest.mark.parametrize("kind", list(GENERATIONS))
-def test_generations(command, tmp_path, kind):
+def test_generations(command, language_model, tmp_path, kind):
     """Rows are few. Each that is kept can be verified, and each sample that is not kept says why."""
-    small = {"model": "small", "max_output_tokens": 150}
+    small = {"model": f"vllm:{NAME}", "base_url": language_model.url, "max_output_tokens": 150}
     config = {
         "name": kind,
         "models": {"default": small, "agent": {**small, "options": {"strict_tools": kind == "calls"}}},
