@@ -82,6 +82,16 @@ class SampleInfo(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """True if all calls were made again in a fresh sandbox and gave the recorded results."""
     is_from_teacher: bool = False
     """True if the built-in teacher, and not a language model, wrote the conversation."""
+    statements: int = 0
+    """How many statements of the final answers were held against results and request."""
+    grounded: int = 0
+    """How many of these statements are shown by results or request."""
+    controls: int = 0
+    """How many statements that the rules are sure of a judge was asked about, to measure it."""
+    agreed: int = 0
+    """How many of these controls the judge confirmed."""
+    repairs: int = 0
+    """How often the last answer was asked for again, with the reasons for which it was rejected."""
     environment: str = ""
     """The origin of the initial files."""
     instructions: str | None = None

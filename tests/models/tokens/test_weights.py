@@ -273,3 +273,14 @@ async def test_an_engine_that_cannot_pause_is_an_error_and_nothing_waits_for_eve
             await weights.update("2", nothing, "abort")
         async with asyncio.timeout(30), weights.sampling() as sampling:
             assert sampling.version == "1"
+
+
+async def test_vllm_loads_weights_and_forgets_the_prompts_of_the_old_ones():
+    async with serve(lambda request: Reply({"results": [None]})) as server:
+        control = VllmControl("m", base_url=server.base_url)
+        await control.load("/w/7")
+        asked = [(request.path, request.json()) for request in server.requests]
+    assert asked == [
+        ("/collective_rpc", {"method": "reload_weights", "kwargs": {"weights_path": "/w/7"}}),
+        ("/reset_prefix_cache", {}),
+    ]

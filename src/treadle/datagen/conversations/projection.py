@@ -8,7 +8,7 @@ from treadle.core import events as e
 from treadle.core.errors import ExportError
 from treadle.core.types import Message, Role, Usage
 from treadle.datagen.config.generation_config import Conversation
-from treadle.datagen.conversations.dialogue import Bill, Dialogue, Failed
+from treadle.datagen.conversations.dialogue import Bill, Dialogue, Failed, drop_repaired, is_repair
 from treadle.datagen.conversations.studio import Spoken, Studio, answer_schema, read_answer
 from treadle.datagen.quality.exchanges import count_turns, find_missing_thought
 from treadle.datagen.scenarios.cast import describe_persona
@@ -21,28 +21,30 @@ TEACHERS = ("teacher", "oracle", "mediocre")
 """The names of Treadle's built-in models, without their provider and their rate of mistakes."""
 
 
-def make_row(
-    studio: Studio, dialogue: Dialogue, events: Sequence[e.Event], shown: str, bill: Bill
-) -> Row | Failed:
+def make_row(studio: Studio, dialogue: Dialogue, events: Sequence[e.Event], bill: Bill) -> Row | Failed:
     """Return the row of a finished dialogue, or the reason why there is none.
 
-    `events` are those of its run; `shown` is the system message of the row, unless the configuration has another
-    one.
+    `events` are those of its run.
     """
     conversation = studio.config.generation.conversation
     try:
         row = project(dialogue.run_id, events, conversation)
     except ExportError as error:
         return Failed(str(error))
+    begun = [event.body.message for event in events if isinstance(event.body, e.TurnStarted)]
     ran_with = row.messages[0].content if row.messages[0].role is Role.SYSTEM else None
     messages = row.messages
     output = studio.config.output
-    system = (output.system_message or shown) if output.include_system_message else None
+    system = (output.system_message or dialogue.shown) if output.include_system_message else None
     if system != ran_with:
         said = [message for message in messages if message.role is not Role.SYSTEM]
         messages = (*([Message(Role.SYSTEM, system)] if system else []), *said)
     info = _describe(studio, dialogue, row.lineage, messages, bill)
-    info = replace(info, instructions=None if system == ran_with else ran_with)
+    info = replace(
+        info,
+        instructions=None if system == ran_with else ran_with,
+        repairs=sum([is_repair(message) for message in begun]),
+    )
     return Row(messages, row.tools, replace(row.lineage, sample=info))
 
 
@@ -53,6 +55,7 @@ def project(run_id: str, events: Sequence[e.Event], conversation: Conversation) 
     """
     bodies = [event.body for event in events]
     row = row_of(run_id, bodies)
+    row = replace(row, messages=drop_repaired(row.messages))
     return row if answer_schema(conversation) is None else _show_answers(bodies, row, conversation)
 
 
