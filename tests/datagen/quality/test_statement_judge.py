@@ -28,10 +28,10 @@ async def ask(answer: str, *verdicts: Answer) -> tuple[tuple[FilterVerdict, ...]
 
 
 async def test_a_judge_sees_each_statement_in_doubt_beside_the_results_and_clears_it() -> None:
-    verdicts, judge, found = await ask(DOUBTED, '{"verdicts": ["yes", "yes", "no"]}')
+    verdicts, judge, found = await ask(DOUBTED, '{"verdicts": ["no", "yes", "yes"]}', '{"verdicts": ["yes"]}')
     assert all(item.is_passed for item in verdicts), "the rules alone reject this cause"
     facts: Any = read_facts(judge.requests[0].messages[-1].content)
-    assert facts["statements"][0]["statement"] == "because a supplier of db-2 lost power"
+    assert facts["statements"][2]["statement"] == "because a supplier of db-2 lost power"
     assert facts["calls"][0]["result"] == LOG["log.txt"]
     sample = mark_row(found.row, verdicts).lineage.sample
     assert sample is not None
@@ -41,7 +41,7 @@ async def test_a_judge_sees_each_statement_in_doubt_beside_the_results_and_clear
 
 @pytest.mark.parametrize("verdict", ["no", "not_said"])
 async def test_what_the_judge_denies_is_rejected_and_can_be_repaired(verdict: str) -> None:
-    verdicts, judge, _ = await ask(DOUBTED, f'{{"verdicts": ["{verdict}", "yes", "yes"]}}')
+    verdicts, judge, _ = await ask(DOUBTED, f'{{"verdicts": ["yes", "yes", "{verdict}"]}}')
     assert not verdicts[-1].is_passed
     (reason,) = find_repairs(verdicts)
     assert "a supplier" in reason

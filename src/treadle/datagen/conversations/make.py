@@ -22,7 +22,6 @@ from treadle.datagen.conversations.studio import Studio, sample_id
 from treadle.datagen.scenarios.scenario import Environment, SampleSpec, Scenario, write_facts
 from treadle.datagen.scenarios.scenario_writer import (
     MAX_TRIES,
-    PROMPTS,
     find_scenario_faults,
     scenario_facts,
     to_scenario,
@@ -77,11 +76,7 @@ async def make_sample(
             environment = replace(environment, task=None, task_input="")
         task = None if environment.task is None else studio.environments.load_task(environment.task)
         shown = studio.instructions(None if task is None else task.instructions)
-        advice = (
-            "\n".join([PROMPTS["agent"]["feedback"], *[f"- {reason}" for reason in feedback]])
-            if feedback
-            else ""
-        )
+        advice = studio.advise(feedback)
         name = studio.config.name
         dialogue = Dialogue(
             spec=spec,

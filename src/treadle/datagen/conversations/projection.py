@@ -1,6 +1,7 @@
 """The projection of a conversation's run to a row."""
 
 from collections.abc import Sequence
+from itertools import count
 
 from msgspec.structs import replace
 
@@ -13,7 +14,8 @@ from treadle.datagen.conversations.studio import Spoken, Studio, answer_schema, 
 from treadle.datagen.quality.exchanges import count_turns, find_missing_thought
 from treadle.datagen.scenarios.cast import describe_persona
 from treadle.datagen.scenarios.kinds import kinds_of
-from treadle.datagen.scenarios.scenario import SampleSpec, Scenario
+from treadle.datagen.scenarios.scenario import Kind, SampleSpec, Scenario
+from treadle.export.row_changes import keep_messages
 from treadle.export.rows import Lineage, Row, SampleInfo, row_of
 from treadle.journal.run_info import RunFilter
 
@@ -45,7 +47,9 @@ def make_row(studio: Studio, dialogue: Dialogue, events: Sequence[e.Event], bill
         instructions=None if system == ran_with else ran_with,
         repairs=sum([is_repair(message) for message in begun]),
     )
-    return Row(messages, row.tools, replace(row.lineage, sample=info))
+    # A row about recovery is for what follows an error, so that all of it is trained on.
+    untrained = () if dialogue.spec.kind == Kind.RECOVERY else row.untrained
+    return Row(messages, row.tools, replace(row.lineage, sample=info), untrained=untrained)
 
 
 def project(run_id: str, events: Sequence[e.Event], conversation: Conversation) -> Row:
@@ -55,7 +59,7 @@ def project(run_id: str, events: Sequence[e.Event], conversation: Conversation) 
     """
     bodies = [event.body for event in events]
     row = row_of(run_id, bodies)
-    row = replace(row, messages=drop_repaired(row.messages))
+    row = keep_messages(row, drop_repaired(row.messages))
     return row if answer_schema(conversation) is None else _show_answers(bodies, row, conversation)
 
 
@@ -117,42 +121,37 @@ def _add_earlier(studio: Studio, dialogue: Dialogue, bill: Bill) -> Bill:
 def _show_answers(bodies: Sequence[e.DurableBody], row: Row, conversation: Conversation) -> Row:
     """Return a row with its answers in the form that the configuration asks for.
 
-    Answers that did not fit the schema are left out together with the messages that said so. An answer that was
-    given through a tool becomes a message, and the tool is left out.
+    An answer that was given through a tool becomes a message, and the tool is left out.
     """
     tool = next((body.output.tool for body in bodies if isinstance(body, e.RunStarted) and body.output), None)
-    told = [
-        body.message
-        for body in bodies
-        if isinstance(body, e.MessageInjected) and body.output_fault is not None
-    ]
     outputs = iter([body.output for body in bodies if isinstance(body, e.TurnCompleted)])
     shown: list[Message] = []
+    numbers, untrained, answers = count(), list[int](), 0
     for index, message in enumerate(row.messages):
-        if message.role is Role.USER and message in told:
-            told.remove(message)
-            continue
         if message.role is Role.TOOL and message.name == tool:
             continue
         if message.role is Role.ASSISTANT:
+            number = next(numbers)
             calls = tuple([call for call in message.tool_calls if call.name != tool])
             if not calls:
                 following = row.messages[index + 1 :]
-                if not _ends_turn(following, told, tool):
+                if not _ends_turn(following, tool):
                     continue
                 spoken = read_answer(next(outputs), conversation)
                 message = _say(message, spoken)
             elif calls != message.tool_calls:
                 message = replace(message, tool_calls=calls)
+            untrained += [answers] if number in row.untrained else []
+            answers += 1
         shown.append(message)
     tools = tuple([item for item in row.tools if item.name != tool])
-    return Row(tuple(shown), tools, row.lineage)
+    return Row(tuple(shown), tools, row.lineage, untrained=tuple(untrained))
 
 
-def _ends_turn(following: Sequence[Message], told: Sequence[Message], tool: str | None) -> bool:
+def _ends_turn(following: Sequence[Message], tool: str | None) -> bool:
     """Return whether an answer is the final answer of its turn, which the messages after it show."""
     rest = [message for message in following if not (message.role is Role.TOOL and message.name == tool)]
-    return not rest or (rest[0].role is Role.USER and rest[0] not in told)
+    return not rest or rest[0].role is Role.USER
 
 
 def _say(message: Message, spoken: Spoken) -> Message:

@@ -166,10 +166,6 @@ def are_last(findings: Sequence[Finding], candidate: Candidate) -> bool:
 
 CERTAIN = 0.9
 """From this doubt on, a statement is untrue without asking a judge."""
-_ASKED = 0.1
-"""From this doubt on, a judge is asked."""
-_CONTROLS = 2
-"""How many statements that the rules are sure of a judge is asked about, to measure it."""
 
 
 def has_judge(resources: Resources) -> bool:
@@ -178,11 +174,10 @@ def has_judge(resources: Resources) -> bool:
 
 
 class StatementFilter(Filter[FilterSettings]):
-    """The judge model says that the conversation shows each statement of the answers that the rules of
-    `grounding` cannot decide. It sees the statements beside the requests, calls and results. It is used by
-    default if `models` names a model that is not built in. A statement that the rules would accept is
-    rejected only if the judge denies it twice. In each request, up to two statements are controls that the
-    rules are sure of: the report says how many of them the judge confirmed."""
+    """The judge model says that the conversation shows each statement of the answers that the rules of `grounding`
+    do not reject for certain. It sees the statements beside the requests, calls and results. It is used by default
+    if `models` names a model that is not built in. A statement that the rules accept is rejected only if the judge
+    denies it twice. The report says how many of the statements that the rules are sure of the judge confirmed."""
 
     name = "statements"
     cost = 2
@@ -204,20 +199,22 @@ class StatementFilter(Filter[FilterSettings]):
         if model is None:
             return self.accept("there is no model for the judge")
         findings = self._rules.find(candidate)
-        asked = [item for item in findings if item.doubt.degree >= _ASKED]
+        asked = [item for item in findings if item.doubt.degree or item.statement.kind not in _IMPLIED]
         if not asked:
-            return self.accept("the rules decided about all statements")
-        sure = [item for item in findings if item.doubt.degree == 0 and item.statement.kind in _DATA]
-        shown = [*asked, *sure[:_CONTROLS]]
-        first = await judge_statements(model, candidate, [item.statement for item in shown], name)
-        denied = [item for item, is_shown in zip(asked, first.are_shown, strict=False) if not is_shown]
+            return self.accept("nothing is stated")
+        first = await judge_statements(model, candidate, [item.statement for item in asked], name)
+        denied = [item for item, is_shown in zip(asked, first.are_shown, strict=True) if not is_shown]
         unlikely = [item for item in denied if item.doubt.degree < DOUBTFUL]
         again = await judge_statements(
             model, candidate, [item.statement for item in unlikely], name, number=2
         )
         cleared = [item for item, is_shown in zip(unlikely, again.are_shown, strict=True) if is_shown]
         denied = [item for item in denied if item not in cleared]
-        controls = first.are_shown[len(asked) :]
+        controls = [
+            is_shown
+            for item, is_shown in zip(asked, first.are_shown, strict=True)
+            if not item.doubt.degree and item.statement.kind in _DATA
+        ]
         counts: dict[str, Json] = {"controls": len(controls), "agreed": sum(controls)}
         if denied:
             told = [replace(item, doubt=Doubt(1.0, "is not shown, the judge says")) for item in denied]
