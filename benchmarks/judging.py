@@ -1,8 +1,9 @@
 """How often the judgements of messages agree with the labels in `data/messages.jsonl`, against keyword rules.
 
 The patterns were corrected with the messages of the split `dev`. Those of `test` were written together with them,
-and those of `fresh` after the first patterns; the mistakes in both were never looked at. Precision and recall are
-exact counts, the same in every run.
+and those of `fresh` after the first patterns; the mistakes in both were never looked at. `data/held.jsonl` was
+written and labelled twice by others, who had not seen the patterns: only counts of it are ever shown. Precision and
+recall are exact counts, the same in every run.
 """
 
 from collections.abc import Callable, Sequence
@@ -22,6 +23,16 @@ from treadle.routing.judging import (
 )
 
 DATA = Path(__file__).parent / "data" / "messages.jsonl"
+HELD = DATA.with_name("held.jsonl")
+GOALS = {
+    "ambiguity, en": 0.80,
+    "ambiguity, no": 0.85,
+    "task": 0.92,
+    "identity": 0.90,
+    "boilerplate": 0.95,
+    "refusal": 0.88,
+}
+"""The F1 that is wanted on the held-out messages."""
 TOPICS = (
     "Never provide legal advice.",
     "Do not give medical diagnoses.",
@@ -73,6 +84,27 @@ class Labelled(Struct, frozen=True):
     """The tools of which one is refused; any of them is right."""
 
 
+class Labels(Struct, frozen=True):
+    """What one person says about a held-out message. The fields are those of `Labelled`."""
+
+    ambiguity: str | None = None
+    task: tuple[str, ...] = ()
+    boilerplate: bool = False
+    identity: bool = False
+    refuses: tuple[str, ...] = ()
+
+
+class HeldOut(Struct, frozen=True):
+    """A message that two people labelled, who did not see each other's labels."""
+
+    role: str
+    text: str
+    language: str
+    has_history: bool
+    follows_question: bool
+    labels: tuple[Labels, Labels]
+
+
 class Counts(Struct):
     """How often a judgement was right."""
 
@@ -116,6 +148,12 @@ def load_messages() -> list[Labelled]:
     return [msgspec.json.decode(line, type=Labelled) for line in lines]
 
 
+def load_held_out() -> list[HeldOut]:
+    """Return the held-out messages. Nobody who changes the judgements reads their texts."""
+    lines = HELD.read_text(encoding="utf-8").splitlines()
+    return [msgspec.json.decode(line, type=HeldOut) for line in lines]
+
+
 def _listed(value: object) -> list[str]:
     return [] if value in (None, False) else [str(value)]
 
@@ -154,14 +192,59 @@ def count(
     counts: dict[str, Counts] = {}
     for message in messages:
         for name, (found, wanted) in judge(message).items():
-            is_right = bool(found) and found[0] in wanted
             for item in (counts.setdefault(name, Counts()), counts.setdefault("all", Counts())):
-                item.right += is_right
-                item.found += bool(found)
-                item.wanted += bool(wanted)
-                item.agreed += is_right or not (found or wanted)
-                item.total += 1
+                _add(item, found, wanted)
     return counts
+
+
+def _add(counts: Counts, found: Sequence[str], wanted: Sequence[str]) -> None:
+    is_right = bool(set(found) & set(wanted))
+    counts.right += is_right
+    counts.found += bool(found)
+    counts.wanted += bool(wanted)
+    counts.agreed += is_right or not (found or wanted)
+    counts.total += 1
+
+
+def count_held_out(
+    messages: Sequence[HeldOut], judge: Callable[[Labelled], dict[str, Guess]] = _judge
+) -> dict[str, list[Counts]]:
+    """Return for each judgement four counts: against either labeller (what agrees with one of them is right),
+    against the first, against the second, and of the second against the first."""
+    counts: dict[str, list[Counts]] = {}
+    for message in messages:
+        one, two = [_labelled(message, labels) for labels in message.labels]
+        judged = judge(one)
+        for (name, (found, first)), second in zip(
+            judged.items(), [wanted for _, wanted in judge(two).values()], strict=True
+        ):
+            is_either = not (first and second) and not (bool(found) and found[0] in (*first, *second))
+            either: Sequence[str] = () if is_either else (*first, *second)
+            names = [name, f"{name}, {message.language}"]
+            for place in names:
+                four = counts.setdefault(place, [Counts() for _ in range(4)])
+                for item, guess, wanted in zip(
+                    four, (found, found, found, second), (either, first, second, first), strict=True
+                ):
+                    _add(item, guess, wanted)
+    return counts
+
+
+def _labelled(message: HeldOut, labels: Labels) -> Labelled:
+    return Labelled(
+        role=message.role,
+        text=message.text,
+        language=message.language,
+        split="held",
+        is_hard=False,
+        has_history=message.has_history,
+        follows_question=message.follows_question,
+        ambiguity=labels.ambiguity,
+        task=labels.task,
+        boilerplate=labels.boilerplate,
+        identity=labels.identity,
+        refuses=labels.refuses,
+    )
 
 
 def count_difficulty(messages: Sequence[Labelled]) -> float:
@@ -221,4 +304,21 @@ async def measure() -> list[Figure]:
                     f"judging, difficulty, {part}, pairs in order", share, ">= 0.5", "keywords have no rating"
                 )
             )
+    return [*figures, *_measure_held_out()]
+
+
+def _measure_held_out() -> list[Figure]:
+    held, figures = load_held_out(), []
+    counts = count_held_out(held)
+    for name, (either, one, two, both) in counts.items():
+        figures.append(
+            Figure(
+                f"judging, {name}, held-out, F1",
+                either.f1,
+                f">= {GOALS.get(name, 0):.2f}",
+                f"precision {either.precision:.3f}, recall {either.recall:.3f}, {either.right} right of "
+                f"{either.found} found; F1 against each labeller {one.f1:.3f}, {two.f1:.3f}; "
+                f"between the labellers {both.f1:.3f}",
+            )
+        )
     return figures

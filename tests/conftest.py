@@ -1,10 +1,14 @@
 """Settings for all tests: the profiles of hypothesis, and the table of CPU times (`--cpu N`)."""
 
+import contextlib
+import fcntl
 import gc
 import os
 import resource
+import sys
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import hypothesis
@@ -145,13 +149,32 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> Iterator[None]:
         metafunc._calls = [sets[round(number * (len(sets) - 1) / (most - 1))] for number in range(most)]
 
 
+@contextlib.contextmanager
+def _compiling_once(config: pytest.Config) -> Iterator[None]:
+    """In a new copy of the repository, let one worker compile the tests, and the others wait for what it writes."""
+    if hasattr(config, "workerinput") and not sys.dont_write_bytecode:
+        folder = Path(__file__).parent
+        last = max(folder.glob("*/test_*.py"))
+        compiled = f"{last.stem}.{sys.implementation.cache_tag}-pytest-*.pyc"
+        lock = os.open(folder, os.O_RDONLY)
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        try:
+            if not any((last.parent / "__pycache__").glob(compiled)):
+                yield
+                return
+        finally:
+            os.close(lock)
+    yield
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_collection(session: pytest.Session) -> Iterator[None]:
     """Do not look for garbage in what is imported and collected: it stays until the end, and the searches take as
     long as the rest of the collection."""
     gc.disable()
     try:
-        return (yield)
+        with _compiling_once(session.config):
+            return (yield)
     finally:
         gc.collect()
         gc.freeze()

@@ -11,8 +11,9 @@ from treadle import Agent, Policy, ScriptedModel, tool
 from treadle.agent.session import Session
 from treadle.core import events as e
 from treadle.core.errors import ConfigError
-from treadle.core.inbox import kind_of
-from treadle.core.types import Delivery, Request, StopReason
+from treadle.core.inbox import Cancel, kind_of
+from treadle.core.types import Completion, Delivery, Request, StopReason
+from treadle.export import load_row
 from treadle.journal.memory import MemoryJournal
 from treadle.knowledge.protocol import CompletedTurn
 from treadle.models import call
@@ -275,6 +276,46 @@ async def test_an_interrupt_stops_a_running_inference() -> None:
         assert (await first).stop_reason is StopReason.CANCELLED
         assert (interrupted.output, interrupted.state.turn.number) == ("to b", 2)
     await lab.check()
+
+
+@pytest.mark.parametrize("way", ["interrupt", "cancel", "post"])
+async def test_the_transcript_has_what_the_user_saw_of_a_stopped_answer(way: str) -> None:
+    """Rules out that the model does not know what the user answers to, and that rows are made of half an answer."""
+
+    class Slow(ScriptedModel):
+        async def infer(self, request: Request, watch: Watch) -> Completion:
+            if len(self.requests) == 0 and watch.on_delta is not None:
+                self.requests.append(request)
+                watch.on_delta(e.TextDelta("The river rises"))
+                watch.on_delta(e.TextDelta(" in the"))
+                await asyncio.sleep(3600)
+            return await super().infer(request, watch)
+
+    model, heard = Slow(lambda _: "In the hills."), list[str]()
+    agent = Agent(model, journal=MemoryJournal())
+    async with agent.session("s") as session:
+        first = asyncio.ensure_future(session.send("Tell me", on_event=lambda item: heard.append(item.type)))
+        while heard.count("text_delta") < 2:
+            await asyncio.sleep(0)
+        if way == "interrupt":
+            run = await session.send("in the what?", delivery="interrupt")
+        elif way == "post":
+            agent.journal.post("s", Cancel())
+            await first
+            run = await session.send("in the what?")
+        else:
+            first.cancel()
+            await asyncio.wait([first])
+            run = await session.send("in the what?", delivery="interrupt")
+    seen = ["user: Tell me", "assistant: The river rises in the", "user: in the what?"]
+    assert [f"{message.role}: {message.content}" for message in model.requests[-1].messages] == seen
+    assert texts(run) == [*seen, "assistant: In the hills."]
+    assert [message.content for message in load_row(agent.journal, "s").messages] == [
+        "Tell me",
+        "in the what?",
+        "In the hills.",
+    ]
+    assert (await agent.replay("s")).is_exact
 
 
 async def test_an_interrupted_task_can_still_be_cancelled() -> None:

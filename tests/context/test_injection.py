@@ -20,7 +20,7 @@ from tests.knowledge.documents.test_documents import make_pdf
 from tests.models.tokens.scripted import ScriptedEngine
 
 from treadle import Agent, ToolContext, tool
-from treadle.context.compaction_summary import write_summary
+from treadle.context.compaction_summary import ContextSummary, write_summary
 from treadle.core.asking import Question
 from treadle.core.errors import ConfigError, UntrustedError
 from treadle.core.fence import fence
@@ -199,7 +199,7 @@ async def test_memories_and_documents_are_not_obeyed(text: str) -> None:
 def test_summaries_and_other_fences_are_not_obeyed(text: str) -> None:
     for kind in ("memory", "document", "skill", "result", "persona", "message"):
         assert not is_ordered([Message(Role.USER, f"{fence(kind, text, title=text)} {QUESTION}")]), kind
-    assert not is_ordered([write_summary(text, 3)])
+    assert not is_ordered([write_summary(ContextSummary(text, 3, (text,)))])
 
 
 async def test_results_of_tools_are_not_obeyed() -> None:

@@ -8,16 +8,32 @@ from tests.context.contexts import TEXT, transcripts
 
 from treadle.context.compaction_plan import Seen, Sizes, make_plan
 from treadle.context.compaction_size import Measured, Summarised, make_event
-from treadle.context.compaction_summary import is_summary, read_summary, request_summary, write_summary
+from treadle.context.compaction_summary import (
+    ContextSummary,
+    is_summary,
+    read_summary,
+    request_summary,
+    write_summary,
+)
 from treadle.core.estimates import weigh, weigh_message
-from treadle.core.prompting import compact
+from treadle.core.prompting import compact, take_excerpt
 from treadle.core.transcript import check_transcript
 from treadle.core.types import Message, Role, ToolCall
+from treadle.tools.read_again import READ_MESSAGE, READ_RESULT
 
 
 def seen_of(messages, turn_at, is_open, recalled=None, *, can_read=True):
     tokens = [weigh_message(message) for message in messages]
-    return Seen(tuple(messages), tokens, turn_at, is_open, recalled or {}, can_read)
+    numbers = {at: at + 1 for at, message in enumerate(messages) if message.role is Role.USER}
+    return Seen(
+        tuple(messages),
+        tokens,
+        turn_at,
+        is_open,
+        recalled or {},
+        frozenset([READ_RESULT, READ_MESSAGE] if can_read else []),
+        numbers,
+    )
 
 
 def sizes_of(goal, most=None, summary=100):
@@ -58,15 +74,17 @@ def test_what_always_holds(given_, goal, factor, keep_turns, is_asked):
     plan, event, after = carry_out(seen, sizes_of(goal, goal * factor), keep_turns, is_asked=is_asked)
     assert not check_transcript(after)
     head = [message for message in messages[:2] if message.role is Role.SYSTEM]
-    task = next(message for message in messages if message.role is Role.USER)
+    task = take_excerpt(messages[len(head)], event.excerpts.get(len(head)))
     assert after[: len(head) + 1] == [*head, task]
     assert sum(is_summary(message) for message in after) <= 1
     if is_open:
-        assert messages[turn_at] in after
-        assert after[-1].role is messages[-1].role
-        assert after[-1].content in (messages[-1].content, plan.shortened.get(messages[-1].call_id))
+        assert take_excerpt(messages[turn_at], event.excerpts.get(turn_at)) in after
+        last, at = messages[-1], len(messages) - 1
+        assert after[-1].role is last.role
+        assert after[-1].content in (last.content, plan.shortened.get(last.call_id), event.excerpts.get(at))
     assert len(plan.old) + len(plan.head) + len(plan.asked) == plan.messages
-    assert event.tokens_after <= sum(seen.tokens) + 50 + 300
+    assert event.tokens_after <= sum(seen.tokens) + 51 + (300 if is_asked else 0)
+    assert all(messages[at].role is Role.USER for at in event.excerpts)
     kept = [message for message in after if message.role is Role.TOOL]
     assert all(message.content == event.shortened.get(message.call_id, message.content) for message in kept)
 
@@ -84,6 +102,8 @@ def test_a_compacted_context_is_compacted_again(given_, goal):
     later += [Message(Role.USER, "more"), Message(Role.ASSISTANT, "yes"), Message(Role.USER, "go on")]
     seen = seen_of(later, len(later) - 1, True)
     plan, _, again = carry_out(seen, sizes_of(1), keep_turns=0)
+    if plan.is_empty:
+        return
     assert not check_transcript(again)
     assert sum(is_summary(message) for message in again) == 1
     assert plan.earlier is not None
@@ -116,7 +136,9 @@ def test_old_turns_are_summarised_and_the_newest_stay():
         "Question 6",
         "Question 7",
     ]
-    assert read_summary(after[2]) == ("It was about rivers.", 0)
+    assert read_summary(after[2]).text == "It was about rivers."
+    listed = read_summary(after[2]).index
+    assert listed[-1] == "- c5_0: look_up({})"
     assert not event.dropped
     assert plan.old[0] == seen.messages[2]
 
@@ -166,7 +188,7 @@ def test_without_a_summary_the_oldest_are_dropped():
     measured = Measured(seen, sizes, 5000, 3000, 1.0)
     event = make_event(measured, plan, "budget", Summarised(error="the server is down"))
     assert event.dropped == len(plan.old)
-    assert read_summary(event.replacement[-1]) == ("", len(plan.old))
+    assert read_summary(event.replacement[-1]).left_out == len(plan.old)
     told = event.replacement[-1].content
     assert ("There is no summary of them" in told, "This is a summary" in told) == (True, False)
     assert is_summary(event.replacement[-1])
@@ -175,15 +197,15 @@ def test_without_a_summary_the_oldest_are_dropped():
 def test_the_earlier_summary_survives_a_failed_one():
     """persona.md 1.7: a failed summary killed the run, and facts of earlier summaries were lost."""
     seen = session(8)
-    messages = [*seen.messages[:2], write_summary("Her name is Ada.", 4), *seen.messages[6:]]
+    messages = [*seen.messages[:2], write_summary(ContextSummary("Her name is Ada.", 4)), *seen.messages[6:]]
     seen = seen_of(messages, len(messages) - 3, True)
     sizes = sizes_of(900)
     plan = make_plan(seen, sizes, 2)
     measured = Measured(seen, sizes, 5000, 3000, 1.0)
     event = make_event(measured, plan, "budget", Summarised(error="no"))
-    text, left_out = read_summary(event.replacement[2])
-    assert text == "Her name is Ada."
-    assert left_out == 4 + len(plan.old)
+    found = read_summary(event.replacement[2])
+    assert found.text == "Her name is Ada."
+    assert found.left_out == 4 + len(plan.old)
 
 
 def test_the_request_for_a_summary_is_bounded():

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from statistics import fmean
 
 import pytest
-from tests.engines.vllm_server import LEARNED, NAME
-from tests.rollout.engines import check, connect
+from tests.engines.vllm_server import LEARNED, NAME, run_program
+from tests.rollout.engines import check, connect, spread
 from tests.rollout.test_exactness import (
     TOKENS,
     drive_with_kills,
@@ -102,7 +102,7 @@ async def test_pauses_for_new_weights(vllm, recorder, endpoint, mode):
     weights = Weights("0", [VllmControl(NAME, base_url=recorder.url)])
     agent = make_agent(endpoint, vllm, recorder, max_attempts=50)
     weights.attach(agent.model)
-    running = asyncio.create_task(run_tasks(agent, tasks=TASKS))
+    running = asyncio.create_task(run_tasks(agent, tasks=LEARNED))
     updates = 0
     while not running.done() and updates < 6:
         while not (running.done() or recorder.under_way):
@@ -111,12 +111,46 @@ async def test_pauses_for_new_weights(vllm, recorder, endpoint, mode):
         updates += 1
         await weights.update(str(updates), load_nothing, mode)
     runs, graph = await running
-    assert updates > 2
+    assert updates > 1
     check_ends(runs)
     # A chat that was aborted is asked for again from its beginning.
     await check_all(vllm, recorder, graph, lost=graph.conservation.thrown_away)
     if mode == "abort" and endpoint in TOKENS:
         assert any(answer.finish == "abort" for answer in recorder.sampled)
+
+
+@pytest.mark.parametrize("endpoint", VLLM[:2])
+@pytest.mark.parametrize("mode", ["wait", "abort"])
+async def test_weights_that_are_loaded(vllm, recorder, tmp_path, endpoint, mode):
+    """Each token has the version of the weights that sampled it: a forward pass with these gives its logprob."""
+    folders = {"0": vllm.model, "1": tmp_path / "other"}
+    run_program(vllm.environment, "other_weights.py", str(vllm.model), str(folders["1"]))
+    control = VllmControl(NAME, base_url=recorder.url)
+    weights = Weights("0", [control])
+    agent = make_agent(endpoint, vllm, recorder, max_attempts=50)
+    weights.attach(agent.model)
+    running = asyncio.create_task(run_tasks(agent, tasks=LEARNED))
+    for _ in range(5):
+        while not (running.done() or recorder.under_way):
+            await asyncio.sleep(0.005)
+        await asyncio.sleep(0.3)
+        version = "1" if weights.version == "0" else "0"
+        await weights.update(version, lambda to=folders[version]: control.load(str(to)), mode)
+    runs, graph = await running
+    if weights.version == "1":
+        await weights.update("0", lambda: control.load(str(vllm.model)))
+    check_ends(runs)
+    await recorder.settle()
+    check(recorder, graph, lost=graph.conservation.thrown_away)
+    seen = set()
+    for row in graph.trajectories:
+        for span in [span for span in row.spans if span.is_trained]:
+            asked = [(row.token_ids_T[: span.end].tolist(), [(span.start, span.end)])]
+            found = {name: vllm.logprobs(asked, folder)[0] for name, folder in folders.items()}
+            for at, name in enumerate(spread(span.weight_versions)):
+                assert found[name][at] == pytest.approx(row.logprobs_T[span.start + at], abs=TOLERANCE)
+                seen.add(name)
+    assert seen == {"0", "1"}
 
 
 @pytest.mark.parametrize("endpoint", VLLM[1:])

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from treadle import (
     Agent,
@@ -18,7 +19,7 @@ from treadle import (
 )
 from treadle.core.errors import ServerError
 from treadle.core.types import Completion, FinishReason, Message, Role, ToolCall, ToolSpec
-from treadle.export import FORMATS, export_rows, load_row, read_rows
+from treadle.export import FORMATS, encode_row, export_rows, load_row, read_row, read_rows
 from treadle.models import call
 from treadle.models.scripted import Answer
 from treadle.testbed import oracle_for
@@ -83,10 +84,19 @@ async def test_a_row_says_where_it_came_from() -> None:
 async def test_arguments_that_readers_refuse_are_refused_and_kept_by_treadle(name: str) -> None:
     for text in ('{"file_path": "a"', "[1]"):
         journal, run_id = await record([call("read_file", text)], "done")
+        row_format = FORMATS.load(name)
+        trained = replace(load_row(journal, run_id), untrained=())
         with pytest.raises(ExportError, match="format treadle can hold them as text"):
-            list(export_rows(journal, [run_id], name))
+            encode_row(trained, row_format)
+        # It failed through the model's own fault, so that nobody trains on it, and the row goes on without it.
+        (line,) = export_rows(journal, [run_id], name)
+        assert b"read_file" not in line.partition(b'"tool')[0]
+        assert [item.content for item in read_row(json.loads(line), row_format).messages] == CUT
         (row,) = rows_of(journal, run_id, "treadle")
         assert row["messages"][2]["tool_calls"][0]["arguments"] == text
+
+
+CUT = ["Be brief.", "go", "done"]
 
 
 async def test_openai_has_only_the_keys_that_the_service_accepts() -> None:
@@ -120,9 +130,13 @@ async def test_a_run_at_a_limit_is_a_whole_row() -> None:
     agent = Agent(ScriptedModel(steps), tools=["files"], policy=Policy(max_steps=1), journal=journal)
     run = await agent.run("go")
     assert run.stop_reason == "max_steps"
-    (row,) = rows_of(journal, run.run_id, "trl")
+    (row,) = rows_of(journal, run.run_id, "treadle")
     assert row["lineage"]["stop_reason"] == "max_steps"
     assert len(row["lineage"]["tool_errors"]) == 2
+    # The answer to the limit is not trained on, since the limit is not in the row.
+    assert row["untrained"] == [1]
+    (row,) = rows_of(journal, run.run_id, "trl")
+    assert [message["role"] for message in row["messages"]] == ["user", "assistant", "tool"]
 
 
 async def test_a_run_that_failed_through_no_fault_of_its_model_is_no_row() -> None:
@@ -164,9 +178,9 @@ async def test_rows_are_made_one_at_a_time() -> None:
 async def test_arguments_of_trl_are_what_was_written() -> None:
     text = '{\n  "file_path": "a",\n  "n": 123456789012345678901234567890,\n  "x": 1.50\n}'
     journal, run_id = await record([call("read_file", text), call("list_files", "")], "done")
-    (line,) = export_rows(journal, [run_id], "trl")
+    line = encode_row(replace(load_row(journal, run_id), untrained=()), FORMATS.load("trl"))
     assert b'{"file_path":"a","n":123456789012345678901234567890,"x":1.50}' in line
-    assert line.count(b"\n") == 1
+    assert b"\n" not in line
     (row,) = read_rows([line], "trl")
     texts = [item.arguments for item in row.messages[2].tool_calls]
     assert texts == ['{"file_path":"a","n":123456789012345678901234567890,"x":1.5}', "{}"]

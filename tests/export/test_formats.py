@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from treadle import ExportError
 from treadle.core.types import Artifact, Effect, Message, Role, ServerCall, ToolCall, ToolSpec
@@ -144,10 +145,13 @@ def test_each_loss_that_a_format_declares_is_one() -> None:
                 Role.ASSISTANT, "", (call,), reasoning="Look.", server_calls=(ServerCall("s", "search"),)
             ),
             Message(Role.TOOL, "no", (), "c1", "read", True),
+            Message(Role.ASSISTANT, "", (replace(call, call_id="c2", name="raed"),)),
+            Message(Role.TOOL, "There is no such tool.", (), "c2", "raed", True),
             Message(Role.ASSISTANT, '{"b": 1.50}'),
         ),
         TOOLS,
-        Lineage("r", "m", "completed", "h", tool_errors=("c1",)),
+        Lineage("r", "m", "completed", "h", tool_errors=("c1", "c2")),
+        untrained=(1,),
     )
     for name in NAMES[:-1]:
         losses = set(FORMATS.load(name).losses)

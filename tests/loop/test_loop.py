@@ -288,7 +288,7 @@ async def test_costs_add_up(lab: Lab) -> None:
         (cut("no", reason=FinishReason.CONTENT_FILTER), "refused", "model", "no"),
         (cut("odd", reason=FinishReason.TOOL_CALLS), "completed", None, "odd"),
         (RefusedError("filtered"), "refused", "model", ""),
-        (ContextOverflowError("too long"), "context_overflow", "model", ""),
+        (ContextOverflowError("too long"), "context_overflow", "user", ""),
         (ServerError("boom", status=500), "error", "infrastructure", ""),
         (AuthenticationError("no key", status=401), "error", "user", ""),
         (RequestError("bad", status=400), "error", "user", ""),

@@ -65,6 +65,19 @@ def test_every_sampled_token_is_delivered_once(tmp_path: Path, engine: Engine, t
     assert {row["run_id"] for row in rows} == {f"rollout-{g}-{i}" for g in (1, 2, 3) for i in range(4)}
 
 
+@pytest.mark.parametrize(("mode", "is_policy"), [("processed", True), ("raw", False), (None, None)])
+def test_the_grade_says_whether_logprobs_are_the_policys(
+    tmp_path: Path, engine: Engine, mode: str | None, is_policy: bool | None
+) -> None:
+    given = {"model": "vllm:oracle:0.4", "base_url": engine.url, "temperature": 0.7, "logprobs_mode": mode}
+    rollouts = Rollouts(model=given, tasks=["files:csv_sum-*"], groups=1, group_size=2, path=tmp_path)
+    progress = asyncio.run(rollouts.run()).progress
+    (group,) = read_groups(tmp_path, read_stored(tmp_path))
+    found = {branch.has_policy_logprobs for one in group.rollouts for branch in one.trajectories}
+    assert found == {is_policy}
+    assert progress.other_logprobs == (progress.sampled_tokens if is_policy is False else 0)
+
+
 def test_worker_processes_make_the_rollouts_although_one_is_killed(tmp_path: Path, engine: Engine) -> None:
     killed: list[int] = []
 

@@ -154,9 +154,14 @@ async def test_weights_that_change_again_and_again(tmp_path, endpoint, mode):
         made = connect(endpoint, "oracle", server.url, tmp_path, max_attempts=50)
         weights.attach(made)
         agent = Agent(made, journal=MemoryJournal())
-        is_streamed = mode == "keep" and endpoint == "sglang_generate"
-        running = asyncio.create_task(run_tasks(agent, is_streamed=is_streamed))
-        for _ in range(6):
+        mixes = mode == "keep" and endpoint == "sglang_generate"
+        running = asyncio.create_task(run_tasks(agent, is_streamed=mixes))
+        updates = 0
+        # On a busy machine an update may come too late for the answer that was under way.
+        while updates < 6 or (mixes and not any(len(answer.versions) > 1 for answer in app.sampled)):
+            if running.done():
+                break
+            updates += 1
             seen = len(app.sampled)
             await weights.update(str(int(app.version) + 1), load_nothing, mode)
             while not (running.done() or (len(app.sampled) > seen and app.is_working)):
@@ -170,7 +175,7 @@ async def test_weights_that_change_again_and_again(tmp_path, endpoint, mode):
         version for row in graph.trajectories for span in row.spans for _, version in span.weight_versions
     ]
     assert len(set(versions)) > 1
-    if mode == "keep" and endpoint == "sglang_generate":
+    if mixes:
         assert any(len(answer.versions) > 1 for answer in app.sampled)
     recompute(app, graph, "oracle")
 

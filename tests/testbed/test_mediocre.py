@@ -8,8 +8,10 @@ import pytest
 from treadle import model
 from treadle.agent.agent import Agent
 from treadle.core.errors import ConfigError
+from treadle.core.types import Message, Role
+from treadle.datagen.scenarios.scenario import write_facts
 from treadle.testbed.mediocre.falsehoods import KINDS
-from treadle.testbed.mediocre.mediocre_model import read_options, truth_of
+from treadle.testbed.mediocre.mediocre_model import MediocreModel, read_options, truth_of
 from treadle.testbed.mediocre.mock_world import SPLITS, define_tools, load_world, make_documents, record_tools
 from treadle.testbed.mediocre.voice import load_phrases
 from treadle.tools.mock.mocks import mock
@@ -81,3 +83,28 @@ def test_the_splits_share_no_sentence():
     for load in (load_phrases, load_world):
         shared = texts(load("tune")) & texts(load("held"))
         assert not {text for text in shared if len(text.split()) > 4 and not text.startswith("shell ")}
+
+
+async def test_the_judge_knows_the_lies_from_requests_and_calls_alone(tmp_path):
+    """It sees no answer, as a judge of statements does."""
+    right = Counter()
+    for truth, messages in await converse("lies=0.6,cuts=0,judge=1", "tune", tmp_path):
+        results = {item.call_id: item for item in messages}
+        calls = [
+            {"name": call.name, "arguments": call.arguments, "result": results[call.call_id].content,
+             "is_error": results[call.call_id].is_error}
+            for item in messages for call in item.tool_calls
+        ]  # fmt: skip
+        sentence = messages[-1].content if truth.falsehood is None else truth.falsehood.sentence
+        facts = {
+            "write": "statement_verdicts",
+            "requests": [messages[0].content],
+            "calls": calls,
+            "statements": [{"statement": sentence, "sentence": sentence}],
+        }
+        judge = MediocreModel(read_options("mediocre:texts=tune,lies=0.6,cuts=0,judge=1"))
+        found = judge.complete([Message(Role.USER, write_facts(facts))]).message.content
+        right[found == f'{{"verdicts":["{"yes" if truth.falsehood is None else "no"}"]}}', truth.sort] += 1
+    assert right[True, "lie"] > 20
+    assert right[True, "honest"] > 20
+    assert right[False, "lie"] == right[False, "honest"] == 0

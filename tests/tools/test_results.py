@@ -7,7 +7,7 @@ from treadle.core.types import Effect, ToolResult
 from treadle.journal.memory import MemoryJournal
 from treadle.models import call
 from treadle.tools.context import ToolContext
-from treadle.tools.read_result import ReadResult
+from treadle.tools.read_again import ReadResult
 from treadle.trajectory.run_verification import verify_run
 
 WHOLE = "".join(f"{number:05}\n" for number in range(5000))

@@ -1,26 +1,32 @@
 """The plan of a compaction: which results are cut, which messages are summarised, and which stay.
 
 A plan is a pure function of the messages and their sizes. What the model can recall or read again is cut first:
-memories that were recalled for earlier turns, then old results. Then old turns are summarised, and at last the
-results of the newest step are cut. The system message, the task and the message of the open turn stay, and no call
-is separated from its result.
+memories that were recalled for earlier turns, then old results. Then old turns are summarised. At last the longest
+of the messages and results that are left become excerpts. The system message, the task and the message of the open
+turn stay, and no call is separated from its result.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from treadle.context.compaction_summary import is_summary
-from treadle.core.estimates import weigh
-from treadle.core.prompting import forget
+from treadle.core.estimates import weigh, weigh_message
+from treadle.core.prompting import forget, take_excerpt
 from treadle.core.types import Message, Role
-from treadle.tools.read_result import NAME
+from treadle.tools.read_again import READ_MESSAGE, READ_RESULT, cut_out
 
 _CHEAP_SHARE = 0.5
 """Cutting results alone suffices if it gets to this share of the goal. Otherwise old turns would soon fill the
 rest, and each compaction costs the provider's cache."""
 _LEAST_CHARS = 400
 """Shorter results stay as they are."""
+_LEAST_EXCERPT_CHARS = 200
+_EXCERPTS_SHARE = 0.5
+"""Nothing is summarised because of long messages if all messages then have this share of the prompt."""
+_LEAST_SAVED_SHARE = 0.05
+"""A plan that saves less is not worth it."""
 
 
 class Sizes(Struct, frozen=True):
@@ -33,7 +39,7 @@ class Sizes(Struct, frozen=True):
     enough: float
     """The size above which newer turns are removed too."""
     most: float
-    """The size above which results of the newest step are cut too."""
+    """The size above which the longest messages and results become excerpts."""
     summary: float
     """The longest summary."""
 
@@ -50,8 +56,10 @@ class Seen(Struct, frozen=True):
     """True if that turn has not ended."""
     recalled: Mapping[int, int]
     """How many characters of recalled memories messages begin with, by position."""
-    can_read: bool = False
-    """True if the model has a tool that reads results again."""
+    readers: Set[str] = frozenset()
+    """The names of the tools that read results and messages again, if the model has them."""
+    numbers: Mapping[int, int] = {}
+    """The numbers of messages of the user in the whole transcript, from 1, by position."""
 
 
 class Plan(Struct, frozen=True):
@@ -69,30 +77,44 @@ class Plan(Struct, frozen=True):
     """The message of the open turn, if it is among those that are replaced."""
     shortened: dict[str, str] = {}
     """The results that are cut: by call id, the line that the model sees in place of each."""
+    excerpts: dict[int, str] = {}
+    """The messages that become excerpts: by position, the text that the model sees."""
     forgotten: tuple[int, ...] = ()
     """The positions of messages that lose their recalled memories."""
 
     @property
     def is_empty(self) -> bool:
         """True if the plan changes nothing."""
-        return not (self.messages or self.shortened or self.forgotten)
+        return not (self.messages or self.shortened or self.excerpts or self.forgotten)
 
 
 def make_plan(seen: Seen, sizes: Sizes, keep_turns: int, *, is_asked: bool = False) -> Plan:
-    """Return the plan that loses least and is small enough; the smallest one if none is.
+    """Return the plan that loses least and is small enough; the smallest one if none is, and an empty one if none
+    would save anything.
 
     `is_asked` is true if somebody asked for the compaction: then everything before the newest turns is summarised,
     whatever its size.
     """
     parts = _Parts(seen, keep_turns)
-    plan = Plan()
+    cut, plan = parts.begin, Plan()
     for cut, kept_steps, limit in _choices(parts, sizes, keep_turns):
         if is_asked and cut == parts.begin and parts.preferred > parts.begin:
             continue
         plan = parts.plan(cut, kept_steps)
-        if parts.size(plan, cut, sizes) <= limit or (is_asked and kept_steps):
+        if parts.size(plan, cut, sizes) <= limit or is_asked:
             break
-    return plan
+    if parts.size(plan, cut, sizes) > sizes.most:
+        # Where single messages are too long, others need not go for them.
+        for least, mildest in ((_EXCERPTS_SHARE * sizes.enough, parts.begin), (0.0, cut)):
+            squeezed = parts.squeeze(mildest, sizes, least)
+            # Excerpts are of use only if the prompt then fits.
+            if squeezed is not None and parts.size(squeezed, mildest, sizes) <= sizes.most:
+                cut, plan = mildest, squeezed
+                break
+    if is_asked:
+        return plan
+    before = sizes.tools + sum(seen.tokens)
+    return plan if parts.size(plan, cut, sizes) < (1 - _LEAST_SAVED_SHARE) * before else Plan()
 
 
 def _choices(parts: "_Parts", sizes: Sizes, keep_turns: int) -> Iterator[tuple[int, int, float]]:
@@ -105,7 +127,6 @@ def _choices(parts: "_Parts", sizes: Sizes, keep_turns: int) -> Iterator[tuple[i
     for cut in [item for item in parts.cuts if item >= parts.preferred]:
         yield cut, 1, sizes.enough
     yield parts.cuts[-1], 1, sizes.most
-    yield parts.cuts[-1], 0, 0.0
 
 
 class _Parts:
@@ -115,6 +136,9 @@ class _Parts:
         messages = seen.messages
         self._seen = seen
         count = len(messages)
+        estimated = sum([weigh_message(message) for message in messages])
+        self._ratio = max(0.01, sum(seen.tokens) / max(1.0, estimated))
+        """The factor by which the sizes of messages were corrected, from what the server counted."""
         at = int(count > 0 and messages[0].role is Role.SYSTEM)
         at += int(count > at and messages[at].role is Role.USER and not is_summary(messages[at]))
         self._head = at
@@ -145,16 +169,17 @@ class _Parts:
             return True
         return messages[index].role is Role.USER and messages[index - 1].role is Role.ASSISTANT
 
-    def plan(self, cut: int, kept_steps: int) -> Plan:
-        """Return the plan whose kept messages begin at `cut`, and in which the newest steps keep their results."""
+    def plan(self, cut: int, kept_steps: int, *, is_last: bool = False) -> Plan:
+        """Return the plan whose kept messages begin at `cut`, and in which the newest steps keep their results.
+
+        If it `is_last`, when nothing else makes the prompt fit, what was recalled for the open turn goes too.
+        """
         seen, messages = self._seen, self._seen.messages
         is_whole = cut == self.begin
-        # What was recalled for the open turn goes last, when nothing else would make the prompt fit.
-        is_last = kept_steps == 0
         old_blocks = [at for at in seen.recalled if at != seen.turn_at or not seen.is_open or is_last]
         forgotten = [at for at in old_blocks if is_whole or at >= cut]
         shortened = {
-            message.call_id: write_line(message, can_read=seen.can_read)
+            message.call_id: write_line(message, can_read=READ_RESULT in seen.readers)
             for message in self._old_results(cut, kept_steps)
             if message.call_id is not None
         }
@@ -171,6 +196,49 @@ class _Parts:
             shortened=shortened,
             forgotten=tuple(sorted(forgotten)),
         )
+
+    def squeeze(self, cut: int, sizes: Sizes, least: float) -> Plan | None:
+        """Return the plan whose kept messages begin at `cut`, with excerpts of the longest messages and results;
+        `None` if the messages and results would have less than `least` tokens."""
+        plan, seen = self.plan(cut, 1, is_last=True), self._seen
+        kept = {*range(self._head), *range(cut, len(seen.messages)), *((seen.turn_at,) if plan.asked else ())}
+        texts = {
+            at: forget(message, seen.recalled.get(at, 0))
+            for at in sorted(kept)
+            if (message := seen.messages[at]).role is Role.USER
+            or (message.role is Role.TOOL and message.call_id not in plan.shortened)
+        }
+        weights = {at: weigh_message(text) for at, text in texts.items()}
+        room = sizes.enough - (self.size(plan, cut, sizes) - self._ratio * sum(weights.values()))
+        if room < least:
+            return None
+        share = _find_share(list(weights.values()), room / self._ratio)
+        excerpts, shortened = {}, dict(plan.shortened)
+        for at, message in texts.items():
+            if weights[at] <= share or len(message.content) <= _LEAST_CHARS:
+                continue
+            chars = max(_LEAST_EXCERPT_CHARS, int(len(message.content) * share / weights[at]))
+            text = self._excerpt(at, message, chars)
+            if len(text) >= len(message.content):
+                continue
+            if message.role is Role.TOOL and message.call_id is not None:
+                shortened[message.call_id] = text
+            else:
+                excerpts[at] = text
+        head = tuple([take_excerpt(item, excerpts.get(at)) for at, item in enumerate(plan.head)])
+        asked = tuple([take_excerpt(item, excerpts.get(seen.turn_at)) for item in plan.asked])
+        return replace(plan, head=head, asked=asked, shortened=shortened, excerpts=excerpts)
+
+    def _excerpt(self, at: int, message: Message, chars: int) -> str:
+        """Return the beginning and the end of a message, and a line that says how to read the rest."""
+        how, readers = "", self._seen.readers
+        if message.name in (READ_RESULT, READ_MESSAGE):
+            how = "; read a shorter part"
+        elif message.role is Role.TOOL and READ_RESULT in readers:
+            how = f'; {READ_RESULT}("{message.call_id}", start={{start}}) shows them'
+        elif READ_MESSAGE in readers and at in self._seen.numbers:
+            how = f"; {READ_MESSAGE}({self._seen.numbers[at]}, start={{start}}) shows them"
+        return cut_out(message.content, chars, how)
 
     def _forget_if(self, at: int, old_blocks: list[int]) -> Message:
         message = self._seen.messages[at]
@@ -195,14 +263,24 @@ class _Parts:
         if start:
             total += sum(seen.tokens[: self._head]) + sizes.summary
             total += seen.tokens[seen.turn_at] if plan.asked else 0.0
-        for at in plan.forgotten:
+        for at, text in plan.excerpts.items():
+            total += self._ratio * weigh(text) - seen.tokens[at]
+        for at in [item for item in plan.forgotten if item not in plan.excerpts]:
             total -= seen.tokens[at] * seen.recalled[at] / max(1, len(seen.messages[at].content))
         if plan.shortened:
             for at in range(start, len(seen.messages)):
                 line = plan.shortened.get(seen.messages[at].call_id or "")
                 if line is not None and seen.messages[at].role is Role.TOOL:
-                    total -= seen.tokens[at] - weigh(line)
+                    total -= seen.tokens[at] - self._ratio * weigh(line)
         return total
+
+
+def _find_share(weights: Sequence[float], room: float) -> float:
+    """Return the size that no text may exceed so that all of them fit into `room`."""
+    left = sorted(weights)
+    while left and left[0] * len(left) <= room:
+        room -= left.pop(0)
+    return room / len(left) if left else float("inf")
 
 
 def _is_long(message: Message) -> bool:
@@ -214,4 +292,4 @@ def write_line(message: Message, *, can_read: bool) -> str:
     line = f"[result of {message.name} cut: {len(message.content):,} characters"
     if message.parts:
         line += f" and {len(message.parts)} attached file{'s' * (len(message.parts) > 1)}"
-    return f'{line}; {NAME}("{message.call_id}") shows it]' if can_read else f"{line}]"
+    return f'{line}; {READ_RESULT}("{message.call_id}") shows it]' if can_read else f"{line}]"

@@ -6,17 +6,20 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from treadle.context.compaction_plan import Plan, Seen, Sizes
-from treadle.context.compaction_summary import read_summary, write_summary
+from treadle.context.compaction_summary import ContextSummary, list_results, read_summary, write_summary
 from treadle.core import events as e
 from treadle.core.estimates import weigh_message, weigh_tools
-from treadle.core.prompting import compact, find_room
+from treadle.core.prompting import compact, find_room, forget
 from treadle.core.state import State
-from treadle.core.types import Completion, Message, Usage
+from treadle.core.types import Completion, Message, Role, Usage
+from treadle.tools.read_again import READ_RESULT, find_readers
 
 _SUMMARY_SHARE = 24
 _SUMMARY_TOKENS = (64, 1_000)
 """The shortest and the longest limit of a summary."""
-_REFUSED_SHARE = 0.9
+_INDEX_SHARE = 0.5
+"""The part of the longest summary that the list of results may have."""
+_REFUSED_SHARE, _REFUSED_AGAIN_SHARE = 0.9, 0.5
 
 
 class Measured(Struct, frozen=True):
@@ -53,16 +56,14 @@ def measure(state: State, tokens: int, *, is_refused: bool) -> Measured:
 
     If the server refused the prompt, or the window is not known, the room is a little less than the prompt.
     """
-    # Imported here because it needs pydantic, and few runs are compacted.
-    from treadle.tools.read_result import is_reader
-
     messages = tuple(state.messages)
     weights = [weigh_message(message) for message in messages]
     tools = state.size.tools_tokens or weigh_tools(state.tools)
     ratio = tokens / max(1.0, tools + sum(weights))
     room = find_room(state)
     if room is None or is_refused:
-        room = min(int(tokens * _REFUSED_SHARE), room or tokens)
+        share = _REFUSED_SHARE if not state.turn.spent.overflows else _REFUSED_AGAIN_SHARE
+        room = min(int(tokens * share), room or tokens)
     policy = state.policy
     share = 1.0 if policy.compact_at is None else policy.compact_at
     goal, most = policy.compact_to * room, share * room
@@ -73,7 +74,8 @@ def measure(state: State, tokens: int, *, is_refused: bool) -> Measured:
         state.turn.position,
         state.turn.is_open,
         state.shown.recalled,
-        any([is_reader(tool) for tool in state.tools]),
+        find_readers(state.tools),
+        _number(state),
     )
     summary = min(high, max(low, room / _SUMMARY_SHARE))
     return Measured(
@@ -81,20 +83,48 @@ def measure(state: State, tokens: int, *, is_refused: bool) -> Measured:
     )
 
 
+def _number(state: State) -> dict[int, int]:
+    """Return the numbers in the whole transcript of the user's messages that the model sees, by position."""
+    found, numbers = {}, len(state.transcript)
+    whole = list(state.transcript)
+    for at, message in reversed(list(enumerate(state.messages))):
+        if message.role is not Role.USER:
+            continue
+        text = forget(message, state.shown.recalled.get(at, 0)).content
+        for number in range(numbers, 0, -1):
+            if whole[number - 1].role is Role.USER and whole[number - 1].content.endswith(text):
+                found[at], numbers = number, number - 1
+                break
+    return found
+
+
+def index_of(measured: Measured, plan: Plan) -> tuple[str, ...]:
+    """Return the list of the results among the old messages, if the model can read them again."""
+    if READ_RESULT not in measured.seen.readers:
+        return ()
+    room = _INDEX_SHARE * measured.sizes.summary / max(1.0, measured.ratio)
+    return list_results(plan.old, read_summary(plan.earlier).index, room)
+
+
 def make_event(measured: Measured, plan: Plan, reason: str, summarised: Summarised) -> e.ContextCompacted:
     """Return the event of a compaction. Without a summary, the earlier one stays, and old messages are dropped."""
     replacement: Sequence[Message] = ()
     dropped = 0
     if plan.messages:
-        text, left_out = read_summary(plan.earlier)
+        earlier = read_summary(plan.earlier)
         dropped = summarised.left_out if summarised.text else len(plan.old)
-        note = write_summary(summarised.text or text, left_out + dropped)
+        note = write_summary(
+            ContextSummary(
+                summarised.text or earlier.text, earlier.left_out + dropped, index_of(measured, plan)
+            )
+        )
         replacement = (*plan.head, note, *plan.asked)
     event = e.ContextCompacted(
         messages=plan.messages,
         replacement=tuple(replacement),
         usage=summarised.usage,
         shortened=plan.shortened,
+        excerpts=plan.excerpts,
         forgotten=plan.forgotten,
         dropped=dropped,
         reason=reason,

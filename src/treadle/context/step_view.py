@@ -9,7 +9,7 @@ from treadle.context.compaction_summary import is_summary
 from treadle.core import events as e
 from treadle.core.errors import ConfigError
 from treadle.core.estimates import weigh_message, weigh_tools
-from treadle.core.prompting import find_kept, find_room
+from treadle.core.prompting import find_kept, find_room, take_excerpt
 from treadle.core.state import State, advance
 from treadle.core.types import UNREPORTED, Message, Usage, Window
 
@@ -24,7 +24,7 @@ class SeenMessage(Struct, frozen=True, omit_defaults=True):
     """The position in the whole transcript, from 1; `None` for a summary."""
     is_summary: bool = False
     is_cut: bool = False
-    """True if the model saw only a line in place of the result."""
+    """True if the model saw only an excerpt, or a line in place of the result."""
     recalled_chars: int = 0
     """How many characters of recalled memories the message begins with."""
 
@@ -38,7 +38,7 @@ class LeftOut(Struct, frozen=True, omit_defaults=True):
     tokens: int
     """The estimated size in tokens of the part that was left out."""
     why: str
-    """`summarised`, `dropped`, `cut` (a result) or `forgotten` (recalled memories)."""
+    """`summarised`, `dropped`, `cut` (a result or a long message) or `forgotten` (recalled memories)."""
     seq: int
     """The number of the event that left it out."""
 
@@ -122,16 +122,19 @@ class _Reader:
         kept: list[int | None] = [None] * len(body.replacement)
         old: list[tuple[Message, int | None]] = []
         for at, number in enumerate(self._numbers[: body.messages]):
-            place, _ = find_kept(seen[at], self._state.shown.recalled.get(at, 0), body.replacement)
+            message = take_excerpt(seen[at], body.excerpts.get(at))
+            place, _ = find_kept(message, self._state.shown.recalled.get(at, 0), body.replacement)
             if place is not None and kept[place] is None:
                 kept[place] = number
+                if at in body.excerpts:
+                    self._leave_out(seen[at], number, "cut", seq)
             elif number is not None:
                 old.append((seen[at], number))
         for index, (message, number) in enumerate(old):
             self._leave_out(message, number, "dropped" if index < body.dropped else "summarised", seq)
         rest = list(enumerate(zip(seen, self._numbers, strict=True)))[body.messages :]
         for at, (message, number) in rest:
-            if message.call_id in body.shortened:
+            if message.call_id in body.shortened or at in body.excerpts:
                 self._leave_out(message, number, "cut", seq)
             elif at in body.forgotten:
                 self._leave_out(message, number, "forgotten", seq)
@@ -148,7 +151,7 @@ class _Reader:
     def view(self, start: e.InferenceStarted, seq: int, usage: Usage) -> StepView:
         """Return the view at the inference that `start` began."""
         state = self._state
-        lines = {item.message.call_id for item in self._gone.values() if item.why == "cut"}
+        cut = {number for number, item in self._gone.items() if item.why == "cut"}
         messages = tuple(
             [
                 SeenMessage(
@@ -156,7 +159,7 @@ class _Reader:
                     self._size(message),
                     number,
                     is_summary(message),
-                    message.call_id is not None and message.call_id in lines,
+                    number in cut,
                     state.shown.recalled.get(at, 0),
                 )
                 for at, (message, number) in enumerate(zip(state.messages, self._numbers, strict=True))

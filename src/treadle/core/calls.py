@@ -35,6 +35,9 @@ from treadle.core.types import Effect, Message, Role, StopReason, ToolCall, Tool
 if TYPE_CHECKING:
     from treadle.core.state import State
 
+# An attribute of an enum takes longer to look up than a global name.
+_TOOL = Role.TOOL
+_UNKNOWN_TOOL = ToolErrorKind.UNKNOWN_TOOL
 _REJECTIONS = (ToolErrorKind.INVALID_JSON, ToolErrorKind.INVALID_ARGUMENTS, ToolErrorKind.TRUNCATED)
 """Errors of a call of the answer tool that count as an answer that does not fit the schema."""
 
@@ -119,7 +122,7 @@ def fold_completed(state: "State", body: e.ToolCompleted) -> None:
         if result.error_kind in _REJECTIONS:
             turn.spent.rejected_answers += 1
     if not turn.open_calls:
-        if turn.unknown_names or result.error_kind is ToolErrorKind.UNKNOWN_TOOL or len(turn.calls) > 1:
+        if turn.unknown_names or result.error_kind is _UNKNOWN_TOOL or len(turn.calls) > 1:
             _note_unknown(state)
         for item in turn.calls.values():
             if item.result is not None:
@@ -132,7 +135,7 @@ def fold_completed(state: "State", body: e.ToolCompleted) -> None:
 def to_message(result: ToolResult) -> Message:
     """Return the tool message that tells `result` to the model."""
     return Message(
-        Role.TOOL,
+        _TOOL,
         result.content,
         call_id=result.call_id,
         name=result.name,

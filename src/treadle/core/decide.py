@@ -19,15 +19,26 @@ from treadle.core.answering import (
 )
 from treadle.core.calls import decide_calls
 from treadle.core.limits import can_ask_again, check_limits, is_past_deadline
-from treadle.core.prompting import count_prompt, explain_overflow, find_room, find_trigger, is_surely_below
+from treadle.core.prompting import (
+    MOST_OVERFLOWS,
+    blame_overflow,
+    count_prompt,
+    explain_overflow,
+    find_room,
+    find_trigger,
+    is_surely_below,
+)
 from treadle.core.state import State, Status
 from treadle.core.steering import is_steered
 from treadle.core.types import Fault, StopReason
 
+# An attribute of an enum takes longer to look up than a global name.
+_RUNNING = Status.RUNNING
+
 
 def decide(state: State) -> Action | None:
     """Return the next action; `None` if the run waits for somebody or is over."""
-    if state.status is not Status.RUNNING:
+    if state.status is not _RUNNING:
         return None
     turn = state.turn
     if not turn.is_open:
@@ -70,24 +81,25 @@ def _decide_end(state: State) -> Action | None:
 
 
 def _decide_failure(state: State, failure: e.InferenceFailed) -> Action:
-    """Return what follows an inference that failed: a compaction, once in a turn, if the server refused the length
-    of the prompt, and otherwise the end of the turn."""
-    if (
-        failure.stop_reason is StopReason.CONTEXT_OVERFLOW
-        and state.policy.compact_at is not None
-        and state.shown.can_compact
-        and not state.turn.spent.overflows
-        and len(state.messages) > 2
-        and not is_past_deadline(state)
-    ):
-        return Compact("overflow")
-    return end_turn(state, failure.stop_reason, error=failure.error, fault=failure.fault)
+    """Return what follows an inference that failed: a compaction, a few times in a turn, if the server refused the
+    length of the prompt, and otherwise the end of the turn."""
+    error, fault = failure.error, failure.fault
+    if failure.stop_reason is StopReason.CONTEXT_OVERFLOW:
+        is_new = state.is_since(2, 5)
+        can_compact = state.policy.compact_at is not None and state.shown.can_compact
+        has_tries = state.turn.spent.overflows < (MOST_OVERFLOWS if is_new else 1)
+        if can_compact and has_tries and (is_new or len(state.messages) > 2) and not is_past_deadline(state):
+            return Compact("overflow")
+        if is_new:
+            error, fault = explain_overflow(state, error), blame_overflow(state)
+    return end_turn(state, failure.stop_reason, error=error, fault=fault)
 
 
 def _decide_size(state: State) -> Action | None:
     """Return what to do instead of an inference whose prompt is too long; `None` if it is not.
 
-    A prompt is sent up to the whole room if it was just compacted, since another compaction would not help.
+    A prompt that was just compacted is sent, since another compaction would not help: its size is an estimate, and
+    the server decides.
     """
     room = find_room(state)
     if room is None or state.policy.compact_at is None or not state.shown.can_compact:
@@ -97,7 +109,7 @@ def _decide_size(state: State) -> Action | None:
         return None
     if not state.size.is_fresh:
         return Compact("budget")
-    if tokens <= room:
+    if tokens <= room or state.is_since(2, 5):
         return None
-    error = explain_overflow(state, room)
+    error = explain_overflow(state, "", room)
     return end_turn(state, StopReason.CONTEXT_OVERFLOW, error=error, fault=Fault.MODEL)

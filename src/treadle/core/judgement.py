@@ -47,6 +47,8 @@ class Ambiguity(Struct, frozen=True, omit_defaults=True):
     missing: Missing
     span: tuple[int, int]
     """The part of the message: the position of its first character, and the position after its last."""
+    confidence: float = 1.0
+    """How likely the judgement is right, from 0 to 1. A model that judges gives no confidence: 1."""
 
 
 class TaskKind(StrEnum):
@@ -83,6 +85,8 @@ class TaskFound(Struct, frozen=True, omit_defaults=True):
     span: tuple[int, int]
     """The part of the message that asks for the work: the position of its first character, and the position
     after its last."""
+    confidence: float = 1.0
+    """How likely the judgement is right, from 0 to 1. A model that judges gives no confidence: 1."""
 
 
 class Judgement(Struct, frozen=True, omit_defaults=True):

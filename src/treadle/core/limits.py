@@ -85,13 +85,13 @@ def charge_reserved(state: "State") -> None:
 def count_call(state: "State", result: ToolResult) -> None:
     """Count a call with its result for the limits of the turn."""
     spent, kind = state.turn.spent, result.error_kind
-    if kind is ToolErrorKind.NOT_RUN:
+    if kind is not None and kind is ToolErrorKind.NOT_RUN:
         spent.refused_calls += 1
-    elif kind is not ToolErrorKind.REFUSED and kind is not ToolErrorKind.OVER_LIMIT:
+    elif kind is None or (kind is not ToolErrorKind.REFUSED and kind is not ToolErrorKind.OVER_LIMIT):
         spent.tool_calls += 1
         if result.name in state.call_limits:
             spent.calls_by_tool[result.name] = spent.calls_by_tool.get(result.name, 0) + 1
-        if kind is ToolErrorKind.RETRY:
+        if kind is not None and kind is ToolErrorKind.RETRY:
             spent.retries_by_tool[result.name] = spent.retries_by_tool.get(result.name, 0) + 1
         elif spent.retries_by_tool and not result.is_error:
             spent.retries_by_tool.pop(result.name, None)

@@ -17,6 +17,7 @@ from treadle.core.log import Log
 from treadle.core.packed import ID_BYTES, as_packed
 from treadle.core.types import (
     Completion,
+    Fault,
     FinishReason,
     Message,
     OutputMode,
@@ -37,6 +38,8 @@ _LEAST_MEASURED = 50
 """Estimates of fewer tokens say nothing about the rate."""
 _RATES = (0.65, 4.0)
 """The lowest and the highest correction of estimates."""
+MOST_OVERFLOWS = 3
+"""How often prompts that the server refuses as too long are compacted in one turn."""
 _REFUSED_SHARE = 0.9
 """The share of a prompt that the server refused as too long which counts as the room from then on."""
 
@@ -184,6 +187,12 @@ def forget_ids(state: "State") -> None:
 def fold_compaction(state: "State", body: e.ContextCompacted) -> None:
     """Replace what the model is shown, and note the new size."""
     before, shown, size, turn = state.messages, state.shown, state.size, state.turn
+    size.is_fresh = True
+    if body.is_empty and state.is_since(2, 5):
+        size.compacted_tokens = float(body.tokens_before)
+        if body.reason == "overflow":
+            turn.spent.overflows = MOST_OVERFLOWS
+        return
     shown.whole = state.transcript
     state.messages = Log(compact(before, body, shown.recalled))
     shown.has_parts = any([message.parts for message in state.messages])
@@ -199,7 +208,6 @@ def fold_compaction(state: "State", body: e.ContextCompacted) -> None:
         turn.failure = None
     size.compacted_tokens = size.known_tokens = float(body.tokens_after)
     size.known_messages = len(state.messages)
-    size.is_fresh = True
     size.last_usage = Usage()
     size.unsent_chars = sum(len(message.content) for message in state.messages)
     _move_places(state, body, before)
@@ -211,10 +219,11 @@ def _move_places(state: "State", body: e.ContextCompacted, before: Log[Message])
     count, shift = body.messages, len(body.replacement) - body.messages
     places = (*shown.recalled, turn.position)
     moved = {at: at + shift for at in places if at >= count}
-    gone = set(body.forgotten)
+    gone = {*body.forgotten, *body.excerpts}
     for at in places:
         if at < min(count, len(before)):
-            place, is_whole = find_kept(before[at], shown.recalled.get(at, 0), body.replacement)
+            message = take_excerpt(before[at], body.excerpts.get(at))
+            place, is_whole = find_kept(message, shown.recalled.get(at, 0), body.replacement)
             if place is not None:
                 moved[at] = place
             if not is_whole:
@@ -244,12 +253,20 @@ def compact(
 
     `recalled` says how many characters of recalled memories messages begin with, by position.
     """
-    kept = [
-        _shorten(forget(message, recalled.get(at, 0)) if at in body.forgotten else message, body.shortened)
-        for at, message in enumerate(messages)
-        if at >= body.messages
-    ]
+    kept = []
+    for at, message in enumerate(messages):
+        if at in body.excerpts:
+            message = take_excerpt(message, body.excerpts[at])
+        elif at in body.forgotten:
+            message = forget(message, recalled.get(at, 0))
+        if at >= body.messages:
+            kept.append(_shorten(message, body.shortened))
     return [*body.replacement, *kept]
+
+
+def take_excerpt(message: Message, text: str | None) -> Message:
+    """Return `message` with `text` in place of its own; `None`: with its own."""
+    return message if text is None else replace(message, content=text, own_chars=0)
 
 
 def _shorten(message: Message, lines: Mapping[str, str]) -> Message:
@@ -342,8 +359,16 @@ def guess_next_tokens(state: "State") -> int:
     return guess_input_tokens(state) + guess_of_chars(new) + state.size.last_usage.output_tokens
 
 
-def explain_overflow(state: "State", room: int) -> str:
-    """Return the error of a turn whose prompt does not fit even after compacting: what is too large."""
+def blame_overflow(state: "State") -> Fault:
+    """Return whose fault it is that a prompt does not fit: the model's, if it has worked in the turn already."""
+    return Fault.MODEL if state.turn.spent.steps else Fault.USER
+
+
+def explain_overflow(state: "State", refusal: str, room: int | None = None) -> str:
+    """Return the error of a turn whose prompt does not fit even after compacting: what is too large.
+
+    `refusal` is what the server said about it; empty if it was not asked, because there is only `room`.
+    """
     size, messages = state.size, list(state.messages)
 
     def weigh(items: list[Message]) -> int:
@@ -359,8 +384,15 @@ def explain_overflow(state: "State", room: int) -> str:
     }
     largest = sorted(sizes.items(), key=lambda item: -item[1])
     told = ", ".join([f"{name} about {tokens:,}" for name, tokens in largest if tokens])
-    said = "" if size.refusal is None else f" The server said: {size.refusal}"
+    known = "" if room is None else f", and there is room for {room:,}"
+    refusal = refusal or size.refusal or ""
+    whole = (
+        count_prompt(state)
+        if size.known_messages
+        else weigh(messages) + sizes["the definitions of the tools"]
+    )
+    is_compacted = state.policy.compact_at is not None and state.shown.can_compact
     return (
-        f"the prompt is too long even after compacting: it has about {count_prompt(state):,} tokens, and there is "
-        f"room for {room:,}. Of these, {told}.{said}"
+        f"the prompt is too long{' even after compacting' * is_compacted}: it has about {whole:,} "
+        f"tokens{known}. Of these, {told}.{f' The server said: {refusal}' if refusal else ''}"
     )

@@ -37,7 +37,7 @@ from treadle.core.prompting import (
 )
 from treadle.core.spec import AgentSpec
 from treadle.core.steering import leave_queue, queue_steering, receive, take_steering
-from treadle.core.turns import reopens
+from treadle.core.turns import is_retriable, reopens
 from treadle.core.types import (
     UNREPORTED,
     Fault,
@@ -240,8 +240,10 @@ class State(Struct, gc=False):
     @property
     def has_failed_turn(self) -> bool:
         """True if the newest turn ended with an error, so that a resume opens it again."""
-        has_failed = self.ending.stop_reason is StopReason.ERROR
-        return reopens(has_failed=has_failed, is_turn_open=self.turn.is_open)
+        ending = self.ending
+        return reopens(
+            has_failed=is_retriable(ending.stop_reason, ending.fault), is_turn_open=self.turn.is_open
+        )
 
     @property
     def output_tool(self) -> str | None:
@@ -421,6 +423,8 @@ def _on_snapshot_taken(state: State, body: e.SnapshotTaken) -> None:
 def _on_turn_completed(state: State, body: e.TurnCompleted) -> None:
     turn = state.turn
     turn.is_open = False
+    if turn.failure is not None and turn.failure.said:
+        say(state, Message(Role.ASSISTANT, turn.failure.said, is_partial=True))
     queue_steering(state)
     failure = None if body.error is None else turn.failure
     state.ending = Ending(body.stop_reason, body.output, body.error, body.fault, failure)
@@ -445,6 +449,7 @@ def _on_run_resumed(state: State, body: e.RunResumed) -> None:
     if state.has_failed_turn:
         turn.is_open = turn.spent.is_cost_known = True
         turn.spent.rejected_answers, turn.spent.forgiven = 0, turn.spent.lost
+        turn.spent.overflows = 0
         if state.output_spec is not None:
             # An answer that broke the schema is judged again, so that the model is told before it is asked again.
             last = state.messages[-1]

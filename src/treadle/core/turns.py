@@ -12,10 +12,17 @@ from typing import Any
 from msgspec import Struct
 
 from treadle.core import events as e
-from treadle.core.types import StopReason
+from treadle.core.types import Fault, StopReason
 
 RESUME = "resume"
 """The name of a wait until somebody resumes the run."""
+
+
+def is_retriable(stop_reason: StopReason | None, fault: Fault | None) -> bool:
+    """Return whether the end of a turn was an error that its user or the infrastructure can remove."""
+    return stop_reason is StopReason.ERROR or (
+        stop_reason is StopReason.CONTEXT_OVERFLOW and fault is Fault.USER
+    )
 
 
 def reopens(*, has_failed: bool, is_turn_open: bool) -> bool:
@@ -91,7 +98,7 @@ def _on_turn_completed(fold: TurnFold, body: e.TurnCompleted) -> bool:
 
 
 def _on_end(fold: TurnFold, body: e.TurnCompleted | e.RunFinished) -> bool:
-    fold.has_failed = body.stop_reason is StopReason.ERROR
+    fold.has_failed = is_retriable(body.stop_reason, body.fault)
     return True
 
 

@@ -234,6 +234,8 @@ class Message(Struct, frozen=True, omit_defaults=True, gc=False):
     own_chars: int = 0
     """How many characters of the text, from the beginning, Treadle wrote or has made safe. A prompt has them
     unchanged, and what follows them as `foreign.let_in` returns it."""
+    is_partial: bool = False
+    """True for an answer that was stopped while its text came; rows do not have it."""
 
 
 class Usage(Struct, frozen=True, omit_defaults=True, gc=False):

@@ -17,16 +17,16 @@ from treadle.core.types import Fault, Message, Role
 from treadle.datagen.config.estimate import wanted_rows
 from treadle.datagen.config.generation_config import GenerationConfig
 from treadle.datagen.conversations.dialogue import bill_of
-from treadle.datagen.conversations.make import MadeSample, make_sample
+from treadle.datagen.conversations.make import MadeSample, make_sample, repair_sample
 from treadle.datagen.conversations.projection import describe_plan
 from treadle.datagen.conversations.studio import Studio
 from treadle.datagen.generation_progress import GenerationProgress, SampleBegun, SampleEnded
 from treadle.datagen.quality.duplicates import DuplicateIndex
-from treadle.datagen.quality.pipeline import Pipeline, is_good, mark_row
+from treadle.datagen.quality.pipeline import Pipeline, find_repairs, is_good, mark_row
 from treadle.datagen.quality.protocol import Candidate, FilterVerdict
 from treadle.datagen.scenarios.cast import draw_persona
 from treadle.datagen.scenarios.kinds import plan_difficulty, plan_kind
-from treadle.datagen.scenarios.scenario import Kind, SampleSpec, sample_id_of
+from treadle.datagen.scenarios.scenario import Kind, SampleSpec, Scenario, sample_id_of
 from treadle.datagen.topics.topic_graph import Topic
 from treadle.export.row_formats.treadle_rows import TREADLE
 from treadle.export.rows import Lineage, Row
@@ -159,26 +159,41 @@ class SampleWork:
             raise ProviderError(f"sample {spec.sample_id} cannot be made: {made.error}")
         if made.row is None or made.scenario is None:
             return JudgedSample(spec, made)
-        candidate = Candidate(
-            row=made.row,
-            run_id=made.run_id,
-            spec=spec,
-            scenario=made.scenario,
-            environment=made.environment,
-            events=made.events,
-            journal=self._studio.journal,
-            workers=self._studio.workers,
-        )
         try:
-            verdicts = await self._pipeline.check(candidate)
+            verdicts = await self._check(spec, made, made.row, made.scenario)
+            while (reasons := find_repairs(verdicts)) and self._has_repairs(made.row):
+                made = await repair_sample(self._studio, made, reasons)
+                if made.row is None or made.scenario is None:
+                    return JudgedSample(spec, self._add_judge(made))
+                verdicts = await self._check(spec, made, made.row, made.scenario)
         except ProviderError as error:
             failed = replace(made, row=None, error=str(error), fault=Fault.INFRASTRUCTURE)
             return JudgedSample(spec, self._add_judge(failed))
         return JudgedSample(spec, self._add_judge(made), verdicts)
 
+    def _has_repairs(self, row: Row) -> bool:
+        """Return whether the last answer of a row may be asked for again."""
+        sample = row.lineage.sample
+        return sample is not None and sample.repairs < self._studio.config.generation.answer_repairs
+
+    async def _check(
+        self, spec: SampleSpec, made: MadeSample, row: Row, scenario: Scenario
+    ) -> tuple[FilterVerdict, ...]:
+        candidate = Candidate(
+            row=row,
+            run_id=made.run_id,
+            spec=spec,
+            scenario=scenario,
+            environment=made.environment,
+            events=made.events,
+            journal=self._studio.journal,
+            workers=self._studio.workers,
+        )
+        return await self._pipeline.check(candidate)
+
     def _add_judge(self, made: MadeSample) -> MadeSample:
         """Return `made` with what the judge has used."""
-        if not any(item.name == "judge" for item in self._pipeline.filters):
+        if not any(item.cost == 2 for item in self._pipeline.filters):
             return made
         bill = bill_of(self._studio.journal, f"{made.run_id}-judge")
         bill.add(made.usage, made.cost_usd)

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from treadle.core.errors import ExportError
 from treadle.core.registry import Registry
 from treadle.core.types import Json, Message, StopReason, ToolCall
+from treadle.export.row_changes import find_unwritable, without_untrained
 from treadle.export.rows import Row, load_row
 from treadle.journal.protocol import Journal
 
@@ -30,6 +31,7 @@ class Loss(StrEnum):
     PARTS = "images, audio and documents"
     TOOLS = "the definitions of tools"
     TOOL_LIMITS = "effects, limits and output schemas of tools"
+    UNTRAINED = "the turns that are not to be trained on, which are left out"
     LINEAGE = "lineage"
 
 
@@ -42,6 +44,10 @@ def find_losses(before: Row, after: Row) -> tuple[Loss, ...]:
 
     `after` is the result of writing `before` in another format and reading it again.
     """
+    shown = _find_shown(before, after)
+    if shown is not before:
+        found = {*find_losses(shown, after), Loss.UNTRAINED}
+        return tuple([loss for loss in Loss if loss in found])
     found = {*_compare_messages(before, after)}
     if before.lineage != after.lineage:
         found.add(Loss.LINEAGE)
@@ -51,6 +57,19 @@ def find_losses(before: Row, after: Row) -> tuple[Loss, ...]:
         ]
         found.add(Loss.TOOL_LIMITS if texts[0] == texts[1] else Loss.TOOLS)
     return tuple([loss for loss in Loss if loss in found])
+
+
+def _find_shown(before: Row, after: Row) -> Row:
+    """Return what `after` shows of `before`: all of it, or all but turns that are not trained on."""
+    if before.untrained != after.untrained:
+        for numbers in (find_unwritable(before), before.untrained):
+            try:
+                shown = without_untrained(before, numbers)
+            except ExportError:
+                continue
+            if shown.untrained == after.untrained and len(shown.messages) == len(after.messages):
+                return shown
+    return before
 
 
 def _compare_messages(before: Row, after: Row) -> Iterator[Loss]:
@@ -206,6 +225,7 @@ FORMATS: Registry[RowFormat] = Registry(
     {
         "treadle": "treadle.export.row_formats.treadle_rows:TREADLE",
         "deepfabric": "treadle.export.row_formats.deepfabric_rows:FORMAT",
+        "axolotl": "treadle.export.row_formats.chat_rows:AXOLOTL",
         "openai": "treadle.export.row_formats.chat_rows:OPENAI",
         "trl": "treadle.export.row_formats.chat_rows:TRL",
         "hermes": "treadle.export.row_formats.hermes_rows:FORMAT",
@@ -259,11 +279,23 @@ def wants_tokens(row_format: RowFormat) -> bool:
 
 def encode_row(row: Row, row_format: RowFormat, *, with_reasoning: bool | None = None) -> bytes:
     """Return one row as JSON without a newline at the end. Raises: `ExportError`."""
+    row = fit_untrained(row, row_format)
     wants_reasoning = row_format.has_reasoning if with_reasoning is None else with_reasoning
     raw = row_format.write(row, with_reasoning=wants_reasoning)
     if row_format.has_own_files:
         return b"\n".join([msgspec.json.encode(line) for line in raw[LINES]])
     return msgspec.json.encode(raw)
+
+
+def fit_untrained(row: Row, row_format: RowFormat) -> Row:
+    """Return the row without those turns that are not trained on and for which a format has no place.
+
+    Formats need not say that they mark such turns. Raises: `ExportError` if nothing is left to train on.
+    """
+    if not row.untrained or Loss.UNTRAINED not in row_format.losses:
+        return row
+    marks = bool(getattr(row_format, "marks_untrained", False))
+    return without_untrained(row, find_unwritable(row) if marks else None)
 
 
 def decode_rows(lines: Iterable[bytes], row_format: RowFormat) -> Iterator[tuple[int, dict[str, Json]]]:

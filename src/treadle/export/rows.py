@@ -18,7 +18,6 @@ from treadle.core.events import (
     RunStarted,
     ToolCompleted,
 )
-from treadle.core.foreign import as_seen
 from treadle.core.packed import ID_BYTES, as_packed, pack_logprobs
 from treadle.core.state import fold
 from treadle.core.tool_cache import ToolCache
@@ -37,6 +36,7 @@ from treadle.core.types import (
     ToolSpec,
     Usage,
 )
+from treadle.export.shown_messages import ShownMessages
 from treadle.journal.protocol import Journal
 
 
@@ -82,6 +82,16 @@ class SampleInfo(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """True if all calls were made again in a fresh sandbox and gave the recorded results."""
     is_from_teacher: bool = False
     """True if the built-in teacher, and not a language model, wrote the conversation."""
+    statements: int = 0
+    """How many statements of the final answers were held against results and request."""
+    grounded: int = 0
+    """How many of these statements are shown by results or request."""
+    controls: int = 0
+    """How many statements that the rules are sure of a judge was asked about, to measure it."""
+    agreed: int = 0
+    """How many of these controls the judge confirmed."""
+    repairs: int = 0
+    """How often the last answer was asked for again, with the reasons for which it was rejected."""
     environment: str = ""
     """The origin of the initial files."""
     instructions: str | None = None
@@ -142,6 +152,9 @@ class Row(Struct, frozen=True, omit_defaults=True):
     lineage: Lineage
     tokens: tuple[AnswerTokens | None, ...] = ()
     """The tokens of the assistant messages, in order. Empty if they were not asked for, or are not known."""
+    untrained: tuple[int, ...] = ()
+    """The assistant messages that are not to be trained on, by their numbers from 0: a call in them failed through
+    the model's own fault, or they answer a message of Treadle that the row does not show."""
 
 
 def load_row(journal: Journal, run_id: str, *, with_tokens: bool = False) -> Row:
@@ -152,7 +165,10 @@ def load_row(journal: Journal, run_id: str, *, with_tokens: bool = False) -> Row
     """
     bodies = [event.body for event in journal.read(run_id)]
     row = row_of(run_id, bodies)
-    return replace(row, tokens=tuple(_find_tokens(bodies))) if with_tokens else row
+    if not with_tokens:
+        return row
+    said = ShownMessages(fold(bodies).transcript, bodies)
+    return replace(row, tokens=tuple(said.keep(list(_find_tokens(bodies)))))
 
 
 def row_of(run_id: str, bodies: Sequence[DurableBody]) -> Row:
@@ -163,7 +179,8 @@ def row_of(run_id: str, bodies: Sequence[DurableBody]) -> Row:
     started = state.started
     if started is None or state.ending.stop_reason is None or state.turn.is_open:
         raise ExportError(f"run {run_id!r} is not finished; resume it first")
-    messages = as_seen(state.transcript)
+    shown = ShownMessages(state.transcript, bodies)
+    messages = tuple(shown.messages)
     if faults := check_transcript(messages):
         raise ExportError(f"run {run_id!r} has a faulty transcript: {'; '.join(faults[:3])}")
     if state.ending.fault in (Fault.INFRASTRUCTURE, Fault.USER):
@@ -173,7 +190,7 @@ def row_of(run_id: str, bodies: Sequence[DurableBody]) -> Row:
     if not any(message.role is Role.ASSISTANT for message in messages):
         raise ExportError(f"run {run_id!r} has no answer ({state.ending.stop_reason}: {state.ending.error})")
     task, parent = started.task, started.parent
-    models = _find_models(bodies)
+    models = shown.keep(_find_models(bodies))
     results = [body.result for body in bodies if isinstance(body, ToolCompleted)]
     lineage = Lineage(
         run_id=run_id,
@@ -191,7 +208,7 @@ def row_of(run_id: str, bodies: Sequence[DurableBody]) -> Row:
         event_version=VERSION,
         treadle_version=treadle.__version__,
     )
-    return Row(messages, started.tools, lineage)
+    return Row(messages, started.tools, lineage, untrained=tuple(shown.find_untrained(results)))
 
 
 def _find_tokens(bodies: Sequence[DurableBody]) -> Iterator[AnswerTokens]:
@@ -315,7 +332,12 @@ def lineage_with_ids(row: Row) -> Lineage:
     return replace(row.lineage, call_ids=call_ids_of(row.messages))
 
 
-def make_row(messages: Sequence[Message], tools: tuple[ToolSpec, ...], raw_lineage: Json) -> Row:
+def make_row(
+    messages: Sequence[Message],
+    tools: tuple[ToolSpec, ...],
+    raw_lineage: Json,
+    untrained: tuple[int, ...] = (),
+) -> Row:
     """Return the row of messages that were read in a format.
 
     Without a `lineage`, the row gets one that is made from its content. Some programs count call ids from the
@@ -334,7 +356,10 @@ def make_row(messages: Sequence[Message], tools: tuple[ToolSpec, ...], raw_linea
     if raw_lineage is None:
         digest = hashlib.sha256(msgspec.json.encode(read)).hexdigest()
         return Row(
-            read, tools, Lineage(f"row-{digest[:16]}", None, StopReason.COMPLETED.value, hash_tools(tools))
+            read,
+            tools,
+            Lineage(f"row-{digest[:16]}", None, StopReason.COMPLETED.value, hash_tools(tools)),
+            untrained=untrained,
         )
     lineage = msgspec.convert(raw_lineage, Lineage)
     ids = call_ids_of(read)
@@ -342,7 +367,7 @@ def make_row(messages: Sequence[Message], tools: tuple[ToolSpec, ...], raw_linea
         read = rename_calls(read, dict(zip(ids, lineage.call_ids, strict=True)))
     errors = set(lineage.tool_errors)
     read = tuple([replace(item, is_error=True) if item.call_id in errors else item for item in read])
-    return Row(read, tools, replace(lineage, call_ids=()))
+    return Row(read, tools, replace(lineage, call_ids=()), untrained=untrained)
 
 
 def _separate_ids(messages: Sequence[Message]) -> Sequence[Message]:

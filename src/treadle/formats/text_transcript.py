@@ -20,6 +20,8 @@ from treadle.formats.scanner.parsed import (
 
 KEY = "completions"
 """The key of `Message.opaque` under which a message keeps the text that the model wrote."""
+# An attribute of an enum takes longer to look up than a global name.
+_TOOL, _ASSISTANT = Role.TOOL, Role.ASSISTANT
 _MAX_BAD_CALLS = 16
 _EXCERPT = 200
 """How many characters of a text an error message quotes."""
@@ -42,7 +44,7 @@ class TranscriptWriter:
         if is_first and self._told and (not messages or messages[0].role is not Role.SYSTEM):
             yield Message(Role.SYSTEM, self._told)
         for index, message in enumerate(messages):
-            if message.role is Role.TOOL:
+            if message.role is _TOOL:
                 said = let_in(message).content
                 written = quote_result(said, message.name or "", self._format, call_id=message.call_id)
                 result = make_own(Role.USER, written, message.parts)
@@ -59,13 +61,13 @@ class TranscriptWriter:
             yield _merge(results)
 
     def _write(self, message: Message, *, tells: bool) -> Message:
-        if message.role is Role.SYSTEM and tells and self._told:
+        if tells and message.role is Role.SYSTEM and self._told:
             return Message(
                 Role.SYSTEM, f"{message.content}\n\n{self._told}" if message.content else self._told
             )
-        if message.role is not Role.ASSISTANT:
+        if message.role is not _ASSISTANT:
             return Message(message.role, message.content, parts=message.parts, own_chars=message.own_chars)
-        return Message(Role.ASSISTANT, self.write_answer(message))
+        return Message(_ASSISTANT, self.write_answer(message))
 
     def write_answer(self, message: Message) -> str:
         """Return the text of an assistant message: the exact text if the message keeps it.

@@ -195,7 +195,7 @@ def check_ended(run: Run[Any]) -> None:
             f"infrastructure: run {run.run_id} ended with {run.stop_reason.value}, which counts answers that were "
             f"lost on the way, {lost} in this run"
         )
-    if run.fault is Fault.USER:
+    if run.fault is Fault.USER and run.stop_reason is not StopReason.CONTEXT_OVERFLOW:
         raise ProviderError(f"run {run.run_id!r} cannot be made: {run.error}")
 
 

@@ -5,13 +5,13 @@ import asyncio
 from msgspec.structs import replace
 
 from treadle.context.compaction_plan import Plan, make_plan
-from treadle.context.compaction_size import Measured, Summarised, make_event, measure
+from treadle.context.compaction_size import Measured, Summarised, index_of, make_event, measure
 from treadle.context.compaction_summary import fit_summary, read_summary, request_summary
 from treadle.context.context_window import look_up_window
 from treadle.core import events as e
 from treadle.core.actions import Compact
 from treadle.core.errors import ConfigError, ProviderError
-from treadle.core.estimates import weigh_message
+from treadle.core.estimates import weigh, weigh_message
 from treadle.core.limits import find_exceeded, guess_cost_usd
 from treadle.core.prompting import count_prompt, guess_next_tokens, make_request
 from treadle.core.state import State
@@ -22,6 +22,7 @@ from treadle.models.protocol import Model, Watch, estimate_cost_usd, has_price
 
 _SUMMARY_SECONDS = 120.0
 """How long a summary may take. Then old messages are dropped."""
+_NOTHING_TO_CUT = "nothing in it can be cut"
 _PROMPT_SHARE = 0.7
 """The share of the window that the request for a summary may fill, since its size is estimated."""
 
@@ -49,8 +50,8 @@ class Compaction:
         measured = measure(state, tokens or count_prompt(state), is_refused=is_refused)
         is_asked = action.reason == "asked"
         plan = make_plan(measured.seen, measured.sizes, state.policy.keep_turns, is_asked=is_asked)
-        if is_asked and plan.is_empty:
-            return None
+        if plan.is_empty:
+            return None if is_asked else give_up(state, action, _NOTHING_TO_CUT)
         summarised = Summarised()
         if plan.old:
             summarised = await self._summarise(state, plan, measured)
@@ -63,11 +64,14 @@ class Compaction:
             model, window = await self._find_model(state)
         except (ConfigError, ProviderError) as error:
             return Summarised(error=str(error))
-        most = measured.sizes.summary
+        index = sum([weigh(line) for line in index_of(measured, plan)])
+        most = measured.sizes.summary - measured.ratio * index
         room = (window or measured.room) * _PROMPT_SHARE - most
-        earlier, _ = read_summary(plan.earlier)
         request, left_out = request_summary(
-            earlier, plan.old, prompt_tokens=room / max(1.0, measured.ratio), summary_tokens=most
+            read_summary(plan.earlier).text,
+            plan.old,
+            prompt_tokens=room / max(1.0, measured.ratio),
+            summary_tokens=most,
         )
         expected = Usage(int(room if left_out else _estimate(request)), int(most))
         if (reason := _find_obstacle(state, model, expected)) is not None:
@@ -110,7 +114,7 @@ class Compaction:
 
 
 def give_up(state: State, action: Compact, why: str) -> e.ContextCompacted:
-    """Return the event of a compaction that was stopped and changed nothing."""
+    """Return the event of a compaction that changed nothing."""
     tokens = count_prompt(state)
     return e.ContextCompacted(
         messages=0, replacement=(), reason=action.reason, tokens_before=tokens, tokens_after=tokens, error=why

@@ -98,8 +98,7 @@ class Driver:
     async def leave(self) -> None:
         """Close what tools hold for the run, release its lease, and wait until all is durable. Safe to repeat."""
         # A run that ended with an error may be resumed, so its tools keep what they hold outside this process.
-        has_failed = self.state.ending.stop_reason is StopReason.ERROR
-        self.bench.scope.is_run_over = self.state.status is Status.FINISHED and not has_failed
+        self.bench.scope.is_run_over = self.state.status is Status.FINISHED and not self.state.has_failed_turn
         if not self.bench.scope.is_empty:
             await see_through(self.bench.close_scope)
         if not self._is_released:
@@ -245,6 +244,7 @@ class Driver:
                 fault=Fault.USER,
                 stop_reason=stop_reason,
                 may_be_billed=True,
+                said="".join(self._inference.said),
             )
             self.put(failure)
         return is_inferring

@@ -66,6 +66,8 @@ class Inference:
         self._clock = clock
         self.on_delta: Callable[[e.Delta], None] | None = None
         """The function that gets each piece of an answer as it arrives; `None`: answers are not streamed."""
+        self.said: list[str] = []
+        """The pieces of the text of the answer that is being streamed."""
         self._is_begun = False
         """True if a request was sent, so that an earlier wait that a server asked for is over."""
         self._hide: _Hide | None = None
@@ -91,7 +93,8 @@ class Inference:
         messages = state.messages
         await outbox.kept()
 
-        failures = _Failures(state, step, outbox, is_heard=self.on_delta is not None)
+        self.said.clear()
+        failures = _Failures(state, step, outbox, self.said, is_heard=self.on_delta is not None)
         begin = self._clock.monotonic()
         try:
             request = make_request(state, has_tools=action.has_tools)
@@ -100,7 +103,7 @@ class Inference:
                 request = replace(request, contents=self._contents)
             if state.window is not None or state.size.refused_tokens is not None:
                 check_room(state, self._model, request)
-            first = None if self.on_delta is None else _FirstToken(self.on_delta, self._clock)
+            first = None if self.on_delta is None else _FirstToken(self.on_delta, self._clock, self.said)
             watch = Watch(first, failures, patience_seconds=self._patience_seconds)
             if state.policy.deadline_seconds is not None:
                 watch.left_seconds = max(0.0, state.policy.deadline_seconds - state.work_seconds)
@@ -168,19 +171,22 @@ def check_room(state: State, model: Model, request: Request) -> None:
 
 
 class _FirstToken:
-    """A function that passes the pieces of an answer on, and keeps the time of the first one."""
+    """A function that passes the pieces of an answer on, and keeps the time of the first one and all texts."""
 
-    __slots__ = ("_clock", "_on_delta", "at")
+    __slots__ = ("_clock", "_on_delta", "_said", "at")
 
-    def __init__(self, on_delta: Callable[[e.Delta], None], clock: Clock) -> None:
+    def __init__(self, on_delta: Callable[[e.Delta], None], clock: Clock, said: list[str]) -> None:
         self._on_delta = on_delta
         self._clock = clock
+        self._said = said
         self.at: float | None = None
         """When the first piece came, by the monotonic clock; `None` if none came."""
 
     def __call__(self, delta: e.Delta) -> None:
         if self.at is None:
             self.at = self._clock.monotonic()
+        if type(delta) is e.TextDelta:
+            self._said.append(delta.text)
         self._on_delta(delta)
 
 
@@ -225,10 +231,11 @@ class _Failures:
     The errors that a model keeps may refer to it for long, so its outbox is taken away when the inference ends.
     """
 
-    __slots__ = ("_is_heard", "_state", "_step", "_telling", "outbox")
+    __slots__ = ("_is_heard", "_said", "_state", "_step", "_telling", "outbox")
 
-    def __init__(self, state: State, step: int, outbox: Outbox, *, is_heard: bool) -> None:
+    def __init__(self, state: State, step: int, outbox: Outbox, said: list[str], *, is_heard: bool) -> None:
         self._state = state
+        self._said = said
         self._step = step
         self.outbox: Outbox | None = outbox
         """The outbox; `None`: nothing is recorded any more."""
@@ -239,6 +246,7 @@ class _Failures:
         """See `Watch.on_failure`. Raises: `error` if the budgets do not allow another attempt."""
         if self.outbox is None:
             return
+        self._said.clear()
         if error.may_be_billed and not can_ask_again(self._state, lost=1):
             raise error
         failure = describe_failure(error, self._step)

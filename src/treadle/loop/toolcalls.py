@@ -15,6 +15,8 @@ from treadle.loop.calls.results import Order, read_call, to_decided
 from treadle.loop.calls.workbench import Workbench
 from treadle.loop.outbox import Outbox
 
+# An attribute of an enum takes longer to look up than a global name.
+_LENGTH = FinishReason.LENGTH
 _SOON_SECONDS = 0.01
 """A listener hears of decisions that took less time together with the next."""
 
@@ -91,7 +93,7 @@ def _order(state: State, item: CallState) -> Order:
         item.call,
         state.step,
         item.attempt + 1,
-        is_cut_off=state.turn.finish_reason is FinishReason.LENGTH,
+        is_cut_off=state.turn.finish_reason is _LENGTH,
         edited=approval.arguments if isinstance(approval, e.ApprovalDecided) else None,
         last_once=last_once(item) if item.inner else 0,
     )

@@ -249,6 +249,9 @@ class GroupWork:
             "sampled": msgspec.to_builtins(merge_sampled([one.sampled for one in made.rolled])),
             "weight_version": self._versions.current,
             "sampled_tokens": sum([branch.sampled_tokens for branch in branches]),
+            "other_logprobs": sum(
+                [branch.sampled_tokens for branch in branches if branch.has_policy_logprobs is False]
+            ),
         }
 
 

@@ -98,6 +98,8 @@ class RolloutProgress(JobProgress, kw_only=True):
     """For each sink that cannot deliver at the moment: the reason, by the name of the sink."""
     sampled_tokens: int = 0
     """The sampled tokens of the delivered groups. Each token is delivered once."""
+    other_logprobs: int = 0
+    """How many of these have log probabilities that are not those of the policy that sampled them."""
     tokens_per_second: float = 0.0
     """The rate of output tokens of the last half minute."""
     weight_version: str | None = None
@@ -122,6 +124,7 @@ class RolloutProgress(JobProgress, kw_only=True):
         if status == ItemStatus.KEPT:
             self.oldest = max(self.oldest, details["staleness"])
             self.sampled_tokens += details["sampled_tokens"]
+            self.other_logprobs += details.get("other_logprobs", 0)
         graded = [reward for reward in details["rewards"] if reward is not None]
         for reward in graded:
             self.rewards.add(reward)
@@ -168,6 +171,8 @@ class RolloutProgress(JobProgress, kw_only=True):
     def faults(self) -> list[str]:
         """See `JobProgress.faults`."""
         texts = [f"{self.no_variance:,} without variance"] if self.no_variance else []
+        if self.other_logprobs:
+            texts.append(f"{self.other_logprobs:,} tokens with logprobs that are not the policy's")
         texts += super().faults()
         if self.undelivered:
             texts.append(f"{self.undelivered:,} undelivered")

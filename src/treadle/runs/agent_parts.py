@@ -228,7 +228,7 @@ class Toolboxes:
         can_read: bool = False,
     ) -> Toolbox:
         """Return the tools for a run of `task`, with the answer tool if `output` uses one. With `can_read`
-        there is a tool that reads results again, if there are other tools.
+        there are tools that read results and messages again, if there are other tools.
         """
         if can_read and self.toolbox(task).tools:
             inner = self.toolbox(task, output, answer)
@@ -276,6 +276,6 @@ def make_toolbox(tools: Iterable[ToolLike]) -> Toolbox:
 
 
 def _with_reader(toolbox: Toolbox) -> Toolbox:
-    from treadle.tools.read_result import NAME, ReadResult
+    from treadle.tools.read_again import ReadMessage, ReadResult
 
-    return Toolbox({NAME: ReadResult(), **toolbox.tools})
+    return Toolbox({tool.spec.name: tool for tool in (ReadResult(), ReadMessage())} | dict(toolbox.tools))

@@ -58,7 +58,7 @@ async def continue_run(
             state, given_options.get("answers"), given_options.get("approvals"), agent.kit.own.tools
         )
         task = load_task_of(state.started)
-        is_over = state.status is Status.FINISHED and state.ending.stop_reason is not StopReason.ERROR
+        is_over = state.status is Status.FINISHED and not state.has_failed_turn
         if is_over and (task is None or state.turn.rewards):
             agent.hooks.leave(run_id)
             await see_through(writer.release)

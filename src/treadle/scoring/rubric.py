@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Iterable
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 from pydantic import BaseModel, ConfigDict, Field
@@ -22,6 +22,7 @@ _INSTRUCTIONS = (
     "You grade one conversation between a user and an agent that uses tools. Judge it only by the rubric. Give a "
     "score from 0, useless, to 1, perfect, and the reason in one sentence."
 )
+T = TypeVar("T")
 _MAX_CHARS = 4000
 """How much of each message the judge reads."""
 
@@ -41,7 +42,12 @@ def make_judge(model: Model, journal: Journal) -> Agent[RubricJudgement]:
 
 
 def read_judgement(run: Run[RubricJudgement]) -> RubricJudgement:
-    """Return the judgement of a judge's run.
+    """Return the judgement of a judge's run. Raises: as `check_judgement` does."""
+    return check_judgement(run)
+
+
+def check_judgement(run: Run[T]) -> T:
+    """Return the value of a judge's run.
 
     Raises: `ServerError` if the run has no judgement; `ConfigError` if no request to the judge can succeed.
     """

@@ -425,7 +425,7 @@ class _RunSpans:
         self._end(span, max(at, began), code, code)
 
     def compact(self, seq: int, body: e.ContextCompacted, messages: Sequence[Message]) -> None:
-        if self.turn_span is not None:
+        if self.turn_span is not None and not body.is_empty:
             counts = {"treadle.tokens_before": body.tokens_before, "treadle.tokens_after": body.tokens_after}
             said = {"treadle.reason": body.reason, "treadle.seq": seq}
             self.turn_span.add_event("treadle.context_compacted", {**counts, **said}, _ns(body.at))

@@ -357,9 +357,10 @@ class RecordFold:
         charge = charge_of(body)
         if charge is not None:
             part.charge(*charge)
-        part.compactions.append(
-            CompactionRecord(body.reason, body.tokens_before, body.tokens_after, body.error)
-        )
+        if not body.is_empty:
+            part.compactions.append(
+                CompactionRecord(body.reason, body.tokens_before, body.tokens_after, body.error)
+            )
 
     def _on_message_injected(self, body: e.MessageInjected) -> None:
         if self._part is not None:

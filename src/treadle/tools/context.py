@@ -152,6 +152,13 @@ class ToolContext(Generic[DepsT]):
         """
         return None
 
+    async def find_message(self, number: int) -> str | None:
+        """Return the whole text of an earlier message of the user; `None` if the run has no such message.
+
+        `number` is its position in the run's transcript, from 1.
+        """
+        return None
+
     async def call_tool(self, name: str, arguments: dict[str, Json]) -> ToolOutput:
         """Call another tool of the run. The call is journalled as an inner call of this one.
 

@@ -37,7 +37,7 @@ from treadle.runs.trust import settle_trust
 from treadle.sandbox.in_memory import FilesId, MemorySandbox, SharedFiles
 from treadle.tools.context import ToolContext
 from treadle.tools.protocol import Tool, ToolLike
-from treadle.tools.read_result import NAME, ReadResult
+from treadle.tools.read_again import ReadMessage, ReadResult
 from treadle.tools.resolve import demands_of_tools, parts_of, resolve_tools
 from treadle.tools.schema.validation import ArgumentChecker
 from treadle.tools.toolbox import Toolbox
@@ -106,8 +106,7 @@ class Implementations:
             own = [part for part in parts if part.missing is None and not is_agent(part)]
             named = resolve_tools(own) if names - given else ()
             others = _built_in(names - given - {tool.spec.name for tool in named})
-            if NAME in names:
-                others = (ReadResult(), *others)
+            others = (*[tool for tool in (ReadResult(), ReadMessage()) if tool.spec.name in names], *others)
             # A given tool replaces another one of the same name.
             self._found = tuple({tool.spec.name: tool for tool in (*others, *named, *self._given)}.values())
             self._found_for = parts, names

@@ -9,7 +9,7 @@ from treadle.agent.agent import Agent
 from treadle.agent.session import Session
 from treadle.core.errors import RunExistsError
 from treadle.core.events.narrowing import Event
-from treadle.core.types import StopReason, Usage
+from treadle.core.types import Usage
 from treadle.journal.run_info import QUEUE
 from treadle.runs.agent_parts import refuse_missing
 from treadle.runs.begin import Beginning, begin
@@ -82,7 +82,7 @@ class QueuedSession:
         run = await self._load()
         if run.state.turn.is_open:
             return await self._await(run.usage, run.cost_usd)
-        return await self._hand_over(None) if run.state.ending.stop_reason is StopReason.ERROR else run
+        return await self._hand_over(None) if run.state.has_failed_turn else run
 
     async def send(self, text: str) -> Run[Any]:
         """See `Session.send`."""

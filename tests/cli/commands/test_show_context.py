@@ -36,7 +36,7 @@ def test_what_a_step_saw_is_shown(cli: Cli) -> None:
     assert shown.code == 0, shown
     assert "room for 3,500" in shown.out
     assert "window: 4,000 tokens (said), 500 kept for the answer" in shown.out
-    assert "read_result, look_up" in shown.out
+    assert "read_result, read_message, look_up" in shown.out
     assert "[summary]" in shown.out
     left_out = shown.out.partition("left out:")[2]
     assert "in the summary, by event" in left_out

@@ -159,6 +159,10 @@ async def test_limits_are_told_and_enforced():
     assert facts["limits"] == {"max_calls": 2, "max_steps": 5}
     assert made.row is not None
     assert made.row.lineage.stop_reason == "max_tool_calls"
+    assert made.row.lineage.sample.instructions == system
+    assert not any("at most" in item.content for item in made.row.messages)
+    assert [item.role for item in made.row.messages].count(Role.USER) == 1
+    assert made.row.untrained == (2,)
     results = [item for item in made.row.messages if item.role is Role.TOOL]
     assert [item.content for item in results if not item.is_error] == ["milk", "milk"]
     assert not check_transcript(made.row.messages)
@@ -249,7 +253,7 @@ async def test_feedback_reaches_the_writer_and_the_agent_and_not_the_row():
     assert made.row.lineage.sample is not None
     assert made.row.lineage.sample.instructions == system
     assert first.row.lineage.sample is not None
-    assert first.row.lineage.sample.instructions is None
+    assert "nobody read" not in str(first.row.lineage.sample.instructions)
     assert made.run_id == "s000001-2"
     both = first.usage.total_tokens + made.usage.total_tokens
     info = made.row.lineage.sample

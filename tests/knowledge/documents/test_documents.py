@@ -134,7 +134,8 @@ async def test_small_documents_are_whole_and_large_ones_in_pieces(tmp_path: Path
         memory = open_memory(journal)
         loaded = load_documents([large, small], memory, max_tokens=200)
         assert (loaded.whole, loaded.in_pieces) == ((str(small),), (str(large),))
-        assert loaded.text.count("<document-") == 1
+        assert loaded.text.count("<document-") == 2  # the small one, and the list of the others
+        assert "- large.md: 5,962 characters" in loaded.text
         count = len(memory.store.entries([Store.DOCUMENTS]))
         assert count >= 6
         load_documents([large], memory, max_tokens=200)

@@ -5,11 +5,13 @@ from benchmarks import judging
 MESSAGES = judging.load_messages()
 
 LEAST = {
-    "dev": {"ambiguity": 0.98, "task": 0.98, "boilerplate": 0.97, "identity": 0.98, "refusal": 0.97},
-    "test": {"ambiguity": 0.98, "task": 0.94, "boilerplate": 0.95, "identity": 0.92, "refusal": 0.96},
-    "fresh": {"ambiguity": 0.84, "task": 0.81, "boilerplate": 0.94, "identity": 0.88, "refusal": 0.71},
+    "dev": {"ambiguity": 0.98, "task": 0.97, "boilerplate": 0.98, "identity": 0.98, "refusal": 0.98},
+    "test": {"ambiguity": 0.87, "task": 0.86, "boilerplate": 0.94, "identity": 0.86, "refusal": 0.97},
+    "fresh": {"ambiguity": 0.9, "task": 0.74, "boilerplate": 0.94, "identity": 0.85, "refusal": 0.76},
 }
-"""The least F1. `fresh` was never used to correct the patterns."""
+"""The least F1. `test` and `fresh` are in no training data."""
+LEAST_HELD_OUT = {"ambiguity": 0.53, "task": 0.74, "boilerplate": 0.89, "identity": 0.85, "refusal": 0.75}
+"""The least F1 on messages of other writers, by labels of two others."""
 
 
 def test_the_set_is_large_and_hard() -> None:
@@ -34,9 +36,18 @@ def test_the_messages_that_keywords_get_wrong_are_judged_right() -> None:
     assert ours["all"].accuracy >= 0.98
     assert ours["all"].accuracy >= theirs["all"].accuracy + 0.2
     assert ours["all"].recall >= 0.9
-    assert ours["all"].precision >= 0.95
+    assert ours["all"].precision >= 0.9
 
 
 def test_difficulty_orders_the_messages() -> None:
     for split, least in (("dev", 0.91), ("test", 0.95), ("fresh", 0.85)):
         assert judging.count_difficulty([item for item in MESSAGES if item.split == split]) >= least
+
+
+def test_messages_of_other_hands_are_judged() -> None:
+    """What is found is mostly right: silence is better than a wrong hint."""
+    counts = judging.count_held_out(judging.load_held_out())
+    for name, least in LEAST_HELD_OUT.items():
+        assert counts[name][0].f1 >= least, (name, counts[name][0])
+    assert counts["ambiguity"][0].precision >= 0.8
+    assert counts["boilerplate"][0].precision >= 0.9

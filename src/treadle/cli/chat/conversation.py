@@ -32,7 +32,7 @@ from treadle.cli.terminal.terminal_asker import make_approver, make_asker
 from treadle.cli.terminal.view import JsonView
 from treadle.core.errors import ConfigError, RunNotFoundError, TreadleError
 from treadle.core.registry import did_you_mean
-from treadle.core.types import Delivery, Message, StopReason, ToolCall
+from treadle.core.types import Delivery, Message, ToolCall
 from treadle.journal.protocol import Journal
 from treadle.journal.run_info import RunFilter
 from treadle.loop.listener import Emit
@@ -315,7 +315,7 @@ class Chat:
         if (run.approvals or run.questions) and self._prompt.is_person:
             what = "for the decision" if run.approvals else "the question"
             print_note(f"your next message asks {what} again; Ctrl-C there ends the turn")
-        elif run.stop_reason is StopReason.ERROR and self._prompt.is_person:
+        elif run.state.has_failed_turn and self._prompt.is_person:
             print_note("/retry tries it again")
         else:
             print_follow_up(run, self._follow_up)

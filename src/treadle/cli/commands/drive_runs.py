@@ -33,7 +33,7 @@ from treadle.core.documents import decode_document, is_yaml_name
 from treadle.core.errors import ConfigError, TreadleError
 from treadle.core.events import TurnCompleted
 from treadle.core.state import Status, fold
-from treadle.core.types import Json, StopReason
+from treadle.core.types import Json
 from treadle.journal.protocol import Journal
 from treadle.runs.file_changes import FileChanges, find_changes, write_files
 from treadle.runs.run import Run
@@ -218,7 +218,7 @@ def resume(
 def _resume_one(agents: ResumedAgents, run_id: str, shown: o.ViewOptions, follow_up: FollowUp) -> int:
     """Resume one run, show it while it works, and return the exit code."""
     run = Run.load(run_id, agents.journal)
-    if run.status is Status.FINISHED and run.stop_reason is not StopReason.ERROR:
+    if run.status is Status.FINISHED and not run.state.has_failed_turn:
         command = follow_up.write("fork", run_id, text="TEXT")
         print_note(f"run {run_id} is finished ({run.stop_reason}); continue it in a new run with: {command}")
         if run.state.started is None or run.state.started.task is None:
@@ -244,7 +244,7 @@ def _is_between_turns(run: Run) -> bool:
     """Return whether the run is a session that waits for its next message."""
     started = run.state.started
     is_session = started is not None and started.is_session
-    return is_session and not run.state.turn.is_open and run.stop_reason is not StopReason.ERROR
+    return is_session and not run.state.turn.is_open and not run.state.has_failed_turn
 
 
 def _show(run: Run, shown: o.ViewOptions) -> int:

@@ -23,7 +23,7 @@ from treadle.cli.terminal.terminal_asker import make_approver, make_asker, print
 from treadle.cli.terminal.view import make_view
 from treadle.core.spec import PartSpec
 from treadle.core.state import Status
-from treadle.core.types import Json, StopReason, ToolCall
+from treadle.core.types import Json, ToolCall
 from treadle.loop.listener import Emit
 from treadle.runs.run import Run
 
@@ -96,7 +96,7 @@ def print_follow_up(run: Run, follow_up: FollowUp) -> None:
             print_note(f"decide with: {command}   (or no, or edit JSON)")
     elif run.questions:
         print_note("answer with: " + write_answer(run, follow_up))
-    elif run.stop_reason is StopReason.ERROR:
+    elif run.state.has_failed_turn:
         print_note("try again with: " + follow_up.write("resume", run.run_id))
     elif run.status is Status.PAUSED:
         print_note("stopped by another process; continue with: " + follow_up.write("resume", run.run_id))

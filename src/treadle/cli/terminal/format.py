@@ -50,11 +50,14 @@ def format_replacement(body: e.InferenceFailed) -> str:
 
 
 def format_compaction(body: e.ContextCompacted) -> str:
-    """Return what a compaction did, in one line."""
+    """Return what a compaction did and why, in one line."""
     if body.reason == "overflow":
         why = ", because the server refused the prompt as too long"
     else:
         why = ", because the context was nearly full" if body.reason == "budget" else ""
+    if body.is_empty:
+        said = shorten(body.error or "nothing in it can be cut", 300)
+        return f"the prompt has about {body.tokens_before:,} tokens{why}; {said}"
     cost = f" · {write_cost(body.cost_usd)}" if body.cost_usd else ""
     failed = f" · without a summary: {shorten(body.error, 300)}" if body.error else ""
     return f"compacted from about {body.tokens_before:,} to {body.tokens_after:,} tokens{why}{cost}{failed}"

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _WHY = {
     "summarised": "in the summary",
     "dropped": "in no summary",
-    "cut": "a line stands for the result",
+    "cut": "shown in part, or as a line",
     "forgotten": "its recalled memories were taken out",
 }
 

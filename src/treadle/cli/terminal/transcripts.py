@@ -254,9 +254,14 @@ class _RunPrinter(MessagePrinter):
 
 def write_compaction(body: e.ContextCompacted) -> str:
     """Return what a compaction did, in one line."""
+    if body.is_empty:
+        said = shorten(body.error or "nothing in it can be cut", 200)
+        return f"the prompt has about {body.tokens_before:,} tokens, and stays as it is: {said}"
     done = [f"context compacted from about {body.tokens_before:,} to {body.tokens_after:,} tokens"]
     if body.shortened:
         done.append(f"{write_count(len(body.shortened), 'result')} cut")
+    if body.excerpts:
+        done.append(f"{write_count(len(body.excerpts), 'message')} shown in part")
     summarised = body.messages - body.dropped
     if body.messages and summarised > 0 and body.model is not None and not body.error:
         done.append(f"old messages summarised by {clean(body.model)}")

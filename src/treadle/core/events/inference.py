@@ -74,6 +74,8 @@ class InferenceFailed(Body, frozen=True, gc=False, tag="inference_failed"):
     cost_usd: float | None = None
     """The cost in US dollars of the answer that was thrown away; `None` if it is not known, or if there was no
     such answer."""
+    said: str = ""
+    """The text of the answer that was streamed before the inference was stopped."""
     next_tier: str | None = None
     """The tier whose model is asked next in place of the one that failed, or whose answer was thrown away; `None`:
     no other tier is asked."""

@@ -57,6 +57,9 @@ class ContextCompacted(BodyWithContents, frozen=True, gc=False, tag="context_com
     shortened: dict[str, str] = field(default_factory=dict)
     """The results, after the replaced messages, that the model sees from now on as one line each: that line, by
     call id."""
+    excerpts: dict[int, str] = field(default_factory=dict)
+    """The messages that are too long to be shown whole: by position, counted as in `messages`, the text that the
+    model sees from now on. A replaced message stands in `replacement` with this text."""
     forgotten: tuple[int, ...] = ()
     """The positions of messages from which the memories recalled for their turn are removed from now on. They
     come after the replaced messages, and are counted as in `messages`."""
@@ -78,6 +81,11 @@ class ContextCompacted(BodyWithContents, frozen=True, gc=False, tag="context_com
     """How long the compaction took."""
     sampled: Completion | None = None
     """The answer that the summary was made from, with its exact tokens; `None` if its engine returned no ids."""
+
+    @property
+    def is_empty(self) -> bool:
+        """True if nothing was changed, because nothing can be cut or the compaction was stopped."""
+        return not (self.messages or self.shortened or self.forgotten or self.excerpts)
 
 
 class TurnCompleted(Body, frozen=True, gc=False, tag="turn_completed"):

@@ -10,7 +10,7 @@ from treadle.core.registry import did_you_mean
 from treadle.datagen.config.estimate import Estimate, estimate
 from treadle.datagen.config.generation_config import GenerationConfig, Role
 from treadle.datagen.config.loads import is_server, largest_prompts
-from treadle.datagen.config.roles import ROLES, try_models
+from treadle.datagen.config.roles import ROLES, try_models, used_roles
 from treadle.datagen.dataset.dataset_folder import SPLIT_NAME, DatasetFolder
 from treadle.datagen.quality.registry import find_faults
 from treadle.datagen.scenarios.environment import open_environments
@@ -156,8 +156,11 @@ def _check_splits(config: GenerationConfig) -> Iterator[Problem]:
 
 
 def _check_judge(config: GenerationConfig) -> Iterator[Problem]:
-    if config.models.judge is not None and config.quality.judge is None:
-        text = "this model would never be asked; give quality.judge with a rubric, or delete the model"
+    if config.models.judge is not None and "judge" not in used_roles(config):
+        text = (
+            "this model would never be asked; give quality.judge with a rubric, switch the filter 'statements' "
+            "on, or delete the model"
+        )
         yield Problem(("models", "judge"), text)
 
 

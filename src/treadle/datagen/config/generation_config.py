@@ -106,6 +106,9 @@ class Generation(ConfigSection):
     """Where the runs of samples are driven: `here`, `local:N` in N worker processes, or `ray`."""
     max_attempts: Count = 3
     """How many samples are planned for each wanted row, on average, before the generation stops."""
+    answer_repairs: Annotated[int, Field(ge=0, le=5)] = 2
+    """How often the last answer alone is asked for again, with the reasons, if a filter says that another answer
+    could pass. The row has neither the rejected answers nor the messages that asked for others."""
     sample_attempts: Count = 2
     """How often a planned sample is attempted, including the first attempt. A rejected sample is made again with
     the reasons as feedback."""

@@ -16,9 +16,22 @@ ROLES: tuple[Role, ...] = get_args(Role)
 def used_roles(config: GenerationConfig) -> tuple[Role, ...]:
     """Return the roles that a configuration has work for."""
     unused = {"topics"} if config.topics.load is not None else set()
-    if config.quality.judge is None:
+    if config.quality.judge is None and not asks_about_statements(config):
         unused.add("judge")
     return tuple(role for role in ROLES if role not in unused)
+
+
+def asks_about_statements(config: GenerationConfig) -> bool:
+    """Return whether the judge is asked about statements that no rule can decide: if the filter `statements` is
+    switched on, or by default if `models` names a model that is not built in."""
+    given = config.quality.filters.get("statements")
+    if given is not None:
+        return given is not False
+    model = given_model(config, "judge")
+    name = model if isinstance(model, str) else "" if model is None else model.model
+    return (
+        bool(name) and not name.startswith("mock:") and config.quality.filters.get("grounding") is not False
+    )
 
 
 def make_models(config: GenerationConfig) -> dict[Role, Model]:

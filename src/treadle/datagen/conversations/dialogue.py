@@ -12,14 +12,18 @@ from typing import Any
 from msgspec import Struct
 
 from treadle.core.events import Event
-from treadle.core.types import Fault, Json, StopReason, Usage
+from treadle.core.types import Fault, Json, Message, Role, StopReason, Usage
 from treadle.datagen.conversations.studio import Studio, UserTurn, is_farewell, read_answer, user_instructions
 from treadle.datagen.scenarios.scenario import Environment, SampleSpec, Scenario
+from treadle.datagen.scenarios.scenario_writer import PROMPTS
 from treadle.journal.protocol import Journal
 from treadle.journal.run_info import RunFilter
 from treadle.runs.run import Run
 from treadle.runs.task import Task
 from treadle.workers.protocol import WorkedSession
+
+REPAIR: str = PROMPTS["agent"]["repair"]
+"""The message that asks for an answer again."""
 
 
 class Bill(Struct):
@@ -78,6 +82,8 @@ class Dialogue(Struct, frozen=True):
     run_id: str
     instructions: str
     """The agent's system message."""
+    shown: str
+    """The system message of the row, unless the configuration has another one."""
     labels: dict[str, dict[str, Json]]
     """The metadata of the runs, by `sample` and `user`."""
 
@@ -87,19 +93,7 @@ async def hold_dialogue(studio: Studio, dialogue: Dialogue, bill: Bill) -> Seque
     why the dialogue failed."""
     spec = dialogue.spec
     async with AsyncExitStack() as stack:
-        agent = studio.agent(dialogue.instructions)
-        session = await stack.enter_async_context(
-            studio.workers.session(
-                agent,
-                dialogue.run_id,
-                files=dialogue.environment.files,
-                task=dialogue.task,
-                metadata=dialogue.labels["sample"],
-                expects_new=True,
-                pauses_when_cancelled=True,
-                keeps_events=True,
-            )
-        )
+        session = await stack.enter_async_context(_open_agent(studio, dialogue))
         run = await session.finish_turn()
         if run.state.turn.number == 0:
             run = await session.send(dialogue.scenario.message)
@@ -107,7 +101,10 @@ async def hold_dialogue(studio: Studio, dialogue: Dialogue, bill: Bill) -> Seque
         said: Run[UserTurn] | None = None
         failed = failure_of(run, "the agent", needs_answer=False)
         while (
-            failed is None and run.stop_reason is StopReason.COMPLETED and run.state.turn.number < spec.turns
+            failed is None
+            and run.stop_reason is StopReason.COMPLETED
+            and run.state.turn.number < spec.turns
+            and not any(map(is_repair, run.state.transcript))  # then the dialogue was over
         ):
             if user is None:
                 user = await stack.enter_async_context(_open_user(studio, dialogue))
@@ -130,6 +127,57 @@ async def hold_dialogue(studio: Studio, dialogue: Dialogue, bill: Bill) -> Seque
         if said is not None:
             bill.add(said.usage, said.cost_usd)
     return failed or events
+
+
+async def repair_answer(
+    studio: Studio, dialogue: Dialogue, reasons: Sequence[str], bill: Bill
+) -> Sequence[Event] | Failed:
+    """Ask the agent for its last answer again, and return the events of its run, or why there is none."""
+    text = REPAIR.format(reasons="\n".join([f"- {reason}" for reason in reasons]))
+    async with _open_agent(studio, dialogue) as session:
+        before = await session.finish_turn()
+        run = await session.send(text)
+        bill.add(run.usage - before.usage, _subtract(run.cost_usd, before.cost_usd))
+        if (failed := failure_of(run, "the agent")) is not None:
+            return failed
+        await session.grade()
+        return await session.read_events()
+
+
+def _subtract(one: float | None, two: float | None) -> float | None:
+    return None if one is None or two is None else one - two
+
+
+def is_repair(message: Message) -> bool:
+    """Return whether a message asks for an answer again."""
+    return message.role is Role.USER and message.content.startswith(REPAIR.partition("{")[0])
+
+
+def drop_repaired(messages: Sequence[Message]) -> tuple[Message, ...]:
+    """Return messages without the answers that were asked for again and the messages that did so."""
+    shown: list[Message] = []
+    for message in messages:
+        if is_repair(message):
+            last = next(
+                index for index in range(len(shown) - 1, -1, -1) if shown[index].role is Role.ASSISTANT
+            )
+            del shown[last:]
+        else:
+            shown.append(message)
+    return tuple(shown)
+
+
+def _open_agent(studio: Studio, dialogue: Dialogue) -> WorkedSession:
+    return studio.workers.session(
+        studio.agent(dialogue.instructions),
+        dialogue.run_id,
+        files=dialogue.environment.files,
+        task=dialogue.task,
+        metadata=dialogue.labels["sample"],
+        expects_new=True,
+        pauses_when_cancelled=True,
+        keeps_events=True,
+    )
 
 
 def _open_user(studio: Studio, dialogue: Dialogue) -> WorkedSession:

@@ -8,13 +8,20 @@ from msgspec.structs import replace
 
 from treadle.core.events import Event
 from treadle.core.types import Fault, Usage
-from treadle.datagen.conversations.dialogue import Bill, Dialogue, Failed, failure_of, hold_dialogue, labels
+from treadle.datagen.conversations.dialogue import (
+    Bill,
+    Dialogue,
+    Failed,
+    failure_of,
+    hold_dialogue,
+    labels,
+    repair_answer,
+)
 from treadle.datagen.conversations.projection import make_row
 from treadle.datagen.conversations.studio import Studio, sample_id
 from treadle.datagen.scenarios.scenario import Environment, SampleSpec, Scenario, write_facts
 from treadle.datagen.scenarios.scenario_writer import (
     MAX_TRIES,
-    PROMPTS,
     find_scenario_faults,
     scenario_facts,
     to_scenario,
@@ -40,6 +47,8 @@ class MadeSample(Struct, frozen=True, kw_only=True):
     """The cost of all runs of the attempt; `None` if a price is unknown."""
     error: str | None = None
     """Why there is no row; `None` if there is one."""
+    dialogue: Dialogue | None = None
+    """The conversation, whose last answer can be asked for again; `None` if there is none."""
     fault: Fault | None = None
     """Who is responsible for the error. If it is not the sample's, for example because a server did not answer, the
     same attempt can be made again, and continues what is there. `None` if there is no error."""
@@ -60,17 +69,14 @@ async def make_sample(
     bill = Bill()
     scenario = await _write_scenario(studio, spec, attempt, environment, feedback, bill)
     row, failed = None, scenario if isinstance(scenario, Failed) else None
+    dialogue: Dialogue | None = None
     events: Sequence[Event] = ()
     if isinstance(scenario, Scenario):
         if not scenario.is_task:
             environment = replace(environment, task=None, task_input="")
         task = None if environment.task is None else studio.environments.load_task(environment.task)
         shown = studio.instructions(None if task is None else task.instructions)
-        advice = (
-            "\n".join([PROMPTS["agent"]["feedback"], *[f"- {reason}" for reason in feedback]])
-            if feedback
-            else ""
-        )
+        advice = studio.advise(feedback)
         name = studio.config.name
         dialogue = Dialogue(
             spec=spec,
@@ -79,16 +85,14 @@ async def make_sample(
             task=task,
             run_id=run_id,
             instructions=f"{shown}\n\n{advice}" if advice else shown,
+            shown=shown,
             labels={part: labels(name, part, spec.sample_id, attempt) for part in ("sample", "user")},
         )
         held = await hold_dialogue(studio, dialogue, bill)
         if isinstance(held, Failed):
             failed = held
         else:
-            if attempt == 1 and studio.has_prices:
-                made = make_row(studio, dialogue, held, shown, bill)
-            else:  # it asks for prices, or reads the journal
-                made = await asyncio.to_thread(make_row, studio, dialogue, held, shown, bill)
+            made = await _make_row(studio, dialogue, held, bill)
             row, failed, events = (None, made, ()) if isinstance(made, Failed) else (made, None, held)
     return MadeSample(
         run_id=run_id,
@@ -96,11 +100,32 @@ async def make_sample(
         scenario=scenario if isinstance(scenario, Scenario) else None,
         row=row,
         events=events,
+        dialogue=dialogue,
         usage=bill.usage,
         cost_usd=bill.cost_usd,
         error=None if failed is None else failed.error,
         fault=None if failed is None else failed.fault,
     )
+
+
+async def repair_sample(studio: Studio, made: MadeSample, reasons: Sequence[str]) -> MadeSample:
+    """Ask for the last answer of a sample again, with the reasons for which it was rejected."""
+    assert made.dialogue is not None
+    bill = Bill(made.usage, made.cost_usd)
+    held = await repair_answer(studio, made.dialogue, reasons, bill)
+    row = held if isinstance(held, Failed) else await _make_row(studio, made.dialogue, held, bill)
+    if isinstance(row, Failed):
+        failed = replace(made, row=None, events=(), error=row.error, fault=row.fault)
+        return replace(failed, usage=bill.usage, cost_usd=bill.cost_usd)
+    events = () if isinstance(held, Failed) else held
+    return replace(made, row=row, events=events, usage=bill.usage, cost_usd=bill.cost_usd)
+
+
+async def _make_row(studio: Studio, dialogue: Dialogue, held: Sequence[Event], bill: Bill) -> Row | Failed:
+    if dialogue.run_id.endswith("-1") and studio.has_prices:
+        return make_row(studio, dialogue, held, bill)
+    # it asks for prices, or reads the journal
+    return await asyncio.to_thread(make_row, studio, dialogue, held, bill)
 
 
 async def _write_scenario(

@@ -1,6 +1,7 @@
 """The projection of a conversation's run to a row."""
 
 from collections.abc import Sequence
+from itertools import count
 
 from msgspec.structs import replace
 
@@ -8,12 +9,13 @@ from treadle.core import events as e
 from treadle.core.errors import ExportError
 from treadle.core.types import Message, Role, Usage
 from treadle.datagen.config.generation_config import Conversation
-from treadle.datagen.conversations.dialogue import Bill, Dialogue, Failed
+from treadle.datagen.conversations.dialogue import Bill, Dialogue, Failed, drop_repaired, is_repair
 from treadle.datagen.conversations.studio import Spoken, Studio, answer_schema, read_answer
 from treadle.datagen.quality.exchanges import count_turns, find_missing_thought
 from treadle.datagen.scenarios.cast import describe_persona
 from treadle.datagen.scenarios.kinds import kinds_of
-from treadle.datagen.scenarios.scenario import SampleSpec, Scenario
+from treadle.datagen.scenarios.scenario import Kind, SampleSpec, Scenario
+from treadle.export.row_changes import keep_messages
 from treadle.export.rows import Lineage, Row, SampleInfo, row_of
 from treadle.journal.run_info import RunFilter
 
@@ -21,29 +23,33 @@ TEACHERS = ("teacher", "oracle", "mediocre")
 """The names of Treadle's built-in models, without their provider and their rate of mistakes."""
 
 
-def make_row(
-    studio: Studio, dialogue: Dialogue, events: Sequence[e.Event], shown: str, bill: Bill
-) -> Row | Failed:
+def make_row(studio: Studio, dialogue: Dialogue, events: Sequence[e.Event], bill: Bill) -> Row | Failed:
     """Return the row of a finished dialogue, or the reason why there is none.
 
-    `events` are those of its run; `shown` is the system message of the row, unless the configuration has another
-    one.
+    `events` are those of its run.
     """
     conversation = studio.config.generation.conversation
     try:
         row = project(dialogue.run_id, events, conversation)
     except ExportError as error:
         return Failed(str(error))
+    begun = [event.body.message for event in events if isinstance(event.body, e.TurnStarted)]
     ran_with = row.messages[0].content if row.messages[0].role is Role.SYSTEM else None
     messages = row.messages
     output = studio.config.output
-    system = (output.system_message or shown) if output.include_system_message else None
+    system = (output.system_message or dialogue.shown) if output.include_system_message else None
     if system != ran_with:
         said = [message for message in messages if message.role is not Role.SYSTEM]
         messages = (*([Message(Role.SYSTEM, system)] if system else []), *said)
     info = _describe(studio, dialogue, row.lineage, messages, bill)
-    info = replace(info, instructions=None if system == ran_with else ran_with)
-    return Row(messages, row.tools, replace(row.lineage, sample=info))
+    info = replace(
+        info,
+        instructions=None if system == ran_with else ran_with,
+        repairs=sum([is_repair(message) for message in begun]),
+    )
+    # A row about recovery is for what follows an error, so that all of it is trained on.
+    untrained = () if dialogue.spec.kind == Kind.RECOVERY else row.untrained
+    return Row(messages, row.tools, replace(row.lineage, sample=info), untrained=untrained)
 
 
 def project(run_id: str, events: Sequence[e.Event], conversation: Conversation) -> Row:
@@ -53,6 +59,7 @@ def project(run_id: str, events: Sequence[e.Event], conversation: Conversation) 
     """
     bodies = [event.body for event in events]
     row = row_of(run_id, bodies)
+    row = keep_messages(row, drop_repaired(row.messages))
     return row if answer_schema(conversation) is None else _show_answers(bodies, row, conversation)
 
 
@@ -114,42 +121,37 @@ def _add_earlier(studio: Studio, dialogue: Dialogue, bill: Bill) -> Bill:
 def _show_answers(bodies: Sequence[e.DurableBody], row: Row, conversation: Conversation) -> Row:
     """Return a row with its answers in the form that the configuration asks for.
 
-    Answers that did not fit the schema are left out together with the messages that said so. An answer that was
-    given through a tool becomes a message, and the tool is left out.
+    An answer that was given through a tool becomes a message, and the tool is left out.
     """
     tool = next((body.output.tool for body in bodies if isinstance(body, e.RunStarted) and body.output), None)
-    told = [
-        body.message
-        for body in bodies
-        if isinstance(body, e.MessageInjected) and body.output_fault is not None
-    ]
     outputs = iter([body.output for body in bodies if isinstance(body, e.TurnCompleted)])
     shown: list[Message] = []
+    numbers, untrained, answers = count(), list[int](), 0
     for index, message in enumerate(row.messages):
-        if message.role is Role.USER and message in told:
-            told.remove(message)
-            continue
         if message.role is Role.TOOL and message.name == tool:
             continue
         if message.role is Role.ASSISTANT:
+            number = next(numbers)
             calls = tuple([call for call in message.tool_calls if call.name != tool])
             if not calls:
                 following = row.messages[index + 1 :]
-                if not _ends_turn(following, told, tool):
+                if not _ends_turn(following, tool):
                     continue
                 spoken = read_answer(next(outputs), conversation)
                 message = _say(message, spoken)
             elif calls != message.tool_calls:
                 message = replace(message, tool_calls=calls)
+            untrained += [answers] if number in row.untrained else []
+            answers += 1
         shown.append(message)
     tools = tuple([item for item in row.tools if item.name != tool])
-    return Row(tuple(shown), tools, row.lineage)
+    return Row(tuple(shown), tools, row.lineage, untrained=tuple(untrained))
 
 
-def _ends_turn(following: Sequence[Message], told: Sequence[Message], tool: str | None) -> bool:
+def _ends_turn(following: Sequence[Message], tool: str | None) -> bool:
     """Return whether an answer is the final answer of its turn, which the messages after it show."""
     rest = [message for message in following if not (message.role is Role.TOOL and message.name == tool)]
-    return not rest or (rest[0].role is Role.USER and rest[0] not in told)
+    return not rest or rest[0].role is Role.USER
 
 
 def _say(message: Message, spoken: Spoken) -> Message:

@@ -232,14 +232,21 @@ class Studio:
         self._prices: dict[str, str] | None = None
 
     def instructions(self, of_task: str | None) -> str:
-        """Return the agent's system message: the configured text, else that of the task, with the limits."""
+        """Return the system message that rows show: the configured text, else that of the task."""
         base = self.config.generation.instructions or of_task
         base = base or PROMPTS["agent"]["tools" if self.has_tools else "plain"]
-        parts = [base.strip()]
+        return base.strip()
+
+    def advise(self, feedback: Sequence[str]) -> str:
+        """Return what the agent is told besides, and rows do not show: how to reason, the limits, and why earlier
+        attempts were rejected."""
+        parts = []
         if self.has_tools:
             if self.config.generation.conversation.reasoning is not None:
                 parts.append(PROMPTS["agent"]["reasoning"])
             parts.append(_tell_limits(self.config.tools.max_calls, self.config.tools.max_steps))
+        if feedback:
+            parts.append("\n".join([PROMPTS["agent"]["feedback"], *[f"- {reason}" for reason in feedback]]))
         return "\n\n".join(parts)
 
     def agent(self, instructions: str) -> Agent[Any]:

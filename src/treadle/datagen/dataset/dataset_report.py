@@ -104,7 +104,10 @@ def _figures(stats: DatasetStats) -> list[b.Figure]:
     tokens = stats.input_tokens + stats.output_tokens
     return [
         b.Figure(f"{stats.rows:,}", "rows kept"),
-        b.Figure(verified, "verified, of rows with calls", "good" if stats.verified_share == 1 else ""),
+        b.Figure(
+            verified, "results verified, of rows with calls", "good" if stats.verified_share == 1 else ""
+        ),
+        *_grounding_figures(stats),
         b.Figure(f"{stats.rejected:,}", f"samples rejected ({rejected})"),
         b.Figure(f"{stats.duplicates:,}", "duplicate rows left", "bad" if stats.duplicates else ""),
         b.Figure(f"{len(stats.topics):,}", "topics with rows"),
@@ -112,6 +115,20 @@ def _figures(stats: DatasetStats) -> list[b.Figure]:
         b.Figure(_short(tokens), "tokens for the rows", "", f"{tokens:,} input and output tokens"),
         b.Figure(_cost(stats.cost_usd, stats.rows_without_cost), "cost of the rows"),
     ]
+
+
+def _grounding_figures(stats: DatasetStats) -> list[b.Figure]:
+    """Return how far the answers are grounded, and how far a judge agrees with the rules."""
+    if not stats.statements:
+        return []
+    about = f"{stats.grounded:,} of {stats.statements:,} statements of the answers in rows"
+    about += f"; {stats.repaired:,} rows have an answer that was asked for again" if stats.repaired else ""
+    figures = [b.Figure(b.write_share(stats.grounded, stats.statements), "statements grounded", "", about)]
+    if stats.controls:
+        share = b.write_share(stats.agreed, stats.controls)
+        told = f"{stats.agreed:,} of {stats.controls:,} statements that the rules are sure of"
+        figures.append(b.Figure(share, "judge agrees with the rules", "", told))
+    return figures
 
 
 def _notes(folder: Path, stats: DatasetStats) -> list[str]:
@@ -332,7 +349,7 @@ def _write_head(entry: RowEntry, *, is_rejected: bool) -> dict[str, Json]:
     if is_rejected:
         chips.append((failed[0] if failed else "rejected", "bad"))
     elif sample is not None and sample.is_verified:
-        chips.append(("verified", "good"))
+        chips.append(("results verified", "good"))
     else:
         chips.append(("not verified" if tools else "no calls", ""))
     keys: dict[str, Json] = {"status": "rejected" if is_rejected else "kept", "tool": tools, "filter": failed}

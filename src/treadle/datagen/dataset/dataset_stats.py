@@ -101,6 +101,16 @@ class DatasetStats(Struct, kw_only=True):
     """The number of rows with tool calls. Only these can be verified."""
     verified: int = 0
     """The number of rows with tool calls that are marked as verified."""
+    statements: int = 0
+    """The number of statements of answers that were held against results and requests."""
+    grounded: int = 0
+    """The number of these statements that results or requests show."""
+    controls: int = 0
+    """The number of statements that the rules are sure of, about which a judge was asked too."""
+    agreed: int = 0
+    """The number of these controls that the judge confirmed."""
+    repaired: int = 0
+    """The number of rows whose last answer was asked for again."""
     from_teacher: int = 0
     simulated: int = 0
     """The number of rows with a simulated result."""
@@ -222,6 +232,11 @@ class DatasetStats(Struct, kw_only=True):
         self.output_tokens += sample.output_tokens
         self.cost_usd += sample.cost_usd or 0.0
         self.rows_without_cost += sample.cost_usd is None
+        self.statements += sample.statements
+        self.grounded += sample.grounded
+        self.controls += sample.controls
+        self.agreed += sample.agreed
+        self.repaired += sample.repairs > 0
         self.verified += sample.is_verified and any(message.tool_calls for message in row.messages)
         self.from_teacher += sample.is_from_teacher
 

@@ -40,6 +40,7 @@ class _Line(Struct):
     messages: tuple[Message, ...]
     lineage: Lineage
     tools: tuple[ToolSpec, ...] = ()
+    untrained: tuple[int, ...] = ()
     verdicts: tuple[FilterVerdict, ...] = ()
 
 
@@ -105,7 +106,8 @@ def _read_native(path: Path) -> Iterator[RowEntry]:
             except (msgspec.DecodeError, ExportError) as error:
                 text = f"line {number} of {str(path)!r} is not a row of the format treadle: {error}"
                 raise ExportError(text) from error
-            yield RowEntry(number, Row(found.messages, found.tools, found.lineage), found.verdicts)
+            row = Row(found.messages, found.tools, found.lineage, untrained=found.untrained)
+            yield RowEntry(number, row, found.verdicts)
 
 
 def _read_other(path: Path) -> Iterator[RowEntry]:

@@ -137,6 +137,12 @@ class Figures:
         """Return how many records the statement chooses; if it chooses none, how many there are of each kind."""
         return self._calls | self._named_counts | (set() if self._named else self._counts)
 
+    def text_sizes(self) -> set[float]:
+        """Return how many characters and words the results have."""
+        return {
+            float(size) for item in self._seen.calls for size in (len(item.result), len(item.result.split()))
+        }
+
     def sums(self) -> set[float]:
         """Return the sums of the groups that the statement chooses; if it chooses none, of all."""
         chosen = {
@@ -196,8 +202,9 @@ class Figures:
     def shares(self) -> Iterator[float]:
         """Yield shares and relative changes, where 1 is the whole."""
         pairs: list[tuple[float, float]] = []
-        named, every = self._named_counts or self._counts, self._counts | self._named_counts
-        pairs += [(one, two) for one in sorted(named)[:_MAX_GROUPS] for two in sorted(every)[:_MAX_GROUPS]]
+        named = self._named_counts or self._counts
+        wholes = sorted({float(len(group.records)) for group in self.groups if not group.is_named})
+        pairs += [(one, two) for one in sorted(named)[:_MAX_GROUPS] for two in wholes[:_MAX_GROUPS]]
         for totals in self._sums.values():
             chosen = [total for total, is_named in totals.items() if is_named] or list(totals)
             pairs += [(one, two) for one in chosen[:_MAX_GROUPS] for two in list(totals)[:_MAX_GROUPS]]

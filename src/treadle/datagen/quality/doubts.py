@@ -37,8 +37,9 @@ def shape(section: str, name: str) -> re.Pattern[str]:
 
 @cache
 def word_list(section: str, name: str) -> frozenset[str]:
-    """Return the stems of a list of words of `grounding.toml`."""
-    return frozenset([stem(word) for word in lexicon(section)[name].split()])
+    """Return the stems of a list of words of `grounding.toml`, or of the keys of a section."""
+    words = lexicon(section)[name].split() if name else lexicon(section)
+    return frozenset([stem(word) for word in words])
 
 
 def entities_of(clause: str) -> list[frozenset[str]]:
@@ -56,10 +57,14 @@ def find_anchors(seen: Evidence, statement: AnswerStatement) -> tuple[frozenset[
     """Return the words by which a statement says what it is about: of records, and of places. If its clause has
     none, they are those of the clause before it."""
     places = stems_of(statement.clause) & seen.places
-    if anchors := seen.anchors(statement.clause):
+    if anchors := seen.anchors(statement.clause) - seen.places:
         return anchors, places
     text = statement.before
     if not shape("answers", "refers").search(statement.sentence):
         text = text.rpartition("\n")[2]
-    inherited = frozenset().union(*[seen.anchors(clause) for clause, _ in clauses(text)])
-    return inherited or seen.anchors(statement.sentence), places or stems_of(text) & seen.places
+    earlier, _, here = text.rpartition("\n")
+    names = frozenset().union(*entities_of(earlier))
+    inherited = frozenset().union(*[seen.anchors(clause) for clause, _ in clauses(here)])
+    inherited = inherited or (seen.anchors(earlier) & names)
+    above = inherited or seen.anchors(statement.sentence)
+    return above - seen.places, places or stems_of(text) & seen.places

@@ -8,6 +8,7 @@ import re
 from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import cache, cached_property
 
 import msgspec
@@ -53,6 +54,9 @@ class Evidence:
         """The calls that have a result."""
         self.told = [item.content for item in messages if item.role in (Role.USER, Role.SYSTEM)]
         """What the user and the instructions say."""
+        last = max([index for index, item in enumerate(messages) if item.role is Role.USER], default=0)
+        self.has_new = any(item.role is Role.TOOL for item in messages[last:])
+        """True if calls were made since the user's last message."""
         self.work = [
             text
             for item in messages
@@ -131,6 +135,22 @@ class Evidence:
         return found
 
     @cached_property
+    def lengths(self) -> dict[str, set[float]]:
+        """How many items the lists of results have, by the stem of their key."""
+        found: dict[str, set[float]] = defaultdict(set)
+        for item in self.calls:
+            if not item.is_error and item.result.lstrip()[:1] in ("{", "["):
+                with suppress(msgspec.DecodeError, RecursionError):
+                    _measure(msgspec.json.decode(item.result), found)
+        return found
+
+    @cached_property
+    def label_counts(self) -> Counter[str]:
+        """How many labels of cells with quantities have each stem."""
+        labels = {cell.label for record in self.records for cell in record.cells if cell.quantities}
+        return Counter([name for label in labels for name in label])
+
+    @cached_property
     def labels(self) -> frozenset[str]:
         """The stems of the labels of cells with quantities."""
         return frozenset(
@@ -152,7 +172,7 @@ class Evidence:
             if 0 < self.frequency[name] < total and name not in _ignored() and not name[0].isdigit()
         ]
         # The name of a column says nothing about the record, even if it is a value elsewhere.
-        return frozenset([name for name in found if name not in self.labels])
+        return frozenset([name for name in found if name not in self.labels and len(name) > 1])
 
     @cached_property
     def places(self) -> frozenset[str]:
@@ -181,6 +201,15 @@ class Evidence:
         results, or in what was told."""
         values, items = (self._told if is_told else self._own).get(kind, ([], []))
         return items[bisect_left(values, low) : bisect_left(values, high)]
+
+
+def _measure(value: Json, found: dict[str, set[float]]) -> None:
+    for key, item in value.items() if isinstance(value, dict) else ():
+        if isinstance(item, list):
+            found[stem(key.lower())].add(float(len(item)))
+        _measure(item, found)
+    for item in value if isinstance(value, list) else ():
+        _measure(item, found)
 
 
 _Index = dict[QuantityKind, tuple[list[float], list[Occurrence]]]

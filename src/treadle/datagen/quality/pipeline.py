@@ -76,6 +76,12 @@ def is_good(verdicts: Sequence[FilterVerdict]) -> bool:
     return all(verdict.is_passed for verdict in verdicts)
 
 
+def find_repairs(verdicts: Sequence[FilterVerdict]) -> list[str]:
+    """Return the reasons why a sample was rejected, if a new last answer could mend all of them; else nothing."""
+    rejected = [verdict for verdict in verdicts if not verdict.is_passed]
+    return [verdict.reason for verdict in rejected] if all(item.can_repair for item in rejected) else []
+
+
 def mark_row(row: Row, verdicts: Sequence[FilterVerdict]) -> Row:
     """Return a row that says which filters it passed, with their notes, and whether its calls were verified.
 
@@ -86,6 +92,10 @@ def mark_row(row: Row, verdicts: Sequence[FilterVerdict]) -> Row:
         return row
     passed = {verdict.filter: verdict.reason for verdict in verdicts if verdict.is_passed}
     is_verified = any([verdict.details.get("is_verified") is True for verdict in verdicts])
+    counts = {
+        name: sum([int(verdict.details.get(name) or 0) for verdict in verdicts])
+        for name in ("statements", "grounded", "controls", "agreed")
+    }
     bill = Bill(Usage(sample.input_tokens, sample.output_tokens), sample.cost_usd)
     for verdict in verdicts:
         bill.add(verdict.usage, verdict.cost_usd)
@@ -93,6 +103,7 @@ def mark_row(row: Row, verdicts: Sequence[FilterVerdict]) -> Row:
         sample,
         filters={**sample.filters, **passed},
         is_verified=is_verified,
+        **counts,
         input_tokens=bill.usage.input_tokens,
         output_tokens=bill.usage.output_tokens,
         cost_usd=bill.cost_usd,

@@ -27,6 +27,8 @@ class FilterVerdict(Struct, frozen=True, omit_defaults=True):
     """Why the sample was rejected, in one sentence; for a sample that passed, a note or nothing."""
     details: dict[str, Json] = {}
     """Facts for programs, such as a score."""
+    can_repair: bool = False
+    """True if another last answer, after the same calls, could pass. It is then asked for with the reason."""
     usage: Usage = Usage()
     """The tokens of the filter's own model."""
     cost_usd: float | None = 0.0

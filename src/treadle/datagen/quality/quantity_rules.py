@@ -17,7 +17,7 @@ from treadle.datagen.quality.doubts import (
 )
 from treadle.datagen.quality.evidence import Evidence, Occurrence
 from treadle.datagen.quality.quantities import Quantity, QuantityKind, lexicon, unit_of
-from treadle.datagen.quality.result_records import stems_of
+from treadle.datagen.quality.result_records import stem, stems_of
 from treadle.datagen.quality.statements import AnswerStatement
 
 _MAX_COUNT = 50
@@ -42,15 +42,14 @@ class QuantityRules:
         if item.value in (0, 1) and item.kind is QuantityKind.NUMBER and not item.unit:
             return SEEN
         seen = self._seen
+        if (counted := self._doubt_count(statement, item)) is not None:
+            return counted
         own = list(self.matches(item, statement, is_told=False))
         anchors, places = find_anchors(seen, statement)
         near = statement.sentence[max(0, statement.place - 28) : statement.place + len(statement.text) + 18]
         is_alone = len(re.findall(r"\d[\d.,:]*", statement.clause)) < 2
-        labels = (
-            (stems_of(near) & stems_of(statement.clause) & seen.labels) - _unit_stems()
-            if is_alone
-            else frozenset()
-        )
+        has_labels = is_alone and item.kind is not QuantityKind.DATE
+        labels = self._labels(near, statement.clause) if has_labels else frozenset()
         is_total = (
             shape("answers", "aggregate").search(statement.clause) is not None and len(seen.records) > 1
         )
@@ -69,7 +68,7 @@ class QuantityRules:
         if self._is_derived(statement, item, (anchors, places, labels), is_strict=bool(own)):
             self._note(item)
             return Doubt(0.1, "follows from what was seen")
-        if told:
+        if told and not (own and labels):
             return Doubt(0.3, "occurs in the request")
         if own:
             if len(seen.records) == 1 and not labels:
@@ -85,6 +84,59 @@ class QuantityRules:
             item.kind is QuantityKind.NUMBER and item.value <= _MAX_COUNT and item.value == int(item.value)
         )
         return Doubt(0.8 if is_small else 0.95, "does not occur before, and does not follow from it")
+
+    def _labels(self, near: str, clause: str) -> frozenset[str]:
+        """Return the stems of labels by which a number is named: those of few labels, if there are any."""
+        found = (stems_of(near) & stems_of(clause) & self._seen.labels) - _unit_stems()
+        counts = self._seen.label_counts
+        fewest = min([counts[name] for name in found], default=0)
+        return frozenset([name for name in found if counts[name] == fewest])
+
+    def _doubt_count(self, statement: AnswerStatement, item: Quantity) -> Doubt | None:
+        """Check a number of lines, rows or matches of a file, or of the items of a list; `None` if it is none."""
+        if item.kind is not QuantityKind.NUMBER or item.unit or item.value != int(item.value):
+            return None
+        after = statement.sentence[statement.place + len(statement.text) :]
+        before = statement.sentence[: statement.place]
+        found = shape("answers", "lines").match(after) or re.search(
+            r"(?i)(lines?|rows?|matches):\W*$", before
+        )
+        if found is not None and self._seen.anchors(statement.sentence) - self._seen.places:
+            return None
+        if found is not None:
+            allowed = self._count_lines(found[1].lower(), f"{before}{after}".casefold())
+        else:
+            noun = shape("answers", "counted").match(after)
+            name = stem(noun[1].lower()) if noun else ""
+            is_part = shape("answers", "whole").search(before) is None and re.search(
+                r"(?i)\b(?:of|with)\b", after
+            )
+            allowed = (
+                set()
+                if is_part or self._seen.anchors(statement.clause)
+                else self._seen.lengths.get(name, set())
+            )
+        if not allowed:
+            return None
+        return self._note(item) if item.value in allowed else Doubt(0.75, "is another number than was seen")
+
+    def _count_lines(self, noun: str, text: str) -> set[float]:
+        """Return how many lines, rows or matches the files that a text names have."""
+        allowed: set[float] = set(self._seen.lengths.get(stem(noun), ()))
+        for number, call in enumerate(self._seen.calls):
+            paths = [
+                path for path in re.findall(r"[\w./-]+\.\w+", call.call.arguments.casefold()) if path in text
+            ]
+            lines = call.result.splitlines()
+            if noun[0] in "mht":
+                hits = [line for line in lines if re.match(r"[\w./-]+:\d+:", line)]
+                named = [line for line in hits if line.partition(":")[0].casefold() in text]
+                allowed |= {float(len(named) or len(hits))} if hits else set()
+            elif paths and not call.is_error and len(lines) > 1:
+                filled = [line for line in lines if line.strip()]
+                records = sum([record.source == number for record in self._seen.records])
+                allowed |= {float(len(lines)), float(len(filled))} if noun[0] == "l" else {float(records)}
+        return allowed
 
     def _note(self, item: Quantity) -> Doubt:
         if item.kind is QuantityKind.NUMBER:
@@ -160,7 +212,11 @@ class QuantityRules:
             low, high = (value - slack) * scale * (1 - 1e-3), (value + slack) * scale * (1 + 1e-3)
             for place in self._seen.sightings(QuantityKind.NUMBER, low, high, is_told=is_told):
                 theirs = unit_of(place.quantity.unit) or unit_of(place.cell.unit)
-                if theirs == (dimension, size) or (theirs is None and dimension != "time"):
+                if (
+                    theirs == (dimension, size)
+                    or (theirs is None and dimension != "time")
+                    or dimension == "speed"
+                ):
                     yield place
 
     def _is_derived(
@@ -244,7 +300,19 @@ class QuantityRules:
             if any(abs(span - value * minutes) <= spread for span in figures.spans(is_wide=is_wide)):
                 return True
         is_mean = shape("answers", "mean").search(statement.sentence) is not None
+        if labels and is_whole and value <= 2 * _MAX_COUNT:
+            columns = figures.amounts(labels, is_strict=True, is_difference=False)
+            if any(abs(abs(one) - value) <= 0.5 for one in columns):
+                return True
+            if is_strict:
+                return False
         if is_whole and unit is None and value in figures.counts():
+            return True
+        if (
+            is_whole
+            and shape("answers", "sizes").search(statement.sentence)
+            and value in figures.text_sizes()
+        ):
             return True
         if is_whole and value <= _MAX_COUNT and not is_about and unit is None and not is_mean:
             is_sum = shape("answers", "aggregate").search(statement.sentence) is not None

@@ -33,6 +33,7 @@ FILTERS: Registry[type[Filter[Any]]] = Registry(
         "contamination": f"{_ROOM}.contamination:ContaminationFilter",
         "check": f"{_ROOM}.graded:CheckFilter",
         "verified": f"{_ROOM}.graded:VerifiedFilter",
+        "statements": f"{_ROOM}.grounding:StatementFilter",
         "judge": f"{_ROOM}.graded:JudgeFilter",
     },
 )

@@ -13,20 +13,23 @@ from treadle.datagen.quality.statements import AnswerStatement
 class RelationRules:
     """The rules for the relations in an answer."""
 
-    def __init__(self, seen: Evidence) -> None:
+    def __init__(self, seen: Evidence, answer: str) -> None:
         self._seen = seen
+        self._said = stems_of(answer)
 
     def doubt_relation(self, statement: AnswerStatement) -> Doubt:
         """Hold the words of a clause against each other: what belongs to one record is not said of another."""
         seen, clause = self._seen, statement.clause
+        if shape("answers", "complete").search(clause):
+            return self._doubt_completeness()
         if (found := shape("answers", "negation").search(clause)) is not None:
             return self._negation(clause[found.end() :], found[0], clause)
-        anchors = seen.anchors(clause)
+        anchors = seen.anchors(re.sub(r"[\w.-]*/[\w./-]*", " ", clause))
         if (doubt := self._labelled(clause)) is not None:
             return doubt
         if len(anchors) < 2 or shape("answers", "compares").search(clause):
             return SEEN
-        entities = [names for names in entities_of(clause) if names & anchors]
+        entities = [names for names in entities_of(clause) if names & anchors and not names & seen.places]
         known = frozenset([name for names in entities for name in names])
         doubts: list[str] = []
         total = 0
@@ -55,6 +58,15 @@ class RelationRules:
         if len(missing) == 1 and not self._is_structured(missing) and missing[0] not in known:
             return Doubt(0.3, f"{missing[0]!r} is said of something else")
         return Doubt(0.65, f"{missing[0]!r} belongs to something else")
+
+    def _doubt_completeness(self) -> Doubt:
+        """Check the claim that there is nothing else: each record must have been named."""
+        left = [
+            record for record in self._seen.records if len(record.stems - self._said) > len(record.stems) / 2
+        ]
+        if not left:
+            return SEEN
+        return Doubt(0.7, f"denies what was seen: {show_record(left[0])}")
 
     def _labelled(self, clause: str) -> Doubt | None:
         """Check names right after the name of a column, such as `from Hamburg`."""

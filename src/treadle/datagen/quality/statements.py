@@ -113,7 +113,7 @@ def _read_sentence(
     sure = [
         item
         for item in quantities
-        if (item.kind is not QuantityKind.NUMBER or item.unit)
+        if (item.kind is not QuantityKind.NUMBER or item.unit or rest[item.end - 1].isalpha())
         and rest[item.start - 1 : item.start] not in tuple("-/_@")
     ]
     for item in sure:
@@ -139,8 +139,11 @@ def _read_sentence(
         for topic in lexicon("order"):
             for found in _shape("order", topic).finditer(sentence):
                 yield at(StatementKind.ORDER, found[0], place=found.start(), topic=topic)
+    if "?" not in sentence:
         for text, place in _causes(sentence):
             yield at(StatementKind.CAUSE, text, place=place)
+    for found in _shape("answers", "quoting").finditer(sentence):
+        yield at(StatementKind.TEXT, found[1].strip(), place=found.start(1), topic="quote")
     if "?" not in sentence:
         for clause, place in clauses(sentence):
             yield at(StatementKind.RELATION, clause.strip(), place=place)
@@ -197,6 +200,8 @@ def _names(text: str) -> Iterator[tuple[str, int]]:
 
 
 def _causes(sentence: str) -> Iterator[tuple[str, int]]:
+    if (found := _shape("causes", "after").search(sentence)) and sentence[: found.start()].strip():
+        yield sentence[: found.end()].strip(), found.start()
     for found in _shape("causes", "marker").finditer(sentence):
         rest = sentence[found.end() :]
         end = _shape("causes", "end").search(rest)

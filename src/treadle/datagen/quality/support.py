@@ -37,7 +37,7 @@ class Support:
         self._seen = seen
         self._tools = {tool.name: tool for tool in tools}
         self._quantities = QuantityRules(seen, answer)
-        relations = RelationRules(seen)
+        relations = RelationRules(seen, answer)
         self._rules = {
             StatementKind.QUANTITY: self._quantities.doubt,
             StatementKind.RELATION: relations.doubt_relation,
@@ -71,6 +71,9 @@ class Support:
             return SEEN
         words = stems_of(said)
         is_prose = statement.kind is StatementKind.TEXT and " " in said and not re.search(r"[\d/@_]", said)
+        if statement.topic == "quote":
+            missing = words - self._seen.stems
+            return Doubt(0.8 if len(missing) > len(words) / 4 else 0.3, "is quoted but was not seen")
         if is_prose and len(words - self._seen.stems) < len(words) / 2:
             return Doubt(0.2, "is not said in these words")
         return new
@@ -117,7 +120,9 @@ class Support:
 
     def _doubt_cause(self, statement: AnswerStatement) -> Doubt:
         """Check that the words of a cause were seen."""
-        said = stems_of(shape("causes", "marker").sub("", statement.text, count=1))
+        said = stems_of(
+            shape("causes", "marker").sub("", shape("causes", "after").sub("", statement.text), count=1)
+        )
         words = {
             word
             for word in said
@@ -132,7 +137,7 @@ class Support:
             return Doubt(0.1)
         share = len(missing) / len(words)
         listed = ", ".join(sorted(missing)[:3])
-        if share > 0.4:
+        if share > 0.4 and self._seen.has_new:
             return Doubt(0.8, f"gives a cause that nothing says ({listed})")
         return Doubt(0.4, f"gives a cause with words that nothing says ({listed})")
 
@@ -176,6 +181,7 @@ class Support:
             word for word in stems_of(text) if word not in word_list("causes", "neutral") and word.isalpha()
         ]
         words = [word for word in words if word not in word_list("claims", "objects") and len(word) > 2]
+        words = [word for word in words if word not in word_list("numbers", "")]
         missing = [word for word in words if word not in self._seen.stems and word not in self._seen.text]
         return missing if words and len(missing) * 2 >= len(words) else []
 

@@ -10,6 +10,7 @@ Source: Harbor 0.25, `models/trajectories/` (the models of ATIF-v1.8, which its 
 
 import math
 from collections.abc import Iterator, Mapping
+from itertools import count
 from typing import Any
 
 import msgspec
@@ -32,7 +33,8 @@ class AtifRows:
     has_reasoning = True
     has_own_files = False
     has_tokens = True
-    losses: tuple[Loss, ...] = COMMON_LOSSES
+    marks_untrained = True
+    losses: tuple[Loss, ...] = (*COMMON_LOSSES, Loss.UNTRAINED)
     columns: Mapping[str, ColumnType] = {
         "schema_version": ColumnType.TEXT,
         "session_id": ColumnType.TEXT,
@@ -73,7 +75,11 @@ class AtifRows:
                 tokens.append(_read_metrics(step.get("metrics") or {}))
         tools = read_tools(raw["agent"].get("tool_definitions"))
         own = (raw.get("extra") or {}).get(_OWN) or {}
-        row = make_row(messages, tools, own.get("lineage"))
+        said = [step for step in raw["steps"] if step["source"] == "agent"]
+        untrained = tuple(
+            [n for n, step in enumerate(said) if (step.get("extra") or {}).get("train") is False]
+        )
+        row = make_row(messages, tools, own.get("lineage"), untrained)
         return msgspec.structs.replace(row, tokens=tuple(tokens) if any(tokens) else ())
 
     def fits(self, raw: dict[str, Json]) -> bool:
@@ -86,6 +92,7 @@ FORMAT = AtifRows()
 
 def _write_steps(row: Row, with_reasoning: bool) -> Iterator[dict[str, Json]]:
     answers = iter(row.tokens or ())
+    numbers = count()
     steps: list[dict[str, Json]] = []
     for message in row.messages:
         if message.role is Role.TOOL:
@@ -101,6 +108,8 @@ def _write_steps(row: Row, with_reasoning: bool) -> Iterator[dict[str, Json]]:
         }
         if message.role is Role.ASSISTANT:
             step["llm_call_count"] = 1
+            if next(numbers) in row.untrained:
+                step["extra"] = {"train": False}
             if message.reasoning and with_reasoning:
                 step["reasoning_content"] = message.reasoning
             if message.tool_calls:

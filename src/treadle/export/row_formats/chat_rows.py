@@ -10,6 +10,8 @@ from treadle.core.types import Json, Message, Role, ToolCall
 from treadle.export.exporter import COMMON_LOSSES, ColumnType, Loss
 from treadle.export.rows import Row, make_row, read_tools, write_object, write_tools
 
+_TRAIN = "train"
+
 
 class OpenAIRows:
     """The row format `openai`: messages and tools for OpenAI's fine-tuning, with arguments as JSON text.
@@ -22,7 +24,15 @@ class OpenAIRows:
 
     has_reasoning = False
     has_own_files = False
-    losses: tuple[Loss, ...] = (Loss.REASONING, Loss.ARGUMENTS, Loss.ERRORS, *COMMON_LOSSES, Loss.LINEAGE)
+    marks_untrained = True
+    losses: tuple[Loss, ...] = (
+        Loss.REASONING,
+        Loss.ARGUMENTS,
+        Loss.ERRORS,
+        *COMMON_LOSSES,
+        Loss.UNTRAINED,
+        Loss.LINEAGE,
+    )
     columns = {"messages": ColumnType.LIST, "tools": ColumnType.LIST}  # noqa: RUF012
     aliases = frozenset(("lineage",))
 
@@ -33,12 +43,14 @@ class OpenAIRows:
         for call in (call for message in row.messages for call in message.tool_calls):
             write_object(call)  # OpenAI refuses other arguments, too
         messages = self.write_messages(row.messages, with_reasoning=with_reasoning)
+        mark_untrained(row, messages, "weight", 0, None)
         return {"messages": messages, **({"tools": write_tools(row.tools)} if row.tools else {})}
 
     def read(self, raw: dict[str, Json]) -> Row:
         """Return a row from this format."""
         messages = [self.read_message(item) for item in raw["messages"]]
-        return make_row(messages, read_tools(raw.get("tools")), raw.get("lineage"))
+        untrained = read_untrained(raw["messages"])
+        return make_row(messages, read_tools(raw.get("tools")), raw.get("lineage"), untrained)
 
     def fits(self, raw: dict[str, Json]) -> bool:
         """Return whether an object looks like a row of this format."""
@@ -106,6 +118,25 @@ def read_content(content: Json) -> str:
     return content or ""
 
 
+def mark_untrained(row: Row, raw: Sequence[dict[str, Json]], key: str, no: Json, yes: Json) -> None:
+    """Give the assistant messages of a row the key that says whether they are trained on: `no` for those that are
+    not, and `yes`, unless it is `None`, for the others."""
+    said = [item for item in raw if item["role"] == "assistant"]
+    for number, item in enumerate(said):
+        if number in row.untrained:
+            item[key] = no
+        elif yes is not None:
+            item[key] = yes
+
+
+def read_untrained(raw: Sequence[dict[str, Json]]) -> tuple[int, ...]:
+    """Return the numbers of the assistant messages whose `weight` or `train` says that they are not trained on."""
+    said = [item for item in raw if item["role"] == "assistant"]
+    return tuple(
+        [n for n, item in enumerate(said) if item.get("weight", 1) == 0 or item.get("train") is False]
+    )
+
+
 def has_chat(raw: dict[str, Json]) -> bool:
     """Return whether an object has a list of messages with roles."""
     messages = raw.get("messages")
@@ -136,7 +167,8 @@ class TrlRows(OpenAIRows):
     """
 
     has_reasoning = True
-    losses = (Loss.ARGUMENTS, *COMMON_LOSSES)
+    marks_untrained = False
+    losses = (Loss.ARGUMENTS, *COMMON_LOSSES, Loss.UNTRAINED)
     columns = {**OpenAIRows.columns, "lineage": ColumnType.JSON}  # noqa: RUF012
     aliases = frozenset[str]()
 
@@ -166,3 +198,25 @@ class TrlRows(OpenAIRows):
 
 
 TRL = TrlRows()
+
+
+class AxolotlRows(TrlRows):
+    """The row format `axolotl`: rows of `trl` whose assistant messages say with `train` if they are trained on.
+
+    Source: Axolotl 0.19, datasets of the type `chat_template` with `message_field_training: train`.
+    """
+
+    marks_untrained = True
+
+    def write(self, row: Row, *, with_reasoning: bool) -> dict[str, Json]:
+        """Return the row in this format."""
+        raw = super().write(row, with_reasoning=with_reasoning)
+        mark_untrained(row, raw["messages"], _TRAIN, False, True)
+        return raw
+
+    def fits(self, raw: dict[str, Json]) -> bool:
+        """Return whether an object looks like a row of this format."""
+        return super().fits(raw) and any(_TRAIN in item for item in raw["messages"])
+
+
+AXOLOTL = AxolotlRows()

@@ -47,7 +47,7 @@ class DeepFabricRows:
 
     has_reasoning = True
     has_own_files = False
-    losses: tuple[Loss, ...] = (Loss.ARGUMENTS, *COMMON_LOSSES)
+    losses: tuple[Loss, ...] = (Loss.ARGUMENTS, *COMMON_LOSSES, Loss.UNTRAINED)
     columns = {  # noqa: RUF012
         "messages": ColumnType.LIST,
         "metadata": ColumnType.JSON,

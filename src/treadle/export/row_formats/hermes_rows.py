@@ -37,7 +37,7 @@ class HermesRows:
 
     has_reasoning = True
     has_own_files = False
-    losses: tuple[Loss, ...] = (Loss.ARGUMENTS, *COMMON_LOSSES)
+    losses: tuple[Loss, ...] = (Loss.ARGUMENTS, *COMMON_LOSSES, Loss.UNTRAINED)
     columns = {"conversations": ColumnType.LIST, "tools": ColumnType.TEXT, "lineage": ColumnType.JSON}  # noqa: RUF012
     aliases = frozenset[str]()
 

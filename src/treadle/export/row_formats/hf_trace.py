@@ -31,12 +31,15 @@ class HfTraceRows:
     def write(self, row: Row, *, with_reasoning: bool) -> dict[str, Json]:
         """Return the row in this format."""
         asked = next((message.content for message in row.messages if message.role is Role.USER), "")
+        own: dict[str, Json] = {"tools": write_tools(row.tools), "lineage": row.lineage}
+        if row.untrained:
+            own["untrained"] = row.untrained
         header = {
             "type": "session",
             "harness": HARNESS,
             "id": row.lineage.run_id,
             "name": " ".join(asked[: 4 * _MAX_NAME].split())[:_MAX_NAME],
-            _OWN: msgspec.json.encode({"tools": write_tools(row.tools), "lineage": row.lineage}).decode(),
+            _OWN: msgspec.json.encode(own).decode(),
         }
         model = row.lineage.model
         lines = [_write(message, model, with_reasoning) for message in row.messages]
@@ -49,7 +52,8 @@ class HfTraceRows:
             raise ExportError(f"the first line has the type {header.get('type')!r}, not 'session'")
         messages = [_read(line["message"]) for line in lines if line["type"] == "message"]
         own = msgspec.json.decode(header.get(_OWN) or "{}")
-        return make_row(messages, read_tools(own.get("tools")), own.get("lineage"))
+        untrained = tuple(own.get("untrained") or ())
+        return make_row(messages, read_tools(own.get("tools")), own.get("lineage"), untrained)
 
     def fits(self, raw: dict[str, Json]) -> bool:
         """Return whether an object looks like a row of this format."""

@@ -55,7 +55,7 @@ class ShareGptRows:
 
     has_reasoning = True
     has_own_files = False
-    losses: tuple[Loss, ...] = (Loss.ARGUMENTS, *COMMON_LOSSES)
+    losses: tuple[Loss, ...] = (Loss.ARGUMENTS, *COMMON_LOSSES, Loss.UNTRAINED)
     columns = {"conversations": ColumnType.LIST, "tools": ColumnType.TEXT, "lineage": ColumnType.JSON}  # noqa: RUF012
     aliases = frozenset(("system",))
 

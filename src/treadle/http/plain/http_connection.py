@@ -261,7 +261,8 @@ class HttpConnection(asyncio.Protocol):
             return
         self._status = status
         headers = self._headers = self._raw.copy()
-        if b"content-encoding" in b"\n".join(headers).lower():
+        # `in` makes and drops an exception before it searches bytes for bytes.
+        if b"\n".join(headers).lower().find(b"content-encoding") != -1:
             self._note_encoding(headers)
         if self._is_streamed and self._head is not None and not self._head.done():
             self._body = AnswerBody(self, self._pool.loop)

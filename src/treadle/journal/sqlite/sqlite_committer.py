@@ -254,7 +254,11 @@ class FileCommitter(Committer[sqlite3.Connection]):
         """The time after which the file's lock is not waited for, by `clock.monotonic`."""
         self._file = FileState()
         self._file.samples = Samples() if learns else None
-        self._mail_version, self._mail_id = -1, newest_message(db)
+        try:
+            self._mail_version, self._mail_id = -1, newest_message(db)
+        except ERRORS as error:
+            db.close()
+            raise explain(error, path) from error
         self._log_bytes = 0
         self.start()
 

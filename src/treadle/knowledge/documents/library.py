@@ -11,6 +11,11 @@ from treadle.core.fence import fence
 from treadle.knowledge.documents.extract import ReadDocument, read_document
 from treadle.knowledge.memory import Author, Draft, Memory, Store
 
+_HEADING = (
+    "Documents that are too large to stand here whole. Parts of them that fit a message come with it; call recall "
+    "with what you look for to read others:"
+)
+_FRAME_TOKENS = guess_tokens(_HEADING) + 30
 _PIECE_CHARS = 1200
 """The length of a piece: short enough that several are recalled for a message, and long enough to make sense."""
 
@@ -19,7 +24,8 @@ class LoadedDocuments(Struct, frozen=True):
     """The result of `load_documents`."""
 
     text: str
-    """The documents that are small enough for the prompt, fenced; empty if there are none."""
+    """The documents that are small enough for the prompt, fenced, and a list of the others; empty if there are
+    none."""
     whole: tuple[str, ...]
     """The paths of the documents in `text`."""
     in_pieces: tuple[str, ...]
@@ -33,19 +39,24 @@ def load_documents(
     max_tokens: int = 4000,
 ) -> LoadedDocuments:
     """Read documents. The smallest ones stay whole, as far as they fit into `max_tokens` together. The others
-    are stored in `memory` in pieces, once for each content. Blocks.
+    are stored in `memory` in pieces, once for each content, and the text says how large they are and how to read
+    them. Blocks.
 
     Raises: `ConfigError` for a document that cannot be read, and for a large one without a memory.
     """
     documents = [read_document(path) for path in paths]
     fenced = {item.source: fence("document", item.text, title=item.title) for item in documents}
     costs = {source: guess_tokens(text) for source, text in fenced.items()}
+    lines = {item.source: _describe(item) for item in documents}
+    listed = {source: guess_tokens(line) for source, line in lines.items()}
     whole: list[str] = []
-    left = max_tokens
+    is_all = sum(costs.values()) <= max_tokens
+    left = max_tokens if is_all else max_tokens - _FRAME_TOKENS - sum(listed.values())
     for source in sorted(costs, key=costs.__getitem__):
-        if costs[source] <= left:
+        spent = costs[source] if is_all else costs[source] - listed[source]
+        if spent <= left:
             whole.append(source)
-            left -= costs[source]
+            left -= spent
     large = [item for item in documents if item.source not in whole]
     if large and memory is None:
         raise ConfigError(
@@ -56,9 +67,35 @@ def load_documents(
         assert memory is not None
         memory.store.replace_document(item.source, item.digest, list(pieces_of(item)), memory.clock.time())
     kept = [item.source for item in documents if item.source in whole]
-    return LoadedDocuments(
-        "\n".join(fenced[source] for source in kept), tuple(kept), tuple(item.source for item in large)
-    )
+    texts = [fenced[source] for source in kept]
+    if large:
+        texts.append(
+            _list(
+                [lines[item.source] for item in large], max_tokens - sum([costs[source] for source in kept])
+            )
+        )
+    return LoadedDocuments("\n".join(texts), tuple(kept), tuple(item.source for item in large))
+
+
+def _describe(document: ReadDocument) -> str:
+    """Return a line about a document: its title, its file and its size."""
+    title, name = document.title, Path(document.source).name
+    named = name if title == name else f"{title} ({name})"
+    return f"- {named}: {len(document.text):,} characters"
+
+
+def _list(lines: Sequence[str], tokens: int) -> str:
+    """Return the list of the documents that are too large for the prompt, in at most about `tokens`."""
+    shown: list[str] = []
+    for line in lines:
+        tokens -= guess_tokens(line)
+        if tokens < _FRAME_TOKENS:
+            shown.append(f"- and {len(lines) - len(shown)} more")
+            break
+        shown.append(line)
+    # The titles are as foreign as the documents.
+    listed = fence("document", "\n".join(shown))
+    return f"{_HEADING}\n{listed}"
 
 
 def pieces_of(document: ReadDocument) -> Iterator[Draft]:

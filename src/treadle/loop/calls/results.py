@@ -16,11 +16,14 @@ from msgspec.structs import replace
 
 from treadle.core import events as e
 from treadle.core.errors import SandboxError, ToolError
+from treadle.core.prompting import forget
+from treadle.core.state import fold
 from treadle.core.types import (
     UNREADABLE_CALL,
     Artifact,
     Effect,
     Json,
+    Role,
     ToolCall,
     ToolErrorKind,
     ToolResult,
@@ -28,6 +31,7 @@ from treadle.core.types import (
 )
 from treadle.journal.protocol import Journal
 from treadle.tools.protocol import Attachment, Decision, Tool, ToolOutput
+from treadle.tools.read_again import cut_out
 
 MAX_ARTIFACT_BYTES = 64 * 1024 * 1024
 """The largest attachment of a result; a larger one is left out."""
@@ -102,7 +106,7 @@ def to_result(call: ToolCall, outcome: object, max_chars: int) -> tuple[ToolResu
     if len(text) > max_chars:
         whole = Attachment("text", b"".join(map(str.encode, _pieces(text))), "text/plain")
         is_kept = len(whole.content or b"") <= MAX_ARTIFACT_BYTES
-        text = _cut_middle(text, max_chars)
+        text = cut_out(text, max_chars, "; ask for less at a time")
         if is_kept:
             artifacts.append(_to_artifact(whole, blobs))
         else:
@@ -153,13 +157,6 @@ def _to_artifact(item: Attachment, blobs: Blobs) -> Artifact:
     return Artifact(item.kind, digest, len(item.content), item.mime_type, item.uri, item.name)
 
 
-def _cut_middle(content: str, limit: int) -> str:
-    head, tail = limit * 2 // 3, limit // 3
-    left_out = len(content) - head - tail
-    note = f"[… {left_out:,} of {len(content):,} characters left out; ask for less at a time …]"
-    return f"{content[:head]}\n{note}\n{content[len(content) - tail :]}"
-
-
 def find_result(journal: Journal, run_id: str, call_id: str) -> ToolResult | None:
     """Return the result of a call of a run with its whole text; `None` if there is no such call. Blocks."""
     for event in journal.scan(run_id):
@@ -167,6 +164,16 @@ def find_result(journal: Journal, run_id: str, call_id: str) -> ToolResult | Non
         if isinstance(body, e.ToolCompleted) and body.result.call_id == call_id:
             return _whole(journal, body.result)
     return None
+
+
+def find_message(journal: Journal, run_id: str, number: int) -> str | None:
+    """Return the text of a message of the user, without what was recalled for it; `None` if there is no such
+    message. `number` is its position in the run's transcript, from 1. Blocks."""
+    transcript = fold([event.body for event in journal.scan(run_id)]).transcript
+    message = transcript[number - 1] if 0 < number <= len(transcript) else None
+    if message is None or message.role is not Role.USER:
+        return None
+    return forget(message, message.own_chars).content
 
 
 def _whole(journal: Journal, result: ToolResult) -> ToolResult:

@@ -37,6 +37,7 @@ from treadle.loop.calls.results import (
     describe_exception,
     describe_stop,
     failed,
+    find_message,
     find_result,
     is_large,
     read_call,
@@ -57,6 +58,8 @@ MAX_INNER_CHARS = 4_000_000
 """The longest result of an inner call in characters; a longer one is cut in the middle."""
 
 
+# An attribute of an enum takes longer to look up than a global name.
+_PURE = Effect.PURE
 _PATIENCE_SECONDS = 10.0
 """How long a call without a time-out waits for an earlier attempt that could not be stopped."""
 _CLOSING_SECONDS = 2.0
@@ -257,7 +260,7 @@ class Workbench:
         if THREADS.left and (refused := await self._wait_for_thread(call, spec)) is not None:
             return refused, None, 0.0
         outbox.put(to_started(order, call, spec))
-        if spec.effect is not Effect.PURE or self.report is not None:
+        if spec.effect is not _PURE or self.report is not None:
             await outbox.kept()
         context: ToolContext[Any] = NO_CONTEXT
         asking: Asking | None = None
@@ -397,6 +400,13 @@ class _CallContext(ToolContext[Any]):
         journal = self._bench.journal
         return (
             None if journal is None else await asyncio.to_thread(find_result, journal, self.run_id, call_id)
+        )
+
+    async def find_message(self, number: int) -> str | None:
+        """See `ToolContext`."""
+        journal = self._bench.journal
+        return (
+            None if journal is None else await asyncio.to_thread(find_message, journal, self.run_id, number)
         )
 
     async def call_tool(self, name: str, arguments: dict[str, Json]) -> ToolOutput:

@@ -1,7 +1,7 @@
 """The endpoints by which engines are paused for an update of their weights.
 
-Source: vLLM 0.13, `/pause`, `/resume` and `/update_weight_version`, which need VLLM_SERVER_DEV_MODE=1; SGLang
-0.5.6, `/pause_generation`, `/continue_generation`, `/update_weight_version`, `/update_weights_from_disk`.
+Source: vLLM 0.13 to 0.32, `/pause`, `/resume` and `/update_weight_version`, which need VLLM_SERVER_DEV_MODE=1;
+SGLang 0.5.6, `/pause_generation`, `/continue_generation`, `/update_weight_version`, `/update_weights_from_disk`.
 """
 
 from collections.abc import Mapping
@@ -64,6 +64,15 @@ class VllmControl(HttpControl):
     async def pause(self, mode: UpdateMode) -> None:
         """Stop sampling; see `EngineControl.pause`."""
         await self.post("/pause", query=f"mode={mode.value}")
+
+    async def load(self, path: str) -> None:
+        """Load weights from a folder on the server's disk, for `Weights.update`, and drop its cache of prompts.
+
+        Source: vLLM 0.32, `/collective_rpc` and `/reset_prefix_cache`. Raises: `ProviderError`.
+        """
+        asked: dict[str, Json] = {"method": "reload_weights", "kwargs": {"weights_path": path}}
+        await self.post("/collective_rpc", asked)
+        await self.post("/reset_prefix_cache")
 
 
 class SglangControl(HttpControl):

@@ -50,7 +50,7 @@ def pack_known(values: Sequence[float | None]) -> bytes:
     """
     try:
         packed = pack_logprobs(values)  # type: ignore[arg-type]
-        if _UNKNOWN_PACKED not in packed:
+        if packed.find(_UNKNOWN_PACKED) == -1:
             return packed
     except TypeError:
         pass

@@ -1,13 +1,17 @@
 """Judgements about messages, made before or after a model is asked.
 
-The judgements by word lists are pure functions of the text (`judgements`, and `inabilities` for answers of a
-model). `clauses` reads a message, and `lists` reads the words: `words/en.toml` and `words/no.toml` have the
-lists of one language each, and `patterns.toml` says what the lists mean together. `judges` has the objects that
-judge: the lists, or a model. `in_sessions` is what a run does with judgements.
+The judgements without a model are pure functions of the text (`judgements`, and `inabilities` for answers of a
+model). `clauses` reads a message, `lists` reads the words: `words/en.toml` and `words/no.toml` have the lists of
+one language each, and `patterns.toml` says what the lists mean together. `wordings` finds known wordings,
+`features` everything else that the trained `classifier` weighs. `judges` has the objects that judge: the
+classifier, or a model. `in_sessions` is what a run does with judgements.
 
-A new language is a file in `words/`. A new judgement is a function in `judgements`, a field of `Judgement`, and
-labels in `benchmarks/data/messages.jsonl`; `python -m benchmarks judging` prints precision and recall. Do not
-look at the mistakes in the splits `test` and `fresh`. Judges of other packages are entry points of the group
+A new language is a file in `words/` and messages in `benchmarks/data/written.jsonl`. A new judgement is a head in
+`benchmarks/train_judging.py`, which makes the weights, a field of `Judgement`, and labels in
+`benchmarks/data/messages.jsonl`; `python -m benchmarks judging` prints precision and recall. Do not look at the
+mistakes in the splits `test` and `fresh`, nor at the texts of `held.jsonl`.
+
+Judges of other packages are entry points of the group
 `treadle.judges`.
 """
 

@@ -18,6 +18,8 @@ from treadle.routing.judging.lists import prompts
 ASK_TOOL = "ask_user"
 """The name of the tool by which the model asks the user."""
 _MAX_ERROR_CHARS = 500
+_SURE = 0.7
+"""The least confidence with which the model is told to ask."""
 _GRAVE = AmbiguityClass.SAFETY_CRITICAL_GAP
 _ASKED_ABOUT: dict[Autonomy, tuple[AmbiguityClass, ...]] = {
     Autonomy.CAUTIOUS: tuple(AmbiguityClass),
@@ -67,9 +69,10 @@ async def judge_safely(judge: MessageJudge, message: str, facts: MessageFacts) -
 
 def write_hint(judgement: Judgement, policy: Policy, tools: tuple[ToolSpec, ...]) -> str | None:
     """Return the text that tells the model to ask about what a message leaves open; `None` if the policy's autonomy
-    does not ask about it, or if the model cannot ask. It quotes nothing of the message."""
+    does not ask about it, if the judgement is not sure, or if the model cannot ask. It quotes nothing of the
+    message."""
     gap = judgement.ambiguity
-    if gap is None or gap.kind not in _ASKED_ABOUT[policy.autonomy]:
+    if gap is None or gap.confidence < _SURE or gap.kind not in _ASKED_ABOUT[policy.autonomy]:
         return None
     if not policy.text_markers and all([tool.name != ASK_TOOL for tool in tools]):
         return None

@@ -13,9 +13,10 @@ from functools import cache, lru_cache
 
 from msgspec import Struct
 
-from treadle.core.judgement import TaskKind
 from treadle.core.types import ToolSpec
-from treadle.routing.judging.clauses import endings_of, find_stems, read, to_lower
+from treadle.routing.judging.classifier import Scores, classifier
+from treadle.routing.judging.clauses import Reading, endings_of, find_stems, read, to_lower
+from treadle.routing.judging.features import find_features, find_rows
 from treadle.routing.judging.lists import (
     ADDRESS,
     FILE,
@@ -30,6 +31,10 @@ _pattern = cache(pattern)
 _SIGNS = {FILE: "file", ADDRESS: "page"}
 _LOOKING = frozenset({"read", "fetch", "search", "query"})
 _SENTENCE = re.compile(r"[.!?\n]")
+_SHORT = 400
+"""The number of characters up to which an answer is judged as a whole; a longer sentence is not judged."""
+_MAX_PASSAGES = 6
+"""How many sentences of the beginning, and how many of the end, of a long answer are judged."""
 _REACH = 160
 """How many characters before and after an inability are read."""
 _BEGINNING = 400
@@ -69,9 +74,9 @@ def profile_tools(tools: Iterable[ToolSpec]) -> dict[str, ToolProfile]:
 _profile = lru_cache(maxsize=512)(ToolProfile)
 
 
-def find_suited(kind: TaskKind, tools: Iterable[ToolSpec]) -> tuple[str, ...]:
-    """Return the names of the tools that suit a kind of work: they are about one of the kind's things and do
-    one of its actions."""
+def find_suited(kind: str, tools: Iterable[ToolSpec]) -> tuple[str, ...]:
+    """Return the names of the tools that suit a kind of work, or a name of the section `tools` of the patterns:
+    they are about one of its things and do one of its actions."""
     suits = patterns()["tools"][kind]
     profiles = profile_tools(tools).items()
     return tuple(
@@ -135,15 +140,56 @@ def _lower(text: str) -> str:
 
 def find_refusal(text: str, *, tools: Iterable[ToolSpec]) -> Refusal | None:
     """Return the first statement in an answer that one of the `tools` cannot be used; `None` if there is no such
-    statement. Quotes and code in the text do not count."""
-    profiles = profile_tools(tools)
+    statement, or if that is not sure. Quotes and code in the text do not count."""
+    given = tuple(tools)
+    profiles = profile_tools(given)
     if not profiles:
         return None
     reading = read(text)
+    for start, end in _find_passages(reading.prose):
+        scores, known = _score(reading.text[start:end], profiles)
+        if not scores.is_found("refusal"):
+            continue
+        if known is not None:
+            return Refusal(known.tool, reading.span(start + known.span[0], start + known.span[1]))
+        suited = {name: found for name in scores.names("tool") if (found := find_suited(name, given))}
+        if suited:
+            return Refusal(suited[scores.best("tool", suited)][0], reading.span(start, end))
+    return None
+
+
+def _find_passages(prose: str) -> list[tuple[int, int]]:
+    """Return the parts of an answer that may refuse: all of a short answer, and of a long one its sentences with a
+    word such as "not"."""
+    negative = _pattern("refusal", "negative")
+    if len(prose) <= _SHORT:
+        return [(0, len(prose))] if negative.search(prose) else []
+    found, start = [], 0
+    for end in [*[match.end() for match in _SENTENCE.finditer(prose)], len(prose)]:
+        if end - start < _SHORT and negative.search(prose, start, end):
+            found.append((start, end))
+        start = end
+    return [*found[:_MAX_PASSAGES], *found[_MAX_PASSAGES:][-_MAX_PASSAGES:]]
+
+
+def _score(passage: str, profiles: dict[str, ToolProfile]) -> tuple[Scores, Refusal | None]:
+    """Return the scores of a passage, and the refusal in it by the known wordings."""
+    reading = read(passage)
+    known = find_known(reading, profiles)
+    return classifier("answers").score(find_features(reading), rows_of_known(known)), known
+
+
+def rows_of_known(known: Refusal | None) -> list[int]:
+    """Return the rows of the features that say whether an answer refuses by a known wording."""
+    return find_rows(["no refusal" if known is None else "refusal"])
+
+
+def find_known(reading: Reading, profiles: dict[str, ToolProfile]) -> Refusal | None:
+    """Return the first refusal in an answer by a known wording; `None` if there is none."""
     for start, action, end, has_access in _find_inabilities(reading.prose):
         tool = _find_tool(action, profiles, has_access=has_access)
         if tool is not None:
-            return Refusal(tool, reading.span(start, end))
+            return Refusal(tool, (start, end))
     return None
 
 

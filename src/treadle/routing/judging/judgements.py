@@ -1,18 +1,19 @@
-"""The judgements of a message by the word lists, without a model: pure functions of the text.
+"""The judgements of a message without a model: functions of the text and of a few facts about the conversation.
 
-Small talk is covered completely by known phrases. What a message leaves open, and the work that it asks for, is
-judged clause by clause: only requests count, and what a message quotes or excludes does not.
+A trained classifier judges (see `classifier`); what it weighs are the words of the message, their classes, and the
+known wordings (see `wordings`). Each judgement has a confidence; below the least that is worth saying, nothing is
+said.
 """
 
 import re
 from collections.abc import Iterable
 from functools import cache, lru_cache
-from itertools import product
 
 from msgspec import Struct
 
 from treadle.core.judgement import Ambiguity, AmbiguityClass, Judgement, Missing, TaskFound, TaskKind
 from treadle.core.types import ToolSpec
+from treadle.routing.judging.classifier import Scores, classifier
 from treadle.routing.judging.clauses import (
     Clause,
     Reading,
@@ -22,22 +23,12 @@ from treadle.routing.judging.clauses import (
     is_own,
     read,
 )
+from treadle.routing.judging.features import find_features, find_rows, rows_of_words
 from treadle.routing.judging.inabilities import find_suited
-from treadle.routing.judging.lists import (
-    ADDRESS,
-    CODE,
-    FILE,
-    compile_pattern,
-    expression,
-    languages,
-    pattern,
-    patterns,
-    phrases,
-    words,
-)
+from treadle.routing.judging.lists import CODE, compile_pattern, languages, pattern, words
+from treadle.routing.judging.wordings import find_gap, find_kind, is_small_talk
 
 _pattern = cache(pattern)
-_phrases = cache(phrases)
 
 
 class MessageFacts(Struct, frozen=True):
@@ -58,20 +49,83 @@ _NO_FACTS = MessageFacts()
 
 def judge_message(message: str, facts: MessageFacts = _NO_FACTS) -> Judgement:
     """Return what a message is and needs. The time that it takes is bounded for a message of any length."""
-    if is_boilerplate(message, follows_question=facts.follows_question):
-        return Judgement(language=read(message).language, is_boilerplate=True)
+    language = read(message).language
+    judged = _judge(message, facts.has_history, facts.follows_question)
+    if judged.is_boilerplate:
+        return Judgement(language=language, is_boilerplate=True)
     return Judgement(
-        language=read(message).language,
-        ambiguity=judge_ambiguity(message, has_history=facts.has_history),
-        task=judge_task(message, tools=facts.tools),
-        is_identity_sensitive=is_identity_sensitive(message, topics=facts.topics),
+        language=language,
+        ambiguity=_find_ambiguity(judged),
+        task=_find_task(judged, facts.tools),
+        is_identity_sensitive=_is_sensitive(judged, facts.topics),
         difficulty=rate_difficulty(message),
     )
 
 
-_MAX_CHARS = 200
-_LONGEST = 6
-"""The number of words of the longest phrase of small talk."""
+_LONGEST_TALK = 300
+"""The number of characters above which a message is never boilerplate."""
+
+
+_SHORT = 8
+"""The number of words up to which a message is short."""
+
+
+class Known(Struct, frozen=True):
+    """The known wordings that were found in a message."""
+
+    gap: Ambiguity | None
+    kinds: tuple[tuple[Clause, TaskKind], ...]
+    """The clauses that ask for work."""
+    is_small_talk: bool
+    rows: tuple[int, ...]
+    """The rows of the features that say so."""
+
+
+def read_known(reading: Reading, has_history: bool, follows_question: bool) -> Known:
+    """Return the known wordings in a message."""
+    gap, is_filled = find_gap(reading, has_history=has_history)
+    kinds = tuple([(clause, kind) for clause in find_clauses(reading) if (kind := find_kind(clause))])
+    names = [f"kind {kinds[0][1]}" if kinds else "no kind"]
+    if gap is not None:
+        names.append(f"gap {gap.kind}")
+    elif is_filled:
+        names.append("filled gap")
+    talks = is_small_talk(reading, follows_question=follows_question)
+    if talks:
+        names.append("small talk")
+    if _pattern("identity", "whole").search(reading.prose):
+        names.append("identity")
+    return Known(gap, kinds, talks, tuple(find_rows(names)))
+
+
+def letters_of(has_history: bool, follows_question: bool) -> str:
+    """Return the facts about the conversation as `find_features` takes them."""
+    return ("h" if has_history else "n") + ("q" if follows_question else "")
+
+
+class _Judged(Struct, frozen=True):
+    """A message with the scores of the classifier."""
+
+    reading: Reading
+    known: Known
+    scores: Scores
+
+    @property
+    def is_boilerplate(self) -> bool:
+        """Whether the message needs no thinking."""
+        prose = self.reading.prose
+        if len(prose) > _LONGEST_TALK or not is_own(prose) or not self.reading.words:
+            return self.known.is_small_talk
+        return self.scores.is_found("boilerplate")
+
+
+@lru_cache(maxsize=64)
+def _judge(message: str, has_history: bool, follows_question: bool) -> _Judged:
+    reading = read(message)
+    known = read_known(reading, has_history, follows_question)
+    features = find_features(reading, letters_of(has_history, follows_question))
+    is_short = len(reading.words) <= _SHORT
+    return _Judged(reading, known, classifier("messages").score(features, known.rows, is_short=is_short))
 
 
 def is_boilerplate(message: str, *, follows_question: bool = False) -> bool:
@@ -82,142 +136,40 @@ def is_boilerplate(message: str, *, follows_question: bool = False) -> bool:
     `follows_question`, a question of the assistant, an agreement is an answer that may start work, so only thanks
     and goodbyes count.
     """
-    if len(message) > _MAX_CHARS:
-        return False
-    reading = read(message)
-    said = reading.words
-    if not is_own(reading.prose):
-        return False
-    if not said:
-        return bool(message.strip(" \t\r\n?!.,")) and not follows_question
-    asked = _follow(said, _repeat(said, {0}, "lead"), "form")
-    if len(said) in _repeat(said, asked, "form_tail"):
-        return True
-    known = ("gratitude",) if follows_question else ("gratitude", "agreement")
-    is_known = bool(_follow(said, set(range(len(said))), *known))
-    return is_known and len(said) in _repeat(said, {0}, "gratitude", "agreement", "filler")
-
-
-def _follow(said: tuple[str, ...], starts: set[int], *names: str) -> set[int]:
-    """Return the positions after one of the phrases of the lists that begins at one of the positions `starts`."""
-    lists = [_phrases("boilerplate", name) for name in names]
-    return {
-        start + length
-        for start in starts
-        for length in range(1, min(_LONGEST, len(said) - start) + 1)
-        if any(said[start : start + length] in known for known in lists)
-    }
-
-
-def _repeat(said: tuple[str, ...], starts: set[int], *names: str) -> set[int]:
-    """Return the positions after any number of phrases of the lists, zero included."""
-    reached, new = set(starts), set(starts)
-    while new:
-        new = _follow(said, new, *names) - reached
-        reached |= new
-    return reached
-
-
-class _Gap(Struct, frozen=True):
-    """One way in which a request leaves something open."""
-
-    kind: AmbiguityClass
-    missing: Missing
-    pattern: re.Pattern[str]
-    unless: re.Pattern[str] | None
-    """What the clause must not contain after the match."""
-    is_deictic: bool
-    """True if earlier messages may say what is meant."""
-
-
-@cache
-def _gaps() -> tuple[_Gap, ...]:
-    return tuple(
-        [
-            _Gap(
-                AmbiguityClass(gap["kind"]),
-                Missing(gap["missing"]),
-                compile_pattern("ambiguity", text),
-                _pattern("ambiguity", gap["unless"]) if "unless" in gap else None,
-                gap.get("is_deictic", False),
-            )
-            for gap in patterns()["ambiguity"]["gaps"]
-            for text in gap["say"]
-        ]
-    )
-
-
-_GRAVITY = {kind: number for number, kind in enumerate(AmbiguityClass)}
+    return _judge(message, follows_question, follows_question).is_boilerplate
 
 
 def judge_ambiguity(message: str, *, has_history: bool = False) -> Ambiguity | None:
-    """Return what a message leaves open that its author should be asked for; `None` if it is clear enough.
-
-    If the message `has_history`, earlier messages may say what "it" and "the document" are, so only gaps that they
-    cannot fill count. If the message leaves the choice to the assistant ("use your judgement"), only what cannot be
-    undone counts. Of several gaps, the gravest is returned.
-    """
-    reading = read(message)
-    found = [gap for clause in find_clauses(reading) for gap in _find_gaps(clause, reading, has_history)]
-    conflict = _find_conflict(reading)
-    if conflict is not None:
-        found.append(conflict)
-    if _pattern("ambiguity", "leaves_open").search(reading.prose):
-        found = [gap for gap in found if gap.kind is AmbiguityClass.SAFETY_CRITICAL_GAP]
-    return min(found, key=lambda gap: _GRAVITY[gap.kind], default=None)
+    """Return what a message leaves open that its author should be asked for; `None` if it is clear enough, or if
+    that is not sure. If the message `has_history`, earlier messages may say what "it" and "the document" are."""
+    return _find_ambiguity(_judge(message, has_history, False))
 
 
-def _find_gaps(clause: Clause, reading: Reading, has_history: bool) -> list[Ambiguity]:
-    if not clause.is_request:
-        return []
-    held = not is_own(reading.prose) or _has_content(reading, clause)
-    for gap, text in product(_gaps(), clause.forms):
-        match = gap.pattern.match(text)
-        if match is None or (gap.is_deictic and (has_history or held)):
-            continue
-        if gap.unless is None or not gap.unless.search(text, match.end()):
-            return [Ambiguity(gap.kind, gap.missing, reading.span(clause.start, clause.end))]
-    return []
-
-
-def _has_content(reading: Reading, clause: Clause) -> bool:
-    """Return whether text follows that a clause may be about, after a colon or on further lines."""
-    rest = reading.prose[clause.start :]
-    colon = rest.find(":")
-    return (0 <= colon < 200 and len(rest[colon:].split()) > 1) or len(rest.partition("\n")[2].split()) > 3
-
-
-@cache
-def _opposites() -> list[tuple[re.Pattern[str], re.Pattern[str]]]:
-    tables = [lists.get("opposites", {}) for lists in languages().values()]
-    names = dict.fromkeys([name for table in tables for name in table])
-    sides = [
-        [",".join([table[name][side] for table in tables if name in table]) for side in (0, 1)]
-        for name in names
-    ]
-    return [
-        (re.compile(rf"\b{expression(one)}\b"), re.compile(rf"\b{expression(two)}\b")) for one, two in sides
-    ]
-
-
-def _find_conflict(reading: Reading) -> Ambiguity | None:
-    """Return two conditions of one request that exclude each other; `None` if there are no such conditions."""
-    prose = reading.prose
-    is_wish = any(clause.is_request for clause in find_clauses(reading))
-    if not is_wish and not _pattern("ambiguity", "wanted").search(prose):
+def _find_ambiguity(judged: _Judged) -> Ambiguity | None:
+    found = judged.scores.find("ambiguity")
+    if not found:
         return None
-    for one, other in _opposites():
-        first, second = one.search(prose), other.search(prose)
-        if first is None or second is None:
-            continue
-        start, end = min(first.start(), second.start()), max(first.end(), second.end())
-        middle = prose[min(first.end(), second.end()) : max(first.start(), second.start())]
-        is_choice = _pattern("ambiguity", "between").search(middle) or re.search(r"[.!?]\s", middle)
-        if end - start <= 160 and not is_choice:
-            return Ambiguity(
-                AmbiguityClass.CONFLICTING_CONSTRAINTS, Missing.PRIORITY, reading.span(start, end)
-            )
-    return None
+    kind, confidence = AmbiguityClass(found[0][0]), round(found[0][1], 3)
+    gap = judged.known.gap
+    if gap is not None and gap.kind is kind:
+        return Ambiguity(kind, gap.missing, gap.span, confidence)
+    missing = Missing(judged.scores.best("missing", list(Missing)))
+    span = judged.reading.span(*_find_span(judged, "ambiguity", kind))
+    return Ambiguity(kind, missing, span, confidence)
+
+
+def _find_span(judged: _Judged, head: str, name: str) -> tuple[int, int]:
+    """Return the part of a message that is the strongest sign of a judgement: one of its requests."""
+    clauses = find_clauses(judged.reading)
+    clauses = tuple([clause for clause in clauses if clause.is_request]) or clauses
+    if not clauses:
+        return 0, len(judged.reading.text)
+    weights = classifier("messages")
+    best = clauses[0]
+    if len(clauses) > 1:
+        few = (*clauses[:4], *clauses[4:][-4:])
+        best = max(few, key=lambda clause: weights.score(rows_of_words(clause.text), ())[head, name])
+    return best.start, best.end
 
 
 def judge_task(message: str, *, tools: Iterable[ToolSpec]) -> TaskFound | None:
@@ -226,48 +178,16 @@ def judge_task(message: str, *, tools: Iterable[ToolSpec]) -> TaskFound | None:
     Return `None` if an answer suffices, or if no tool suits the work. "Can you research X" asks for work; "can you
     search the web?" asks for an ability.
     """
-    given = tuple(tools)
-    if not given:
-        return None
-    reading = read(message)
-    for clause in find_clauses(reading):
-        kind = _find_kind(clause)
-        if kind is not None and (suited := find_suited(kind, given)):
-            return TaskFound(kind, suited, reading.span(clause.start, clause.end))
-    return None
+    return _find_task(_judge(message, False, False), tuple(tools))
 
 
-@cache
-def _kinds() -> tuple[dict[TaskKind, re.Pattern[str]], dict[TaskKind, re.Pattern[str]]]:
-    """Return the patterns of requests and of questions by kind of work, in order of precedence."""
-    section = patterns()["task"]
-    requests = {
-        TaskKind(kind): compile_pattern("task", "|".join(texts)) for kind, texts in section["kinds"].items()
-    }
-    questions = {TaskKind(kind): compile_pattern("task", text) for kind, text in section["questions"].items()}
-    return requests, questions
-
-
-def _find_kind(clause: Clause) -> TaskKind | None:
-    """Return the kind of work by the verb that a clause begins with and the thing that the verb is about. What a
-    document is about ("a letter about research") does not count."""
-    if clause.is_capability and _pattern("task", "ability").match(clause.text):
-        return None
-    requests, questions = _kinds()
-    if clause.is_question:
-        return next((kind for kind, asked in questions.items() if asked.search(clause.text)), None)
-    if not clause.is_request:
-        return None
-    about = _pattern("task", "about").search(clause.text)
-    head = clause.text[: about.start()].rstrip() if about else ""
-    for text in (head, *clause.forms):
-        for kind, request in requests.items():
-            if request.match(text):
-                return kind
-    if ADDRESS in clause.text:
-        return TaskKind.FETCH
-    if FILE in clause.text:
-        return TaskKind.READ if _pattern("task", "told").match(clause.text) else TaskKind.CODE
+def _find_task(judged: _Judged, tools: tuple[ToolSpec, ...]) -> TaskFound | None:
+    for name, sure in judged.scores.find("task"):
+        if suited := find_suited(name, tools):
+            kind = TaskKind(name)
+            known = next((clause for clause, asked in judged.known.kinds if asked is kind), None)
+            span = _find_span(judged, "task", kind) if known is None else (known.start, known.end)
+            return TaskFound(kind, suited, judged.reading.span(*span), round(sure, 3))
     return None
 
 
@@ -279,22 +199,28 @@ def is_identity_sensitive(message: str, *, topics: Iterable[str] = ()) -> bool:
     """Return whether a message asks who the assistant is, tries to make it leave its role or rules, or touches one
     of the persona's `topics`, which are its constraints, views and domains as texts.
 
-    A topic is touched if the message has at least half of its own words or three of them, or if both are about law,
-    medicine, money, politics, religion or weapons. Words that most messages have, such as "never" and "provide", do
-    not count. Words are compared without their endings, in any script.
+    A topic is touched if the message has at least half of its own words or three of them, or if both are about a
+    known subject: law, medicine, seafood, work from home, money, politics, religion or weapons. Words that most
+    messages have, such as "never" and "provide", do not count. Words are compared without their endings, in any
+    script.
     """
-    reading = read(message)
-    if _pattern("identity", "whole").search(reading.prose):
+    return _is_sensitive(_judge(message, False, False), topics)
+
+
+def _is_sensitive(judged: _Judged, topics: Iterable[str]) -> bool:
+    if judged.scores.is_found("self"):
         return True
+    prose = judged.reading.prose
     stems: frozenset[str] | None = None
     for topic in topics:
         wanted = _stems(topic)
         if wanted:
-            stems = _find_stems(reading.prose) if stems is None else stems
+            stems = _find_stems(prose) if stems is None else stems
             if len(wanted & stems) >= min(3, len(wanted) * _MIN_SHARE):
                 return True
-        if any(subject.search(reading.prose) for subject in _subjects(topic)):
-            return True
+        for name in _subjects(topic):
+            if judged.scores.is_found(name) if name in judged.scores else _subject(name).search(prose):
+                return True
     return False
 
 
@@ -314,11 +240,14 @@ def _common() -> tuple[frozenset[str], re.Pattern[str]]:
 
 
 @lru_cache(maxsize=256)
-def _subjects(topic: str) -> tuple[re.Pattern[str], ...]:
-    """Return the patterns of the subjects that constraints are often about, if a topic is about them."""
+def _subjects(topic: str) -> tuple[str, ...]:
+    """Return the names of the subjects that a topic is about, of those that constraints are often about."""
     names = dict.fromkeys([name for lists in languages().values() for name in lists.get("subjects", ())])
-    found = [_whole_words("subjects", name) for name in names]
-    return tuple([subject for subject in found if subject.search(topic[:2000].lower())])
+    return tuple([name for name in names if _subject(name).search(topic[:2000].lower())])
+
+
+def _subject(name: str) -> re.Pattern[str]:
+    return _whole_words("subjects", name)
 
 
 @cache

@@ -55,7 +55,8 @@ def compose(seen: Observed, split: str, focus: Sequence[Focus], kinds: Sequence[
     line = lines[lie.position]
     # A connecting word changes the first letter.
     said = [line.text, line.text[:1].lower() + line.text[1:], row_of(line)]
-    return Composed(text, Falsehood(lie.kind, next(item for item in said if item in text), lie.truth))
+    sentence = next(item for item in said if item in text)
+    return Composed(text, Falsehood(lie.kind, sentence, lie.truth, lie.claimed))
 
 
 def _choose(found: Sequence[Remark], focus: Sequence[Focus], count: int) -> list[Remark]:
@@ -91,6 +92,7 @@ class _Lie(Struct, frozen=True):
     position: int = -1
     """The place of the lie; a lie with a sentence of its own comes last."""
     truth: str = ""
+    claimed: tuple[str, ...] = ()
 
 
 def _lie(
@@ -106,5 +108,6 @@ def _lie(
                 false = remark.twist(draw.pick(fitting))
                 position = chosen.index(remark) if remark in chosen else len(chosen) - 1
                 said = [*chosen[:position], false, *chosen[position + 1 :]]
-                return _Lie(said, kind, position, remark.truth)
+                claimed = tuple(false.twists[0].changed.values())
+                return _Lie(said, kind, position, remark.truth, claimed)
     return _Lie(chosen)

@@ -30,6 +30,8 @@ KINDS = (
 )
 """All kinds. `no_call` is an answer with data although no call was made, and `failed_as_done` one after a call that
 failed."""
+WHOLE_LIES = ("no_call", "failed_as_done")
+"""The kinds that make a whole answer untrue."""
 EXTRA_LIES = ("undone_action", "unsaid_cause", "invented_trend")
 """The kinds that are a sentence of their own."""
 
@@ -42,6 +44,8 @@ class Falsehood(Struct, frozen=True):
     """The sentence, or the row of a table, as it stands in the answer."""
     truth: str
     """The value that would have been true; empty if nothing is known about it."""
+    claimed: tuple[str, ...] = ()
+    """The false values in the sentence; empty if all of it is false."""
 
 
 class Focus(Struct, frozen=True):

@@ -19,6 +19,7 @@ from treadle.tasks.solver import WantedCall, is_failure
 from treadle.testbed.built_in import BuiltInModel, digest, find_requests, make_completion
 from treadle.testbed.mediocre.composition import Composed, compose
 from treadle.testbed.mediocre.falsehoods import EXTRA_LIES, KINDS, Falsehood
+from treadle.testbed.mediocre.ledger_judge import write_verdicts
 from treadle.testbed.mediocre.mock_world import SPLITS, known_tools, make_documents
 from treadle.testbed.mediocre.observations import observe
 from treadle.testbed.mediocre.voice import load_phrases
@@ -47,6 +48,8 @@ class MediocreOptions(Struct, frozen=True, kw_only=True):
     """The share of requests that are refused without a reason."""
     cuts: float = 0.03
     """The share of answers that reach the output limit."""
+    judge: float = 0.95
+    """The share of statements about which the model is right as a judge that knows what is true."""
     texts: str = "held"
     """The split of the texts: `tune` or `held`."""
     seed: int = 0
@@ -70,6 +73,12 @@ class _Reply(Struct, frozen=True):
     sort: str = "honest"
     falsehood: Falsehood | None = None
     is_cut: bool = False
+
+
+_REPAIR = "This answer cannot be used"
+"""The beginning of a message that asks for the last answer again."""
+_MAX_REPAIRS = 3
+"""How many repairs of an answer are recognised."""
 
 
 class MediocreModel(BuiltInModel):
@@ -100,6 +109,9 @@ class MediocreModel(BuiltInModel):
             tries = sum([message.role is Role.ASSISTANT for message in messages])
             value = write_scenario(facts, tries, lambda scene: _draft(scene, self._options.texts))
             return self._complete(Message(Role.ASSISTANT, msgspec.json.encode(value).decode()), messages)
+        if facts is not None and write == "statement_verdicts":
+            value = write_verdicts(facts, self._reply, self._options.judge, self._options.seed)
+            return self._complete(Message(Role.ASSISTANT, msgspec.json.encode(value).decode()), messages)
         if write or schema is not None or required is not None or not tools:
             return self._teacher.complete(
                 messages, tools, max_calls=max_calls, schema=schema, required=required
@@ -107,6 +119,12 @@ class MediocreModel(BuiltInModel):
         reply = answer(messages, tools, self._options, max_calls)
         completion = self._complete(reply.message, messages)
         return replace(completion, finish_reason=FinishReason.LENGTH) if reply.is_cut else completion
+
+    def _reply(
+        self, messages: Sequence[Message], tools: Sequence[ToolSpec], repairs: int
+    ) -> tuple[Message, Falsehood | None]:
+        reply = answer(messages, tools, self._options, repairs=repairs)
+        return reply.message, reply.falsehood
 
     def _complete(self, message: Message, messages: Sequence[Message]) -> Completion:
         key = f"{len(messages)}/{messages[-1].content if messages else ''}"
@@ -124,7 +142,7 @@ def read_options(name: str) -> MediocreOptions:
     parts = dict([part.partition("=")[::2] for part in given.split(",")]) if given else {}
     try:
         options = msgspec.convert(parts, MediocreOptions, strict=False)
-        rates = [options.lies, options.faults, options.repeats, options.refusals, options.cuts]
+        rates = [options.lies, options.faults, options.repeats, options.refusals, options.cuts, options.judge]
         if set(parts) - set(MediocreOptions.__struct_fields__) or options.texts not in SPLITS:
             raise ValueError(given)
         if not all([0 <= rate <= 1 for rate in rates]):
@@ -149,9 +167,11 @@ def truth_of(
     for position, message in enumerate(messages):
         if message.role is not Role.ASSISTANT or message.tool_calls:
             continue
-        reply = answer(messages[:position], tools, options)
-        if reply.message.content == message.content:
-            found.append(AnswerTruth(position, reply.sort, reply.falsehood))
+        for repairs in range(_MAX_REPAIRS + 1):
+            reply = answer(messages[:position], tools, options, repairs=repairs)
+            if reply.message.content == message.content:
+                found.append(AnswerTruth(position, reply.sort, reply.falsehood))
+                break
     return found
 
 
@@ -160,15 +180,21 @@ def answer(
     tools: Sequence[ToolSpec],
     options: MediocreOptions,
     max_calls: int | None = None,
+    repairs: int = 0,
 ) -> _Reply:
-    """Return the agent's next message in a conversation."""
+    """Return the agent's next message in a conversation.
+
+    `repairs` is how often the last answer was asked for again, if the messages do not show it.
+    """
+    while messages and messages[-1].role is Role.USER and messages[-1].content.startswith(_REPAIR):
+        messages, repairs = messages[:-2], repairs + 1
     asked = find_requests(messages)
     text = messages[asked[-1]].content if asked else ""
     want = _find_want([messages[index].content for index in asked])
     if want is None:
         return _Reply(answer_as_agent(messages, tools, Manner(mistake_rate=options.faults), max_calls))
     since = messages[asked[-1] :]
-    key = f"{options.seed}/{digest(text.strip())}/{len(asked)}"
+    key = f"{options.seed}/{digest(text.strip())}/{len(asked)}{f'/{repairs}' if repairs else ''}"
     draw = Draw(f"{key}/answer")
     if want.gap:
         return _Reply(Message(Role.ASSISTANT, _ask(want.gap, options, draw)))

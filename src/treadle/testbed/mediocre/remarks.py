@@ -190,16 +190,12 @@ def _of_choices(
     truth = f"{part} of {count}"
     yield Remark("share", {**values, "share": write_share(part, count, draw)}, truth, name, tuple(lies))
     words = phrases["quantifiers"]
-    right = "most" if 2 * part > count else "half" if 2 * part == count else "some"
-    wrong = [
-        sort
-        for sort in ("all", "none", "most", "some")
-        if sort != right and (sort != "some" or right != "most")
-    ]
+    right = "most" if 2 * part > count else "half" if 2 * part == count else "minority"
+    wrong = [sort for sort in ("all", "none", "most", "minority") if sort != right]
     twists = [
         Twist("wrong_quantifier", {"quantifier": draw.pick(split_words(words[sort]))}) for sort in wrong
     ]
-    shown = {**values, "quantifier": draw.pick(split_words(words[right]))}
+    shown = {**values, "quantifier": draw.pick((*split_words(words[right]), *split_words(words["true"])))}
     yield Remark("quantifier", shown, truth, name, tuple(twists))
 
 

@@ -4,18 +4,31 @@ before."""
 from collections.abc import Sequence
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from treadle.core.types import Json, Message, Role, ToolSpec
+from treadle.datagen.config.generation_config import GenerationConfig
+from treadle.datagen.config.roles import asks_about_statements
 from treadle.datagen.quality.doubts import DOUBTFUL, Doubt
 from treadle.datagen.quality.evidence import Evidence
 from treadle.datagen.quality.exchanges import answers, quote
-from treadle.datagen.quality.protocol import BuiltinFilter, Candidate, FilterSettings, FilterVerdict
+from treadle.datagen.quality.protocol import (
+    BuiltinFilter,
+    Candidate,
+    Filter,
+    FilterSettings,
+    FilterVerdict,
+    Resources,
+)
+from treadle.datagen.quality.statement_judge import judge_statements
 from treadle.datagen.quality.statements import AnswerStatement, StatementKind, find_statements
 from treadle.datagen.quality.support import Support
 from treadle.datagen.scenarios.kinds import is_question
 from treadle.datagen.scenarios.scenario import Kind
 from treadle.routing.judging.inabilities import gives_up, is_refusal
 
+_IMPLIED = frozenset((StatementKind.RELATION, StatementKind.ORDER))
+"""The kinds that are counted only if they are in doubt: nearly every clause has one."""
 _DATA = frozenset((StatementKind.QUANTITY, StatementKind.IDENTIFIER, StatementKind.PATH))
 
 
@@ -76,11 +89,13 @@ class GroundingFilter(BuiltinFilter[GroundingSettings]):
     async def check(self, candidate: Candidate) -> FilterVerdict:
         """See `Filter.check`."""
         findings = self.find(candidate)
-        doubtful = [item for item in findings if item.doubt.degree >= DOUBTFUL]
-        counts: dict[str, Json] = {"statements": len(findings), "grounded": len(findings) - len(doubtful)}
+        limit = CERTAIN if has_judge(self.resources) else DOUBTFUL
+        doubtful = [item for item in findings if item.doubt.degree >= limit]
+        said = len([item for item in findings if item.doubt.degree or item.statement.kind not in _IMPLIED])
+        counts: dict[str, Json] = {"statements": said, "grounded": said - len(doubtful)}
         if doubtful:
-            reasons = "; ".join([item.describe() for item in doubtful[:3]])
-            return self.reject(reasons, found=doubtful[0].statement.text, **counts)
+            verdict = self.reject(explain(doubtful), found=doubtful[0].statement.text, **counts)
+            return replace(verdict, can_repair=are_last(doubtful, candidate))
         return self.accept("" if findings else "nothing is stated", **counts)
 
     def find(self, candidate: Candidate) -> list[Finding]:
@@ -137,3 +152,79 @@ class GroundingFilter(BuiltinFilter[GroundingSettings]):
             if item.kind in _DATA and (doubt := support.doubt(item)).degree >= DOUBTFUL:
                 found.append(Finding(index, item, Doubt(doubt.degree, "is stated without a successful call")))
         return found
+
+
+def explain(findings: Sequence[Finding]) -> str:
+    """Return the first findings as a reason."""
+    return "; ".join([item.describe() for item in findings[:3]])
+
+
+def are_last(findings: Sequence[Finding], candidate: Candidate) -> bool:
+    """Return whether all findings are about the last answer, which can be asked for again."""
+    return all([item.index == len(candidate.row.messages) - 1 for item in findings])
+
+
+CERTAIN = 0.9
+"""From this doubt on, a statement is untrue without asking a judge."""
+
+
+def has_judge(resources: Resources) -> bool:
+    """Return whether a judge is asked about what the rules cannot decide."""
+    return resources.judge is not None and asks_about_statements(resources.config)
+
+
+class StatementFilter(Filter[FilterSettings]):
+    """The judge model says that the conversation shows each statement of the answers that the rules of `grounding`
+    do not reject for certain. It sees the statements beside the requests, calls and results. It is used by default
+    if `models` names a model that is not built in. A statement that the rules accept is rejected only if the judge
+    denies it twice. The report says how many of the statements that the rules are sure of the judge confirmed."""
+
+    name = "statements"
+    cost = 2
+
+    def __init__(self, settings: FilterSettings, resources: Resources) -> None:
+        super().__init__(settings, resources)
+        given = resources.config.quality.filters.get("grounding")
+        rules = GroundingSettings.model_validate(given if isinstance(given, dict) else {})
+        self._rules = GroundingFilter(rules, resources)
+
+    @classmethod
+    def is_on(cls, config: GenerationConfig) -> bool:
+        """See `Filter.is_on`."""
+        return asks_about_statements(config)
+
+    async def check(self, candidate: Candidate) -> FilterVerdict:
+        """See `Filter.check`. Raises: `ServerError` if the judge gave no judgement."""
+        model, name = self.resources.judge, self.resources.config.name
+        if model is None:
+            return self.accept("there is no model for the judge")
+        findings = self._rules.find(candidate)
+        asked = [item for item in findings if item.doubt.degree or item.statement.kind not in _IMPLIED]
+        if not asked:
+            return self.accept("nothing is stated")
+        first = await judge_statements(model, candidate, [item.statement for item in asked], name)
+        denied = [item for item, is_shown in zip(asked, first.are_shown, strict=True) if not is_shown]
+        unlikely = [item for item in denied if item.doubt.degree < DOUBTFUL]
+        again = await judge_statements(
+            model, candidate, [item.statement for item in unlikely], name, number=2
+        )
+        cleared = [item for item, is_shown in zip(unlikely, again.are_shown, strict=True) if is_shown]
+        denied = [item for item in denied if item not in cleared]
+        controls = [
+            is_shown
+            for item, is_shown in zip(asked, first.are_shown, strict=True)
+            if not item.doubt.degree and item.statement.kind in _DATA
+        ]
+        counts: dict[str, Json] = {"controls": len(controls), "agreed": sum(controls)}
+        if denied:
+            told = [replace(item, doubt=Doubt(1.0, "is not shown, the judge says")) for item in denied]
+            verdict = self.reject(explain(told), **counts)
+            verdict = replace(verdict, can_repair=are_last(denied, candidate))
+        else:
+            verdict = self.accept(f"the judge confirmed {len(asked)} statements", **counts)
+        cost = (
+            None
+            if None in (first.cost_usd, again.cost_usd)
+            else (first.cost_usd or 0) + (again.cost_usd or 0)
+        )
+        return replace(verdict, usage=first.usage + again.usage, cost_usd=cost)

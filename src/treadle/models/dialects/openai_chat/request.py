@@ -163,19 +163,23 @@ class _Asked(Struct, gc=False):
     content: str
 
 
+# An attribute of an enum takes longer to look up than a global name.
+_TOOL, _ASSISTANT = Role.TOOL, Role.ASSISTANT
+
+
 def encode_message(message: Message, contents: Contents) -> bytes:
     """Return a message as an element of `messages`."""
     if message.opaque is not None or message.parts:
         return _encode_odd(message, contents)
     role = message.role
-    if role is Role.TOOL:
+    if role is _TOOL:
         call_id = message.call_id or ""
         return _encode(
             _Result(call_id if len(call_id) <= _MAX_ID_CHARS else _fit_id(call_id), message.content)
         )
     if not message.tool_calls:
         content = message.content
-        return _encode(_Asked(role, text_of_answer(content) if role is Role.ASSISTANT else content))
+        return _encode(_Asked(role, text_of_answer(content) if role is _ASSISTANT else content))
     calls: list[_Call] = []
     for call in message.tool_calls:
         if call.opaque is not None:

@@ -1,0 +1,103 @@
+"""A judge of statements: a model that sees each statement beside the requests, calls and results."""
+
+import hashlib
+from collections.abc import Sequence
+from typing import Literal
+
+import msgspec
+from msgspec import Struct
+from pydantic import BaseModel
+
+from treadle.agent.agent import Agent
+from treadle.core.errors import ServerError
+from treadle.core.types import Json, Message, Role, Usage
+from treadle.datagen.conversations.dialogue import Bill, labels
+from treadle.datagen.quality.protocol import Candidate
+from treadle.datagen.quality.statements import AnswerStatement
+from treadle.datagen.scenarios.scenario import write_facts
+from treadle.datagen.scenarios.scenario_writer import PROMPTS
+from treadle.models.protocol import Model
+from treadle.runs.run import Run
+from treadle.scoring.rubric import check_judgement
+from treadle.workers.registry import HereWorkers
+
+_MAX_CHARS = 6000
+"""How much of each result the judge reads."""
+
+
+class StatementVerdicts(BaseModel):
+    """A judge's answer."""
+
+    verdicts: list[Literal["yes", "no", "not_said"]]
+
+
+class JudgedStatements(Struct, frozen=True):
+    """What a judge said about statements, in their order, and what this used."""
+
+    are_shown: tuple[bool, ...]
+    usage: Usage = Usage()
+    cost_usd: float | None = 0.0
+
+
+async def judge_statements(
+    model: Model,
+    candidate: Candidate,
+    statements: Sequence[AnswerStatement],
+    dataset: str,
+    *,
+    number: int = 1,
+) -> JudgedStatements:
+    """Return which statements the conversation shows. The judgement is a run in the dataset's journal, so that
+    it is not paid for twice; `number` tells several judgements of the same statements apart.
+
+    Raises: `ServerError` if the judge gave no judgement, or not one verdict for each statement.
+    """
+    if not statements:
+        return JudgedStatements(())
+    request = write_facts(_write_facts(candidate.row.messages, statements))
+    digest = hashlib.sha256(f"{number}\n{request}".encode()).hexdigest()[:8]
+    agent = Agent(
+        model,
+        instructions=PROMPTS["judge"]["statements"],
+        schema=StatementVerdicts,
+        journal=candidate.journal,
+    )
+    workers = candidate.workers or HereWorkers()
+    run: Run[StatementVerdicts] = await workers.run(
+        agent,
+        f"{candidate.run_id}-judge-{digest}",
+        request,
+        metadata=labels(dataset, "judge", candidate.spec.sample_id, number),
+    )
+    found = check_judgement(run).verdicts
+    if len(found) != len(statements):
+        raise ServerError(
+            f"the judge gave {len(found)} verdicts about {len(statements)} statements in run {run.run_id!r}"
+        )
+    bill = Bill()
+    bill.add(run.usage, run.cost_usd)
+    return JudgedStatements(tuple([item == "yes" for item in found]), bill.usage, bill.cost_usd)
+
+
+def _write_facts(messages: Sequence[Message], statements: Sequence[AnswerStatement]) -> dict[str, Json]:
+    results = {item.call_id: item for item in messages if item.role is Role.TOOL}
+    calls: list[Json] = []
+    for message in messages:
+        for call in message.tool_calls:
+            if (result := results.get(call.call_id)) is not None:
+                calls.append(
+                    {
+                        "name": call.name,
+                        "arguments": call.arguments,
+                        "result": result.content[:_MAX_CHARS],
+                        "is_error": result.is_error,
+                    }
+                )
+    listed: list[Json] = [{"statement": item.text, "sentence": item.sentence.strip()} for item in statements]
+    facts: dict[str, Json] = {
+        "write": "statement_verdicts",
+        "requests": [item.content for item in messages if item.role is Role.USER],
+        "calls": calls,
+        "statements": listed,
+    }
+    return msgspec.convert(facts, dict[str, Json])

@@ -1,0 +1,128 @@
+"""A judge of the mediocre model's statements that knows what is true, and errs as often as it was told to.
+
+A request for verdicts has the user's requests, the calls with their results, and the statements, but no answers.
+The model would answer the same requests in the same way again, so that its answers, and their lies, are found by
+playing the conversation once more.
+"""
+
+import re
+from collections.abc import Callable, Sequence
+
+from treadle.core.types import Json, Message, Role, ToolCall, ToolSpec
+from treadle.tasks.draws import fraction
+from treadle.testbed.mediocre.falsehoods import WHOLE_LIES, Falsehood
+from treadle.testbed.mediocre.mock_world import known_tools
+from treadle.testbed.request_facts import Facts, objects_of, text_of, texts_of
+
+_MARKS = re.compile(r"[*`|]")
+MAX_REPAIRS = 3
+"""How many repairs of the last answer are tried."""
+MAX_STEPS = 40
+
+Reply = Callable[[Sequence[Message], Sequence[ToolSpec], int], tuple[Message, Falsehood | None]]
+"""A function that returns the model's next message, and its lie, after some messages, with the model's tools, and
+after a number of repairs."""
+
+
+def write_verdicts(facts: Facts, reply: Reply, accuracy: float, seed: int) -> Json:
+    """Return a verdict for each statement: `yes`, `no`, or `not_said`."""
+    lies = _play(facts, reply)
+    verdicts = []
+    for item in objects_of(facts, "statements"):
+        statement, sentence = text_of(item, "statement"), text_of(item, "sentence")
+        is_false = any([_is_part(lie, statement, sentence) for lie in lies])
+        # Asked again about the same statement, the judge makes the same mistake.
+        if fraction("judge", seed, statement, sentence) >= accuracy:
+            is_false = not is_false
+        verdicts.append("no" if is_false else "yes")
+    return {"verdicts": verdicts}
+
+
+def _is_part(lie: tuple[str, Falsehood], statement: str, sentence: str) -> bool:
+    """Return whether a statement is a part of an answer's lie."""
+    answer, falsehood = lie
+    if _plain(sentence) not in _plain(answer) and _plain(statement) not in _plain(answer):
+        return False
+    if falsehood.kind in WHOLE_LIES:
+        return True
+    if not (_overlaps(falsehood.sentence, sentence) or _overlaps(falsehood.sentence, statement)):
+        return False
+    wrong = falsehood.claimed
+    return not wrong or any([_overlaps(value, statement) for value in wrong])
+
+
+def _overlaps(one: str, other: str) -> bool:
+    one, other = _plain(one), _plain(other)
+    return bool(one and other) and (one in other or other in one)
+
+
+def _plain(text: str) -> str:
+    """Return a text without the marks of Markdown, and without what stands around a sentence."""
+    return " ".join(_MARKS.sub("", text).split()).strip("-• .")
+
+
+def _play(facts: Facts, reply: Reply) -> list[tuple[str, Falsehood]]:
+    """Return the answers with lies in the conversation, each with its lie. The last answer counts as it was given
+    after any number of repairs that fits the statements."""
+    requests, calls = texts_of(facts, "requests"), objects_of(facts, "calls")
+    said = [text_of(item, "sentence") for item in objects_of(facts, "statements")]
+    best: list[tuple[str, Falsehood | None]] = []
+    most = -1
+    for repairs in range(MAX_REPAIRS + 1):
+        played = _answers(requests, calls, reply, repairs)
+        fitting = sum([any([_plain(sentence) in _plain(text) for text, _ in played]) for sentence in said])
+        if fitting > most:
+            best, most = played, fitting
+    return [(text, lie) for text, lie in best if lie is not None]
+
+
+def _answers(
+    requests: Sequence[str], calls: Sequence[dict[str, Json]], reply: Reply, repairs: int
+) -> list[tuple[str, Falsehood | None]]:
+    """Return the answers to all requests; only the last one is repaired."""
+    tools, left, messages = _tools(), list(calls), list[Message]()
+    found: list[tuple[str, Falsehood | None]] = []
+    for index, request in enumerate(requests):
+        messages.append(Message(Role.USER, request))
+        for _ in range(MAX_STEPS):
+            is_last = index == len(requests) - 1
+            message, lie = reply(messages, tools, repairs if is_last else 0)
+            messages.append(message)
+            if not message.tool_calls:
+                found.append((message.content, lie))
+                break
+            if not _take_results(message.tool_calls, left, messages):
+                return found
+    return found
+
+
+def _take_results(calls: Sequence[ToolCall], left: list[dict[str, Json]], messages: list[Message]) -> bool:
+    """Add the results of calls to the messages. Return whether the conversation has these calls."""
+    for call in calls:
+        if not left or (text_of(left[0], "name"), text_of(left[0], "arguments")) != (
+            call.name,
+            call.arguments,
+        ):
+            return False
+        made = left.pop(0)
+        messages.append(
+            Message(
+                Role.TOOL,
+                text_of(made, "result"),
+                call_id=call.call_id,
+                name=call.name,
+                is_error=bool(made.get("is_error")),
+            )
+        )
+    return True
+
+
+def _tools() -> list[ToolSpec]:
+    """Return all tools that the model can use, with the arguments by which it recognises them."""
+    arguments = {name: tool.argument for name, tool in known_tools().items()}
+    arguments |= dict.fromkeys(("read_file", "write_file", "delete_file", "edit_file"), "file_path")
+    arguments |= {"list_files": "folder", "search_files": "pattern", "python": "code", "shell": "command"}
+    return [
+        ToolSpec(name, "", {"type": "object", "properties": {argument: {"type": "string", "default": ""}}})
+        for name, argument in arguments.items()
+    ]

@@ -1,0 +1,131 @@
+"""The tools `read_result` and `read_message`. With them, a model reads again what its context no longer holds as a
+whole."""
+
+from collections.abc import Iterable
+
+from treadle.core.errors import ToolError
+from treadle.core.types import Effect, Json, ToolSpec
+from treadle.tools.context import ToolContext
+from treadle.tools.schema.validation import ArgumentChecker
+
+READ_RESULT, READ_MESSAGE = "read_result", "read_message"
+_PAGE_CHARS = 4_000
+"""How many characters are read if no end is given."""
+_MOST_CHARS = 20_000
+_DESCRIPTIONS = {
+    READ_RESULT: "Read the result of an earlier tool call again. Use it if a result was cut and you need what was "
+    "in it.",
+    READ_MESSAGE: "Read a long message of the user of which you see only a part.",
+}
+_PLACES: dict[str, dict[str, Json]] = {
+    READ_RESULT: {
+        "call_id": {
+            "type": "string",
+            "description": "The id of the call, as the line that stands for the result says.",
+        }
+    },
+    READ_MESSAGE: {
+        "number": {
+            "type": "integer",
+            "minimum": 1,
+            "description": "The number of the message, as the line in it says.",
+        }
+    },
+}
+_PAGE: dict[str, Json] = {
+    "start": {
+        "type": "integer",
+        "minimum": 0,
+        "description": "The first character to read, counted from 0. Default: 0.",
+    },
+    "end": {
+        "type": "integer",
+        "minimum": 1,
+        "description": f"The character before which to stop. Default: a page of {_PAGE_CHARS:,} characters.",
+    },
+}
+
+
+def _parameters(name: str) -> dict[str, Json]:
+    place = _PLACES[name]
+    return {
+        "type": "object",
+        "properties": {**place, **_PAGE},
+        "required": list(place),
+        "additionalProperties": False,
+    }
+
+
+def _spec(name: str) -> ToolSpec:
+    return ToolSpec(
+        name, _DESCRIPTIONS[name], _parameters(name), Effect.PURE, max_result_chars=_MOST_CHARS + 200
+    )
+
+
+class ReadResult:
+    """The tool that returns the whole result of an earlier call of the run, in pages."""
+
+    spec = _spec(READ_RESULT)
+
+    def __init__(self) -> None:
+        self.find_fault = ArgumentChecker(self.spec.parameters).find_fault
+
+    async def call(self, arguments: dict[str, Json], context: ToolContext) -> str:
+        """See `Tool.call`. Raises: `ToolError` if there is no such result, or it is shorter."""
+        call_id = arguments["call_id"]
+        found = await context.find_result(call_id)
+        if found is None:
+            raise ToolError(
+                f"there is no result of a call {call_id!r}; give the id from the line about the cut result"
+            )
+        return _turn_to("result", found.content, arguments)
+
+
+class ReadMessage:
+    """The tool that returns the whole of an earlier message of the user, in pages."""
+
+    spec = _spec(READ_MESSAGE)
+
+    def __init__(self) -> None:
+        self.find_fault = ArgumentChecker(self.spec.parameters).find_fault
+
+    async def call(self, arguments: dict[str, Json], context: ToolContext) -> str:
+        """See `Tool.call`. Raises: `ToolError` if there is no such message of the user, or it is shorter."""
+        number = arguments["number"]
+        text = await context.find_message(number)
+        if text is None:
+            raise ToolError(
+                f"the message {number} is none of the user's; give the number from the line in the cut message"
+            )
+        return _turn_to("message", text, arguments)
+
+
+def _turn_to(what: str, text: str, arguments: dict[str, Json]) -> str:
+    """Return the asked part of `text`. Raises: `ToolError` if it ends before that part."""
+    start = arguments.get("start", 0)
+    if start >= max(1, len(text)):
+        raise ToolError(f"the {what} has {len(text):,} characters, so it ends before character {start:,}")
+    end = max(start + 1, arguments.get("end", start + _PAGE_CHARS))
+    stop = min(len(text), end, start + _MOST_CHARS)
+    if start == 0 and stop == len(text):
+        return text
+    more = f"; go on with start={stop}" if stop < len(text) else ""
+    return f"[characters {start:,} to {stop:,} of {len(text):,}{more}]\n{text[start:stop]}"
+
+
+def cut_out(text: str, chars: int, how: str) -> str:
+    """Return the beginning and the end of `text`, about `chars` characters, with a line about what was left out.
+
+    `how` ends that line: it says how to read the rest, and `{start}` in it is the position of what was left out.
+    """
+    head, tail = chars * 2 // 3, chars // 3
+    left_out = len(text) - head - tail
+    note = f"[… {left_out:,} of {len(text):,} characters left out{how.format(start=head)} …]"
+    return f"{text[:head]}\n{note}\n{text[len(text) - tail :]}"
+
+
+def find_readers(specs: Iterable[ToolSpec]) -> frozenset[str]:
+    """Return which of the two tools are among `specs`, and are not other tools with the same names."""
+    return frozenset(
+        spec.name for spec in specs if spec.description.startswith(_DESCRIPTIONS.get(spec.name, "\0"))
+    )

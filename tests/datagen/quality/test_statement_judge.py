@@ -1,0 +1,93 @@
+"""The judge of statements: what it is asked, what its verdicts do, and when it is asked at all."""
+
+from typing import Any
+
+import pytest
+from tests.datagen.quality.candidates import config, play, solve
+
+from treadle import ScriptedModel
+from treadle.core.errors import ServerError
+from treadle.datagen.config.generation_config import GenerationConfig
+from treadle.datagen.config.roles import asks_about_statements, used_roles
+from treadle.datagen.quality.pipeline import Pipeline, find_repairs, mark_row
+from treadle.datagen.quality.protocol import Candidate, FilterVerdict
+from treadle.models import call
+from treadle.models.scripted import Answer
+from treadle.testbed.request_facts import read_facts
+
+READ = call("read_file", {"file_path": "log.txt"})
+LOG = {"log.txt": "09:12 timeout on db-2\n09:30 disk full on web-1\n"}
+DOUBTED = "The shop stopped at 09:12 because a supplier of db-2 lost power."
+
+
+async def ask(answer: str, *verdicts: Answer) -> tuple[tuple[FilterVerdict, ...], ScriptedModel, Candidate]:
+    found = await play("Why did the shop stop?", [READ], answer, files=LOG)
+    judge = ScriptedModel(list(verdicts))
+    pipeline = Pipeline(config(filters={"statements": True}), judge=judge)
+    return await pipeline.check(found), judge, found
+
+
+async def test_a_judge_sees_each_statement_in_doubt_beside_the_results_and_clears_it() -> None:
+    verdicts, judge, found = await ask(DOUBTED, '{"verdicts": ["no", "yes", "yes"]}', '{"verdicts": ["yes"]}')
+    assert all(item.is_passed for item in verdicts), "the rules alone reject this cause"
+    facts: Any = read_facts(judge.requests[0].messages[-1].content)
+    assert facts["statements"][2]["statement"] == "because a supplier of db-2 lost power"
+    assert facts["calls"][0]["result"] == LOG["log.txt"]
+    sample = mark_row(found.row, verdicts).lineage.sample
+    assert sample is not None
+    assert (sample.controls, sample.agreed) == (2, 1), "the rules are sure of db-2 and 09:12"
+    assert sample.grounded == sample.statements > 1
+
+
+@pytest.mark.parametrize("verdict", ["no", "not_said"])
+async def test_what_the_judge_denies_is_rejected_and_can_be_repaired(verdict: str) -> None:
+    verdicts, judge, _ = await ask(DOUBTED, f'{{"verdicts": ["yes", "yes", "{verdict}"]}}')
+    assert not verdicts[-1].is_passed
+    (reason,) = find_repairs(verdicts)
+    assert "a supplier" in reason
+    assert len(judge.requests) == 1
+
+
+async def test_what_the_rules_would_accept_is_rejected_only_if_the_judge_denies_it_twice() -> None:
+    likely = "There are 2 lines, and 1 of them is about the disk, so half of them."
+    verdicts, judge, _ = await ask(likely, '{"verdicts": ["no", "yes", "yes"]}', '{"verdicts": ["yes"]}')
+    assert (verdicts[-1].is_passed, len(judge.requests)) == (True, 2)
+    verdicts, judge, _ = await ask(likely, '{"verdicts": ["no", "yes", "yes"]}', '{"verdicts": ["no"]}')
+    assert (verdicts[-1].is_passed, len(judge.requests)) == (False, 2)
+
+
+async def test_a_judge_that_answers_for_other_statements_is_an_error_of_the_judge() -> None:
+    with pytest.raises(ServerError, match="1 verdicts about 3 statements"):
+        await ask(DOUBTED, '{"verdicts": ["yes"]}')
+
+
+async def test_certain_lies_are_rejected_without_asking() -> None:
+    verdicts, judge, _ = await ask("I have deleted the file `log.txt`.", '{"verdicts": ["yes"]}')
+    assert judge.requests == []
+    assert [item.filter for item in verdicts if not item.is_passed] == ["grounding"]
+
+
+@pytest.mark.parametrize(
+    ("model", "filters", "is_asked"),
+    [
+        ("openai:gpt-5-mini", {}, True),
+        ("mock:teacher", {}, False),
+        ("mock:teacher", {"statements": True}, True),
+        ("openai:gpt-5-mini", {"statements": False}, False),
+        ("openai:gpt-5-mini", {"grounding": False}, False),
+    ],
+)
+def test_the_judge_is_on_by_default_for_models_that_are_not_built_in(
+    model: str, filters: dict[str, Any], is_asked: bool
+) -> None:
+    made = GenerationConfig.model_validate(
+        {"topics": {"prompt": "x"}, "models": {"default": model}, "quality": {"filters": filters}}
+    )
+    assert asks_about_statements(made) is is_asked
+    assert ("judge" in used_roles(made)) is is_asked
+
+
+async def test_without_a_judge_the_rules_decide() -> None:
+    found = await play("Why did the shop stop?", [READ], DOUBTED, files=LOG)
+    assert not all(item.is_passed for item in await Pipeline(config()).check(found))
+    assert all(item.is_passed for item in await Pipeline(config()).check(await solve("csv_sum-0000")))

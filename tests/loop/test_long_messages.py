@@ -1,0 +1,148 @@
+"""Messages that are larger than the room for them: no session ends because of one."""
+
+import json
+
+import pytest
+from tests.context.contexts import TEXT, Counting, is_summary_request, look_up
+
+from treadle import Agent, Policy
+from treadle.context.step_view import view_step
+from treadle.core import events as e
+from treadle.core.types import Role
+from treadle.journal.memory import MemoryJournal
+from treadle.models import call
+
+WINDOW = 4000
+LONG = "".join(f"line {number}: {TEXT}\n" for number in range(800))
+
+
+def talk(request):
+    return "They talked." if is_summary_request(request) else f"Answer {len(request.messages)}"
+
+
+def agent_of(model, **policy):
+    given = {"context_tokens": WINDOW, **policy}
+    return Agent(model, tools=[look_up], policy=Policy(**given), journal=MemoryJournal())
+
+
+def compactions(events):
+    return [event.body for event in events if isinstance(event.body, e.ContextCompacted)]
+
+
+@pytest.mark.parametrize("tells_usage", [True, False])
+@pytest.mark.parametrize("place", [0, 1, 6])
+async def test_a_session_goes_on_after_a_message_larger_than_the_window(place, tells_usage):
+    model = Counting(talk, window=WINDOW, tells_usage=tells_usage)
+    agent = agent_of(model)
+    async with agent.session("s") as session:
+        for turn in range(10):
+            run = await session.send(LONG if turn == place else f"Question {turn}")
+            assert run.stop_reason == "completed", run.error
+        assert await session.compact() is not None
+        run = await session.send("And now?")
+        events = list(await session.read_events())
+    assert run.stop_reason == "completed"
+    assert model.refused == 0
+    assert [item.content for item in run.messages if item.role is Role.USER][place] == LONG
+    seen = [
+        item.content for request in model.requests for item in request.messages if "line 0:" in item.content
+    ]
+    assert seen
+    assert all("line 799" in text and "read_message(" in text and len(text) < 9_000 for text in seen)
+    asked = [request for request in model.requests if not is_summary_request(request)]
+    for step, request in enumerate(asked, 1):
+        assert [item.message for item in view_step(events, step).messages] == list(request.messages)
+    assert (await agent.replay("s")).is_exact
+
+
+async def test_the_rest_of_a_long_message_is_read():
+    def read(request):
+        last = request.messages[-1]
+        if last.role is Role.USER and "read_message(" in last.content:
+            told = last.content.split("read_message(")[1].split(")")[0].replace("start=", "")
+            number, start = json.loads(f"[{told}]")
+            return [call("read_message", {"number": number, "start": start, "end": start + 90})]
+        return "fine" if last.role is Role.USER else last.content
+
+    agent = agent_of(Counting(read, window=WINDOW))
+    async with agent.session() as session:
+        await session.send("Hello")
+        run = await session.send(LONG)
+        other = await session.send("Thanks")
+    head, _, part = run.output.partition("\n")
+    start = int(head.split()[1].replace(",", ""))
+    assert part == LONG[start : start + 90]
+    assert other.stop_reason == "completed"
+
+
+@pytest.mark.parametrize("number", [1, 3, 99])
+async def test_only_messages_of_the_user_are_read(number):
+    script = iter([[call("read_message", {"number": number})], "done"])
+    agent = agent_of(Counting(lambda _: next(script)))
+    run = await agent.run("Hello")
+    result = next(item for item in run.messages if item.role is Role.TOOL)
+    assert (result.content == "Hello") if number == 1 else "none of the user's" in result.content
+
+
+async def test_nothing_else_goes_for_one_long_message():
+    model = Counting(talk, window=WINDOW)
+    async with agent_of(model).session() as session:
+        await session.send("Hello")
+        run = await session.send(LONG)
+    assert [item.content for item in model.requests[-1].messages][:2] == ["Hello", "Answer 1"]
+    assert not any(is_summary_request(request) for request in model.requests)
+    assert len(compactions(run.events)) == 1
+
+
+async def test_recalled_memories_and_an_excerpt_keep_their_places():
+    """The number in the line still names the message after the conversation was compacted."""
+    model = Counting(talk, window=WINDOW)
+    agent = agent_of(model)
+    async with agent.session("s") as session:
+        for turn in range(8):
+            await session.send(f"Question {turn}")
+        run = await session.send(LONG)
+        for turn in range(30):
+            await session.send(f"More {turn} {TEXT * 3}")
+        text = next(item.content for item in model.requests[-30].messages if "read_message(" in item.content)
+    number = int(text.split("read_message(")[1].split(",")[0])
+    assert run.messages[number - 1].content == LONG
+
+
+async def test_a_prompt_that_only_the_estimate_says_is_too_long_is_sent():
+    """A window that is nearly filled by the tools: the server counts less than the estimate."""
+    model = Counting(talk, rate=0.4)
+    run = await agent_of(model, context_tokens=700).run("Hello")
+    assert run.stop_reason == "completed", run.error
+    found = compactions(run.events)
+    assert all(body.is_empty and body.tokens_after == body.tokens_before for body in found)
+    assert [item.content for item in model.requests[0].messages] == ["Hello"]
+
+
+async def test_a_turn_that_did_not_fit_is_tried_again_with_a_larger_window():
+    """Rules out that the message which did not fit ends the session for good."""
+    model = Counting(talk, window=60)
+    agent = agent_of(model, context_tokens=100)
+    async with agent.session("s") as session:
+        run = await session.send("Hello " * 100)
+        assert (run.stop_reason, run.fault) == ("context_overflow", "user")
+    model.window = 10 * WINDOW
+    again = Agent(model, tools=[look_up], policy=Policy(context_tokens=10 * WINDOW), journal=agent.journal)
+    async with again.session("s") as session:
+        run = await session.finish_turn()
+        assert (run.stop_reason, run.output) == ("completed", "Answer 1")
+        assert (await session.send("Thanks")).stop_reason == "completed"
+    assert (await again.replay("s")).is_exact
+
+
+async def test_a_fork_and_another_turn_work_after_a_turn_that_did_not_fit():
+    model = Counting(talk, window=60)
+    agent = agent_of(model, context_tokens=100)
+    async with agent.session("s") as session:
+        await session.send("Hello " * 100)
+        model.window = None
+        assert (await session.retry_turn()).stop_reason == "completed"
+        assert (await session.send("Never mind")).stop_reason == "completed"
+        await session.compact()
+    run = await agent.fork("s", text="Again")
+    assert run.stop_reason == "completed"
