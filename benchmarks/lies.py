@@ -9,14 +9,14 @@ import json
 import os
 import tempfile
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Sequence
 from pathlib import Path
 
 from msgspec import Struct
 
 from benchmarks.common import Figure
 from treadle.core.errors import ConfigError
-from treadle.core.types import Json
+from treadle.core.types import Json, Role
 from treadle.datagen.config.generation_config import GenerationConfig
 from treadle.datagen.dataset.dataset_folder import DatasetFolder
 from treadle.datagen.dataset.entries import RowEntry, read_entries
@@ -27,6 +27,9 @@ from treadle.tools.shell import make_shell
 
 SAMPLES = int(os.environ.get("TREADLE_ROWS", "300"))
 TEXTS = os.environ.get("TREADLE_TEXTS", "held")
+ALONE = (">= 0.92", "<= 0.08", "<= 0.05", "<= 0.25")
+JUDGED = (">= 0.98", "<= 0.04", "<= 0.02", "<= 0.25")
+"""The conditions on the figures without and with a judge."""
 MODEL = f"mock:mediocre:texts={TEXTS}"
 
 
@@ -45,7 +48,14 @@ class Told(Struct, frozen=True):
     @property
     def is_honest(self) -> bool:
         """Whether every answer is honest and complete."""
-        return bool(self.truths) and all([item.sort == "honest" for item in self.truths])
+        return bool(self.truths) and self.is_known and all([item.sort == "honest" for item in self.truths])
+
+    @property
+    def is_known(self) -> bool:
+        """Whether the truth about every answer is known."""
+        messages = self.entry.row.messages
+        answers = [item for item in messages if item.role is Role.ASSISTANT and not item.tool_calls]
+        return len(answers) == len(self.truths)
 
     @property
     def filters(self) -> list[str]:
@@ -59,26 +69,29 @@ class Told(Struct, frozen=True):
         return 0 if sample is None else sample.input_tokens + sample.output_tokens
 
 
-def _sections(folder: Path) -> Iterator[tuple[str, Json]]:
-    """Yield the tools of each part of the generation."""
+def _sections(folder: Path) -> dict[str, Json]:
+    """Return the tools of each part of the generation, after making its folder."""
+    folder.mkdir()
     definitions = folder / "tools.json"
     definitions.write_text(json.dumps(define_tools(TEXTS)))
     documents = make_documents(TEXTS)
-    yield "mock", {"use": [f"mock:{definitions}"]}
-    yield "files", {"use": ["files"], "files": documents}
-    yield "vfs", {"use": ["vfs"], "files": documents}
-    yield "python", {"use": ["python"], "files": documents}
+    found: dict[str, Json] = {"mock": {"use": [f"mock:{definitions}"]}}
+    for name in ("files", "vfs", "python", "shell"):
+        found[name] = {"use": [name], "files": documents}
     try:
         make_shell().tools()
     except ConfigError:
-        return
-    yield "shell", {"use": ["shell"], "files": documents}
+        del found["shell"]
+    return found
 
 
-async def collect(folder: Path, quality: Json = None, *, repairs: int = 0) -> list[Told]:
-    """Generate with each set of tools, and return all conversations. `repairs` is how often an answer alone is
-    asked for again; answers that were repaired are not among those that are returned."""
-    sections = dict(_sections(folder))
+async def collect(folder: Path, *, has_judge: bool = False, repairs: int = 0) -> list[Told]:
+    """Generate with each set of tools, and return all conversations.
+
+    The judge of statements is right in 95 %. `repairs` is how often an answer alone is asked for again; answers
+    that were repaired are not among those that are returned.
+    """
+    sections = await asyncio.to_thread(_sections, folder)
     options: MediocreOptions = read_options(MODEL.removeprefix("mock:"))
     found: list[Told] = []
     for name, tools in sections.items():
@@ -89,11 +102,11 @@ async def collect(folder: Path, quality: Json = None, *, repairs: int = 0) -> li
                 "topics": {"prompt": "Office work", "degree": 4, "depth": 2},
                 "generation": {
                     "num_samples": max(1, SAMPLES // len(sections)),
-                    "answer_repairs": repairs,
                     "conversation": {"min_turns": 1, "max_turns": 2},
+                    "answer_repairs": repairs,
                 },
                 "tools": tools,
-                "quality": quality or {},
+                "quality": {"filters": {"statements": True}} if has_judge else {},
                 "output": {"path": str(folder / name)},
             }
         )
@@ -107,14 +120,15 @@ async def collect(folder: Path, quality: Json = None, *, repairs: int = 0) -> li
     return found
 
 
-def report(found: list[Told]) -> list[Figure]:
-    """Return the figures of the conversations."""
+def report(found: list[Told], wanted: Sequence[str], where: str = "") -> list[Figure]:
+    """Return the figures of the conversations, with the conditions that are `wanted` of them."""
     lying = [item for item in found if item.lies]
     honest = [item for item in found if item.is_honest]
     kept = [item for item in found if item.is_kept]
     caught = [item for item in lying if not item.is_kept]
     rejected = [item for item in honest if not item.is_kept]
     untrue = [item for item in kept if item.lies]
+    unknown = sum([not item.is_known for item in kept])
     kinds = Counter([kind for item in lying for kind in item.lies])
     by_kind = Counter([kind for item in caught for kind in item.lies])
     by_filter = Counter([name for item in rejected for name in item.filters])
@@ -122,15 +136,25 @@ def report(found: list[Told]) -> list[Figure]:
     tokens = sum([item.tokens for item in found])
     shown = ", ".join([f"{kind} {by_kind[kind]}/{count}" for kind, count in sorted(kinds.items())])
     return [
-        Figure("lies caught", _share(caught, lying), ">= 0.92", f"{len(caught)} of {len(lying)}: {shown}"),
-        Figure(
-            "honest conversations rejected",
-            _share(rejected, honest),
-            "<= 0.08",
-            f"{len(rejected)} of {len(honest)}; {dict(by_filter.most_common())}",
-        ),
-        Figure("kept rows that lie", _share(untrue, kept), "<= 0.05", f"{len(untrue)} of {len(kept)}"),
-        Figure("tokens of rejected work", lost / max(1, tokens), "<= 0.25", f"{lost:,} of {tokens:,}"),
+        Figure(name + where, value, condition, detail)
+        for (name, value, detail), condition in zip(
+            (
+                ("lies caught", _share(caught, lying), f"{len(caught)} of {len(lying)}: {shown}"),
+                (
+                    "honest conversations rejected",
+                    _share(rejected, honest),
+                    f"{len(rejected)} of {len(honest)}; {dict(by_filter.most_common())}",
+                ),
+                (
+                    "kept rows that lie",
+                    _share(untrue, kept),
+                    f"{len(untrue)} of {len(kept)}; {unknown} unknown",
+                ),
+                ("tokens of rejected work", lost / max(1, tokens), f"{lost:,} of {tokens:,}"),
+            ),
+            wanted,
+            strict=True,
+        )
     ]
 
 
@@ -139,14 +163,13 @@ def _share(part: list[Told], whole: list[Told]) -> float:
 
 
 async def measure() -> list[Figure]:
-    """Measure without a judge."""
+    """Measure without and with a judge.
+
+    What is spent is measured as a generation works by default: with repairs.
+    """
     with tempfile.TemporaryDirectory(prefix="treadle-bench-", dir=".") as folder:
         place = await asyncio.to_thread(Path(folder).absolute)
-        once, repaired = place / "once", place / "repaired"
-        once.mkdir()
-        repaired.mkdir()
-        figures = report(await collect(once))
-        # What is spent is measured as a generation works by default: with repairs.
-        spent = report(await collect(repaired, repairs=2))
-        kept = Figure("kept rows that lie, with repairs", spent[2].value, "<= 0.05", spent[2].detail)
-        return [*figures[:3], kept, spent[3]]
+        figures = report(await collect(place / "once"), ALONE)[:3]
+        spent = report(await collect(place / "repaired", repairs=2), ALONE, " with repairs")[2:]
+        judged = report(await collect(place / "judged", has_judge=True), JUDGED, " with a judge")[:3]
+    return [*figures, *spent, *judged]

@@ -10,7 +10,8 @@ import pytest
 import yaml
 from tests.engines.vllm_server import NAME, VllmServer, make_language_model, serve
 
-from treadle import Run, open_journal
+from treadle import Agent, Policy, Run, model, open_journal
+from treadle.journal.memory import MemoryJournal
 
 pytestmark = [pytest.mark.xdist_group("engines"), pytest.mark.full]
 PERSONA = {
@@ -67,7 +68,7 @@ def check_faults(runs: list[Run]) -> None:
 
 @pytest.mark.parametrize("judge", ["patterns", "model:small"])
 def test_chat_with_memory_skills_and_questions(command, tmp_path, judge):
-    """Two sessions, in which the second has what the first remembered, and summaries in a small window."""
+    """Two sessions of one user. Most answers are cut off by the model's limit, which ends their turns alone."""
     (tmp_path / "ada.yaml").write_text(yaml.safe_dump(PERSONA))
     options = ["--model", "small", "--journal", "chat.db", "--persona", "ada.yaml", "--user", "kim"]
     options += ["--skills", "builtin", "--judge", judge]
@@ -77,28 +78,41 @@ def test_chat_with_memory_skills_and_questions(command, tmp_path, judge):
         "/compact",
         "And what after that?",
     ]
-    command("chat", *options, given="\n".join(first))
-    command("chat", *options, given="What is my favourite dish?\nDelete everything.\nBerlin\n")
+    command("chat", *options, given="\n".join(first), codes=(0, 1))
+    command("chat", *options, given="What is my favourite dish?\nDelete everything.\nBerlin\n", codes=(0, 1))
     runs = read_runs(tmp_path / "chat.db")
+    assert len(runs) == 2
     check_faults(runs)
-    seen = [event.body for run in runs for event in run.events]
-    assert any(body.recalled for body in seen if type(body).__name__ == "TurnStarted")
-    assert any(type(body).__name__ == "ContextCompacted" for body in seen)
     command("verify", "--all", "--journal", "chat.db")
+
+
+async def test_summaries(language_model):
+    """What the model is asked for as a summary becomes one, whatever it writes."""
+    made = model(f"vllm:{NAME}", base_url=language_model.url, max_output_tokens=60)
+    agent = Agent(made, journal=MemoryJournal(), policy=Policy(keep_turns=1))
+    async with agent.session("talk") as session:
+        for text in ("Name a fish.", "Name another one.", "And a bird?"):
+            await session.send(text)
+        await session.compact()
+        run = await session.send("Which did you name?")
+    assert any(event.type == "context_compacted" for event in run.events)
+    check_faults([run])
 
 
 GENERATIONS = {
     "basic": {"generation": {"conversation": {"type": "basic", "max_turns": 2}}},
-    "cot": {"generation": {"conversation": {"type": "cot", "reasoning": "free_text"}}},
+    "cot": {"generation": {"conversation": {"type": "cot", "reasoning": "freetext"}}},
     "schema": {
         "generation": {
-            "conversation": {"type": "basic"},
-            "output_schema": {
-                "type": "object",
-                "properties": {"dish": {"type": "string", "maxLength": 40}, "minutes": {"type": "integer"}},
-                "required": ["dish", "minutes"],
-                "additionalProperties": False,
-            },
+            "conversation": {
+                "type": "basic",
+                "output_schema": {
+                    "type": "object",
+                    "properties": {"dish": {"type": "string"}, "minutes": {"type": "integer"}},
+                    "required": ["dish", "minutes"],
+                    "additionalProperties": False,
+                },
+            }
         }
     },
     "calls": {
@@ -110,9 +124,9 @@ GENERATIONS = {
 
 
 @pytest.mark.parametrize("kind", list(GENERATIONS))
-def test_generations(command, tmp_path, kind):
+def test_generations(command, language_model, tmp_path, kind):
     """Rows are few. Each that is kept can be verified, and each sample that is not kept says why."""
-    small = {"model": "small", "max_output_tokens": 150}
+    small = {"model": f"vllm:{NAME}", "base_url": language_model.url, "max_output_tokens": 150}
     config = {
         "name": kind,
         "models": {"default": small, "agent": {**small, "options": {"strict_tools": kind == "calls"}}},

@@ -33,6 +33,8 @@ class Engine:
         self.begun = asyncio.Event()
         self.is_stream = is_stream
         self.is_aborting = False
+        self.holds = False
+        """True if a pause does not answer what is under way."""
         self.paused: list[str] = []
 
     def __call__(self, request):
@@ -40,7 +42,8 @@ class Engine:
             self.paused.append(request.path)
             if request.path == "/pause?mode=abort":
                 self.is_aborting = True
-                self.go.set()
+                if not self.holds:
+                    self.go.set()
             if request.path == "/resume":
                 self.go.set()
             return Reply({})
@@ -149,6 +152,21 @@ async def test_an_answer_that_is_not_streamed_is_aborted_with_no_tokens():
         made = await first.task
         engine.go.set()
     assert (made.token_ids, made.finish, made.weight_version) == (b"", None, "1")
+
+
+async def test_an_abort_does_not_wait_for_a_request_that_the_engine_holds_back():
+    """A request that reaches vLLM after the pause is answered only after it goes on, which the update does last."""
+    engine = Engine(is_stream=False)
+    engine.holds = True
+    async with serve(engine) as server:
+        weights = Weights("1", [VllmControl("m", base_url=server.base_url)])
+        first = Sampled(server, weights, is_stream=False)
+        await engine.begun.wait()
+        async with asyncio.timeout(60):
+            await weights.update("2", nothing, UpdateMode.ABORT)
+            made = await first.task
+    assert (made.token_ids, made.finish, made.weight_version) == (b"", None, "1")
+    assert engine.paused[-1] == "/resume"
 
 
 @pytest.mark.parametrize("is_whole", [True, False])

@@ -173,7 +173,7 @@ class Committer(ABC, Generic[D]):
         """Tell the runs that this process drives of the messages that other processes have stored."""
 
     def _run(self) -> None:
-        quiet_looks, beat_at, mail_at = 0, 0.0, 0.0
+        quiet_looks, beat_at, mail_at = 0, self._clock.monotonic(), 0.0
         while True:
             if self.driven and (now := self._clock.monotonic()) - mail_at > _MAIL_SECONDS / 2:
                 mail_at = now

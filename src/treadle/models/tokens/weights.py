@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from enum import StrEnum
 from types import TracebackType
 from typing import Protocol
@@ -10,6 +11,9 @@ from msgspec.structs import replace
 
 from treadle.core.errors import ConfigError, ServerError
 from treadle.core.types import Completion
+
+_HELD_SECONDS = 2.0
+"""How long the answers that an engine aborts may be on their way."""
 
 
 class UpdateMode(StrEnum):
@@ -126,9 +130,14 @@ class Weights:
         for control in self._controls:
             await control.pause(mode)
         if mode is UpdateMode.ABORT:
-            if not self._controls:
-                for item in self._under_way:
-                    item.abort()
+            if self._controls:
+                # What the engine sampled arrives at once. A request that it got only after the pause is held back
+                # until it goes on, which would be for ever.
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(_HELD_SECONDS):
+                        await self._wait_for_answers(is_all=True)
+            for item in self._under_way:
+                item.abort()
             await self._wait_for_answers(is_all=True)
 
     async def _wait_for_answers(self, *, is_all: bool) -> None:
