@@ -151,7 +151,8 @@ def keep_tools(row: Row, others: int) -> Row:
 def split_calls(row: Row) -> Row:
     """Return the row with one call in each step: the text and the reasoning stand beside the first one.
 
-    The results follow their calls. Of a step that is not trained on, the steps of calls that failed are not. A row with token ids loses them, since they are those of whole steps.
+    The results follow their calls. Of a step that is not trained on, the calls that failed are not. A row with
+    token ids loses them, since they are those of whole steps.
     """
     if all(len(message.tool_calls) < 2 for message in row.messages):
         return row
