@@ -96,7 +96,7 @@ def test_many_common_words_take_a_bounded_part_of_the_index() -> None:
 
         found = search_words(db, Frequencies(), space, "alpha beta gamma 3999", limit=5)
         db.set_trace_callback(None)
-    assert found[0][0] == space[0] + 4000
+    assert found[0].row == space[0] + 4000
     assert sum("MATCH" in item for item in statements) <= 12
 
 

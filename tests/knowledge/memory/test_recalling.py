@@ -51,6 +51,54 @@ async def test_what_fits_is_recalled_within_the_budget(memory: Memory) -> None:
     assert await Recaller(memory, max_tokens=10).recall("Hamar", turn_key="r/3", now=NOW) is None
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Thanks, that was great!",
+        "Can you say that in one sentence?",
+        "Takk, kan du forklare det en gang til?",
+        "Explain what a train of thought is in philosophy.",
+        "Which alloy melts first, bronze or brass, and why on a train?",
+    ],
+)
+async def test_what_needs_no_memory_recalls_none(memory: Memory, text: str) -> None:
+    """One common word, or a request alone, recalled whatever had it: words that no memory has were not counted."""
+    for number in range(20):
+        put(
+            memory, f"Can you explain trip {number} to Hamar? Thanks, it was a great trip by train, said Kim."
+        )
+    assert await Recaller(memory).recall(text, turn_key="r/1", now=NOW) is None
+    assert (
+        await Recaller(memory).recall("Was the trip to Hamar by train?", turn_key="r/1", now=NOW) is not None
+    )
+
+
+async def test_the_fit_of_hits_is_comparable_between_searches(memory: Memory) -> None:
+    put(memory, "Kim took the train to Hamar.")
+    texts = ("Kim, train, Hamar", "Kim, train, Oslo, Bergen", "train, zebra, volcano, opera, violin", "zebra")
+    fits = [[hit.fit for hit in (await memory.search(text)).hits] for text in texts]
+    assert fits[0] == [1.0]
+    assert fits[1] == [pytest.approx(0.7)]
+    assert fits[2] == [pytest.approx(0.3)]
+    assert fits[3] == []
+
+
+async def test_what_was_said_beside_a_hit_ranks_higher(memory: Memory) -> None:
+    """An answer often has few words of the question that it answers, which stands in the turn before."""
+    said = (
+        ("r1", "Look at the puppy in the kitchen!"),
+        ("r1", "He is called Biscuit."),
+        ("r1", "It rained all day."),
+        ("r2", "She is called Ester."),
+    )
+    for run, text in said:
+        draft = Draft(store=Store.EPISODIC, text=text, author=Author.SYSTEM, metadata={"run": run})
+        memory.store.write(draft, NOW)
+    found = await memory.search("What is the puppy called?", now=NOW)
+    assert [hit.entry.entry_id for hit in found.hits] == ["episodic-1", "episodic-2", "episodic-4"]
+    assert [hit.fit for hit in found.hits] == [1.0, 1.0, pytest.approx(0.6)]
+
+
 async def test_a_slow_search_does_not_stop_the_event_loop(memory: Memory) -> None:
     """Rules out a recall that blocks the event loop: the search here ends only when the loop has gone on."""
     put(memory, "We met in Hamar.")

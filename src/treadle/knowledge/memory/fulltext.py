@@ -10,23 +10,54 @@ import re
 import sqlite3
 import unicodedata
 from collections.abc import Collection, Iterator, Sequence
-from functools import lru_cache
+from functools import cache, lru_cache
 from itertools import combinations
+from typing import NamedTuple
 
 import snowballstemmer
+from msgspec import Struct
+
+from treadle.core.documents import read_data
 
 _MAX_TERMS = 48
 _MAX_POSTINGS = 1500
 """How many entries the words of a query may have together, as far as they are asked for in one query."""
 _MAX_PAIRS = 10
 _CANDIDATES = 60
-_K1, _B = 1.2, 0.75
+_K1, _B = 0.9, 0.4
+_NEIGHBOURS = {1: 0.4, 2: 0.2}
+"""Which part of its score an episode adds to those of the same run that were written so many entries before and
+after it: a question often stands in one, and its answer in the next."""
+_BONUS = 0.1
+"""How much each of a query's words that an entry has adds to its fit, besides their share."""
+_MAX_TELLING = 12
+"""Of longer queries, an entry can only be about a part."""
+_LEAST_DIGITS = 2
 _LEAST_SHARE = 0.2
 """The part of a query's weight that an entry must match, unless it matches `_ENOUGH`."""
 _ENOUGH = 9.0
 """A weight that is enough for any query: about that of two rare words."""
 _LEAST_OF_BEST = 0.3
 _SAME_CANDIDATES = 20
+
+
+class Match(Struct, frozen=True):
+    """An entry that has words of a query."""
+
+    row: int
+    score: float
+    """The score by BM25, which can only be compared with those of the same query."""
+    fit: float
+    """How well the entry fits on its own: see `Hit.fit`."""
+
+
+class _Text(NamedTuple):
+    """The words of an entry."""
+
+    row: int
+    stems: list[str]
+    origin: tuple[str, str | None]
+    """The store and the run that the entry tells about."""
 
 
 class Frequencies:
@@ -63,8 +94,8 @@ def search_words(
     stores: Collection[str] = (),
     limit: int = 50,
     also: Collection[int] = (),
-) -> list[tuple[int, float]]:
-    """Return the rows of entries that fit the words of `text`, with their scores, the best first.
+) -> list[Match]:
+    """Return the entries that fit the words of `text`, the best first.
 
     `space` is the range of the namespace's rows. The rows `also` were found in another way, and are ranked too.
     """
@@ -85,10 +116,23 @@ def search_words(
         for (row,) in db.execute(sql, (" AND ".join(map(_quote, group)), *space, *stores)):
             scores[row] = scores.get(row, 0.0) + weight
     best = heapq.nlargest(_CANDIDATES, scores, key=scores.__getitem__)
-    rows = db.execute(
-        f"SELECT rowid, stems FROM memory_text WHERE rowid IN ({','.join(map(str, {*best, *also}))})"
-    ).fetchall()
-    return _rank(rows, weights)[:limit]
+    return _rank(_read_texts(db, {*best, *also}), weights, _telling(text))[:limit]
+
+
+def _read_texts(db: sqlite3.Connection, rows: Collection[int]) -> dict[int, _Text]:
+    """Return the words of entries, and those of the episodes of the same runs beside them."""
+    found = {text.row: text for text in _read(db, rows)}
+    told = [row for row, text in found.items() if text.origin[1] is not None]
+    beside = {row + step for row in told for away in _NEIGHBOURS for step in (away, -away)}
+    return found | {text.row: text for text in _read(db, beside - found.keys())}
+
+
+def _read(db: sqlite3.Connection, rows: Collection[int]) -> list[_Text]:
+    sql = (
+        "SELECT t.rowid, t.stems, e.store, json_extract(e.metadata, '$.run') FROM memory_text t "
+        f"JOIN memory_entries e ON e.id = t.rowid WHERE t.rowid IN ({','.join(map(str, rows))})"
+    )
+    return [_Text(row, stems.split(), (store, run)) for row, stems, store, run in db.execute(sql)]
 
 
 def find_same(
@@ -139,23 +183,57 @@ def _quote(term: str) -> str:
     return f'"{term}"'
 
 
-def _rank(rows: Sequence[tuple[int, str]], weights: dict[str, float]) -> list[tuple[int, float]]:
-    """Return the rows by BM25, the best first, without those that fit too little."""
-    split = [(row, stems.split()) for row, stems in rows]
-    average = sum(len(words) for _, words in split) / max(1, len(split)) or 1.0
+def _rank(texts: dict[int, _Text], weights: dict[str, float], telling: Collection[str]) -> list[Match]:
+    """Return the entries by BM25, the best first, without those that fit too little."""
+    average = sum(len(text.stems) for text in texts.values()) / max(1, len(texts)) or 1.0
     least = min(_ENOUGH, _LEAST_SHARE * sum(weights.values()))
+    terms = {row: weights.keys() & set(text.stems) for row, text in texts.items()}
+    own = {
+        row: sum(_score(text.stems, term, weights[term], average) for term in terms[row])
+        for row, text in texts.items()
+    }
     found = []
-    for row, words in split:
-        score = matched = 0.0
-        norm = _K1 * (1 - _B + _B * len(words) / average)
-        for term in weights.keys() & set(words):
-            count = words.count(term)
-            matched += weights[term]
-            score += weights[term] * count * (_K1 + 1) / (count + norm)
-        if matched >= least:
-            found.append((row, score))
-    found.sort(key=lambda item: (-item[1], -item[0]))
-    return [item for item in found if item[1] >= _LEAST_OF_BEST * found[0][1]]
+    for row, text in texts.items():
+        near = [
+            (away, other)
+            for away in _NEIGHBOURS
+            for other in (row - away, row + away)
+            if text.origin[1] is not None and other in texts and texts[other].origin == text.origin
+        ]
+        matched = terms[row].union(*(terms[other] for away, other in near if away == 1))
+        score = own[row] + sum(_NEIGHBOURS[away] * own[other] for away, other in near)
+        if own[row] and sum(weights[term] for term in matched) >= least:
+            found.append(Match(row, score, _fit(matched, telling)))
+    found.sort(key=lambda item: (-item.score, -item.row))
+    return [item for item in found if item.score >= _LEAST_OF_BEST * found[0].score]
+
+
+def _score(stems: Sequence[str], term: str, weight: float, average: float) -> float:
+    count = stems.count(term)
+    return weight * count * (_K1 + 1) / (count + _K1 * (1 - _B + _B * len(stems) / average))
+
+
+def _fit(matched: Collection[str], telling: Collection[str]) -> float:
+    """Return how well an entry with the words `matched` fits a query with the words `telling`."""
+    count = sum(term in matched for term in telling)
+    return count and min(1.0, count / min(len(telling), _MAX_TELLING) + _BONUS * count)
+
+
+def _telling(text: str) -> list[str]:
+    """Return the different stems of a query that tell what it is about, those that no entry has included.
+
+    Words of requests and small talk do not, and neither do short numbers.
+    """
+    return [
+        term
+        for term in query_terms(text)[:_MAX_TERMS]
+        if term not in _request_stems() and not (term.isdecimal() and len(term) < _LEAST_DIGITS)
+    ]
+
+
+@cache
+def _request_stems() -> frozenset[str]:
+    return frozenset(map(stem, _LISTS["request"] | _STOP))
 
 
 MAX_QUERY_CHARS = 20_000
@@ -165,22 +243,12 @@ _WORD = re.compile(r"[^\W_]+")
 _DENSE = re.compile("[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]")
 """The characters of scripts without blanks."""
 
-_ENGLISH_STOP = """a about am an and any are as at be been being but by can could did do does doing done for from
-had has have having he her here hers him his how i if in into is it its just let me my of on or our ours please re
-s shall she should so some than that the their theirs them then there these they this those to t too up us was we
-were what when where which who whom whose why will with would you your yours ve ll d m tell know say said again"""
-_NORWEGIAN_STOP = """alle at av bare ble bli blir blitt da de deg dem den denne der dere deres det dette din ditt
-dine du eller en ei er et etter for fortell fra gjorde gjøre ha hadde han hans har hun hva hvem hvilke hvilken
-hvilket hvor hvordan hvorfor i ikke inn jeg kan kunne man med meg men min mitt mine ned noe noen nå når og også om
-opp oss over på sa seg selv si sin sine sitt skal skulle som så til ut var ved vet vi vil ville vår være vært"""
-_FILLER = """a an the very really just also so quite actually please too s en ei et den det de veldig ganske bare
-også så nå jo"""
-_NEGATION = "no not never none nothing without cannot nor neither ikke aldri ingen intet uten nei"
-_STOP = frozenset(f"{_ENGLISH_STOP} {_NORWEGIAN_STOP} {_FILLER}".split())
+_LISTS = {name: frozenset(text.split()) for name, text in read_data(__package__, "words").items()}
+_STOP = _LISTS["stop"] | _LISTS["filler"]
 """Words that say little about what a text is about."""
-_FILLERS = frozenset(_FILLER.split())
+_FILLERS = _LISTS["filler"]
 """Words whose absence does not change what a text says."""
-_NEGATIONS = frozenset(_NEGATION.split())
+_NEGATIONS = _LISTS["negation"]
 
 _english = snowballstemmer.stemmer("english").stemWord
 _norwegian = snowballstemmer.stemmer("norwegian").stemWord

@@ -13,7 +13,7 @@ import msgspec
 from treadle.core.errors import ConfigError, MemoryRefusedError
 from treadle.knowledge.memory import vectors as v
 from treadle.knowledge.memory.forgetting import decay, find_refusal, strengthened, weigh
-from treadle.knowledge.memory.fulltext import Frequencies, find_same, index_form, search_words
+from treadle.knowledge.memory.fulltext import Frequencies, Match, find_same, index_form, search_words
 from treadle.knowledge.memory.memory_tables import (
     AUDIT,
     CONTENT,
@@ -41,10 +41,8 @@ from treadle.knowledge.memory.protocol import (
     Written,
 )
 
-_FUSION = 60
-"""The constant of reciprocal rank fusion. Source: Cormack, Clarke and Buettcher, SIGIR 2009."""
 _FOUND = 30
-"""How many entries each way of searching finds before their ranks are fused."""
+"""How many entries each way of searching finds before they are ranked together."""
 
 
 class MemoryStore:
@@ -240,21 +238,23 @@ class MemoryStore:
     ) -> Sequence[Hit]:
         """Return the entries that fit `text` best, by its words and by `vector`, the best first.
 
-        The ranks of both searches are fused, and faded episodes count less.
+        The scores of both searches are added, each as a share of its best, and faded episodes count less.
         """
         with self._database.reading() as db:
             space = self._space(db)
-            scores: dict[int, float] = {}
-            for ranking in self._rank(db, space, text, stores, vector):
-                for rank, (row, _) in enumerate(ranking, 1):
-                    scores[row] = scores.get(row, 0.0) + 1 / (_FUSION + rank)
+            words, near = self._rank(db, space, text, stores, vector)
+            fits = {match.row: match.fit for match in words}
+            scores = {match.row: match.score / words[0].score for match in words}
+            for row, similarity in near:
+                scores[row] = scores.get(row, 0.0) + similarity / near[0][1]
+                fits[row] = max(fits.get(row, 0.0), similarity)
             sql = f"SELECT id, store, strength, used_at FROM memory_entries WHERE id IN ({_list(scores)})"
             for row, store, strength, used_at in db.execute(sql):
                 if store == Store.EPISODIC:
                     scores[row] = weigh(scores[row], decay(strength, at - used_at))
             best = heapq.nlargest(limit, scores, key=scores.__getitem__)
             entries = dict(self._read_all(db, best))
-        return [Hit(entries[row], scores[row]) for row in best if row in entries]
+        return [Hit(entries[row], scores[row], fits[row]) for row in best if row in entries]
 
     def _rank(
         self,
@@ -263,17 +263,17 @@ class MemoryStore:
         text: str,
         stores: Collection[Store],
         vector: Vector | None,
-    ) -> list[list[tuple[int, float]]]:
+    ) -> tuple[list[Match], list[tuple[int, float]]]:
         """Return the entries ranked by words and, with a vector, by meaning. Both rank what either finds."""
         model = None if vector is None else v.check_numbers(db, vector.model, len(vector.values))
         if vector is None or model is None:
-            return [search_words(db, self._frequencies, space, text, stores, _FOUND)]
+            return search_words(db, self._frequencies, space, text, stores, _FOUND), []
         index = self._indexes.setdefault(model, v.VectorIndex(space, model))
         near = index.search(db, vector.values, stores, _FOUND)
         rows = {row for row, _ in near}
         words = search_words(db, self._frequencies, space, text, stores, _FOUND + len(rows), rows)
-        more = index.compare(db, vector.values, [row for row, _ in words if row not in rows])
-        return [words, sorted([*near, *more], key=lambda item: -item[1])]
+        more = index.compare(db, vector.values, [match.row for match in words if match.row not in rows])
+        return words, sorted([*near, *more], key=lambda item: -item[1])
 
     def strengthen(self, entry_ids: Collection[str], turn_key: str, at: float) -> None:
         """Record that these episodes were recalled for a turn. A second call for the same turn does nothing."""

@@ -18,6 +18,8 @@ _INTRODUCTION = (
 )
 
 
+LEAST_FIT = 0.6
+"""How well the best entry must fit a message, so that anything is recalled: one of two words, or two of five."""
 _MAX_FACTS = 12
 """How many of the newest facts are recalled, whatever the message is."""
 _LEAST_ITEMS = 6
@@ -60,7 +62,8 @@ class Recaller:
         found = await self._memory.search(text, stores=self._stores, limit=limit, now=now)
         self.note = found.note
         run_id = turn_key.rpartition("/")[0]
-        hits = [hit for hit in found.hits if _is_new(hit.entry, told, run_id)]
+        does_fit = any(hit.fit >= LEAST_FIT for hit in found.hits[: self._max_items])
+        hits = [hit for hit in found.hits if does_fit and _is_new(hit.entry, told, run_id)]
         chosen: list[Hit] = []
         room = self._max_tokens - guess_tokens(_render([]))
         for hit in hits:
@@ -84,7 +87,9 @@ class Recaller:
 
     def _choose(self, hit: Hit, chosen: list[Hit], limit: int, room: int) -> int:
         """Add an entry to `chosen` if there is room for it, and return the room that is left, in tokens."""
-        short = Hit(_shorten(hit.entry, self._max_tokens // _LEAST_ITEMS * _CHARS_PER_TOKEN), hit.score)
+        short = Hit(
+            _shorten(hit.entry, self._max_tokens // _LEAST_ITEMS * _CHARS_PER_TOKEN), hit.score, hit.fit
+        )
         cost = guess_tokens(_render([short.entry])) - guess_tokens(_render([]))
         if len(chosen) >= limit or cost > room:
             return room
