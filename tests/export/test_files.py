@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, assume, given, settings
-from tests.export.test_formats import NAMES, TOOLS, can_hold, rows
+from msgspec.structs import replace
+from tests.export.test_formats import NAMES, TOOLS, WHOLE, can_hold, rows
 
 from treadle import ConfigError, ExportError
 from treadle.core.documents import decode_document
@@ -54,6 +55,8 @@ def load(path: Path, name: str) -> list[Row]:
 def test_a_file_is_read_as_it_was_written_and_its_format_is_found(name: str, tmp_path: Path) -> None:
     answer = '{"n": 1}' if name == "custom" else "done"
     written = [example("r1", answer), example("r2", answer)]
+    if name == "xlam":  # it holds one step with calls
+        written = [replace(row, messages=(*row.messages[:5], row.messages[-1])) for row in written]
     path = save(tmp_path / "rows.jsonl", name, *written)
     assert detect_format(path) == name
     for row, back in zip(written, load(path, name), strict=True):
@@ -65,7 +68,7 @@ def test_a_file_is_read_as_it_was_written_and_its_format_is_found(name: str, tmp
     max_examples=settings().max_examples * 4 // 10,
 )
 @given(row=rows())
-@pytest.mark.parametrize("name", NAMES[:-1])
+@pytest.mark.parametrize("name", WHOLE)
 def test_the_format_of_any_row_with_calls_is_found(
     name: str, row: Row, tmp_path_factory: pytest.TempPathFactory
 ) -> None:

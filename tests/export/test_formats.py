@@ -16,6 +16,9 @@ from treadle.export import FORMATS, Lineage, Row, encode_row, find_losses, read_
 from treadle.export.exporter import Loss, decode_rows
 
 NAMES = FORMATS.names()
+PARTIAL = ("custom", "xlam")
+"""The formats that have only a part of the conversation."""
+WHOLE = [name for name in NAMES if name not in PARTIAL]
 FULL = bool(os.environ.get("TREADLE_FULL"))
 SLOW = (HealthCheck.filter_too_much, HealthCheck.too_slow)
 MARKS = [
@@ -106,7 +109,7 @@ def can_hold(row: Row, name: str) -> bool:
         return False
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if name != "custom"])
+@pytest.mark.parametrize("name", WHOLE)
 @settings(max_examples=1000 if FULL else 25, suppress_health_check=SLOW)
 @given(row=rows())
 def test_a_format_loses_only_what_it_says(name: str, row: Row) -> None:
@@ -115,7 +118,7 @@ def test_a_format_loses_only_what_it_says(name: str, row: Row) -> None:
     assert losses <= set(FORMATS.load(name).losses) - {Loss.REASONING}
 
 
-@pytest.mark.parametrize("names", [*itertools.permutations(NAMES[:-1], 2)])
+@pytest.mark.parametrize("names", [*itertools.permutations(WHOLE, 2)])
 @settings(max_examples=100 if FULL else 5, suppress_health_check=SLOW)
 @given(row=rows())
 def test_a_row_that_came_from_a_format_keeps_in_another_what_both_keep(
@@ -153,13 +156,57 @@ def test_each_loss_that_a_format_declares_is_one() -> None:
         Lineage("r", "m", "completed", "h", tool_errors=("c1", "c2")),
         untrained=(1,),
     )
-    for name in NAMES[:-1]:
+    for name in WHOLE:
         losses = set(FORMATS.load(name).losses)
         if name in ("sharegpt", "hermes", "openai", "deepfabric"):
             # They keep the text of arguments, except for the white space around it and for an empty text.
             losses -= {Loss.ARGUMENTS}
         assert set(find_losses(row, turn(row, name))) == losses
     assert set(find_losses(row, turn(row, "custom"))) == {Loss.CONVERSATION, Loss.TOOLS}
+    one = replace(row, untrained=(1,), messages=row.messages)
+    assert set(find_losses(one, turn(one, "xlam"))) == {Loss.CONVERSATION, Loss.TOOLS, Loss.LINEAGE}
+
+
+def test_xlam_has_the_request_and_its_calls_as_json_texts() -> None:
+    parameters = {"type": "object", "properties": {"a": {"type": "string"}, "b": {"type": "integer"}}}
+    tool = ToolSpec("read", "Reads.", {**parameters, "required": ["a"]}, Effect.PURE)
+    calls = (ToolCall("1", "read", '{"a": "x"}'), ToolCall("2", "read", '{"a": "y", "b": 1}'))
+    results = [Message(Role.TOOL, "", (), item.call_id, "read") for item in calls]
+    messages = (Message(Role.USER, "go"), Message(Role.ASSISTANT, "", calls), *results)
+    row = Row((*messages, Message(Role.ASSISTANT, "done")), (tool,), Lineage("r", "m", "completed", "h"))
+    raw = write(row, "xlam")
+    assert json.loads(raw["answers"]) == [{"name": "read", "arguments": item.parsed} for item in calls]
+    (written,) = json.loads(raw["tools"])
+    assert [item["type"] for item in written["parameters"].values()] == ["str", "int, optional"]
+    assert turn(row, "xlam").tools[0].parameters == tool.parameters
+    twice = replace(row, messages=(*messages, *row.messages))
+    with pytest.raises(ExportError, match="more than one message of the user"):
+        write(twice, "xlam")
+
+
+def test_openai_refuses_what_its_service_refuses() -> None:
+    call = ToolCall("1", "read", "{}")
+    messages = (
+        Message(Role.USER, "go"),
+        Message(Role.ASSISTANT, "", (call,)),
+        Message(Role.TOOL, "", (), "1", "read"),
+        Message(Role.ASSISTANT, "done"),
+    )
+    row = Row(messages, TOOLS, Lineage("r", "m", "completed", "h"))
+    assert can_hold(row, "openai")
+    many = tuple([replace(TOOLS[0], name=f"t{number}") for number in range(128)])
+    odd = replace(TOOLS[0], name="a.b")
+    empty = replace(messages[3], content=" ")
+    for wrong, why in (
+        (replace(row, tools=(*many, TOOLS[0])), "129 tools"),
+        (replace(row, tools=(*TOOLS, odd)), "has a name"),
+        (replace(row, tools=TOOLS[1:]), "not among the tools"),
+        (replace(row, messages=messages[:3]), "last message"),
+        (replace(row, messages=(*messages[:3], empty)), "empty"),
+        (replace(row, messages=(*messages[:2], *messages[3:])), "no result"),
+    ):
+        with pytest.raises(ExportError, match=why):
+            write(wrong, "openai")
 
 
 def test_ids_that_repeat_in_each_step_are_separated() -> None:

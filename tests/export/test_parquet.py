@@ -16,7 +16,7 @@ from treadle.export.parquet import find_columns, write_parquet
 from treadle.export.row_files import detect_format, open_writer, read_objects
 
 pq = pytest.importorskip("pyarrow.parquet")
-LINES = [name for name in FORMATS.names() if name not in ("hf_trace", "custom")]
+LINES = [name for name in FORMATS.names() if name not in ("hf_trace", "custom", "xlam")]
 FULL = bool(os.environ.get("TREADLE_FULL"))
 
 

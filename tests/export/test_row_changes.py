@@ -168,5 +168,5 @@ def test_parallel_calls_can_be_split() -> None:
         "B",
         "A and B.",
     ]
-    assert row.untrained == (0, 1)
+    assert row.untrained == (1,)
     assert split_calls(row) is row

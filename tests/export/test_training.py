@@ -105,7 +105,7 @@ def make_tokenizer(template: str) -> Any:
 
 
 @pytest.mark.parametrize("suffix", [".jsonl", ".parquet"])
-@pytest.mark.parametrize("name", [name for name in FORMATS.names() if name != "hf_trace"])
+@pytest.mark.parametrize("name", [name for name in FORMATS.names() if name not in ("hf_trace", "xlam")])
 def test_rows_load_with_datasets(
     name: str, suffix: str, datasets: Any, rows: list[Row], tmp_path: Path
 ) -> None:

@@ -230,6 +230,7 @@ FORMATS: Registry[RowFormat] = Registry(
         "trl": "treadle.export.row_formats.chat_rows:TRL",
         "hermes": "treadle.export.row_formats.hermes_rows:FORMAT",
         "sharegpt": "treadle.export.row_formats.sharegpt:FORMAT",
+        "xlam": "treadle.export.row_formats.xlam_rows:FORMAT",
         "hf_trace": "treadle.export.row_formats.hf_trace:FORMAT",
         "atif": "treadle.export.row_formats.atif:FORMAT",
         "custom": "treadle.export.row_formats.treadle_rows:CUSTOM",
@@ -277,11 +278,16 @@ def wants_tokens(row_format: RowFormat) -> bool:
     return bool(getattr(row_format, "has_tokens", False))
 
 
-def encode_row(row: Row, row_format: RowFormat, *, with_reasoning: bool | None = None) -> bytes:
+def encode_row(
+    row: Row, row_format: RowFormat, *, with_reasoning: bool | None = None, with_lineage: bool = True
+) -> bytes:
     """Return one row as JSON without a newline at the end. Raises: `ExportError`."""
     row = fit_untrained(row, row_format)
     wants_reasoning = row_format.has_reasoning if with_reasoning is None else with_reasoning
     raw = row_format.write(row, with_reasoning=wants_reasoning)
+    if not with_lineage:
+        for part in (raw, raw.get("metadata") or {}):
+            part.pop("lineage", None)
     if row_format.has_own_files:
         return b"\n".join([msgspec.json.encode(line) for line in raw[LINES]])
     return msgspec.json.encode(raw)

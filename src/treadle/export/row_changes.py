@@ -1,6 +1,7 @@
 """Changes of rows: turns that are not trained on are left out, parallel calls split, and tools chosen."""
 
 import random
+import re
 from collections.abc import Collection, Iterator, Sequence
 from itertools import compress, count
 
@@ -10,6 +11,9 @@ from msgspec.structs import replace
 from treadle.core.errors import ConfigError, ExportError
 from treadle.core.types import Message, Role, ToolSpec
 from treadle.export.rows import Lineage, Row, call_ids_of, hash_tools, write_object
+
+_OWN_PARTS = re.compile(r"'[^']*'|\"[^\"]*\"|(?<=the arguments of )\S+|\([^()]*\)|\d+")
+"""The parts of an error that name something of one row."""
 
 
 def without_untrained(row: Row, numbers: Collection[int] | None = None) -> Row:
@@ -99,6 +103,12 @@ def _is_unwritable(message: Message, known: Collection[str]) -> bool:
         return True
 
 
+def describe_reason(error: ExportError) -> str:
+    """Return the reason for which a row is left out, without what is of this row alone, so that rows can be
+    counted by it."""
+    return _OWN_PARTS.sub("…", str(error))[:300]
+
+
 class RowOptions(Struct, frozen=True):
     """The options by which rows are changed before they are written."""
 
@@ -106,6 +116,9 @@ class RowOptions(Struct, frozen=True):
     """`used` for the tools that a row calls, `used+N` for N others besides; `None` for all."""
     splits_calls: bool = False
     """Whether each call has a step of its own, for chat templates that allow one call in a step."""
+
+    has_lineage: bool = True
+    """Whether rows say where they come from."""
 
     def __post_init__(self) -> None:
         self.count_others()
@@ -138,7 +151,8 @@ def keep_tools(row: Row, others: int) -> Row:
 def split_calls(row: Row) -> Row:
     """Return the row with one call in each step: the text and the reasoning stand beside the first one.
 
-    The results follow their calls. A row with token ids loses them, since they are those of whole steps.
+    The results follow their calls. Of a step that is not trained on, the calls that failed are not. A row with
+    token ids loses them, since they are those of whole steps.
     """
     if all(len(message.tool_calls) < 2 for message in row.messages):
         return row
@@ -159,7 +173,8 @@ def split_calls(row: Row) -> Row:
             yield message
         steps = max(1, len(message.tool_calls))
         if number in row.untrained:
-            untrained.extend(range(len(models), len(models) + steps))
+            wrong = [index for index, call in enumerate(message.tool_calls) if results[call.call_id].is_error]
+            untrained.extend([len(models) + index for index in (wrong or range(steps))])
         models.extend([row.lineage.models[number] if row.lineage.models else ""] * steps)
 
     messages: list[Message] = []

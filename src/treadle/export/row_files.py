@@ -13,7 +13,7 @@ import msgspec
 
 from treadle.core.errors import ConfigError, ExportError
 from treadle.core.types import Json
-from treadle.export.exporter import FORMATS, RowFormat, decode_rows, encode_row
+from treadle.export.exporter import FORMATS, RowFormat, decode_rows, encode_row, fit_untrained
 from treadle.export.groups import Group
 from treadle.export.parquet import read_parquet, require_arrow, write_parquet, write_table
 from treadle.export.rows import Row
@@ -71,22 +71,36 @@ class RowWriter:
     """A file or folder that rows are written to; made by `open_writer`."""
 
     def __init__(
-        self, row_format: RowFormat, put: Callable[[Row, bytes], object], with_reasoning: bool | None
+        self,
+        row_format: RowFormat,
+        put: Callable[[Row, bytes], object],
+        with_reasoning: bool | None,
+        with_lineage: bool,
     ) -> None:
         self.count = 0
         """The number of rows written so far."""
+        self.shortened = 0
+        """How many of them lack turns that are not trained on, for which the format has no place."""
         self._format = row_format
         self._put = put
         self._with_reasoning = with_reasoning
+        self._with_lineage = with_lineage
 
     def write(self, row: Row) -> None:
         """Write one row. Raises: `ExportError` if the format cannot express it; nothing of it is written then."""
-        self._put(row, encode_row(row, self._format, with_reasoning=self._with_reasoning) + b"\n")
+        fitted = fit_untrained(row, self._format)
+        line = encode_row(
+            fitted, self._format, with_reasoning=self._with_reasoning, with_lineage=self._with_lineage
+        )
+        self._put(row, line + b"\n")
         self.count += 1
+        self.shortened += fitted is not row
 
 
 @contextmanager
-def open_writer(format: str, out: Path, *, with_reasoning: bool | None = None) -> Iterator[RowWriter]:
+def open_writer(
+    format: str, out: Path, *, with_reasoning: bool | None = None, with_lineage: bool = True
+) -> Iterator[RowWriter]:
     """Open a file or folder for rows of a format.
 
     `out` becomes a file of JSON lines, or a Parquet file if its name ends in `.parquet`; for a format whose rows
@@ -97,16 +111,16 @@ def open_writer(format: str, out: Path, *, with_reasoning: bool | None = None) -
     """
     row_format = FORMATS.load(format)
     if row_format.has_own_files:
-        yield RowWriter(row_format, _folder_writer(out), with_reasoning)
+        yield RowWriter(row_format, _folder_writer(out), with_reasoning, with_lineage)
         return
     if out.suffix != PARQUET:
         with whole_file(out) as file:
-            yield RowWriter(row_format, lambda _, line: file.write(line), with_reasoning)
+            yield RowWriter(row_format, lambda _, line: file.write(line), with_reasoning, with_lineage)
         return
     require_arrow()
     lines = out.with_name(f"{out.name}.jsonl")
     with whole_file(lines) as file:
-        yield RowWriter(row_format, lambda _, line: file.write(line), with_reasoning)
+        yield RowWriter(row_format, lambda _, line: file.write(line), with_reasoning, with_lineage)
     # If this fails, the rows stay in the file of JSON lines, which the error names.
     write_parquet(lines, out, format)
     lines.unlink()

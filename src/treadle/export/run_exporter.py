@@ -52,6 +52,8 @@ class RunExporter:
         """The tokens of the groups that were written."""
         self.groups = 0
         """How many groups were written."""
+        self.shortened = 0
+        """How many rows lack turns that are not trained on, for which the format has no place."""
         self._journal = journal
         self._on_skip = on_skip
         self._guard = guard
@@ -81,6 +83,7 @@ class RunExporter:
                     except ExportError as error:
                         self._on_skip(run_id, str(error))
                 on_done(run_id)
+        self.shortened = writer.shortened
         return writer.count
 
     def token_lines(self, run_ids: Sequence[str], options: TokenOptions) -> Iterator[list[bytes]]:

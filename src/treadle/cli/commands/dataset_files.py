@@ -25,6 +25,7 @@ from treadle.datagen.dataset.dataset_folder import DatasetFolder
 from treadle.datagen.dataset.merging import merge
 from treadle.export.conversion import RowConversion
 from treadle.export.preferences import find_pairs, write_pair
+from treadle.export.row_changes import RowOptions
 from treadle.export.row_files import detect_format, open_writer
 from treadle.export.whole import write_whole
 from treadle.journal.protocol import Journal
@@ -150,6 +151,9 @@ def convert(
     from_: str | None = None,
     out: Path | None = None,
     has_reasoning: bool | None = None,
+    tools: str | None = None,
+    splits_calls: bool = False,
+    has_lineage: bool = True,
     is_json: bool = False,
 ) -> int:
     """Convert rows from one format to another, and say what they lose.
@@ -159,16 +163,20 @@ def convert(
     Examples:
         treadle dataset convert dataset --to sharegpt -o train.jsonl
         treadle dataset convert deepfabric.jsonl --to trl -o train.parquet
+        treadle dataset convert dataset --to trl --tools used+3 --split-calls --no-lineage -o train.jsonl
     """
     source = _find(source, out, is_json=is_json)
     found = from_ if from_ is not None else detect_format(source, advice="give --from with one of")
-    conversion = RowConversion(found, to, has_reasoning)
+    options = RowOptions(tools, splits_calls, has_lineage)
+    conversion = RowConversion(found, to, has_reasoning, options)
     with ExitStack() as stack:
         advance = stack.enter_context(bar("converting", None, is_json=out is None))
         if out is None:
             print_json_lines(conversion.lines(source, advance))
         else:
-            writer = stack.enter_context(open_writer(to, out, with_reasoning=has_reasoning))
+            writer = stack.enter_context(
+                open_writer(to, out, with_reasoning=has_reasoning, with_lineage=has_lineage)
+            )
             for row in conversion.rows(source, advance):
                 writer.write(row)
     if is_json:

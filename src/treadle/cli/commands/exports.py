@@ -14,7 +14,7 @@ from treadle.cli.terminal.output import (
 )
 from treadle.core.errors import ConfigError
 from treadle.core.registry import did_you_mean
-from treadle.export import FORMATS
+from treadle.export import FORMATS, Loss
 from treadle.export.groups import GroupBy
 from treadle.export.run_exporter import JOURNAL_FORMAT, RunExporter, TokenOptions
 from treadle.export.token_exporter import TOKEN_FORMATS
@@ -83,6 +83,8 @@ def _export_rows(
         count = exporter.write(run_ids, out, advance)
     noun = "line" if exporter.format == JOURNAL_FORMAT else "row"
     whole = write_count(len(run_ids) - count_left_out(), "run")
+    if exporter.shortened:
+        print_note(f"{write_count(exporter.shortened, 'row')} lost {Loss.UNTRAINED.value}")
     print_note(f"{write_count(count, noun)} of {whole} written to {str(out)!r}")
 
 

@@ -21,6 +21,7 @@ from treadle.datagen.dataset.entries import read_entries
 from treadle.datagen.topics.topic_graph import topic_id
 from treadle.export.exporter import FORMATS
 from treadle.export.parquet import require_arrow, write_parquet
+from treadle.export.row_changes import describe_reason
 from treadle.export.row_files import open_writer
 from treadle.export.rows import Row
 from treadle.export.whole import write_whole
@@ -166,7 +167,7 @@ class Splits(Struct, frozen=True, kw_only=True):
     kept: int = 0
     """How many topics kept the split that they had before."""
     left_out: dict[str, str] = {}
-    """For each file that lacks rows: how many, and the reason for the first one."""
+    """For each file that lacks rows or turns of rows: how many, and the reasons."""
 
     @property
     def is_exact(self) -> bool:
@@ -236,7 +237,7 @@ class _Record(Struct):
     """The number of rows of each split."""
     files: list[SplitFile] = field(default_factory=list)
     left_out: dict[str, str] = field(default_factory=dict)
-    """For each file that lacks rows: how many, and the reason for the first one."""
+    """For each file that lacks rows or turns of rows: how many, and the reasons."""
 
 
 class WrittenSplits(Struct, frozen=True):
@@ -248,7 +249,7 @@ class WrittenSplits(Struct, frozen=True):
     """The number of topics of each split."""
     files: tuple[SplitFile, ...]
     left_out: dict[str, str] = {}
-    """For each file that lacks rows: how many, and the reason for the first one."""
+    """For each file that lacks rows or turns of rows: how many, and the reasons."""
 
     def by_format(self) -> dict[str, dict[str, str]]:
         """Return the pattern of the file of each split, by format. Parquet is preferred to JSON lines."""
@@ -388,7 +389,7 @@ def _write_files(
     """Write the rows, and return the files and the rows that each file lacks."""
     places = {(split, name): find_place(out, split, name) for split in plan.shares for name in plan.formats}
     places = {key: place for key, place in places.items() if key[0] in set(found.values())}
-    refused: dict[str, list[str]] = defaultdict(list)
+    refused: dict[str, Counter[str]] = defaultdict(Counter)
     with ExitStack() as stack:
         for place in places.values():
             if place.is_dir():
@@ -400,12 +401,14 @@ def _write_files(
                 try:
                     writers[split, name].write(entry.row)
                 except ExportError as error:
-                    refused[places[split, name].name].append(f"{entry.row_id}: {error}"[:300])
+                    refused[places[split, name].name][describe_reason(error)] += 1
     files = [SplitFile(place.name, *key) for key, place in places.items()]
-    lacks = {}
-    for name, reasons in refused.items():
-        rows = "1 row" if len(reasons) == 1 else f"{len(reasons):,} rows"
-        lacks[name] = f"{rows}, such as {reasons[0]}"
+    lacks = {name: _tell_reasons(reasons) for name, reasons in refused.items()}
+    for key, writer in writers.items():
+        if writer.shortened:
+            name = places[key].name
+            turns = f"turns that are not to be trained on in {_count_rows(writer.shortened)}"
+            lacks[name] = f"{lacks[name]}; {turns}" if name in lacks else turns
     if plan.parquet:
         for (split, name), place in places.items():
             if place.is_file():
@@ -418,6 +421,16 @@ def _write_files(
                 else:
                     files.append(SplitFile(target.name, split, name))
     return files, lacks
+
+
+def _count_rows(count: int) -> str:
+    return "1 row" if count == 1 else f"{count:,} rows"
+
+
+def _tell_reasons(reasons: Counter[str]) -> str:
+    """Return how many rows are left out, and for each reason how many."""
+    told = "; ".join([f"{count:,} because {reason}" for reason, count in reasons.most_common()])
+    return f"{_count_rows(reasons.total())}: {told}"
 
 
 def find_place(out: Path, split: str, format: str) -> Path:

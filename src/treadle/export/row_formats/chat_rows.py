@@ -1,6 +1,7 @@
 """The row formats `openai` and `trl`: messages and tools as chat endpoints have them."""
 
 import json
+import re
 from collections.abc import Sequence
 
 import msgspec
@@ -38,10 +39,7 @@ class OpenAIRows:
 
     def write(self, row: Row, *, with_reasoning: bool) -> dict[str, Json]:
         """Return the row in this format. Raises: `ExportError` if OpenAI would refuse the row."""
-        if row.messages[-1].role is not Role.ASSISTANT:
-            raise ExportError("the last message is not the assistant's, and OpenAI refuses such rows")
-        for call in (call for message in row.messages for call in message.tool_calls):
-            write_object(call)  # OpenAI refuses other arguments, too
+        _check_openai(row)
         messages = self.write_messages(row.messages, with_reasoning=with_reasoning)
         mark_untrained(row, messages, "weight", 0, None)
         return {"messages": messages, **({"tools": write_tools(row.tools)} if row.tools else {})}
@@ -116,6 +114,40 @@ def read_content(content: Json) -> str:
     if isinstance(content, list):
         return "".join([item["text"] for item in content])
     return content or ""
+
+
+_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
+_MAX_TOOLS = 128
+
+
+def _check_openai(row: Row) -> None:
+    """Check the rules of OpenAI's fine-tuning. Raises: `ExportError` that names the one that a row breaks."""
+    if row.messages[-1].role is not Role.ASSISTANT:
+        raise ExportError("the last message is not the assistant's, and OpenAI refuses such rows")
+    if len(row.tools) > _MAX_TOOLS:
+        raise ExportError(
+            f"the row has {len(row.tools)} tools, and OpenAI takes {_MAX_TOOLS}; see --tools of dataset convert"
+        )
+    known = {tool.name for tool in row.tools}
+    calls = [call for message in row.messages for call in message.tool_calls]
+    for name in [*known, *[call.name for call in calls]]:
+        if not _NAME.fullmatch(name):
+            raise ExportError(
+                f"the tool {name!r} has a name that OpenAI refuses; letters, digits, _ and - are allowed"
+            )
+    for call in calls:
+        if call.name not in known:
+            raise ExportError(f"the tool {call.name!r} is called, but is not among the tools of the row")
+        write_object(call)  # OpenAI refuses other arguments, too
+    waiting: set[str] = set()
+    for message in row.messages:
+        if message.role is Role.TOOL:
+            waiting.discard(message.call_id or "")
+        elif waiting:
+            raise ExportError("a call has no result directly after it, and OpenAI refuses such rows")
+        waiting |= {call.call_id for call in message.tool_calls}
+        if message.role is Role.ASSISTANT and not message.content.strip() and not message.tool_calls:
+            raise ExportError("an answer is empty, and OpenAI refuses such rows")
 
 
 def mark_untrained(row: Row, raw: Sequence[dict[str, Json]], key: str, no: Json, yes: Json) -> None:
