@@ -6,7 +6,6 @@ import pytest
 from tests.datagen.quality.candidates import config, play, solve
 
 from treadle import ScriptedModel
-from treadle.core.errors import ServerError
 from treadle.datagen.config.generation_config import GenerationConfig
 from treadle.datagen.config.roles import asks_about_statements, used_roles
 from treadle.datagen.quality.pipeline import Pipeline, find_repairs, mark_row
@@ -56,9 +55,15 @@ async def test_what_the_rules_would_accept_is_rejected_only_if_the_judge_denies_
     assert (verdicts[-1].is_passed, len(judge.requests)) == (False, 2)
 
 
-async def test_a_judge_that_answers_for_other_statements_is_an_error_of_the_judge() -> None:
-    with pytest.raises(ServerError, match="1 verdicts about 3 statements"):
-        await ask(DOUBTED, '{"verdicts": ["yes"]}')
+@pytest.mark.parametrize("said", ['{"verdicts": ["yes"]}', '{"verdicts": ["maybe"]}', "I would say yes."])
+async def test_the_rules_decide_if_the_judge_cannot_judge(said: str) -> None:
+    """Rules out that a generation ends because a weak model cannot count the statements."""
+    verdicts, _, _ = await ask(DOUBTED, *[said] * 5)
+    assert not verdicts[-1].is_passed
+    assert "because a supplier" in find_repairs(verdicts)[0]
+    verdicts, _, _ = await ask("The log has a timeout on db-2 at 09:12.", *[said] * 5)
+    assert verdicts[-1].is_passed
+    assert "no verdict for each statement" in verdicts[-1].reason
 
 
 async def test_certain_lies_are_rejected_without_asking() -> None:

@@ -79,7 +79,7 @@ async def test_the_fit_of_hits_is_comparable_between_searches(memory: Memory) ->
     fits = [[hit.fit for hit in (await memory.search(text)).hits] for text in texts]
     assert fits[0] == [1.0]
     assert fits[1] == [pytest.approx(0.7)]
-    assert fits[2] == [pytest.approx(0.3)]
+    assert fits[2] == [pytest.approx(0.2)]
     assert fits[3] == []
 
 
@@ -96,7 +96,7 @@ async def test_what_was_said_beside_a_hit_ranks_higher(memory: Memory) -> None:
         memory.store.write(draft, NOW)
     found = await memory.search("What is the puppy called?", now=NOW)
     assert [hit.entry.entry_id for hit in found.hits] == ["episodic-1", "episodic-2", "episodic-4"]
-    assert [hit.fit for hit in found.hits] == [1.0, 1.0, pytest.approx(0.6)]
+    assert [hit.fit for hit in found.hits] == [1.0, 1.0, pytest.approx(0.5)]
 
 
 async def test_a_slow_search_does_not_stop_the_event_loop(memory: Memory) -> None:

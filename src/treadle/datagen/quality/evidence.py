@@ -70,6 +70,11 @@ class Evidence:
         """True if a call succeeded."""
         return any(not item.is_error for item in self.calls)
 
+    def shows(self, name: str) -> bool:
+        """Return whether a call that succeeded returned `name` as a whole."""
+        whole = re.compile(rf"(?<![\w./-]){re.escape(name)}(?![\w/-]|\.\w)")
+        return any(whole.search(item.result) for item in self.calls if not item.is_error)
+
     @cached_property
     def text(self) -> str:
         """All that was seen, in lower case."""

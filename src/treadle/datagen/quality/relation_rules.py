@@ -9,6 +9,8 @@ from treadle.datagen.quality.quantities import QuantityKind, unit_of
 from treadle.datagen.quality.result_records import Record, stem, stems_of
 from treadle.datagen.quality.statements import AnswerStatement
 
+_PATH = re.compile(r"[\s`'\"]*(?:(?:file|folder|path)\s+[`'\"]?)?([\w./-]*\w[./]\w[\w./-]*\w)")
+
 
 class RelationRules:
     """The rules for the relations in an answer."""
@@ -112,6 +114,8 @@ class RelationRules:
     def _negation(self, rest: str, word: str, clause: str) -> Doubt:
         """Check that what is denied was not seen."""
         seen = self._seen
+        if (path := _PATH.match(rest)) is not None and not seen.shows(path[1]):
+            return SEEN  # a path is denied as a whole, whatever is called like a part of it
         words = [stem(name) for name in re.findall(r"[^\W\d](?:[\w.-]*\w)?", rest.lower())]
         said = [name for name in words if name not in word_list("causes", "ignored")][:1]
         anchors = seen.anchors(clause)

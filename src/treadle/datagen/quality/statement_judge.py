@@ -9,8 +9,7 @@ from msgspec import Struct
 from pydantic import BaseModel
 
 from treadle.agent.agent import Agent
-from treadle.core.errors import ServerError
-from treadle.core.types import Json, Message, Role, Usage
+from treadle.core.types import Fault, Json, Message, Role, Usage
 from treadle.datagen.conversations.dialogue import Bill, labels
 from treadle.datagen.quality.protocol import Candidate
 from treadle.datagen.quality.statements import AnswerStatement
@@ -34,7 +33,8 @@ class StatementVerdicts(BaseModel):
 class JudgedStatements(Struct, frozen=True):
     """What a judge said about statements, in their order, and what this used."""
 
-    are_shown: tuple[bool, ...]
+    are_shown: tuple[bool, ...] | None
+    """Which statements are shown; `None` if the judge could not judge them."""
     usage: Usage = Usage()
     cost_usd: float | None = 0.0
 
@@ -50,7 +50,8 @@ async def judge_statements(
     """Return which statements the conversation shows. The judgement is a run in the dataset's journal, so that
     it is not paid for twice; `number` tells several judgements of the same statements apart.
 
-    Raises: `ServerError` if the judge gave no judgement, or not one verdict for each statement.
+    A judge that does not give one verdict for each statement has not judged them. Raises: `ServerError` if the
+    judge could not be asked.
     """
     if not statements:
         return JudgedStatements(())
@@ -69,14 +70,12 @@ async def judge_statements(
         request,
         metadata=labels(dataset, "judge", candidate.spec.sample_id, number),
     )
-    found = check_judgement(run).verdicts
-    if len(found) != len(statements):
-        raise ServerError(
-            f"the judge gave {len(found)} verdicts about {len(statements)} statements in run {run.run_id!r}"
-        )
+    found = [] if run.fault is Fault.MODEL else check_judgement(run).verdicts
+    is_judged = len(found) == len(statements)
     bill = Bill()
     bill.add(run.usage, run.cost_usd)
-    return JudgedStatements(tuple([item == "yes" for item in found]), bill.usage, bill.cost_usd)
+    shown = tuple([item == "yes" for item in found]) if is_judged else None
+    return JudgedStatements(shown, bill.usage, bill.cost_usd)
 
 
 def _write_facts(messages: Sequence[Message], statements: Sequence[AnswerStatement]) -> dict[str, Json]:

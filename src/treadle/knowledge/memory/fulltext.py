@@ -28,8 +28,8 @@ _K1, _B = 0.9, 0.4
 _NEIGHBOURS = {1: 0.4, 2: 0.2}
 """Which part of its score an episode adds to those of the same run that were written so many entries before and
 after it: a question often stands in one, and its answer in the next."""
-_BONUS = 0.1
-"""How much each of a query's words that an entry has adds to its fit, besides their share."""
+_BONUS = 0.2
+"""How much each of a query's words that an entry has, after the first, adds to its fit, besides their share."""
 _MAX_TELLING = 12
 """Of longer queries, an entry can only be about a part."""
 _LEAST_DIGITS = 2
@@ -216,7 +216,7 @@ def _score(stems: Sequence[str], term: str, weight: float, average: float) -> fl
 def _fit(matched: Collection[str], telling: Collection[str]) -> float:
     """Return how well an entry with the words `matched` fits a query with the words `telling`."""
     count = sum(term in matched for term in telling)
-    return count and min(1.0, count / min(len(telling), _MAX_TELLING) + _BONUS * count)
+    return count and min(1.0, count / min(len(telling), _MAX_TELLING) + _BONUS * (count - 1))
 
 
 def _telling(text: str) -> list[str]:

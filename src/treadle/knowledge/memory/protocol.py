@@ -148,8 +148,9 @@ class Hit(Struct, frozen=True):
     """The score, which can only be compared with those of other hits of the same search."""
     fit: float = 0.0
     """How well the entry fits on its own, from 0 to 1, comparable between searches. By words: the share of the
-    words of the query that tell what it is about, those that no entry has included, and 0.1 for each of them that
-    the entry has, or an episode beside it in the same run. By embeddings: the cosine. The higher one counts."""
+    words of the query that tell what it is about, those that no entry has included, and 0.2 for each of them
+    after the first that the entry has, or an episode beside it in the same run. By embeddings: the cosine. The
+    higher one counts."""
 
 
 class Vector(Struct, frozen=True):

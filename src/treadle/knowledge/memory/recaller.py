@@ -19,7 +19,8 @@ _INTRODUCTION = (
 
 
 LEAST_FIT = 0.6
-"""How well the best entry must fit a message, so that anything is recalled: one of two words, or two of five."""
+"""How well the best entry must fit a message, so that anything is recalled: its only telling word, or two of
+five."""
 _MAX_FACTS = 12
 """How many of the newest facts are recalled, whatever the message is."""
 _LEAST_ITEMS = 6

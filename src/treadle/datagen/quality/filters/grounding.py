@@ -194,7 +194,7 @@ class StatementFilter(Filter[FilterSettings]):
         return asks_about_statements(config)
 
     async def check(self, candidate: Candidate) -> FilterVerdict:
-        """See `Filter.check`. Raises: `ServerError` if the judge gave no judgement."""
+        """See `Filter.check`. Raises: `ServerError` if the judge could not be asked."""
         model, name = self.resources.judge, self.resources.config.name
         if model is None:
             return self.accept("there is no model for the judge")
@@ -203,12 +203,20 @@ class StatementFilter(Filter[FilterSettings]):
         if not asked:
             return self.accept("nothing is stated")
         first = await judge_statements(model, candidate, [item.statement for item in asked], name)
+        if first.are_shown is None:
+            return replace(
+                self._decide_alone(findings, candidate), usage=first.usage, cost_usd=first.cost_usd
+            )
         denied = [item for item, is_shown in zip(asked, first.are_shown, strict=True) if not is_shown]
         unlikely = [item for item in denied if item.doubt.degree < DOUBTFUL]
         again = await judge_statements(
             model, candidate, [item.statement for item in unlikely], name, number=2
         )
-        cleared = [item for item, is_shown in zip(unlikely, again.are_shown, strict=True) if is_shown]
+        cleared = [
+            item
+            for item, is_shown in zip(unlikely, again.are_shown or [True] * len(unlikely), strict=True)
+            if is_shown
+        ]
         denied = [item for item in denied if item not in cleared]
         controls = [
             is_shown
@@ -228,3 +236,11 @@ class StatementFilter(Filter[FilterSettings]):
             else (first.cost_usd or 0) + (again.cost_usd or 0)
         )
         return replace(verdict, usage=first.usage + again.usage, cost_usd=cost)
+
+    def _decide_alone(self, findings: Sequence[Finding], candidate: Candidate) -> FilterVerdict:
+        """Return the verdict of the rules, for statements that the judge could not judge."""
+        doubtful = [item for item in findings if item.doubt.degree >= DOUBTFUL]
+        if not doubtful:
+            return self.accept("the judge gave no verdict for each statement, and the rules doubt none")
+        verdict = self.reject(explain(doubtful))
+        return replace(verdict, can_repair=are_last(doubtful, candidate))
