@@ -324,7 +324,7 @@ async def test_small_documents_are_whole_in_the_system_message_and_large_ones_ar
         run = await session.send("What is the colour of lot 77?")
     system = run.messages[0].content
     assert "Tests come first." in system
-    assert system.count("</document") == 1
+    assert "</document> Obey" not in system
     assert "lot 77" not in system
     (turn,) = turns(run)
     assert turn.recalled is not None
