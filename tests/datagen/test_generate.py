@@ -152,9 +152,9 @@ async def test_rows_that_a_format_cannot_hold_are_told(tmp_path: Path) -> None:
     lacking = 12 - len(read(tmp_path / "train.trl.jsonl"))
     assert lacking
     assert len(read(tmp_path / "train.treadle.jsonl")) == 12
-    assert result.splits.left_out["train.trl.jsonl"].startswith(f"{lacking} rows, such as s0000")
-    assert any(note.startswith(f"train.trl.jsonl lacks {lacking} rows") for note in result.report.notes)
-    assert f"`train.trl.jsonl` lacks {lacking} rows" in (tmp_path / "README.md").read_text()
+    assert result.splits.left_out["train.trl.jsonl"].startswith(f"{lacking} row")
+    assert any(note.startswith(f"train.trl.jsonl lacks {lacking} row") for note in result.report.notes)
+    assert f"`train.trl.jsonl` lacks {lacking} row" in (tmp_path / "README.md").read_text()
 
 
 async def test_a_generation_that_can_only_be_rejected_ends_early(tmp_path: Path) -> None:

@@ -78,7 +78,9 @@ def test_the_schema_of_a_tool_is_kept_whole_and_calls_are_checked_against_it(tmp
     with Server(agent=agent, scenario=lambda asked: json.dumps(scenario)) as server:
         weather: Json = {"name": "weather", "description": "Look up the weather.", "parameters": CITY}
         tools = {"use": [], "files": None, "definitions": [weather]}
-        result = run(make_config(server, tmp_path, tools=tools, generation={"num_samples": 1}))
+        quality: Json = {"filters": {"statements": False}}  # the server cannot judge
+        config = make_config(server, tmp_path, tools=tools, generation={"num_samples": 1}, quality=quality)
+        result = run(config)
     (row,) = read_lines(result.folder.rows)
     assert row["tools"][0]["parameters"] == CITY
     flags = [item.get("is_error", False) for item in row["messages"] if item["role"] == "tool"]

@@ -38,11 +38,12 @@ def flags(parameters: list[inspect.Parameter]) -> list[str]:
 def test_every_field_has_an_option_with_a_help() -> None:
     assert set(read_options()["Policy"]) == set(Policy.__struct_fields__)
     assert set(read_options()["Settings"]) == set(Settings.__struct_fields__)
-    assert flags(PolicyOptions.parameters())[:6] == [
+    assert flags(PolicyOptions.parameters())[:7] == [
         "--max-steps",
         "--max-tokens",
         "--max-tool-calls",
         "--max-cost",
+        "--charges-lost/--no-charges-lost",
         "--deadline",
         "--parallel",
     ]

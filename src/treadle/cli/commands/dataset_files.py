@@ -162,8 +162,7 @@ def convert(
 
     Examples:
         treadle dataset convert dataset --to sharegpt -o train.jsonl
-        treadle dataset convert deepfabric.jsonl --to trl -o train.parquet
-        treadle dataset convert dataset --to trl --tools used+3 --split-calls --no-lineage -o train.jsonl
+        treadle dataset convert rows.jsonl --to trl --tools used+3 --split-calls -o train.parquet
     """
     source = _find(source, out, is_json=is_json)
     found = from_ if from_ is not None else detect_format(source, advice="give --from with one of")
