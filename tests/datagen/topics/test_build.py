@@ -344,7 +344,7 @@ async def test_the_window_is_kept() -> None:
             finally:
                 busy -= 1
 
-    await build(Counting(delay=lambda facts: 0.001), degree=5, depth=3, window=6)
+    await build(Counting(delay=lambda facts: 0.02), degree=5, depth=3, window=6)
     assert most == 6
 
 
