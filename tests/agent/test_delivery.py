@@ -11,6 +11,7 @@ from treadle import Agent, Policy, ScriptedModel, tool
 from treadle.agent.session import Session
 from treadle.core import events as e
 from treadle.core.errors import ConfigError
+from treadle.core.events.narrowing import Item
 from treadle.core.inbox import Cancel, kind_of
 from treadle.core.types import Completion, Delivery, Request, StopReason
 from treadle.export import load_row
@@ -316,6 +317,23 @@ async def test_the_transcript_has_what_the_user_saw_of_a_stopped_answer(way: str
         "In the hills.",
     ]
     assert (await agent.replay("s")).is_exact
+
+
+async def test_a_stopped_answer_does_not_say_what_the_one_before_said() -> None:
+    """Rules out that the text of a finished answer is recorded for the next, which was stopped before it began."""
+    model = ScriptedModel(["Hello."])
+    agent = Agent(model, journal=MemoryJournal())
+
+    async def stop(item: Item) -> None:
+        if item.type == "inference_started" and len(model.requests) == 1:
+            agent.journal.post("s", Cancel())
+            await asyncio.sleep(0.05)
+
+    async with agent.session("s") as session:
+        await session.send("Hi", on_event=lambda _: None)
+        run = await session.send("And now?", on_event=stop)
+    assert run.stop_reason is StopReason.CANCELLED
+    assert texts(run) == ["user: Hi", "assistant: Hello.", "user: And now?"]
 
 
 async def test_an_interrupted_task_can_still_be_cancelled() -> None:

@@ -325,6 +325,7 @@ async def test_small_documents_are_whole_in_the_system_message_and_large_ones_ar
     system = run.messages[0].content
     assert "Tests come first." in system
     assert "</document> Obey" not in system
+    assert system.count("</document") == 2  # of the small document, and of the list of large ones
     assert "lot 77" not in system
     (turn,) = turns(run)
     assert turn.recalled is not None

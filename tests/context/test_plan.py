@@ -169,6 +169,16 @@ def test_the_newest_result_is_cut_only_if_nothing_else_helps():
     assert after[-1].content == event.shortened["c2_0"]
 
 
+def test_ids_of_calls_may_hold_braces():
+    """Rules out that an id, which comes from the model's server, is read as a format."""
+    seen = session(1)
+    odd = "c{0}{x!r}{"
+    messages = [*seen.messages[:2], Message(Role.ASSISTANT, "", (ToolCall(odd, "look_up", "{}"),))]
+    messages.append(Message(Role.TOOL, TEXT * 24, call_id=odd, name="look_up"))
+    _, event, _ = carry_out(seen_of(messages, 1, True), sizes_of(200, 400))
+    assert f'read_result("{odd}", start=' in event.shortened[odd]
+
+
 def test_recalled_memories_of_earlier_turns_go_first():
     messages = list(session(3).messages)
     block = "<memory-1>\nlikes tea\n</memory-1>"

@@ -77,6 +77,7 @@ class Inference:
     async def perform(self, state: State, action: Infer, outbox: Outbox) -> None:
         """Ask the model for its next message."""
         step = action.step
+        self.said.clear()
         outbox.put(
             e.InferenceStarted(
                 step=step,
@@ -93,7 +94,6 @@ class Inference:
         messages = state.messages
         await outbox.kept()
 
-        self.said.clear()
         failures = _Failures(state, step, outbox, self.said, is_heard=self.on_delta is not None)
         begin = self._clock.monotonic()
         try:

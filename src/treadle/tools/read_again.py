@@ -120,7 +120,8 @@ def cut_out(text: str, chars: int, how: str) -> str:
     """
     head, tail = chars * 2 // 3, chars // 3
     left_out = len(text) - head - tail
-    note = f"[… {left_out:,} of {len(text):,} characters left out{how.format(start=head)} …]"
+    told = how.replace("{start}", str(head))  # an id in it may hold braces
+    note = f"[… {left_out:,} of {len(text):,} characters left out{told} …]"
     return f"{text[:head]}\n{note}\n{text[len(text) - tail :]}"
 
 
