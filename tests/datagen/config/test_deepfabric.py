@@ -154,7 +154,7 @@ def test_each_key_that_is_mapped_or_left_out_has_a_note_with_its_line(tmp_path: 
     notes = "\n".join(notes_of(load(tmp_path, FULL)))
     for expected in (
         "config.yaml:15: topics.save_as: left out; the topics are in topics.json",
-        "config.yaml:23: generation.conversation.type: it is 'cot' here",
+        "config.yaml:23: generation.conversation.type: 'chain_of_thought' is 'cot' here",
         "config.yaml:24: generation.conversation.reasoning_style: 'structured' is 'agent' here",
         "config.yaml:26: generation.conversation.min_tool_calls: left out; say with generation.kinds",
         "config.yaml:34: generation.tools.strict: left out; no sample is discarded",
