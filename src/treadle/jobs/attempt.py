@@ -14,8 +14,9 @@ from msgspec.structs import replace
 
 from treadle.agent.agent import Agent
 from treadle.core.errors import ConfigError, ProviderError, ScoringError, TreadleError
+from treadle.core.lineage import Parent
 from treadle.core.state import Status
-from treadle.core.types import Fault, Json, Parent, StopReason
+from treadle.core.types import Fault, Json, StopReason
 from treadle.jobs.job import Expected, Job
 from treadle.jobs.ledger import ItemOutcome, ItemStatus
 from treadle.jobs.progress import JobNotice

@@ -12,7 +12,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from treadle.core import events as e
-from treadle.core.types import FinishReason, Parent, StopReason, Usage
+from treadle.core.lineage import Parent
+from treadle.core.types import FinishReason, StopReason, Usage
 from treadle.export.groups import Group, Rollout, make_group, read_rollout
 from treadle.jobs.ledger import Ledger
 from treadle.journal.protocol import Journal

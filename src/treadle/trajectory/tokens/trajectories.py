@@ -9,7 +9,8 @@ from msgspec import Struct
 
 from treadle.core import events as e
 from treadle.core.errors import ConfigError
-from treadle.core.types import FinishReason, Json, Message, Settings, TokenGrade
+from treadle.core.token_record import TokenGrade
+from treadle.core.types import FinishReason, Json, Message, Settings
 from treadle.renderers.registry import load_renderer
 
 __all__ = ["Drift", "DriftReport", "Floats", "Ids", "Span", "TokenGrade", "Trajectory"]
