@@ -100,7 +100,11 @@ async def test_what_was_said_beside_a_hit_ranks_higher(memory: Memory) -> None:
 
 
 async def test_who_is_asked_about_comes_before_who_is_only_named(memory: Memory) -> None:
-    for text in ("Kim: I told Ada that the boat leaks.", "Ada: The boat is new, and it has a mast.", "Ada: No."):
+    for text in (
+        "Kim: I told Ada that the boat leaks.",
+        "Ada: The boat is new, and it has a mast.",
+        "Ada: No.",
+    ):
         put(memory, text)
     found = await memory.search("What did Ada say about the boat?", now=NOW)
     assert [hit.entry.text[:8] for hit in found.hits] == ["Ada: The", "Kim: I t"]

@@ -29,8 +29,8 @@ _NEIGHBOURS = {1: 0.5, 2: 0.3}
 """Which part of its score an episode adds to those of the same run that were written so many entries before and
 after it: a question often stands in one, and its answer in the next."""
 _SUBJECT = 2.0
-"""By how much the score of an entry is multiplied whose first word, such as the name of who said it, a query has: it
-is about what the query asks for, and others only name it."""
+"""By how much the score of an entry is multiplied if a query has its first word, such as the name of who said it:
+it is about what the query asks for, and others only name it."""
 _BONUS = 0.2
 """How much each of a query's words that an entry has, after the first, adds to its fit, besides their share."""
 _MAX_TELLING = 12
