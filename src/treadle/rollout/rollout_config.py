@@ -9,7 +9,7 @@ from pydantic import Field, ValidationError
 
 from treadle.core.errors import ConfigError, MistakesError
 from treadle.core.mistakes import Keys
-from treadle.core.overrides import apply_changes, list_problems
+from treadle.core.overrides import apply_changes
 from treadle.core.places import Problem
 from treadle.core.types import Json
 from treadle.jobs.attempt import find_model
@@ -147,7 +147,7 @@ def load_config(
     config, found = _validate(apply_changes(value, changes))
     problems += found
     if problems:
-        raise list_problems(document, problems, changes, flags)
+        raise document.error(problems, changes, flags)
     assert config is not None
     return config
 
