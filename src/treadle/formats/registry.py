@@ -36,6 +36,11 @@ AUTO = "auto"
 """The name that stands for the format that `detect` finds."""
 
 
+def _marks(kind: str) -> list[tuple[str, str]]:
+    """Return the entries of a list of `marks.toml`: a mark, and the name of its format."""
+    return [(mark, name) for mark, name in read_data(__package__, "marks")[kind]]
+
+
 @cache
 def find_format(name: str) -> Format:
     """Return the format with this name.
@@ -53,11 +58,11 @@ def detect(model: str | None = None, *, chat_template: str | None = None, text: 
     Raises: `ConfigError` if none of them identifies the format.
     """
     if chat_template is not None:
-        for mark, name in read_data(__package__, "marks")["templates"]:
+        for mark, name in _marks("templates"):
             if mark in chat_template:
                 return name
     if model is not None:
-        for pattern, name in read_data(__package__, "marks")["models"]:
+        for pattern, name in _marks("models"):
             if re.search(pattern, model, re.IGNORECASE):
                 return name
     if text is not None and (found := _detect_text(text)) is not None:
@@ -68,7 +73,7 @@ def detect(model: str | None = None, *, chat_template: str | None = None, text: 
 
 
 def _detect_text(text: str) -> str | None:
-    for mark, name in read_data(__package__, "marks")["texts"]:
+    for mark, name in _marks("texts"):
         if mark in text:
             return name
     at = text.find("<tool_call>")
