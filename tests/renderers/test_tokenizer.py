@@ -13,7 +13,6 @@ from treadle.renderers.chatml import ChatmlRenderer
 from treadle.renderers.tokenizer import (
     BpeTokenizer,
     FileTokenizer,
-    byte_letters,
     byte_tokenizer,
     hash_vocabulary,
 )
@@ -31,17 +30,9 @@ def make_pair(folder, pattern: str | None = None):
         level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
         theirs.pre_tokenizer = pre_tokenizers.Sequence([split, level])
     theirs.save(str(folder / "tokenizer.json"))
-    return read_bpe(json.loads(theirs.to_str()), pattern), FileTokenizer.from_file(folder / "tokenizer.json")
-
-
-def read_bpe(raw, pattern: str | None) -> BpeTokenizer:
-    """The same vocabulary and merges as those of a file."""
-    letters = {letter: byte for byte, letter in byte_letters().items()}
-    added = {item["content"]: item["id"] for item in raw["added_tokens"]}
-    vocabulary = {token: number for token, number in raw["model"]["vocab"].items() if token not in added}
-    contents = {number: bytes([letters[letter] for letter in token]) for token, number in vocabulary.items()}
-    merges = [(vocabulary[one], vocabulary[other]) for one, other in raw["model"]["merges"]]
-    return BpeTokenizer(contents, merges, added, pattern=pattern)
+    return BpeTokenizer.from_json(json.loads(theirs.to_str())), FileTokenizer.from_file(
+        folder / "tokenizer.json"
+    )
 
 
 @pytest.fixture(scope="module", params=[None, WORDS], ids=["whole", "words"])

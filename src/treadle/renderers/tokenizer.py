@@ -82,6 +82,24 @@ class BpeTokenizer:
         self._split = None if pattern is None else re.compile(pattern).finditer
         self._encode_word = lru_cache(maxsize=_MAX_WORDS)(self._merge)
 
+    @classmethod
+    def from_json(cls, raw: Json) -> Self:
+        """Return the tokenizer in the decoded content of a `tokenizer.json`, whose only rule beside the merges may be
+        a regular expression for words. `FileTokenizer` reads any other.
+
+        Source: the files of tokenizers 0.23, whose byte-level vocabularies write bytes as GPT-2 did.
+        """
+        model, steps = raw["model"], raw["pre_tokenizer"].get("pretokenizers", ())
+        letters = {letter: byte for byte, letter in byte_letters().items()}
+        added = {item["content"]: item["id"] for item in raw["added_tokens"]}
+        vocabulary = {token: number for token, number in model["vocab"].items() if token not in added}
+        contents = {
+            number: bytes([letters[letter] for letter in token]) for token, number in vocabulary.items()
+        }
+        merges = [(vocabulary[one], vocabulary[other]) for one, other in model["merges"]]
+        pattern = next((item["pattern"]["Regex"] for item in steps if item["type"] == "Split"), None)
+        return cls(contents, merges, added, pattern=pattern)
+
     def encode(self, text: str) -> list[int]:
         """Return the ids of a text, in which special tokens are ordinary text."""
         ids: list[int] = []

@@ -28,7 +28,7 @@ from treadle.cli.options.agent_options import AgentFlags, KnowledgeOptions, Poli
 from treadle.cli.terminal.format import exit_code
 from treadle.cli.terminal.output import clean, is_live, print_error, print_note, spinner, stdout, write_count
 from treadle.cli.terminal.session_meter import SessionMeter, TurnView
-from treadle.cli.terminal.terminal_asker import make_approver, make_asker
+from treadle.cli.terminal.terminal_asker import find_person
 from treadle.cli.terminal.view import JsonView
 from treadle.core.errors import ConfigError, RunNotFoundError, TreadleError
 from treadle.core.registry import did_you_mean
@@ -104,13 +104,10 @@ class Chat:
         self._prompt = ChatPrompt(
             commands, lambda: self.agent.tools, is_person=sys.stdin.isatty() and not is_json
         )
-        self._approver = None if is_json else make_approver()
-        self._asker = None if is_json else make_asker()
+        self._person = None if is_json else find_person()
         self._later: list[str] = []
         """The commands that were typed during a turn, and are carried out after it."""
         self._use(make(None, run_id), run_id)
-        self._keys = asyncio.Lock()
-        """Held while somebody reads from the terminal during a turn."""
         self._meter = SessionMeter()
         self._codes: list[int] = []
         self._attached: list[Path] = []
@@ -118,7 +115,8 @@ class Chat:
 
     def _use(self, agent: Agent, run_id: str | None) -> None:
         self.agent = agent
-        agent.approver, agent.asker = self._approver, self._asker
+        person = self._person
+        agent.approver, agent.asker = (None, None) if person is None else (person.approve, person.answer)
         self._follow_up = replace(self._follow_up, tools=agent.spec.tools)
         self.session: Session = agent.session(run_id)
 
@@ -324,16 +322,15 @@ class Chat:
     def _make_view(self, calls: Iterable[ToolCall]) -> TurnView:
         view = TurnView(is_live=is_live(), shows_input=not self._prompt.is_person, calls=calls)
         view.meter, view.session = self._meter, self.session
-        for asking in (self._approver, self._asker):
-            if asking is not None:
-                asking.view, asking.keyboard = view, self._keys
+        if self._person is not None:
+            self._person.view = view
         return view
 
     async def _listen(self, turn: Coroutine[Any, Any, Run], view: TurnView | JsonView) -> Run:
         """Run a turn, pass on the lines that the person types meanwhile, and answer those that wait after it."""
         keyboard = typing = None
-        if isinstance(view, TurnView) and self._prompt.is_person:
-            keyboard = Keyboard(self._prompt, view, self._keys)
+        if isinstance(view, TurnView) and self._prompt.is_person and self._person is not None:
+            keyboard = Keyboard(self._prompt, view, self._person.keyboard)
             typing = asyncio.ensure_future(keyboard.watch(self._pass_line))
         try:
             run = await turn

@@ -67,8 +67,7 @@ def rollout(
         return run_rollout_demo(place, groups, given.get("group_size", SIZE), is_json=shown.is_json)
     from treadle.cli.jobs import rolling
 
-    changes = rolling.RolloutChanges(given, tuple(settings or ()))
-    return rolling.run(config, changes, shown)
+    return rolling.run(config, rolling.read_changes(given, settings or ()), shown)
 
 
 def report(

@@ -82,7 +82,7 @@ def _describe(
         input_tokens=bill.usage.input_tokens,
         output_tokens=bill.usage.output_tokens,
         cost_usd=bill.cost_usd,
-        prices={role: text for role, text in studio.prices().items() if role in models},
+        prices={role: text for role, text in studio.prices.items() if role in models},
         tool_hashes=studio.tool_hashes,
         environment=dialogue.environment.task or dialogue.environment.source,
     )

@@ -18,7 +18,7 @@ from typing import Any
 from treadle.core.errors import ConfigError, PublishError
 from treadle.core.registry import require
 from treadle.core.types import Json
-from treadle.datagen.dataset.card import OTHER, kaggle_license
+from treadle.datagen.dataset.card import OTHER, license_on
 from treadle.datagen.dataset.upload import Upload
 
 _DATA = re.compile(r"\w+\.\w+\.(jsonl|parquet)|\w+\.hf_trace/.*")
@@ -157,7 +157,7 @@ def write_folder(upload: Upload, folder: Path) -> None:
 
 def make_metadata(upload: Upload) -> dict[str, Json]:
     """Return Kaggle's metadata of a dataset."""
-    license = kaggle_license(upload.license)
+    license = license_on("kaggle", upload.license)
     note = f"Licence: {upload.license}\n\n" if license == OTHER else ""
     title = upload.title if len(upload.title) >= _LEAST_CHARS else f"{upload.title} dataset"
     return {
