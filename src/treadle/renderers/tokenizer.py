@@ -84,8 +84,8 @@ class BpeTokenizer:
 
     @classmethod
     def from_json(cls, raw: Json) -> Self:
-        """Return the tokenizer in the decoded content of a `tokenizer.json`, whose only rule beside the merges may be
-        a regular expression for words. `FileTokenizer` reads any other.
+        """Return the tokenizer in the decoded content of a `tokenizer.json`, whose only rule beside the merges may
+        be a regular expression for words. `FileTokenizer` reads any other.
 
         Source: the files of tokenizers 0.23, whose byte-level vocabularies write bytes as GPT-2 did.
         """
