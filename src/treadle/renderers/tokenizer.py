@@ -80,6 +80,28 @@ class BpeTokenizer:
         self._split = None if pattern is None else re.compile(pattern).finditer
         self._encode_word = lru_cache(maxsize=_MAX_WORDS)(self._merge)
 
+    @classmethod
+    def from_json(cls, raw: Json) -> Self:
+        """Return the tokenizer in the decoded content of a `tokenizer.json`.
+
+        Raises: `ConfigError`, `LookupError` or `TypeError` if it is no byte-level BPE. Source: the files of
+        tokenizers 0.23, whose byte-level vocabularies write bytes as GPT-2 did.
+        """
+        model = raw["model"]
+        if model["type"] != "BPE" or raw.get("normalizer") is not None or model.get("ignore_merges"):
+            raise ConfigError("its model is not plain BPE, or it changes texts before it splits them")
+        letters = {letter: byte for byte, letter in byte_letters().items()}
+        added = {item["content"]: item["id"] for item in raw.get("added_tokens") or ()}
+        if odd := [item["content"] for item in raw.get("added_tokens") or () if not item["special"]]:
+            raise ConfigError(f"it has the token {odd[0]!r}, which is not special and not in the vocabulary")
+        vocabulary = {token: number for token, number in model["vocab"].items() if token not in added}
+        contents = {
+            number: bytes([letters[letter] for letter in token]) for token, number in vocabulary.items()
+        }
+        pairs = [item.split(" ") if isinstance(item, str) else item for item in model["merges"]]
+        merges = [(vocabulary[one], vocabulary[other]) for one, other in pairs]
+        return cls(contents, merges, added, pattern=_read_pattern(raw["pre_tokenizer"]))
+
     def encode(self, text: str) -> list[int]:
         """Return the ids of a text, in which special tokens are ordinary text."""
         ids: list[int] = []
@@ -168,29 +190,13 @@ def load_bpe(path: Path) -> BpeTokenizer:
     except msgspec.DecodeError as error:
         raise ConfigError(f"{str(path)!r} is not JSON: {error}") from None
     try:
-        return _read_bpe(raw)
+        return BpeTokenizer.from_json(raw)
     except (LookupError, TypeError, AttributeError, ValueError) as error:
         said = error if isinstance(error, ConfigError) else repr(error)
         raise ConfigError(
             f"{str(path)!r} is not a byte-level BPE tokenizer that Treadle reads by itself ({said}); use "
             "hf:FOLDER, which reads any tokenizer.json"
         ) from None
-
-
-def _read_bpe(raw: Json) -> BpeTokenizer:
-    """Source: the files of tokenizers 0.23, whose byte-level vocabularies write bytes as GPT-2 did."""
-    model = raw["model"]
-    if model["type"] != "BPE" or raw.get("normalizer") is not None or model.get("ignore_merges"):
-        raise ConfigError("its model is not plain BPE, or it changes texts before it splits them")
-    letters = {letter: byte for byte, letter in byte_letters().items()}
-    added = {item["content"]: item["id"] for item in raw.get("added_tokens") or ()}
-    if odd := [item["content"] for item in raw.get("added_tokens") or () if not item["special"]]:
-        raise ConfigError(f"it has the token {odd[0]!r}, which is not special and not in the vocabulary")
-    vocabulary = {token: number for token, number in model["vocab"].items() if token not in added}
-    contents = {number: bytes([letters[letter] for letter in token]) for token, number in vocabulary.items()}
-    pairs = [item.split(" ") if isinstance(item, str) else item for item in model["merges"]]
-    merges = [(vocabulary[one], vocabulary[other]) for one, other in pairs]
-    return BpeTokenizer(contents, merges, added, pattern=_read_pattern(raw["pre_tokenizer"]))
 
 
 def _read_pattern(raw: Json) -> str | None:
