@@ -120,22 +120,18 @@ def find_unread(raw: Mapping[str, Json], again: Mapping[str, Json], known: Set[s
         if key not in again and key not in known and _has(value)
     ]
     for key, value in raw.items():
-        others = again.get(key)
-        if isinstance(value, dict) and isinstance(others, dict):
-            found += [
-                f"the key {name!r} in {key!r}" for name in value if name not in others and _has(value[name])
-            ]
-        elif isinstance(value, list) and isinstance(others, list):
-            kept = {name for item in others if isinstance(item, dict) for name in item}
-            lost = {
-                name: None
-                for item in value
-                if isinstance(item, dict)
-                for name, inner in item.items()
-                if name not in kept and _has(inner)
-            }
+        if type(value) is type(again.get(key)):
+            kept = {name for name, _ in _pairs(again[key])}
+            lost = dict.fromkeys(name for name, inner in _pairs(value) if name not in kept and _has(inner))
             found += [f"the key {name!r} in {key!r}" for name in lost]
     return tuple(found)
+
+
+def _pairs(value: Json) -> Iterator[tuple[str, Json]]:
+    """Yield the keys of an object with their values, or those of all objects in a list."""
+    for item in value if isinstance(value, list) else [value]:
+        if isinstance(item, dict):
+            yield from item.items()
 
 
 def _has(value: Json) -> bool:
