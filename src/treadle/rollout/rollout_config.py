@@ -9,20 +9,20 @@ from pydantic import Field, ValidationError
 
 from treadle.core.errors import ConfigError, MistakesError
 from treadle.core.mistakes import Keys
-from treadle.core.overrides import apply_changes, list_problems
+from treadle.core.overrides import apply_changes
 from treadle.core.places import Problem
 from treadle.core.types import Json
-from treadle.jobs.attempt import find_tasks
+from treadle.jobs.attempt import find_model
 from treadle.jobs.sections import AttemptSection, ConfigSection, Count, Number, Share, read_document
-from treadle.jobs.seeded import find_model
 from treadle.models.config.tables import ModelTable
 from treadle.renderers.registry import load_renderer
 from treadle.rollout.sinks.registry import make_sinks
+from treadle.runs.task import find_tasks
 from treadle.scoring.advantages import AdvantageKind
 from treadle.scoring.registry import make_scorers, read_rewards
 from treadle.tools.toolset_parts import reference_of
 from treadle.trajectory.tokens.masks import make_mask
-from treadle.trajectory.tokens.token_texts import Decode
+from treadle.trajectory.tokens.trajectories import Decode
 from treadle.workers.registry import WORKERS
 
 
@@ -147,7 +147,7 @@ def load_config(
     config, found = _validate(apply_changes(value, changes))
     problems += found
     if problems:
-        raise list_problems(document, problems, changes, flags)
+        raise document.error(problems, changes, flags)
     assert config is not None
     return config
 

@@ -13,10 +13,10 @@ from treadle.core.registry import did_you_mean
 from treadle.core.spec import AgentSpec, ContextSpec, PartSpec
 from treadle.core.types import Json, OutputMode, OutputSpec, Window
 from treadle.journal.protocol import Clock, Journal
-from treadle.loop.hooks import Hooks
+from treadle.loop.listener import Hooks
 from treadle.models.protocol import Model, output_mode_of, part_of
-from treadle.runs.answer_type import TEXT, AnswerType
 from treadle.runs.options import Files, Instructions
+from treadle.runs.run import TEXT, AnswerType
 from treadle.runs.task import Task
 from treadle.tools.protocol import Approver, Asker, Tool, ToolLike
 from treadle.tools.toolbox import Toolbox
@@ -206,7 +206,7 @@ class Toolboxes:
         newest = self._newest_window
         if newest is not None and newest[0] is policy:
             return newest[1]
-        from treadle.context.context_window import look_up_window, make_window
+        from treadle.context.compaction_size import look_up_window, make_window
 
         if policy.context_tokens is None and not self._has_looked:
             self._known_window = await look_up_window(self._model)

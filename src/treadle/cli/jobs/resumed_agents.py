@@ -126,7 +126,7 @@ class ResumedAgents:
     def __init__(
         self, journal: Journal, given: AgentFlags, limits: PolicyOptions, *, is_trusted: bool
     ) -> None:
-        from treadle.workers.run_agents import RunAgents
+        from treadle.workers.worker import RunAgents
 
         self.journal = journal
         self._is_trusted = is_trusted

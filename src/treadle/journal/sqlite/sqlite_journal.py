@@ -16,10 +16,9 @@ from treadle.journal.driven import DrivenRuns
 from treadle.journal.follow import Changes, PolledNews
 from treadle.journal.identity import is_marked
 from treadle.journal.protocol import Attached, Clock, StoreOptions
-from treadle.journal.sqlite.backup import back_up
 from treadle.journal.sqlite.packing import forget_run
 from treadle.journal.sqlite.sqlite_committer import FileCommitter, query_in
-from treadle.journal.sqlite.sqlite_layout import LEVELS, connect, read_meta, sync_folders
+from treadle.journal.sqlite.sqlite_layout import LEVELS, back_up, connect, read_meta, sync_folders
 from treadle.journal.sqlite.sqlite_reader import FileReader
 from treadle.journal.tables.journal import TableJournal, check_level
 from treadle.journal.tables.leases import IS_QUEUED, Leases

@@ -15,8 +15,7 @@ if TYPE_CHECKING:
         Store,
         Written,
     )
-    from treadle.knowledge.memory.recaller import Recaller
-    from treadle.knowledge.memory.toolset import MemoryToolset
+    from treadle.knowledge.memory.toolset import MemoryToolset, Recaller
 
 __all__ = [
     "BATCH",
@@ -53,6 +52,6 @@ _WHERE = {
         ("Author", "Draft", "MemoryEntry", "Epistemic", "Hit", "Outcome", "Store", "Written"),
         f"{_PACKAGE}.protocol",
     ),
-    "Recaller": f"{_PACKAGE}.recaller",
+    "Recaller": f"{_PACKAGE}.toolset",
     "MemoryToolset": f"{_PACKAGE}.toolset",
 }

@@ -20,7 +20,7 @@ from treadle.core.registry import did_you_mean
 from treadle.core.spec import PartSpec
 from treadle.core.types import Json, OutputMode, Settings
 from treadle.http.transport import Transport
-from treadle.journal.content_trust import Trust, read_trust
+from treadle.journal.identity import Trust, read_trust
 from treadle.models.config.bare import MAKERS, ModelConfig, bare_model, given_url, home_of
 from treadle.models.config.description import describe_part
 from treadle.models.config.presets import (
@@ -512,7 +512,7 @@ def _share_limiter(provider: str, table: ModelTable | None, options: Mapping[str
     from treadle.models.wrappers.limiter import Limiter
 
     server = [str(options.get(key) or getattr(table, key, None) or "") for key in ("base_url", "api_key_env")]
-    return Limiter.shared(" ".join(["job", provider, *server]), is_adaptive=False, learn_at_share=0.4)
+    return Limiter.shared(" ".join(["job", provider, *server]), is_adaptive=False)
 
 
 def _fill(text: str) -> str:

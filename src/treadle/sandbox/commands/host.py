@@ -7,9 +7,9 @@ import asyncio
 import os
 import shutil
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import cache
 from pathlib import Path
 from threading import Lock
@@ -54,7 +54,7 @@ class HostCommands:
 
     def open(self) -> AbstractAsyncContextManager["HostFolder"]:
         """See `CommandSandbox.open`."""
-        return _Opening(self)
+        return _opening(self)
 
 
 class HostFolder:
@@ -119,16 +119,13 @@ class HostFolder:
         return replace(outcome, removed=tuple(removed), new_links=new_links)
 
 
-class _Opening(AbstractAsyncContextManager[HostFolder]):
-    def __init__(self, commands: HostCommands) -> None:
-        self._commands = commands
-
-    async def __aenter__(self) -> HostFolder:
-        self._folder = await _in_thread(lambda: HostFolder(self._commands))
-        return self._folder
-
-    async def __aexit__(self, *error: object) -> None:
-        await _in_thread(self._folder.close)
+@asynccontextmanager
+async def _opening(commands: HostCommands) -> AsyncIterator[HostFolder]:
+    folder = await _in_thread(lambda: HostFolder(commands))
+    try:
+        yield folder
+    finally:
+        await _in_thread(folder.close)
 
 
 @cache

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 
 from treadle.core.packed import ID_BYTES, unpack_ids
 from treadle.core.types import FinishReason, Message, Role
-from treadle.trajectory.tokens.token_texts import Decode, Decoders, find_decode
-from treadle.trajectory.tokens.trajectories import Drift, DriftReport
+from treadle.trajectory.tokens.trajectories import Decode, Decoders, Drift, DriftReport, find_decode
 
 if TYPE_CHECKING:
     from treadle.trajectory.tokens.nodes import Node
