@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
+from treadle.core.tally import Charge, Tally
 from treadle.core.types import Json, Message, Role, ToolSpec
 from treadle.datagen.config.generation_config import GenerationConfig
 from treadle.datagen.config.roles import asks_about_statements
-from treadle.datagen.conversations.dialogue import Bill
 from treadle.datagen.quality.doubts import DOUBTFUL, Doubt
 from treadle.datagen.quality.evidence import Evidence
 from treadle.datagen.quality.exchanges import answers, quote
@@ -263,9 +263,10 @@ class StatementFilter(Filter[FilterSettings]):
         verdict = self._reject(denied, candidate, **counts) or self.accept(
             f"the judge confirmed {len(asked)} sentences", **counts
         )
-        bill = Bill(first.usage, first.cost_usd)
-        bill.add(again.usage, again.cost_usd)
-        return replace(verdict, usage=bill.usage, cost_usd=bill.cost_usd)
+        tally = Tally()
+        for judged in (first, again):
+            tally.add(Charge(judged.usage, judged.cost_usd))
+        return replace(verdict, usage=tally.usage, cost_usd=tally.cost_usd)
 
     def _reject(
         self, denied: Sequence[Finding], candidate: Candidate, **counts: Json
