@@ -174,7 +174,7 @@ def has_judge(resources: Resources) -> bool:
     return resources.judge is not None and asks_about_statements(resources.config)
 
 
-class Question(Struct, frozen=True):
+class AskedSentence(Struct, frozen=True):
     """A sentence of an answer that a judge is asked about."""
 
     index: int
@@ -277,13 +277,13 @@ class StatementFilter(Filter[FilterSettings]):
         return replace(self.reject(explain(denied), **counts), can_repair=are_last(denied, candidate))
 
 
-def _questions(findings: Sequence[Finding]) -> list[Question]:
+def _questions(findings: Sequence[Finding]) -> list[AskedSentence]:
     """Return the sentences that state something, each with all that it states."""
     found: dict[tuple[int, str], list[Finding]] = {}
     for item in findings:
         found.setdefault((item.index, item.statement.sentence), []).append(item)
     return [
-        Question(index, tuple(items))
+        AskedSentence(index, tuple(items))
         for (index, sentence), items in found.items()
         if any(item.doubt.degree or item.statement.kind not in _IMPLIED for item in items)
         or content_of(sentence)
