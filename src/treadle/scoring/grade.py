@@ -11,10 +11,10 @@ from treadle.core.errors import ScoringError, TreadleError, UntrustedError
 from treadle.core.state import State, Status
 from treadle.core.types import Fault
 from treadle.journal.protocol import Journal
+from treadle.runs.agent_parts import settle_trust
 from treadle.runs.recording import record
 from treadle.runs.resume import load_task_of
 from treadle.runs.run import Run
-from treadle.runs.trust import settle_trust
 from treadle.scoring.protocol import Score, Scorer, Subject
 from treadle.scoring.registry import RewardSpec
 from treadle.tools.user_code import blame

@@ -38,12 +38,12 @@ from treadle.journal.postgres.postgres_commit import (
     settle_entries,
     tell_of_mail,
 )
-from treadle.journal.postgres.postgres_leases import RELEASE, PostgresLeases
+from treadle.journal.postgres.postgres_layout import RELEASE, PostgresLeases
 from treadle.journal.postgres.postgres_listener import PostgresListener
 from treadle.journal.postgres.postgres_reader import run_query
-from treadle.journal.tables.committer import CommitGroup, Committer, ThreadCommand, settle_in
+from treadle.journal.tables.committer import CommitGroup, Committer, ThreadCommand
 from treadle.journal.tables.leases import Lease
-from treadle.journal.tables.writer import Pending, Write
+from treadle.journal.tables.writer import Pending, Write, settle_in
 
 T = TypeVar("T")
 Item = tuple[asyncio.AbstractEventLoop, Write]
@@ -330,7 +330,8 @@ class PostgresCommitter(Committer[Transaction]):
         settle_entries(batch.entries, keys)
         batch.settle()
         self._listener.count([CHANNEL, QUEUE_CHANNEL] if batch.notice is not notify((), ()) else [CHANNEL])
-        self._announce(batch.writes)
+        if self._changes.followers:
+            self._announce(batch.writes)
         if self._held:
             self._commit_and_settle([])
 

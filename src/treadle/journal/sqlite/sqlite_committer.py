@@ -37,10 +37,18 @@ from treadle.journal.follow import Changes
 from treadle.journal.sqlite.failures import ERRORS, explain, has_code, write_waiting
 from treadle.journal.sqlite.packing import Packer, Samples, find_packer, pack_frames, take_samples
 from treadle.journal.sqlite.sqlite_layout import LOCK_SECONDS, read_meta, set_level
-from treadle.journal.tables.committer import CommitGroup, Committer, settle, settle_in
+from treadle.journal.tables.committer import CommitGroup, Committer
 from treadle.journal.tables.leases import Leases, this_owner
 from treadle.journal.tables.table_rows import HEAD_COLUMNS, RUN_COLUMNS, Query
-from treadle.journal.tables.writer import Pending, TableWriter, Write, lease_lost, run_exists
+from treadle.journal.tables.writer import (
+    Pending,
+    TableWriter,
+    Write,
+    lease_lost,
+    run_exists,
+    settle,
+    settle_in,
+)
 
 _FRAME_WIDTH = 8
 _HEAD_WIDTH = 2 + len(HEAD_COLUMNS)
@@ -425,7 +433,8 @@ class FileCommitter(Committer[sqlite3.Connection]):
             # Messages that came before the release are known to the driver when its release is settled.
             with contextlib.suppress(Exception):
                 self._find_mail()
-        self._announce(writes)
+        if self._changes.followers:
+            self._announce(writes)
         if self._file.is_enough:
             self._file.is_enough = False
             self._enqueue(self._pack)

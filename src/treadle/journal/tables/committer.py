@@ -23,7 +23,7 @@ from treadle.journal.follow import Changes
 from treadle.journal.tables.leases import Lease, Leases
 from treadle.journal.tables.reader import TableReader
 from treadle.journal.tables.table_rows import explain_closed
-from treadle.journal.tables.writer import Pending, Write
+from treadle.journal.tables.writer import Pending, Write, settle_in
 
 T = TypeVar("T")
 D = TypeVar("D")
@@ -70,6 +70,7 @@ class Committer(ABC, Generic[D]):
         """The runs that this process drives, which are told of messages from other processes."""
         self._changes = changes
         self._pending = pending
+        pending.committer = self
         self.db_lock = threading.Lock()
         """Held by the thread that uses the connection."""
         self.orphans: deque[Lease] = deque()
@@ -257,8 +258,8 @@ class Committer(ABC, Generic[D]):
     # The following methods run in any thread.
 
     def _announce(self, writes: list[Write]) -> None:
-        if self._changes.followers:
-            self._changes.announce([write.writer.run_id for write in writes])
+        """Wake the followers, if there are some."""
+        self._changes.announce([write.writer.run_id for write in writes])
 
     def _fail(self, writes: list[Write], error: JournalError) -> None:
         for write in writes:
@@ -275,30 +276,6 @@ class Committer(ABC, Generic[D]):
         failure = JournalError(f"the journal {self._name!r} failed: {type(error).__name__}: {error}")
         failure.__cause__ = error
         return failure
-
-
-def settle_in(loop: asyncio.AbstractEventLoop, writes: list[Write]) -> None:
-    """Report the outcome of `writes`, in the thread of `loop`, to those who wait for it."""
-    try:
-        loop.call_soon_threadsafe(settle, writes)
-    except RuntimeError:  # the loop was closed, so nothing waits for this
-        for write in writes:
-            write.waiters.clear()
-        settle(writes)
-
-
-def settle(writes: list[Write]) -> None:
-    """Report the outcome of `writes` to those who wait for it."""
-    for write in writes:
-        write.is_done = True
-        write.writer.forget(write)
-        for waiter in write.waiters:
-            if waiter.done():
-                continue
-            if write.error is None:
-                waiter.set_result(None)
-            else:
-                waiter.set_exception(write.error)
 
 
 _TURN_SECONDS = 5.0
