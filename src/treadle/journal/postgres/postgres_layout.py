@@ -1,4 +1,4 @@
-"""The tables in PostgreSQL, their migrations, and the statements for leases. The tables are in the schema `treadle`.
+"""The tables in PostgreSQL, their migrations, and the statements for leases. They are in the schema `treadle`.
 
 | table | one row for | columns |
 | --- | --- | --- |

@@ -34,7 +34,7 @@ from pathlib import Path
 from treadle.core.errors import JournalError
 from treadle.journal.identity import make_seal, mark_place
 from treadle.journal.protocol import APPLICATION_ID
-from treadle.journal.sqlite.failures import ERRORS, explain, has_code
+from treadle.journal.sqlite.failures import ERRORS, explain, has_code, transaction
 
 _CODES = (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN)
 
@@ -342,8 +342,7 @@ def _sign(db: sqlite3.Connection, path: Path, *, is_new: bool) -> None:
 def _migrate(db: sqlite3.Connection, path: Path) -> None:
     if db.execute("PRAGMA user_version").fetchone()[0] == len(MIGRATIONS):
         return
-    db.execute("BEGIN IMMEDIATE")
-    try:
+    with transaction(db):
         done = db.execute("PRAGMA user_version").fetchone()[0]
         for script in MIGRATIONS[done:]:
             for statement in script.split(";"):
@@ -353,11 +352,6 @@ def _migrate(db: sqlite3.Connection, path: Path) -> None:
             _sign(db, path, is_new=not done)
         db.execute(f"PRAGMA application_id={APPLICATION_ID}")
         db.execute(f"PRAGMA user_version={len(MIGRATIONS)}")
-        db.execute("COMMIT")
-    except BaseException:
-        if db.in_transaction:  # a full disk ends it by itself
-            db.execute("ROLLBACK")
-        raise
 
 
 def back_up(path: Path, target: Path) -> int:
@@ -396,10 +390,9 @@ def _copy(path: Path, part: Path) -> int:
     ):
         # In one piece: otherwise the copy begins again whenever another process writes.
         source.backup(copy, pages=-1)
-        copy.execute("BEGIN IMMEDIATE")
-        copy.execute("UPDATE runs SET owner=NULL WHERE owner IS NOT NULL")
-        copy.execute("DELETE FROM owners")
-        copy.execute("COMMIT")
+        with transaction(copy):
+            copy.execute("UPDATE runs SET owner=NULL WHERE owner IS NOT NULL")
+            copy.execute("DELETE FROM owners")
         return int(copy.execute("SELECT count(*) FROM runs").fetchone()[0])
 
 

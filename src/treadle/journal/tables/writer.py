@@ -10,7 +10,7 @@ open writes of that loop, so that an answer of the model is not lost if the proc
 
 import asyncio
 import threading
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -77,7 +77,7 @@ class Pending:
         """Hand over the open writes of `loop` now."""
         writes = self.take(loop)
         if writes and not self.committer.commit_now(writes):
-            self.committer.put(loop, writes)
+            self.committer.put(writes)
 
     def loops(self) -> list[asyncio.AbstractEventLoop]:
         """Return the event loops that have something to hand over."""
@@ -88,11 +88,11 @@ class Pending:
         with self.lock:
             return [writer.hand_over() for writer in self._writers.pop(loop, ())]
 
-    def take_stuck(self) -> "list[tuple[asyncio.AbstractEventLoop, list[Write]]]":
+    def take_stuck(self) -> "list[Write]":
         """Return the open writes of the loops that have handed over nothing since the last call."""
         with self.lock:
             stuck = [loop for loop, writers in self._writers.items() if self._seen.get(loop) is writers]
-            taken = [(loop, self.take(loop)) for loop in stuck]
+            taken = [write for loop in stuck for write in self.take(loop)]
             self._seen = self._writers.copy()
             return taken
 
@@ -301,14 +301,18 @@ class TableWriter:
         return write
 
 
-def settle_in(loop: asyncio.AbstractEventLoop, writes: list[Write]) -> None:
-    """Report the outcome of `writes`, in the thread of `loop`, to those who wait for it."""
-    try:
-        loop.call_soon_threadsafe(settle, writes)
-    except RuntimeError:  # the loop was closed, so nothing waits for this
-        for write in writes:
-            write.waiters.clear()
-        settle(writes)
+def settle_in_loops(writes: Iterable[Write]) -> None:
+    """Report the outcome of `writes`, in the threads of their event loops, to those who wait for it."""
+    by_loop: dict[asyncio.AbstractEventLoop, list[Write]] = {}
+    for write in writes:
+        by_loop.setdefault(write.loop, []).append(write)
+    for loop, own in by_loop.items():
+        try:
+            loop.call_soon_threadsafe(settle, own)
+        except RuntimeError:  # the loop was closed, so nothing waits for this
+            for write in own:
+                write.waiters.clear()
+            settle(own)
 
 
 def settle(writes: list[Write]) -> None:
