@@ -22,7 +22,7 @@ SCORERS: Registry[MakeScorer] = Registry(
         "check": "treadle.scoring.scorers:CheckScorer",
         "tool_use": "treadle.scoring.scorers:ToolUseScorer",
         "length": "treadle.scoring.scorers:LengthScorer",
-        "judge": "treadle.scoring.rubric:JudgeScorer",
+        "judge": "treadle.scoring.scorers:JudgeScorer",
     },
 )
 """The scorers. A function of a user is named as `package.module:function` or `file.py:function`."""
