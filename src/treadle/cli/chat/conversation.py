@@ -101,7 +101,7 @@ class Chat:
         """True once the person has asked to leave."""
         self._follow_up = follow_up
         commands = {name: item.takes_file for name, item in COMMANDS.items()}
-        self._prompt = ChatPrompt(
+        self.prompt = ChatPrompt(
             commands, lambda: self.agent.tools, is_person=sys.stdin.isatty() and not is_json
         )
         self._person = None if is_json else find_person()
@@ -121,18 +121,14 @@ class Chat:
         self.session: Session = agent.session(run_id)
 
     @property
-    def draft(self) -> str:
-        """The beginning of the next message."""
-        return self._prompt.draft
-
-    @draft.setter
-    def draft(self, text: str) -> None:
-        self._prompt.draft = text
+    def stored_id(self) -> str | None:
+        """The id of the session; `None` if it has no turn yet, so that the journal may not have it."""
+        state = self.session.run.state
+        return self.session.run_id if state.turn.number or state.queued else None
 
     def make_agent(self, model: str) -> Agent:
         """Return the agent of the session with another model. Raises: `ConfigError`."""
-        state = self.session.run.state
-        return self._make(model, self.session.run_id if state.turn.number or state.queued else None)
+        return self._make(model, self.stored_id)
 
     def switch(self, agent: Agent, run_id: str | None) -> None:
         """Go on with a session of an agent, or with a new one for `None`. Raises: `TreadleError`."""
@@ -167,13 +163,12 @@ class Chat:
             try:
                 self._greet()
                 self._talk()
-                state = self.session.run.state
+                stored = self.stored_id
             finally:
                 self.work.run(self.session.close())
-        if state.turn.number or state.queued:
-            assert self.session.run_id is not None
-            print_note("continue with: " + self._follow_up.write("chat", session=self.session.run_id))
-        return ExitCode.DONE if self._prompt.is_person else join_codes(self._codes)
+        if stored is not None:
+            print_note("continue with: " + self._follow_up.write("chat", session=stored))
+        return ExitCode.DONE if self.prompt.is_person else join_codes(self._codes)
 
     def _greet(self) -> None:
         run = self.session.run
@@ -203,7 +198,7 @@ class Chat:
 
     def _talk(self) -> None:
         self._finish_turn()
-        while not self.is_over and (text := self._prompt.read()) is not None:
+        while not self.is_over and (text := self.prompt.read()) is not None:
             if self._is_json:
                 self._say(text)
             elif not self._do(text):
@@ -221,7 +216,7 @@ class Chat:
             self._take_turn(partial(self._send, text, self._take_files(text)))
         elif text:
             print_note("the message was not sent, because the previous turn is not finished")
-            self._prompt.draft = text
+            self.prompt.draft = text
 
     def _take_files(self, text: str) -> list[Path]:
         """Return the files that are sent with a message: those that were attached, and those that it names."""
@@ -298,7 +293,7 @@ class Chat:
             view.close()
             print_note(f"stopped · {self._meter.take(self.session.run)}")
             self._codes.append(ExitCode.INTERRUPTED)
-            if not self._prompt.is_person:
+            if not self.prompt.is_person:
                 raise
             return
         except ConfigError as error:
@@ -310,17 +305,17 @@ class Chat:
             view.close()
             raise
         view.finish(run, time.monotonic() - begin)
-        if (run.approvals or run.questions) and self._prompt.is_person:
+        if (run.approvals or run.questions) and self.prompt.is_person:
             what = "for the decision" if run.approvals else "the question"
             print_note(f"your next message asks {what} again; Ctrl-C there ends the turn")
-        elif run.state.has_failed_turn and self._prompt.is_person:
+        elif run.state.has_failed_turn and self.prompt.is_person:
             print_note("/retry tries it again")
         else:
             print_follow_up(run, self._follow_up)
         self._codes.append(exit_code(run))
 
     def _make_view(self, calls: Iterable[ToolCall]) -> TurnView:
-        view = TurnView(is_live=is_live(), shows_input=not self._prompt.is_person, calls=calls)
+        view = TurnView(is_live=is_live(), shows_input=not self.prompt.is_person, calls=calls)
         view.meter, view.session = self._meter, self.session
         if self._person is not None:
             self._person.view = view
@@ -329,8 +324,8 @@ class Chat:
     async def _listen(self, turn: Coroutine[Any, Any, Run], view: TurnView | JsonView) -> Run:
         """Run a turn, pass on the lines that the person types meanwhile, and answer those that wait after it."""
         keyboard = typing = None
-        if isinstance(view, TurnView) and self._prompt.is_person and self._person is not None:
-            keyboard = Keyboard(self._prompt, view, self._person.keyboard)
+        if isinstance(view, TurnView) and self.prompt.is_person and self._person is not None:
+            keyboard = Keyboard(self.prompt, view, self._person.keyboard)
             typing = asyncio.ensure_future(keyboard.watch(self._pass_line))
         try:
             run = await turn
