@@ -417,10 +417,10 @@ def transaction(connection: "sqlite3.Connection", what: str) -> Iterator[None]:
     written."""
     import sqlite3  # takes 5 ms
 
-    from treadle.journal.sqlite import failures
+    from treadle.journal.sqlite import sqlite_layout
 
     try:
-        with failures.transaction(connection):
+        with sqlite_layout.transaction(connection):
             yield
     except sqlite3.Error as error:
         hint = "; make room on the disk, and run the same command again" if "full" in str(error) else ""

@@ -20,8 +20,7 @@ from treadle.journal.protocol import Journal
 from treadle.rollout.rollout_config import GroupSpec, RolloutConfig
 from treadle.runs.run import Run
 from treadle.scoring.advantages import compute_advantages
-from treadle.scoring.grade import total_reward
-from treadle.scoring.registry import read_rewards
+from treadle.scoring.registry import read_rewards, total_reward
 from treadle.tasks.draws import fraction
 from treadle.trajectory.tokens.nodes import Node
 

@@ -1,9 +1,7 @@
-"""Transactions in SQLite, and texts for its errors, by their codes."""
+"""Texts for SQLite's errors, by their codes."""
 
-import contextlib
 import os
 import sqlite3
-from collections.abc import Iterator
 from pathlib import Path
 
 from treadle.core.errors import JournalError
@@ -38,19 +36,6 @@ _MESSAGES = {
     sqlite3.SQLITE_LOCKED: _LOCKED,
 }
 """The texts for users, by SQLite's primary result code."""
-
-
-@contextlib.contextmanager
-def transaction(db: sqlite3.Connection) -> Iterator[None]:
-    """Commit what the `with` block writes, or nothing of it."""
-    db.execute("BEGIN IMMEDIATE")
-    try:
-        yield
-        db.execute("COMMIT")
-    except BaseException:
-        if db.in_transaction:  # a full disk ends it by itself
-            db.execute("ROLLBACK")
-        raise
 
 
 def explain(error: Exception, path: Path) -> JournalError:

@@ -29,12 +29,13 @@ import shutil
 import sqlite3
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 from treadle.core.errors import JournalError
 from treadle.journal.identity import make_seal, mark_place
 from treadle.journal.protocol import APPLICATION_ID
-from treadle.journal.sqlite.failures import ERRORS, explain, has_code, transaction
+from treadle.journal.sqlite.failures import ERRORS, explain, has_code
 
 _CODES = (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN)
 
@@ -251,6 +252,19 @@ def _connect_to_read(path: Path) -> sqlite3.Connection:
             "date; open a copy of it"
         )
     return db
+
+
+@contextlib.contextmanager
+def transaction(db: sqlite3.Connection) -> Iterator[None]:
+    """Commit what the `with` block writes, or nothing of it."""
+    db.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+        db.execute("COMMIT")
+    except BaseException:
+        if db.in_transaction:  # a full disk ends it by itself
+            db.execute("ROLLBACK")
+        raise
 
 
 def read_meta(db: sqlite3.Connection) -> tuple[int, str]:

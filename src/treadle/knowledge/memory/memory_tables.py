@@ -12,8 +12,8 @@ from typing import Any
 import msgspec
 
 from treadle.core.errors import ConfigError, JournalError
-from treadle.journal.sqlite.failures import ERRORS, explain, has_code, transaction
-from treadle.journal.sqlite.sqlite_layout import connect, read_meta, set_level
+from treadle.journal.sqlite.failures import ERRORS, explain, has_code
+from treadle.journal.sqlite.sqlite_layout import connect, read_meta, set_level, transaction
 from treadle.journal.tables.table_rows import explain_closed
 from treadle.knowledge.memory.protocol import (
     MAX_CHARS,
