@@ -319,5 +319,4 @@ def _draft(scene: ScenarioScene, texts: str) -> RequestDraft | None:
     """Return one of the model's own requests, if the tools and files offer one of the kind."""
     if scene.kind in ("no_tool", "refusal") or not scene.tools:
         return None
-    drawn = draw_request(texts, scene.kind or "single", scene.tools, scene.shelf, scene.draw)
-    return None if drawn is None else RequestDraft(drawn.text, drawn.withheld, drawn.makes, drawn.used)
+    return draw_request(texts, scene.kind or "single", scene.tools, scene.shelf, scene.draw)
