@@ -192,7 +192,7 @@ class Evidence:
         words = stems_of(_FILE.sub(" ", text))
         found: dict[frozenset[str], float] = {}  # how far each is named
         for label in self._labels_by_kind.get(kind, ()):
-            plain = label - unit_stems() or label
+            plain = plain_label(label)
             if label and plain <= words:
                 found[label] = 1.0
             elif label and len(plain & words - self._tool_words) * 2 >= len(plain):
@@ -314,6 +314,13 @@ def _arguments(call: ToolCall) -> Json:
         return call.parsed
     except msgspec.DecodeError:
         return {}
+
+
+@cache
+def plain_label(label: frozenset[str]) -> frozenset[str]:
+    """Return the words of a label by which an answer names it: without units, and without `is` and `on`."""
+    words = frozenset([name for name in label if name.isalnum()])
+    return words - unit_stems() - WORDS["en"] or words or label
 
 
 def plain(text: str) -> str:

@@ -15,7 +15,7 @@ from treadle.datagen.quality.doubts import (
     show_record,
     word_list,
 )
-from treadle.datagen.quality.evidence import Evidence, Occurrence, unit_stems
+from treadle.datagen.quality.evidence import Evidence, Occurrence, plain_label
 from treadle.datagen.quality.quantities import Quantity, QuantityKind, find_quantities, lexicon, unit_of
 from treadle.datagen.quality.result_records import stem, stems_of
 from treadle.datagen.quality.statements import AnswerStatement
@@ -85,7 +85,7 @@ class QuantityRules:
             if (len(seen.records) == 1 and not labels) or (
                 any(_is_at(place, anchors, places) for place in own)
                 and not (
-                    is_alone and any(label - unit_stems() <= stems_of(statement.sentence) for label in labels)
+                    is_alone and any(plain_label(label) <= stems_of(statement.sentence) for label in labels)
                 )
             ):
                 return self._note(item)

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from functools import cached_property
 
 from treadle.datagen.quality.doubts import SEEN, Doubt, entities_of, shape, show_record, word_list
-from treadle.datagen.quality.evidence import Evidence, unit_stems
+from treadle.datagen.quality.evidence import Evidence, plain_label
 from treadle.datagen.quality.quantities import QuantityKind, find_quantities, unit_of
 from treadle.datagen.quality.result_records import Cell, Record, stem, stems_of
 from treadle.datagen.quality.statements import AnswerStatement, glue
@@ -109,6 +109,7 @@ class RelationRules:
         anchors = self._seen.anchors(sentence) - value
         said = value - anchors - self._seen.subjects - glue() | value & _FLAGS.keys()
         for label, cells in self._texts.items() if 0 < len(said) <= 4 else ():
+            label = plain_label(label)
             if not label <= name or len(name - label - anchors - self._seen.subjects - glue()) > 1:
                 continue
             own = [(record, cell) for record, cell in cells if record.stems & anchors - cell.stems]
@@ -131,7 +132,7 @@ class RelationRules:
             if anchors and not anchors & (record.stems | record.context):
                 continue
             for cell in record.cells:
-                label = cell.label - unit_stems() or cell.label
+                label = plain_label(cell.label)
                 is_given = cell.text.strip(' -"[]{}').casefold() not in ("", "null", "none", "no", "n/a", "0")
                 if label and is_given and label <= words and not rest - label - anchors:
                     return Doubt(0.7, f"denies what was seen: {show_record(record)}")

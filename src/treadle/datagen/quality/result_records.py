@@ -3,6 +3,7 @@
 import csv
 import re
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from functools import lru_cache
 from html import unescape
 from itertools import chain
@@ -219,10 +220,10 @@ def _split(line: str, delimiter: str) -> list[str]:
         return line.split(delimiter)
 
 
-def read_records(source: int, text: str, context: frozenset[str]) -> list[Record]:
+@lru_cache(maxsize=256)
+def read_records(source: int, text: str, context: frozenset[str]) -> tuple[Record, ...]:
+    """Return the records of a text."""
     if text.lstrip()[:1] in ("{", "["):
-        try:
-            return list(_read_json(source, msgspec.json.decode(text), context))
-        except (msgspec.DecodeError, RecursionError):
-            pass
-    return list(_read_text(source, text, context))
+        with suppress(msgspec.DecodeError, RecursionError):
+            return tuple(_read_json(source, msgspec.json.decode(text), context))
+    return tuple(_read_text(source, text, context))

@@ -7,7 +7,7 @@ what was found. A statement has the clause that it stands in, by whose words it 
 import re
 from collections.abc import Iterator
 from enum import StrEnum
-from functools import cache, partial
+from functools import cache, lru_cache, partial
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -94,7 +94,13 @@ def content_of(text: str) -> frozenset[str]:
     return frozenset([word for word in stems_of(text) if word.isalpha() and len(word) > 2]) - glue()
 
 
-def find_statements(answer: str) -> Iterator[AnswerStatement]:
+@lru_cache(maxsize=64)
+def find_statements(answer: str) -> tuple[AnswerStatement, ...]:
+    """Return the statements of an answer, in the order of their kinds within each sentence."""
+    return tuple(_find_statements(answer))
+
+
+def _find_statements(answer: str) -> Iterator[AnswerStatement]:
     """Yield the statements of an answer, in the order of their kinds within each sentence."""
     text = _FENCE.sub(lambda found: "\n" if _is_program(found[1], found[2]) else found[2], answer)
     text = _MARKUP.sub("", _LIST_MARK.sub("", text))
@@ -262,34 +268,35 @@ def _causes(sentence: str) -> Iterator[tuple[str, int]]:
 
 
 @cache
-def _action_shapes() -> list[tuple[str, re.Pattern[str]]]:
-    claims = lexicon("claims")
-    return [
-        (
-            topic,
-            re.compile(
-                rf"(?:(?P<first>{claims['first_person']})|(?P<then>{claims['and_then']})"
-                rf"|(?P<passive>{claims['passive']})|(?P<bare>{claims['bare']}))(?P<verb>{given['said']})(?![\w-])",
-                re.IGNORECASE,
-            ),
-        )
-        for topic, given in sorted(lexicon("actions").items(), key=lambda item: item[0] == "other")
-    ]
+def _action_shape() -> re.Pattern[str]:
+    """Return the pattern of claims, with a group for each kind of action.
+
+    Kinds with verbs of several words come first, and verbs of no known kind come last.
+    """
+    claims, order = lexicon("claims"), {"book": -1, "other": 1}
+    topics = sorted(lexicon("actions").items(), key=lambda item: order.get(item[0], 0))
+    verbs = "|".join([f"(?P<{topic}>{given['said']})(?![\\w-])" for topic, given in topics])
+    return re.compile(
+        rf"(?:(?P<first>{claims['first_person']})|(?P<then>{claims['and_then']})"
+        rf"|(?P<passive>{claims['passive']})|(?P<bare>{claims['bare']}))(?:{verbs})",
+        re.IGNORECASE,
+    )
 
 
 def _actions(sentence: str) -> Iterator[tuple[str, int, str]]:
     """Yield the claims that something was done: the verb, its position, and its kind with its form."""
-    known: set[int] = set()
-    for topic, shape in _action_shapes():
-        for found in shape.finditer(sentence):
-            if topic == "other" and found.start("verb") in known:
-                continue
-            known.add(found.start("verb"))
-            before = sentence[: found.start("verb")]
-            if _shape("claims", "not_claims").search(before):
-                continue
-            mode = next(name for name in ("first", "then", "passive", "bare") if found[name] is not None)
-            if mode == "then" and not re.search(lexicon("claims")["first_person"], before, re.IGNORECASE):
-                continue
-            if mode != "passive" or topic != "look":
-                yield found["verb"], found.start("verb"), f"{topic}/{mode}"
+    for found in _action_shape().finditer(sentence):
+        topic = found.lastgroup or ""
+        before = sentence[: found.start(topic)]
+        if _shape("claims", "not_claims").search(before):
+            continue
+        mode = next(name for name in ("first", "then", "passive", "bare") if found[name] is not None)
+        if mode == "then" and not _first_person().search(before):
+            continue
+        if mode != "passive" or topic != "look":
+            yield found[topic], found.start(topic), f"{topic}/{mode}"
+
+
+@cache
+def _first_person() -> re.Pattern[str]:
+    return re.compile(lexicon("claims")["first_person"], re.IGNORECASE)

@@ -112,10 +112,7 @@ class Support:
                 if set(missing) <= stems_of(" ".join(why.findall(statement.text)))
                 else replace(new, degree=0.6)
             )
-        is_told = shape("answers", "past").search(statement.text) and not shape("answers", "personal").search(
-            statement.text
-        )
-        return replace(new, degree=0.6) if is_told else new
+        return replace(new, degree=0.6) if shape("answers", "past").search(statement.text) else new
 
     def _is_seen(self, word: str) -> bool:
         return word in self._seen.stems or word in self._seen.text
