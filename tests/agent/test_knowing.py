@@ -203,6 +203,22 @@ async def test_only_completed_turns_are_remembered_each_once_without_what_was_re
     assert "What do I like, tea?" in said[1]
 
 
+async def test_an_episode_names_the_tools_of_its_turn_and_those_that_never_worked() -> None:
+    journal = MemoryJournal()
+    made = agent(
+        journal,
+        [call("list_files", {}), call("read_file", {"path": "no.txt"})],
+        "None.",
+        "You are welcome.",
+    )
+    async with made.session("s") as session:
+        await session.send("Which files are there?")
+        await session.send("Thanks a lot.")
+    said = episodes(journal)
+    assert "\nTools used: list_files, read_file (failed)\nThe answer: None." in said[0]
+    assert "Tools used" not in said[1]
+
+
 async def test_a_run_is_remembered_too_and_a_fork_as_its_own() -> None:
     journal = MemoryJournal()
     made = agent(journal, "Noted.", "Again.")

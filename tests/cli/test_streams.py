@@ -55,7 +55,6 @@ COMMANDS: dict[str, list[str]] = {
     "answer": ["answer", "q"],
     "follow": ["follow", "t"],
     "memory list": ["memory", "list"],
-    "memory show": ["memory", "show", "self_facts-1"],
     "memory search": ["memory", "search", "tea"],
     "skills list": ["skills", "list"],
     "skills show": ["skills", "show", "skill-writing"],
@@ -95,8 +94,8 @@ SILENT = {
     ("cancel",),
     ("label",),
     *[("models", name) for name in ("set-key", "trust")],
-    *[("topics", name) for name in ("build", "import")],
-    *[("memory", name) for name in ("add", "forget", "rollback")],
+    ("topics", "build"),
+    *[("memory", name) for name in ("add", "forget")],
     *[("skills", name) for name in ("check", "trust")],
     *[("persona", name) for name in ("check", "trust")],
 }

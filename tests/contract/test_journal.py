@@ -40,20 +40,9 @@ from treadle.core.inbox import (
     Steer,
     Withdraw,
 )
+from treadle.core.lineage import Caller, Parent, TaskRef
 from treadle.core.patches import Version, store_next
-from treadle.core.types import (
-    Artifact,
-    Caller,
-    Completion,
-    FileDelta,
-    FinishReason,
-    Message,
-    Parent,
-    Role,
-    StopReason,
-    TaskRef,
-    Usage,
-)
+from treadle.core.types import Artifact, Completion, FileDelta, FinishReason, Message, Role, StopReason, Usage
 from treadle.journal.listing import facts_of
 from treadle.journal.memory import MemoryJournal
 from treadle.journal.protocol import Journal, RunWriter

@@ -12,6 +12,7 @@ from treadle.core.asking import AskNow, Question, decide_question, open_question
 from treadle.core.calls import waiting_calls
 from treadle.core.decide import decide
 from treadle.core.limits import can_ask_again
+from treadle.core.lineage import Caller, Child
 from treadle.core.policy import Approval, Autonomy, InDoubt, Policy
 from treadle.core.prompting import count_prompt
 from treadle.core.spec import AgentSpec, PartSpec
@@ -19,8 +20,6 @@ from treadle.core.state import ESCALATED, State, Status, apply
 from treadle.core.steering import count_messages
 from treadle.core.types import (
     UNREPORTED,
-    Caller,
-    Child,
     Completion,
     Delivery,
     Effect,

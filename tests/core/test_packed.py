@@ -19,7 +19,8 @@ from treadle.core.packed import (
     unpack_logprobs,
 )
 from treadle.core.state import fold
-from treadle.core.types import Completion, FinishReason, Message, Role, TokenRecord
+from treadle.core.token_record import TokenRecord
+from treadle.core.types import Completion, FinishReason, Message, Role
 
 IDS = st.lists(st.integers(0, 2**31 - 1), max_size=40)
 

@@ -11,6 +11,7 @@ from tests.core.histories import History, histories
 from treadle.core import events as e
 from treadle.core.asking import open_questions
 from treadle.core.calls import waiting_calls
+from treadle.core.lineage import Parent, TaskRef
 from treadle.core.policy import Policy
 from treadle.core.state import State, Status, fold
 from treadle.core.types import (
@@ -18,11 +19,9 @@ from treadle.core.types import (
     Completion,
     FinishReason,
     Message,
-    Parent,
     Recalled,
     Role,
     StopReason,
-    TaskRef,
     ToolCall,
     Usage,
 )

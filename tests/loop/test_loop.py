@@ -31,6 +31,7 @@ from treadle.core.errors import (
 )
 from treadle.core.packed import unpack_ids
 from treadle.core.state import Status, fold
+from treadle.core.token_record import TokenRecord
 from treadle.core.transcript import check_transcript
 from treadle.core.types import (
     Completion,
@@ -41,7 +42,6 @@ from treadle.core.types import (
     Request,
     Role,
     StopReason,
-    TokenRecord,
     ToolCall,
     ToolErrorKind,
     ToolSpec,

@@ -22,7 +22,8 @@ from treadle.core.log import Log
 from treadle.core.packed import unpack_ids
 from treadle.core.spec import PartSpec
 from treadle.core.state import ESCALATED, fold
-from treadle.core.types import Completion, FinishReason, Message, Request, Role, TokenRecord, Usage
+from treadle.core.token_record import TokenRecord
+from treadle.core.types import Completion, FinishReason, Message, Request, Role, Usage
 from treadle.journal.listing import facts_of
 from treadle.journal.memory import MemoryJournal
 from treadle.models import (

@@ -17,8 +17,9 @@ from treadle import (
 )
 from treadle.core import events as e
 from treadle.core.errors import AuthenticationError, ServerError
+from treadle.core.lineage import Parent
 from treadle.core.state import Status
-from treadle.core.types import Fault, Parent, Request, StopReason
+from treadle.core.types import Fault, Request, StopReason
 from treadle.journal.memory import MemoryJournal
 from treadle.models.scripted import call
 from treadle.runs.ensure import IfExists, ensure_run

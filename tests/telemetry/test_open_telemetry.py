@@ -15,9 +15,9 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from treadle import Agent, Policy, ScriptedModel, ToolContext, open_journal, tool
 from treadle.core import events as e
 from treadle.core.errors import RateLimitError, ServerError
+from treadle.core.lineage import Caller
 from treadle.core.spec import PartSpec
 from treadle.core.types import (
-    Caller,
     Completion,
     Effect,
     Fault,

@@ -7,7 +7,9 @@ from msgspec.structs import replace
 from tests.telemetry.test_turn_log import BEGIN, answer, asked, ended, said, turn
 
 from treadle.core import events as e
-from treadle.core.types import Child, Fault, Parent, StopReason, ToolErrorKind, ToolResult, Usage, Verdict
+from treadle.core.judgement import Verdict
+from treadle.core.lineage import Child, Parent
+from treadle.core.types import Fault, StopReason, ToolErrorKind, ToolResult, Usage
 from treadle.telemetry.usage_stats import Durations, UsageStats
 
 DAY = 86_400.0

@@ -14,14 +14,14 @@ from tests.forks.process import FORKS, ROOT
 from treadle import Agent, Policy, ScriptedModel, open_journal, tool
 from treadle.core import events as e
 from treadle.core.errors import ConfigError, RateLimitError, ServerError
+from treadle.core.judgement import Verdict
+from treadle.core.lineage import Child, Parent
 from treadle.core.types import (
-    Child,
     Completion,
     Effect,
     Fault,
     FinishReason,
     Message,
-    Parent,
     Recalled,
     RecalledItem,
     Role,
@@ -31,7 +31,6 @@ from treadle.core.types import (
     ToolCall,
     ToolResult,
     Usage,
-    Verdict,
 )
 from treadle.models import FallbackModel, RetryModel, call
 from treadle.telemetry import JsonlTurnLog, TurnLog, TurnRecord, read_turn_records

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
 from treadle.core import events as e
+from treadle.core.lineage import Child
 from treadle.core.spec import AgentSpec, PartSpec
 from treadle.core.types import (
     Artifact,
-    Child,
     Completion,
     Fault,
     FinishReason,

@@ -15,9 +15,8 @@ import treadle
 from treadle import Agent, Policy, ScriptedModel, ToolContext, open_journal, tool
 from treadle.core import events as e
 from treadle.core.errors import RateLimitError, ServerError
+from treadle.core.lineage import Caller, Child
 from treadle.core.types import (
-    Caller,
-    Child,
     Completion,
     Fault,
     FinishReason,

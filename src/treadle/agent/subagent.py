@@ -17,10 +17,11 @@ from treadle.core.errors import ConfigError, NotAskedError, ToolError
 from treadle.core.events import Event, RunStarted, ToolStarted
 from treadle.core.events.narrowing import Item
 from treadle.core.limits import Allowance
+from treadle.core.lineage import Caller, Child
 from treadle.core.policy import Policy
 from treadle.core.spec import PartSpec
 from treadle.core.state import Status
-from treadle.core.types import Caller, Child, Effect, Json, Option, StopReason, ToolSpec
+from treadle.core.types import Effect, Json, Option, StopReason, ToolSpec
 from treadle.journal.protocol import Journal
 from treadle.loop.driver import Driver
 from treadle.runs.agent_parts import AGENT, AgentParts, read_agent

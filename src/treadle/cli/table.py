@@ -72,9 +72,12 @@ MOVED = {
     "rollout --schema": "write: treadle schema rollout",
     "models schema": "write: treadle schema config",
     "persona schema": "write: treadle schema persona",
-    "memory history": "`treadle memory show` lists the versions of a memory",
+    "memory show": f"{_CALL} 'From Python' in docs/memory.md",
+    "memory rollback": f"{_CALL} 'From Python' in docs/memory.md",
+    "memory history": f"{_CALL} 'From Python' in docs/memory.md",
     "memory audit": f"{_CALL} 'From Python' in docs/memory.md",
     "memory embed": f"{_CALL} 'From Python' in docs/memory.md",
+    "topics import": f"{_CALL} 'Files' in docs/topics.md",
     "topics prune": f"{_CALL} 'Fewer topics' in docs/topics.md",
     "topics draw": f"{_CALL} 'Pictures' in docs/topics.md. `treadle dataset report` shows the topics of a dataset",
 }

@@ -1,4 +1,4 @@
-"""The judgement about a message of the user: what it leaves open, and what it needs."""
+"""The judgements of messages of the user, about what they leave open and need, and of answers."""
 
 from enum import StrEnum
 
@@ -114,3 +114,16 @@ class Judgement(Struct, frozen=True, omit_defaults=True):
     """The tokens that its judgement took; `None`: no model was asked."""
     cost_usd: float | None = 0.0
     """The cost of the judgement in US dollars; `None`: unknown."""
+
+
+class Verdict(Struct, frozen=True, omit_defaults=True, gc=False):
+    """The judgement of a second model about an answer, with the cost of asking it."""
+
+    text: str
+    """The text of the judgement, or why the second model could not be asked."""
+    model: str | None = None
+    """The name of the model that was asked."""
+    usage: Usage = Usage()
+    """The tokens that the judgement took; they count for the budgets."""
+    cost_usd: float | None = 0.0
+    """The cost of the judgement in US dollars; `None` if it is not known."""

@@ -15,13 +15,13 @@ from treadle.core import events as e
 from treadle.core.estimates import count_chars, guess_of_chars, weigh_message, weigh_tools
 from treadle.core.log import Log
 from treadle.core.packed import ID_BYTES, as_packed
+from treadle.core.token_record import Prior
 from treadle.core.types import (
     Completion,
     Fault,
     FinishReason,
     Message,
     OutputMode,
-    Prior,
     Request,
     Role,
     ToolSpec,

@@ -3,7 +3,7 @@
 Values are frozen; they carry no storage ids and no clocks.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from enum import StrEnum
 from typing import Any, TypeAlias
 
@@ -12,7 +12,7 @@ from msgspec import Struct, field
 
 from treadle.core.log import Log
 from treadle.core.logprobs_mode import LogprobsMode, has_policy_logprobs
-from treadle.core.packed import PackedIds, PackedLogprobs, pack_ids, pack_logprobs
+from treadle.core.token_record import Prior, TokenRecord
 
 Json: TypeAlias = Any
 """A JSON value as `msgspec.json` decodes it. It is the type of provider data that Treadle has no type for."""
@@ -284,85 +284,6 @@ UNREPORTED = Usage(is_reported=False)
 """The token counts of an inference whose server did not report them."""
 
 
-class TokenRecord(Struct, frozen=True, omit_defaults=True, gc=False):
-    """The exact tokens of one inference. Only some engines return them.
-
-    Ids and log probabilities are packed, see `core.packed`. They are tuples if they were read from a journal of
-    event version 2.2 or older.
-    """
-
-    prompt_token_ids: PackedIds | None = None
-    """Ids of the prompt, shape [P], without the first `prompt_shared_tokens`. `None`: the engine returned none."""
-    prompt_shared_tokens: int = 0
-    """How many leading prompt ids are left out, as they equal the previous inference's prompt and output ids."""
-    token_ids: PackedIds | None = None
-    """Ids of the answer, shape [T]. `None`: the engine returned none."""
-    logprobs: PackedLogprobs | None = None
-    """Natural logarithms of the sampled tokens' probabilities, shape [T], NaN where one is not known. `None`: the
-    engine returned none."""
-    tokens: tuple[str, ...] | None = None
-    """The sampled tokens as text, shape [T]; set only if logprobs came without token ids."""
-    forced: tuple[int, ...] = ()
-    """The positions in `token_ids` of tokens that the engine inserted and the model did not sample."""
-    versions: tuple[tuple[int, str], ...] = ()
-    """Which weights sampled which tokens, as numbers of successive tokens with their weight version. Empty:
-    `Completion.weight_version` sampled all of them."""
-    tokenizer: str | None = None
-    """The fingerprint of the renderer that made the prompt's ids; `None` if the server made them."""
-
-    @classmethod
-    def of(
-        cls,
-        *,
-        prompt: Iterable[int] | bytes | None = None,
-        output: Iterable[int] | bytes | None = None,
-        logprobs: Iterable[float] | bytes | None = None,
-        tokens: tuple[str, ...] | None = None,
-        forced: tuple[int, ...] = (),
-        versions: tuple[tuple[int, str], ...] = (),
-        tokenizer: str | None = None,
-    ) -> "TokenRecord":
-        """Return a record with packed ids and log probabilities. Bytes are packed already.
-
-        Raises: `OverflowError` or `TypeError` if an id is not a 32-bit integer or a log probability not a number.
-        """
-        return cls(
-            prompt if prompt is None or isinstance(prompt, bytes) else pack_ids(prompt),
-            0,
-            output if output is None or isinstance(output, bytes) else pack_ids(output),
-            logprobs if logprobs is None or isinstance(logprobs, bytes) else pack_logprobs(logprobs),
-            tokens,
-            forced,
-            versions,
-            tokenizer,
-        )
-
-
-class TokenGrade(StrEnum):
-    """The grade of a token record: how exactly it is known what the model sampled."""
-
-    TOKEN_EXACT = "token_exact"
-    """The engine's ids and log probabilities are known."""
-    TOKEN_IDS = "token_ids"
-    """The engine's ids are known, without log probabilities for all sampled tokens."""
-    TEXT = "text"
-    """Only texts are known."""
-
-
-class Prior(Struct, frozen=True, gc=False):
-    """The exact ids of the newest inference whose engine returned ids: its prompt, followed by its answer."""
-
-    token_ids: bytes
-    """The packed ids of the prompt and the answer."""
-    messages: int
-    """How many messages of the transcript, from the first, these ids stand for; 0 if they no longer stand for its
-    beginning, because the context was compacted or other tools are offered."""
-    tokenizer: str | None = None
-    """The fingerprint of the renderer that made the ids; `None` if the server made them."""
-    is_cut: bool = False
-    """True if the limit of output tokens cut the answer off, so that it has no token that ends it."""
-
-
 class Settings(Struct, frozen=True, omit_defaults=True, gc=False):
     """Sampling settings of an inference. A setting that is `None` is not sent, and the server's default applies."""
 
@@ -495,46 +416,6 @@ class Completion(Struct, frozen=True, omit_defaults=True, gc=False):
     known."""
 
 
-class TaskRef(Struct, frozen=True, omit_defaults=True, gc=False):
-    """A reference to the task of a run."""
-
-    task_set: str
-    """The name of the task set."""
-    task_id: str
-    """The id of the task in its set."""
-    seed: int | None = None
-    """The seed that the task's parameters were drawn from; `None` if they were not drawn."""
-
-
-class Parent(Struct, frozen=True, gc=False):
-    """The point at which a fork begins to differ from the run that it was forked from."""
-
-    run_id: str
-    """The id of the other run."""
-    seq: int
-    """The number of the last event that the fork copied."""
-
-
-class Caller(Struct, frozen=True, gc=False):
-    """The tool call of another run that started this run, as its sub-agent."""
-
-    run_id: str
-    """The id of the other run."""
-    call_id: str
-    """The id of the call in that run."""
-
-
-class Child(Struct, frozen=True, omit_defaults=True, gc=False):
-    """A run that a tool call drove, and what it used during that call."""
-
-    run_id: str
-    """The id of the run."""
-    usage: Usage = Usage()
-    """The tokens that the run used during the call; they count for the caller's budgets."""
-    cost_usd: float | None = 0.0
-    """The cost of these tokens in US dollars; `None` if it is not known."""
-
-
 class Window(Struct, frozen=True, omit_defaults=True, gc=False):
     """The context window of a model, as far as it is known."""
 
@@ -559,19 +440,6 @@ class Route(Struct, frozen=True, omit_defaults=True, gc=False):
     """The score of each tier that was considered, chosen or not; higher is better."""
     rejected: dict[str, str] = {}
     """Why each of the other tiers could not be used at all, by tier."""
-
-
-class Verdict(Struct, frozen=True, omit_defaults=True, gc=False):
-    """The judgement of a second model about an answer, with the cost of asking it."""
-
-    text: str
-    """The text of the judgement, or why the second model could not be asked."""
-    model: str | None = None
-    """The name of the model that was asked."""
-    usage: Usage = Usage()
-    """The tokens that the judgement took; they count for the budgets."""
-    cost_usd: float | None = 0.0
-    """The cost of the judgement in US dollars; `None` if it is not known."""
 
 
 class RecalledItem(Struct, frozen=True, omit_defaults=True, gc=False):

@@ -5,7 +5,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from enum import StrEnum
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import msgspec
 from msgspec.structs import replace
@@ -177,31 +177,16 @@ class ColumnType(StrEnum):
 class RowFormat(Protocol):
     """A format of rows, which writes a row as one JSON object and reads it again."""
 
-    @property
-    def has_reasoning(self) -> bool:
-        """True if the format's readers know reasoning. The reasoning is then written unless the caller says
-        otherwise."""
-        ...
-
-    @property
-    def has_own_files(self) -> bool:
-        """True if each row is a separate file with several lines, which are the row's list `lines`."""
-        ...
-
-    @property
-    def losses(self) -> tuple[Loss, ...]:
-        """What a row can lose in this format."""
-        ...
-
-    @property
-    def columns(self) -> Mapping[str, ColumnType]:
-        """The keys of a row and their types. Empty if the keys differ between datasets."""
-        ...
-
-    @property
-    def aliases(self) -> frozenset[str]:
-        """Further keys that are read, and written under other names."""
-        ...
+    losses: ClassVar[tuple[Loss, ...]]
+    """What a row can lose in this format."""
+    columns: ClassVar[Mapping[str, ColumnType]]
+    """The keys of a row and their types. Empty if the keys differ between datasets."""
+    aliases: ClassVar[frozenset[str]] = frozenset()
+    """Further keys that are read, and written under other names."""
+    has_reasoning: ClassVar[bool] = True
+    """Whether the format's readers know reasoning, which is then written unless the caller says otherwise."""
+    has_own_files: ClassVar[bool] = False
+    """True if each row is a separate file with several lines, which are the row's list `lines`."""
 
     def write(self, row: Row, *, with_reasoning: bool) -> dict[str, Json]:
         """Return the row in this format. Raises: `ExportError` if the format cannot express it."""

@@ -9,7 +9,7 @@ Source: TRL 1.16, dataset formats, preference type with an explicit prompt, conv
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from statistics import fmean
 from typing import TypeAlias
 
@@ -48,20 +48,19 @@ class Pair(Struct, frozen=True):
 
 def find_pairs(
     journal: Journal,
-    run_ids: Iterable[str] | None = None,
     *,
     values: Mapping[str, float] | None = None,
     is_whole: bool = False,
     min_gap: float = 0.0,
     on_skip: OnSkip = lambda run_id, why: None,
 ) -> Iterator[Pair]:
-    """Yield the pairs in the families of forks among the runs, by default all runs of the journal.
+    """Yield the pairs in the families of forks in a journal.
 
     A run has the value that `values` gives, otherwise its reward. A pair consists of single steps, or, with
     `is_whole`, of everything up to the end of the runs, results of tools included. The values of a pair differ by
     more than `min_gap`.
     """
-    for family in _find_families(journal, run_ids):
+    for family in _find_families(journal):
         rows = []
         for run_id in family:
             try:
@@ -128,7 +127,7 @@ def write_pair(pair: Pair) -> bytes:
     return msgspec.json.encode(raw)
 
 
-def _find_families(journal: Journal, run_ids: Iterable[str] | None) -> list[list[str]]:
+def _find_families(journal: Journal) -> list[list[str]]:
     """Return the groups of two or more runs that were forked from each other, directly or not."""
     parents: dict[str, str] = {}
     page = journal.runs(limit=_PAGE)
@@ -141,11 +140,7 @@ def _find_families(journal: Journal, run_ids: Iterable[str] | None) -> list[list
         while (parent := parents.get(path[-1])) is not None and parent not in path:
             path.append(parent)
         families[path[-1]] |= dict.fromkeys(reversed(path))
-    wanted = None if run_ids is None else set(run_ids)
-    found = [
-        [run_id for run_id in family if wanted is None or run_id in wanted] for family in families.values()
-    ]
-    return [family for family in found if len(family) > 1]
+    return [list(family) for family in families.values()]
 
 
 def _key(message: Message) -> object:

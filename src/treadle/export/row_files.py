@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
+from typing import BinaryIO
 
 import msgspec
 
@@ -113,16 +114,23 @@ def open_writer(
     if row_format.has_own_files:
         yield RowWriter(row_format, _folder_writer(out), with_reasoning, with_lineage)
         return
+    with _open_lines(out, lambda lines: write_parquet(lines, out, format)) as file:
+        yield RowWriter(row_format, lambda _, line: file.write(line), with_reasoning, with_lineage)
+
+
+@contextmanager
+def _open_lines(out: Path, write_table: Callable[[Path], int]) -> Iterator[BinaryIO]:
+    """Open the file of JSON lines that becomes `out`, by `write_table` if that is a Parquet file."""
     if out.suffix != PARQUET:
         with whole_file(out) as file:
-            yield RowWriter(row_format, lambda _, line: file.write(line), with_reasoning, with_lineage)
+            yield file
         return
     require_arrow()
     lines = out.with_name(f"{out.name}.jsonl")
     with whole_file(lines) as file:
-        yield RowWriter(row_format, lambda _, line: file.write(line), with_reasoning, with_lineage)
+        yield file
     # If this fails, the rows stay in the file of JSON lines, which the error names.
-    write_parquet(lines, out, format)
+    write_table(lines)
     lines.unlink()
 
 
@@ -160,19 +168,12 @@ def open_group_writer(
     Raises: `ConfigError` if `out` cannot be made or a package is missing; `ExportError` if it cannot be written.
     """
     token_format = TOKEN_FORMATS.load(format)
-    is_parquet = out.suffix == PARQUET
-    if is_parquet:
-        require_arrow()
-    lines = out.with_name(f"{out.name}.jsonl") if is_parquet else out
-    with whole_file(lines) as file:
+    with _open_lines(out, lambda lines: write_table(lines, out, format, token_format.columns)) as file:
 
         def put(group: Group) -> None:
             file.write(encode_group(group, token_format, mask))
 
         yield put
-    if is_parquet:
-        write_table(lines, out, format, token_format.columns)
-        lines.unlink()
 
 
 def read_group_file(path: str | Path) -> Iterator[Group]:

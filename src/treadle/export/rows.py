@@ -20,6 +20,7 @@ from treadle.core.events import (
 )
 from treadle.core.packed import ID_BYTES, as_packed, pack_logprobs
 from treadle.core.state import fold
+from treadle.core.token_record import TokenRecord
 from treadle.core.tool_cache import ToolCache
 from treadle.core.transcript import check_transcript
 from treadle.core.types import (
@@ -30,7 +31,6 @@ from treadle.core.types import (
     Message,
     Role,
     StopReason,
-    TokenRecord,
     ToolCall,
     ToolErrorKind,
     ToolSpec,

@@ -1,7 +1,7 @@
 """The export of runs from a journal, as rows, as groups with tokens, or as lines of a journal."""
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from tempfile import SpooledTemporaryFile
 
@@ -12,7 +12,7 @@ from treadle.export import FORMATS, export_rows, load_row
 from treadle.export.exporter import wants_tokens
 from treadle.export.groups import ExportedTokens, Group, GroupBy, find_groups, load_groups
 from treadle.export.row_files import open_group_writer, open_writer
-from treadle.export.token_exporter import LossMask, export_groups
+from treadle.export.token_exporter import TOKEN_FORMATS, LossMask, encode_group
 from treadle.export.whole import write_whole
 from treadle.journal.jsonl import export_run
 from treadle.journal.protocol import Journal
@@ -86,18 +86,21 @@ class RunExporter:
         self.shortened = writer.shortened
         return writer.count
 
-    def token_lines(self, run_ids: Sequence[str], options: TokenOptions) -> Iterator[list[bytes]]:
-        """Yield the lines of each group."""
-        groups = self._load_groups(run_ids, options)
-        for rows in export_groups(groups, self.format, self._make_mask(run_ids, options), self._on_skip):
-            yield rows.splitlines()
-            self.groups += 1
-
-    def write_tokens(self, run_ids: Sequence[str], out: Path, options: TokenOptions) -> None:
-        """Write the groups of runs to a file."""
-        groups = self._load_groups(run_ids, options)
-        with open_group_writer(self.format, out, self._make_mask(run_ids, options)) as put:
-            for group in groups:
+    def write_tokens(
+        self,
+        run_ids: Sequence[str],
+        out: Path | None,
+        options: TokenOptions,
+        show: Callable[[list[bytes]], None],
+    ) -> None:
+        """Write the groups of runs to a file; without one, call `show` with the lines of each group."""
+        mask = self._make_mask(run_ids, options)
+        token_format = TOKEN_FORMATS.load(self.format)
+        shown: AbstractContextManager[Callable[[Group], None]] = nullcontext(
+            lambda group: show(encode_group(group, token_format, mask).splitlines())
+        )
+        with shown if out is None else open_group_writer(self.format, out, mask) as put:
+            for group in self._load_groups(run_ids, options):
                 try:
                     put(group)
                     self.groups += 1

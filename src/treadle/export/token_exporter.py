@@ -5,7 +5,7 @@ made in its file and nowhere else: before that, a token is sampled or not, and a
 NaN.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import compress
 from math import inf
 from typing import Protocol, TypeAlias
@@ -179,23 +179,3 @@ def reward_of(rollout: Rollout) -> float:
 def encode_group(group: Group, token_format: TokenFormat, mask: LossMask = sampled_mask) -> bytes:
     """Return the rows of a group as lines of JSON, each with a newline. Raises: `ExportError`."""
     return b"".join([msgspec.json.encode(row) + b"\n" for row in token_format.write(group, mask)])
-
-
-def export_groups(
-    groups: Iterable[Group],
-    format: str,
-    mask: LossMask = sampled_mask,
-    on_skip: Callable[[str, str], None] | None = None,
-) -> Iterator[bytes]:
-    """Yield the lines of each group. If `on_skip` is given, it gets the groups that are left out, with the reason.
-
-    Raises: `ConfigError` if the format is unknown; `ExportError` without `on_skip`.
-    """
-    token_format = TOKEN_FORMATS.load(format)
-    for group in groups:
-        try:
-            yield encode_group(group, token_format, mask)
-        except ExportError as error:
-            if on_skip is None:
-                raise
-            on_skip(group.group_id, str(error))

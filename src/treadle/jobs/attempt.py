@@ -12,9 +12,10 @@ from typing import Any
 from msgspec import Struct
 
 from treadle.core.errors import ConfigError, ProviderError, ScoringError, TreadleError
+from treadle.core.lineage import Parent
 from treadle.core.registry import did_you_mean
 from treadle.core.state import Status
-from treadle.core.types import Fault, Json, Parent, StopReason
+from treadle.core.types import Fault, Json, StopReason
 from treadle.jobs.job import Expected, Job
 from treadle.jobs.ledger import ItemOutcome, ItemStatus
 from treadle.jobs.progress import JobNotice

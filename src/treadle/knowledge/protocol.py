@@ -13,6 +13,8 @@ class CompletedTurn(Struct, frozen=True, kw_only=True):
     answer: str
     began_at: float
     """The time at which it began, in seconds since the epoch."""
+    tools: tuple[str, ...] = ()
+    """The names of the tools that it called, each once; ` (failed)` follows the name of one that never worked."""
 
     @property
     def key(self) -> str:

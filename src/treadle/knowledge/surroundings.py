@@ -268,7 +268,7 @@ class Surroundings:
             return
         try:
             await self._memory.write_back(
-                turn.run_id, turn.number, turn.text, turn.answer, StopReason.COMPLETED
+                turn.run_id, turn.number, turn.text, turn.answer, StopReason.COMPLETED, tools=turn.tools
             )
         except Exception as error:
             _log.warning("the turn %s was not remembered: %s", turn.key, _name(error))

@@ -27,16 +27,15 @@ from treadle.core.parts import describe, digests_of_parts
 from treadle.core.prompting import count_prompt, find_room, guess_next_tokens, make_request
 from treadle.core.state import State
 from treadle.core.steering import count_messages
+from treadle.core.token_record import Prior, TokenRecord
 from treadle.core.types import (
     Artifact,
     Completion,
     Fault,
     Message,
-    Prior,
     Request,
     Role,
     StopReason,
-    TokenRecord,
     ToolCall,
     Usage,
 )

@@ -12,9 +12,10 @@ from msgspec.structs import replace
 from treadle.core import events as e
 from treadle.core.actions import Infer
 from treadle.core.errors import ConfigError
+from treadle.core.judgement import Verdict
 from treadle.core.prompting import make_request
 from treadle.core.state import ESCALATED, State
-from treadle.core.types import Completion, Fault, Route, StopReason, Usage, Verdict
+from treadle.core.types import Completion, Fault, Route, StopReason, Usage
 from treadle.journal.protocol import Clock
 from treadle.loop.inference import Inference, describe_failure
 from treadle.loop.outbox import Outbox

@@ -9,7 +9,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from treadle.core import events as e
-from treadle.core.types import FinishReason, Parent, StopReason, Usage
+from treadle.core.lineage import Parent
+from treadle.core.types import FinishReason, StopReason, Usage
 from treadle.export.groups import Group, Rollout, make_group, read_rollout
 from treadle.journal.protocol import Journal
 from treadle.rollout.group_plan import GroupSpec

@@ -4,17 +4,9 @@ import msgspec
 
 from treadle.core.errors import ConfigError, TreadleError
 from treadle.core.fence import fence
+from treadle.core.judgement import Verdict
 from treadle.core.log import Log
-from treadle.core.types import (
-    UNREADABLE_CALL,
-    Completion,
-    FinishReason,
-    Message,
-    Request,
-    Role,
-    Route,
-    Verdict,
-)
+from treadle.core.types import UNREADABLE_CALL, Completion, FinishReason, Message, Request, Role, Route
 from treadle.models.protocol import Model, Watch
 from treadle.routing.judging.inabilities import find_refusal, gives_up
 from treadle.routing.judging.lists import prompts

@@ -6,7 +6,8 @@ from typing import Protocol, runtime_checkable
 from msgspec import Struct
 
 from treadle.core.errors import ConfigError
-from treadle.core.types import Completion, Request, Route, Verdict
+from treadle.core.judgement import Verdict
+from treadle.core.types import Completion, Request, Route
 
 
 class TierCandidate(Struct, frozen=True, kw_only=True):

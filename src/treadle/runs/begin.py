@@ -15,9 +15,10 @@ from msgspec.structs import replace
 
 from treadle.core import events as e
 from treadle.core.errors import ConfigError
+from treadle.core.lineage import Caller, TaskRef
 from treadle.core.parts import make_part
 from treadle.core.state import State
-from treadle.core.types import Artifact, Caller, Json, Message, Role, TaskRef
+from treadle.core.types import Artifact, Json, Message, Role
 from treadle.journal.run_info import DEFAULT_QUEUE, QUEUE
 from treadle.loop.driver import Driver
 from treadle.runs.agent_parts import AgentParts, read_mount, refuse_missing

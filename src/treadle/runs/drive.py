@@ -15,7 +15,7 @@ from treadle.core.errors import ConfigError, JournalError
 from treadle.core.policy import Policy
 from treadle.core.spec import AgentSpec, PartSpec
 from treadle.core.state import State, Status
-from treadle.core.types import Fault, Json, Message, OutputSpec, StopReason, Window
+from treadle.core.types import Fault, Json, Message, OutputSpec, Role, StopReason, Window
 from treadle.journal.protocol import DONE, Journal, RunWriter
 from treadle.knowledge.protocol import CompletedTurn, turn_key
 from treadle.loop.calls.questions import RunRules
@@ -325,6 +325,19 @@ async def write_back(agent: AgentParts, run_id: str, state: State) -> None:
     if not state.turn.is_open and state.ending.stop_reason is StopReason.COMPLETED:
         text, answer = opened.message.content, state.ending.output
         turn = CompletedTurn(
-            run_id=run_id, number=state.turn.number, text=text, answer=answer, began_at=opened.at
+            run_id=run_id,
+            number=state.turn.number,
+            text=text,
+            answer=answer,
+            began_at=opened.at,
+            tools=_tools_of(state),
         )
         await known.write_back(turn)
+
+
+def _tools_of(state: State) -> tuple[str, ...]:
+    """Return the tools that the newest turn called, as far as its messages were not compacted."""
+    results = [item for item in state.messages.after(state.turn.position) if item.role is Role.TOOL]
+    worked = {item.name for item in results if not item.is_error}
+    names = dict.fromkeys(item.name for item in results if item.name is not None)
+    return tuple(name if name in worked else f"{name} (failed)" for name in names)

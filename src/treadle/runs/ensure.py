@@ -13,8 +13,9 @@ from msgspec.structs import replace
 
 from treadle.core.asking import open_questions
 from treadle.core.errors import ConfigError, LeaseHeldError, RunExistsError, RunNotFoundError
+from treadle.core.lineage import Parent
 from treadle.core.state import Status
-from treadle.core.types import Fault, Json, Parent, Role, StopReason
+from treadle.core.types import Fault, Json, Role, StopReason
 from treadle.journal.run_info import RunFilter
 from treadle.runs.agent_parts import AgentParts
 from treadle.runs.begin import run_task

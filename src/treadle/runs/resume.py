@@ -11,8 +11,9 @@ from treadle.core import events as e
 from treadle.core.asking import Answerable, open_questions, read_answer
 from treadle.core.calls import waiting_calls
 from treadle.core.errors import ConfigError
+from treadle.core.lineage import Parent
 from treadle.core.state import State, Status, fold
-from treadle.core.types import Message, Parent, Role, StopReason, ToolErrorKind, ToolResult
+from treadle.core.types import Message, Role, StopReason, ToolErrorKind, ToolResult
 from treadle.journal.protocol import RunWriter
 from treadle.loop.calls.results import read_call, to_decided
 from treadle.loop.driver import Driver

@@ -13,9 +13,10 @@ from msgspec import Struct
 
 from treadle.core import events as e
 from treadle.core.judgement import Judgement
+from treadle.core.lineage import Caller, Child, Parent
 from treadle.core.tally import UNKNOWN, charge_of
 from treadle.core.turns import STEP_CHANGES, StepFold
-from treadle.core.types import Caller, Child, Json, Parent, RecalledItem, Route, StopReason, ToolSpec, Usage
+from treadle.core.types import Json, RecalledItem, Route, StopReason, ToolSpec, Usage
 from treadle.routing.judging import find_refusal
 from treadle.telemetry.conventions import agent_name
 

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, Final, Generic
 from treadle.core.asking import Answer, Question
 from treadle.core.errors import NotAskedError, ToolError
 from treadle.core.limits import Allowance
-from treadle.core.types import Child, Json, ToolCall, ToolResult, ToolSpec
+from treadle.core.lineage import Child
+from treadle.core.types import Json, ToolCall, ToolResult, ToolSpec
 from treadle.journal.protocol import Journal
 from treadle.sandbox.protocol import Sandbox
 from treadle.tools.protocol import Approver, Decision, ToolOutput

@@ -176,12 +176,13 @@ def test_lines_in_a_pipe_have_all_counts() -> None:
 def test_the_demo_goes_from_tasks_to_a_report(cli: Cli) -> None:
     result = cli("rollout", "--demo", "--groups", "3", "--group-size", "2", "--json")
     assert result.code == 0, result
-    assert "killed process" in result.err
-    demo = result.lines[-1]
-    assert (demo["event"], demo["rows"]) == ("demo", 6)
-    assert f"{demo['sampled_tokens']:,} sampled tokens with the engine's ids and logprobs" in result.err
+    assert "kill -9" in result.err
+    assert result.lines[-1]["groups"] == 3
+    rows = [json.loads(line) for line in (cli.folder / "rollout-demo/rollouts/rows.jsonl").open()]
+    assert len(rows) == 6
+    assert "sampled tokens with the engine's ids and logprobs" in result.err
     assert "6 token-exact branches of 6 rollouts" in result.err
-    assert (cli.folder / "rollout-demo" / "report.html").exists()
+    assert (cli.folder / "rollout-demo/rollouts/report.html").exists()
 
 
 def test_a_stop_says_which_groups_no_sink_has_taken(cli: Cli) -> None:

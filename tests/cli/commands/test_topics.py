@@ -14,7 +14,7 @@ from tests.cli.scripted import Script, say
 
 from treadle import open_journal
 from treadle.core.events import InferenceCompleted
-from treadle.datagen.topics.topic_files import draw_mermaid, load_topics
+from treadle.datagen.topics.topic_files import TopicFormat, draw_mermaid, load_topics, save_topics
 from treadle.datagen.topics.topic_graph import find_topic, prune
 from treadle.datagen.topics.topic_report import make_topic_report
 from treadle.testbed.request_facts import read_facts
@@ -74,15 +74,14 @@ def test_topics_from_a_root_to_a_picture(cli: Cli) -> None:
     assert len(prune(graph, keep=[kept], max_depth=2).topics) == 6
 
     for format in ("deepfabric-tree", "deepfabric-graph"):
-        done = cli("topics", "import", "topics.json", "--format", format, "-o", format)
-        assert f"the format {format} cannot hold" in done.err
-        done = cli("topics", "import", format)
-        assert set(json.loads(done.out)["topics"]) == set(graph.topics)
+        assert save_topics(graph, cli.folder / format, TopicFormat(format))
+        done = cli("topics", "show", format, "--json")
+        assert {line["topic_id"] for line in done.lines} == set(graph.topics)
 
     counts = Counter({leaf.topic_id: 1 for leaf in list(graph.leaves())[:40]})
     assert {item.label: item.value for item in make_topic_report(graph, counts).figures}["rows"] == "40"
     assert "flowchart LR" in draw_mermaid(graph)
-    for words in ("topics prune", "topics draw"):
+    for words in ("topics import", "topics prune", "topics draw"):
         done = cli(*words.split(), "topics.json", "-o", "x")
         assert (done.code, done.out, "docs/topics.md" in done.err) == (2, "", True), done
 
@@ -214,7 +213,6 @@ def test_a_failed_topic_is_tried_again_by_the_same_command(cli: Cli, script: Scr
         (("build", "absent.yaml"), "absent.yaml"),
         (("show", "absent.json"), "cannot read the topics of 'absent.json'"),
         (("show", "bad.jsonl"), "bad.jsonl:2: 'path' is 3"),
-        (("import", "t.json", "-o", "t.json"), "'t.json' exists; --force replaces it"),
     ],
 )
 def test_mistakes_are_told_in_a_line(cli: Cli, arguments: tuple[str, ...], message: str) -> None:

@@ -3,8 +3,8 @@
 import pytest
 from tests.datagen.conversations.cast import spec
 
-from treadle.datagen.scenarios.scenario import Environment, Kind, write_facts
-from treadle.datagen.scenarios.scenario_writer import WrittenScenario, find_placeholder, find_scenario_faults
+from treadle.datagen.scenarios.scenario import Environment, Kind, Scenario, write_facts
+from treadle.datagen.scenarios.scenario_writer import find_placeholder, find_scenario_faults
 from treadle.sandbox.in_memory import SharedFiles
 from treadle.testbed.request_facts import read_facts
 
@@ -12,7 +12,7 @@ FILES = Environment(files={"notes.txt": b"milk", "docs/plan.md": b"# Plan"})
 
 
 def faults(message: str, kind: Kind = Kind.SINGLE, environment: Environment = FILES, **more) -> str:
-    return " ".join(find_scenario_faults(WrittenScenario(message, **more), spec(kind=kind), environment))
+    return " ".join(find_scenario_faults(Scenario(message, **more), spec(kind=kind), environment))
 
 
 @pytest.mark.parametrize(

@@ -194,8 +194,14 @@ A = topic_id(("r", "a"))
         (b'{"path": ["r", " "]}', "f:1: the path .* has an empty topic"),
         (b'{"failed_generation": {"node_path": 3}}', "f:1: 'failed_generation.node_path' is 3"),
         (b'{"nodes": {}}', "'nodes' is {}"),
-        (b'{"nodes": {\n"0": {"topic": "r"},\n"1": {"topic": 5}}}', "f:3: the topic of node '1' is 5"),
-        (b'{"nodes": {\n"0": {"topic": "r", "children": "1"}}}', "f:2: 'children' of node '0' is '1'"),
+        (
+            b'{"nodes": {\n"0": {"topic": "r"},\n"1": {"topic": 5}}}',
+            "f:3: node '1': Expected `str`, got `int`",
+        ),
+        (
+            b'{"nodes": {\n"0": {"topic": "r", "children": "1"}}}',
+            "f:2: node '0': Expected `array`, got `str`",
+        ),
         (b'{"nodes": {\n"1": {"topic": "r"}}}', "'root_id' is None"),
         (own(treadle_topics=2), "f has version 2"),
         (own(topic={"missing": "many"}), rf"f:\d+: topic '{A}': Expected `int`"),

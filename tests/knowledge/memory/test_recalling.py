@@ -99,6 +99,17 @@ async def test_what_was_said_beside_a_hit_ranks_higher(memory: Memory) -> None:
     assert [hit.fit for hit in found.hits] == [1.0, 1.0, pytest.approx(0.5)]
 
 
+async def test_who_is_asked_about_comes_before_who_is_only_named(memory: Memory) -> None:
+    for text in (
+        "Kim: I told Ada that the boat leaks.",
+        "Ada: The boat is new, and it has a mast.",
+        "Ada: No.",
+    ):
+        put(memory, text)
+    found = await memory.search("What did Ada say about the boat?", now=NOW)
+    assert [hit.entry.text[:8] for hit in found.hits] == ["Ada: The", "Kim: I t"]
+
+
 async def test_a_slow_search_does_not_stop_the_event_loop(memory: Memory) -> None:
     """Rules out a recall that blocks the event loop: the search here ends only when the loop has gone on."""
     put(memory, "We met in Hamar.")

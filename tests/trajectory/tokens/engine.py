@@ -4,7 +4,8 @@ import json
 import re
 from collections.abc import Callable, Iterable, Sequence
 
-from treadle.core.types import Completion, FinishReason, Message, Request, Role, TokenRecord, ToolCall
+from treadle.core.token_record import TokenRecord
+from treadle.core.types import Completion, FinishReason, Message, Request, Role, ToolCall
 from treadle.models.protocol import Watch
 
 SPECIAL = {"<|start|>": 256, "<|end|>": 257, "<think>": 258, "</think>": 259}

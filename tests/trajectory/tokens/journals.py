@@ -7,21 +7,11 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from treadle.core import events as e
+from treadle.core.lineage import Caller, Child, Parent
 from treadle.core.packed import ID_BYTES, as_packed, count_shared, pack_ids
 from treadle.core.spec import AgentSpec, PartSpec
-from treadle.core.types import (
-    Caller,
-    Child,
-    Completion,
-    Fault,
-    FinishReason,
-    Message,
-    Parent,
-    Role,
-    TokenRecord,
-    ToolResult,
-    Usage,
-)
+from treadle.core.token_record import TokenRecord
+from treadle.core.types import Completion, Fault, FinishReason, Message, Role, ToolResult, Usage
 
 
 class Sampled(Struct, frozen=True):

@@ -132,12 +132,12 @@ class Chat:
         self._prompt.draft = text
 
     def make_agent(self, model: str) -> Agent:
-        """See `CommandedChat.make_agent`."""
+        """Return the agent of the session with another model. Raises: `ConfigError`."""
         state = self.session.run.state
         return self._make(model, self.session.run_id if state.turn.number or state.queued else None)
 
     def switch(self, agent: Agent, run_id: str | None) -> None:
-        """See `CommandedChat.switch`."""
+        """Go on with a session of an agent, or with a new one for `None`. Raises: `TreadleError`."""
         before = self.agent, self.session.run_id if self.session.run.state.turn.number else None
         self.work.run(self.session.close())
         try:
@@ -152,7 +152,7 @@ class Chat:
             self._meter = SessionMeter.of(run) if run.state.turn.number else SessionMeter()
 
     def take_back(self, message: Message) -> None:
-        """See `CommandedChat.take_back`."""
+        """Take back a message that waits for its turn."""
         withdrawing = self.session.withdraw(message)
         try:
             loop = asyncio.get_running_loop()

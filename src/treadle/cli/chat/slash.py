@@ -4,7 +4,7 @@ import os
 import textwrap
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
@@ -24,12 +24,9 @@ from treadle.core.events import TurnStarted
 from treadle.core.prompting import count_prompt, find_room
 from treadle.core.registry import did_you_mean
 from treadle.core.state import State
-from treadle.core.types import Message
 
 if TYPE_CHECKING:
-    from treadle.agent.agent import Agent
-    from treadle.agent.session import Session
-    from treadle.cli.jobs.execute import CommandLoop
+    from treadle.cli.chat.conversation import Chat
     from treadle.knowledge.memory import Memory
 
 _MAX_SHOWN = 20
@@ -38,44 +35,12 @@ _TITLE_CHARS = 100
 """How much of a message that waits is shown."""
 
 
-class CommandedChat(Protocol):
-    """The parts of a conversation that its commands use."""
-
-    agent: "Agent"
-    session: "Session"
-    work: "CommandLoop"
-    is_over: bool
-    """True once the person has asked to leave."""
-    draft: str
-    """The beginning of the next message."""
-
-    def retry(self) -> None:
-        """Try the last turn again, if it ended with an error."""
-        ...
-
-    def attach(self, name: str) -> None:
-        """Remember a file for the next message."""
-        ...
-
-    def make_agent(self, model: str) -> "Agent":
-        """Return the agent of the session with another model. Raises: `ConfigError`."""
-        ...
-
-    def switch(self, agent: "Agent", run_id: str | None) -> None:
-        """Go on with a session of an agent, or with a new one for `None`. Raises: `TreadleError`."""
-        ...
-
-    def take_back(self, message: Message) -> None:
-        """Take back a message that waits for its turn."""
-        ...
-
-
 class SlashCommand(Struct, frozen=True):
     """A command of a conversation."""
 
     about: str
     """What the command does, for `/help`."""
-    perform: Callable[[CommandedChat, str], None]
+    perform: Callable[["Chat", str], None]
     """The function that carries out the command. It is called with the text after the command."""
     takes: str = ""
     """The name of the text after the command; empty if the command takes no text."""
@@ -95,7 +60,7 @@ def is_misspelt(text: str) -> bool:
     return command.startswith("/") and command[1:].isalpha() and (not rest or is_near)
 
 
-def _help(chat: CommandedChat, _: str) -> None:
+def _help(chat: "Chat", _: str) -> None:
     names = {name: f"{name} {item.takes}".rstrip() for name, item in COMMANDS.items()}
     indent = max(map(len, names.values())) + 2
     for line in _wrap(_KEYS):
@@ -125,7 +90,7 @@ _MORE = (
 )
 
 
-def _files(chat: CommandedChat, _: str) -> None:
+def _files(chat: "Chat", _: str) -> None:
     files = chat.session.files
     for path, content in sorted(files.items()):
         stdout().print(f"{clean(path)}  {write_count(len(content), 'byte')}", soft_wrap=True)
@@ -133,11 +98,11 @@ def _files(chat: CommandedChat, _: str) -> None:
         print_note("no files")
 
 
-def _attach(chat: CommandedChat, name: str) -> None:
+def _attach(chat: "Chat", name: str) -> None:
     chat.attach(name)
 
 
-def _context(chat: CommandedChat, _: str) -> None:
+def _context(chat: "Chat", _: str) -> None:
     print_note(describe_context(chat.session.run.state))
 
 
@@ -151,7 +116,7 @@ def describe_context(state: State) -> str:
     return f"the next prompt has about {tokens:,} tokens ({share}){done}"
 
 
-def _compact(chat: CommandedChat, _: str) -> None:
+def _compact(chat: "Chat", _: str) -> None:
     done = chat.work.run(chat.session.compact())
     if done is None:
         print_note("there is nothing to compact")
@@ -159,7 +124,7 @@ def _compact(chat: CommandedChat, _: str) -> None:
     print_note(format_compaction(done))
 
 
-def _cost(chat: CommandedChat, _: str) -> None:
+def _cost(chat: "Chat", _: str) -> None:
     run = chat.session.run
     facts = (
         write_count(run.state.turn.number, "turn"),
@@ -170,7 +135,7 @@ def _cost(chat: CommandedChat, _: str) -> None:
     print_note(" · ".join(facts))
 
 
-def _memory(chat: CommandedChat, text: str) -> None:
+def _memory(chat: "Chat", text: str) -> None:
     memory = _find_memory(chat)
     if text:
         found = chat.work.run(memory.search(text, limit=_MAX_SHOWN))
@@ -183,7 +148,7 @@ def _memory(chat: CommandedChat, text: str) -> None:
         print_note("nothing is remembered" + (" that fits" if text else ""))
 
 
-def _remember(chat: CommandedChat, text: str) -> None:
+def _remember(chat: "Chat", text: str) -> None:
     from treadle.knowledge.memory import Author, Draft, Store
 
     memory = _find_memory(chat)
@@ -193,18 +158,18 @@ def _remember(chat: CommandedChat, text: str) -> None:
     print_note(f"remembered as {written.entry.entry_id}" if written.entry else "deleted before, and not kept")
 
 
-def _find_memory(chat: CommandedChat) -> "Memory":
+def _find_memory(chat: "Chat") -> "Memory":
     known = chat.agent.known
     if known is None or known.memory is None:
         raise ConfigError("this session has no memory; begin one with --memory or a persona that has one")
     return known.memory
 
 
-def _retry(chat: CommandedChat, _: str) -> None:
+def _retry(chat: "Chat", _: str) -> None:
     chat.retry()
 
 
-def _tools(chat: CommandedChat, _: str) -> None:
+def _tools(chat: "Chat", _: str) -> None:
     from treadle.cli.commands.tools import print_specs
 
     print_specs([tool.spec for tool in chat.agent.tools.values()])
@@ -212,25 +177,25 @@ def _tools(chat: CommandedChat, _: str) -> None:
         print_note("no tools")
 
 
-def _model(chat: CommandedChat, name: str) -> None:
+def _model(chat: "Chat", name: str) -> None:
     if name:
         chat.switch(chat.make_agent(name), _stored_id(chat))
     print_note(f"the model is {chat.agent.model.name}{' from now on' if name else ''}")
 
 
-def _stored_id(chat: CommandedChat) -> str | None:
+def _stored_id(chat: "Chat") -> str | None:
     """Return the id of the session; `None` if it has no turn yet, so that the journal may not have it."""
     state = chat.session.run.state
     return chat.session.run_id if state.turn.number or state.queued else None
 
 
-def _clear(chat: CommandedChat, _: str) -> None:
+def _clear(chat: "Chat", _: str) -> None:
     before = _stored_id(chat)
     chat.switch(chat.agent, None)
     print_note(f"a new session begins{_tell_kept(before)}")
 
 
-def _fork(chat: CommandedChat, _: str) -> None:
+def _fork(chat: "Chat", _: str) -> None:
     before = _stored_id(chat)
     if before is None:
         raise ConfigError("the session has no turn yet")
@@ -239,7 +204,7 @@ def _fork(chat: CommandedChat, _: str) -> None:
     print_note(f"this is the session {copy.run_id} from now on, a copy{_tell_kept(before)}")
 
 
-def _undo(chat: CommandedChat, _: str) -> None:
+def _undo(chat: "Chat", _: str) -> None:
     before, turn = _stored_id(chat), chat.session.run.state.turn
     opened = turn.opened
     if before is None or opened is None:
@@ -263,7 +228,7 @@ def _tell_kept(run_id: str | None) -> str:
     return "" if run_id is None else f"; the session before is kept as {run_id}"
 
 
-def _queue(chat: CommandedChat, text: str) -> None:
+def _queue(chat: "Chat", text: str) -> None:
     waiting = [*chat.session.queued, *chat.session.posted]
     if text:
         number = int(text) if text.isdigit() else 0
@@ -278,7 +243,7 @@ def _queue(chat: CommandedChat, text: str) -> None:
     print_note("/queue N takes a message back" if waiting else "no message waits")
 
 
-def _save(chat: CommandedChat, name: str) -> None:
+def _save(chat: "Chat", name: str) -> None:
     from treadle.export.whole import write_whole
     from treadle.trajectory.markdown import write_markdown
 
@@ -292,7 +257,7 @@ def _save(chat: CommandedChat, name: str) -> None:
     print_note(f"written to {name!r}")
 
 
-def _quit(chat: CommandedChat, _: str) -> None:
+def _quit(chat: "Chat", _: str) -> None:
     chat.is_over = True
 
 

@@ -22,7 +22,7 @@ from treadle.cli.terminal.output import (
     write_cost,
     write_count,
 )
-from treadle.cli.terminal.transcripts import MessagePrinter
+from treadle.cli.terminal.transcripts import EventPrinter
 from treadle.core.errors import ConfigError
 from treadle.core.types import Message, Role, ToolResult
 from treadle.datagen.dataset.dataset_folder import DatasetFolder
@@ -55,7 +55,7 @@ def show(
     return ExitCode.DONE
 
 
-class _RowPrinter(MessagePrinter):
+class _RowPrinter(EventPrinter):
     """A printer of one row."""
 
     def __init__(self, entry: RowEntry, *, is_full: bool) -> None:
@@ -97,7 +97,7 @@ class _RowPrinter(MessagePrinter):
             self.print_instructions(message.content)
         elif message.role is Role.USER:
             self.say("")
-            self.print_said("› ", message.content.rstrip("\n"), "cyan")
+            self.print_said("› ", message, "cyan")
         elif message.role is Role.TOOL:
             call_id, is_simulated = message.call_id or "", message.call_id in self._simulated
             name, is_error = message.name or "", message.is_error

@@ -19,7 +19,7 @@ from treadle.cli.jobs.resumed_agents import ResumedAgents, make_agent, print_kno
 from treadle.cli.jobs.run_files import print_changes, read_mount, refuse_folder
 from treadle.cli.options import common as o
 from treadle.cli.options.agent_options import AgentFlags, KnowledgeOptions, PolicyOptions
-from treadle.cli.terminal.format import exit_code, summarize
+from treadle.cli.terminal.format import exit_code, print_outcome, summarize
 from treadle.cli.terminal.output import (
     bar,
     print_interrupted,
@@ -28,7 +28,7 @@ from treadle.cli.terminal.output import (
     write_count,
     write_seconds,
 )
-from treadle.cli.terminal.view import make_view, print_outcome
+from treadle.cli.terminal.view import make_view
 from treadle.core.documents import decode_document, is_yaml_name
 from treadle.core.errors import ConfigError, TreadleError
 from treadle.core.events import TurnCompleted

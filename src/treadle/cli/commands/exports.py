@@ -92,11 +92,8 @@ def _export_tokens(
     exporter: RunExporter, run_ids: Sequence[str], out: Path | None, options: TokenOptions
 ) -> bool:
     """Write groups of runs, and return whether there are any."""
-    if out is None:
-        for lines in exporter.token_lines(run_ids, options):
-            print_json_lines(lines)
-    else:
-        exporter.write_tokens(run_ids, out, options)
+    exporter.write_tokens(run_ids, out, options, print_json_lines)
+    if out is not None:
         print_note(f"{write_count(exporter.groups, 'group')} written to {str(out)!r}")
     print_note(f"tokens: {exporter.tally.total}")
     return exporter.groups > 0

@@ -55,7 +55,7 @@ def generate(
         "workers": workers,
     }
     given = {name: str(value) for name, value in options.items() if value is not None}
-    changes = generating.GenerationChanges(given, tuple(settings or ()))
+    changes = generating.read_changes(given, settings or ())
     if is_dry:
         return generating.print_dry_run(config, changes, is_json=shown.is_json)
     return generating.run(config, changes, shown, retry_failed=retry_failed, accept_changes=accept_changes)

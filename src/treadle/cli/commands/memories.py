@@ -10,7 +10,7 @@ from treadle.cli.exit import ExitCode
 from treadle.cli.jobs.execute import execute
 from treadle.cli.jobs.journals import open_existing, open_or_make
 from treadle.cli.options.option_groups import OptionGroup
-from treadle.cli.terminal.output import clean, print_json, print_note, shorten, stdout
+from treadle.cli.terminal.output import print_json, print_note, shorten, stdout
 from treadle.core.errors import ConfigError
 from treadle.knowledge.memory.protocol import Author, Draft, Epistemic, MemoryEntry, Outcome, Store
 from treadle.knowledge.surroundings import LIBRARY
@@ -112,44 +112,6 @@ def list_memories(
     return ExitCode.DONE
 
 
-def show(
-    entry_id: str,
-    place: MemoryPlace,
-    is_json: bool = False,
-) -> int:
-    """Show one memory with its reason, its strength, where it comes from, and its earlier versions.
-
-    Examples:
-        treadle memory show self_facts-3
-        treadle memory show episodic-17 --persona ada --user kim --json
-    """
-    with place.opened() as memory:
-        entry = find(memory, entry_id)
-        sources = memory.store.audit(entry_id)
-        earlier = memory.store.history(entry_id)[:-1]
-    if is_json:
-        print_json(entry)
-        return ExitCode.DONE
-    stdout().print(clean(entry.text), soft_wrap=True)
-    told = {
-        "version": entry.version,
-        "written": f"{write_day(entry.written_at)} by {entry.author.value}",
-        "epistemic": entry.epistemic,
-        "reason": entry.reason,
-        "confidence": entry.confidence,
-        "strength": f"{entry.strength:g}",
-        "said again": entry.merged or None,
-        "runs": ", ".join(dict.fromkeys([item.run_id for item in sources if item.run_id])) or None,
-        **entry.metadata,
-    }
-    for name, value in told.items():
-        if value is not None:
-            stdout().print(clean(f"  {name}: {value}"), style="dim", soft_wrap=True)
-    for old in earlier:
-        stdout().print(f"  version {old.version} was: {shorten(old.text, 160)}", style="dim", soft_wrap=True)
-    return ExitCode.DONE
-
-
 def search(
     text: str,
     place: MemoryPlace,
@@ -220,22 +182,4 @@ def forget(
         for entry_id in entry_ids:
             memory.store.forget(entry_id, Author.USER, memory.clock.time())
     print_note(f"{len(entry_ids):,} forgotten")
-    return ExitCode.DONE
-
-
-def rollback(
-    entry_id: str,
-    version: int,
-    place: MemoryPlace,
-    reason: str | None = None,
-) -> int:
-    """Write the text of an older version as a new version, as the user.
-
-    Examples:
-        treadle memory rollback self_facts-3 1
-        treadle memory rollback self_facts-3 1 --reason 'a misunderstanding'
-    """
-    with place.opened() as memory:
-        draft = Draft(store=find(memory, entry_id).store, text="", reason=reason)
-        print_entry(memory.store.rollback(entry_id, version, draft, memory.clock.time()))
     return ExitCode.DONE

@@ -61,18 +61,13 @@ def rollout(
     # The modules of the work are not needed for the help.
     given = options.given
     if is_demo:
-        from treadle.cli.demo.rollout_demo import GROUPS, SIZE, run_demo
+        from treadle.cli.commands.demo import GROUPS, SIZE, run_rollout_demo
 
-        return run_demo(
-            Path(given.get("path", "rollout-demo")),
-            shown,
-            given.get("groups", GROUPS),
-            given.get("group_size", SIZE),
-        )
+        place, groups = Path(given.get("path", "rollout-demo")), given.get("groups", GROUPS)
+        return run_rollout_demo(place, groups, given.get("group_size", SIZE), is_json=shown.is_json)
     from treadle.cli.jobs import rolling
 
-    changes = rolling.RolloutChanges(given, tuple(settings or ()))
-    return rolling.run(config, changes, shown)
+    return rolling.run(config, rolling.read_changes(given, settings or ()), shown)
 
 
 def report(

@@ -14,7 +14,6 @@ from treadle.cli.jobs.journals import open_or_make
 from treadle.cli.terminal.output import (
     bar,
     clean,
-    print_bytes,
     print_error,
     print_json,
     print_note,
@@ -26,14 +25,7 @@ from treadle.datagen.config.generation_config import GenerationConfig, Models, T
 from treadle.datagen.dataset.dataset_folder import DatasetFolder
 from treadle.datagen.generation_progress import TopicExpanded
 from treadle.datagen.topics.building import BuildStoppedError, build_topics
-from treadle.datagen.topics.topic_files import (
-    TopicFormat,
-    encode_topics,
-    load_topics,
-    parse_topics,
-    read_topics,
-    save_topics,
-)
+from treadle.datagen.topics.topic_files import load_topics, parse_topics, read_topics, save_topics
 from treadle.datagen.topics.topic_graph import SEPARATOR, Topic, TopicGraph, clean_topic, topic_id
 from treadle.journal.registry import make_folder
 from treadle.models.config.tables import ModelTable
@@ -48,28 +40,6 @@ def read(file: str) -> TopicGraph:
     for note in found.notes:
         print_note(note)
     return found.graph
-
-
-def refuse_existing(out: Path | None, *, is_forced: bool) -> None:
-    """Raise an error if `out` cannot be written. Raises: `ConfigError`."""
-    if out is None:
-        return
-    if not is_forced and os.path.lexists(out):
-        raise ConfigError(f"{str(out)!r} exists; --force replaces it")
-    if out.is_dir():
-        raise ConfigError(f"{str(out)!r} is a folder; name a file in it")
-
-
-def write(graph: TopicGraph, out: Path | None, format: TopicFormat = TopicFormat.TREADLE) -> None:
-    """Write topics to a file or to standard output, and print what the format cannot hold."""
-    if out is None:
-        data, losses = encode_topics(graph, format)
-        print_bytes(data)
-    else:
-        losses = save_topics(graph, out, format)
-        print_note(f"{describe(graph)} written to {out}")
-    if losses:
-        print_note(f"the format {format} cannot hold: {', '.join(losses)}")
 
 
 def describe(graph: TopicGraph) -> str:
@@ -121,8 +91,10 @@ def build(
     given = _with_model(given, model, base_url)
     folder = DatasetFolder(given.output.path)
     target = out or (folder.topics if config is not None else Path("topics.json"))
-    if not _is_own(target, given):
-        refuse_existing(target, is_forced=is_forced)
+    if target.is_dir():
+        raise ConfigError(f"{str(target)!r} is a folder; name a file in it")
+    if os.path.lexists(target) and not is_forced and not _is_own(target, given):
+        raise ConfigError(f"{str(target)!r} exists; --force replaces it")
     make_folder(target.parent)
     address = journal or str(
         folder.journal if config is not None and out is None else target.with_suffix(".db")
@@ -304,19 +276,3 @@ def _label(graph: TopicGraph, topic: Topic, count: int) -> "Text":
         others = ", ".join(clean(graph.topics[key].text) for key in topic.parents[1:])
         label.append(f"  also below {others}", style="dim")
     return label
-
-
-def import_topics(
-    file: str, out: Path | None = None, format: TopicFormat = TopicFormat.TREADLE, is_forced: bool = False
-) -> int:
-    """Read topics and write them in another format.
-
-    The format of FILE is recognised. Data that the new format cannot hold is listed.
-
-    Examples:
-        treadle topics import topic_tree.jsonl -o topics.json
-        treadle topics import topics.json --format deepfabric-graph -o graph.json
-    """
-    refuse_existing(out, is_forced=is_forced)
-    write(read(file), out, format)
-    return ExitCode.DONE

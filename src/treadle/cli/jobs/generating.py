@@ -1,17 +1,16 @@
 """The work of `treadle generate`: applies the options to the configuration, and runs the generation."""
 
-import asyncio
 import os
 import time
 from collections import deque
-from collections.abc import Coroutine, Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
 from treadle.cli.exit import ExitCode
-from treadle.cli.jobs.job_command import JobCommand
+from treadle.cli.jobs.job_command import ConfigChanges, JobCommand
 from treadle.cli.options import common as o
 from treadle.cli.terminal.generation_plan import print_plan
 from treadle.cli.terminal.output import (
@@ -22,14 +21,12 @@ from treadle.cli.terminal.output import (
 )
 from treadle.core.errors import ConfigError
 from treadle.core.overrides import read_change
-from treadle.core.types import Json
 from treadle.datagen.config.config_schema import starter
 from treadle.datagen.config.estimate import estimate, measure_folder
-from treadle.datagen.config.generation_config import GenerationConfig
 from treadle.datagen.config.loading import LoadedConfig, check_plan, load_config
 from treadle.datagen.config.roles import try_models
 from treadle.datagen.dataset.dataset_folder import DatasetFolder
-from treadle.datagen.generation import Continuation, GenerationResult
+from treadle.datagen.generation import Continuation
 from treadle.datagen.generation import generate as generate_dataset
 from treadle.datagen.generation_progress import GenerationProgress, SampleBegun, SampleEnded, SampleStep
 from treadle.datagen.topics.topic_files import load_topics
@@ -59,36 +56,28 @@ _KEY_VARIABLE = "TREADLE_API_KEY"
 file."""
 
 
-class GenerationChanges(Struct, frozen=True):
-    """The options that override keys of the configuration."""
+def read_changes(options: Mapping[str, str], settings: Sequence[str]) -> ConfigChanges:
+    """Return the changes that options, by name, and values of `--set` mean."""
+    given, values = dict(options), {}
+    if "api_key" in given:
+        os.environ[_KEY_VARIABLE], given["api_key"] = given["api_key"], _KEY_VARIABLE
+    for name, text in given.items():
+        is_plain = name in ("num_samples", "seed")
+        values[_KEYS[name]] = read_change(f"{name}={text}")[1] if is_plain else text
+    if "models" in values:
+        values["models"] = {"default": values["models"]}
+    flags = {_KEYS[name]: f"--{name.replace('_', '-')}" for name in given}
+    hidden = {"api_key": "KEY"} if "api_key" in given else {}
+    return ConfigChanges({**options, **hidden}, values, flags, tuple(settings))
 
-    options: Mapping[str, str]
-    """The values of options by name."""
-    settings: tuple[str, ...]
-    """The values of `--set`, each as `KEY=VALUE`."""
 
-    def load(self, path: Path | None) -> LoadedConfig:
-        """Return the configuration in the file `path` with these changes. Raises: `ConfigError`."""
-        if path is None:
-            raise ConfigError(
-                "give a configuration: `treadle generate --init > dataset.yaml` writes one to start from"
-            )
-        changes: dict[str, Json] = {}
-        options = dict(self.options)
-        if "api_key" in options:
-            os.environ[_KEY_VARIABLE], options["api_key"] = options["api_key"], _KEY_VARIABLE
-        for name, text in options.items():
-            is_plain = name in ("num_samples", "seed")
-            changes[_KEYS[name]] = read_change(f"{name}={text}")[1] if is_plain else text
-        if "models" in changes:
-            changes["models"] = {"default": changes["models"]}
-        flags = {_KEYS[name]: f"--{name.replace('_', '-')}" for name in self.options}
-        return load_config(path, changes | dict(map(read_change, self.settings)), flags)
-
-    def command(self, path: Path) -> str:
-        """Return the command that generates with these changes."""
-        hidden = {"api_key": "KEY"} if "api_key" in self.options else {}
-        return write_command("generate", str(path), **{**self.options, **hidden}, set=self.settings)
+def _load(path: Path | None, changes: ConfigChanges) -> LoadedConfig:
+    """Return the configuration in a file with the changes. Raises: `ConfigError`."""
+    if path is None:
+        raise ConfigError(
+            "give a configuration: `treadle generate --init > dataset.yaml` writes one to start from"
+        )
+    return load_config(path, changes.by_key(), changes.flags)
 
 
 def print_starter() -> int:
@@ -97,12 +86,12 @@ def print_starter() -> int:
     return ExitCode.DONE
 
 
-def print_dry_run(path: Path | None, changes: GenerationChanges, *, is_json: bool) -> int:
+def print_dry_run(path: Path | None, changes: ConfigChanges, *, is_json: bool) -> int:
     """Print the plan, then check everything, without asking a model. The plan needs no keys.
 
     Raises: `ConfigError` after the plan if the generation could not begin.
     """
-    loaded = changes.load(path)
+    loaded = _load(path, changes)
     config = loaded.config
     folder = DatasetFolder(config.output.path)
     models, _ = try_models(config, needs_keys=False)
@@ -120,14 +109,14 @@ def print_dry_run(path: Path | None, changes: GenerationChanges, *, is_json: boo
 
 def run(
     path: Path | None,
-    changes: GenerationChanges,
+    changes: ConfigChanges,
     shown: o.ViewOptions,
     *,
     retry_failed: bool,
     accept_changes: bool,
 ) -> int:
     """Generate the dataset, or continue it, and return the exit code."""
-    loaded = changes.load(path)
+    loaded = _load(path, changes)
     if not shown.is_quiet:
         for note in loaded.notes:
             print_note(note)
@@ -135,44 +124,30 @@ def run(
     options = Continuation(retry_failed=retry_failed, accept_changes=accept_changes)
     check_plan(loaded)
     # The check comes first, because its error must not be printed into the view.
-    return _Generation(loaded.config, options, changes.command(path), shown).run()
-
-
-class _Generation(JobCommand[GenerationResult]):
-    """The work of one generation."""
-
-    def __init__(
-        self, config: GenerationConfig, options: Continuation, again: str, shown: o.ViewOptions
-    ) -> None:
-        super().__init__(config.name, GenerationProgress(), SampleFeed(), again, shown)
-        self._config = config
-        self._options = options
-
-    def start(self, stop: asyncio.Event) -> Coroutine[Any, Any, GenerationResult]:
-        """See `JobCommand.start`."""
-        folder = DatasetFolder(self._config.output.path)
-        return generate_dataset(self._config, folder, listener=self.listen, stop=stop, options=self._options)
-
-    def explain_max_items(self, result: GenerationResult) -> str:
-        """See `JobCommand.explain_max_items`."""
-        stats = write_command("dataset", "stats", str(result.folder.path))
-        return (
-            f"too many samples were rejected; see the reasons with `{stats}`, try them again with --retry-failed, "
-            "or raise generation.max_attempts"
-        )
-
-    def report(self, result: GenerationResult) -> int:
-        """See `JobCommand.report`."""
-        code, folder = super().report(result), result.folder
-        write_page(result.report, folder.report)
-        if not self.shown.is_quiet:
-            for file, lacks in result.splits.left_out.items():
-                print_note(f"{file} lacks {lacks}")
-        if self.says_more and result.progress.kept:
-            print_note(f"rows: {folder.rows}   card: {folder.card}   report: {folder.report}")
-            print_note(f"look at them: {write_command('dataset', 'show', str(folder.path))}")
-            print_note(f"check them: {write_command('dataset', 'verify', str(folder.path))}")
-        return code
+    config, folder = loaded.config, DatasetFolder(loaded.config.output.path)
+    job = JobCommand(
+        config.name, GenerationProgress(), SampleFeed(), changes.command("generate", path), shown
+    )
+    result = job.run(
+        lambda stop: generate_dataset(config, folder, listener=job.listen, stop=stop, options=options)
+    )
+    if result is None:
+        return ExitCode.INTERRUPTED
+    where, stats = str(folder.path), write_command("dataset", "stats", str(folder.path))
+    too_many = (
+        f"too many samples were rejected; see the reasons with `{stats}`, try them again with --retry-failed, "
+        "or raise generation.max_attempts"
+    )
+    code = job.report(result.end, result.progress, folder.path, too_many)
+    write_page(result.report, folder.report)
+    if not shown.is_quiet:
+        for file, lacks in result.splits.left_out.items():
+            print_note(f"{file} lacks {lacks}")
+    if job.says_more and result.progress.kept:
+        print_note(f"rows: {folder.rows}   card: {folder.card}   report: {folder.report}")
+        print_note(f"look at them: {write_command('dataset', 'show', where)}")
+        print_note(f"check them: {write_command('dataset', 'verify', where)}")
+    return code
 
 
 class _Shown(Struct):

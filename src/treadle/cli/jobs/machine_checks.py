@@ -7,7 +7,6 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import suppress
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
@@ -48,12 +47,7 @@ def check_machine(journal: str) -> Iterator[MachineCheck]:
     for extra in read_extras():
         for name in required.get(extra, ()):
             yield _check_monty() if name == "pydantic-monty" else _check_package(name, extra)
-    if sys.platform == "linux":
-        yield from _check_sandbox()
-    else:
-        yield MachineCheck(
-            "shell", False, f"bubblewrap needs Linux, and this is {sys.platform}", "run Treadle on Linux"
-        )
+    yield from _check_sandbox()
     yield _check_keys()
 
 
@@ -172,16 +166,18 @@ async def _ask_monty() -> object:
 
 def _check_sandbox() -> Iterator[MachineCheck]:
     """Check what the toolset `shell` needs, and whether it works. Its modules need a POSIX system."""
-    from treadle.sandbox.commands.bubblewrap import blocking_sysctls, find_bwrap, is_root
+    if sys.platform != "linux":
+        seen = f"bubblewrap needs Linux, and this is {sys.platform}"
+        yield MachineCheck("shell", False, seen, "run Treadle on Linux")
+        return
+    from treadle.sandbox.commands.bubblewrap import find_bwrap, is_root
     from treadle.sandbox.commands.host import find_fault
 
-    yield _check_bubblewrap(find_bwrap())
-    sysctls = blocking_sysctls()
-    if sysctls:
-        seen = "the kernel forbids them to this user"
-        yield MachineCheck("user namespaces", False, seen, f"as root: sysctl -w {' '.join(sysctls)}")
-    else:
-        yield MachineCheck("user namespaces", True, "no setting of the kernel forbids them")
+    program = find_bwrap()
+    if program is not None:
+        done = subprocess.run([program, "--version"], capture_output=True, text=True, timeout=30)
+        seen = f"{done.stdout.strip() or done.stderr.strip()} at {program}"
+        yield MachineCheck("bubblewrap", done.returncode == 0, seen)
     fault = find_fault()
     if fault is None:
         who = "another user than root" if is_root() else "this user"
@@ -189,36 +185,6 @@ def _check_sandbox() -> Iterator[MachineCheck]:
     else:
         seen, _, advice = fault.partition("; ")
         yield MachineCheck("shell", False, seen, advice or None)
-    yield _check_cgroups()
-
-
-def _check_bubblewrap(program: str | None) -> MachineCheck:
-    name = "bubblewrap"
-    if program is None:
-        advice = "install it, for example with: apt install bubblewrap"
-        return MachineCheck(name, False, "there is no program 'bwrap' on PATH or beside Python", advice)
-    try:
-        done = subprocess.run([program, "--version"], capture_output=True, text=True, timeout=30)
-    except (OSError, subprocess.SubprocessError) as error:
-        return MachineCheck(name, False, f"{program} cannot be started: {_describe(error)}")
-    return MachineCheck(
-        name, done.returncode == 0, f"{done.stdout.strip() or done.stderr.strip()} at {program}"
-    )
-
-
-def _check_cgroups() -> MachineCheck:
-    """Report control groups, which are not needed."""
-    note = "not used: commands are limited without them"
-    with suppress(OSError):
-        own = Path("/proc/self/cgroup").read_text().split("\n")
-        unified = next((line[3:] for line in own if line.startswith("0::")), None)
-        if unified is not None and Path("/sys/fs/cgroup/cgroup.controllers").exists():
-            folder = Path("/sys/fs/cgroup") / unified.lstrip("/")
-            access = "can" if os.access(folder, os.W_OK) else "cannot"
-            return MachineCheck("cgroups", True, f"version 2, which this user {access} write; {note}")
-        if Path("/sys/fs/cgroup/memory").exists():
-            return MachineCheck("cgroups", True, f"version 1; {note}")
-    return MachineCheck("cgroups", True, f"none; {note}")
 
 
 def _check_keys() -> MachineCheck:

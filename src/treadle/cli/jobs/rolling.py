@@ -1,14 +1,11 @@
 """The work of `treadle rollout`: applies the options to the configuration, and makes the rollouts."""
 
-import asyncio
-from collections.abc import Coroutine, Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from msgspec import Struct
-
 from treadle.cli.exit import ExitCode
-from treadle.cli.jobs.job_command import JobCommand
+from treadle.cli.jobs.job_command import ConfigChanges, JobCommand
 from treadle.cli.options import common as o
 from treadle.cli.terminal.output import (
     OptionValue,
@@ -22,12 +19,11 @@ from treadle.cli.terminal.output import (
 )
 from treadle.core.errors import ConfigError
 from treadle.core.masking import hide_password
-from treadle.core.overrides import read_change
 from treadle.core.types import Json
 from treadle.jobs.progress import JobNotice
-from treadle.rollout.rollout_config import RolloutConfig, load_config
+from treadle.rollout.rollout_config import load_config
 from treadle.rollout.rollout_progress import GroupEnded
-from treadle.rollout.rollouts import RolloutResult, Rollouts
+from treadle.rollout.rollouts import Rollouts
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -40,41 +36,21 @@ _FLAGS = {"tasks": "task", "rewards": "reward", "sinks": "sink", "path": "out"}
 """The options whose names differ from their keys."""
 
 
-class RolloutChanges(Struct, frozen=True):
-    """The options that override keys of the configuration."""
-
-    options: Mapping[str, Any]
-    """The values of options by the name of their key."""
-    settings: tuple[str, ...]
-    """The values of `--set`, each as `KEY=VALUE`."""
-
-    def load(self, path: Path | None) -> RolloutConfig:
-        """Return the configuration in the file `path` with these changes. Raises: `ConfigError`."""
-        if path is None and not self.options and not self.settings:
-            raise ConfigError(
-                "give a configuration, or options: treadle rollout --task files --model MODEL --groups 10"
-            )
-        options = dict(self.options)
-        changes: dict[str, Json] = {}
-        flags: dict[str, str] = {}
-        settings = {key: options.pop(key) for key in _MODEL_KEYS if key in options}
-        if settings and "model" in options:
-            options["model"] = {"model": options["model"]}
-        options |= {f"model.{key}": value for key, value in settings.items()}
-        if "rewards" in options:
-            options["rewards"] = dict([_read_weight(text) for text in options["rewards"]])
-        for key, value in options.items():
-            changes[key] = value
-            flags[key] = f"--{_FLAGS.get(key, key.removeprefix('model.')).replace('_', '-')}"
-        return load_config(path, changes | dict(map(read_change, self.settings)), flags)
-
-    def command(self, path: Path | None) -> str:
-        """Return the command that makes rollouts with these changes."""
-        options: dict[str, OptionValue] = {
-            _FLAGS.get(key, key): tuple(value) if isinstance(value, list) else str(value)
-            for key, value in self.options.items()
-        }
-        return write_command("rollout", *([] if path is None else [str(path)]), **options, set=self.settings)
+def read_changes(given: Mapping[str, Any], settings: Sequence[str]) -> ConfigChanges:
+    """Return the changes that options, by the name of their key, and values of `--set` mean."""
+    values: dict[str, Json] = dict(given)
+    of_model = {key: values.pop(key) for key in _MODEL_KEYS if key in values}
+    if of_model and "model" in values:
+        values["model"] = {"model": values["model"]}
+    values |= {f"model.{key}": value for key, value in of_model.items()}
+    if "rewards" in values:
+        values["rewards"] = dict([_read_weight(text) for text in values["rewards"]])
+    names = {key: _FLAGS.get(key, key.removeprefix("model.")).replace("_", "-") for key in values}
+    options: dict[str, OptionValue] = {
+        _FLAGS.get(key, key): tuple(value) if isinstance(value, list) else str(value)
+        for key, value in given.items()
+    }
+    return ConfigChanges(options, values, {key: f"--{name}" for key, name in names.items()}, tuple(settings))
 
 
 def _read_weight(text: str) -> tuple[str, Json]:
@@ -85,52 +61,39 @@ def _read_weight(text: str) -> tuple[str, Json]:
     return spec.scorer, {"weight": spec.weight}
 
 
-def run(path: Path | None, changes: RolloutChanges, shown: o.ViewOptions) -> int:
+def run(path: Path | None, changes: ConfigChanges, shown: o.ViewOptions) -> int:
     """Make the rollouts, or continue them, and return the exit code."""
-    return drive(changes.load(path), changes.command(path), shown)
-
-
-def drive(config: RolloutConfig, again: str, shown: o.ViewOptions) -> int:
-    """Make the rollouts of a configuration, or continue them, and return the exit code. `again` is the command that
-    continues them."""
-    return _Rollouts(config, again, shown).run()
-
-
-class _Rollouts(JobCommand[RolloutResult]):
-    """The work on the rollouts of one configuration."""
-
-    def __init__(self, config: RolloutConfig, again: str, shown: o.ViewOptions) -> None:
-        # A mistake of the configuration is an error here, which must not be printed into the view.
-        self._rollouts = Rollouts(config, listener=self.listen)
-        super().__init__(config.name, self._rollouts.progress, GroupFeed(), again, shown)
-        self._config = config
-
-    def start(self, stop: asyncio.Event) -> Coroutine[Any, Any, RolloutResult]:
-        """See `JobCommand.start`."""
-        return self._rollouts.run(stop)
-
-    def explain_max_items(self, result: RolloutResult) -> str:
-        """See `JobCommand.explain_max_items`."""
-        return "too many groups were dropped; see the reasons above, or raise max_dropped"
-
-    def report(self, result: RolloutResult) -> int:
-        """See `JobCommand.report`."""
-        code, folder = super().report(result), result.folder
-        if result.end.reason == "done" and (waiting := result.progress.undelivered):
-            print_interrupted(
-                f"; {write_count(waiting, 'group')} not taken by a sink yet; go on with: {self.again}"
-            )
-            code = ExitCode.INTERRUPTED
-        if result.refusals:
-            first = result.refusals[0]
-            count = write_count(len(result.refusals), "group")
-            print_error(f"{count} refused, such as {first.key} by {first.sink}: {first.reason}")
-            code = ExitCode.FAILED
-        if self.says_more and result.progress.delivered:
-            journal = hide_password(self._config.journal or str(folder.journal))
-            print_note(f"groups: {folder.groups}   journal: {journal}")
-            print_note(f"look at them: {write_command('rollout', 'report', str(folder.path))}")
-        return code
+    if path is None and not changes.options and not changes.settings:
+        raise ConfigError(
+            "give a configuration, or options: treadle rollout --task files --model MODEL --groups 10"
+        )
+    config = load_config(path, changes.by_key(), changes.flags)
+    # A mistake of the configuration is an error here, which must not be printed into the view.
+    rollouts = Rollouts(config, listener=lambda notice, progress: job.listen(notice, progress))
+    job = JobCommand(config.name, rollouts.progress, GroupFeed(), changes.command("rollout", path), shown)
+    result = job.run(rollouts.run)
+    if result is None:
+        return ExitCode.INTERRUPTED
+    folder, too_many = (
+        result.folder,
+        "too many groups were dropped; see the reasons above, or raise max_dropped",
+    )
+    code = job.report(result.end, result.progress, folder.path, too_many)
+    if result.end.reason == "done" and (waiting := result.progress.undelivered):
+        print_interrupted(
+            f"; {write_count(waiting, 'group')} not taken by a sink yet; go on with: {job.again}"
+        )
+        code = ExitCode.INTERRUPTED
+    if result.refusals:
+        first = result.refusals[0]
+        count = write_count(len(result.refusals), "group")
+        print_error(f"{count} refused, such as {first.key} by {first.sink}: {first.reason}")
+        code = ExitCode.FAILED
+    if job.says_more and result.progress.delivered:
+        journal = hide_password(config.journal or str(folder.journal))
+        print_note(f"groups: {folder.groups}   journal: {journal}")
+        print_note(f"look at them: {write_command('rollout', 'report', str(folder.path))}")
+    return code
 
 
 class GroupFeed:

@@ -7,7 +7,15 @@ import msgspec
 from msgspec.structs import replace
 
 from treadle.cli.exit import ExitCode
-from treadle.cli.terminal.output import clean, shorten, write_cost, write_count, write_seconds, write_usage
+from treadle.cli.terminal.output import (
+    clean,
+    shorten,
+    stdout,
+    write_cost,
+    write_count,
+    write_seconds,
+    write_usage,
+)
 from treadle.core import events as e
 from treadle.core.types import Artifact, Json, Message, Route, ServerCall, StopReason, ToolCall, ToolResult
 from treadle.runs.run import Run
@@ -59,8 +67,16 @@ def format_compaction(body: e.ContextCompacted) -> str:
         said = shorten(body.error or "nothing in it can be cut", 300)
         return f"the prompt has about {body.tokens_before:,} tokens{why}; {said}"
     cost = f" · {write_cost(body.cost_usd)}" if body.cost_usd else ""
-    failed = f" · without a summary: {shorten(body.error, 300)}" if body.error else ""
-    return f"compacted from about {body.tokens_before:,} to {body.tokens_after:,} tokens{why}{cost}{failed}"
+    done = [
+        f"context compacted from about {body.tokens_before:,} to {body.tokens_after:,} tokens{why}{cost}",
+        f"{write_count(len(body.shortened), 'result')} cut" if body.shortened else "",
+        f"{write_count(len(body.excerpts), 'message')} shown in part" if body.excerpts else "",
+    ]
+    if body.messages > body.dropped and body.model is not None and not body.error:
+        done.append(f"old messages summarised by {clean(body.model)}")
+    done.append(f"{write_count(body.dropped, 'message')} dropped" if body.dropped else "")
+    done.append(f"no new summary, because {shorten(body.error, 300)}" if body.error else "")
+    return "; ".join(filter(None, done))
 
 
 def style_of(stop_reason: str | None) -> str:
@@ -179,3 +195,26 @@ def format_age(at: float) -> str:
         if seconds >= size:
             return f"{int(seconds // size)} {unit} ago"
     return f"{int(seconds)} s ago"
+
+
+def print_outcome(
+    run: Run, seconds: float | None = None, *, is_driven: bool = False, details: str | None = None
+) -> None:
+    """Print one line: how the run ended or what it waits for, and `details`, by default its steps, tokens and cost.
+
+    `is_driven` says that a live process drives the run.
+    """
+    from rich.text import Text
+
+    reason = run.stop_reason
+    if is_driven:
+        outcome = "running"
+    elif reason:
+        outcome = str(reason)
+    elif run.approvals:
+        outcome = "waits for approval"
+    else:
+        outcome = "waits for an answer" if run.questions else "unfinished"
+    line = Text(outcome, style=f"bold {style_of(reason)}")
+    details = details or format_outcome(run, seconds)
+    stdout().print(line.append(f" · {details}", style="not bold dim default"))

@@ -3,8 +3,9 @@
 from msgspec import Struct
 
 from treadle.agent.session import Session
+from treadle.cli.terminal.format import print_outcome
 from treadle.cli.terminal.output import write_cost, write_count, write_directions, write_seconds
-from treadle.cli.terminal.view import TextView, print_outcome
+from treadle.cli.terminal.view import TextView
 from treadle.core import events as e
 from treadle.core.state import State, advance
 from treadle.core.types import Usage

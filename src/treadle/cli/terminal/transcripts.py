@@ -5,9 +5,11 @@ import time
 from treadle.cli.terminal.format import (
     format_artifact,
     format_call,
+    format_compaction,
     format_replacement,
     format_route,
     format_server_call,
+    print_outcome,
     split_at_server_calls,
 )
 from treadle.cli.terminal.output import (
@@ -17,14 +19,12 @@ from treadle.cli.terminal.output import (
     shorten,
     stdout,
     write_cost,
-    write_count,
     write_seconds,
 )
-from treadle.cli.terminal.view import print_outcome
 from treadle.core import events as e
 from treadle.core.errors import ConfigError
 from treadle.core.state import fold
-from treadle.core.types import Delivery, Message, ToolCall, ToolResult
+from treadle.core.types import Delivery, Message, ServerCall, ToolCall, ToolResult
 from treadle.journal.protocol import Journal
 from treadle.journal.run_info import RunFilter
 from treadle.runs.run import Run
@@ -33,14 +33,18 @@ _RESULT_LINES = 12
 """How many lines of a result are shown by default."""
 
 
-class MessagePrinter:
-    """A printer of messages, calls and results. With `is_full`, nothing is shortened."""
+class EventPrinter:
+    """A printer of messages, calls, results and the events that every view of a run shows."""
 
-    def __init__(self, *, is_full: bool) -> None:
+    def __init__(self, *, is_full: bool = False) -> None:
+        """Make a printer. With `is_full`, nothing is shortened."""
         self._console = stdout()
-        self._width = 1_000_000 if is_full else max(40, min(self._console.width, 160) - 4)
         self._is_full = is_full
         self._calls: dict[str, ToolCall] = {}
+
+    @property
+    def _width(self) -> int:
+        return 1_000_000 if self._is_full else max(40, min(self._console.width, 160) - 4)
 
     def say(self, text: str, style: str = "", end: str = "\n") -> None:
         """Print a piece of text."""
@@ -51,9 +55,11 @@ class MessagePrinter:
         shown = clean(text) if self._is_full else shorten(text, self._width - 14)
         self.say(f"instructions: {shown}", "dim")
 
-    def print_said(self, mark: str, text: str, style: str) -> None:
+    def print_said(self, mark: str, message: Message, style: str) -> None:
         """Print a message that is not of the model."""
-        self.say(mark + clean(text).replace("\n", "\n  "), style)
+        self.say(mark + clean(message.content.rstrip("\n")).replace("\n", "\n  "), style)
+        for part in message.parts:
+            self.say(f"  {format_artifact(part)}", "dim italic")
 
     def print_answer(self, message: Message) -> None:
         """Print the reasoning and the text of an answer, and remember its calls."""
@@ -64,25 +70,49 @@ class MessagePrinter:
             if isinstance(part, str):
                 self.say(clean(part))
             else:
-                self.say("◇ ", "red" if part.is_error else "green", end="")
-                self.say(format_server_call(part, self._width - 2), "dim")
+                self.print_server_call(part)
+
+    def print_server_call(self, call: ServerCall) -> None:
+        """Print a call that the model's server made."""
+        self.say(f"◇ {format_server_call(call, self._width - 2)}", "red" if call.is_error else "dim")
 
     def print_result(self, result: ToolResult, seconds: float = 0.0, indent: str = "") -> None:
         """Print a result below its call."""
-        call = self._calls.get(result.call_id)
         self.say(f"{indent}● ", "red" if result.is_error else "green", end="")
-        self.say(format_call(call, self._width - 10) if call else clean(result.name), "bold", end="")
+        self.say(self._write_call(result.call_id, result.name), "bold", end="")
         self.say("  simulated" if result.is_simulated else "", "magenta", end="")
         self.say(f"  {write_seconds(seconds)}" if seconds >= 0.01 else "", "dim")
+        for line in self._lines_of(result, self._width - len(indent)):
+            self.say(f"{' ' * len(indent)}  {line}", "red" if result.is_error else "dim")
+
+    def _lines_of(self, result: ToolResult, width: int) -> list[str]:
         lines = clean(result.content).rstrip("\n").split("\n")
         # One more line needs no more space than the remark that it is left out.
         is_whole = self._is_full or len(lines) <= _RESULT_LINES + 1
         shown = lines if is_whole else lines[:_RESULT_LINES]
-        for line in shown:
-            text = line if len(line) <= self._width else line[: self._width - 1] + "…"
-            self.say(f"{' ' * len(indent)}  {text}", "red" if result.is_error else "dim")
-        if len(shown) < len(lines):
-            self.say(f"  … {len(lines) - len(shown):,} more lines", "dim italic")
+        more = [f"… {len(lines) - len(shown):,} more lines"] if len(shown) < len(lines) else []
+        return [line if len(line) <= width else line[: width - 1] + "…" for line in shown] + more
+
+    def _write_call(self, call_id: str, name: str) -> str:
+        call = self._calls.get(call_id)
+        return format_call(call, self._width - 10) if call is not None else clean(name)
+
+    def print_event(self, body: e.DurableBody) -> None:
+        """Print an event, if this view shows its type."""
+        if isinstance(body, e.TurnStarted):
+            self.print_said("› ", body.message, "cyan")
+        elif isinstance(body, e.InferenceStarted) and body.route is not None:
+            self.say(format_route(body.route), "dim")
+        elif isinstance(body, e.InferenceFailed) and body.next_tier is not None:
+            self.say(format_replacement(body), "yellow")
+        elif isinstance(body, e.ToolStarted) and body.parent_call_id is not None:
+            self._calls[body.call_id] = ToolCall(body.call_id, body.name, body.arguments or "")
+        elif isinstance(body, e.ToolCompleted):
+            # A call made by another call is printed before it, because it ended first.
+            indent = "  ↳ " if body.parent_call_id is not None else ""
+            self.print_result(body.result, body.duration_seconds, indent)
+        elif isinstance(body, e.ContextCompacted):
+            self.say(f"-- {format_compaction(body)}", "magenta")
 
 
 def write_artifact(journal: Journal, run_id: str, text: str) -> None:
@@ -109,8 +139,8 @@ def print_transcript(journal: Journal, run_id: str, *, is_full: bool = False) ->
     printer.print_foot(run, is_driven=any(info.is_driven for info in same if info.run_id == run_id))
 
 
-class _RunPrinter(MessagePrinter):
-    """A printer of the events of a run, in their order."""
+class _RunPrinter(EventPrinter):
+    """A printer of the recorded events of a run, in their order."""
 
     def __init__(self, *, is_full: bool) -> None:
         super().__init__(is_full=is_full)
@@ -147,40 +177,31 @@ class _RunPrinter(MessagePrinter):
             self.print_instructions(started.system_message)
 
     def print_event(self, body: e.DurableBody) -> None:
-        """Print an event, if the transcript shows its type."""
+        """See `EventPrinter.print_event`."""
         self._print_event(body)
+        super().print_event(body)
+        if isinstance(body, e.ToolCompleted):
+            self._print_attached(body)
         self._is_paused = isinstance(body, e.RunPaused | e.RunFinished)
 
     def _print_event(self, body: e.DurableBody) -> None:
         if isinstance(body, e.TurnStarted):
             self.say("")
-            self._print_message("› ", body.message, "cyan")
         elif isinstance(body, e.InferenceStarted):
             self._asked = body.model or self._asked
-            if body.route is not None:
-                self.say(format_route(body.route), "dim")
         elif isinstance(body, e.InferenceCompleted):
             self._print_inference(body)
-        elif isinstance(body, e.InferenceFailed) and body.next_tier is not None:
-            self.say(format_replacement(body), "yellow")
-        elif isinstance(body, e.InferenceFailed):
+        elif isinstance(body, e.InferenceFailed) and body.next_tier is None:
             self.say(f"attempt failed: {shorten(body.error, 400)}", "yellow")
-        elif isinstance(body, e.ToolStarted) and body.parent_call_id is not None:
-            self._calls[body.call_id] = ToolCall(body.call_id, body.name, body.arguments or "")
-        elif isinstance(body, e.ToolStarted) and body.attempt > 1:
+        elif isinstance(body, e.ToolStarted) and body.attempt > 1 and body.parent_call_id is None:
             name, has_asked = clean(body.name), body.call_id in self._asking
             why = f"the outcome of {name} was lost; its effect is {body.effect}, so it runs again"
             self.say(f"-- {name} begins again, with the answer" if has_asked else f"-- {why}", "magenta")
-        elif isinstance(body, e.ToolCompleted):
-            self._print_result(body)
-        elif isinstance(body, e.MessageInjected) and body.delivery is not None:
-            # Other messages of the user are shown when their turns begin.
-            if body.delivery is Delivery.STEER:
-                self._print_message("› ", body.message, "cyan")
         elif isinstance(body, e.MessageInjected):
-            self._print_message("! ", body.message, "yellow")
-        elif isinstance(body, e.ContextCompacted):
-            self.say(f"-- {write_compaction(body)}", "magenta")
+            # Other messages of the user are shown when their turns begin.
+            if body.delivery in (None, Delivery.STEER):
+                is_own = body.delivery is None
+                self.print_said("! " if is_own else "› ", body.message, "yellow" if is_own else "cyan")
         elif isinstance(body, e.QuestionAsked):
             if body.call_id is not None:
                 self._asking.add(body.call_id)
@@ -222,11 +243,6 @@ class _RunPrinter(MessagePrinter):
             self.say(f"{clean(run.error)} (fault: {run.fault})", "red")
         print_outcome(run, is_driven=is_driven)
 
-    def _print_message(self, mark: str, message: Message, style: str) -> None:
-        self.print_said(mark, message.content, style)
-        for part in message.parts:
-            self.say(f"  {format_artifact(part)}", "dim italic")
-
     def _print_inference(self, body: e.InferenceCompleted) -> None:
         completion = body.completion
         message, usage = completion.message, completion.usage
@@ -241,35 +257,13 @@ class _RunPrinter(MessagePrinter):
         self.say("\n" + " · ".join(facts), "dim")
         self.print_answer(message)
 
-    def _print_result(self, body: e.ToolCompleted) -> None:
-        result = body.result
-        # A call made by another call is printed before it, because it ended first.
-        self.print_result(result, body.duration_seconds, "  ↳ " if body.parent_call_id is not None else "")
-        for item in result.artifacts:
+    def _print_attached(self, body: e.ToolCompleted) -> None:
+        """Print what came with a result: contents, and the run of an agent."""
+        for item in body.result.artifacts:
             self.say(f"  {format_artifact(item)}", "dim italic")
         if (child := body.child) is not None:
             cost = f", {write_cost(child.cost_usd)}" if child.cost_usd else ""
             self.say(f"  run {clean(child.run_id)} · {child.usage.total_tokens:,} tokens{cost}", "dim italic")
-
-
-def write_compaction(body: e.ContextCompacted) -> str:
-    """Return what a compaction did, in one line."""
-    if body.is_empty:
-        said = shorten(body.error or "nothing in it can be cut", 200)
-        return f"the prompt has about {body.tokens_before:,} tokens, and stays as it is: {said}"
-    done = [f"context compacted from about {body.tokens_before:,} to {body.tokens_after:,} tokens"]
-    if body.shortened:
-        done.append(f"{write_count(len(body.shortened), 'result')} cut")
-    if body.excerpts:
-        done.append(f"{write_count(len(body.excerpts), 'message')} shown in part")
-    summarised = body.messages - body.dropped
-    if body.messages and summarised > 0 and body.model is not None and not body.error:
-        done.append(f"old messages summarised by {clean(body.model)}")
-    if body.dropped:
-        done.append(f"{write_count(body.dropped, 'message')} dropped")
-    if body.error:
-        done.append(f"no new summary, because {shorten(body.error, 200)}")
-    return "; ".join(done)
 
 
 def print_events(journal: Journal, run_id: str, *, is_full: bool) -> None:
@@ -304,7 +298,7 @@ def _describe(event: e.Event) -> str:
         mark = f"{body.result.error_kind}: " if body.result.error_kind else ""
         return f"{body.result.call_id}: {mark}{body.result.content}"
     if isinstance(body, e.ContextCompacted):
-        return write_compaction(body)
+        return format_compaction(body)
     if isinstance(body, e.SnapshotTaken):
         changed = ", ".join(body.delta.changed)
         deleted = "".join(f", -{path}" for path in body.delta.deleted)

@@ -3,19 +3,7 @@
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
-from treadle.cli.terminal.format import (
-    format_artifact,
-    format_call,
-    format_compaction,
-    format_outcome,
-    format_replacement,
-    format_result,
-    format_route,
-    format_server_call,
-    split_at_server_calls,
-    style_of,
-    summarize,
-)
+from treadle.cli.terminal.format import format_result, print_outcome, split_at_server_calls, summarize
 from treadle.cli.terminal.output import (
     clean,
     is_live,
@@ -26,35 +14,13 @@ from treadle.cli.terminal.output import (
     write_seconds,
 )
 from treadle.cli.terminal.streamed_text import StreamedText, render_markdown
+from treadle.cli.terminal.transcripts import EventPrinter
 from treadle.core import events as e
-from treadle.core.types import Json, ServerCall, ToolCall
+from treadle.core.types import Json, ToolCall, ToolResult
 from treadle.runs.run import Run
 
 if TYPE_CHECKING:
     from rich.status import Status
-
-
-def print_outcome(
-    run: Run, seconds: float | None = None, *, is_driven: bool = False, details: str | None = None
-) -> None:
-    """Print one line: how the run ended or what it waits for, and `details`, by default its steps, tokens and cost.
-
-    `is_driven` says that a live process drives the run.
-    """
-    from rich.text import Text
-
-    reason = run.stop_reason
-    if is_driven:
-        outcome = "running"
-    elif reason:
-        outcome = str(reason)
-    elif run.approvals:
-        outcome = "waits for approval"
-    else:
-        outcome = "waits for an answer" if run.questions else "unfinished"
-    line = Text(outcome, style=f"bold {style_of(reason)}")
-    details = details or format_outcome(run, seconds)
-    stdout().print(line.append(f" · {details}", style="not bold dim default"))
 
 
 class View:
@@ -100,21 +66,21 @@ class QuietView(View):
         stdout().print(clean(run.output), soft_wrap=True)
 
 
-class TextView(View):
+class TextView(EventPrinter, View):
     """A view of streamed text, calls with their results, and the outcome.
 
     Without `is_live` it prints only whole lines.
     """
 
     def __init__(self, *, is_live: bool, shows_input: bool = True, calls: Iterable[ToolCall] = ()) -> None:
-        self._console = stdout()
+        super().__init__()
         self._shows_input = shows_input
         self._is_live = is_live
         self._status: Status | None = None
         self._last_error = ""
         self._waits_for = ""
         """What the spinner said when it was last shown."""
-        self._calls = {call.call_id: call for call in calls}
+        self._calls.update({call.call_id: call for call in calls})
         self._under_way: dict[str, str] = {}
         """What the spinner shows for each running call, by call id."""
         self._streamed = ""
@@ -139,44 +105,54 @@ class TextView(View):
             self._on_server_call(body)
         elif isinstance(body, e.ToolProgress):
             self._on_progress(body)
-        elif isinstance(body, e.RunStarted):
-            self._on_run_started(item.run_id, body)
+        elif isinstance(body, e.TurnStarted) and not self._shows_input and body.queued_seq is None:
+            return
+        else:
+            self._before(item.run_id, body)
+            self.print_event(body)  # type: ignore[arg-type]
+            self._after(body)
+
+    def _before(self, run_id: str, body: e.DurableBody | e.Delta) -> None:
+        """Print what only this view shows of an event, which `print_event` shows afterwards."""
+        if isinstance(body, e.RunStarted):
+            self.say(f"run {clean(run_id)} · {clean(body.spec.model.name)}", "dim")
         elif isinstance(body, e.RunResumed):
-            self._say("resumed", "dim")
-        elif isinstance(body, e.TurnStarted) and (self._shows_input or body.queued_seq is not None):
-            self._say("› " + clean(body.message.content).replace("\n", "\n  "), "cyan")
-            for part in body.message.parts:
-                self._say(f"  {format_artifact(part)}", "dim italic")
+            self.say("resumed", "dim")
         elif isinstance(body, e.InferenceStarted):
             self._has_streamed_text, self._served = False, []
-            if body.route is not None:
-                self._stop_spinner()
-                self._say(format_route(body.route), "dim")
-            self._wait("thinking")
         elif isinstance(body, e.InferenceCompleted):
             self._on_inference_completed(body)
         elif isinstance(body, e.InferenceFailed):
             self._on_inference_failed(body)
-        elif isinstance(body, e.ToolStarted):
-            self._on_tool_started(body)
         elif isinstance(body, e.ToolCompleted):
-            self._on_tool_completed(body)
+            self._under_way.pop(body.result.call_id, None)
         elif isinstance(body, e.MessageInjected) and body.limit is not None:
-            self._say(f"the limit {body.limit} is reached; the model is asked for its final answer", "yellow")
-        elif isinstance(body, e.ContextCompacted):
-            self._say(format_compaction(body), "dim")
+            self.say(f"the limit {body.limit} is reached; the model is asked for its final answer", "yellow")
         elif isinstance(body, e.MessageInjected) and body.is_nudge and self._refused_tool is not None:
             tool = clean(self._refused_tool)
-            self._say(
+            self.say(
                 f"that is not the answer yet: the model has the tool {tool}, and is asked again", "yellow"
             )
+
+    def _after(self, body: e.DurableBody | e.Delta) -> None:
+        """Say what the run waits for after an event."""
+        if isinstance(body, e.InferenceStarted):
+            self._wait("thinking")
+        elif isinstance(body, e.InferenceFailed) and body.retry_in_seconds is not None:
+            self._wait("waiting for the next attempt")
+        elif isinstance(body, e.ToolStarted):
+            again = " again" if body.attempt > 1 else ""
+            self._under_way[body.call_id] = self._write_call(body.call_id, body.name) + again
+            self._wait_for_calls()
+        elif isinstance(body, e.ToolCompleted):
+            self._wait_for_calls()
 
     def finish(self, run: Run, seconds: float, more: Mapping[str, Json] | None = None) -> None:
         """See `View.finish`."""
         self.close()
         if run.error:
             fault = f" (fault: {run.fault})" if run.fault else ""
-            self._say(f"{clean(run.error)}{fault}", "red")
+            self.say(f"{clean(run.error)}{fault}", "red")
         self._console.print()
         self._print_outcome(run, seconds)
 
@@ -188,26 +164,23 @@ class TextView(View):
         self._stop_spinner()
         self._end_line()
 
-    def _on_run_started(self, run_id: str, body: e.RunStarted) -> None:
-        self._say(f"run {clean(run_id)} · {clean(body.spec.model.name)}", "dim")
-
     def _on_inference_completed(self, body: e.InferenceCompleted) -> None:
         message = body.completion.message
         self._refused_tool = body.refused_tool
         self._stop_spinner()
         self._end_line()
         if message.reasoning and not self._is_live:
-            self._say(clean(message.reasoning.strip()), "dim italic")
+            self.say(clean(message.reasoning.strip()), "dim italic")
         for part in split_at_server_calls(message):
             if not isinstance(part, str):
                 if part.call_id in self._served:
                     self._served.remove(part.call_id)
                 else:
-                    self._say_served(part)
+                    self.print_server_call(part)
             elif self._is_live and not self._has_streamed_text:
                 self._console.print(render_markdown(clean(part)))
             elif not self._has_streamed_text:
-                self._say(clean(part), "")
+                self.say(clean(part), "")
         self._calls.update({call.call_id: call for call in message.tool_calls})
 
     def _on_server_call(self, body: e.ServerCallDelta) -> None:
@@ -215,14 +188,11 @@ class TextView(View):
             return
         if body.is_done:
             self._served.append(body.call.call_id)
-            self._say_served(body.call)
+            self.print_server_call(body.call)
         else:
             self._stop_spinner()
             self._end_line()
             self._wait(f"the server runs {shorten(body.call.name, self._width)}")
-
-    def _say_served(self, call: ServerCall) -> None:
-        self._say(f"◇ {format_server_call(call, self._width)}", "red" if call.is_error else "dim")
 
     def _on_inference_failed(self, body: e.InferenceFailed) -> None:
         self._served = []
@@ -232,19 +202,10 @@ class TextView(View):
             wait = write_seconds(body.retry_in_seconds)
             is_same = body.attempt > 1 and body.error == self._last_error
             why = "failed in the same way" if is_same else f"failed: {shorten(body.error, 300)}"
-            self._say(f"attempt {body.attempt} {why}; the next attempt is in {wait}", "yellow")
+            self.say(f"attempt {body.attempt} {why}; the next attempt is in {wait}", "yellow")
             self._last_error = body.error
-            self._wait("waiting for the next attempt")
         elif body.next_tier is not None:
-            self._say(format_replacement(body), "yellow")
             self._has_streamed_text = False
-
-    def _on_tool_started(self, body: e.ToolStarted) -> None:
-        if body.parent_call_id is not None:
-            self._calls[body.call_id] = ToolCall(body.call_id, body.name, body.arguments or "")
-        again = " again" if body.attempt > 1 else ""
-        self._under_way[body.call_id] = self._write_call(body.call_id, body.name) + again
-        self._wait_for_calls()
 
     def _on_progress(self, body: e.ToolProgress) -> None:
         if body.call_id in self._calls:
@@ -252,26 +213,8 @@ class TextView(View):
             self._under_way[body.call_id] = shorten(text, self._width)
             self._wait_for_calls()
 
-    def _on_tool_completed(self, body: e.ToolCompleted) -> None:
-        result = body.result
-        self._under_way.pop(result.call_id, None)
-        self._stop_spinner()
-        self._end_line()
-        indent = "  ↳ " if body.parent_call_id is not None else ""
-        self._console.print(f"{indent}● ", style="red" if result.is_error else "green", end="")
-        self._console.print(self._write_call(result.call_id, result.name), style="bold", soft_wrap=True)
-        text = format_result(result, self._width - 2 - len(indent))
-        space = " " * len(indent)
-        self._console.print(f"{space}  {text}", style="red" if result.is_error else "dim", soft_wrap=True)
-        self._wait_for_calls()
-
-    @property
-    def _width(self) -> int:
-        return max(40, min(self._console.width, 160) - 4)
-
-    def _write_call(self, call_id: str, name: str) -> str:
-        call = self._calls.get(call_id)
-        return format_call(call, self._width) if call is not None else clean(name)
+    def _lines_of(self, result: ToolResult, width: int) -> list[str]:
+        return [format_result(result, width - 2)]
 
     def _stream(self, kind: str, text: str, style: str | None) -> None:
         if not self._is_live:
@@ -300,10 +243,11 @@ class TextView(View):
         if self._writer is not None:
             self._writer.pause()
 
-    def _say(self, text: str, style: str) -> None:
+    def say(self, text: str, style: str = "", end: str = "\n") -> None:
+        """See `EventPrinter.say`."""
         self._stop_spinner()
         self._end_line()
-        self._console.print(text, style=style)
+        super().say(text, style, end)
 
     def _wait_for_calls(self) -> None:
         if self._under_way:

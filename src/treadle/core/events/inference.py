@@ -1,7 +1,8 @@
 """The events of an inference: its start, its answer, and its attempts that failed."""
 
 from treadle.core.events.body import Body, BodyWithContents
-from treadle.core.types import Completion, Fault, Route, StopReason, Usage, Verdict
+from treadle.core.judgement import Verdict
+from treadle.core.types import Completion, Fault, Route, StopReason, Usage
 
 
 class InferenceStarted(Body, frozen=True, gc=False, tag="inference_started"):

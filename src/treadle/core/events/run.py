@@ -3,19 +3,10 @@
 from msgspec import field
 
 from treadle.core.events.body import Body
+from treadle.core.lineage import Caller, Parent, TaskRef
 from treadle.core.policy import Policy
 from treadle.core.spec import AgentSpec, PartSpec
-from treadle.core.types import (
-    Caller,
-    Fault,
-    Json,
-    OutputSpec,
-    Parent,
-    StopReason,
-    TaskRef,
-    ToolSpec,
-    Window,
-)
+from treadle.core.types import Fault, Json, OutputSpec, StopReason, ToolSpec, Window
 
 
 class RunStarted(Body, frozen=True, gc=False, tag="run_started"):

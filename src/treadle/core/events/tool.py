@@ -1,7 +1,8 @@
 """The events of a tool call, and of the files that it changed."""
 
 from treadle.core.events.body import Body, BodyWithContents
-from treadle.core.types import Child, Effect, FileDelta, ToolResult
+from treadle.core.lineage import Child
+from treadle.core.types import Effect, FileDelta, ToolResult
 
 
 class ToolStarted(Body, frozen=True, gc=False, tag="tool_started"):

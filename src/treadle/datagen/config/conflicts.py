@@ -14,7 +14,7 @@ from treadle.datagen.config.roles import ROLES, try_models, used_roles
 from treadle.datagen.dataset.dataset_folder import SPLIT_NAME, DatasetFolder
 from treadle.datagen.quality.registry import find_faults
 from treadle.datagen.scenarios.environment import open_environments
-from treadle.datagen.scenarios.scenario import Kind
+from treadle.datagen.scenarios.kinds import MIN_CALLS, MIN_STEPS
 from treadle.datagen.topics.topic_files import load_topics
 from treadle.export.exporter import FORMATS
 from treadle.export.parquet import require_arrow
@@ -23,11 +23,6 @@ from treadle.models.protocol import Model, has_price
 from treadle.runs.task import task_set
 from treadle.tools.resolve import check_code, is_code, resolve_tools
 from treadle.tools.schema.tool_definitions import parse_definitions
-
-_CALLS = {Kind.SINGLE: 1, Kind.CHAINED: 2, Kind.PARALLEL: 2, Kind.RECOVERY: 2}
-"""The smallest number of tool calls for each kind that needs calls."""
-_STEPS = {Kind.SINGLE: 2, Kind.CHAINED: 3, Kind.PARALLEL: 2, Kind.RECOVERY: 3}
-"""The smallest number of inferences in a turn, including the one with the answer."""
 
 
 def find_conflicts(config: GenerationConfig) -> list[Problem]:
@@ -108,13 +103,11 @@ def _check_kinds(config: GenerationConfig) -> Iterator[Problem]:
                 f"kinds of tool use need agents, and the conversations are {generation.conversation.type!r}"
             )
             yield Problem(path, f"{text}; delete it, or set generation.conversation.type to 'agent'")
-        elif tools.max_calls is not None and _CALLS.get(kind, 0) > tools.max_calls * turns:
-            text = f"it needs {_CALLS[kind]} calls, and tools.max_calls allows {tools.max_calls}; raise it"
+        elif tools.max_calls is not None and MIN_CALLS.get(kind, 0) > tools.max_calls * turns:
+            text = f"it needs {MIN_CALLS[kind]} calls, and tools.max_calls allows {tools.max_calls}; raise it"
             yield Problem(path, text)
-        elif _STEPS.get(kind, 0) > tools.max_steps and (turns == 1 or tools.max_steps == 1):
-            text = (
-                f"it needs {_STEPS[kind]} steps in a turn, and tools.max_steps is {tools.max_steps}; raise it"
-            )
+        elif MIN_STEPS.get(kind, 0) > tools.max_steps and (turns == 1 or tools.max_steps == 1):
+            text = f"it needs {MIN_STEPS[kind]} steps in a turn, and tools.max_steps is {tools.max_steps}; raise it"
             yield Problem(path, text)
     if generation.conversation.type == "agent" and tools.max_steps == 1 and not generation.kinds:
         text = "an agent needs at least 2 steps in a turn, one for a call and one for the answer"

@@ -24,7 +24,6 @@ from treadle.datagen.scenarios.scenario_writer import (
     MAX_TRIES,
     find_scenario_faults,
     scenario_facts,
-    to_scenario,
 )
 from treadle.export.rows import Row
 
@@ -161,7 +160,7 @@ async def _write_scenario(
             run = await session.send(write_facts(facts))
         while True:
             failed = failure_of(run, "the writer of scenarios")
-            written = None if failed else run.value
+            written: Scenario | None = None if failed else run.value
             faults = () if written is None else find_scenario_faults(written, spec, environment)
             if failed or not faults:
                 break
@@ -173,4 +172,4 @@ async def _write_scenario(
     if failed is not None:
         return failed
     assert written is not None
-    return to_scenario(written)
+    return written

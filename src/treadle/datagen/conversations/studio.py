@@ -21,7 +21,7 @@ from treadle.datagen.config.generation_config import Conversation, GenerationCon
 from treadle.datagen.quality.languages import pattern, read_patterns
 from treadle.datagen.scenarios.environment import Environments
 from treadle.datagen.scenarios.scenario import SampleSpec, Scenario, write_facts
-from treadle.datagen.scenarios.scenario_writer import PROMPTS, WrittenScenario
+from treadle.datagen.scenarios.scenario_writer import PROMPTS
 from treadle.export.rows import hash_tools
 from treadle.journal.protocol import Journal
 from treadle.models.protocol import Model, Watch, estimate_cost_usd
@@ -203,7 +203,7 @@ class Studio:
         self.writer = Agent(
             self.models["scenarios"],
             instructions=PROMPTS["writers"]["scenario"],
-            schema=WrittenScenario,
+            schema=Scenario,
             journal=journal,
         )
         self._user = Agent(self.models["user"], schema=UserTurn, journal=journal)

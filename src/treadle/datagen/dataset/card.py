@@ -126,7 +126,8 @@ def _intro(config: GenerationConfig, stats: DatasetStats) -> str:
 
 def _contents(stats: DatasetStats, written: WrittenSplits) -> str:
     rows = [
-        (split, f"{written.rows.get(split, 0):,}", f"{count:,}") for split, count in written.topics.items()
+        (split, f"{written.rows.get(split, 0):,}", f"{count:,}")
+        for split, count in written.count_topics().items()
     ]
     text = "## Contents\n\n"
     if rows:

@@ -1,7 +1,7 @@
 """The splits of a dataset: no topic is in two of them, and a topic stays in its split when rows are added."""
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Set
 from contextlib import ExitStack
 from hashlib import blake2b
 from itertools import product
@@ -9,7 +9,7 @@ from pathlib import Path
 from shutil import rmtree
 
 import msgspec
-from msgspec import Struct, field
+from msgspec import Struct
 
 from treadle.core.errors import ConfigError, ExportError
 from treadle.core.types import Role
@@ -210,8 +210,8 @@ class SplitPlan(Struct, frozen=True, kw_only=True):
         """
         if (config := read_config(path)) is not None:
             return cls.of(config)
-        record = _load_record(path)
-        if record is None:
+        record = read_written(path)
+        if not record.shares:
             return cls(shares={"train": 1.0})
         formats = tuple(dict.fromkeys(file.format for file in record.files))
         has_parquet = any(file.name.endswith(".parquet") for file in record.files)
@@ -226,30 +226,23 @@ class SplitFile(Struct, frozen=True):
     format: str
 
 
-class _Record(Struct):
-    """The file `splits.json`: the splits as they were written last."""
+class WrittenSplits(Struct):
+    """The splits as they were written last, which are the file `splits.json`."""
 
-    seed: int
-    shares: dict[str, float]
-    topics: dict[str, str]
+    seed: int = 0
+    shares: dict[str, float] = {}
+    topics: dict[str, str] = {}
     """The split of each topic, by id; of rows without a topic, by a hash of what the user asked."""
-    rows: dict[str, int] = field(default_factory=dict)
+    rows: dict[str, int] = {}
     """The number of rows of each split."""
-    files: list[SplitFile] = field(default_factory=list)
-    left_out: dict[str, str] = field(default_factory=dict)
-    """For each file that lacks rows or turns of rows: how many, and the reasons."""
-
-
-class WrittenSplits(Struct, frozen=True):
-    """The splits as they were written last."""
-
-    rows: dict[str, int]
-    """The number of rows of each split."""
-    topics: dict[str, int]
-    """The number of topics of each split."""
-    files: tuple[SplitFile, ...]
+    files: list[SplitFile] = []
     left_out: dict[str, str] = {}
     """For each file that lacks rows or turns of rows: how many, and the reasons."""
+
+    def count_topics(self) -> dict[str, int]:
+        """Return the number of topics of each split."""
+        counts = Counter(self.topics.values())
+        return {name: counts[name] for name in self.shares}
 
     def by_format(self) -> dict[str, dict[str, str]]:
         """Return the pattern of the file of each split, by format. Parquet is preferred to JSON lines."""
@@ -262,12 +255,11 @@ class WrittenSplits(Struct, frozen=True):
 
 
 def read_written(folder: Path) -> WrittenSplits:
-    """Return the splits of a dataset's folder; empty if they have not been written yet."""
-    if (record := _load_record(folder)) is None:
-        return WrittenSplits({}, {}, ())
-    counts = Counter(record.topics.values())
-    topics = {name: counts[name] for name in record.shares}
-    return WrittenSplits(record.rows, topics, tuple(record.files), record.left_out)
+    """Return the splits of a dataset's folder; empty if they have not been written yet, or cannot be read."""
+    try:
+        return msgspec.json.decode(DatasetFolder(folder).splits.read_bytes(), type=WrittenSplits)
+    except (OSError, msgspec.DecodeError):
+        return WrittenSplits()
 
 
 def write_splits(folder: Path, config: GenerationConfig) -> Splits:
@@ -284,9 +276,11 @@ def split_rows(path: Path, out: Path, plan: SplitPlan, *, is_fresh: bool = False
     Raises: `ConfigError` if a format is unknown or the shares are wrong; as `read_entries` does.
     """
     _check(plan)
-    record = None if is_fresh else _read_record(out, plan)
+    record = read_written(out)
+    is_continued = not is_fresh and (record.seed, record.shares) == (plan.seed, plan.shares)
+    before = record.topics if is_continued else {}
     sizes, unions = _group(path)
-    found = _assign(sizes, unions, plan, {} if record is None else record.topics)
+    found = _assign(sizes, unions, plan, before)
     out.mkdir(parents=True, exist_ok=True)
     files, left_out = _write_files(path, out, plan, found)
     rows: Counter[str] = Counter()
@@ -294,7 +288,9 @@ def split_rows(path: Path, out: Path, plan: SplitPlan, *, is_fresh: bool = False
     for key, size in sizes.items():
         rows[found[key]] += size
         groups[unions.find(key)] += size
-    _replace_record(out, _Record(plan.seed, plan.shares, found, dict(rows), files, left_out))
+    made = WrittenSplits(plan.seed, plan.shares, found, dict(rows), files, left_out)
+    write_whole([msgspec.json.encode(made)], DatasetFolder(out).splits)
+    _remove_old(out, {file.name for file in record.files} - {file.name for file in files})
     wanted, topics = apportion(sizes.total(), plan.shares), Counter(found.values())
     whole = sum(plan.shares.values())
     return Splits(
@@ -306,7 +302,7 @@ def split_rows(path: Path, out: Path, plan: SplitPlan, *, is_fresh: bool = False
         ),
         files=tuple([file.name for file in files]),
         largest_group=max(groups.values(), default=0),
-        kept=0 if record is None else sum(record.topics.get(key) == name for key, name in found.items()),
+        kept=sum(before.get(key) == name for key, name in found.items()),
         left_out=left_out,
     )
 
@@ -354,19 +350,11 @@ def _group(path: Path) -> tuple[Counter[str], Unions]:
     return sizes, unions
 
 
-def _find_links(path: Path, keys: Collection[str]) -> Iterator[tuple[str, str]]:
+def _find_links(path: Path, keys: Set[str]) -> Iterator[tuple[str, str]]:
     """Yield each topic among `keys` that is below another one of them in the topics of a dataset, with that one."""
-    graph = read_topics(path)
-    topics = {} if graph is None else graph.topics
-    for key in keys:
-        above, waiting = {key}, [key]
-        while waiting:
-            topic = topics.get(waiting.pop())
-            for parent in [] if topic is None else topic.parents:
-                if parent not in above:
-                    above.add(parent)
-                    waiting.append(parent)
-        yield from ((key, parent) for parent in above if parent != key and parent in keys)
+    if (graph := read_topics(path)) is not None:
+        for key in keys & graph.topics.keys():
+            yield from ((key, parent) for parent in graph.ancestors(key) & keys)
 
 
 def _assign(sizes: Counter[str], unions: Unions, plan: SplitPlan, old: Mapping[str, str]) -> dict[str, str]:
@@ -439,27 +427,9 @@ def find_place(out: Path, split: str, format: str) -> Path:
     return place.with_suffix("") if FORMATS.load(format).has_own_files else place
 
 
-def _load_record(folder: Path) -> _Record | None:
-    """Return the record in a folder; `None` if there is none or if it cannot be read."""
-    try:
-        return msgspec.json.decode(DatasetFolder(folder).splits.read_bytes(), type=_Record)
-    except (OSError, msgspec.DecodeError):
-        return None
-
-
-def _read_record(out: Path, plan: SplitPlan) -> _Record | None:
-    """Return the record of earlier splits in `out`; `None` if there is no record with this seed and these
-    shares."""
-    record = _load_record(out)
-    return record if record is not None and (record.seed, record.shares) == (plan.seed, plan.shares) else None
-
-
-def _replace_record(out: Path, record: _Record) -> None:
-    """Write the record of the splits, and remove files of earlier splits that were not written again."""
-    before = _load_record(out)
-    write_whole([msgspec.json.encode(record)], DatasetFolder(out).splits)
-    old = set() if before is None else {file.name for file in before.files}
-    for name in old - {file.name for file in record.files}:
+def _remove_old(out: Path, names: Collection[str]) -> None:
+    """Remove files of earlier splits that were not written again."""
+    for name in names:
         gone = out / Path(name).name
         if gone.is_dir():
             rmtree(gone)

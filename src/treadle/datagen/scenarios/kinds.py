@@ -26,7 +26,10 @@ WEIGHTS: Mapping[Kind, float] = {
     Kind.REFUSAL: 0.07,
 }
 """The mix of kinds if the configuration names none."""
-NEEDS_TWO_CALLS = frozenset((Kind.CHAINED, Kind.PARALLEL, Kind.RECOVERY))
+MIN_CALLS = {Kind.SINGLE: 1, Kind.CHAINED: 2, Kind.PARALLEL: 2, Kind.RECOVERY: 2}
+"""The smallest number of tool calls for each kind that needs calls."""
+MIN_STEPS = {Kind.SINGLE: 2, Kind.CHAINED: 3, Kind.PARALLEL: 2, Kind.RECOVERY: 3}
+"""The smallest number of inferences in a turn for each kind that needs calls, including the one with the answer."""
 TASK_KINDS = frozenset((Kind.CHAINED, Kind.PARALLEL, Kind.RECOVERY))
 """The kinds for which the writer of scenarios may ask for the task of an environment, so that its check applies."""
 
@@ -51,11 +54,10 @@ def possible_kinds(
     if not has_tools:
         return {}
     found = {kind: weight for kind, weight in (weights or WEIGHTS).items() if weight > 0}
-    if max_calls is not None and max_calls < 2:
-        found = {kind: weight for kind, weight in found.items() if kind not in NEEDS_TWO_CALLS}
+    if max_calls == 1:
+        found = {kind: weight for kind, weight in found.items() if MIN_CALLS.get(kind, 0) < 2}
     if max_steps is not None and max_steps < 3:
-        found.pop(Kind.CHAINED, None)
-        found.pop(Kind.RECOVERY, None)
+        found = {kind: weight for kind, weight in found.items() if MIN_STEPS.get(kind, 0) < 3}
     return found
 
 

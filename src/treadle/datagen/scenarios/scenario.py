@@ -1,6 +1,7 @@
 """The values that describe a sample before it is made."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 import msgspec
@@ -89,8 +90,9 @@ class Environment(Struct, frozen=True, kw_only=True):
     """The user's message of the task; empty if there is none."""
 
 
-class Scenario(Struct, frozen=True, kw_only=True):
-    """The text and the facts that a scenario writer wrote for one sample."""
+@dataclass
+class Scenario:
+    """The text and the facts that a scenario writer wrote for one sample: the schema of its answer."""
 
     message: str
     """The user's first message."""
@@ -98,13 +100,17 @@ class Scenario(Struct, frozen=True, kw_only=True):
     """What the user wants to reach; the simulated user pursues it."""
     withheld: str = ""
     """A fact that the user tells only if asked for it; empty if there is none."""
-    success: tuple[str, ...] = ()
+    success: list[str] = field(default_factory=list)
     """What must be true in the end."""
+    new_files: list[str] = field(default_factory=list)
+    """Files that the message names and that do not exist yet."""
     is_task: bool = True
     """False if the environment has a task and the message asks for something else. The task's check is then not
     used."""
-    facts: Mapping[str, Json] = {}
-    """Further facts that the writer gave."""
+
+    def __post_init__(self) -> None:
+        for name in ("message", "goal", "withheld"):
+            setattr(self, name, getattr(self, name).strip())
 
 
 _BEGIN, _END = "<facts>\n", "\n</facts>"

@@ -4,7 +4,6 @@ Its answer is checked. If the answer has a fault, the writer is told the fault a
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 
 from msgspec.structs import asdict
 
@@ -18,19 +17,6 @@ MAX_TRIES = 3
 
 PROMPTS: Mapping[str, Mapping[str, str]] = read_data("treadle.datagen", "prompts")
 """What the models of a generation are told."""
-
-
-@dataclass
-class WrittenScenario:
-    """The answer of a scenario writer."""
-
-    message: str
-    goal: str = ""
-    withheld: str = ""
-    success: list[str] = field(default_factory=list)
-    new_files: list[str] = field(default_factory=list)
-    is_task: bool = True
-    """False if the facts contain a task and the message asks for something else."""
 
 
 def scenario_facts(
@@ -69,22 +55,9 @@ def scenario_facts(
     }
 
 
-def to_scenario(written: WrittenScenario) -> Scenario:
-    """Return an answer that has no fault as a scenario."""
-    return Scenario(
-        message=written.message.strip(),
-        goal=written.goal.strip(),
-        withheld=written.withheld.strip(),
-        success=tuple(written.success),
-        is_task=written.is_task,
-    )
-
-
-def find_scenario_faults(
-    written: WrittenScenario, spec: SampleSpec, environment: Environment
-) -> tuple[str, ...]:
+def find_scenario_faults(written: Scenario, spec: SampleSpec, environment: Environment) -> tuple[str, ...]:
     """Return the faults of a scenario, one sentence each; empty if it can be used."""
-    message = written.message.strip()
+    message = written.message
     if not message:
         return ("The message is empty.",)
     faults = []
@@ -93,7 +66,7 @@ def find_scenario_faults(
         if (place := find_placeholder(text)) is not None and place not in known:
             faults.append(f"{place!r} is a placeholder; write a concrete value.")
     if spec.kind is Kind.MISSING_PARAMETER:
-        withheld = written.withheld.strip()
+        withheld = written.withheld
         if not withheld:
             faults.append("`withheld` is empty; it must contain the fact that the message lacks.")
         elif withheld.casefold() in message.casefold():

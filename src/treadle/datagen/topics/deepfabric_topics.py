@@ -4,10 +4,11 @@ Source: DeepFabric 4.4.0, `tree.py` and `graph.py`; 4.13 for the metadata of nod
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
+from msgspec import Struct
 
 from treadle.core.errors import ConfigError
 from treadle.core.types import Json
@@ -88,8 +89,7 @@ def parse_tree(data: bytes, origin: str) -> tuple[TopicGraph, tuple[str, ...]]:
         if not line.strip():
             continue
         where = f"{origin}:{number}"
-        entry = _decode_line(line, where)
-        path, failed = _read_path(entry, where, notes)
+        path, failed = _read_path(line, where, notes)
         tree = tree or _Tree(path[0])
         if path[0] != tree.root.text:
             raise ConfigError(
@@ -122,35 +122,27 @@ def parse_tree(data: bytes, origin: str) -> tuple[TopicGraph, tuple[str, ...]]:
     return TopicGraph(root_id=tree.root.topic_id, topics=tree.topics), notes.written()
 
 
-def _decode_line(line: bytes, where: str) -> dict[str, Json]:
+def _read_path(line: bytes, where: str, notes: Notes) -> tuple[tuple[str, ...], dict[str, Json] | None]:
+    """Return the path in a line, and the failure that the line reports; `None` if the path is that of a leaf."""
     try:
         entry = msgspec.json.decode(line)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{where} is not valid JSON: {error}") from error
     if not isinstance(entry, dict):
         raise ConfigError(f"{where} is {entry!r:.80}; a line is an object with 'path' or 'failed_generation'")
-    return entry
-
-
-def _read_path(
-    entry: dict[str, Json], where: str, notes: Notes
-) -> tuple[tuple[str, ...], dict[str, Json] | None]:
-    """Return the path in a line, and the failure that the line reports; `None` if the path is that of a leaf."""
     failed = entry.get("failed_generation")
-    given = (
-        entry.get("path") if failed is None else failed.get("node_path") if isinstance(failed, dict) else None
-    )
+    key, inner = ("path", "path") if failed is None else ("failed_generation", "node_path")
+    given = (entry if failed is None else failed).get(inner) if isinstance(failed, dict | None) else None
     if not isinstance(given, list) or not given or not all(isinstance(item, str) for item in given):
-        key = "path" if failed is None else "failed_generation.node_path"
-        raise ConfigError(f"{where}: {key!r} is {given!r:.80}; it must be a list of texts, from the root on")
+        name = key if failed is None else f"{key}.{inner}"
+        raise ConfigError(f"{where}: {name!r} is {given!r:.80}; it must be a list of texts, from the root on")
     path = tuple(clean_topic(item) for item in given)
     if not all(path):
         raise ConfigError(f"{where}: the path {given!r:.80} has an empty topic")
     if list(path) != given:
         notes.add("paths from which control characters or blanks were removed", where)
-    known = {"path"} if failed is None else {"failed_generation"}
-    for key in entry.keys() - known:
-        notes.add(f"left out, the key {key!r:.40} of lines", where)
+    for name in entry.keys() - {key}:
+        notes.add(f"left out, the key {name!r:.40} of lines", where)
     return path, failed
 
 
@@ -208,129 +200,117 @@ def parse_graph(document: dict[str, Json], data: bytes, origin: str) -> tuple[To
     Raises: `ConfigError` with the line of the node that is damaged.
     """
     notes = Notes()
-    nodes = _Nodes(document, data, origin, notes)
-    tree = _Tree(nodes.texts[nodes.root])
-    kept = {nodes.root: tree.root}
-    stack = [nodes.root]
+    nodes = _read_nodes(document, data, origin, notes)
+    root = str(document.get("root_id", 0))
+    if root not in nodes:
+        raise ConfigError(f"{origin}: 'root_id' is {document.get('root_id')!r}, and there is no such node")
+    parents = _join_edges(nodes, notes)
+    below = _attach(nodes, parents, root)
+    tree = _Tree(nodes[root].topic)
+    kept = {root: tree.root}
+    stack = [root]
     while stack:
         key = stack.pop()
-        for child in nodes.below(key):
-            path = (*kept[key].path, nodes.texts[child])
+        for child in below[key]:
+            path = (*kept[key].path, nodes[child].topic)
             if topic_id(path) in tree.topics:
                 notes.add("merged, nodes with the same topic and parent")
             kept[child] = tree.add(path)
-        stack.extend(reversed(nodes.below(key)))
+        stack.extend(reversed(below[key]))
+    graph = TopicGraph(root_id=tree.root.topic_id, topics=tree.topics, mode="graph")
     for key, topic in kept.items():
-        metadata = dict(nodes.metadata[key])
+        metadata = dict(nodes[key].metadata or {})
         own = metadata.pop(_OWN, None)
         if isinstance(own, dict):
             topic.error, topic.missing = own.get("error"), own.get("missing", 0)
         topic.metadata.update(metadata)
-    graph = TopicGraph(root_id=tree.root.topic_id, topics=tree.topics, mode="graph")
-    for key, topic in kept.items():
-        for parent in nodes.parents[key]:
-            if parent not in kept:
-                continue
-            parent_id = kept[parent].topic_id
+        for parent_id in [kept[parent].topic_id for parent in parents[key] if parent in kept]:
             if parent_id not in topic.parents and not graph.link(parent_id, topic.topic_id):
                 notes.add("left out, edges that close a cycle")
-    for _ in range(len(nodes.texts) - len(kept)):
+    for _ in range(len(nodes) - len(kept)):
         notes.add("left out, nodes that the root does not lead to")
     return graph, notes.written()
 
 
-class _Nodes:
-    """The nodes of a graph document.
+class _GraphNode(Struct):
+    """A node of a graph document."""
 
-    The first parent of each is chosen so that there is a path from the root to it.
-    """
+    topic: str
+    children: list[int | str] = []
+    parents: list[int | str] = []
+    metadata: dict[str, Json] | None = None
 
-    def __init__(self, document: dict[str, Json], data: bytes, origin: str, notes: Notes) -> None:
-        self.texts: dict[str, str] = {}
-        self.metadata: dict[str, dict[str, Json]] = {}
-        self.parents: dict[str, list[str]] = {}
-        self._children: dict[str, list[str]] = {}
-        for key in document.keys() - {"nodes", "root_id"}:
-            notes.add(f"left out, the key {key!r:.40} of the document")
-        raw = document["nodes"]
-        if not isinstance(raw, dict) or not raw:
-            raise ConfigError(f"{origin}: 'nodes' is {raw!r:.80}; it must be an object of nodes by id")
-        for key, node in raw.items():
-            self._read(key, node, f"{origin}:{line_of(data, key)}", notes)
-        self.root = str(document.get("root_id", 0))
-        if self.root not in self.texts:
-            raise ConfigError(
-                f"{origin}: 'root_id' is {document.get('root_id')!r}, and there is no such node"
-            )
-        self._join(notes)
-        self._below = self._attach()
 
-    def _read(self, key: str, node: Json, where: str, notes: Notes) -> None:
-        text = node.get("topic") if isinstance(node, dict) else None
-        if not isinstance(text, str) or not clean_topic(text):
-            raise ConfigError(f"{where}: the topic of node {key!r:.40} is {text!r:.80}; it must be a text")
-        for name in ("children", "parents"):
-            ids = node.get(name, [])
-            if not isinstance(ids, list) or not all(isinstance(item, int | str) for item in ids):
-                raise ConfigError(
-                    f"{where}: {name!r} of node {key!r:.40} is {ids!r:.80}; it must be a list of ids"
-                )
-        metadata = node.get("metadata") or {}
-        if not isinstance(metadata, dict):
-            raise ConfigError(
-                f"{where}: 'metadata' of node {key!r:.40} is {metadata!r:.80}; it must be an object"
-            )
-        if clean_topic(text) != text:
+_NODE_KEYS = {"id", *_GraphNode.__struct_fields__}
+
+
+def _read_nodes(document: dict[str, Json], data: bytes, origin: str, notes: Notes) -> dict[str, _GraphNode]:
+    """Return the nodes by id, with clean topics. Raises: `ConfigError` with the line of the first damaged node."""
+    for key in document.keys() - {"nodes", "root_id"}:
+        notes.add(f"left out, the key {key!r:.40} of the document")
+    raw = document["nodes"]
+    if not isinstance(raw, dict) or not raw:
+        raise ConfigError(f"{origin}: 'nodes' is {raw!r:.80}; it must be an object of nodes by id")
+    nodes: dict[str, _GraphNode] = {}
+    for key, item in raw.items():
+        where = f"{origin}:{line_of(data, key)}"
+        try:
+            node = nodes[key] = msgspec.convert(item, _GraphNode)
+        except msgspec.ValidationError as error:
+            raise ConfigError(f"{where}: node {key!r:.40}: {error}") from error
+        if (text := clean_topic(node.topic)) != node.topic:
             notes.add("topics from which control characters or blanks were removed", where)
-        for name in node.keys() - {"id", "topic", "children", "parents", "metadata"}:
+            node.topic = text
+        if not text:
+            raise ConfigError(f"{where}: the topic of node {key!r:.40} is empty")
+        for name in item.keys() - _NODE_KEYS:
             notes.add(f"left out, the key {name!r:.40} of nodes", where)
-        self.texts[key] = clean_topic(text)
-        self.metadata[key] = metadata
-        self._children[key] = [str(item) for item in node.get("children", [])]
-        self.parents[key] = [str(item) for item in node.get("parents", [])]
+    return nodes
 
-    def _join(self, notes: Notes) -> None:
-        """Collect the edges, which either of their two nodes can list, and leave out edges to nodes that do not
-        exist."""
-        edges = [(parent, key) for key, parents in self.parents.items() for parent in parents]
-        edges += [(key, child) for key, children in self._children.items() for child in children]
-        self.parents = {key: [] for key in self.texts}
-        for parent, child in dict.fromkeys(edges):
-            if parent not in self.texts or child not in self.texts:
-                notes.add("left out, edges to nodes that do not exist")
-            elif parent == child:
-                notes.add("left out, edges from a node to itself")
-            else:
-                self.parents[child].append(parent)
 
-    def _attach(self) -> dict[str, list[str]]:
-        """Return the children of each node.
+def _join_edges(nodes: Mapping[str, _GraphNode], notes: Notes) -> dict[str, list[str]]:
+    """Return the parents of each node. Either of its two nodes can list an edge; edges to nodes that do not exist
+    are left out."""
+    edges = [(str(parent), key) for key, node in nodes.items() for parent in node.parents]
+    edges += [(key, str(child)) for key, node in nodes.items() for child in node.children]
+    parents: dict[str, list[str]] = {key: [] for key in nodes}
+    for parent, child in dict.fromkeys(edges):
+        if parent not in nodes or child not in nodes:
+            notes.add("left out, edges to nodes that do not exist")
+        elif parent == child:
+            notes.add("left out, edges from a node to itself")
+        else:
+            parents[child].append(parent)
+    return parents
 
-        A node is the child of one other node: of its first parent, if possible.
-        """
-        below: dict[str, list[str]] = {key: [] for key in self.texts}
-        firsts: dict[str, list[str]] = {key: [] for key in self.texts}
-        others: dict[str, list[str]] = {key: [] for key in self.texts}
-        for key, parents in self.parents.items():
-            for position, parent in enumerate(parents):
-                (others if position else firsts)[parent].append(key)
-        found = {self.root: None}
-        for edges in (firsts, others):
-            queue = list(found)
-            for key in queue:
-                for child in (*edges[key], *(firsts[key] if edges is others else ())):
-                    if child not in found:
-                        found[child] = None
-                        below[key].append(child)
-                        queue.append(child)
-        for key, children in below.items():
-            order = {child: index for index, child in enumerate(self._children[key])}
-            children.sort(key=lambda child: order.get(child, len(order)))
-        return below
 
-    def below(self, key: str) -> list[str]:
-        """Return the children of the node `key`."""
-        return self._below[key]
+def _attach(
+    nodes: Mapping[str, _GraphNode], parents: Mapping[str, Sequence[str]], root: str
+) -> dict[str, list[str]]:
+    """Return the children of each node, in its own order.
+
+    A node is the child of one other node, so that there is a path from the root to it: of its first parent, if
+    possible.
+    """
+    firsts: dict[str, list[str]] = {key: [] for key in nodes}
+    others: dict[str, list[str]] = {key: [] for key in nodes}
+    for key, listed in parents.items():
+        for position, parent in enumerate(listed):
+            (others if position else firsts)[parent].append(key)
+    below: dict[str, list[str]] = {key: [] for key in nodes}
+    found = {root: None}
+    for edges in (firsts, others):
+        queue = list(found)
+        for key in queue:
+            for child in (*edges[key], *(firsts[key] if edges is others else ())):
+                if child not in found:
+                    found[child] = None
+                    below[key].append(child)
+                    queue.append(child)
+    for key, children in below.items():
+        order = {str(child): index for index, child in enumerate(nodes[key].children)}
+        children.sort(key=lambda child: order.get(child, len(order)))
+    return below
 
 
 def write_graph(graph: TopicGraph) -> tuple[bytes, tuple[str, ...]]:

@@ -4,6 +4,7 @@ import re
 import textwrap
 from collections.abc import Iterator
 from enum import StrEnum
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import msgspec
@@ -129,23 +130,10 @@ def _find_faults(graph: TopicGraph) -> Iterator[tuple[str, str]]:
     made = {child for topic in graph.topics.values() for child in topic.children}
     for key in graph.topics.keys() - made - {graph.root_id}:
         yield key, "is not among the children of its first parent"
-    yield from ((key, "closes a cycle") for key in _find_cycle(graph))
-
-
-def _find_cycle(graph: TopicGraph) -> list[str]:
-    """Return the ids of topics on cycles, and of those that only cycles lead to."""
-    open_parents = {key: len(set(topic.parents)) for key, topic in graph.topics.items()}
-    below: dict[str, list[str]] = {key: [] for key in graph.topics}
-    for key, topic in graph.topics.items():
-        for parent in set(topic.parents):
-            below[parent].append(key)
-    free = [key for key, count in open_parents.items() if not count]
-    for key in free:
-        for child in below[key]:
-            open_parents[child] -= 1
-            if not open_parents[child]:
-                free.append(child)
-    return [key for key, count in open_parents.items() if count]
+    try:
+        TopologicalSorter({key: topic.parents for key, topic in graph.topics.items()}).prepare()
+    except CycleError as error:
+        yield error.args[1][0], "closes a cycle"
 
 
 def load_topics(path: Path | str) -> TopicGraph:

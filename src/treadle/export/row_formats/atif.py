@@ -9,7 +9,7 @@ Source: Harbor 0.25, `models/trajectories/` (the models of ATIF-v1.8, which its 
 """
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from itertools import count
 from typing import Any
 
@@ -18,7 +18,7 @@ import msgspec
 from treadle.core.errors import ExportError
 from treadle.core.packed import pack_ids, pack_logprobs, unpack_ids, unpack_logprobs
 from treadle.core.types import UNREPORTED, Json, Message, Role, ToolCall, Usage
-from treadle.export.exporter import COMMON_LOSSES, ColumnType, Loss
+from treadle.export.exporter import COMMON_LOSSES, ColumnType, Loss, RowFormat
 from treadle.export.row_formats.chat_rows import write_compact
 from treadle.export.rows import AnswerTokens, Row, make_row, read_tools, write_object, write_tools
 
@@ -27,15 +27,13 @@ _OWN = "treadle"
 _SOURCES = {Role.SYSTEM: "system", Role.USER: "user", Role.ASSISTANT: "agent"}
 
 
-class AtifRows:
+class AtifRows(RowFormat):
     """The row format `atif`: one trajectory of the Agent Trajectory Interchange Format (ATIF) 1.8 in each row."""
 
-    has_reasoning = True
-    has_own_files = False
     has_tokens = True
     marks_untrained = True
-    losses: tuple[Loss, ...] = (*COMMON_LOSSES, Loss.UNTRAINED)
-    columns: Mapping[str, ColumnType] = {
+    losses = (*COMMON_LOSSES, Loss.UNTRAINED)
+    columns = {  # noqa: RUF012
         "schema_version": ColumnType.TEXT,
         "session_id": ColumnType.TEXT,
         "trajectory_id": ColumnType.TEXT,
@@ -44,7 +42,6 @@ class AtifRows:
         "final_metrics": ColumnType.JSON,
         "extra": ColumnType.JSON,
     }
-    aliases = frozenset[str]()
 
     def write(self, row: Row, *, with_reasoning: bool) -> dict[str, Json]:
         """Return the row in this format."""

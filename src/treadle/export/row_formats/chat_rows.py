@@ -3,18 +3,19 @@
 import json
 import re
 from collections.abc import Sequence
+from typing import ClassVar
 
 import msgspec
 
 from treadle.core.errors import ExportError
 from treadle.core.types import Json, Message, Role, ToolCall
-from treadle.export.exporter import COMMON_LOSSES, ColumnType, Loss
+from treadle.export.exporter import COMMON_LOSSES, ColumnType, Loss, RowFormat
 from treadle.export.rows import Row, make_row, read_tools, write_object, write_tools
 
 _TRAIN = "train"
 
 
-class OpenAIRows:
+class OpenAIRows(RowFormat):
     """The row format `openai`: messages and tools for OpenAI's fine-tuning, with arguments as JSON text.
 
     The service refuses files with other keys, so a row has no lineage, and no reasoning unless it is asked for. A
@@ -24,9 +25,8 @@ class OpenAIRows:
     """
 
     has_reasoning = False
-    has_own_files = False
     marks_untrained = True
-    losses: tuple[Loss, ...] = (
+    losses: ClassVar[tuple[Loss, ...]] = (
         Loss.REASONING,
         Loss.ARGUMENTS,
         Loss.ERRORS,
@@ -202,7 +202,7 @@ class TrlRows(OpenAIRows):
     marks_untrained = False
     losses = (Loss.ARGUMENTS, *COMMON_LOSSES, Loss.UNTRAINED)
     columns = {**OpenAIRows.columns, "lineage": ColumnType.JSON}  # noqa: RUF012
-    aliases = frozenset[str]()
+    aliases = frozenset()
 
     def write(self, row: Row, *, with_reasoning: bool) -> dict[str, Json]:
         """Return the row in this format."""

@@ -21,7 +21,7 @@ from msgspec.structs import replace
 
 from treadle.core.errors import ExportError
 from treadle.core.types import Json, Message, Role, ToolCall
-from treadle.export.exporter import COMMON_LOSSES, ColumnType, Loss
+from treadle.export.exporter import COMMON_LOSSES, ColumnType, Loss, RowFormat
 from treadle.export.row_formats.chat_rows import OpenAIRows, has_chat, write_call
 from treadle.export.rows import (
     Row,
@@ -42,12 +42,10 @@ _CALL = re.compile(r"\s*(?:;\s*)?([\w.:/-]+)\(")
 _OWN_KEYS = ("reasoning", "tool_context", "agent_context", "structured_data", "question", "final_answer")
 
 
-class DeepFabricRows:
+class DeepFabricRows(RowFormat):
     """The row format `deepfabric`: rows as DeepFabric 4.x writes them, which are also read."""
 
-    has_reasoning = True
-    has_own_files = False
-    losses: tuple[Loss, ...] = (Loss.ARGUMENTS, *COMMON_LOSSES, Loss.UNTRAINED)
+    losses = (Loss.ARGUMENTS, *COMMON_LOSSES, Loss.UNTRAINED)
     columns = {  # noqa: RUF012
         "messages": ColumnType.LIST,
         "metadata": ColumnType.JSON,
@@ -59,7 +57,6 @@ class DeepFabricRows:
         "question": ColumnType.TEXT,
         "final_answer": ColumnType.TEXT,
     }
-    aliases = frozenset[str]()
 
     def write(self, row: Row, *, with_reasoning: bool) -> dict[str, Json]:
         """Return the row in this format. Raises: `ExportError` if the arguments of a call are not a JSON object."""

@@ -14,7 +14,7 @@ import msgspec
 
 from treadle.core.errors import ExportError, FormatError
 from treadle.core.types import Json, Message, Role, ToolCall, ToolSpec
-from treadle.export.exporter import COMMON_LOSSES, ColumnType, Loss
+from treadle.export.exporter import COMMON_LOSSES, ColumnType, Loss, RowFormat
 from treadle.export.row_formats.sharegpt import role_of, unclear_results
 from treadle.export.rows import Row, lineage_with_ids, make_row, read_tools, write_tools
 from treadle.formats import parse, render, render_result, render_tools
@@ -32,14 +32,11 @@ _ROLES = {
 }
 
 
-class HermesRows:
+class HermesRows(RowFormat):
     """The row format `hermes`: conversations as the text that Hermes and Qwen models read and write."""
 
-    has_reasoning = True
-    has_own_files = False
-    losses: tuple[Loss, ...] = (Loss.ARGUMENTS, *COMMON_LOSSES, Loss.UNTRAINED)
+    losses = (Loss.ARGUMENTS, *COMMON_LOSSES, Loss.UNTRAINED)
     columns = {"conversations": ColumnType.LIST, "tools": ColumnType.TEXT, "lineage": ColumnType.JSON}  # noqa: RUF012
-    aliases = frozenset[str]()
 
     def write(self, row: Row, *, with_reasoning: bool) -> dict[str, Json]:
         """Return the row in this format. Raises: `ExportError` if a text would be read as something else."""

@@ -10,7 +10,7 @@ import msgspec
 
 from treadle.core.errors import ExportError
 from treadle.core.types import Json, Message, Role, ToolCall
-from treadle.export.exporter import COMMON_LOSSES, LINES, ColumnType, Loss
+from treadle.export.exporter import COMMON_LOSSES, LINES, ColumnType, RowFormat
 from treadle.export.rows import Row, make_row, read_tools, write_tools
 
 HARNESS = "treadle"
@@ -19,14 +19,12 @@ _MAX_NAME = 80
 """The most characters of a session's name."""
 
 
-class HfTraceRows:
+class HfTraceRows(RowFormat):
     """The row format `hf_trace`: sessions, each in its own file, for the trace viewer of the Hugging Face Hub."""
 
-    has_reasoning = True
     has_own_files = True
-    losses: tuple[Loss, ...] = COMMON_LOSSES
+    losses = COMMON_LOSSES
     columns = {LINES: ColumnType.LIST}  # noqa: RUF012
-    aliases = frozenset[str]()
 
     def write(self, row: Row, *, with_reasoning: bool) -> dict[str, Json]:
         """Return the row in this format."""

@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from treadle.core.errors import ExportError
 from treadle.core.types import Json, Message, Role, ToolCall
-from treadle.export.exporter import COMMON_LOSSES, ColumnType, Loss
+from treadle.export.exporter import COMMON_LOSSES, ColumnType, Loss, RowFormat
 from treadle.export.rows import (
     Row,
     lineage_with_ids,
@@ -50,12 +50,10 @@ class _Call(Struct, frozen=True):
     arguments: msgspec.Raw = msgspec.Raw(b"{}")
 
 
-class ShareGptRows:
+class ShareGptRows(RowFormat):
     """The row format `sharegpt`: conversations of `from` and `value`, as LLaMA-Factory reads them."""
 
-    has_reasoning = True
-    has_own_files = False
-    losses: tuple[Loss, ...] = (Loss.ARGUMENTS, *COMMON_LOSSES, Loss.UNTRAINED)
+    losses = (Loss.ARGUMENTS, *COMMON_LOSSES, Loss.UNTRAINED)
     columns = {"conversations": ColumnType.LIST, "tools": ColumnType.TEXT, "lineage": ColumnType.JSON}  # noqa: RUF012
     aliases = frozenset(("system",))
 

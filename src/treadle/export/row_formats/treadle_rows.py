@@ -5,7 +5,7 @@ import msgspec
 from treadle.core.answering import strip_answer
 from treadle.core.errors import ExportError
 from treadle.core.types import Json, Message, Role
-from treadle.export.exporter import ColumnType, Loss, without_reasoning
+from treadle.export.exporter import ColumnType, Loss, RowFormat, without_reasoning
 from treadle.export.row_formats.chat_rows import write_compact
 from treadle.export.rows import Row, make_row
 
@@ -14,22 +14,19 @@ VERSION = "treadle/1"
 _LINEAGE = "lineage"
 
 
-class NativeRows:
+class NativeRows(RowFormat):
     """The row format `treadle`: the row in Treadle's types, without any loss. It is the format of `rows.jsonl`.
 
     A message has the fields of `treadle.core.types.Message`; fields with their default value are left out.
     """
 
-    has_reasoning = True
-    has_own_files = False
-    losses: tuple[Loss, ...] = ()
+    losses = ()
     columns = {  # noqa: RUF012
         "format": ColumnType.TEXT,
         "messages": ColumnType.LIST,
         "tools": ColumnType.LIST,
         "lineage": ColumnType.JSON,
     }
-    aliases = frozenset[str]()
 
     def write(self, row: Row, *, with_reasoning: bool) -> dict[str, Json]:
         """Return the row in this format."""
@@ -49,7 +46,7 @@ class NativeRows:
 TREADLE = NativeRows()
 
 
-class CustomRows:
+class CustomRows(RowFormat):
     """The row format `custom`: a run's structured answer as the row, with the column `lineage` beside its keys.
 
     It is for runs whose agent has a schema for its answers, such as `generation.conversation.output_schema`. The
@@ -57,10 +54,8 @@ class CustomRows:
     """
 
     has_reasoning = False
-    has_own_files = False
-    losses: tuple[Loss, ...] = (Loss.CONVERSATION, Loss.TOOLS)
-    columns: dict[str, ColumnType] = {}  # noqa: RUF012
-    aliases = frozenset[str]()
+    losses = (Loss.CONVERSATION, Loss.TOOLS)
+    columns = {}  # noqa: RUF012
 
     def write(self, row: Row, *, with_reasoning: bool) -> dict[str, Json]:
         """Return the row in this format.

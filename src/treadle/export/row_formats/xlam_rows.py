@@ -7,13 +7,13 @@ need results, for which this format has no place.
 Source: Salesforce, xlam-function-calling-60k: the columns `id`, `query`, `answers` and `tools`.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import msgspec
 
 from treadle.core.errors import ExportError
 from treadle.core.types import Effect, Json, Message, Role, ToolCall, ToolSpec
-from treadle.export.exporter import ColumnType, Loss
+from treadle.export.exporter import ColumnType, Loss, RowFormat
 from treadle.export.row_formats.chat_rows import write_compact
 from treadle.export.rows import Row, make_row, write_object
 
@@ -28,24 +28,22 @@ _TYPES = {
 _OPTIONAL = ", optional"
 
 
-class XlamRows:
+class XlamRows(RowFormat):
     """The row format `xlam`: a request, the tools, and the calls that answer it, as xLAM models are trained on."""
 
     has_reasoning = False
-    has_own_files = False
-    losses: tuple[Loss, ...] = (
+    losses = (
         Loss.CONVERSATION,
         Loss.TOOLS,
         Loss.UNTRAINED,
         Loss.LINEAGE,
     )
-    columns: Mapping[str, ColumnType] = {
+    columns = {  # noqa: RUF012
         "id": ColumnType.TEXT,
         "query": ColumnType.TEXT,
         "tools": ColumnType.TEXT,
         "answers": ColumnType.TEXT,
     }
-    aliases = frozenset[str]()
 
     def write(self, row: Row, *, with_reasoning: bool) -> dict[str, Json]:
         """Return the row in this format. Raises: `ExportError` if it has several requests or steps with calls."""

@@ -25,9 +25,12 @@ _MAX_POSTINGS = 1500
 _MAX_PAIRS = 10
 _CANDIDATES = 60
 _K1, _B = 0.9, 0.4
-_NEIGHBOURS = {1: 0.4, 2: 0.2}
+_NEIGHBOURS = {1: 0.5, 2: 0.3}
 """Which part of its score an episode adds to those of the same run that were written so many entries before and
 after it: a question often stands in one, and its answer in the next."""
+_SUBJECT = 2.0
+"""By how much the score of an entry is multiplied if a query has its first word, such as the name of who said it:
+it is about what the query asks for, and others only name it."""
 _BONUS = 0.2
 """How much each of a query's words that an entry has, after the first, adds to its fit, besides their share."""
 _MAX_TELLING = 12
@@ -202,6 +205,8 @@ def _rank(texts: dict[int, _Text], weights: dict[str, float], telling: Collectio
         ]
         matched = terms[row].union(*(terms[other] for away, other in near if away == 1))
         score = own[row] + sum(_NEIGHBOURS[away] * own[other] for away, other in near)
+        if text.stems[0] in weights:
+            score *= _SUBJECT
         if own[row] and sum(weights[term] for term in matched) >= least:
             found.append(Match(row, score, _fit(matched, telling)))
     found.sort(key=lambda item: (-item.score, -item.row))

@@ -133,7 +133,7 @@ class MemoryStore:
         old = next((entry for entry in self.history(entry_id) if entry.version == version), None)
         if old is None:
             raise ConfigError(
-                f"there is no version {version} of the memory {entry_id!r}; `treadle memory show` lists them"
+                f"there is no version {version} of the memory {entry_id!r}; `history` lists them"
             )
         back = msgspec.structs.replace(
             draft, store=old.store, text=old.text, epistemic=old.epistemic, metadata=old.metadata

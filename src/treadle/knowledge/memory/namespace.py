@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from msgspec import Struct
@@ -31,6 +31,7 @@ _PAUSE_SECONDS = 30.0
 """How long to wait after a failed request before the embeddings server is asked for a query's vector again."""
 _USER_CHARS = 600
 _OUTPUT_CHARS = 900
+_TOOLS_CHARS = 300
 
 
 class Found(Struct, frozen=True):
@@ -102,11 +103,13 @@ class Memory:
         output: str | None,
         stop_reason: StopReason | str,
         *,
+        tools: Sequence[str] = (),
         is_any_outcome: bool = False,
     ) -> MemoryEntry | None:
         """Store a turn as an episode, once, and return it. Later calls for the same turn change nothing.
 
-        Return `None` for a turn that did not complete, unless `is_any_outcome`, and for one without an answer.
+        `tools` are what it used, as `CompletedTurn.tools`. Return `None` for a turn that did not complete, unless
+        `is_any_outcome`, and for one without an answer.
         """
         if stop_reason != StopReason.COMPLETED and not is_any_outcome:
             return None
@@ -114,9 +117,10 @@ class Memory:
         if not said or not (answered or is_any_outcome):
             return None
         outcome = "" if stop_reason == StopReason.COMPLETED else f" (the turn ended with {stop_reason})"
+        used = f"\nTools used: {_cut(', '.join(tools), _TOOLS_CHARS)}" if tools else ""
         draft = Draft(
             store=Store.EPISODIC,
-            text=f"The user: {said}\nThe answer: {answered or 'none'}{outcome}",
+            text=f"The user: {said}{used}\nThe answer: {answered or 'none'}{outcome}",
             author=Author.SYSTEM,
             key=f"{run_id}/turn-{turn}",
             metadata={RUN: run_id},

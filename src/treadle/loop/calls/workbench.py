@@ -18,15 +18,8 @@ from treadle.core.asking import Answer, Question
 from treadle.core.calls import RunInner, refuse_unapproved, unknown_outcome
 from treadle.core.errors import ConfigError, RetryWithMessage
 from treadle.core.limits import Allowance
-from treadle.core.types import (
-    Child,
-    Effect,
-    Json,
-    ToolCall,
-    ToolErrorKind,
-    ToolResult,
-    ToolSpec,
-)
+from treadle.core.lineage import Child
+from treadle.core.types import Effect, Json, ToolCall, ToolErrorKind, ToolResult, ToolSpec
 from treadle.journal.protocol import Clock, Journal
 from treadle.loop.calls.innercalls import InnerCalls
 from treadle.loop.calls.questions import Asking, ParkedError, Questioner, Rules

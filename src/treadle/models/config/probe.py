@@ -11,17 +11,8 @@ from treadle.core.errors import ConfigError, ProviderError, TransportError, Trea
 from treadle.core.log import Log
 from treadle.core.logprobs_mode import LogprobsMode
 from treadle.core.packed import count_packed, unpack_ids
-from treadle.core.types import (
-    Completion,
-    Json,
-    Message,
-    Request,
-    Role,
-    Settings,
-    TokenGrade,
-    ToolCall,
-    ToolSpec,
-)
+from treadle.core.token_record import TokenGrade
+from treadle.core.types import Completion, Json, Message, Request, Role, Settings, ToolCall, ToolSpec
 from treadle.models.config.logprobs_probe import find_logprobs_mode
 from treadle.models.protocol import Model, Watch
 from treadle.models.wire.endpoint import PAUSE_PATHS, TOKEN_PATHS, HttpEndpoint

@@ -16,16 +16,15 @@ from treadle.core.events import Delta, TextDelta
 from treadle.core.masking import hide_fields
 from treadle.core.packed import as_packed, count_packed, list_ids, pack_logprobs, unpack_logprobs, view_ids
 from treadle.core.parts import describe
+from treadle.core.token_record import Prior, TokenRecord
 from treadle.core.types import (
     Artifact,
     Completion,
     FinishReason,
     Message,
     OutputMode,
-    Prior,
     Request,
     Settings,
-    TokenRecord,
     ToolSpec,
     Usage,
 )

@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from treadle.core.errors import ConfigError, ProviderError, RequestError, ServerError, TransportError
 from treadle.core.log import Log
 from treadle.core.masking import hide_fields
+from treadle.core.token_record import Prior
 from treadle.core.types import (
     UNREADABLE_CALL,
     Artifact,
@@ -23,7 +24,6 @@ from treadle.core.types import (
     Json,
     Message,
     OutputMode,
-    Prior,
     Request,
     Role,
     Settings,

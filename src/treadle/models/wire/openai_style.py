@@ -5,7 +5,8 @@ import re
 
 from msgspec import Struct
 
-from treadle.core.types import FinishReason, Json, TokenRecord, ToolSpec, Usage
+from treadle.core.token_record import TokenRecord
+from treadle.core.types import FinishReason, Json, ToolSpec, Usage
 from treadle.models.wire.plain import TokenCounts
 from treadle.models.wire.provider import Preset
 from treadle.models.wire.server import UnfinishedError, reason_of

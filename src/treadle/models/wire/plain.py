@@ -12,13 +12,13 @@ import msgspec
 from msgspec import Struct
 
 from treadle.core.packed import count_packed
+from treadle.core.token_record import Prior
 from treadle.core.types import (
     UNREPORTED,
     Completion,
     FinishReason,
     Json,
     Message,
-    Prior,
     Role,
     Settings,
     ToolCall,

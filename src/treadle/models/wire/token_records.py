@@ -8,7 +8,8 @@ import msgspec
 
 from treadle.core.errors import ConfigError
 from treadle.core.packed import count_packed, pack_ids, pack_logprobs
-from treadle.core.types import Json, TokenRecord
+from treadle.core.token_record import TokenRecord
+from treadle.core.types import Json
 
 _UNKNOWN = -9999.0
 """The log probability that vLLM writes for a token whose log probability it does not know.

@@ -11,7 +11,8 @@ from treadle.core.log import Log
 from treadle.core.packed import ID_BYTES, as_packed, count_packed, pack_logprobs, to_logprobs
 from treadle.core.prompting import make_request
 from treadle.core.state import State, advance
-from treadle.core.types import Completion, FinishReason, Message, Settings, TokenRecord, ToolSpec
+from treadle.core.token_record import TokenRecord
+from treadle.core.types import Completion, FinishReason, Message, Settings, ToolSpec
 from treadle.trajectory.tokens.drift import explain, explain_messages, make_report
 from treadle.trajectory.tokens.token_texts import Decoders, find_decode
 from treadle.trajectory.tokens.trajectories import Drift, DriftReport

@@ -6,7 +6,8 @@ from typing import TypeAlias
 
 from msgspec import Struct
 
-from treadle.core.types import FinishReason, Message, Settings, TokenGrade
+from treadle.core.token_record import TokenGrade
+from treadle.core.types import FinishReason, Message, Settings
 
 __all__ = ["Drift", "DriftReport", "Floats", "Ids", "Span", "TokenGrade", "Trajectory"]
 

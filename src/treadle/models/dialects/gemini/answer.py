@@ -12,6 +12,7 @@ from msgspec import Struct
 
 from treadle.core.errors import RefusedError
 from treadle.core.events import Delta, ReasoningDelta, ServerCallDelta, TextDelta, ToolCallDelta
+from treadle.core.token_record import TokenRecord
 from treadle.core.types import (
     UNREPORTED,
     Artifact,
@@ -22,7 +23,6 @@ from treadle.core.types import (
     Role,
     ServerCall,
     Settings,
-    TokenRecord,
     ToolCall,
     Usage,
 )

@@ -9,6 +9,7 @@ from typing import Any, Literal
 from msgspec import Struct
 from msgspec.structs import replace
 
+from treadle.core.token_record import TokenRecord
 from treadle.core.types import (
     UNREPORTED,
     Artifact,
@@ -18,7 +19,6 @@ from treadle.core.types import (
     Message,
     Role,
     Settings,
-    TokenRecord,
     ToolCall,
     Usage,
 )

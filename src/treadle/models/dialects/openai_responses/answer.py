@@ -11,6 +11,7 @@ from msgspec import Struct
 
 from treadle.core.errors import RequestError
 from treadle.core.events import Delta, ReasoningDelta, ServerCallDelta, TextDelta, ToolCallDelta
+from treadle.core.token_record import TokenRecord
 from treadle.core.types import (
     UNREPORTED,
     Artifact,
@@ -21,7 +22,6 @@ from treadle.core.types import (
     Role,
     ServerCall,
     Settings,
-    TokenRecord,
     ToolCall,
     Usage,
 )

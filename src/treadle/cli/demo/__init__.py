@@ -1,1 +1,0 @@
-"""The command `treadle demo`, and the worker process that it starts."""
