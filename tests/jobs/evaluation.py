@@ -21,7 +21,7 @@ from treadle.journal.protocol import Journal
 from treadle.journal.run_info import RunFilter
 from treadle.runs.run import Run
 from treadle.runs.task import find_tasks, load_task
-from treadle.scoring.grade import total_reward
+from treadle.scoring.registry import total_reward
 from treadle.tasks.draws import fraction
 
 GRADES = "grades"

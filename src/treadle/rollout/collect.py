@@ -17,12 +17,10 @@ from treadle.core.types import FinishReason, StopReason, Usage
 from treadle.export.groups import Group, Rollout, make_group, read_rollout
 from treadle.jobs.ledger import Ledger
 from treadle.journal.protocol import Journal
-from treadle.rollout.group_plan import GroupSpec
-from treadle.rollout.rollout_config import RolloutConfig
+from treadle.rollout.rollout_config import GroupSpec, RolloutConfig
 from treadle.runs.run import Run
 from treadle.scoring.advantages import compute_advantages
-from treadle.scoring.grade import total_reward
-from treadle.scoring.registry import read_rewards
+from treadle.scoring.registry import read_rewards, total_reward
 from treadle.tasks.draws import fraction
 from treadle.trajectory.tokens.nodes import Node
 

@@ -25,7 +25,7 @@ from treadle.rollout.collect import (
     rewards_of,
 )
 from treadle.rollout.deliveries import Handover
-from treadle.rollout.group_plan import GroupPlan, GroupSpec
+from treadle.rollout.rollout_config import GroupPlan, GroupSpec
 from treadle.rollout.rollout_progress import GroupEnded, RolloutEnded, RolloutProgress
 from treadle.runs.run import Run
 from treadle.runs.task import Task, load_task

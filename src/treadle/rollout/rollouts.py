@@ -23,9 +23,8 @@ from treadle.models.protocol import Model
 from treadle.models.tokens.weights import UpdateMode, Weights
 from treadle.rollout.collect import GroupReader, Versions
 from treadle.rollout.deliveries import DeliveryQueue, Handover, Parcel
-from treadle.rollout.group_plan import GroupPlan, GroupSpec
 from treadle.rollout.group_work import GROUPS, GroupWork, MadeGroup
-from treadle.rollout.rollout_config import RolloutConfig, load_config, make_config
+from treadle.rollout.rollout_config import GroupPlan, GroupSpec, RolloutConfig, load_config, make_config
 from treadle.rollout.rollout_folder import RolloutFolder, check_continued
 from treadle.rollout.rollout_progress import (
     Listener,

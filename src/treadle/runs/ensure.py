@@ -32,14 +32,13 @@ from treadle.core.state import Status
 from treadle.core.types import Fault, Json, Role, StopReason
 from treadle.journal.run_info import RunFilter
 from treadle.loop.wayout import see_through
-from treadle.runs.agent_parts import AgentParts
+from treadle.runs.agent_parts import AgentParts, require_trust
 from treadle.runs.begin import run_task
 from treadle.runs.drive import write_back
 from treadle.runs.options import Given, StreamOptions
 from treadle.runs.resume import fork_run, resume_run
 from treadle.runs.run import Run
 from treadle.runs.task import Task
-from treadle.runs.trust import require_trust
 
 
 class IfExists(Struct, frozen=True, kw_only=True):

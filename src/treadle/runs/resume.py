@@ -18,7 +18,7 @@ from treadle.journal.protocol import RunWriter
 from treadle.loop.calls.results import read_call, to_decided
 from treadle.loop.driver import Driver
 from treadle.loop.wayout import see_through
-from treadle.runs.agent_parts import AgentParts
+from treadle.runs.agent_parts import AgentParts, require_trust
 from treadle.runs.begin import make_run_id
 from treadle.runs.drive import (
     Terms,
@@ -38,7 +38,6 @@ from treadle.runs.options import ForkOptions, Given, ResumeOptions
 from treadle.runs.recording import read_given
 from treadle.runs.run import Run
 from treadle.runs.task import Task, load_task
-from treadle.runs.trust import require_trust
 from treadle.tools.protocol import Decision, Tool
 
 

@@ -31,12 +31,12 @@ from treadle.loop.wayout import see_through
 from treadle.models.config.presets import is_oracle
 from treadle.models.config.recipe import make_model
 from treadle.models.protocol import Model
+from treadle.runs.agent_parts import require_trust
 from treadle.runs.drive import next_queued
 from treadle.runs.ensure import collecting_less
 from treadle.runs.options import Given
 from treadle.runs.resume import continue_run, load_task_of, reopen
 from treadle.runs.run import Run
-from treadle.runs.trust import require_trust
 from treadle.tools.protocol import ToolLike
 from treadle.workers.protocol import WorkerOptions
 from treadle.workers.registry import RunsInFlight

@@ -17,7 +17,7 @@ from treadle.datagen.scenarios.scenario import write_facts
 from treadle.datagen.scenarios.scenario_writer import PROMPTS
 from treadle.models.protocol import Model
 from treadle.runs.run import Run
-from treadle.scoring.rubric import check_judgement
+from treadle.scoring.scorers import check_judgement
 from treadle.workers.registry import HereWorkers
 
 _MAX_CHARS = 6000

@@ -68,7 +68,7 @@ class SqliteJournal(TableJournal[sqlite3.Connection]):
         self._attached: dict[type[Attached], Attached] = {}
         self._attach_lock = threading.Lock()
         self._file_reader = reader = FileReader(connect(self.path, level), self.path, leases)
-        pending, changes = Pending(), Changes()
+        pending, changes = Pending(str(self.path)), Changes()
         driven = DrivenRuns(reader.inbox)
         hooks = (leases, changes, pending, driven)
         committer = self._file_committer = FileCommitter(writing, self.path, *hooks, learns=packs)

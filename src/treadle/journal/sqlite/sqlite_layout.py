@@ -29,6 +29,7 @@ import shutil
 import sqlite3
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 from treadle.core.errors import JournalError
@@ -253,6 +254,19 @@ def _connect_to_read(path: Path) -> sqlite3.Connection:
     return db
 
 
+@contextlib.contextmanager
+def transaction(db: sqlite3.Connection) -> Iterator[None]:
+    """Commit what the `with` block writes, or nothing of it."""
+    db.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+        db.execute("COMMIT")
+    except BaseException:
+        if db.in_transaction:  # a full disk ends it by itself
+            db.execute("ROLLBACK")
+        raise
+
+
 def read_meta(db: sqlite3.Connection) -> tuple[int, str]:
     """Return the count of takeovers in the file, and the level that it keeps.
 
@@ -342,8 +356,7 @@ def _sign(db: sqlite3.Connection, path: Path, *, is_new: bool) -> None:
 def _migrate(db: sqlite3.Connection, path: Path) -> None:
     if db.execute("PRAGMA user_version").fetchone()[0] == len(MIGRATIONS):
         return
-    db.execute("BEGIN IMMEDIATE")
-    try:
+    with transaction(db):
         done = db.execute("PRAGMA user_version").fetchone()[0]
         for script in MIGRATIONS[done:]:
             for statement in script.split(";"):
@@ -353,11 +366,6 @@ def _migrate(db: sqlite3.Connection, path: Path) -> None:
             _sign(db, path, is_new=not done)
         db.execute(f"PRAGMA application_id={APPLICATION_ID}")
         db.execute(f"PRAGMA user_version={len(MIGRATIONS)}")
-        db.execute("COMMIT")
-    except BaseException:
-        if db.in_transaction:  # a full disk ends it by itself
-            db.execute("ROLLBACK")
-        raise
 
 
 def back_up(path: Path, target: Path) -> int:
@@ -396,10 +404,9 @@ def _copy(path: Path, part: Path) -> int:
     ):
         # In one piece: otherwise the copy begins again whenever another process writes.
         source.backup(copy, pages=-1)
-        copy.execute("BEGIN IMMEDIATE")
-        copy.execute("UPDATE runs SET owner=NULL WHERE owner IS NOT NULL")
-        copy.execute("DELETE FROM owners")
-        copy.execute("COMMIT")
+        with transaction(copy):
+            copy.execute("UPDATE runs SET owner=NULL WHERE owner IS NOT NULL")
+            copy.execute("DELETE FROM owners")
         return int(copy.execute("SELECT count(*) FROM runs").fetchone()[0])
 
 

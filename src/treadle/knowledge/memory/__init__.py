@@ -3,8 +3,15 @@
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from treadle.knowledge.memory.embeddings import BATCH, Embedder, make_embedder
-    from treadle.knowledge.memory.namespace import Found, Memory, forget_runs, open_memory
+    from treadle.knowledge.memory.namespace import (
+        BATCH,
+        Embedder,
+        Found,
+        Memory,
+        forget_runs,
+        make_embedder,
+        open_memory,
+    )
     from treadle.knowledge.memory.protocol import (
         Author,
         Draft,
@@ -46,8 +53,10 @@ def __getattr__(name: str) -> object:
 
 _PACKAGE = "treadle.knowledge.memory"
 _WHERE = {
-    **dict.fromkeys(("BATCH", "Embedder", "make_embedder"), f"{_PACKAGE}.embeddings"),
-    **dict.fromkeys(("Found", "Memory", "forget_runs", "open_memory"), f"{_PACKAGE}.namespace"),
+    **dict.fromkeys(
+        ("BATCH", "Embedder", "Found", "Memory", "forget_runs", "make_embedder", "open_memory"),
+        f"{_PACKAGE}.namespace",
+    ),
     **dict.fromkeys(
         ("Author", "Draft", "MemoryEntry", "Epistemic", "Hit", "Outcome", "Store", "Written"),
         f"{_PACKAGE}.protocol",
