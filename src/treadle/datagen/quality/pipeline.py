@@ -85,6 +85,8 @@ def find_repairs(verdicts: Sequence[FilterVerdict]) -> list[str]:
 def mark_row(row: Row, verdicts: Sequence[FilterVerdict]) -> Row:
     """Return a row that says which filters it passed, with their notes, and whether its calls were verified.
 
+    The assistant messages that a filter names as `untrained` are not trained on.
+
     The tokens and the cost of filters that asked a model are added to those of the sample.
     """
     sample = row.lineage.sample
@@ -109,4 +111,10 @@ def mark_row(row: Row, verdicts: Sequence[FilterVerdict]) -> Row:
         output_tokens=tally.usage.output_tokens,
         cost_usd=tally.cost_usd,
     )
-    return replace(row, lineage=replace(row.lineage, sample=marked))
+    found = [verdict.details.get("untrained") for verdict in verdicts]
+    untrained = {int(str(number)) for given in found if isinstance(given, list) for number in given}
+    return replace(
+        row,
+        lineage=replace(row.lineage, sample=marked),
+        untrained=tuple(sorted({*row.untrained, *untrained})),
+    )
