@@ -9,7 +9,7 @@ import treadle
 SOURCE = Path(treadle.__file__).parent
 KINDS = ("models/dialects",)
 """The folder with a folder for each provider, whose files have the same names."""
-MODULES = frozenset(("asking", "control", "inference", "protocol", "registry", "run"))
+MODULES = frozenset(("asking", "inference", "protocol", "registry", "run"))
 """The modules whose names may stand in several rooms."""
 CLASSES = frozenset(("Answer",))
 """The public classes whose names may stand in several modules."""

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from treadle.models.config.recipe import model
     from treadle.models.scripted import ScriptedModel
     from treadle.models.wire.provider import Price
-    from treadle.runs.batch import Batch
+    from treadle.runs.ensure import Batch
     from treadle.runs.options import RunContext
     from treadle.runs.run import Run
     from treadle.runs.task import Grade, Task
@@ -63,7 +63,7 @@ _WHERE = {
     "Approval": "treadle.core.policy",
     "ApprovalRequest": "treadle.tools.protocol",
     "Attachment": "treadle.tools.protocol",
-    "Batch": "treadle.runs.batch",
+    "Batch": "treadle.runs.ensure",
     "ConfigError": "treadle.core.errors",
     "Decision": "treadle.tools.protocol",
     "Effect": "treadle.core.types",

@@ -21,7 +21,7 @@ from treadle.models import call
 from treadle.models.scripted import Answer
 from treadle.models.wrappers.tiered import TieredModel
 from treadle.routing.judging import Judgement, MessageFacts, ModelJudge, PatternJudge, write_hint
-from treadle.runs.trust import demands_of
+from treadle.runs.agent_parts import demands_of
 from treadle.telemetry.turn_records import read_turn_records
 from treadle.telemetry.usage_stats import UsageStats
 from treadle.trajectory.turns import TurnCompleted, turns

@@ -19,7 +19,7 @@ from treadle.journal.memory import MemoryJournal
 from treadle.knowledge.memory import Draft, Store, open_memory
 from treadle.knowledge.personas.persona import Persona
 from treadle.models import call
-from treadle.runs.trust import demands_of
+from treadle.runs.agent_parts import demands_of
 
 ADA = {"name": "Ada", "role": "an analyst", "tools": ["files"], "autonomy": "decisive", "memory": True}
 

@@ -322,7 +322,7 @@ def test_wrong_options() -> None:
 
 
 def test_what_a_foreign_sub_agent_would_do_is_named() -> None:
-    from treadle.runs.trust import demands_of
+    from treadle.runs.agent_parts import demands_of
 
     child = Agent("mock:echo", tools=["shell-unprotected"])
     found = demands_of(Agent("mock:echo", tools=[child.as_tool()]).spec)

@@ -29,10 +29,10 @@ from treadle.core.log import Log
 from treadle.core.types import Artifact, Json, Message, Option, Request, Role, ToolCall
 from treadle.export import load_row
 from treadle.formats import FORMATS, find_format, quote_result
-from treadle.journal.content_trust import Trust, record_trust
+from treadle.journal.identity import Trust, record_trust
 from treadle.journal.memory import MemoryJournal
 from treadle.knowledge.memory import Author, Draft, Epistemic, MemoryToolset, Recaller, Store, open_memory
-from treadle.knowledge.skills.catalog import Catalog
+from treadle.knowledge.skills.skill import Catalog
 from treadle.models.dialects.completions import TEMPLATES
 from treadle.models.protocol import Watch
 from treadle.models.scripted import Answer, ScriptedModel, call

@@ -6,7 +6,7 @@ import pytest
 from tests.models.server import Reply, serve
 
 from treadle import Agent, Policy, ScriptedModel, model
-from treadle.context.context_window import look_up_window, make_window
+from treadle.context.compaction_size import look_up_window, make_window
 from treadle.core.types import Window
 from treadle.journal.memory import MemoryJournal
 from treadle.models import CacheModel, FallbackModel, RetryModel

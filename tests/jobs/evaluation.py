@@ -12,17 +12,16 @@ import msgspec
 from msgspec import Struct
 from pydantic import Field
 
-from treadle.jobs.attempt import Attempt, AttemptDriver, AttemptFailedError, find_tasks, outcome_of
+from treadle.jobs.attempt import Attempt, AttemptDriver, AttemptFailedError, SeededAgents, outcome_of
 from treadle.jobs.job import Expected, Job, JobEnd, JobOptions, JobSettings, check_unchanged, open_job
 from treadle.jobs.ledger import ItemOutcome, ItemStatus, JobCounts, Ledger, PlannedItem
 from treadle.jobs.progress import Average, JobListener, JobNotice, JobProgress, JobWords
 from treadle.jobs.sections import AttemptSection, Count, read_document
-from treadle.jobs.seeded import SeededAgents
 from treadle.journal.protocol import Journal
 from treadle.journal.run_info import RunFilter
 from treadle.runs.run import Run
-from treadle.runs.task import load_task
-from treadle.scoring.grade import total_reward
+from treadle.runs.task import find_tasks, load_task
+from treadle.scoring.registry import total_reward
 from treadle.tasks.draws import fraction
 
 GRADES = "grades"

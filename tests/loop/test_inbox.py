@@ -13,7 +13,7 @@ from treadle.core.state import Status
 from treadle.core.types import Message, Role
 from treadle.journal.protocol import Journal
 from treadle.models import call
-from treadle.runs.sending import send
+from treadle.runs.recording import send
 
 
 def said(text: str) -> Message:

@@ -9,7 +9,7 @@ import pytest
 from tests.models.answers import REQUEST, answer, error
 
 from treadle.core.errors import ConfigError
-from treadle.journal.content_trust import Trust, record_trust
+from treadle.journal.identity import Trust, record_trust
 from treadle.models import (
     CacheModel,
     FallbackModel,

@@ -24,7 +24,7 @@ ASKED = Message(Role.USER, "Hi")
             "the renderer 'chatml\\?think=open' has no option 'think'; did you mean 'thinking'",
         ),
         ("chatml?format=hermess", "unknown format 'hermess'"),
-        ("chatml:/nowhere/tokenizer.json", "cannot read the tokenizer '/nowhere/tokenizer.json'"),
+        ("chatml:/nowhere/tokenizer.json", "cannot read '/nowhere/tokenizer.json'"),
         ("hf", "needs the folder of a tokenizer: hf:FOLDER"),
         ("hf:/nowhere", "cannot read '/nowhere/tokenizer.json'"),
         ("family:qwen4", "there is no family 'qwen4'; did you mean 'qwen3"),

@@ -1,4 +1,4 @@
-"""The tokenizers that need no other package, compared with the package `tokenizers`."""
+"""The tokenizer that needs no other package, compared with the package `tokenizers`."""
 
 import json
 import random
@@ -9,9 +9,13 @@ from hypothesis import strategies as st
 from tests.renderers.folders import CHATML, make_tokenizer
 from tokenizers import Regex, pre_tokenizers
 
-from treadle.core.errors import ConfigError
 from treadle.renderers.chatml import ChatmlRenderer
-from treadle.renderers.tokenizer import byte_tokenizer, hash_vocabulary, load_bpe
+from treadle.renderers.tokenizer import (
+    BpeTokenizer,
+    FileTokenizer,
+    byte_tokenizer,
+    hash_vocabulary,
+)
 
 WORDS = r" ?[^ \n]+|\n+| +"
 TEXTS = st.text(st.sampled_from('rain in Oslo {"name": weather}\n<|im_end|>ü👋'), max_size=60) | st.text(
@@ -26,8 +30,9 @@ def make_pair(folder, pattern: str | None = None):
         level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
         theirs.pre_tokenizer = pre_tokenizers.Sequence([split, level])
     theirs.save(str(folder / "tokenizer.json"))
-    theirs.encode_special_tokens = True
-    return load_bpe(folder / "tokenizer.json"), theirs
+    return BpeTokenizer.from_json(json.loads(theirs.to_str())), FileTokenizer.from_file(
+        folder / "tokenizer.json"
+    )
 
 
 @pytest.fixture(scope="module", params=[None, WORDS], ids=["whole", "words"])
@@ -40,8 +45,8 @@ def test_the_ids_are_those_of_the_package(pair, text):
     ours, theirs = pair
     text = text.encode(errors="ignore").decode()
     ids = ours.encode(text)
-    assert ids == theirs.encode(text, add_special_tokens=False).ids
-    assert ours.decode(ids) == text
+    assert ids == theirs.encode(text)
+    assert ours.decode(ids) == theirs.decode(ids) == text
 
 
 def test_a_text_has_many_sequences_of_ids(pair):
@@ -68,36 +73,11 @@ def test_bytes_as_ids(text):
     assert tokenizer.decode([256, *ids, 257]) == f"<|im_start|>{data.decode()}<|im_end|>"
 
 
-def test_unknown_ids_and_equal_vocabularies(pair, tmp_path):
-    ours, _ = pair
-    with pytest.raises(ConfigError, match="the id 999999 is not in the vocabulary"):
-        ours.decode([1, 999999])
-    assert hash_vocabulary(ours) == hash_vocabulary(ours)
+def test_unknown_ids_and_equal_vocabularies(pair):
+    ours, theirs = pair
+    known = ours.encode("rain")
+    assert ours.decode([*known, 999999]) == "rain\ufffd"
+    assert ours.decode([999999, *known]).removeprefix("\ufffd") == theirs.decode([999999, *known])
+    assert hash_vocabulary(ours) == hash_vocabulary(theirs)
     assert hash_vocabulary(ours) != hash_vocabulary(byte_tokenizer())
     assert ChatmlRenderer(ours).fingerprint == ChatmlRenderer(ours, name="chatml:elsewhere").fingerprint
-
-
-@pytest.mark.parametrize(
-    ("change", "said"),
-    [
-        ({"normalizer": {"type": "NFC"}}, "changes texts before"),
-        ({"pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": False}}, "by other rules than"),
-        ({"model": {"type": "WordPiece"}}, "not plain BPE"),
-        ({"added_tokens": [{"content": "<tool>", "id": 1, "special": False}]}, "'<tool>'"),
-        ({"model": {"type": "BPE", "vocab": {"a": 0}, "merges": []}}, "no token for the byte 0x00"),
-    ],
-)
-def test_a_file_that_needs_the_package(pair, tmp_path, change, said):
-    _, theirs = pair
-    path = tmp_path / "tokenizer.json"
-    path.write_text(json.dumps(json.loads(theirs.to_str()) | change))
-    with pytest.raises(ConfigError, match=f"{said}.*use hf:FOLDER"):
-        load_bpe(path)
-
-
-def test_files_that_are_missing_or_damaged(tmp_path):
-    with pytest.raises(ConfigError, match=r"cannot read the tokenizer .*No such file"):
-        load_bpe(tmp_path / "none.json")
-    (tmp_path / "bad.json").write_text("{")
-    with pytest.raises(ConfigError, match="is not JSON"):
-        load_bpe(tmp_path / "bad.json")

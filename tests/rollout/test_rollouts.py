@@ -20,8 +20,7 @@ from treadle.journal.registry import open_journal
 from treadle.models import RetryModel
 from treadle.models.protocol import Model, Watch
 from treadle.rollout import Result, Rollouts
-from treadle.rollout.group_plan import GroupSpec
-from treadle.rollout.rollout_config import make_config
+from treadle.rollout.rollout_config import GroupSpec, make_config
 from treadle.rollout.rollout_folder import check_continued, read_groups, read_stored
 from treadle.rollout.rollout_progress import GroupEnded, RolloutProgress, RolloutRetried
 from treadle.rollout.sinks.protocol import BaseSink, Receipt

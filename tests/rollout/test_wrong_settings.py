@@ -10,7 +10,7 @@ from tests.testbed.threaded import ThreadedServer
 from treadle.core.errors import ConfigError, TransportError
 from treadle.export.groups import Group
 from treadle.rollout import Rollouts
-from treadle.rollout.handover import MAX_REFUSED
+from treadle.rollout.deliveries import MAX_REFUSED
 from treadle.rollout.rollout_config import load_config
 from treadle.rollout.sinks.protocol import Receipt, SinkCheck, SinkMemory
 from treadle.rollout.sinks.registry import make_sinks

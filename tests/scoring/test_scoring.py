@@ -13,9 +13,9 @@ from treadle.journal.jsonl import export_run, import_lines
 from treadle.journal.memory import MemoryJournal
 from treadle.journal.protocol import Journal
 from treadle.models import call
-from treadle.scoring.grade import NotGradableError, grade, total_reward
+from treadle.scoring.grade import NotGradableError, grade
 from treadle.scoring.protocol import Score, Scorer, Subject
-from treadle.scoring.registry import RewardSpec, make_scorers, parse_reward, read_rewards
+from treadle.scoring.registry import RewardSpec, make_scorers, parse_reward, read_rewards, total_reward
 from treadle.scoring.scorers import FunctionScorer
 from treadle.testbed import oracle_for
 

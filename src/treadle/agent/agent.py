@@ -25,13 +25,11 @@ from treadle.core.replay import Replay, replay
 from treadle.core.spec import AgentSpec, ContextSpec, PartSpec
 from treadle.journal.protocol import Journal
 from treadle.journal.run_info import RunFilter, RunInfo
-from treadle.loop.hooks import Hooks
+from treadle.loop.listener import Hooks
 from treadle.models.protocol import Model
-from treadle.runs.agent_parts import Toolboxes, is_agent, make_spec, refuse_missing
-from treadle.runs.answer_type import AnswerType, answer_type
-from treadle.runs.batch import Batch
+from treadle.runs.agent_parts import Toolboxes, demands_of, is_agent, make_spec, refuse_missing
 from treadle.runs.begin import run_task
-from treadle.runs.ensure import batch_work
+from treadle.runs.ensure import Batch, batch_work
 from treadle.runs.options import (
     AgentOptions,
     BatchOptions,
@@ -50,12 +48,10 @@ from treadle.runs.options import (
     check_tools,
     read_context,
 )
-from treadle.runs.recording import delete_session
+from treadle.runs.recording import Driven, delete_session
 from treadle.runs.resume import fork_run, resume_run
-from treadle.runs.run import Run, T_co, V
-from treadle.runs.sending import Driven
+from treadle.runs.run import AnswerType, Run, T_co, V, answer_type
 from treadle.runs.task import Task
-from treadle.runs.trust import demands_of
 from treadle.tools.context import NO_DEPS
 from treadle.tools.protocol import Approver, Asker, Tool, ToolLike
 from treadle.tools.user_code import FirstFailures

@@ -35,9 +35,9 @@ from treadle.runs.options import (
     check_message,
     check_text,
 )
+from treadle.runs.recording import user_message
 from treadle.runs.resume import go_on, load_task_of, reopen, resume_turn
 from treadle.runs.run import Run, T_co
-from treadle.runs.sending import user_message
 from treadle.tools.protocol import Decision
 
 _STOPPING = ("cancel", "interrupt")

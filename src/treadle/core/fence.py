@@ -3,14 +3,14 @@
 A fence looks like `<memory-3f9a2c1b04 store="episodic">` ... `</memory-3f9a2c1b04>`. The number is derived from
 the content, so that the same content has the same fence when a run is resumed, and a text cannot know the
 number of the fence that it will stand in. Texts inside that look like a mark are changed so that they are not
-marks any more.
+marks any more. So are the control tokens of chat templates, such as `<|im_end|>` and `<tool_call>`: a server that
+makes one prompt of all messages may read them as the end of a message, so that what follows seems to come from the
+system, the user or the model.
 """
 
 import hashlib
 import re
 import unicodedata
-
-from treadle.core.control import defuse
 
 KINDS = ("memory", "document", "skill", "result", "persona")
 """The kinds whose marks are changed in every fenced text. A fence of another kind has its own changed as well."""
@@ -35,6 +35,19 @@ _AHEAD_CHARS = 200
 """How much of the text after a character that looks like `<` is read. Invisible characters count."""
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]+")
 _ESCAPES = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;"})
+
+_BAR = "|\uff5c"
+_BLANK = r"[\s\u200b-\u200f\u2060\ufeff]{0,20}+"
+_TOKEN = re.compile(
+    rf"<(?=[{_BAR}][^\s<>{_BAR}]{{1,60}}[{_BAR}]>|/s>|</?sys>>|(?:start|end)_of_turn>|(?:bos|eos|pad|unk|sop)>"
+    rf"|end_of_sentence>|{_BLANK}/?{_BLANK}(?:tool_(?:response|result|output|call)s?|function_calls?|think"
+    rf"|arg_(?:key|value)|minimax:tool_call|[{_BAR}]DSML[{_BAR}])\b)"
+    r"|\[(?=/?(?-i:INST|TOOL_RESULTS|TOOL_CALLS|ARGS|CALL_ID|AVAILABLE_TOOLS|SYSTEM_PROMPT|THINK)\]|gMASK\]|e~\[)"
+    r"|\](?=~!b\[|~b\])",
+    re.IGNORECASE,
+)
+_INSTEAD = {"<": "&lt;", "[": "&#91;", "]": "&#93;"}
+"""What `defuse` writes in place of the first character of a control token."""
 
 
 def fence(kind: str, text: str, **attributes: object) -> str:
@@ -82,6 +95,11 @@ def neutralise_foreign(text: str) -> str:
         return "&lt;" if ahead.startswith(_NUMBERED) else match[0]
 
     return defuse(_MAY_BE_NUMBERED.sub(replace, text))
+
+
+def defuse(text: str) -> str:
+    """Return `text` with `&lt;` or `&#91;` in place of the first character of each control token."""
+    return _TOKEN.sub(lambda found: _INSTEAD[found[0]], text)
 
 
 def _fold(text: str) -> str:

@@ -1,6 +1,6 @@
 """Documents in YAML and JSON whose keys have a line and a column, and the lists of their mistakes."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from msgspec import Struct
@@ -11,6 +11,8 @@ from treadle.core.types import Json
 
 KeyPath: TypeAlias = tuple[str | int, ...]
 """The path from the root of a document to a value: keys, and positions in lists."""
+_NOTHING: Mapping[str, str] = {}
+_NOWHERE: Mapping[KeyPath, KeyPath] = {}
 
 
 class Problem(Struct, frozen=True):
@@ -66,14 +68,41 @@ class Document:
                 elif isinstance(key, str):
                     lines[key] = item[0].start_mark.line + 1
 
-    def error(self, problems: Iterable[Problem]) -> ConfigError:
-        """Return the error that lists `problems` in the order of the file, each with its line."""
-        lines = []
+    def error(
+        self,
+        problems: Iterable[Problem],
+        changes: Iterable[str] = (),
+        flags: Mapping[str, str] = _NOTHING,
+        origins: Mapping[KeyPath, KeyPath] = _NOWHERE,
+    ) -> ConfigError:
+        """Return the error that lists `problems` in the order of the file, each with its line, and those of
+        `changes` before them.
+
+        `changes` are the keys whose values are not those of the file. `flags` are the options that set keys; the
+        other changes were given with `--set`. `origins` has the place in the file of each key that was mapped from
+        another one.
+        """
+        lines: list[tuple[tuple[int, int], str]] = []
         for problem in problems:
             key = ".".join(map(str, problem.path))
-            text = f"{self.where(problem.path)}: {f'{key}: ' if key else ''}{problem.text}"
-            lines.append((self.place_of(problem.path) or (0, 0), text))
+            found = [name for name in changes if key == name or key.startswith(f"{name}.")]
+            changed = max(found, key=len, default=None)
+            if changed is not None:
+                lines.append(((0, 0), f"{flags.get(changed, f'--set {key}')}: {problem.text}"))
+                continue
+            path = find_origin(problem.path, origins)
+            key = ".".join(map(str, path))
+            text = f"{self.where(path)}: {f'{key}: ' if key else ''}{problem.text}"
+            lines.append((self.place_of(path) or (0, 0), text))
         return list_mistakes(self.path, [text for _, text in sorted(lines)])
+
+
+def find_origin(path: KeyPath, origins: Mapping[KeyPath, KeyPath]) -> KeyPath:
+    """Return the path in the file of a key that may have been mapped from another one."""
+    for size in range(len(path), 0, -1):
+        if path[:size] in origins:
+            return (*origins[path[:size]], *path[size:])
+    return path
 
 
 def list_mistakes(path: str, lines: Iterable[str]) -> ConfigError:

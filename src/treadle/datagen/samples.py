@@ -13,10 +13,11 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from treadle.core.errors import ConfigError, ProviderError
+from treadle.core.tally import Charge
 from treadle.core.types import Fault, Message, Role
 from treadle.datagen.config.estimate import wanted_rows
 from treadle.datagen.config.generation_config import GenerationConfig
-from treadle.datagen.conversations.dialogue import bill_of
+from treadle.datagen.conversations.dialogue import tally_of
 from treadle.datagen.conversations.make import MadeSample, make_sample, repair_sample
 from treadle.datagen.conversations.projection import describe_plan
 from treadle.datagen.conversations.studio import Studio
@@ -195,9 +196,9 @@ class SampleWork:
         """Return `made` with what the judge has used."""
         if not any(item.cost == 2 for item in self._pipeline.filters):
             return made
-        bill = bill_of(self._studio.journal, f"{made.run_id}-judge")
-        bill.add(made.usage, made.cost_usd)
-        return replace(made, usage=bill.usage, cost_usd=bill.cost_usd)
+        tally = tally_of(self._studio.journal, f"{made.run_id}-judge")
+        tally.add(Charge(made.usage, made.cost_usd))
+        return replace(made, usage=tally.usage, cost_usd=tally.cost_usd)
 
     def settle(
         self, item: PlannedItem, attempt: int, result: JudgedSample, connection: sqlite3.Connection

@@ -79,23 +79,19 @@ def _compare_messages(before: Row, after: Row) -> Iterator[Loss]:
         yield Loss.CONVERSATION
         return
     for old, new in zip(before.messages, after.messages, strict=True):
-        if (old.reasoning or None) != (new.reasoning or None):
-            yield Loss.REASONING
-        if old.opaque != new.opaque or [c.opaque for c in old.tool_calls] != [
-            c.opaque for c in new.tool_calls
-        ]:
-            yield Loss.OPAQUE
-        if old.server_calls != new.server_calls:
-            yield Loss.SERVER_CALLS
-        if old.parts != new.parts:
-            yield Loss.PARTS
-        if old.is_error != new.is_error:
-            yield Loss.ERRORS
-        if [call.arguments for call in old.tool_calls] != [call.arguments for call in new.tool_calls]:
-            yield Loss.ARGUMENTS
-        ids = [(item.call_id, *[call.call_id for call in item.tool_calls]) for item in (old, new)]
-        if ids[0] != ids[1]:
-            yield Loss.CALL_IDS
+        yield from (loss for loss, part_of in _PARTS.items() if part_of(old) != part_of(new))
+
+
+_PARTS: Mapping[Loss, Callable[[Message], object]] = {
+    Loss.REASONING: lambda item: item.reasoning or None,
+    Loss.OPAQUE: lambda item: (item.opaque, [call.opaque for call in item.tool_calls]),
+    Loss.SERVER_CALLS: lambda item: item.server_calls,
+    Loss.PARTS: lambda item: item.parts,
+    Loss.ERRORS: lambda item: item.is_error,
+    Loss.ARGUMENTS: lambda item: [call.arguments for call in item.tool_calls],
+    Loss.CALL_IDS: lambda item: (item.call_id, [call.call_id for call in item.tool_calls]),
+}
+"""The parts of a message that a format can lose."""
 
 
 def _outline(message: Message) -> object:
@@ -124,22 +120,18 @@ def find_unread(raw: Mapping[str, Json], again: Mapping[str, Json], known: Set[s
         if key not in again and key not in known and _has(value)
     ]
     for key, value in raw.items():
-        others = again.get(key)
-        if isinstance(value, dict) and isinstance(others, dict):
-            found += [
-                f"the key {name!r} in {key!r}" for name in value if name not in others and _has(value[name])
-            ]
-        elif isinstance(value, list) and isinstance(others, list):
-            kept = {name for item in others if isinstance(item, dict) for name in item}
-            lost = {
-                name: None
-                for item in value
-                if isinstance(item, dict)
-                for name, inner in item.items()
-                if name not in kept and _has(inner)
-            }
+        if type(value) is type(again.get(key)):
+            kept = {name for name, _ in _pairs(again[key])}
+            lost = dict.fromkeys(name for name, inner in _pairs(value) if name not in kept and _has(inner))
             found += [f"the key {name!r} in {key!r}" for name in lost]
     return tuple(found)
+
+
+def _pairs(value: Json) -> Iterator[tuple[str, Json]]:
+    """Yield the keys of an object with their values, or those of all objects in a list."""
+    for item in value if isinstance(value, list) else [value]:
+        if isinstance(item, dict):
+            yield from item.items()
 
 
 def _has(value: Json) -> bool:

@@ -14,8 +14,7 @@ from treadle.journal.protocol import Journal
 from treadle.journal.run_info import CALLER
 from treadle.runs.run import Run
 from treadle.trajectory.tokens.token_graph import Conservation, TokenGraph, load_tokens
-from treadle.trajectory.tokens.token_texts import Decoders
-from treadle.trajectory.tokens.trajectories import Trajectory
+from treadle.trajectory.tokens.trajectories import Decoders, Trajectory
 
 
 class Rollout(Struct, frozen=True, kw_only=True):

@@ -125,7 +125,7 @@ class RunExporter:
 
     def _make_mask(self, run_ids: Sequence[str], options: TokenOptions) -> LossMask:
         from treadle.trajectory.tokens.masks import make_mask
-        from treadle.trajectory.tokens.token_texts import load_decoders
+        from treadle.trajectory.tokens.trajectories import load_decoders
 
         if options.mask == "all":
             return make_mask(options.mask)

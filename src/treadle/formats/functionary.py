@@ -20,6 +20,7 @@ class Functionary(TaggedFormat):
     """The formats of Functionary v3.1 and v3.2."""
 
     name = "functionary"
+    result = "{content}"
     may_begin_in_reasoning = False
     reasoning = ()
     openers = ("<function=", "<|python_tag|>")
@@ -122,7 +123,3 @@ class Functionary(TaggedFormat):
         parts = [f"all\n{message.content}"] if message.content or not message.tool_calls else []
         parts += [f"{call.name}\n{write_arguments(call)}" for call in message.tool_calls]
         return MARK.join(parts)
-
-    def render_result(self, content: str, name: str, call_id: str | None) -> str:
-        """Return the text that gives a tool's result to the model."""
-        return content

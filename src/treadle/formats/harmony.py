@@ -25,6 +25,7 @@ class Harmony(Format):
     """The format `harmony`."""
 
     name = "harmony"
+    result = f"{START}functions.{{name}} to=assistant{CHANNEL}commentary{MESSAGE}{{content}}<|end|>"
     reasoning = ()
     may_begin_in_reasoning = False
 
@@ -182,7 +183,3 @@ class Harmony(Format):
                 text += ("" if text.endswith("<|call|>") else "<|end|>") + f"{START}assistant"
             text += part
         return text
-
-    def render_result(self, content: str, name: str, call_id: str | None) -> str:
-        """Return the text that gives a tool's result to the model."""
-        return f"{START}functions.{name} to=assistant{CHANNEL}commentary{MESSAGE}{content}<|end|>"

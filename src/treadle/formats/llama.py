@@ -19,6 +19,7 @@ class Llama3Json(TaggedFormat):
     """The JSON format: objects with `name` and `parameters`, at the beginning of the text or behind a tag."""
 
     name = "llama3_json"
+    result = "{content}"
     may_begin_in_reasoning = False
     openers = (TAG, "<function=")
     ends = ENDS
@@ -102,10 +103,6 @@ class Llama3Json(TaggedFormat):
         tag = TAG if message.content else ""
         return f"{think(message)}{message.content}{tag}{'; '.join(calls)}"
 
-    def render_result(self, content: str, name: str, call_id: str | None) -> str:
-        """Return the text that gives a tool's result to the model."""
-        return content
-
 
 def _looks_like_call(text: str) -> bool:
     return '"name"' in text and ('"parameters"' in text or '"arguments"' in text)
@@ -134,6 +131,7 @@ class Llama3Pythonic(TaggedFormat):
     between tags."""
 
     name = "llama3_pythonic"
+    result = "{content}"
     may_begin_in_reasoning = False
     openers = (START, LIQUID, TAG, LINES)
     noise = (END, LIQUID_END, LINES_END)
@@ -222,10 +220,6 @@ class Llama3Pythonic(TaggedFormat):
             return think(message) + message.content
         listed = f"[{', '.join(calls)}]"
         return think(message) + (f"{message.content}{START}{listed}{END}" if message.content else listed)
-
-    def render_result(self, content: str, name: str, call_id: str | None) -> str:
-        """Return the text that gives a tool's result to the model."""
-        return content
 
 
 def _name_at(text: str, position: int) -> str | None:

@@ -22,6 +22,7 @@ class Mistral(TaggedFormat):
     """The formats of Mistral."""
 
     name = "mistral"
+    result = "[TOOL_RESULTS]{content}[/TOOL_RESULTS]"
     reasoning = (("[THINK]", "[/THINK]"), ("<think>", "</think>"))
     may_begin_in_reasoning = False
     openers = (MARK, "[TOOL_CALLS")
@@ -63,7 +64,3 @@ class Mistral(TaggedFormat):
         """Return the text that describes `tools` in the system message."""
         listed = json.dumps([to_openai(tool) for tool in tools], ensure_ascii=False)
         return f"[AVAILABLE_TOOLS]{listed}[/AVAILABLE_TOOLS]"
-
-    def render_result(self, content: str, name: str, call_id: str | None) -> str:
-        """Return the text that gives a tool's result to the model."""
-        return f"[TOOL_RESULTS]{content}[/TOOL_RESULTS]"

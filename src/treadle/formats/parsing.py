@@ -5,8 +5,8 @@ from typing import Any
 
 import msgspec
 
-from treadle.core.control import defuse
 from treadle.core.errors import ConfigError, FormatError
+from treadle.core.fence import defuse
 from treadle.core.types import Message, Role, ToolCall
 from treadle.formats.registry import AUTO, detect, find_format
 from treadle.formats.scanner.base import Format

@@ -6,6 +6,7 @@ A format's module is imported when the format is first used.
 import re
 from functools import cache
 
+from treadle.core.documents import read_data
 from treadle.core.errors import ConfigError
 from treadle.core.registry import Registry
 from treadle.formats.scanner.base import Format
@@ -34,63 +35,10 @@ FORMATS: Registry[type[Format]] = Registry(
 AUTO = "auto"
 """The name that stands for the format that `detect` finds."""
 
-_MODELS = (
-    (r"qwen.?3.*coder|qwen.?3\.[5-9]|nemotron.?3|step.?3\.5", "qwen3_coder"),
-    (r"deepseek.*v3\.2|deepseek.*v4", "deepseek_v32"),
-    (r"deepseek.*v3\.1", "deepseek_v31"),
-    (r"deepseek.*(?:v3|r1)", "deepseek_v3"),
-    (r"glm.?(?:4\.[5-9]|[5-9])", "glm45"),
-    (r"kimi.?k2", "kimi_k2"),
-    (r"gpt.?oss", "harmony"),
-    (r"granite.?4", "hermes"),
-    (r"granite", "granite"),
-    (r"xlam", "xlam"),
-    (r"minimax", "minimax"),
-    (r"functionary", "functionary"),
-    (r"toolace|llama.?4|llama.?3\.2.?[13]b", "llama3_pythonic"),
-    (r"llama.?3", "llama3_json"),
-    (r"mi[sx]tral|magistral|devstral|codestral|ministral", "mistral"),
-    (r"hermes|qwen|qwq", "hermes"),
-)
-"""Patterns in model names, the more specific ones first."""
-_TEMPLATES = (
-    ("<｜DSML｜", "deepseek_v32"),
-    ("'<｜tool▁call▁begin｜>function<｜tool▁sep｜>", "deepseek_v3"),
-    ("<｜tool▁call▁begin｜>' + tool['type'] + '<｜tool▁sep｜>", "deepseek_v3"),
-    ("<｜tool▁call▁begin｜>", "deepseek_v31"),
-    ("<|tool_calls_section_begin|>", "kimi_k2"),
-    ("<|constrain|>", "harmony"),
-    ("<|channel|>", "harmony"),
-    ("<minimax:tool_call>", "minimax"),
-    ("<arg_key>", "glm45"),
-    ("<function=example_function_name>", "qwen3_coder"),
-    ("<parameter=", "qwen3_coder"),
-    ("[TOOL_CALLS]", "mistral"),
-    (">>>all", "functionary"),
-    ("<|tool_call|>", "granite"),
-    ("<tool_call>", "hermes"),
-    ("<|python_start|>", "llama3_pythonic"),
-    ("<|python_tag|>", "llama3_json"),
-)
-"""Strings in chat templates, the more specific ones first."""
-_TEXTS = (
-    ("<｜DSML｜", "deepseek_v32"),
-    ("<｜tool▁call▁begin｜>function<｜tool▁sep｜>", "deepseek_v3"),
-    ("<｜tool▁call▁begin｜>", "deepseek_v31"),
-    ("<|tool_call_begin|>", "kimi_k2"),
-    ("<|channel|>", "harmony"),
-    ("<minimax:tool_call>", "minimax"),
-    ("<invoke name=", "minimax"),
-    ("<tool_calls>", "minimax"),
-    ("[TOOL_CALLS]", "mistral"),
-    ("<arg_key>", "glm45"),
-    ("<parameter=", "qwen3_coder"),
-    ("<|python_start|>", "llama3_pythonic"),
-    ("<|python_tag|>", "llama3_json"),
-    ("<|tool_call|>", "granite"),
-    ("<function_call>", "granite"),
-)
-"""Strings in the text that a model wrote, the more specific ones first."""
+
+def _marks(kind: str) -> list[tuple[str, str]]:
+    """Return the entries of a list of `marks.toml`: a mark, and the name of its format."""
+    return [(mark, name) for mark, name in read_data(__package__, "marks")[kind]]
 
 
 @cache
@@ -110,11 +58,11 @@ def detect(model: str | None = None, *, chat_template: str | None = None, text: 
     Raises: `ConfigError` if none of them identifies the format.
     """
     if chat_template is not None:
-        for mark, name in _TEMPLATES:
+        for mark, name in _marks("templates"):
             if mark in chat_template:
                 return name
     if model is not None:
-        for pattern, name in _MODELS:
+        for pattern, name in _marks("models"):
             if re.search(pattern, model, re.IGNORECASE):
                 return name
     if text is not None and (found := _detect_text(text)) is not None:
@@ -125,7 +73,7 @@ def detect(model: str | None = None, *, chat_template: str | None = None, text: 
 
 
 def _detect_text(text: str) -> str | None:
-    for mark, name in _TEXTS:
+    for mark, name in _marks("texts"):
         if mark in text:
             return name
     at = text.find("<tool_call>")

@@ -27,6 +27,7 @@ class DeepSeekV3(TaggedFormat):
     """The format of V3 and R1-0528. Their distillations write the marks in ASCII."""
 
     name = "deepseek_v3"
+    result = "<｜tool▁output▁begin｜>{content}<｜tool▁output▁end｜>"
     openers = (CALL, _ASCII[CALL])
     noise = (BEGIN, END, CALL_END, _ASCII[BEGIN], _ASCII[END], _ASCII[CALL_END])
     sections = (BEGIN, _ASCII[BEGIN])
@@ -56,10 +57,6 @@ class DeepSeekV3(TaggedFormat):
 
     def _write(self, name: str, arguments: str) -> str:
         return f"{CALL}function{SEP}{name}\n```json\n{arguments}\n```{CALL_END}"
-
-    def render_result(self, content: str, name: str, call_id: str | None) -> str:
-        """Return the text that gives a tool's result to the model."""
-        return f"<｜tool▁output▁begin｜>{content}<｜tool▁output▁end｜>"
 
 
 class DeepSeekV31(DeepSeekV3):

@@ -7,6 +7,7 @@ import os
 import threading
 from collections.abc import Callable, Coroutine
 from concurrent.futures import CancelledError, Future
+from functools import partial
 from typing import Any, TypeVar
 from weakref import WeakSet
 
@@ -62,19 +63,7 @@ class LoopThread:
         here, there = asyncio.get_running_loop(), self.loop
         if here is there:
             return await coroutine
-        outcome: asyncio.Future[T] = here.create_future()
-
-        def end(done: "Future[T]") -> None:
-            # The caller may be gone, and its event loop too.
-            with contextlib.suppress(RuntimeError):
-                here.call_soon_threadsafe(_settle, outcome, done)
-
-        cancel = _start(there, coroutine, end)
-        try:
-            return await outcome
-        except asyncio.CancelledError:
-            there.call_soon_threadsafe(cancel)
-            raise
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(coroutine, there))
 
     def forget(self) -> None:
         """Drop the loop in a forked child, which does not have its thread."""
@@ -98,43 +87,30 @@ def run_blocking(coroutine: Coroutine[Any, Any, T], loop: asyncio.AbstractEventL
 
 def _run_in(loop: asyncio.AbstractEventLoop, coroutine: Coroutine[Any, Any, T]) -> T:
     done: Future[T] = Future()
-    stop: Callable[[], None] | None = None
+    tasks: list[asyncio.Task[T]] = []
+    is_told = False
+
+    def start() -> None:
+        tasks.append(loop.create_task(coroutine))
+        tasks[0].add_done_callback(partial(_settle, done))
+
     try:
-        stop = _start(loop, coroutine, lambda ended: _settle(done, ended))
+        loop.call_soon_threadsafe(start)
+        is_told = True
         return done.result()
     except KeyboardInterrupt:
-        if stop is None:  # the interrupt came before the loop was told to start
+        if not is_told:  # the interrupt came before the loop was told to start
             coroutine.close()
             raise
-        loop.call_soon_threadsafe(stop)
+        loop.call_soon_threadsafe(lambda: tasks[0].cancel())
         while not done.done():
             with contextlib.suppress(KeyboardInterrupt, Exception, CancelledError):
                 done.result()
         raise
 
 
-def _start(
-    loop: asyncio.AbstractEventLoop, coroutine: Coroutine[Any, Any, T], end: Callable[[Any], object]
-) -> Callable[[], None]:
-    """Start the coroutine in a loop of another thread, and return the function that cancels it there. `end` gets
-    the task when it has ended."""
-    tasks: list[asyncio.Task[T]] = []
-
-    def start() -> None:
-        tasks.append(loop.create_task(coroutine))
-        tasks[0].add_done_callback(end)
-
-    def cancel() -> None:
-        tasks[0].cancel()
-
-    loop.call_soon_threadsafe(start)
-    return cancel
-
-
-def _settle(outcome: Any, ended: Any) -> None:
-    """Give a future the result of a task that has ended. A future that was cancelled stays so."""
-    if outcome.done():
-        return
+def _settle(outcome: "Future[T]", ended: "asyncio.Task[T]") -> None:
+    """Give a future the result of a task that has ended."""
     if ended.cancelled():
         outcome.cancel()
     elif (error := ended.exception()) is not None:

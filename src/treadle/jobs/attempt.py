@@ -1,34 +1,165 @@
 """Attempts: task x model x seed, each driven to a graded run or a fault of the infrastructure.
 
 After a fault of the infrastructure, an attempt is made again; the fault is never a grade. An attempt that cannot be
-completed fails with the reason.
+completed fails with the reason. Each attempt has an agent of its own, whose model has the attempt's seed.
 """
 
 import asyncio
-from collections.abc import Iterable, Mapping
-from fnmatch import fnmatchcase
-from typing import Any
+import contextlib
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypeAlias, cast
 
 from msgspec import Struct
+from msgspec.structs import replace
 
+from treadle.agent.agent import Agent
 from treadle.core.errors import ConfigError, ProviderError, ScoringError, TreadleError
 from treadle.core.lineage import Parent
-from treadle.core.registry import did_you_mean
 from treadle.core.state import Status
 from treadle.core.types import Fault, Json, StopReason
 from treadle.jobs.job import Expected, Job
 from treadle.jobs.ledger import ItemOutcome, ItemStatus
 from treadle.jobs.progress import JobNotice
-from treadle.jobs.sections import AttemptSection
-from treadle.jobs.seeded import SeededAgents
+from treadle.jobs.sections import AgentSection, AttemptSection
+from treadle.journal.protocol import Journal
+from treadle.loop.listener import Hook
+from treadle.models.config.logprobs_probe import find_logprobs_mode
+from treadle.models.config.presets import is_oracle
+from treadle.models.config.probe import check_vocabulary, find_token_settings, settings_of
+from treadle.models.config.recipe import Config as ModelFile
+from treadle.models.config.recipe import JobUse, load_config
+from treadle.models.config.tables import ModelTable
+from treadle.models.protocol import Model
+from treadle.models.tokens.weights import Weights
 from treadle.runs.ensure import ensure_run
 from treadle.runs.retries import find_infrastructure_fault
 from treadle.runs.run import Run
-from treadle.runs.task import Task, load_task, split_reference, task_set
+from treadle.runs.task import Task
 from treadle.sandbox.in_memory import SharedFiles
 from treadle.scoring.grade import grade
 from treadle.scoring.registry import make_scorers, read_rewards
 from treadle.tools.user_code import FirstFailures, blame, is_from_user
+
+MakeModel: TypeAlias = Callable[[Task, int], Model]
+"""A function of a task and a sampling seed that returns the model of a rollout."""
+
+
+class SeededAgents:
+    """The agents of a job, one for each attempt, which differ in the seed of their model."""
+
+    def __init__(
+        self,
+        settings: AgentSection,
+        model: str | ModelTable | Model | MakeModel | None,
+        journal: Journal,
+        hooks: Iterable[Hook] = (),
+        wrap: Callable[[Model], Model] = lambda model: model,
+        weights: Weights | None = None,
+    ) -> None:
+        """Make agents whose runs are kept in `journal`.
+
+        `model` is a model, its name or settings, or a function that makes one for each run. `wrap` is applied to
+        each model, and `weights` are those of the models behind servers. Raises: `ConfigError` if the model cannot
+        be made.
+        """
+        self.journal = journal
+        self._settings = settings
+        self._policy = replace(settings.policy(), charges_lost=False)
+        self._failures = FirstFailures()
+        self._hooks = tuple(hooks)
+        self._wrap = wrap
+        self._weights = weights
+        self._make_model = (
+            find_model(model) if model is None or isinstance(model, str | ModelTable) else _maker(model)
+        )
+
+    async def prepare(self) -> None:
+        """Find out whether the model's server returns token ids, and has the vocabulary of the renderer.
+
+        Raises: `TransportError`; `ConfigError` for the renderer of another model.
+        """
+        if isinstance(self._make_model, ConfiguredModel):
+            await self._make_model.ask_for_tokens()
+
+    def make(self, task: Task, seed: int) -> Agent[Any]:
+        """Return the agent of a rollout. Raises: `ConfigError` if it cannot be made."""
+        settings, model = self._settings, self._make_model(task, seed)
+        if self._weights is not None:
+            with contextlib.suppress(ConfigError):  # models in this process have no server
+                self._weights.attach(model)
+        agent: Agent[Any] = Agent(
+            self._wrap(model),
+            instructions=settings.instructions,
+            tools=settings.tools,
+            policy=self._policy,
+            journal=self.journal,
+            hooks=self._hooks,
+        )
+        agent.failures = self._failures
+        return agent
+
+
+def find_model(given: str | ModelTable | None) -> MakeModel:
+    """Return the function that makes the models of a configuration. Raises: `ConfigError` if it cannot make one."""
+    file = load_config()
+    table = file.table_of(given)
+    if is_oracle(table.model, {"base_url": table.base_url}):
+        if isinstance(given, ModelTable):
+            raise ConfigError(
+                f"the model {table.model!r} takes no settings and no renderer; give its name alone"
+            )
+        return lambda task, seed: file.model(table.model, task=task, job=JobUse(seed=seed))
+    if table.seed is not None:
+        raise ConfigError(
+            f"the model has the seed {table.seed!r}, which would make the rollouts of a group equal; "
+            "remove it, and give the seed of the rollouts"
+        )
+    return ConfiguredModel(given, table, file)
+
+
+class ConfiguredModel:
+    """The function that makes the models of a configuration."""
+
+    def __init__(self, given: str | ModelTable | None, table: ModelTable, file: ModelFile) -> None:
+        """Keep the name and the settings. Raises: `ConfigError` if no model can be made from them."""
+        self._given = given
+        self._table = table
+        self._file = file
+        self._options: dict[str, Any] = {}
+        self._first = file.model(given, job=JobUse(seed=0))
+
+    def __call__(self, task: Task, seed: int) -> Model:
+        """Return the model of a rollout, which samples with `seed` if its server takes a seed."""
+        return self._file.model(self._given, job=JobUse(seed=seed), **self._options)
+
+    async def ask_for_tokens(self) -> None:
+        """Ask the server which engine it is. If it is known to return token ids, models ask for them from now on,
+        unless the configuration says otherwise, and record what their logprobs are of. Raises: `TransportError`;
+        `ConfigError` for the renderer of another model."""
+        table = self._table
+        await check_vocabulary(self._first)
+        is_open = table.renderer is None and table.logprobs is None and table.return_token_ids is None
+        asked = await find_token_settings(self._first)
+        self._options = asked if is_open else {}
+        if asked and table.logprobs_mode is None and (is_open or table.renderer or table.logprobs):
+            mode = await find_logprobs_mode(self._make, settings_of(self._first))
+            self._options |= {} if mode is None else {"logprobs_mode": mode}
+
+    def _make(self, **options: Any) -> Model:
+        return self._file.model(self._given, job=JobUse(seed=0), **options)
+
+
+def _maker(model: Model | MakeModel) -> MakeModel:
+    if not hasattr(model, "infer"):
+        if not callable(model):
+            raise ConfigError(
+                f"the model is {model!r:.100}; give a name, a mapping of settings, a Model, or a function of a "
+                "task and a seed that returns one"
+            )
+        return model
+    made = cast("Model", model)
+    return lambda task, seed: made
+
 
 _ATTEMPT = "attempt"
 _BUDGETS = frozenset((StopReason.MAX_TOKENS, StopReason.MAX_COST))
@@ -198,31 +329,3 @@ def check_ended(run: Run[Any]) -> None:
         )
     if run.fault is Fault.USER and run.stop_reason is not StopReason.CONTEXT_OVERFLOW:
         raise ProviderError(f"run {run.run_id!r} cannot be made: {run.error}")
-
-
-def find_tasks(references: Iterable[str]) -> list[str]:
-    """Return the tasks that `references` name: task sets, `SET:ID`, and patterns such as `files:csv_sum-*`.
-
-    Raises: `ConfigError` for a set or a task that does not exist, and for a pattern that no task fits.
-    """
-    found: dict[str, None] = {}
-    for reference in references:
-        if reference.endswith(":"):
-            raise ConfigError(
-                f"{reference!r} has no task; write a task set without a colon, SET:ID, or a pattern"
-            )
-        name, task_id = split_reference(reference)
-        if task_id and not set(task_id) & set("*?["):
-            load_task(reference)
-            found[reference] = None
-            continue
-        ids = [task.task_id for task in task_set(name)]
-        chosen = [item for item in ids if not task_id or fnmatchcase(item, task_id)]
-        if not chosen:
-            if not ids:
-                raise ConfigError(f"the task set {name!r} has no tasks")
-            families = dict.fromkeys([item.rpartition("-")[0] for item in ids])
-            near = did_you_mean(task_id.rstrip("*?-"), families) or f"; ids are such as {ids[0]!r}"
-            raise ConfigError(f"no task of the set {name!r} fits {task_id!r}{near}")
-        found.update(dict.fromkeys([f"{name}:{item}" for item in chosen]))
-    return list(found)

@@ -27,7 +27,7 @@ from treadle.jobs.sections import AttemptSection, LimitSection
 from treadle.journal.protocol import Journal
 from treadle.journal.registry import open_journal
 from treadle.journal.run_info import RunFilter
-from treadle.runs.batch import collecting_less
+from treadle.runs.ensure import collecting_less
 from treadle.runs.retries import NO_RETRIES, RetryPolicy
 from treadle.workers.protocol import WorkerOptions, Workers
 from treadle.workers.queued import QueueWorkers

@@ -417,15 +417,11 @@ def transaction(connection: "sqlite3.Connection", what: str) -> Iterator[None]:
     written."""
     import sqlite3  # takes 5 ms
 
+    from treadle.journal.sqlite import sqlite_layout
+
     try:
-        connection.execute("BEGIN IMMEDIATE")
-        try:
+        with sqlite_layout.transaction(connection):
             yield
-            connection.execute("COMMIT")
-        except BaseException:
-            if connection.in_transaction:
-                connection.execute("ROLLBACK")
-            raise
     except sqlite3.Error as error:
         hint = "; make room on the disk, and run the same command again" if "full" in str(error) else ""
         raise JournalError(f"cannot write {what}: {error}{hint}") from error

@@ -1,10 +1,13 @@
-"""The proof that this user wrote a journal file, or trusts a run in it.
+"""What this user wrote or trusts: journal files, their runs, and files of skills, personas and configurations.
 
 A proof in the file is a seal: a code that only the user's secret makes. The secret is TREADLE_SECRET, or a file in
 the user's state folder.
 
 Where the system has extended attributes, such an attribute of the file is a second proof. The attribute is lost
 when the file is copied to another machine. It remains when a container gets a new home folder with another secret.
+
+An answer of the user about a file that was found is a file in the state folder, named after its kind and the hash
+of its content. A changed content has another hash, so the user is asked again.
 """
 
 import contextlib
@@ -14,7 +17,10 @@ import os
 import secrets
 import sys
 import tempfile
+from enum import StrEnum
 from pathlib import Path
+
+from treadle.core.errors import ConfigError
 
 VARIABLE = "TREADLE_SECRET"
 _ATTRIBUTE = "user.treadle.origin"
@@ -92,3 +98,54 @@ def _make_secret() -> bytes | None:
                 file.flush()
                 os.link(file.name, path)
     return _read_secret()
+
+
+class Trust(StrEnum):
+    """The user's trust in a content."""
+
+    UNTRUSTED = "untrusted"
+    """The user has not decided about the content, and is asked before it is used."""
+    ALLOWED = "allowed"
+    """The user allowed the use of the content, and does not vouch for it: the model gets it as data."""
+    TRUSTED = "trusted"
+    """The user vouches for the content: the model gets it as instructions."""
+    BUILTIN = "builtin"
+    """The content is part of Treadle."""
+
+
+def belongs_to_user(path: Path | int) -> bool:
+    """Return whether a file or an open descriptor belongs to this user. Where files have no owners, all do."""
+    return not hasattr(os, "geteuid") or os.stat(path).st_uid == os.geteuid()
+
+
+def read_trust(kind: str, digest: str) -> Trust:
+    """Return what the user has said about the content with this hash. `kind` is `skill`, `persona` or
+    `configuration`."""
+    try:
+        said = _place_of(kind, digest).read_text("utf-8").partition(" ")[0]
+    except (OSError, RuntimeError, UnicodeError):
+        return Trust.UNTRUSTED
+    return Trust(said) if said in (Trust.ALLOWED, Trust.TRUSTED) else Trust.UNTRUSTED
+
+
+def record_trust(kind: str, digest: str, trust: Trust, name: str) -> None:
+    """Record what the user says about the content with this hash. `name` is kept for readers of the file.
+
+    Raises: `ConfigError` if it cannot be recorded.
+    """
+    try:
+        place = _place_of(kind, digest)
+        if trust is Trust.UNTRUSTED:
+            place.unlink(missing_ok=True)
+            return
+        place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        handle, path = tempfile.mkstemp(dir=place.parent)
+        with os.fdopen(handle, "w", encoding="utf-8", errors="replace") as file:
+            file.write(f"{trust} {name}\n")
+        os.replace(path, place)
+    except (OSError, RuntimeError) as error:
+        raise ConfigError(f"the trust in the {kind} {name!r} cannot be recorded: {error}") from error
+
+
+def _place_of(kind: str, digest: str) -> Path:
+    return state_folder() / "trust" / f"{kind}-{digest}"

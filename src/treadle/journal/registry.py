@@ -6,7 +6,7 @@ from pathlib import Path
 
 from treadle.core.errors import ConfigError, JournalError
 from treadle.core.registry import Registry, require
-from treadle.journal.content_trust import belongs_to_user
+from treadle.journal.identity import belongs_to_user
 from treadle.journal.protocol import Clock, Journal, StoreOptions
 
 DEFAULT_PATH = ".treadle/runs.db"

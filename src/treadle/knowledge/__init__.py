@@ -1,6 +1,6 @@
 """The knowledge of an agent in addition to the conversation: its persona, memory, documents and skills.
 
 Read first: `protocol.py` (what `agent/` uses), `surroundings.py` (all of it for one agent), then the folder of one
-kind. `journal/content_trust.py` keeps which of them the user trusts. All text from here is foreign: it enters a
+kind. `journal/identity.py` keeps which of them the user trusts. All text from here is foreign: it enters a
 prompt within `core/fence.py`, with a case in `tests/context/test_injection.py`.
 """

@@ -14,14 +14,13 @@ from msgspec.structs import replace
 from treadle.core.errors import ConfigError, UntrustedError
 from treadle.core.spec import ContextSpec, MemorySpec, PartSpec
 from treadle.core.types import Json, Recalled, StopReason
-from treadle.journal.content_trust import Trust, read_trust, record_trust
+from treadle.journal.identity import Trust, read_trust, record_trust
 from treadle.journal.memory import MemoryJournal
 from treadle.journal.protocol import Clock, Journal
-from treadle.knowledge.personas.persona import Persona
-from treadle.knowledge.personas.persona_demands import demands_of_persona, digest_of
+from treadle.knowledge.personas.persona import Persona, demands_of_persona, digest_of
 from treadle.knowledge.personas.prompt_sections import BUDGETS, Item, assemble
 from treadle.knowledge.protocol import CompletedTurn, PromptReport
-from treadle.knowledge.skills.catalog import Catalog
+from treadle.knowledge.skills.skill import Catalog
 from treadle.knowledge.skills.use_skill import UseSkill
 from treadle.models.config.model_demands import demands_of_judge
 from treadle.tools.protocol import Tool

@@ -5,9 +5,15 @@ import asyncio
 from msgspec.structs import replace
 
 from treadle.context.compaction_plan import Plan, make_plan
-from treadle.context.compaction_size import Measured, Summarised, index_of, make_event, measure
+from treadle.context.compaction_size import (
+    Measured,
+    Summarised,
+    index_of,
+    look_up_window,
+    make_event,
+    measure,
+)
 from treadle.context.compaction_summary import fit_summary, read_summary, request_summary
-from treadle.context.context_window import look_up_window
 from treadle.core import events as e
 from treadle.core.actions import Compact
 from treadle.core.errors import ConfigError, ProviderError

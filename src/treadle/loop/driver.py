@@ -35,9 +35,8 @@ from treadle.core.types import Fault, StopReason
 from treadle.journal.protocol import RunWriter
 from treadle.loop.calls.workbench import Workbench
 from treadle.loop.compaction import Compaction, give_up
-from treadle.loop.hooks import Hooks
 from treadle.loop.inference import Inference, check_answer
-from treadle.loop.listener import Emit, Listener, Progress, Publisher
+from treadle.loop.listener import Emit, Hooks, Listener, Progress, Publisher
 from treadle.loop.mail import Mail
 from treadle.loop.outbox import Outbox, Recorder
 from treadle.loop.toolcalls import ToolCalls

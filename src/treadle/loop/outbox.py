@@ -16,8 +16,7 @@ from msgspec.structs import replace
 from treadle.core import events as e
 from treadle.core.state import State, Status, advance
 from treadle.journal.protocol import DONE, Clock, RunWriter
-from treadle.loop.hooks import MANY, Hooks
-from treadle.loop.listener import Listener
+from treadle.loop.listener import MANY, Hooks, Listener
 
 
 class Outbox(Protocol):

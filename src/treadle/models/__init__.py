@@ -7,10 +7,10 @@ imports only the parts before it: `wire/` (what dialects share), `dialects/` (on
 `config/` (names, providers, treadle.toml, stored keys).
 
 How to add
-- a provider with a dialect that exists: an entry in `_PRESETS` of `config/presets.py`, and its name in
-  `docs/models.md`. `tests/models/test_config.py` tests all entries. What a server wants otherwise in requests is a
-  field of `Quirks` in `wire/provider.py`. What it writes otherwise in answers needs no quirk: the dialect reads the
-  forms of all servers.
+- a provider with a dialect that exists: an entry in `config/presets.toml`, and its name in `docs/models.md`.
+  `tests/models/test_config.py` tests all entries. What a server wants otherwise in requests is a field of `Quirks`
+  in `wire/provider.py`. What it writes otherwise in answers needs no quirk: the dialect reads the forms of all
+  servers.
 - a dialect: a subclass of `HttpModel` with its `PRESET` in `dialects/`, a line in `DIALECTS` of
   `config/presets.py`, and a module in `tests/models/wire` with a server's responses; the contract tests then run
   it. Raise the errors of `core/errors`, because they decide what is tried again. Texts of servers' errors belong

@@ -1,4 +1,4 @@
-"""ChatML with calls as text, over any tokenizer: the renderer that needs no other package.
+"""ChatML with calls as text, over any tokenizer. With bytes as ids it needs no other package.
 
 Each message is encoded separately from its marks, so that no text can begin or end a message. Source: ChatML as
 Qwen 2.5 and Hermes 3 use it.
@@ -17,7 +17,13 @@ from treadle.core.tool_cache import ToolCache
 from treadle.core.types import Json, Message, Role, ToolSpec
 from treadle.formats.text_transcript import TranscriptWriter, kept_text, with_text
 from treadle.renderers.answer_reading import AnswerReader, check_parts, keep_text
-from treadle.renderers.tokenizer import CHATML_TOKENS, Tokenizer, byte_tokenizer, hash_vocabulary, load_bpe
+from treadle.renderers.tokenizer import (
+    CHATML_TOKENS,
+    FileTokenizer,
+    Tokenizer,
+    byte_tokenizer,
+    hash_vocabulary,
+)
 
 _PREFILLS = {"none": "", "open": "<think>\n", "closed": "<think>\n\n</think>\n\n"}
 _CLOSER = "</think>"
@@ -65,27 +71,6 @@ class ChatmlRenderer(AnswerReader):
         self._break = self.tokenizer.encode("\n")
         self._open = [self._start, *self.tokenizer.encode(f"{Role.ASSISTANT.value}\n{self._prefill}")]
         self._writers = ToolCache(partial(TranscriptWriter, format))
-
-    def decode(self, token_ids: Sequence[int]) -> str:
-        """See `Renderer.decode`. An id that only the model has, such as one that pads its vocabulary, is U+FFFD."""
-        try:
-            return self.tokenizer.decode(token_ids)
-        except ConfigError:
-            texts, known = [], list[int]()
-            for number in token_ids:
-                if self._is_known(number):
-                    known.append(number)
-                else:
-                    texts += [self.tokenizer.decode(known), "\ufffd"]
-                    known = []
-            return "".join([*texts, self.tokenizer.decode(known)])
-
-    def _is_known(self, number: int) -> bool:
-        try:
-            self.tokenizer.decode([number])
-        except ConfigError:
-            return False
-        return True
 
     def render(self, messages: Sequence[Message], tools: Sequence[ToolSpec]) -> list[int]:
         """See `Renderer.render`."""
@@ -138,5 +123,6 @@ def make_chatml(name: str, rest: str, options: Mapping[str, Json]) -> ChatmlRend
     """Return the renderer `chatml`, or `chatml:PATH` over the tokenizer in a file or its folder."""
     check_options(options, frozenset(("format", "thinking", "keeps_thinking")), f"the renderer {name!r}")
     path = Path(rest).expanduser()
-    tokenizer = load_bpe(path / "tokenizer.json" if path.is_dir() else path) if rest else None
+    file = path / "tokenizer.json" if path.is_dir() else path
+    tokenizer = FileTokenizer.from_file(file) if rest else None
     return ChatmlRenderer(tokenizer, name=name, **options)

@@ -1,8 +1,8 @@
-"""Tokenizers that need no other package: bytes as ids, and byte-level BPE from a file in Hugging Face's form."""
+"""Tokenizers: byte-level BPE that needs no other package, and those of files in Hugging Face's form."""
 
 import heapq
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property, lru_cache
 from hashlib import sha256
 from pathlib import Path
@@ -21,6 +21,8 @@ _MAX_KEPT_CHARS = 64
 """The longest word that it keeps the ids of."""
 _GONE = -1
 """What stands for an id that was merged with the one before it."""
+_UNKNOWN = "\ufffd".encode()
+"""The bytes of an id that is not in the vocabulary, such as one that pads it."""
 
 
 class Tokenizer(Protocol):
@@ -80,6 +82,24 @@ class BpeTokenizer:
         self._split = None if pattern is None else re.compile(pattern).finditer
         self._encode_word = lru_cache(maxsize=_MAX_WORDS)(self._merge)
 
+    @classmethod
+    def from_json(cls, raw: Json) -> Self:
+        """Return the tokenizer in the decoded content of a `tokenizer.json`, whose only rule beside the merges may
+        be a regular expression for words. `FileTokenizer` reads any other.
+
+        Source: the files of tokenizers 0.23, whose byte-level vocabularies write bytes as GPT-2 did.
+        """
+        model, steps = raw["model"], raw["pre_tokenizer"].get("pretokenizers", ())
+        letters = {letter: byte for byte, letter in byte_letters().items()}
+        added = {item["content"]: item["id"] for item in raw["added_tokens"]}
+        vocabulary = {token: number for token, number in model["vocab"].items() if token not in added}
+        contents = {
+            number: bytes([letters[letter] for letter in token]) for token, number in vocabulary.items()
+        }
+        merges = [(vocabulary[one], vocabulary[other]) for one, other in model["merges"]]
+        pattern = next((item["pattern"]["Regex"] for item in steps if item["type"] == "Split"), None)
+        return cls(contents, merges, added, pattern=pattern)
+
     def encode(self, text: str) -> list[int]:
         """Return the ids of a text, in which special tokens are ordinary text."""
         ids: list[int] = []
@@ -88,18 +108,12 @@ class BpeTokenizer:
         return ids
 
     def decode(self, ids: Sequence[int], /) -> str:
-        """Return the text of ids; see `Tokenizer.decode`. Raises: as `content` does."""
+        """Return the text of ids; see `Tokenizer.decode`."""
         return self.content(ids).decode(errors="replace")
 
     def content(self, ids: Iterable[int]) -> bytes:
-        """Return the bytes of ids, special tokens included. Raises: `ConfigError` for an unknown id."""
-        try:
-            return b"".join(map(self._contents.__getitem__, ids))
-        except KeyError as error:
-            raise ConfigError(
-                f"the id {error.args[0]} is not in the vocabulary of {len(self._contents)} ids; is this the "
-                "tokenizer of the model?"
-            ) from None
+        """Return the bytes of ids, special tokens included; those of U+FFFD for an id that only the model has."""
+        return b"".join([self._contents.get(number, _UNKNOWN) for number in ids])
 
     def _words(self, text: str) -> Iterable[str]:
         if self._split is None:
@@ -156,62 +170,6 @@ def byte_tokenizer() -> BpeTokenizer:
     )
 
 
-def load_bpe(path: Path) -> BpeTokenizer:
-    """Return the byte-level BPE tokenizer in a `tokenizer.json`.
-
-    Raises: `ConfigError` if the file cannot be read, or needs what only the package `tokenizers` can do.
-    """
-    try:
-        raw = msgspec.json.decode(path.read_bytes())
-    except OSError as error:
-        raise ConfigError(f"cannot read the tokenizer {str(path)!r}: {error.strerror}") from None
-    except msgspec.DecodeError as error:
-        raise ConfigError(f"{str(path)!r} is not JSON: {error}") from None
-    try:
-        return _read_bpe(raw)
-    except (LookupError, TypeError, AttributeError, ValueError) as error:
-        said = error if isinstance(error, ConfigError) else repr(error)
-        raise ConfigError(
-            f"{str(path)!r} is not a byte-level BPE tokenizer that Treadle reads by itself ({said}); use "
-            "hf:FOLDER, which reads any tokenizer.json"
-        ) from None
-
-
-def _read_bpe(raw: Json) -> BpeTokenizer:
-    """Source: the files of tokenizers 0.23, whose byte-level vocabularies write bytes as GPT-2 did."""
-    model = raw["model"]
-    if model["type"] != "BPE" or raw.get("normalizer") is not None or model.get("ignore_merges"):
-        raise ConfigError("its model is not plain BPE, or it changes texts before it splits them")
-    letters = {letter: byte for byte, letter in byte_letters().items()}
-    added = {item["content"]: item["id"] for item in raw.get("added_tokens") or ()}
-    if odd := [item["content"] for item in raw.get("added_tokens") or () if not item["special"]]:
-        raise ConfigError(f"it has the token {odd[0]!r}, which is not special and not in the vocabulary")
-    vocabulary = {token: number for token, number in model["vocab"].items() if token not in added}
-    contents = {number: bytes([letters[letter] for letter in token]) for token, number in vocabulary.items()}
-    pairs = [item.split(" ") if isinstance(item, str) else item for item in model["merges"]]
-    merges = [(vocabulary[one], vocabulary[other]) for one, other in pairs]
-    return BpeTokenizer(contents, merges, added, pattern=_read_pattern(raw["pre_tokenizer"]))
-
-
-def _read_pattern(raw: Json) -> str | None:
-    """Return the regular expression of words; `None` if there is none. Raises: `ConfigError` for other rules."""
-    steps = raw["pretokenizers"] if raw["type"] == "Sequence" else [raw]
-    *splits, last = steps
-    if last["type"] != "ByteLevel" or last.get("use_regex", True) or last.get("add_prefix_space", True):
-        raise ConfigError("it splits texts into words by other rules than a regular expression")
-    if not splits:
-        return None
-    (split,) = splits
-    if split["type"] != "Split" or split["behavior"] != "Isolated" or split.get("invert"):
-        raise ConfigError(f"it splits texts by {split['type']}")
-    pattern = str(split["pattern"]["Regex"])
-    try:
-        re.compile(pattern)
-    except re.error:
-        raise ConfigError(f"Python cannot read its pattern {pattern!r}") from None
-    return pattern
-
-
 def byte_letters() -> dict[int, str]:
     """Return the letter that stands for each byte in files of byte-level tokenizers. Source: GPT-2."""
     shown = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
@@ -223,15 +181,8 @@ def hash_vocabulary(tokenizer: Tokenizer) -> str:
     """Return a hash of the texts of all ids. Tokenizers with the same ids have the same hash."""
     count = max(tokenizer.special_ids.values(), default=-1) + 1
     special = sorted(tokenizer.special_ids.items())
-    texts = [_decode_one(tokenizer.decode, number) for number in range(count)]
+    texts = [tokenizer.decode([number]) for number in range(count)]
     return sha256(msgspec.json.encode([special, texts])).hexdigest()
-
-
-def _decode_one(decode: Callable[[Sequence[int]], str], number: int) -> str | None:
-    try:
-        return decode([number])
-    except (ValueError, LookupError):
-        return None
 
 
 _EXTRA = "train"

@@ -15,11 +15,18 @@ from treadle.jobs.attempt import Attempt, AttemptDriver, AttemptFailedError
 from treadle.jobs.job import Expected
 from treadle.jobs.ledger import ItemOutcome, ItemStatus, JobCounts, LedgerEntry, PlannedItem
 from treadle.jobs.progress import JobNotice
-from treadle.rollout.collect import GroupReader, Rolled, find_fork, rewards_of
-from treadle.rollout.group_plan import GroupPlan, GroupSpec
-from treadle.rollout.handover import Handover
+from treadle.rollout.collect import (
+    GroupReader,
+    Rolled,
+    SampledVersions,
+    Versions,
+    find_fork,
+    merge_sampled,
+    rewards_of,
+)
+from treadle.rollout.deliveries import Handover
+from treadle.rollout.rollout_config import GroupPlan, GroupSpec
 from treadle.rollout.rollout_progress import GroupEnded, RolloutEnded, RolloutProgress
-from treadle.rollout.versions import SampledVersions, Versions, merge_sampled
 from treadle.runs.run import Run
 from treadle.runs.task import Task, load_task
 from treadle.sandbox.in_memory import SharedFiles

@@ -19,8 +19,7 @@ from treadle.journal.run_info import RunFilter
 from treadle.models.config.description import is_secret_url
 from treadle.models.config.tables import ModelTable
 from treadle.rollout.collect import GroupReader
-from treadle.rollout.group_plan import GroupSpec
-from treadle.rollout.rollout_config import RolloutConfig
+from treadle.rollout.rollout_config import GroupSpec, RolloutConfig
 
 _SEAL = "rollouts"
 """The fact of the ledger that proves who wrote its settings."""

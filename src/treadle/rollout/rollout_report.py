@@ -12,8 +12,7 @@ from msgspec import Raw, Struct, field
 from treadle.core.types import Json, Role
 from treadle.export import report_blocks as b
 from treadle.export.groups import Group, Rollout
-from treadle.trajectory.tokens.token_texts import Decode, split_text
-from treadle.trajectory.tokens.trajectories import DriftReport, TokenGrade, Trajectory
+from treadle.trajectory.tokens.trajectories import Decode, DriftReport, TokenGrade, Trajectory, split_text
 
 _WHOLE, _WHOLE_BYTES = 192, 12_000_000
 """How many rollouts have their messages and tokens in the report, and how large these may be."""

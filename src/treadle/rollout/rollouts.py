@@ -14,20 +14,17 @@ from msgspec import Struct
 from treadle.agent.sync import iterate_blocking
 from treadle.core.errors import ConfigError
 from treadle.export.groups import Group
-from treadle.jobs.attempt import AttemptDriver, find_tasks
+from treadle.jobs.attempt import AttemptDriver, MakeModel, SeededAgents
 from treadle.jobs.job import Job, JobEnd, JobOptions, JobSettings, open_job
 from treadle.jobs.ledger import PlannedItem
 from treadle.jobs.progress import JobNotice, TokenRate
-from treadle.jobs.seeded import MakeModel, SeededAgents
 from treadle.journal.run_info import RunFilter
 from treadle.models.protocol import Model
 from treadle.models.tokens.weights import UpdateMode, Weights
-from treadle.rollout.collect import GroupReader
-from treadle.rollout.deliveries import DeliveryQueue, Parcel
-from treadle.rollout.group_plan import GroupPlan, GroupSpec
+from treadle.rollout.collect import GroupReader, Versions
+from treadle.rollout.deliveries import DeliveryQueue, Handover, Parcel
 from treadle.rollout.group_work import GROUPS, GroupWork, MadeGroup
-from treadle.rollout.handover import Handover
-from treadle.rollout.rollout_config import RolloutConfig, load_config, make_config
+from treadle.rollout.rollout_config import GroupPlan, GroupSpec, RolloutConfig, load_config, make_config
 from treadle.rollout.rollout_folder import RolloutFolder, check_continued
 from treadle.rollout.rollout_progress import (
     Listener,
@@ -40,7 +37,7 @@ from treadle.rollout.rollout_progress import (
 )
 from treadle.rollout.sinks.protocol import Sink
 from treadle.rollout.sinks.registry import make_sinks
-from treadle.rollout.versions import Versions
+from treadle.runs.task import find_tasks
 from treadle.trajectory.tokens.masks import make_mask
 from treadle.workers.protocol import Workers
 from treadle.workers.queued import QueueWorkers

@@ -1,4 +1,7 @@
-"""The parts of an agent that its runs use, as an agent spec and back, and the toolboxes of the runs."""
+"""The parts of an agent that its runs use, as an agent spec and back, and the toolboxes of the runs.
+
+A run that comes from elsewhere names such parts: what using it would do here, and whether the user allows it.
+"""
 
 import logging
 from collections.abc import Callable, Iterable, Mapping
@@ -7,16 +10,17 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeGuard
 
 import msgspec
 
-from treadle.core.errors import ConfigError
+from treadle.core.errors import ConfigError, UntrustedError
 from treadle.core.policy import Policy
 from treadle.core.registry import did_you_mean
 from treadle.core.spec import AgentSpec, ContextSpec, PartSpec
+from treadle.core.state import State
 from treadle.core.types import Json, OutputMode, OutputSpec, Window
 from treadle.journal.protocol import Clock, Journal
-from treadle.loop.hooks import Hooks
+from treadle.loop.listener import Hooks
 from treadle.models.protocol import Model, output_mode_of, part_of
-from treadle.runs.answer_type import TEXT, AnswerType
 from treadle.runs.options import Files, Instructions
+from treadle.runs.run import TEXT, AnswerType, Run
 from treadle.runs.task import Task
 from treadle.tools.protocol import Approver, Asker, Tool, ToolLike
 from treadle.tools.toolbox import Toolbox
@@ -206,7 +210,7 @@ class Toolboxes:
         newest = self._newest_window
         if newest is not None and newest[0] is policy:
             return newest[1]
-        from treadle.context.context_window import look_up_window, make_window
+        from treadle.context.compaction_size import look_up_window, make_window
 
         if policy.context_tokens is None and not self._has_looked:
             self._known_window = await look_up_window(self._model)
@@ -279,3 +283,59 @@ def _with_reader(toolbox: Toolbox) -> Toolbox:
     from treadle.tools.read_again import ReadMessage, ReadResult
 
     return Toolbox({tool.spec.name: tool for tool in (ReadResult(), ReadMessage())} | dict(toolbox.tools))
+
+
+_MAX_CHARS = 200
+"""How many characters of a recorded call's arguments are quoted."""
+
+
+def demands_of(spec: AgentSpec, state: State | None = None) -> tuple[str, ...]:
+    """Return what happens here if the agent of `spec` is built and continues its run in `state`.
+
+    Each item is a phrase such as "start the program 'npx some-server'". Finding it out starts and sends nothing.
+    """
+    from treadle.models.config.model_demands import demands_of_model
+    from treadle.tools.resolve import demands_of_tools
+
+    try:
+        found = demands_of_model(spec.model)
+    except ConfigError as error:
+        found = [f"ask the model {spec.model.name!r} ({error})"]
+    for part in spec.tools:
+        found += (
+            demands_of(read_agent(part)) if is_agent(part) and not part.missing else demands_of_tools(part)
+        )
+    if spec.context is not None:
+        from treadle.knowledge.surroundings import demands_of_context
+
+        found += demands_of_context(spec.context)
+    if spec.files is not None:
+        found.append(f"open the folder {spec.files!r} for new runs")
+    if state is None:
+        return tuple(found)
+    if state.started is not None and state.started.task is not None:
+        found.append(f"load the task set {state.started.task.task_set!r} and use its check")
+    for item in state.turn.calls.values():
+        if item.result is None:
+            call = f"{item.call.name}({item.call.arguments[:_MAX_CHARS]})"
+            found.append(f"make the recorded call {call!r}")
+    return tuple(found)
+
+
+def settle_trust(journal: Journal, run_id: str, *, trust: bool) -> bool:
+    """Return whether the user trusts a run. If `trust` is true, record that first. Blocks.
+
+    Raises: `RunNotFoundError`.
+    """
+    if trust and not journal.is_trusted(run_id):
+        journal.trust(run_id)
+    return trust or journal.is_trusted(run_id)
+
+
+def require_trust(journal: Journal, run_id: str, spec: AgentSpec, *, trust: bool) -> None:
+    """Check that the user trusts a run before the agent of `spec` continues it. If `trust` is true, record it.
+
+    Blocks. Raises: `UntrustedError`, `RunNotFoundError`.
+    """
+    if not settle_trust(journal, run_id, trust=trust):
+        raise UntrustedError(f"run {run_id!r}", demands_of(spec, Run.load(run_id, journal).state))

@@ -15,10 +15,9 @@ from treadle.core.spec import ContextSpec, PartSpec
 from treadle.core.types import Artifact, Delivery, Json
 from treadle.journal.protocol import Clock, Journal
 from treadle.loop.driver import Driver
-from treadle.loop.hooks import Hook
-from treadle.loop.listener import Emit
-from treadle.runs.answer_type import TEXT, AnswerType
+from treadle.loop.listener import Emit, Hook
 from treadle.runs.retries import NO_RETRIES, RetryPolicy
+from treadle.runs.run import TEXT, AnswerType
 from treadle.runs.task import Task
 from treadle.sandbox.in_memory import SharedFiles
 from treadle.tools.context import NO_DEPS, DepsT

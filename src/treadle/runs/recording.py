@@ -1,5 +1,5 @@
-"""Changes to runs that nobody drives: events that need no model, such as grades, messages that wait, the end of
-runs whose calls were stopped, and the deletion of sessions.
+"""Changes to runs that the caller does not drive: messages for their inboxes (`send`), events that need no model,
+such as grades (`record`), the end of runs whose calls were stopped, and the deletion of sessions.
 
 A message can be stored while the lease is about to be released. So whoever releases the lease of a run looks again
 afterwards, and takes in what has come meanwhile.
@@ -8,16 +8,22 @@ afterwards, and takes in what has come meanwhile.
 import asyncio
 import hashlib
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 
+from msgspec import Struct
+
 from treadle.core import events as e
+from treadle.core.asking import Answerable, open_questions, read_answer
 from treadle.core.calls import abandon_turn
-from treadle.core.errors import JournalError
+from treadle.core.errors import ConfigError, JournalError, LeaseHeldError
+from treadle.core.inbox import Enqueue, GiveAnswer, InboxMessage, Interrupt, Steer
 from treadle.core.state import State, Status
+from treadle.core.types import Delivery, Message, Role
 from treadle.journal.deletion import find_callees
 from treadle.journal.protocol import Clock, Journal
 from treadle.journal.run_info import RunFilter
+from treadle.loop.driver import Driver
 from treadle.loop.mail import Mail
 from treadle.loop.outbox import Recorder
 from treadle.loop.wayout import see_through
@@ -135,3 +141,83 @@ async def _change(
     if mail.is_waiting:
         await take_in_rest(journal, run_id)
     return state, refused
+
+
+_MESSAGES: dict[Delivery, type[Steer | Enqueue | Interrupt]] = {
+    Delivery.STEER: Steer,
+    Delivery.QUEUE: Enqueue,
+    Delivery.INTERRUPT: Interrupt,
+}
+
+
+class Sent(Struct, frozen=True):
+    """The state of a message that was sent to a run."""
+
+    number: int
+    """The number of the message in the run's inbox."""
+    is_driven: bool
+    """True if a process drives the run, and takes the message in between two actions."""
+    refused: str | None = None
+    """Why the message had no effect; `None` if it had one, or was not taken in yet."""
+
+
+async def send(
+    journal: Journal, run_id: str, message: InboxMessage, blobs: Mapping[str, bytes] | None = None
+) -> Sent:
+    """Send a message to a run. If nobody drives the run, take in the messages that wait in its inbox, without
+    driving it.
+
+    Raises: `RunNotFoundError`; `JournalError`.
+    """
+    number = await asyncio.to_thread(journal.post, run_id, message, blobs)
+    try:
+        refused = await take_in_all(journal, run_id)
+    except LeaseHeldError:
+        return Sent(number, is_driven=True)
+    return Sent(number, is_driven=False, refused=refused.get(number))
+
+
+def user_message(message: Message, delivery: Delivery) -> InboxMessage:
+    """Return the inbox message that delivers a message of the user in the given way."""
+    return _MESSAGES[delivery](message)
+
+
+def read_given(state: State, question_id: str, said: Answerable) -> e.QuestionAnswered:
+    """Return the event for an answer. Raises: `ConfigError` if the question is not open, or the answer does not
+    fit."""
+    from treadle.tools.schema.answer_schema import find_output_fault
+
+    known = {body.question_id: body for body in open_questions(state)}
+    if question_id not in known:
+        raise ConfigError(
+            f"no question {question_id!r} is open; the open questions are: {', '.join(known) or 'none'}"
+        )
+    answer = read_answer(known[question_id], said, find_output_fault)
+    return e.QuestionAnswered(question_id=question_id, text=answer.text)
+
+
+def answer_message(state: State, question_id: str, said: Answerable) -> GiveAnswer:
+    """Return the message that answers a question. Raises: `ConfigError` if the question is not open, or the answer
+    does not fit."""
+    text = read_given(state, question_id, said).text
+    return GiveAnswer(question_id, text, is_declined=not text)
+
+
+class Driven:
+    """The run of a stream. Messages can be sent to it while it is driven."""
+
+    def __init__(self, journal: Journal) -> None:
+        self._journal = journal
+        self._driver: Driver | None = None
+
+    def hold(self, driver: Driver) -> None:
+        """Keep the driver of the run."""
+        self._driver = driver
+
+    def steer(self, text: str) -> None:
+        """Send a message that the model sees at its next step. Raises: `ConfigError` if nobody drives the run."""
+        driver = self._driver
+        if driver is None or not driver.state.turn.is_open:
+            state = "has not begun" if driver is None else "is over"
+            raise ConfigError(f"the message {text!r:.80} cannot be sent: the run {state}")
+        self._journal.posting(driver.run_id, Steer(Message(Role.USER, text)))

@@ -8,7 +8,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from treadle.core import events as e
-from treadle.core.asking import Answerable, open_questions, read_answer
+from treadle.core.asking import Answerable
 from treadle.core.calls import waiting_calls
 from treadle.core.errors import ConfigError
 from treadle.core.lineage import Parent
@@ -18,7 +18,7 @@ from treadle.journal.protocol import RunWriter
 from treadle.loop.calls.results import read_call, to_decided
 from treadle.loop.driver import Driver
 from treadle.loop.wayout import see_through
-from treadle.runs.agent_parts import AgentParts
+from treadle.runs.agent_parts import AgentParts, require_trust
 from treadle.runs.begin import make_run_id
 from treadle.runs.drive import (
     Terms,
@@ -35,9 +35,9 @@ from treadle.runs.drive import (
     write_back,
 )
 from treadle.runs.options import ForkOptions, Given, ResumeOptions
+from treadle.runs.recording import read_given
 from treadle.runs.run import Run
 from treadle.runs.task import Task, load_task
-from treadle.runs.trust import require_trust
 from treadle.tools.protocol import Decision, Tool
 
 
@@ -154,20 +154,6 @@ def _read_decisions(
                 raise ConfigError(f"call {call_id!r} cannot be run with these arguments: {ready.content}")
         found.append(to_decided(call_id, decision))
     return found
-
-
-def read_given(state: State, question_id: str, said: Answerable) -> e.QuestionAnswered:
-    """Return the event for an answer. Raises: `ConfigError` if the question is not open, or the answer does not
-    fit."""
-    from treadle.tools.schema.answer_schema import find_output_fault
-
-    known = {body.question_id: body for body in open_questions(state)}
-    if question_id not in known:
-        raise ConfigError(
-            f"no question {question_id!r} is open; the open questions are: {', '.join(known) or 'none'}"
-        )
-    answer = read_answer(known[question_id], said, find_output_fault)
-    return e.QuestionAnswered(question_id=question_id, text=answer.text)
 
 
 async def hand_over(

@@ -1,25 +1,29 @@
-"""The class `Run`: the outcome of a run, and access to its events and files."""
+"""The class `Run`: the outcome of a run, its answer as a value of a type, and access to its events and files."""
 
-from collections.abc import Mapping
-from functools import cached_property
-from typing import TYPE_CHECKING, Any, Generic, cast, overload
+from collections.abc import Callable, Iterable, Mapping
+from functools import cached_property, lru_cache
+from inspect import isroutine
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Generic, cast, get_args, overload
 
 import msgspec
+from msgspec import Struct
 from msgspec.structs import replace
 
+from treadle.core import events as e
 from treadle.core.asking import Question, open_questions, to_question
 from treadle.core.calls import waiting_calls
-from treadle.core.errors import ConfigError
+from treadle.core.errors import ConfigError, SandboxError
 from treadle.core.events import ToolCompleted
 from treadle.core.events.narrowing import Event
 from treadle.core.spec import AgentSpec
 from treadle.core.state import State, Status, fold
 from treadle.core.types import Fault, Json, Message, StopReason, ToolCall, ToolResult, Usage
 from treadle.journal.protocol import Journal
-from treadle.runs.answer_type import AnswerType, answer_type
+from treadle.sandbox.paths import normalize_file
 
 if TYPE_CHECKING:
-    # With a default, `Run` without a parameter is complete for strict type checkers.
+    # With a default, `Run` and `AnswerType` without a parameter are complete for strict type checkers.
     from typing_extensions import TypeVar
 
     T_co = TypeVar("T_co", covariant=True, default=Any)
@@ -27,6 +31,124 @@ else:
     from typing import TypeVar
 
     T_co = TypeVar("T_co", covariant=True)
+
+
+class AnswerType(Generic[T_co]):
+    """A type of answers, made from the `schema` of an agent or a run."""
+
+    def __init__(
+        self,
+        name: str,
+        schema: dict[str, Json] | None,
+        read: Callable[[str], T_co],
+        checked: dict[str, Json] | None = None,
+    ) -> None:
+        """Make a type. Answers need to fit only `checked`, if it is given."""
+        self.name = name
+        self.schema = schema
+        """The JSON Schema that the model is asked to fit; `None` if answers are plain text."""
+        self._read = read
+        self._checked = checked or schema
+
+    def read(self, text: str) -> T_co:
+        """Return an answer as a value of the type. Raises: `ValueError` if it does not fit."""
+        try:
+            return self._read(text)
+        except ValueError as error:
+            raise ValueError(
+                f"the answer {text!r:.200} does not fit {self.name}: {_explain(error)}"
+            ) from error
+
+    def find_fault(self, schema: dict[str, Json], value: Json) -> str | None:
+        """Return what in `value` does not fit `schema` or the type's own validators; `None` if all fits."""
+        from treadle.tools.schema.answer_schema import find_output_fault
+
+        return find_output_fault(self.find_checked(schema), value) or self.find_type_fault(schema, value)
+
+    def find_checked(self, schema: dict[str, Json]) -> dict[str, Json]:
+        """Return the schema that answers need to fit, if the model was asked to fit `schema`.
+
+        Constrained decoding needs a schema that allows no further keys; a type may ignore them.
+        """
+        return self._checked or {} if schema == self.schema else schema
+
+    def find_type_fault(self, schema: dict[str, Json], value: Json) -> str | None:
+        """Return what the type's own validators refuse in `value`, which fits `schema`; `None` if they refuse
+        nothing.
+
+        They are not asked if `schema` is not that of the type, because another agent recorded it.
+        """
+        if schema != self.schema:
+            return None
+        try:
+            self._read(msgspec.json.encode(value).decode())
+        except ValueError as error:
+            return _explain(error)
+        return None
+
+
+TEXT: AnswerType[str] = AnswerType("str", None, str)
+
+
+def answer_type(schema: Any) -> AnswerType[Any]:
+    """Return the type of answers for the `schema` that a caller gives.
+
+    Raises: `ConfigError` if `schema` is neither a JSON Schema nor a type that has one.
+    """
+    if schema is None or schema is str:
+        return TEXT
+    if isinstance(schema, dict):
+        from treadle.tools.schema.answer_schema import check_schema
+
+        return AnswerType("JSON", check_schema(schema), msgspec.json.decode)
+    if isroutine(schema):
+        raise _unusable(schema, TypeError("it is a function"))
+    try:
+        return _typed(schema)
+    except TypeError as error:
+        raise _unusable(schema, error) from error
+
+
+@lru_cache(maxsize=256)
+def _typed(kind: Any) -> AnswerType[Any]:
+    from pydantic import PydanticUserError, TypeAdapter
+
+    from treadle.tools.schema.answer_schema import close_schema
+
+    name = kind.__name__ if isinstance(kind, type) and not get_args(kind) else str(kind)
+    read: Callable[[str], Any]
+    try:
+        adapter: TypeAdapter[Any] = TypeAdapter(kind)
+        schema, checked, read = adapter.json_schema(), adapter.json_schema(), adapter.validate_json
+    except PydanticUserError as refused:
+        # Types with structs of msgspec in them.
+        try:
+            schema, checked = msgspec.json.schema(kind), msgspec.json.schema(kind)
+        except (TypeError, ValueError):
+            raise _unusable(kind, refused) from refused
+        read = msgspec.json.Decoder(kind).decode
+    return AnswerType(name, close_schema(schema), read, checked)
+
+
+def _unusable(schema: object, error: Exception) -> ConfigError:
+    advice = "give a pydantic model, a dataclass, another type that pydantic knows, or a JSON Schema"
+    kind = type(schema)
+    if hasattr(kind, "model_json_schema") or isinstance(schema, msgspec.Struct):
+        advice = f"give the class {kind.__name__} and not an object of it"
+    # The rest of what pydantic says is advice on other ways to declare a type.
+    reason = str(error).partition(". ")[0].partition("\n")[0]
+    return ConfigError(f"schema is {schema!r}, from which no JSON Schema can be made ({reason}); {advice}")
+
+
+def _explain(error: ValueError) -> str:
+    """Return the problems that a validator found, in one line."""
+    errors = getattr(error, "errors", None)
+    if errors is None:
+        return str(error)
+    found = [(item["loc"], item["msg"].removeprefix("Value error, ")) for item in errors()]
+    return "; ".join(f"/{'/'.join(map(str, where))}: {text}" if where else text for where, text in found)
+
+
 V = TypeVar("V")
 
 
@@ -212,3 +334,67 @@ class Run(Generic[T_co]):
         Raises: `JournalError` if the store does not have it.
         """
         return self._journal.read_blob(digest)
+
+
+class FileChanges(Struct, frozen=True):
+    """The files that a run added, changed and deleted in its sandbox."""
+
+    added: tuple[str, ...]
+    changed: tuple[str, ...]
+    deleted: tuple[str, ...]
+
+    @property
+    def written(self) -> tuple[str, ...]:
+        """The added and the changed files."""
+        return tuple(sorted(self.added + self.changed))
+
+
+def find_changes(run: Run) -> FileChanges:
+    """Return the changes from the files at the beginning of the run to its files now."""
+    before: dict[str, str] = {}
+    for event in run.events:
+        if isinstance(event.body, e.SnapshotTaken):
+            before = dict(event.body.delta.changed)
+        elif isinstance(event.body, e.TurnStarted):
+            break
+    # The files of skills come with `use_skill`, and are not the run's work.
+    after = {
+        path: digest for path, digest in run.state.sandbox.files.items() if not path.startswith(".skills/")
+    }
+    before = {path: digest for path, digest in before.items() if not path.startswith(".skills/")}
+    return FileChanges(
+        added=tuple(sorted(path for path in after if path not in before)),
+        changed=tuple(sorted(path for path in after if path in before and after[path] != before[path])),
+        deleted=tuple(sorted(path for path in before if path not in after)),
+    )
+
+
+def write_files(run: Run, paths: Iterable[str], out: Path, *, is_forced: bool = False) -> None:
+    """Write files of a run to the folder `out`. With `is_forced`, files that exist are replaced.
+
+    Nothing is written outside `out`, even if `out` contains symlinks or the journal has paths that lead out of it.
+    Raises: `ConfigError` if a file exists or cannot be written.
+    """
+    if out.exists() and not out.is_dir():
+        raise ConfigError(f"--out {str(out)!r} is a file; give a folder")
+    try:
+        targets = {path: _place(out, path, is_forced=is_forced) for path in paths}
+        for path, target in targets.items():
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_bytes(run.read_artifact(run.state.sandbox.files[path]))
+    except SandboxError as error:
+        raise ConfigError(f"cannot write to {str(out)!r}: {error}") from error
+    except OSError as error:
+        raise ConfigError(
+            f"cannot write {error.filename!r}: {error.strerror}; run {run.run_id!r} still has the files"
+        ) from error
+
+
+def _place(out: Path, path: str, *, is_forced: bool) -> Path:
+    """Return where to write a file. Raises: `ConfigError`, `SandboxError`."""
+    target = out / normalize_file(path)
+    if not target.parent.resolve().is_relative_to(out.resolve()) or target.is_symlink():
+        raise ConfigError(f"cannot write {str(target)!r}: a symlink leads out of {str(out)!r}")
+    if target.exists() and not is_forced:
+        raise ConfigError(f"{str(target)!r} exists; give a new folder, or --force to replace files")
+    return target

@@ -1,7 +1,6 @@
-"""The protocols of sandboxes: a run's files, and commands that run in a folder with these files."""
+"""The protocol of sandboxes, which are a run's files; the limits and the outcome of commands over these files."""
 
-from collections.abc import Callable, Mapping
-from contextlib import AbstractAsyncContextManager
+from collections.abc import Mapping
 from enum import StrEnum
 from typing import Protocol
 
@@ -118,52 +117,3 @@ class CommandOutcome(Struct, frozen=True):
     """Things that the command made but a run's files cannot hold, each with the reason. They were removed."""
     new_links: tuple[str, ...] = ()
     """The paths of symbolic links that the command made. Only later commands see them."""
-
-
-class CommandFolder(Protocol):
-    """A folder on disk in which one run's commands run, one at a time."""
-
-    async def run(
-        self, command: str, sandbox: Sandbox, limits: Limits, report: Callable[[str], None] | None = None
-    ) -> CommandOutcome:
-        """Run a command for `/bin/sh` in a folder with the files of `sandbox`, and copy its changes to `sandbox`.
-
-        While the command runs, `report` is called from a thread with the last printed line. A cancellation stops
-        the command; it is raised again after all processes of the command have ended. Raises: `SandboxError` if
-        the command cannot be started or the folder cannot be used.
-        """
-        ...
-
-
-class CommandSandbox(Protocol):
-    """One way to run commands, which defines what commands can see and reach."""
-
-    @property
-    def read_only_paths(self) -> tuple[str, ...]:
-        """The paths, as commands see them, of the host's files that were made readable to them."""
-        ...
-
-    def find_fault(self) -> str | None:
-        """Return why commands cannot be run this way on this machine and what helps, or `None` if they can."""
-        ...
-
-    def open(self) -> AbstractAsyncContextManager[CommandFolder]:
-        """Make a folder for one run. It is removed on exit. Raises: `SandboxError` if there is no room."""
-        ...
-
-
-def make_command_sandbox(
-    *,
-    has_network: bool = False,
-    read_only_binds: Mapping[str, str] | None = None,
-    is_protected: bool = True,
-) -> CommandSandbox:
-    """Return a sandbox for commands that is based on bubblewrap.
-
-    `read_only_binds` maps files and folders of the host to the absolute paths where commands find them.
-    Without `is_protected` commands run as the current user and can read and change everything that this user can.
-    Raises: `ConfigError` for a bind that cannot be made.
-    """
-    from treadle.sandbox.commands.host import HostCommands
-
-    return HostCommands(has_network, read_only_binds or {}, is_protected)

@@ -11,12 +11,11 @@ from treadle.core.errors import ScoringError, TreadleError, UntrustedError
 from treadle.core.state import State, Status
 from treadle.core.types import Fault
 from treadle.journal.protocol import Journal
+from treadle.runs.agent_parts import settle_trust
 from treadle.runs.recording import record
 from treadle.runs.resume import load_task_of
 from treadle.runs.run import Run
-from treadle.runs.trust import settle_trust
 from treadle.scoring.protocol import Score, Scorer, Subject
-from treadle.scoring.registry import RewardSpec
 from treadle.tools.user_code import blame
 
 
@@ -79,15 +78,6 @@ async def grade(journal: Journal, run_id: str, scorers: Sequence[Scorer], *, tru
         details={name: item.detail for name, item in scores.items()},
         changed=tuple(changed),
     )
-
-
-def total_reward(rewards: Mapping[str, float], specs: Sequence[RewardSpec]) -> float | None:
-    """Return the weighted sum of the rewards; `None` if no reward with a weight is known.
-
-    A scorer that had nothing to say about the run adds nothing.
-    """
-    counted = [spec for spec in specs if spec.weight and spec.name in rewards]
-    return sum(spec.weight * rewards[spec.name] for spec in counted) if counted else None
 
 
 def _check_gradable(run: Run[object]) -> None:

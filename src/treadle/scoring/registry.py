@@ -1,7 +1,7 @@
 """The scorers by name, and the rewards that a user asks for as texts and settings."""
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from msgspec import Struct
@@ -22,7 +22,7 @@ SCORERS: Registry[MakeScorer] = Registry(
         "check": "treadle.scoring.scorers:CheckScorer",
         "tool_use": "treadle.scoring.scorers:ToolUseScorer",
         "length": "treadle.scoring.scorers:LengthScorer",
-        "judge": "treadle.scoring.rubric:JudgeScorer",
+        "judge": "treadle.scoring.scorers:JudgeScorer",
     },
 )
 """The scorers. A function of a user is named as `package.module:function` or `file.py:function`."""
@@ -90,6 +90,15 @@ def make_spec(name: str, value: Json) -> RewardSpec:
     scorer = str(given.pop("scorer", name))
     label = name.rpartition(":")[2] if ":" in name else name
     return RewardSpec(label, scorer, float(weight), given)
+
+
+def total_reward(rewards: Mapping[str, float], specs: Sequence[RewardSpec]) -> float | None:
+    """Return the weighted sum of the rewards; `None` if no reward with a weight is known.
+
+    A scorer that had nothing to say about the run adds nothing.
+    """
+    counted = [spec for spec in specs if spec.weight and spec.name in rewards]
+    return sum(spec.weight * rewards[spec.name] for spec in counted) if counted else None
 
 
 def make_scorers(specs: Iterable[RewardSpec]) -> tuple[Scorer, ...]:

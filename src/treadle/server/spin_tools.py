@@ -16,7 +16,7 @@ from treadle.core.errors import ConfigError, SandboxError
 from treadle.core.registry import require
 from treadle.core.types import Json, ToolCall, ToolErrorKind
 from treadle.sandbox.paths import normalize_file
-from treadle.server.tool_sessions import ToolSession, ToolSessions
+from treadle.server.tool_sessions import VFS, ToolSession, ToolSessions
 from treadle.tools.context import Scope, ToolContext
 from treadle.tools.mock.fixtures import Fixture
 from treadle.tools.mock.mocks import Mock, mock_of
@@ -29,12 +29,6 @@ _KINDS = {
     ToolErrorKind.INVALID_ARGUMENTS: "InvalidArguments",
     ToolErrorKind.INVALID_JSON: "InvalidArguments",
     ToolErrorKind.TIMEOUT: "Timeout",
-}
-_VFS_ARGUMENTS = {
-    "read_file": ("file_path",),
-    "write_file": ("file_path", "content"),
-    "list_files": (),
-    "delete_file": ("file_path",),
 }
 
 
@@ -75,18 +69,17 @@ class SpinService:
             return 404, _failure(
                 f"there is no component {component!r}; the components are {known}", "UnknownTool"
             )
-        if component == "vfs" and request.tool in _VFS_ARGUMENTS:
-            session = await self._sessions.open(request.session_id)
-            async with session.lock:
-                return 200, _vfs(session, request.tool, request.args)
         call = ToolCall(uuid.uuid4().hex, request.tool, msgspec.json.encode(request.args).decode())
-        result = await self._sessions.call(request.session_id, call)
+        is_vfs = component == "vfs" and request.tool in VFS.tools
+        result = await self._sessions.call(request.session_id, call, is_vfs=is_vfs)
         if not result.is_error:
             return 200, _success(result.content)
         kind = _KINDS.get(result.error_kind) if result.error_kind is not None else None
         if kind is None:
             session = await self._sessions.open(request.session_id)
             kind = "FileNotFound" if _is_absent(session, request.args) else "IOError"
+        if is_vfs and kind == "FileNotFound":
+            return 200, _failure(f"File not found: {request.args['file_path']}", kind)
         return 200, _failure(result.content, kind)
 
     async def free(self, session_id: str) -> tuple[int, Json]:
@@ -193,31 +186,6 @@ def spin_routes(service: SpinService) -> list[Any]:
             for path in ("/session/{session_id}", "/{component}/session/{session_id}")
         ],
     ]
-
-
-def _vfs(session: ToolSession, tool: str, args: dict[str, Json]) -> Json:
-    """Answer a call of one of DeepFabric's file tools."""
-    for name in _VFS_ARGUMENTS[tool]:
-        if not isinstance(args.get(name), str):
-            return _failure(f"{tool} needs the argument {name!r}, a text", "InvalidArguments")
-    files, path = session.sandbox, str(args.get("file_path", ""))
-    try:
-        if tool == "list_files":
-            return _success(msgspec.json.encode(files.paths()).decode())
-        if tool == "write_file":
-            data = args["content"].encode()
-            files.write(path, data)
-            return _success(f"Successfully wrote {len(data)} bytes to {path}")
-        if tool == "delete_file":
-            files.delete(path)
-            return _success(f"Successfully deleted {path}")
-        return _success(files.read(path).decode())
-    except SandboxError as error:
-        if _is_absent(session, args):
-            return _failure(f"File not found: {path}", "FileNotFound")
-        return _failure(str(error), "IOError")
-    except UnicodeError as error:
-        return _failure(f"{path} is not text: {error}", "IOError")
 
 
 def _is_absent(session: ToolSession, args: dict[str, Json]) -> bool:

@@ -16,6 +16,10 @@ from treadle.loop.outbox import Collected
 from treadle.sandbox.in_memory import MemorySandbox
 from treadle.tools.protocol import Tool
 from treadle.tools.toolbox import Toolbox
+from treadle.tools.vfs import VfsToolset
+
+VFS = Toolbox({tool.spec.name: tool for tool in VfsToolset().tools()})
+"""DeepFabric's file tools, which each session has besides the tools that are served."""
 
 
 class ToolSession:
@@ -25,6 +29,7 @@ class ToolSession:
         self.session_id = session_id
         self.sandbox = sandbox
         self.bench = Workbench(toolbox, run_id=session_id, sandbox=sandbox)
+        self.vfs_bench = Workbench(VFS, run_id=session_id, sandbox=sandbox)
         self.lock = asyncio.Lock()
         self.used_at = time.monotonic()
         self.calls = 0
@@ -83,13 +88,15 @@ class ToolSessions:
             await session.bench.scope.close()
         return True
 
-    async def call(self, session_id: str, call: ToolCall) -> ToolResult:
-        """Make one call in a session and return its result, which is never cut."""
+    async def call(self, session_id: str, call: ToolCall, *, is_vfs: bool = False) -> ToolResult:
+        """Make one call in a session and return its result, which is never cut. With `is_vfs`, the call is one of
+        `VFS`."""
         session = await self.open(session_id)
         async with session.lock:
             session.used_at = time.monotonic()
             session.calls += 1
-            return await session.bench.make(Order(call, session.calls), Collected())
+            bench = session.vfs_bench if is_vfs else session.bench
+            return await bench.make(Order(call, session.calls), Collected())
 
     async def close(self) -> None:
         """End all sessions."""

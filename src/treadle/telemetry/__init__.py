@@ -2,8 +2,8 @@
 
 Read first: `turn_records.py` (one record for each turn), then `turn_log.py` (the log of them, and the hooks that
 treadle.toml asks for), `usage_stats.py` and `open_telemetry.py`. All of them keep a `StepFold` of `core/turns.py`.
-A hook is any function of an event; a class may also have the methods in `loop/hooks.py`. The names below are loaded
-when they are first used.
+A hook is any function of an event; a class may also have the methods in `loop/listener.py`. The names below are
+loaded when they are first used.
 """
 
 from typing import TYPE_CHECKING

@@ -18,7 +18,7 @@ import msgspec
 
 from treadle.core import events as e
 from treadle.core.errors import ConfigError
-from treadle.loop.hooks import Hook
+from treadle.loop.listener import Hook
 from treadle.models.config.recipe import load_config
 from treadle.telemetry.turn_records import RecordFold, TurnRecord
 

@@ -4,7 +4,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from hashlib import blake2b
 
+from msgspec import Struct
+
 from treadle.core.events import ReasoningDelta, TextDelta, ToolCallDelta
+from treadle.core.spec import PartSpec
 from treadle.core.types import Completion, FinishReason, Json, Message, Request, Role, ToolSpec, Usage
 from treadle.models.protocol import Watch
 
@@ -54,8 +57,31 @@ def deliver(completion: Completion, watch: Watch) -> Completion:
     return completion
 
 
+class BuiltInRequest(Struct, frozen=True):
+    """What a built-in model is asked for."""
+
+    messages: Sequence[Message]
+    tools: Sequence[ToolSpec] = ()
+    max_calls: int | None = None
+    """The largest number of calls in the answer."""
+    schema: dict[str, Json] | None = None
+    """The schema that a final answer fits."""
+    required: str | None = None
+    """The name of a tool that is called in any case."""
+
+    @property
+    def required_parameters(self) -> dict[str, Json] | None:
+        """The parameters of the tool `required`; `None` if there is none."""
+        return next((tool.parameters for tool in self.tools if tool.name == self.required), None)
+
+
 class BuiltInModel(ABC):
     """A model that computes its answers from the transcript, here or behind the mock server."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.part = PartSpec(name=name)
+        """The description for the agent spec."""
 
     async def infer(self, request: Request, watch: Watch) -> Completion:
         """Return the next message; see `complete`."""
@@ -67,7 +93,6 @@ class BuiltInModel(ABC):
         )
         return deliver(completion, watch)
 
-    @abstractmethod
     def complete(
         self,
         messages: Sequence[Message],
@@ -81,6 +106,11 @@ class BuiltInModel(ABC):
 
         A final answer fits `schema`. If `required` names a tool, that tool is called.
         """
+        return self.answer(BuiltInRequest(messages, tools, max_calls, schema, required))
+
+    @abstractmethod
+    def answer(self, asked: BuiltInRequest) -> Completion:
+        """Return the next message; see `complete`."""
 
 
 def _chunks(text: str) -> Iterator[str]:

@@ -17,7 +17,6 @@ from collections.abc import Iterator, Sequence
 import msgspec
 from msgspec import Struct
 
-from treadle.core.spec import PartSpec
 from treadle.core.types import (
     Completion,
     Json,
@@ -28,7 +27,7 @@ from treadle.core.types import (
 )
 from treadle.models.config.bare import ModelConfig
 from treadle.models.protocol import Model
-from treadle.testbed.built_in import BuiltInModel, digest, find_requests, make_completion
+from treadle.testbed.built_in import BuiltInModel, BuiltInRequest, digest, find_requests, make_completion
 from treadle.testbed.instance import make_instance, only_required
 
 _MAX_RESULT_CHARS = 2_000
@@ -49,35 +48,25 @@ class EchoModel(BuiltInModel):
     """A model that makes the tool calls of a script, and repeats a message without a script."""
 
     def __init__(self, name: str = "mock:echo") -> None:
-        self.name = name
-        self.part = PartSpec(name=name)
-        """The description for the agent spec."""
+        super().__init__(name)
 
-    def complete(
-        self,
-        messages: Sequence[Message],
-        tools: Sequence[ToolSpec] = (),
-        *,
-        max_calls: int | None = None,
-        schema: dict[str, Json] | None = None,
-        required: str | None = None,
-    ) -> Completion:
-        """See `BuiltInModel.complete`."""
+    def answer(self, asked: BuiltInRequest) -> Completion:
+        """See `BuiltInModel.answer`."""
+        messages, tools = asked.messages, asked.tools
         start = (find_requests(messages) or [-1])[-1]
         text = messages[start].content if start >= 0 else ""
         since = messages[start + 1 :]
         script = _read(text, {tool.name for tool in tools})
         calls = _next_calls(script, sum(len(item.tool_calls) for item in since)) if tools else []
-        if not calls and required is not None:
-            parameters = next((tool.parameters for tool in tools if tool.name == required), {})
-            calls = [(required, _encode(make_instance(parameters, text)))]
+        if not calls and asked.required is not None:
+            calls = [(asked.required, _encode(make_instance(asked.required_parameters or {}, text)))]
         key = f"{len(messages)}/{text}"
         message = Message(
             Role.ASSISTANT,
-            "" if calls else _answer(text, script, since, tools, schema),
+            "" if calls else _answer(text, script, since, tools, asked.schema),
             tuple(
                 ToolCall(f"call_{digest(f'{key}/{index}')}", name, arguments)
-                for index, (name, arguments) in enumerate(calls[:max_calls])
+                for index, (name, arguments) in enumerate(calls[: asked.max_calls])
             ),
         )
         return make_completion(message, messages, self.name, f"mock-{digest(key)}")

@@ -7,12 +7,12 @@ agent. Every answer depends only on the request.
 from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
+from msgspec.structs import replace
 
 from treadle.core.errors import ConfigError
 from treadle.core.registry import did_you_mean
-from treadle.core.spec import PartSpec
-from treadle.core.types import Completion, Json, Message, Role, ToolCall, ToolSpec
-from treadle.testbed.built_in import BuiltInModel, digest, make_completion
+from treadle.core.types import Completion, Json, Message, Role, ToolCall
+from treadle.testbed.built_in import BuiltInModel, BuiltInRequest, digest, make_completion
 from treadle.testbed.oracle import check_rate
 from treadle.testbed.play import Manner
 from treadle.testbed.request_facts import Facts, find_facts, text_of
@@ -40,46 +40,30 @@ class TeacherModel(BuiltInModel):
         self._manner = Manner(mistake_rate=check_rate(mistake_rate))
         self.model = TEACHER if mistake_rate == 0 else f"{TEACHER}:{mistake_rate:g}"
         """The name in the completions."""
-        self.name = f"mock:{self.model}"
-        self.part = PartSpec(name=self.name)
-        """The description for the agent spec."""
+        super().__init__(f"mock:{self.model}")
 
-    def complete(
-        self,
-        messages: Sequence[Message],
-        tools: Sequence[ToolSpec] = (),
-        *,
-        max_calls: int | None = None,
-        schema: dict[str, Json] | None = None,
-        required: str | None = None,
-    ) -> Completion:
-        """See `BuiltInModel.complete`."""
+    def answer(self, asked: BuiltInRequest) -> Completion:
+        """See `BuiltInModel.answer`."""
+        messages = asked.messages
         facts = find_facts(messages)
         write = None if facts is None else _WRITERS.get(text_of(facts, "write"))
         if facts is not None and write is not None:
             value = write(facts, messages, self._manner.mistake_rate)
-            fields = schema or next((tool.parameters for tool in tools if tool.name == required), None)
-            message = _deliver(_fit(value, fields), required)
+            message = _deliver(_fit(value, asked.schema or asked.required_parameters), asked.required)
         else:
-            message = self._work(messages, tools, max_calls, schema, required)
+            message = self._work(asked)
         key = f"{len(messages)}/{messages[-1].content if messages else ''}"
         return make_completion(message, messages, self.model, f"teacher-{digest(key)}")
 
-    def _work(
-        self,
-        messages: Sequence[Message],
-        tools: Sequence[ToolSpec],
-        max_calls: int | None,
-        schema: dict[str, Json] | None,
-        required: str | None,
-    ) -> Message:
+    def _work(self, asked: BuiltInRequest) -> Message:
         """Return the agent's message. If the tools are text, so are its calls."""
-        text = None if tools else read_text_request(messages)
+        text = None if asked.tools else read_text_request(asked.messages)
         if text is None:
-            return answer_as_agent(messages, tools, self._manner, max_calls, schema, required)
+            return answer_as_agent(asked, self._manner)
         for manner in (self._manner, Manner()):
             # Some mistakes, such as arguments that are no JSON, cannot be expressed in every format.
-            written = text.write(answer_as_agent(text.messages, text.tools, manner, max_calls, schema))
+            asked = replace(asked, messages=text.messages, tools=text.tools, required=None)
+            written = text.write(answer_as_agent(asked, manner))
             if written is not None:
                 return written
         return Message(Role.ASSISTANT, f"I can't make this call in the format {text.format}.")

@@ -2,7 +2,7 @@
 
 import signal
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 from msgspec.structs import replace
@@ -10,11 +10,14 @@ from msgspec.structs import replace
 from treadle.core.errors import ConfigError, ToolError
 from treadle.core.spec import PartSpec
 from treadle.core.types import Effect, Json, ToolSpec
-from treadle.sandbox.protocol import CommandOutcome, CommandSandbox, Limits, Stop, make_command_sandbox
+from treadle.sandbox.protocol import CommandOutcome, Limits, Stop
 from treadle.tools.context import ToolContext
 from treadle.tools.protocol import Tool, ToolOutput
 from treadle.tools.schema.validation import ArgumentChecker
 from treadle.tools.toolset_parts import settings_of
+
+if TYPE_CHECKING:
+    from treadle.sandbox.commands.host import HostCommands
 
 MAX_COMMAND_BYTES = 100_000
 MAX_NOTES = 10
@@ -43,12 +46,14 @@ class Shell:
         for name in limits.__struct_fields__:
             if not getattr(limits, name) > 0:
                 raise ConfigError(f"Limits: {name} is {getattr(limits, name)!r}; it must be above 0")
-        self._sandbox = make_command_sandbox(
-            has_network=network, read_only_binds=read_only_binds, is_protected=not unprotected
+        from treadle.sandbox.commands.host import HostCommands
+
+        self._commands = HostCommands(
+            has_network=network, binds=read_only_binds, is_protected=not unprotected
         )
         effect = Effect.ONCE if network or unprotected else Effect.IDEMPOTENT
-        description = _describe(network, unprotected, limits, self._sandbox.read_only_paths)
-        self._tool = ShellTool(self._sandbox, limits, effect, description)
+        description = _describe(network, unprotected, limits, self._commands.read_only_paths)
+        self._tool = ShellTool(self._commands, limits, effect, description)
         name = "shell-unprotected" if unprotected else "shell"
         settings: dict[str, Json] = {"limits": settings_of(Limits, msgspec.to_builtins(limits))}
         if not unprotected:
@@ -57,7 +62,7 @@ class Shell:
 
     def tools(self) -> Sequence[Tool]:
         """See `Toolset.tools`. Raises: `ConfigError` if commands cannot be isolated on this machine."""
-        if (fault := self._sandbox.find_fault()) is not None:
+        if (fault := self._commands.find_fault()) is not None:
             raise ConfigError(
                 f"the toolset 'shell' cannot be used here: {fault}. 'shell-unprotected' runs commands without a "
                 "sandbox; use it only where any command may do any harm"
@@ -68,8 +73,8 @@ class Shell:
 class ShellTool:
     """The tool `shell`. See `Shell`."""
 
-    def __init__(self, sandbox: CommandSandbox, limits: Limits, effect: Effect, description: str) -> None:
-        self._sandbox = sandbox
+    def __init__(self, commands: "HostCommands", limits: Limits, effect: Effect, description: str) -> None:
+        self._commands = commands
         self._limits = limits
         self.spec = ToolSpec(
             name="shell",
@@ -87,7 +92,7 @@ class ShellTool:
             raise ToolError("this run has no files; whoever starts it must give it some with `files={...}`")
         seconds = min(float(arguments.get("timeout_seconds", self._limits.seconds)), self._limits.seconds)
         limits = replace(self._limits, seconds=seconds)
-        folder = await context.scope.get(self, self._sandbox.open)
+        folder = await context.scope.get(self, self._commands.open)
         return _to_output(await folder.run(command, context.sandbox, limits, context.progress), limits)
 
 

@@ -32,8 +32,7 @@ from treadle.journal.protocol import Journal
 from treadle.loop.calls.results import Order, read_call
 from treadle.loop.calls.workbench import Workbench
 from treadle.loop.outbox import Collected
-from treadle.runs.agent_parts import AGENT, is_agent, read_agent
-from treadle.runs.trust import settle_trust
+from treadle.runs.agent_parts import AGENT, is_agent, read_agent, settle_trust
 from treadle.sandbox.in_memory import FilesId, MemorySandbox, SharedFiles
 from treadle.tools.context import ToolContext
 from treadle.tools.protocol import Tool, ToolLike

@@ -17,6 +17,7 @@ from treadle.cli.commands.drive_runs import fork, resume, run
 from treadle.cli.commands.replies import approve
 from treadle.cli.options.agent_options import AgentFlags, PolicyOptions
 from treadle.cli.options.option_groups import (
+    FieldGroup,
     FieldOptions,
     OptionGroup,
     as_command,
@@ -60,7 +61,7 @@ def test_every_parameter_has_a_line_and_every_line_a_parameter() -> None:
         names = set(inspect.signature(function).parameters)
         for owner in (f"{module}:{name}", module, "shared"):
             declared.setdefault(owner, set()).update(names)
-    groups = OptionGroup.__subclasses__()
+    groups = {*OptionGroup.__subclasses__(), *FieldGroup.__subclasses__()} - {FieldGroup}
     declared |= {group.__name__: {item.name for item in group.parameters()} for group in groups}
     fields = {kind.__name__: set(kind.__struct_fields__) for kind in (Policy, Settings, EngineSettings)}
     used = set().union(*declared.values())

@@ -8,7 +8,7 @@ import yaml
 from tests.datagen.dataset import made
 
 from treadle.datagen.config.generation_config import GenerationConfig
-from treadle.datagen.dataset.card import hub_license, kaggle_license, write_card
+from treadle.datagen.dataset.card import license_on, write_card
 from treadle.datagen.dataset.dataset_folder import DatasetFolder
 from treadle.datagen.dataset.splits import write_splits
 from treadle.datagen.quality.protocol import FilterVerdict
@@ -119,13 +119,13 @@ def test_a_text_with_a_backtick_brings_no_link_and_no_picture(tmp_path: Path) ->
 
 
 def test_licences_have_the_names_of_the_services() -> None:
-    assert [hub_license(name) for name in ("CC-BY-4.0", "GPL-3.0-only", "ODC-By-1.0", "Mine")] == [
+    assert [license_on("hub", name) for name in ("CC-BY-4.0", "GPL-3.0-only", "ODC-By-1.0", "Mine")] == [
         "cc-by-4.0",
         "gpl-3.0",
         "odc-by",
         "other",
     ]
-    assert [kaggle_license(name) for name in ("cc0-1.0", "Apache-2.0", "ODC-By-1.0", "MIT")] == [
+    assert [license_on("kaggle", name) for name in ("cc0-1.0", "Apache-2.0", "ODC-By-1.0", "MIT")] == [
         "CC0-1.0",
         "apache-2.0",
         "ODC-BY-1.0",

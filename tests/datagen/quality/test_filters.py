@@ -7,6 +7,7 @@ from tests.datagen.quality.candidates import changed, config, play, solve, verdi
 from treadle import tool
 from treadle.core.types import Message, Role, ToolSpec
 from treadle.datagen.quality.filters.graded import VerifiedFilter, VerifiedSettings
+from treadle.datagen.quality.pipeline import mark_row
 from treadle.datagen.quality.protocol import Resources
 from treadle.datagen.scenarios.scenario import Kind
 from treadle.models import call
@@ -148,8 +149,25 @@ async def test_a_look_after_a_change_is_legitimate_and_a_repetition_is_not(
 ) -> None:
     """Rules out that a second read after a write is skipped or taken for a duplicate."""
     found = await play("Read a.txt.", *steps, "Done.", tools=["files", send], files=FILES)
-    assert (await verdict(found, "useless_calls")).is_passed is not is_useless
+    repeated = await verdict(found, "useless_calls")
+    is_alone = all(len(message.tool_calls) < 2 for message in found.row.messages)
+    assert repeated.is_passed is (not is_useless or is_alone)
+    assert ("untrained" in repeated.details) is (is_useless and is_alone), (
+        "a repetition alone in its step is not trained on"
+    )
     assert (await verdict(found, "useless_calls", {"max_repeats": 3})).is_passed
+
+
+async def test_one_repeated_call_is_kept_and_not_trained_on() -> None:
+    """Rules out that a good answer is thrown away for a step that can be left out of the loss."""
+    found = await play("Read a.txt.", [READ], [READ], "Done.", tools=["files"], files=FILES)
+    verdicts = (await verdict(found, "useless_calls"),)
+    assert mark_row(found.row, verdicts).untrained == (1,)
+    twice = await play("Read a.txt.", [READ], [READ], [READ], "Done.", tools=["files"], files=FILES)
+    assert not (await verdict(twice, "useless_calls")).is_passed
+    assert not (await verdict(twice, "useless_calls", {"max_repeats": 0})).is_passed
+    kept = await verdict(twice, "useless_calls", {"max_repeats": 1})
+    assert mark_row(twice.row, (kept,)).untrained == (1, 2)
 
 
 async def test_results_that_nothing_uses_are_counted() -> None:

@@ -26,21 +26,38 @@ async def ask(answer: str, *verdicts: Answer) -> tuple[tuple[FilterVerdict, ...]
     return await pipeline.check(found), judge, found
 
 
-async def test_a_judge_sees_each_statement_in_doubt_beside_the_results_and_clears_it() -> None:
-    verdicts, judge, found = await ask(DOUBTED, '{"verdicts": ["no", "yes", "yes"]}', '{"verdicts": ["yes"]}')
+async def test_a_judge_sees_each_sentence_beside_the_results_and_clears_what_it_confirms_twice() -> None:
+    answer = f"{DOUBTED} There was a timeout on db-2 at 09:12."
+    said = '{"verdicts": ["yes", "yes"]}', '{"verdicts": ["yes"]}'
+    verdicts, judge, found = await ask(answer, *said)
     assert all(item.is_passed for item in verdicts), "the rules alone reject this cause"
     facts: Any = read_facts(judge.requests[0].messages[-1].content)
-    assert facts["statements"][2]["statement"] == "because a supplier of db-2 lost power"
+    assert [item["statement"] for item in facts["statements"]] == [DOUBTED, answer[len(DOUBTED) + 1 :]]
     assert facts["calls"][0]["result"] == LOG["log.txt"]
+    again: Any = read_facts(judge.requests[1].messages[-1].content)
+    assert [item["statement"] for item in again["statements"]] == [DOUBTED]
+    assert again["statements"][0]["sentence"] == f"Why did the shop stop? {DOUBTED}", "in another light"
     sample = mark_row(found.row, verdicts).lineage.sample
     assert sample is not None
-    assert (sample.controls, sample.agreed) == (2, 1), "the rules are sure of db-2 and 09:12"
+    assert (sample.controls, sample.agreed) == (1, 1), "the rules are sure of the second sentence"
     assert sample.grounded == sample.statements > 1
+
+
+@pytest.mark.parametrize("last", ["no", "not_said"])
+async def test_what_the_rules_doubt_is_rejected_unless_the_judge_confirms_it_twice(last: str) -> None:
+    verdicts, judge, _ = await ask(DOUBTED, '{"verdicts": ["yes"]}', f'{{"verdicts": ["{last}"]}}')
+    assert (verdicts[-1].is_passed, len(judge.requests)) == (False, 2)
+
+
+async def test_a_sentence_for_which_there_is_no_rule_is_asked_about() -> None:
+    """Rules out that a judge cannot deny what the rules never saw."""
+    verdicts, judge, _ = await ask("Everybody calls it a quiet morning.", *['{"verdicts": ["no"]}'] * 2)
+    assert (verdicts[-1].is_passed, len(judge.requests)) == (False, 2)
 
 
 @pytest.mark.parametrize("verdict", ["no", "not_said"])
 async def test_what_the_judge_denies_is_rejected_and_can_be_repaired(verdict: str) -> None:
-    verdicts, judge, _ = await ask(DOUBTED, f'{{"verdicts": ["yes", "yes", "{verdict}"]}}')
+    verdicts, judge, _ = await ask(DOUBTED, f'{{"verdicts": ["{verdict}"]}}')
     assert not verdicts[-1].is_passed
     (reason,) = find_repairs(verdicts)
     assert "a supplier" in reason
@@ -48,14 +65,16 @@ async def test_what_the_judge_denies_is_rejected_and_can_be_repaired(verdict: st
 
 
 async def test_what_the_rules_would_accept_is_rejected_only_if_the_judge_denies_it_twice() -> None:
-    likely = "There are 2 lines, and 1 of them is about the disk, so half of them."
-    verdicts, judge, _ = await ask(likely, '{"verdicts": ["no", "yes", "yes"]}', '{"verdicts": ["yes"]}')
+    likely = "There was a timeout on db-2 at 09:12."
+    verdicts, judge, _ = await ask(likely, '{"verdicts": ["no"]}', '{"verdicts": ["yes"]}')
     assert (verdicts[-1].is_passed, len(judge.requests)) == (True, 2)
-    verdicts, judge, _ = await ask(likely, '{"verdicts": ["no", "yes", "yes"]}', '{"verdicts": ["no"]}')
+    verdicts, judge, _ = await ask(likely, *['{"verdicts": ["no"]}'] * 2)
     assert (verdicts[-1].is_passed, len(judge.requests)) == (False, 2)
 
 
-@pytest.mark.parametrize("said", ['{"verdicts": ["yes"]}', '{"verdicts": ["maybe"]}', "I would say yes."])
+@pytest.mark.parametrize(
+    "said", ['{"verdicts": ["yes", "no"]}', '{"verdicts": ["maybe"]}', "I would say yes."]
+)
 async def test_the_rules_decide_if_the_judge_cannot_judge(said: str) -> None:
     """Rules out that a generation ends because a weak model cannot count the statements."""
     verdicts, _, _ = await ask(DOUBTED, *[said] * 5)
@@ -63,7 +82,7 @@ async def test_the_rules_decide_if_the_judge_cannot_judge(said: str) -> None:
     assert "because a supplier" in find_repairs(verdicts)[0]
     verdicts, _, _ = await ask("The log has a timeout on db-2 at 09:12.", *[said] * 5)
     assert verdicts[-1].is_passed
-    assert "no verdict for each statement" in verdicts[-1].reason
+    assert "no verdict for each sentence" in verdicts[-1].reason
 
 
 async def test_certain_lies_are_rejected_without_asking() -> None:

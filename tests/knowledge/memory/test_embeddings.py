@@ -11,7 +11,7 @@ from treadle.core.errors import ConfigError, ServerError
 from treadle.http.transport import HttpTransport
 from treadle.journal import Journal, open_journal
 from treadle.knowledge.memory import Draft, Memory, Store, make_embedder, open_memory, vectors
-from treadle.knowledge.memory.embeddings import BATCH
+from treadle.knowledge.memory.namespace import BATCH
 from treadle.knowledge.memory.protocol import Vector
 
 NOW = 1_800_000_000.0

@@ -7,8 +7,7 @@ import pytest
 
 from treadle import Agent, ScriptedModel
 from treadle.journal.memory import MemoryJournal
-from treadle.knowledge.personas.persona import Persona
-from treadle.knowledge.personas.persona_demands import demands_of_persona
+from treadle.knowledge.personas.persona import Persona, demands_of_persona
 from treadle.models import call
 
 EXAMPLES = Path(__file__).parents[3] / "examples"

@@ -8,8 +8,7 @@ import pytest
 
 from treadle import ConfigError
 from treadle.core.errors import MistakesError
-from treadle.knowledge.personas.persona import Persona, persona_schema
-from treadle.knowledge.personas.persona_demands import demands_of_persona
+from treadle.knowledge.personas.persona import Persona, demands_of_persona, persona_schema
 
 WHOLE = """
 name: Ada

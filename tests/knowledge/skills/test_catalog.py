@@ -5,9 +5,8 @@ from pathlib import Path
 import pytest
 
 from treadle import ConfigError
-from treadle.journal.content_trust import Trust, record_trust
-from treadle.knowledge.skills.catalog import Catalog
-from treadle.knowledge.skills.skill import read_skill
+from treadle.journal.identity import Trust, record_trust
+from treadle.knowledge.skills.skill import Catalog, read_skill
 
 
 @pytest.fixture(autouse=True)

@@ -7,9 +7,9 @@ import pytest
 from tests.knowledge.skills.test_catalog import write
 
 from treadle import Agent, Decision, Run, ScriptedModel
-from treadle.journal.content_trust import Trust, record_trust
+from treadle.journal.identity import Trust, record_trust
 from treadle.journal.memory import MemoryJournal
-from treadle.knowledge.skills.catalog import Catalog
+from treadle.knowledge.skills.skill import Catalog
 from treadle.models import call
 
 

@@ -9,7 +9,6 @@ from tests.testbed.engines.asking import MESSAGES, TOOLS
 from treadle.core.types import Message, Role, ToolCall
 from treadle.formats.scanner.parsed import to_openai
 from treadle.testbed.engines import Template, Variant, export_tokenizer, logprobs_of, tokenizer
-from treadle.testbed.engines.bpe import train
 from treadle.testbed.engines.token_policy import make_policy
 
 CALLS = (ToolCall("1", "read_file", '{"file_path":"b","a":1}'), ToolCall("2", "list_files", "{}"))
@@ -33,9 +32,7 @@ def to_wire(message: Message) -> dict:
     return wire | ({"tool_calls": [{"function": call} for call in calls]} if calls else {})
 
 
-def test_training_is_deterministic_and_makes_texts_ambiguous():
-    texts = ["the cat", "the hat", "that cat sat"] * 3
-    assert train(texts, 20).merges == train(texts, 20).merges
+def test_a_text_has_several_sequences_of_ids():
     bpe = tokenizer()
     assert bpe.size == len(set(bpe.contents.values())) + 3
     text = MESSAGES[1].content

@@ -12,7 +12,7 @@ from treadle.core.errors import ConfigError, ExportError, UserCodeError
 from treadle.core.types import Completion, Message
 from treadle.trajectory.tokens import Trajectory, read_tokens
 from treadle.trajectory.tokens.masks import make_mask
-from treadle.trajectory.tokens.token_texts import split_text
+from treadle.trajectory.tokens.trajectories import split_text
 
 
 async def rows(*answers: Message | Completion, prefill: str = "", strips: bool = False) -> list[Trajectory]:

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from treadle.core.packed import ID_BYTES, pack_ids
-from treadle.trajectory.tokens.trie import Trie, Vertex, find_parent
+from treadle.trajectory.tokens.drift import Trie, Vertex, find_parent
 
 IDS = st.lists(st.sampled_from((0, 1, 256)), max_size=6)
 """Ids whose bytes agree in part, so that a match that is not at the border of an id would show."""

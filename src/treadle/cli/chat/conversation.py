@@ -28,7 +28,7 @@ from treadle.cli.options.agent_options import AgentFlags, KnowledgeOptions, Poli
 from treadle.cli.terminal.format import exit_code
 from treadle.cli.terminal.output import clean, is_live, print_error, print_note, spinner, stdout, write_count
 from treadle.cli.terminal.session_meter import SessionMeter, TurnView
-from treadle.cli.terminal.terminal_asker import make_approver, make_asker
+from treadle.cli.terminal.terminal_asker import find_person
 from treadle.cli.terminal.view import JsonView
 from treadle.core.errors import ConfigError, RunNotFoundError, TreadleError
 from treadle.core.registry import did_you_mean
@@ -101,16 +101,13 @@ class Chat:
         """True once the person has asked to leave."""
         self._follow_up = follow_up
         commands = {name: item.takes_file for name, item in COMMANDS.items()}
-        self._prompt = ChatPrompt(
+        self.prompt = ChatPrompt(
             commands, lambda: self.agent.tools, is_person=sys.stdin.isatty() and not is_json
         )
-        self._approver = None if is_json else make_approver()
-        self._asker = None if is_json else make_asker()
+        self._person = None if is_json else find_person()
         self._later: list[str] = []
         """The commands that were typed during a turn, and are carried out after it."""
         self._use(make(None, run_id), run_id)
-        self._keys = asyncio.Lock()
-        """Held while somebody reads from the terminal during a turn."""
         self._meter = SessionMeter()
         self._codes: list[int] = []
         self._attached: list[Path] = []
@@ -118,23 +115,20 @@ class Chat:
 
     def _use(self, agent: Agent, run_id: str | None) -> None:
         self.agent = agent
-        agent.approver, agent.asker = self._approver, self._asker
+        person = self._person
+        agent.approver, agent.asker = (None, None) if person is None else (person.approve, person.answer)
         self._follow_up = replace(self._follow_up, tools=agent.spec.tools)
         self.session: Session = agent.session(run_id)
 
     @property
-    def draft(self) -> str:
-        """The beginning of the next message."""
-        return self._prompt.draft
-
-    @draft.setter
-    def draft(self, text: str) -> None:
-        self._prompt.draft = text
+    def stored_id(self) -> str | None:
+        """The id of the session; `None` if it has no turn yet, so that the journal may not have it."""
+        state = self.session.run.state
+        return self.session.run_id if state.turn.number or state.queued else None
 
     def make_agent(self, model: str) -> Agent:
         """Return the agent of the session with another model. Raises: `ConfigError`."""
-        state = self.session.run.state
-        return self._make(model, self.session.run_id if state.turn.number or state.queued else None)
+        return self._make(model, self.stored_id)
 
     def switch(self, agent: Agent, run_id: str | None) -> None:
         """Go on with a session of an agent, or with a new one for `None`. Raises: `TreadleError`."""
@@ -169,13 +163,12 @@ class Chat:
             try:
                 self._greet()
                 self._talk()
-                state = self.session.run.state
+                stored = self.stored_id
             finally:
                 self.work.run(self.session.close())
-        if state.turn.number or state.queued:
-            assert self.session.run_id is not None
-            print_note("continue with: " + self._follow_up.write("chat", session=self.session.run_id))
-        return ExitCode.DONE if self._prompt.is_person else join_codes(self._codes)
+        if stored is not None:
+            print_note("continue with: " + self._follow_up.write("chat", session=stored))
+        return ExitCode.DONE if self.prompt.is_person else join_codes(self._codes)
 
     def _greet(self) -> None:
         run = self.session.run
@@ -205,7 +198,7 @@ class Chat:
 
     def _talk(self) -> None:
         self._finish_turn()
-        while not self.is_over and (text := self._prompt.read()) is not None:
+        while not self.is_over and (text := self.prompt.read()) is not None:
             if self._is_json:
                 self._say(text)
             elif not self._do(text):
@@ -223,7 +216,7 @@ class Chat:
             self._take_turn(partial(self._send, text, self._take_files(text)))
         elif text:
             print_note("the message was not sent, because the previous turn is not finished")
-            self._prompt.draft = text
+            self.prompt.draft = text
 
     def _take_files(self, text: str) -> list[Path]:
         """Return the files that are sent with a message: those that were attached, and those that it names."""
@@ -300,7 +293,7 @@ class Chat:
             view.close()
             print_note(f"stopped · {self._meter.take(self.session.run)}")
             self._codes.append(ExitCode.INTERRUPTED)
-            if not self._prompt.is_person:
+            if not self.prompt.is_person:
                 raise
             return
         except ConfigError as error:
@@ -312,28 +305,27 @@ class Chat:
             view.close()
             raise
         view.finish(run, time.monotonic() - begin)
-        if (run.approvals or run.questions) and self._prompt.is_person:
+        if (run.approvals or run.questions) and self.prompt.is_person:
             what = "for the decision" if run.approvals else "the question"
             print_note(f"your next message asks {what} again; Ctrl-C there ends the turn")
-        elif run.state.has_failed_turn and self._prompt.is_person:
+        elif run.state.has_failed_turn and self.prompt.is_person:
             print_note("/retry tries it again")
         else:
             print_follow_up(run, self._follow_up)
         self._codes.append(exit_code(run))
 
     def _make_view(self, calls: Iterable[ToolCall]) -> TurnView:
-        view = TurnView(is_live=is_live(), shows_input=not self._prompt.is_person, calls=calls)
+        view = TurnView(is_live=is_live(), shows_input=not self.prompt.is_person, calls=calls)
         view.meter, view.session = self._meter, self.session
-        for asking in (self._approver, self._asker):
-            if asking is not None:
-                asking.view, asking.keyboard = view, self._keys
+        if self._person is not None:
+            self._person.view = view
         return view
 
     async def _listen(self, turn: Coroutine[Any, Any, Run], view: TurnView | JsonView) -> Run:
         """Run a turn, pass on the lines that the person types meanwhile, and answer those that wait after it."""
         keyboard = typing = None
-        if isinstance(view, TurnView) and self._prompt.is_person:
-            keyboard = Keyboard(self._prompt, view, self._keys)
+        if isinstance(view, TurnView) and self.prompt.is_person and self._person is not None:
+            keyboard = Keyboard(self.prompt, view, self._person.keyboard)
             typing = asyncio.ensure_future(keyboard.watch(self._pass_line))
         try:
             run = await turn

@@ -179,24 +179,18 @@ def _tools(chat: "Chat", _: str) -> None:
 
 def _model(chat: "Chat", name: str) -> None:
     if name:
-        chat.switch(chat.make_agent(name), _stored_id(chat))
+        chat.switch(chat.make_agent(name), chat.stored_id)
     print_note(f"the model is {chat.agent.model.name}{' from now on' if name else ''}")
 
 
-def _stored_id(chat: "Chat") -> str | None:
-    """Return the id of the session; `None` if it has no turn yet, so that the journal may not have it."""
-    state = chat.session.run.state
-    return chat.session.run_id if state.turn.number or state.queued else None
-
-
 def _clear(chat: "Chat", _: str) -> None:
-    before = _stored_id(chat)
+    before = chat.stored_id
     chat.switch(chat.agent, None)
     print_note(f"a new session begins{_tell_kept(before)}")
 
 
 def _fork(chat: "Chat", _: str) -> None:
-    before = _stored_id(chat)
+    before = chat.stored_id
     if before is None:
         raise ConfigError("the session has no turn yet")
     copy = chat.work.run(chat.agent.fork(before))
@@ -205,7 +199,7 @@ def _fork(chat: "Chat", _: str) -> None:
 
 
 def _undo(chat: "Chat", _: str) -> None:
-    before, turn = _stored_id(chat), chat.session.run.state.turn
+    before, turn = chat.stored_id, chat.session.run.state.turn
     opened = turn.opened
     if before is None or opened is None:
         raise ConfigError("the session has no turn yet")
@@ -220,7 +214,7 @@ def _undo(chat: "Chat", _: str) -> None:
     chat.switch(chat.agent, copied)
     if opened.message in chat.session.queued:
         chat.take_back(opened.message)
-    chat.draft = opened.message.content
+    chat.prompt.draft = opened.message.content
     print_note(f"turn {turn.number} is taken back, with its changes of files{_tell_kept(before)}")
 
 
@@ -235,7 +229,7 @@ def _queue(chat: "Chat", text: str) -> None:
         if not 1 <= number <= len(waiting):
             raise ConfigError(f"{text!r} is not the number of a message that waits; /queue lists them")
         chat.take_back(waiting[number - 1])
-        chat.draft = waiting[number - 1].content
+        chat.prompt.draft = waiting[number - 1].content
         print_note(f"taken back: {shorten(waiting[number - 1].content, _TITLE_CHARS)}")
         return
     for number, message in enumerate(waiting, 1):
@@ -250,7 +244,7 @@ def _save(chat: "Chat", name: str) -> None:
     path, run = Path(name).expanduser(), chat.session.run
     if not name or os.path.lexists(path):
         raise ConfigError(f"{name!r} exists; name another file" if name else "write /save FILE")
-    if _stored_id(chat) is None:
+    if chat.stored_id is None:
         raise ConfigError("the session has no turn yet")
     text = "".join(write_markdown(run.run_id, (event.body for event in run.events), None)).rstrip()
     write_whole([text.encode()], path)

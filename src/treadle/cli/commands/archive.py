@@ -2,7 +2,6 @@
 
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from treadle.cli.exit import ExitCode
 from treadle.cli.jobs.journals import find_runs, import_file, open_existing, open_or_make
@@ -21,9 +20,6 @@ from treadle.cli.terminal.output import (
 )
 from treadle.core.errors import ConfigError
 from treadle.journal.check import Check, Checked
-
-if TYPE_CHECKING:
-    pass
 
 
 def check(

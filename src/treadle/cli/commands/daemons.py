@@ -2,17 +2,15 @@
 
 import asyncio
 import contextlib
-import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from functools import partial
 from pathlib import Path
-from typing import Any, Self
 
 from treadle.cli.exit import ExitCode
 from treadle.cli.jobs.execute import call_at_end_of_stdin, execute
 from treadle.cli.jobs.journals import open_or_make
-from treadle.cli.options.option_groups import FieldOptions, OptionGroup
+from treadle.cli.options.option_groups import FieldGroup, FieldOptions
 from treadle.cli.terminal.output import (
     flush,
     print_error,
@@ -117,23 +115,10 @@ def _read_failures(names: Sequence[str]) -> tuple[FailureMode, ...]:
     return tuple(map(FailureMode, names))
 
 
-_SERVER = FieldOptions(EngineSettings, readers={"failure_kinds": _read_failures}, is_all=False)
-
-
-class ServerOptions(OptionGroup, frozen=True, kw_only=True):
+class ServerOptions(FieldGroup, frozen=True, kw_only=True):
     """The options for the behaviour of the server."""
 
-    settings: EngineSettings
-
-    @classmethod
-    def parameters(cls) -> list[inspect.Parameter]:
-        """See `OptionGroup.parameters`."""
-        return _SERVER.parameters()
-
-    @classmethod
-    def from_values(cls, values: Mapping[str, Any]) -> Self:
-        """See `OptionGroup.from_values`."""
-        return cls(settings=EngineSettings(**_SERVER.read(values)))
+    FIELDS = FieldOptions(EngineSettings, readers={"failure_kinds": _read_failures}, is_all=False)
 
 
 def mock(
@@ -163,7 +148,7 @@ def mock(
         treadle mock --latency 0.02 --slow-latency 0.5 --slow-share 0.07 --failure-rate 0.3
         treadle mock --engine vllm --served-model oracle:0.3
     """
-    settings = server.settings
+    settings = EngineSettings(**server.given)
     if tokenizer_folder is not None:
         export_tokenizer(settings.model, tokenizer_folder)
 

@@ -23,10 +23,9 @@ from treadle.cli.terminal.output import (
 from treadle.core.errors import ConfigError, ExportError
 from treadle.datagen.dataset.dataset_folder import DatasetFolder
 from treadle.datagen.dataset.merging import merge
-from treadle.export.conversion import RowConversion
 from treadle.export.preferences import find_pairs, write_pair
 from treadle.export.row_changes import RowOptions
-from treadle.export.row_files import detect_format, open_writer
+from treadle.export.row_files import RowConversion, detect_format, open_writer
 from treadle.export.whole import write_whole
 from treadle.journal.protocol import Journal
 

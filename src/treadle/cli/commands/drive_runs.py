@@ -35,8 +35,7 @@ from treadle.core.events import TurnCompleted
 from treadle.core.state import Status, fold
 from treadle.core.types import Json
 from treadle.journal.protocol import Journal
-from treadle.runs.file_changes import FileChanges, find_changes, write_files
-from treadle.runs.run import Run
+from treadle.runs.run import FileChanges, Run, find_changes, write_files
 from treadle.runs.statuses import find_run, find_unfinished
 
 if TYPE_CHECKING:

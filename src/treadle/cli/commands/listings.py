@@ -194,7 +194,7 @@ def sessions(
             return _search(opened, grep, limit, is_json=is_json)
         found = list_runs(opened, RunFilter(is_session=True), limit=limit or None)
     if is_json:
-        print_json(*[_session_line(info) for info in found])
+        print_json(*[{**_run_line(info), "title": info.title} for info in found])
     elif found:
         _print_sessions(found)
     else:
@@ -260,21 +260,6 @@ def _delete(journal: Journal, run_ids: list[str], *, is_sure: bool) -> int:
         delete_session(journal, run_id)
         print_note(f"deleted {what}")
     return ExitCode.DONE
-
-
-def _session_line(info: RunInfo) -> dict[str, Json]:
-    return {
-        "run_id": info.run_id,
-        "title": info.title,
-        "status": status_of(info),
-        "model": info.model,
-        "turns": info.turns,
-        "steps": info.steps,
-        "tokens": info.input_tokens + info.output_tokens,
-        "cost_usd": info.cost_usd,
-        "created_at": info.created_at,
-        "updated_at": info.updated_at,
-    }
 
 
 def _print_sessions(found: list[RunInfo]) -> None:

@@ -267,7 +267,7 @@ def trust(file: Path | None = None) -> int:
         treadle models trust
         treadle models trust ../treadle.toml
     """
-    from treadle.journal.content_trust import Trust, record_trust
+    from treadle.journal.identity import Trust, record_trust
     from treadle.models.config.table_demands import demand_of, needs_trust
     from treadle.models.config.toml_file import KIND, digest_of, search_config
 

@@ -13,8 +13,7 @@ def show(file: Path) -> int:
         treadle persona show assistant.yaml
         treadle persona show examples/personas/analyst.yaml
     """
-    from treadle.knowledge.personas.persona import Persona
-    from treadle.knowledge.personas.persona_demands import demands_of_persona
+    from treadle.knowledge.personas.persona import Persona, demands_of_persona
     from treadle.knowledge.surroundings import describe_persona
 
     persona = Persona.load(file)
@@ -53,9 +52,8 @@ def trust(file: Path) -> int:
         treadle persona trust assistant.yaml
         treadle persona trust examples/personas/analyst.yaml
     """
-    from treadle.journal.content_trust import Trust, record_trust
-    from treadle.knowledge.personas.persona import Persona
-    from treadle.knowledge.personas.persona_demands import demands_of_persona, digest_of
+    from treadle.journal.identity import Trust, record_trust
+    from treadle.knowledge.personas.persona import Persona, demands_of_persona, digest_of
 
     persona = Persona.load(file)
     record_trust("persona", digest_of(persona), Trust.TRUSTED, persona.name)

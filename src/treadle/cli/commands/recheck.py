@@ -28,8 +28,8 @@ from treadle.journal.memory import MemoryJournal
 from treadle.journal.protocol import Journal
 from treadle.runs.run import Run
 from treadle.runs.statuses import read_started
-from treadle.scoring.grade import Graded, NotGradableError, grade, total_reward
-from treadle.scoring.registry import make_scorers, read_rewards
+from treadle.scoring.grade import Graded, NotGradableError, grade
+from treadle.scoring.registry import make_scorers, read_rewards, total_reward
 
 if TYPE_CHECKING:
     from treadle.trajectory.run_verification import Verification

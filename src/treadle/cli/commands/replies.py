@@ -23,8 +23,8 @@ from treadle.core.inbox import Cancel, DecideCall, InboxMessage, Note
 from treadle.core.types import ToolCall
 from treadle.journal.protocol import Journal
 from treadle.journal.run_info import RunFilter
+from treadle.runs.recording import answer_message, send
 from treadle.runs.run import Run
-from treadle.runs.sending import answer_message, send
 from treadle.runs.statuses import find_run
 from treadle.tools.protocol import Decision
 

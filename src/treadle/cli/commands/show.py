@@ -17,8 +17,7 @@ from treadle.cli.terminal.output import (
 from treadle.cli.terminal.transcripts import print_events, print_transcript, write_artifact
 from treadle.core.errors import ConfigError
 from treadle.core.state import fold
-from treadle.runs.file_changes import find_changes, write_files
-from treadle.runs.run import Run
+from treadle.runs.run import Run, find_changes, write_files
 from treadle.runs.statuses import find_run
 from treadle.trajectory.markdown import RESULT_CHARS, write_markdown
 

@@ -6,9 +6,8 @@ from pathlib import Path
 
 from treadle.cli.exit import ExitCode
 from treadle.cli.terminal.output import clean, print_error, print_json, print_note, stdout, write_count
-from treadle.journal.content_trust import Trust, record_trust
-from treadle.knowledge.skills.catalog import Catalog
-from treadle.knowledge.skills.skill import FILE, Skill, read_skill
+from treadle.journal.identity import Trust, record_trust
+from treadle.knowledge.skills.skill import FILE, Catalog, Skill, read_skill
 
 
 def find_skills(folders: Sequence[Path] | None) -> Catalog:

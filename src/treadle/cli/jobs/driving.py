@@ -19,7 +19,7 @@ from treadle.cli.terminal.output import (
     stderr,
     write_command,
 )
-from treadle.cli.terminal.terminal_asker import make_approver, make_asker, print_question
+from treadle.cli.terminal.terminal_asker import find_person, print_question
 from treadle.cli.terminal.view import make_view
 from treadle.core.spec import PartSpec
 from treadle.core.state import Status
@@ -67,8 +67,8 @@ def drive(
     """
     follow_up = replace(follow_up, tools=agent.spec.tools)
     view = make_view(is_json=shown.is_json, is_quiet=shown.is_quiet, calls=calls)
-    agent.approver = None if shown.is_json else make_approver(view)
-    agent.asker = None if shown.is_json else make_asker(view)
+    person = None if shown.is_json else find_person(view)
+    agent.approver, agent.asker = (None, None) if person is None else (person.approve, person.answer)
     begin = time.monotonic()
     try:
         run = execute(start(view.on_event))

@@ -15,11 +15,11 @@ from treadle.core.spec import AgentSpec, PartSpec
 from treadle.core.types import Json
 from treadle.journal.protocol import Journal
 from treadle.models.protocol import Model
+from treadle.runs.agent_parts import demands_of, settle_trust
 from treadle.runs.options import Files
 from treadle.runs.resume import load_task_of
 from treadle.runs.run import Run
 from treadle.runs.statuses import read_started
-from treadle.runs.trust import demands_of, settle_trust
 from treadle.telemetry.turn_log import configured_hooks
 
 if TYPE_CHECKING:
@@ -126,7 +126,7 @@ class ResumedAgents:
     def __init__(
         self, journal: Journal, given: AgentFlags, limits: PolicyOptions, *, is_trusted: bool
     ) -> None:
-        from treadle.workers.run_agents import RunAgents
+        from treadle.workers.worker import RunAgents
 
         self.journal = journal
         self._is_trusted = is_trusted

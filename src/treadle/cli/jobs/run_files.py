@@ -7,8 +7,7 @@ from treadle.cli.jobs.driving import FollowUp
 from treadle.cli.options.common import MountOptions
 from treadle.cli.terminal.output import clean, print_note, stdout, write_count
 from treadle.core.errors import ConfigError
-from treadle.runs.file_changes import FileChanges
-from treadle.runs.run import Run
+from treadle.runs.run import FileChanges, Run
 from treadle.sandbox.mount import Mount
 
 

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 from msgspec.structs import replace
 
-from treadle.cli.options.option_groups import FieldOptions, OptionGroup, declare_all
+from treadle.cli.options.option_groups import FieldGroup, FieldOptions, OptionGroup, declare_all
 from treadle.core.errors import ConfigError
 from treadle.core.masking import hide_in_url
 from treadle.core.policy import Approval, Policy, ToolLimits
@@ -58,7 +58,6 @@ def read_tool_limits(texts: Sequence[str]) -> dict[str, ToolLimits]:
 
 
 _SETTINGS = FieldOptions(Settings, "Sampling")
-_POLICY = FieldOptions(Policy, "Limits", {"tool_limits": read_tool_limits, "approve": read_approve})
 
 
 def check_base_url(url: str | None) -> None:
@@ -113,16 +112,10 @@ class AgentFlags(OptionGroup, frozen=True, kw_only=True, omit_defaults=True):
         )
 
 
-class PolicyOptions(OptionGroup, frozen=True, kw_only=True):
+class PolicyOptions(FieldGroup, frozen=True, kw_only=True):
     """The options for limits."""
 
-    given: Mapping[str, Any] = {}
-    """The fields of `Policy` that were given, with their values."""
-
-    @classmethod
-    def parameters(cls) -> list[inspect.Parameter]:
-        """See `OptionGroup.parameters`."""
-        return _POLICY.parameters()
+    FIELDS = FieldOptions(Policy, "Limits", {"tool_limits": read_tool_limits, "approve": read_approve})
 
     @classmethod
     def from_values(cls, values: Mapping[str, Any]) -> Self:
@@ -131,7 +124,7 @@ class PolicyOptions(OptionGroup, frozen=True, kw_only=True):
             raise ConfigError(
                 "--max-steps 0 allows no step: give 1 or more, or no --tools for an answer without calls"
             )
-        return cls(given=_POLICY.read(values))
+        return super().from_values(values)
 
     def over(self, policy: Policy) -> Policy:
         """Return `policy` with the given limits. Raises: `ConfigError` for a limit out of range."""

@@ -11,7 +11,7 @@ from enum import StrEnum
 from functools import cache
 from pathlib import Path
 from types import UnionType
-from typing import Annotated, Any, NamedTuple, Self, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, ClassVar, NamedTuple, Self, Union, get_args, get_origin, get_type_hints
 
 import msgspec
 import typer
@@ -218,6 +218,24 @@ class FieldOptions:
         except (msgspec.DecodeError, UnicodeError, ConfigError) as error:
             raise ConfigError(f"{self._names(name)[0]} {value!r}: {error}") from None
         return value
+
+
+class FieldGroup(OptionGroup, frozen=True, kw_only=True):
+    """The options for the fields of a struct, as one value."""
+
+    FIELDS: ClassVar[FieldOptions]
+    given: Mapping[str, Any] = {}
+    """The fields that were given, with their values."""
+
+    @classmethod
+    def parameters(cls) -> list[inspect.Parameter]:
+        """See `OptionGroup.parameters`."""
+        return cls.FIELDS.parameters()
+
+    @classmethod
+    def from_values(cls, values: Mapping[str, Any]) -> Self:
+        """See `OptionGroup.from_values`."""
+        return cls(given=cls.FIELDS.read(values))
 
 
 def _make_parameter(name: str, annotation: Any, default: Any) -> inspect.Parameter:

@@ -14,7 +14,7 @@ from treadle.core.types import Json, Message
 from treadle.journal.protocol import Journal
 from treadle.renderers.registry import load_renderer
 from treadle.trajectory.tokens import Decode, TokenGrade, Trajectory, load_tokens
-from treadle.trajectory.tokens.token_texts import split_text
+from treadle.trajectory.tokens.trajectories import split_text
 
 if TYPE_CHECKING:
     from rich.text import Text

@@ -27,17 +27,25 @@ _EFFECTS = {
 }
 
 
-class TerminalApprover:
-    """An approver that shows each call, and reads the decision from the terminal."""
+class TerminalPerson:
+    """The person at the terminal, who decides about calls and answers questions."""
 
     def __init__(self, view: View | None = None) -> None:
         self.view = view
         """The view that is paused while a question is on the screen."""
-        self._always: set[str] = set()
         self.keyboard = asyncio.Lock()
-        """Held while a person is asked, so that nobody else reads what is typed."""
+        """Held while the person is asked, so that nobody else reads what is typed."""
+        self._always: set[str] = set()
+        """The tools whose calls the person always approves."""
 
-    async def __call__(self, request: ApprovalRequest) -> Decision | None:
+    async def answer(self, question: Question) -> Answerable | None:
+        """See `Asker`. An empty line, Esc and the end of the input mean that the answer comes later."""
+        async with self.keyboard:
+            if self.view is not None:
+                self.view.close()
+            return await _ask(question)
+
+    async def approve(self, request: ApprovalRequest) -> Decision | None:
         """See `Approver`. The end of the input means that the decision is made later."""
         call = request.call
         async with self.keyboard:
@@ -45,9 +53,9 @@ class TerminalApprover:
                 return Decision(True)
             if self.view is not None:
                 self.view.close()
-            return await self._ask(request)
+            return await self._decide(request)
 
-    async def _ask(self, request: ApprovalRequest) -> Decision | None:
+    async def _decide(self, request: ApprovalRequest) -> Decision | None:
         call, console = request.call, stderr()
         console.print(f"\n{format_call(call, 2000)}", style="bold", soft_wrap=True)
         console.print(f"  run this call? {_EFFECTS[request.spec.effect]}", style="dim", soft_wrap=True)
@@ -64,22 +72,23 @@ class TerminalApprover:
                 reason = await read_line("  reason (Enter for none): ")
                 return Decision(False, reason or None)
             if said in ("e", "edit"):
-                edited = await self._edit(call)
+                edited = await _edit(call)
                 if edited is not None:
                     return Decision(True, arguments=edited)
 
-    async def _edit(self, call: ToolCall) -> str | None:
-        """Return the arguments that the person typed; `None` if the line was empty."""
-        stderr().print(f"  arguments: {clean(call.arguments)}", style="dim", soft_wrap=True)
-        while text := await read_line("  new arguments as JSON (Enter keeps them): "):
-            try:
-                if isinstance(msgspec.json.decode(text), dict):
-                    return text
-                problem = "the arguments must be a JSON object"
-            except msgspec.DecodeError as error:
-                problem = str(error)
-            stderr().print(f"  {clean(problem)}", style="red", soft_wrap=True)
-        return None
+
+async def _edit(call: ToolCall) -> str | None:
+    """Return the arguments that the person typed; `None` if the line was empty."""
+    stderr().print(f"  arguments: {clean(call.arguments)}", style="dim", soft_wrap=True)
+    while text := await read_line("  new arguments as JSON (Enter keeps them): "):
+        try:
+            if isinstance(msgspec.json.decode(text), dict):
+                return text
+            problem = "the arguments must be a JSON object"
+        except msgspec.DecodeError as error:
+            problem = str(error)
+        stderr().print(f"  {clean(problem)}", style="red", soft_wrap=True)
+    return None
 
 
 async def read_line(prompt: str) -> str | None:
@@ -126,51 +135,30 @@ async def _read_plain_line(prompt: str) -> str | None:
     return line.strip() if line else None
 
 
-def make_approver(view: View | None = None) -> TerminalApprover | None:
-    """Return the approver that asks on the terminal, or `None` if standard input is not a terminal."""
-    return TerminalApprover(view) if sys.stdin.isatty() else None
-
-
 _LATER = "Enter or Esc answers later"
 _MAX_CHARS = 1000
 """How long a name or a description of a question may be in one line."""
 
 
-class TerminalAsker:
-    """An asker that shows each question with its options, and reads the answer from the terminal."""
-
-    def __init__(self, view: View | None = None) -> None:
-        self.view = view
-        """The view that is paused while a question is on the screen."""
-        self.keyboard = asyncio.Lock()
-        """Held while a person is asked, so that nobody else reads what is typed."""
-
-    async def __call__(self, question: Question) -> Answerable | None:
-        """See `Asker`. An empty line, Esc and the end of the input mean that the answer comes later."""
-        async with self.keyboard:
-            if self.view is not None:
-                self.view.close()
-            return await self._ask(question)
-
-    async def _ask(self, question: Question) -> Answerable | None:
-        console = stderr()
-        if question.fault is None:
-            console.print()
-            print_question(question)
-        else:
-            console.print(f"  {clean(question.fault)}", style="red", soft_wrap=True)
-        if question.schema is not None:
-            return await _fill(question.schema)
-        kinds = [
-            f"a number from 1 to {len(question.options)}" if question.options else "",
-            "a text" if question.allows_text else "",
-        ]
-        return await read_line(f"  {' or '.join([kind for kind in kinds if kind])}; {_LATER}: ") or None
+async def _ask(question: Question) -> Answerable | None:
+    console = stderr()
+    if question.fault is None:
+        console.print()
+        print_question(question)
+    else:
+        console.print(f"  {clean(question.fault)}", style="red", soft_wrap=True)
+    if question.schema is not None:
+        return await _fill(question.schema)
+    kinds = [
+        f"a number from 1 to {len(question.options)}" if question.options else "",
+        "a text" if question.allows_text else "",
+    ]
+    return await read_line(f"  {' or '.join([kind for kind in kinds if kind])}; {_LATER}: ") or None
 
 
-def make_asker(view: View | None = None) -> TerminalAsker | None:
-    """Return the asker for the terminal, or `None` if standard input is not a terminal."""
-    return TerminalAsker(view) if sys.stdin.isatty() else None
+def find_person(view: View | None = None) -> TerminalPerson | None:
+    """Return the person at the terminal, or `None` if standard input is not a terminal."""
+    return TerminalPerson(view) if sys.stdin.isatty() else None
 
 
 def print_question(question: Question, console: "Console | None" = None) -> None:

@@ -223,9 +223,10 @@ EVENT_TYPES: frozenset[str] = frozenset(str(kind.__struct_config__.tag) for kind
 
 
 def summarize(body: Struct) -> str:
-    """Return the type of a body, and those of its fields that differ from their defaults, in one short line."""
+    """Return the type of a body or an action, and its fields that differ from their defaults, in one short line."""
     line = ", ".join(_fields(body))
-    return f"{body.__struct_config__.tag}({line if len(line) <= _LINE_CHARS else line[:_LINE_CHARS] + '…'})"
+    kind = body.__struct_config__.tag or type(body).__name__
+    return f"{kind}({line if len(line) <= _LINE_CHARS else line[:_LINE_CHARS] + '…'})"
 
 
 def _fields(value: Struct) -> list[str]:

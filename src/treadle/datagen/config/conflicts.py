@@ -61,8 +61,7 @@ def _check_conversation(config: GenerationConfig) -> Iterator[Problem]:
     conversation, tools = config.generation.conversation, config.tools
     path = ("generation", "conversation")
     has_tools = bool(tools.use or tools.definitions)
-    has_tasks = isinstance(tools.files, str) and tools.files.startswith("tasks:")
-    if conversation.type == "agent" and not has_tools and not has_tasks:
+    if conversation.type == "agent" and not has_tools and tools.task_set is None:
         hint = "; your files need 'use: [files]'" if tools.files is not None else ""
         yield Problem(
             ("tools", "use"),
@@ -228,13 +227,9 @@ def _check_tools(config: GenerationConfig, *, imports: bool) -> Iterator[Problem
             parse_definitions({"tools": config.tools.definitions}, "the definitions")
         except TreadleError as error:
             yield Problem(("tools", "definitions"), str(error))
-    files = config.tools.files
-    if (
-        isinstance(files, str)
-        and files.startswith("tasks:")
-        and config.generation.conversation.type == "agent"
-    ):
-        yield from _check_tasks(config, files.removeprefix("tasks:"))
+    tasks = config.tools.task_set
+    if tasks is not None and config.generation.conversation.type == "agent":
+        yield from _check_tasks(config, tasks)
 
 
 def _explain_tool(name: str, error: TreadleError) -> str:
@@ -283,9 +278,8 @@ def _check_output(config: GenerationConfig, leaves: int | None) -> Iterator[Prob
 
 def _check_place(config: GenerationConfig, path: Path) -> Iterator[Problem]:
     """Yield a problem if the dataset would be written among the files that its rows are made from."""
-    files = config.tools.files
-    is_folder = isinstance(files, str) and not files.startswith("tasks:")
-    if is_folder and path.resolve() == Path(str(files)).expanduser().resolve():
+    folder = config.tools.folder
+    if folder is not None and path.resolve() == folder.resolve():
         text = f"the folder {str(path)!r} is tools.files too, and would change while the dataset is made"
         yield Problem(("output", "path"), f"{text}; name another one")
 

@@ -133,8 +133,8 @@ def _hash_files(config: GenerationConfig, value: dict[str, Json]) -> None:
     sections: Any = value
     if topics.load is not None:
         sections["topics"]["load"] = _hash_of("topics.load", topics.load)
-    if isinstance(tools.files, str) and not tools.files.startswith("tasks:"):
-        sections["tools"]["files"] = _hash_of("tools.files", Path(tools.files))
+    if tools.folder is not None:
+        sections["tools"]["files"] = _hash_of("tools.files", tools.folder)
     for number, part in enumerate(tools.parts()):
         if found := FILE.fullmatch(part.name):
             told = _hash_of(f"tools.use.{number}", Path(found[1]))

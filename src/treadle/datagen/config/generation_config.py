@@ -138,6 +138,18 @@ class Tools(ConfigSection):
     max_calls: Count | None = None
     """How many tool calls a turn may have."""
 
+    @property
+    def task_set(self) -> str | None:
+        """The name of the task set whose tasks bring the files; `None` if `files` names none."""
+        is_set = isinstance(self.files, str) and self.files.startswith("tasks:")
+        return str(self.files).removeprefix("tasks:") if is_set else None
+
+    @property
+    def folder(self) -> Path | None:
+        """The folder with the files; `None` if `files` names none."""
+        is_folder = isinstance(self.files, str) and self.task_set is None
+        return Path(str(self.files)).expanduser() if is_folder else None
+
     def parts(self) -> tuple[PartSpec, ...]:
         """Return the toolsets of `use` for `resolve_tools`."""
         return tuple([_part_of(item) for item in self.use])

@@ -10,7 +10,7 @@ from msgspec import Struct
 from pydantic import ValidationError
 
 from treadle.core.errors import ConfigError, MistakesError
-from treadle.core.overrides import apply_changes, list_problems
+from treadle.core.overrides import apply_changes
 from treadle.core.places import Document, KeyPath, Problem, parse_document
 from treadle.core.types import Json
 from treadle.datagen.config.config_schema import KEYS, dump
@@ -40,7 +40,7 @@ class LoadedConfig(Struct, frozen=True):
 
     def error(self, problems: Sequence[Problem]) -> ConfigError:
         """Return the error that lists `problems`, each with the line of its key."""
-        return list_problems(self.document, problems, self.changes, self.flags, self.origins)
+        return self.document.error(problems, self.changes, self.flags, self.origins)
 
 
 def load_config(
@@ -68,7 +68,7 @@ def load_config(
     except ValidationError as error:
         faults = KEYS.explain(error.errors(include_url=False), value)
         problems += [*faults, *_find_more(value, faults)]
-        raise list_problems(document, problems, changes, flags, origins) from None
+        raise document.error(problems, changes, flags, origins) from None
     loaded = LoadedConfig(config, notes, file, document, origins, changes, flags)
     problems += find_conflicts(config)
     if problems:

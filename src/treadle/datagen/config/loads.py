@@ -1,6 +1,7 @@
 """The assumed load of one piece of work, which is used until runs of the dataset have been measured."""
 
 from collections.abc import Mapping
+from itertools import islice
 from pathlib import Path
 
 import msgspec
@@ -39,7 +40,7 @@ _STEPS = {
     Kind.REFUSAL: 0.3,
 }
 """The steps with calls in a conversation of each kind."""
-_WORKS_ON_SERVERS = ("mcp:", "openapi:", "spin:", "spin", "mcp", "openapi")
+_WORKS_ON_SERVERS = ("mcp", "openapi", "spin")
 
 
 class Load(Struct, frozen=True, kw_only=True):
@@ -111,14 +112,11 @@ def tool_tokens(config: GenerationConfig) -> int:
 def toolsets_of(config: GenerationConfig) -> tuple[PartSpec, ...]:
     """Return the toolsets of the agent: the configured ones, or else those of the task set."""
     tools = config.tools
-    if (
-        tools.use
-        or tools.definitions
-        or not (isinstance(tools.files, str) and tools.files.startswith("tasks:"))
-    ):
+    name = tools.task_set
+    if tools.use or tools.definitions or name is None:
         return tools.parts()
     try:
-        task = next(iter(task_set(tools.files.removeprefix("tasks:"))), None)
+        task = next(iter(task_set(name)), None)
     except TreadleError:
         return ()
     return () if task is None else tuple([PartSpec(name=name) for name in task.tools])
@@ -126,8 +124,7 @@ def toolsets_of(config: GenerationConfig) -> tuple[PartSpec, ...]:
 
 def is_server(name: str) -> bool:
     """Return whether a toolset starts or asks a server to learn its tools."""
-    kind = f"{name.partition(':')[0]}:" if ":" in name else name
-    return kind in _WORKS_ON_SERVERS
+    return name.partition(":")[0] in _WORKS_ON_SERVERS
 
 
 def largest_prompts(config: GenerationConfig) -> dict[Role, int]:
@@ -149,15 +146,9 @@ def file_tokens(config: GenerationConfig) -> int:
         return 0
     if isinstance(files, Mapping):
         return sum(min(HEAD_TOKENS, 20 + _count(text)) for text in list(files.values())[:MAX_LISTED_FILES])
-    if files.startswith("tasks:"):
+    if config.tools.task_set is not None:
         return 4 * HEAD_TOKENS
-    folder = Path(files)
-    names = (
-        [item for item, _ in zip(folder.rglob("*"), range(MAX_LISTED_FILES), strict=False)]
-        if folder.is_dir()
-        else []
-    )
-    return max(1, len(names)) * HEAD_TOKENS
+    return max(1, len(list(islice(Path(files).rglob("*"), MAX_LISTED_FILES)))) * HEAD_TOKENS
 
 
 def _steps(config: GenerationConfig) -> float:

@@ -12,6 +12,7 @@ from typing import Any
 from msgspec import Struct
 
 from treadle.core.events import Event
+from treadle.core.tally import Charge, Tally
 from treadle.core.types import Fault, Json, Message, Role, StopReason, Usage
 from treadle.datagen.conversations.studio import Studio, UserTurn, is_farewell, read_answer, user_instructions
 from treadle.datagen.scenarios.scenario import Environment, SampleSpec, Scenario
@@ -26,25 +27,12 @@ REPAIR: str = PROMPTS["agent"]["repair"]
 """The message that asks for an answer again."""
 
 
-class Bill(Struct):
-    """The sum of what runs have used, changed in place."""
-
-    usage: Usage = Usage()
-    cost_usd: float | None = 0.0
-    """The cost in US dollars; `None` if the cost of an inference is unknown."""
-
-    def add(self, usage: Usage, cost_usd: float | None) -> None:
-        """Add what a run has used."""
-        self.usage += usage
-        self.cost_usd = None if self.cost_usd is None or cost_usd is None else self.cost_usd + cost_usd
-
-
-def bill_of(journal: Journal, prefix: str) -> Bill:
+def tally_of(journal: Journal, prefix: str) -> Tally:
     """Return what the runs whose ids begin with `prefix` have used."""
-    bill = Bill()
+    tally = Tally()
     for info in journal.runs(RunFilter(id_prefix=prefix)):
-        bill.add(Usage(info.input_tokens, info.output_tokens), info.cost_usd)
-    return bill
+        tally.add(Charge(Usage(info.input_tokens, info.output_tokens), info.cost_usd))
+    return tally
 
 
 class Failed(Struct, frozen=True):
@@ -88,7 +76,7 @@ class Dialogue(Struct, frozen=True):
     """The metadata of the runs, by `sample` and `user`."""
 
 
-async def hold_dialogue(studio: Studio, dialogue: Dialogue, bill: Bill) -> Sequence[Event] | Failed:
+async def hold_dialogue(studio: Studio, dialogue: Dialogue, tally: Tally) -> Sequence[Event] | Failed:
     """Hold a dialogue until it ends, or continue one that was interrupted. Return the events of the agent's run, or
     why the dialogue failed."""
     spec = dialogue.spec
@@ -123,21 +111,21 @@ async def hold_dialogue(studio: Studio, dialogue: Dialogue, bill: Bill) -> Seque
             # All that the user said is from an earlier process, whose use belongs to the sample too.
             user = await stack.enter_async_context(_open_user(studio, dialogue))
             said = await user.finish_turn()
-        bill.add(run.usage, run.cost_usd)
+        tally.add(Charge(run.usage, run.cost_usd))
         if said is not None:
-            bill.add(said.usage, said.cost_usd)
+            tally.add(Charge(said.usage, said.cost_usd))
     return failed or events
 
 
 async def repair_answer(
-    studio: Studio, dialogue: Dialogue, reasons: Sequence[str], bill: Bill
+    studio: Studio, dialogue: Dialogue, reasons: Sequence[str], tally: Tally
 ) -> Sequence[Event] | Failed:
     """Ask the agent for its last answer again, and return the events of its run, or why there is none."""
     text = REPAIR.format(reasons="\n".join([f"- {reason}" for reason in reasons]))
     async with _open_agent(studio, dialogue) as session:
         before = await session.finish_turn()
         run = await session.send(text)
-        bill.add(run.usage - before.usage, _subtract(run.cost_usd, before.cost_usd))
+        tally.add(Charge(run.usage - before.usage, _subtract(run.cost_usd, before.cost_usd)))
         if (failed := failure_of(run, "the agent")) is not None:
             return failed
         await session.grade()

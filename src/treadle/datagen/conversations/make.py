@@ -7,9 +7,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from treadle.core.events import Event
+from treadle.core.tally import Charge, Tally
 from treadle.core.types import Fault, Usage
 from treadle.datagen.conversations.dialogue import (
-    Bill,
     Dialogue,
     Failed,
     failure_of,
@@ -65,8 +65,8 @@ async def make_sample(
     sample_id.set(spec.sample_id)
     # A conversation without tools has no files: the agent could not see them.
     environment = studio.environments.draw(spec) if studio.has_tools else Environment()
-    bill = Bill()
-    scenario = await _write_scenario(studio, spec, attempt, environment, feedback, bill)
+    tally = Tally()
+    scenario = await _write_scenario(studio, spec, attempt, environment, feedback, tally)
     row, failed = None, scenario if isinstance(scenario, Failed) else None
     dialogue: Dialogue | None = None
     events: Sequence[Event] = ()
@@ -87,11 +87,11 @@ async def make_sample(
             shown=shown,
             labels={part: labels(name, part, spec.sample_id, attempt) for part in ("sample", "user")},
         )
-        held = await hold_dialogue(studio, dialogue, bill)
+        held = await hold_dialogue(studio, dialogue, tally)
         if isinstance(held, Failed):
             failed = held
         else:
-            made = await _make_row(studio, dialogue, held, bill)
+            made = await _make_row(studio, dialogue, held, tally)
             row, failed, events = (None, made, ()) if isinstance(made, Failed) else (made, None, held)
     return MadeSample(
         run_id=run_id,
@@ -100,8 +100,8 @@ async def make_sample(
         row=row,
         events=events,
         dialogue=dialogue,
-        usage=bill.usage,
-        cost_usd=bill.cost_usd,
+        usage=tally.usage,
+        cost_usd=tally.cost_usd,
         error=None if failed is None else failed.error,
         fault=None if failed is None else failed.fault,
     )
@@ -110,21 +110,22 @@ async def make_sample(
 async def repair_sample(studio: Studio, made: MadeSample, reasons: Sequence[str]) -> MadeSample:
     """Ask for the last answer of a sample again, with the reasons for which it was rejected."""
     assert made.dialogue is not None
-    bill = Bill(made.usage, made.cost_usd)
-    held = await repair_answer(studio, made.dialogue, reasons, bill)
-    row = held if isinstance(held, Failed) else await _make_row(studio, made.dialogue, held, bill)
+    tally = Tally()
+    tally.add(Charge(made.usage, made.cost_usd))
+    held = await repair_answer(studio, made.dialogue, reasons, tally)
+    row = held if isinstance(held, Failed) else await _make_row(studio, made.dialogue, held, tally)
     if isinstance(row, Failed):
         failed = replace(made, row=None, events=(), error=row.error, fault=row.fault)
-        return replace(failed, usage=bill.usage, cost_usd=bill.cost_usd)
+        return replace(failed, usage=tally.usage, cost_usd=tally.cost_usd)
     events = () if isinstance(held, Failed) else held
-    return replace(made, row=row, events=events, usage=bill.usage, cost_usd=bill.cost_usd)
+    return replace(made, row=row, events=events, usage=tally.usage, cost_usd=tally.cost_usd)
 
 
-async def _make_row(studio: Studio, dialogue: Dialogue, held: Sequence[Event], bill: Bill) -> Row | Failed:
+async def _make_row(studio: Studio, dialogue: Dialogue, held: Sequence[Event], tally: Tally) -> Row | Failed:
     if dialogue.run_id.endswith("-1") and studio.has_prices:
-        return make_row(studio, dialogue, held, bill)
+        return make_row(studio, dialogue, held, tally)
     # it asks for prices, or reads the journal
-    return await asyncio.to_thread(make_row, studio, dialogue, held, bill)
+    return await asyncio.to_thread(make_row, studio, dialogue, held, tally)
 
 
 async def _write_scenario(
@@ -133,7 +134,7 @@ async def _write_scenario(
     attempt: int,
     environment: Environment,
     feedback: Sequence[str],
-    bill: Bill,
+    tally: Tally,
 ) -> Scenario | Failed:
     """Return the scenario of a sample.
 
@@ -168,7 +169,7 @@ async def _write_scenario(
                 failed = Failed(f"the scenario was rejected {MAX_TRIES} times: {' '.join(faults)}")
                 break
             run = await session.send("\n".join(["The scenario cannot be used. Write it again.", *faults]))
-        bill.add(run.usage, run.cost_usd)
+        tally.add(Charge(run.usage, run.cost_usd))
     if failed is not None:
         return failed
     assert written is not None

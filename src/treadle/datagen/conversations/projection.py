@@ -7,9 +7,10 @@ from msgspec.structs import replace
 
 from treadle.core import events as e
 from treadle.core.errors import ExportError
+from treadle.core.tally import Charge, Tally
 from treadle.core.types import Message, Role, Usage
 from treadle.datagen.config.generation_config import Conversation
-from treadle.datagen.conversations.dialogue import Bill, Dialogue, Failed, drop_repaired, is_repair
+from treadle.datagen.conversations.dialogue import Dialogue, Failed, drop_repaired, is_repair
 from treadle.datagen.conversations.studio import Spoken, Studio, answer_schema, read_answer
 from treadle.datagen.quality.exchanges import count_turns, find_missing_thought
 from treadle.datagen.scenarios.cast import describe_persona
@@ -23,7 +24,7 @@ TEACHERS = ("teacher", "oracle", "mediocre")
 """The names of Treadle's built-in models, without their provider and their rate of mistakes."""
 
 
-def make_row(studio: Studio, dialogue: Dialogue, events: Sequence[e.Event], bill: Bill) -> Row | Failed:
+def make_row(studio: Studio, dialogue: Dialogue, events: Sequence[e.Event], tally: Tally) -> Row | Failed:
     """Return the row of a finished dialogue, or the reason why there is none.
 
     `events` are those of its run.
@@ -41,7 +42,7 @@ def make_row(studio: Studio, dialogue: Dialogue, events: Sequence[e.Event], bill
     if system != ran_with:
         said = [message for message in messages if message.role is not Role.SYSTEM]
         messages = (*([Message(Role.SYSTEM, system)] if system else []), *said)
-    info = _describe(studio, dialogue, row.lineage, messages, bill)
+    info = _describe(studio, dialogue, row.lineage, messages, tally)
     info = replace(
         info,
         instructions=None if system == ran_with else ran_with,
@@ -64,7 +65,7 @@ def project(run_id: str, events: Sequence[e.Event], conversation: Conversation) 
 
 
 def _describe(
-    studio: Studio, dialogue: Dialogue, lineage: Lineage, messages: Sequence[Message], bill: Bill
+    studio: Studio, dialogue: Dialogue, lineage: Lineage, messages: Sequence[Message], tally: Tally
 ) -> SampleInfo:
     """Return the origin of a row."""
     conversation = studio.config.generation.conversation
@@ -72,17 +73,17 @@ def _describe(
     models = planned.models
     if dialogue.spec.turns > 1:
         models = models | {"user": studio.models["user"].name}
-    bill = _add_earlier(studio, dialogue, bill)
+    tally = _add_earlier(studio, dialogue, tally)
     return replace(
         planned,
         kinds=tuple([kind.value for kind in kinds_of(messages)]) if studio.has_tools else (),
         reasoning=None if find_missing_thought(messages) else conversation.reasoning,
         turns=count_turns(messages),
         models=models,
-        input_tokens=bill.usage.input_tokens,
-        output_tokens=bill.usage.output_tokens,
-        cost_usd=bill.cost_usd,
-        prices={role: text for role, text in studio.prices().items() if role in models},
+        input_tokens=tally.usage.input_tokens,
+        output_tokens=tally.usage.output_tokens,
+        cost_usd=tally.cost_usd,
+        prices={role: text for role, text in studio.prices.items() if role in models},
         tool_hashes=studio.tool_hashes,
         environment=dialogue.environment.task or dialogue.environment.source,
     )
@@ -106,15 +107,16 @@ def describe_plan(studio: Studio, spec: SampleSpec, scenario: Scenario | None, a
     )
 
 
-def _add_earlier(studio: Studio, dialogue: Dialogue, bill: Bill) -> Bill:
-    """Return `bill` with what earlier attempts at the sample have used."""
+def _add_earlier(studio: Studio, dialogue: Dialogue, tally: Tally) -> Tally:
+    """Return `tally` with what earlier attempts at the sample have used."""
     sample_id, run_id = dialogue.spec.sample_id, dialogue.run_id
     if run_id == f"{sample_id}-1":
-        return bill
-    total = Bill(bill.usage, bill.cost_usd)
+        return tally
+    total = Tally()
+    total.add(Charge(tally.usage, tally.cost_usd))
     for info in studio.journal.runs(RunFilter(id_prefix=f"{sample_id}-")):
         if info.run_id != run_id and not info.run_id.startswith(f"{run_id}-"):
-            total.add(Usage(info.input_tokens, info.output_tokens), info.cost_usd)
+            total.add(Charge(Usage(info.input_tokens, info.output_tokens), info.cost_usd))
     return total
 
 

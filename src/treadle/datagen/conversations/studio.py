@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from copy import copy
 from dataclasses import dataclass
+from functools import cached_property, lru_cache, partial
+from itertools import takewhile
 from typing import Any, TypeAlias
 
 import msgspec
@@ -65,12 +67,8 @@ class ReportingModel(Wrapper):
 
 def _newest(messages: Log[Message]) -> list[Message]:
     """Return the messages after the last answer, without the system message."""
-    found: list[Message] = []
-    for index in range(len(messages) - 1, -1, -1):
-        if messages[index].role in (Role.ASSISTANT, Role.SYSTEM):
-            break
-        found.append(messages[index])
-    return found[::-1]
+    backwards = (messages[index] for index in range(len(messages) - 1, -1, -1))
+    return [*takewhile(lambda item: item.role not in (Role.ASSISTANT, Role.SYSTEM), backwards)][::-1]
 
 
 def _lines(message: Message) -> Iterator[str]:
@@ -222,14 +220,14 @@ class Studio:
             journal=journal,
         )
         self._agent.failures = FirstFailures()
-        self._variants: dict[str, Agent[Any]] = {}
+        self.agent = lru_cache(_MAX_VARIANTS)(partial(_vary, self._agent))
+        """Return the agent with this system message. It shares its tools with all others."""
         self.tools: tuple[ToolSpec, ...] = self._agent.kit.own.specs
         """The agent's tools, as the writer of scenarios sees them."""
         self.shared_tools: tuple[Tool, ...] = tuple(self._agent.kit.own.tools.values())
         """The agent's tools themselves, which others can call too, over the same connections."""
         self.tool_hashes = {tool.name: hash_tools([tool]) for tool in self.tools}
         self.limits: dict[str, Json] = {"max_calls": tools.max_calls, "max_steps": tools.max_steps}
-        self._prices: dict[str, str] | None = None
 
     def instructions(self, of_task: str | None) -> str:
         """Return the system message that rows show: the configured text, else that of the task."""
@@ -249,30 +247,20 @@ class Studio:
             parts.append("\n".join([PROMPTS["agent"]["feedback"], *[f"- {reason}" for reason in feedback]]))
         return "\n\n".join(parts)
 
-    def agent(self, instructions: str) -> Agent[Any]:
-        """Return the agent with this system message. It shares its tools with all others."""
-        found = self._variants.get(instructions)
-        if found is None:
-            if len(self._variants) >= _MAX_VARIANTS:
-                del self._variants[next(iter(self._variants))]
-            found = self._variants[instructions] = _vary(self._agent, instructions)
-        return found
-
     def user(self, instructions: str) -> Agent[UserTurn]:
         """Return the simulated user with this system message."""
         return _vary(self._user, instructions)
 
     @property
     def has_prices(self) -> bool:
-        """True if `prices` has been called, so that it does not block."""
-        return self._prices is not None
+        """True if `prices` is known, so that it does not block."""
+        return "prices" in vars(self)
 
+    @cached_property
     def prices(self) -> dict[str, str]:
-        """Return the known prices by role, in words. The first call may block."""
-        if self._prices is None:
-            found = {role: _describe_price(model) for role, model in self.models.items()}
-            self._prices = {role: text for role, text in found.items() if text is not None}
-        return self._prices
+        """The known prices by role, in words. The first use may block."""
+        found = {role: _describe_price(model) for role, model in self.models.items()}
+        return {role: text for role, text in found.items() if text is not None}
 
     async def close(self) -> None:
         """Close the tools of the agent, such as connections to servers."""

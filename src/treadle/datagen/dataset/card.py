@@ -64,7 +64,7 @@ def _meta(
 ) -> dict[str, Json]:
     meta: dict[str, Json] = {}
     if config.publish.license:
-        meta["license"] = hub_license(config.publish.license)
+        meta["license"] = license_on("hub", config.publish.license)
         if meta["license"] == OTHER:
             meta["license_name"] = config.publish.license
     if languages := _languages(config):
@@ -268,17 +268,8 @@ OTHER = "other"
 """The name that both services have for a licence that is not in their lists. The description then has its name."""
 
 
-def hub_license(name: str) -> str:
-    """Return the Hub's name for a licence, which is `other` if the Hub's list does not have the licence."""
-    return _find(name, "hub")
-
-
-def kaggle_license(name: str) -> str:
-    """Return Kaggle's name for a licence, which is `other` if Kaggle's list does not have the licence."""
-    return _find(name, "kaggle")
-
-
-def _find(name: str, service: str) -> str:
+def license_on(service: str, name: str) -> str:
+    """Return the name that `hub` or `kaggle` has for a licence, which is `other` if its list does not have it."""
     licences = read_data(__package__, "licences")
     known = {item.lower(): item for item in licences[service].split()}
     plain = name.strip().lower().removesuffix("-only").removesuffix("-or-later")

@@ -8,13 +8,13 @@ from msgspec import Struct
 
 from treadle.core.errors import ConfigError, ExportError
 from treadle.core.registry import did_you_mean
-from treadle.core.types import Message, ToolSpec
+from treadle.core.types import ToolSpec
 from treadle.datagen.dataset.dataset_folder import DatasetFolder
 from treadle.datagen.quality.protocol import FilterVerdict
 from treadle.export.exporter import FORMATS, read_row
 from treadle.export.row_files import PARQUET, detect_format, read_objects
 from treadle.export.row_formats.treadle_rows import VERSION
-from treadle.export.rows import Lineage, Row
+from treadle.export.rows import Row
 
 _NEAR = 2_000
 """How many ids are compared with an unknown one to suggest the nearest."""
@@ -35,12 +35,9 @@ class RowEntry(Struct, frozen=True):
         return id_of(self.row)
 
 
-class _Line(Struct):
+class _Line(Row, frozen=True, kw_only=True):
     format: str
-    messages: tuple[Message, ...]
-    lineage: Lineage
     tools: tuple[ToolSpec, ...] = ()
-    untrained: tuple[int, ...] = ()
     verdicts: tuple[FilterVerdict, ...] = ()
 
 

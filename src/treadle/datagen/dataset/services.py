@@ -18,7 +18,7 @@ from typing import Any
 from treadle.core.errors import ConfigError, PublishError
 from treadle.core.registry import require
 from treadle.core.types import Json
-from treadle.datagen.dataset.card import OTHER, kaggle_license
+from treadle.datagen.dataset.card import OTHER, license_on
 from treadle.datagen.dataset.upload import Upload
 
 _DATA = re.compile(r"\w+\.\w+\.(jsonl|parquet)|\w+\.hf_trace/.*")
@@ -71,16 +71,20 @@ def _create(api: Any, errors: Any, upload: Upload, *, is_update: bool) -> bool:
         if _status(error) != 409:
             raise
         if not is_update:
-            raise ConfigError(
-                f"the dataset {upload.target.path!r} exists on the Hub; add a version with --update, or choose "
-                "another name"
-            ) from error
+            raise _exists("the Hub", upload) from error
         return False
     return True
 
 
 def _status(error: Exception) -> int | None:
     return getattr(getattr(error, "response", None), "status_code", None)
+
+
+def _exists(service: str, upload: Upload) -> ConfigError:
+    path = upload.target.path
+    return ConfigError(
+        f"the dataset {path!r} exists on {service}; add a version with --update, or choose another name"
+    )
 
 
 def _explain_hub(error: Exception, upload: Upload, *, is_new: bool) -> PublishError:
@@ -132,10 +136,7 @@ def publish_on_kaggle(upload: Upload, *, is_update: bool = False) -> str:
             raise _explain_kaggle(error, upload) from error
     if said := getattr(found, "error", None):
         if "already in use" in said:
-            raise ConfigError(
-                f"the dataset {upload.target.path!r} exists on Kaggle; add a version with --update, or choose "
-                "another name"
-            )
+            raise _exists("Kaggle", upload)
         raise PublishError(f"the upload to Kaggle failed: {said}")
     return f"https://www.kaggle.com/datasets/{upload.target.path}"
 
@@ -157,7 +158,7 @@ def write_folder(upload: Upload, folder: Path) -> None:
 
 def make_metadata(upload: Upload) -> dict[str, Json]:
     """Return Kaggle's metadata of a dataset."""
-    license = kaggle_license(upload.license)
+    license = license_on("kaggle", upload.license)
     note = f"Licence: {upload.license}\n\n" if license == OTHER else ""
     title = upload.title if len(upload.title) >= _LEAST_CHARS else f"{upload.title} dataset"
     return {
@@ -202,9 +203,8 @@ def _quiet() -> Iterator[None]:
 
 def _explain_kaggle(error: Exception, upload: Upload) -> PublishError:
     """Return an error that says what to do."""
-    response = getattr(error, "response", None)
-    status = getattr(response, "status_code", None)
-    said = str(error).strip().splitlines()[0] if str(error).strip() else repr(error)
+    status, response = _status(error), getattr(error, "response", None)
+    said = (str(error).strip() or repr(error)).splitlines()[0]
     with contextlib.suppress(Exception):
         said = response.json()["message"]  # type: ignore[union-attr]
     if status == 401:

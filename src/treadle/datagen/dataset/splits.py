@@ -174,14 +174,6 @@ class Splits(Struct, frozen=True, kw_only=True):
         """True if each split has the number of rows that was asked for."""
         return all(split.rows == split.wanted for split in self.splits)
 
-    def __str__(self) -> str:
-        """Return the sizes of the splits in one sentence."""
-        parts = [
-            f"{split.name} {split.rows:,} rows ({split.topics:,} topics; wanted {split.wanted:,})"
-            for split in self.splits
-        ]
-        return ", ".join(parts)
-
 
 class SplitPlan(Struct, frozen=True, kw_only=True):
     """The settings by which a dataset is split and written."""

@@ -11,7 +11,7 @@ from treadle.core.documents import decode_document
 from treadle.core.errors import ConfigError
 from treadle.datagen.config.generation_config import GenerationConfig, Topics
 from treadle.datagen.config.loading import read_config
-from treadle.datagen.dataset.card import hub_license, make_card
+from treadle.datagen.dataset.card import license_on, make_card
 from treadle.datagen.dataset.dataset_folder import DatasetFolder
 from treadle.datagen.dataset.dataset_stats import collect
 from treadle.datagen.dataset.splits import read_written
@@ -176,7 +176,7 @@ def _check_card(path: Path, license: str) -> Path:
     found = re.match(r"---\n(.*?)\n---\n", path.read_text("utf-8"), re.DOTALL)
     meta = decode_document(found[1].encode(), str(path), is_yaml=True) if found else None
     said = (meta.get("license_name") or meta.get("license")) if isinstance(meta, dict) else None
-    if said not in (license, hub_license(license)):
+    if said not in (license, license_on("hub", license)):
         raise ConfigError(
             f"--keep-card: {str(path)!r} names the licence {said!r}, and not {license!r}; change one of them"
         )

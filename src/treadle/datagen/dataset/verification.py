@@ -19,7 +19,7 @@ from treadle.datagen.scenarios.scenario import sample_id_of
 from treadle.export.rows import Row, SampleInfo
 from treadle.jobs.ledger import ItemStatus, Ledger
 from treadle.journal.protocol import Journal
-from treadle.runs.batch import Batch
+from treadle.runs.ensure import Batch
 from treadle.trajectory.run_verification import Verification, verify_run
 
 _MAX_LISTED = 3

@@ -48,12 +48,9 @@ def groups_of(seen: Evidence, anchors: Sequence[str], *, is_rest: bool) -> list[
         inside_any = {id(record) for records in chosen for record in records}
         rest = [record for record in seen.records if id(record) not in inside_any]
         found.setdefault(tuple(map(id, rest)), RecordGroup(tuple(rest), True))
-    sources: dict[tuple[int, frozenset[frozenset[str]]], list[Record]] = defaultdict(list)
-    for record in seen.records:
-        sources[record.source, frozenset([cell.label for cell in record.cells])].append(record)
     whole = [
         RecordGroup(tuple(seen.records), False),
-        *[RecordGroup(tuple(items), False) for items in sources.values()],
+        *[RecordGroup(tuple(items), False) for items in seen.tables],
     ]
     whole += [
         RecordGroup(tuple(records), False)
@@ -61,7 +58,7 @@ def groups_of(seen: Evidence, anchors: Sequence[str], *, is_rest: bool) -> list[
         if any(len(_numbers(record)) > 1 or len(records) > 2 for record in records)
     ]
     places = sorted(stems_of(" ".join(seen.told)) & seen.places)[:_MAX_GROUPS]
-    for place in places if len(sources) > 1 else ():
+    for place in places if len(seen.tables) > 1 else ():
         whole.append(
             RecordGroup(tuple([record for record in seen.records if place in record.context]), False)
         )
@@ -104,8 +101,8 @@ class Figures:
         self._counts: set[float] = set()
         self._calls: set[float] = set(_count_calls(seen, self.groups))
         self._named_counts: set[float] = set()
-        self._plain: dict[float, bool] = {}
-        """Means, medians and ranges."""
+        self._means: dict[frozenset[str], dict[float, bool]] = defaultdict(dict)
+        """The means, medians and ranges of each column, in the same way."""
         sizes = Counter([record.source for record in seen.records])
         for group in self.groups:
             (self._named_counts if group.is_named else self._counts).update(_count_records(group, sizes))
@@ -115,7 +112,7 @@ class Figures:
                 total = sum(values)
                 self._sums[label][total] = group.is_named or self._sums[label].get(total, False)
                 for one in (total / len(values), values[-1] - values[0], middle) if len(values) > 1 else ():
-                    self._plain[one] = group.is_named or self._plain.get(one, False)
+                    self._means[label][one] = group.is_named or self._means[label].get(one, False)
             if not group.is_named:
                 self._counts.update(_count_values(group.records))
         below = tuple([record for record in seen.records if (places | anchors) & record.context])
@@ -124,7 +121,7 @@ class Figures:
         for records in seen.given:
             for has_lists in (True, False):
                 total = sum([one for record in records for one in _numbers(record, has_lists=has_lists)])
-                self._plain[total] = self._plain.get(total, False)
+                self._means[frozenset()].setdefault(total, False)
         self._named = [group for group in self.groups if group.is_named]
         self._inner = set(_combine_cells(self._named or self.groups[:1]))
 
@@ -158,25 +155,25 @@ class Figures:
         ]
         return chosen | {sum(numbers[:count]) for numbers in lines for count in (2, 3)}
 
-    def amounts(self, labels: frozenset[str], *, is_strict: bool, is_difference: bool) -> Iterator[float]:
+    def amounts(
+        self, labels: frozenset[frozenset[str]], *, is_strict: bool, is_difference: bool
+    ) -> Iterator[float]:
         """Yield sums, means and products, and, with `is_difference`, differences. With `is_strict`, they are
-        those of the groups that the statement chooses, if there are any, and of the columns with one of the
+        those of the groups that the statement chooses, if there are any, and of the columns with these
         `labels`."""
-        columns = [
-            totals for label, totals in self._sums.items() if not is_strict or not labels or labels & label
-        ]
         is_chosen = is_strict and bool(self._named)
-        for totals in columns:
-            listed = [total for total, is_named in totals.items() if is_named or not is_chosen]
+        names = [label for label in self._sums if not is_strict or not labels or label in labels]
+        for label in names:
+            listed = [total for total, is_named in self._sums[label].items() if is_named or not is_chosen]
             yield from listed
+            yield from (one for one, is_named in self._means[label].items() if is_named or not is_chosen)
             if is_difference:
-                yield from (two - one for one, two in combinations(sorted(listed)[:_MAX_GROUPS], 2))
+                some = sorted(listed)[:_MAX_GROUPS]
+                yield from (two - one for one, two in combinations(some, 2))
                 if not is_strict:
-                    yield from (
-                        two / one for one, two in combinations(sorted(listed)[:_MAX_GROUPS], 2) if one
-                    )
+                    yield from (two / one for one, two in combinations(some, 2) if one)
         if not (is_strict and labels):
-            yield from (one for one, is_named in self._plain.items() if is_named or not is_chosen)
+            yield from self._means[frozenset()]
             yield from self._inner
             if is_difference:
                 counts = sorted(self._named_counts if is_chosen else self._counts | self._named_counts)

@@ -20,6 +20,8 @@ from treadle.datagen.quality.languages import WORDS
 from treadle.datagen.quality.quantities import Quantity, QuantityKind, lexicon
 from treadle.datagen.quality.result_records import Cell, Record, read_records, stem, stems_of
 
+_FILE = re.compile(r"[\w.-]*/[\w./-]*|\b[\w-]+\.[a-z]\w{1,4}\b")
+_QUOTATION = str.maketrans("’‘“”«»", '\'\'""""')
 _CAMEL = re.compile(r"(?<=[a-z\d])(?=[A-Z])")
 
 
@@ -74,6 +76,11 @@ class Evidence:
         """Return whether a call that succeeded returned `name` as a whole."""
         whole = re.compile(rf"(?<![\w./-]){re.escape(name)}(?![\w/-]|\.\w)")
         return any(whole.search(item.result) for item in self.calls if not item.is_error)
+
+    @cached_property
+    def plain_text(self) -> str:
+        """All that was seen, with single spaces and plain quotation marks."""
+        return plain(self.text)
 
     @cached_property
     def text(self) -> str:
@@ -150,10 +157,62 @@ class Evidence:
         return found
 
     @cached_property
-    def label_counts(self) -> Counter[str]:
-        """How many labels of cells with quantities have each stem."""
-        labels = {cell.label for record in self.records for cell in record.cells if cell.quantities}
-        return Counter([name for label in labels for name in label])
+    def tables(self) -> list[list[Record]]:
+        """The records of each result that have the same labels."""
+        found: dict[tuple[int, frozenset[frozenset[str]]], list[Record]] = defaultdict(list)
+        for record in self.records:
+            found[record.source, record.labels].append(record)
+        return list(found.values())
+
+    def portions(self, text: str, *, has_sums: bool = True) -> list[tuple[float, float]]:
+        """Return how many records of a table have a value that a text names, and how many records it has; then the
+        same for the sums of its columns. If the text names the column of the value, others do not count."""
+        words = stems_of(text)
+        chosen: dict[bool, list[tuple[list[Record], list[Record]]]] = {True: [], False: []}
+        for records in self.tables:
+            found: dict[tuple[frozenset[str], frozenset[str]], list[Record]] = defaultdict(list)
+            for record in records if len(records) > 1 else ():
+                for cell in record.cells:
+                    if cell.label and cell.stems and cell.stems <= words and not cell.quantities:
+                        found[cell.label, cell.stems].append(record)
+            for (label, _), inside in found.items():
+                chosen[bool(label & words)].append((inside, records))
+        pairs = chosen[True] or chosen[False]
+        shares = [(float(len(inside)), float(len(records))) for inside, records in pairs]
+        for inside, records in pairs if has_sums else ():
+            parts, wholes = sum_columns(inside), sum_columns(records)
+            shares += [(parts[label], whole) for label, whole in wholes.items() if label in parts and whole]
+        return shares
+
+    def named_labels(self, text: str, kind: QuantityKind) -> frozenset[frozenset[str]]:
+        """Return the labels of cells with quantities of a kind that a text names: in full, or else by half.
+
+        The words of tools say what a record is, and name no half of a label.
+        """
+        words = stems_of(_FILE.sub(" ", text))
+        found: dict[frozenset[str], float] = {}  # how far each is named
+        for label in self._labels_by_kind.get(kind, ()):
+            plain = label - unit_stems() or label
+            if label and plain <= words:
+                found[label] = 1.0
+            elif label and len(plain & words - self._tool_words) * 2 >= len(plain):
+                found[label] = 0.5
+        best = max(found.values(), default=0.0)
+        chosen = [label for label, share in found.items() if share == best]
+        return frozenset([label for label in chosen if not any(label < other for other in chosen)])
+
+    @cached_property
+    def _tool_words(self) -> frozenset[str]:
+        return stems_of(" ".join([item.call.name.replace("_", " ") for item in self.calls])) | self.subjects
+
+    @cached_property
+    def _labels_by_kind(self) -> dict[QuantityKind, set[frozenset[str]]]:
+        found: dict[QuantityKind, set[frozenset[str]]] = defaultdict(set)
+        for record in self.records:
+            for cell in record.cells:
+                for item in cell.quantities:
+                    found[item.kind].add(cell.label)
+        return found
 
     @cached_property
     def labels(self) -> frozenset[str]:
@@ -167,6 +226,11 @@ class Evidence:
                 for name in cell.label
             ]
         )
+
+    @cached_property
+    def subjects(self) -> frozenset[str]:
+        """The stems of headings and calls that records have above them."""
+        return frozenset([name for record in self.records for name in record.context])
 
     def anchors(self, text: str) -> frozenset[str]:
         """Return the stems of a text that belong to some of the records and not to all of them."""
@@ -208,6 +272,17 @@ class Evidence:
         return items[bisect_left(values, low) : bisect_left(values, high)]
 
 
+def sum_columns(records: Sequence[Record]) -> dict[frozenset[str], float]:
+    """Return the sum of each column with one number in each cell."""
+    found: dict[frozenset[str], float] = defaultdict(float)
+    for record in records:
+        for cell in record.cells:
+            numbers = [item.value for item in cell.quantities if item.kind is QuantityKind.NUMBER]
+            if cell.label and len(numbers) == 1:
+                found[cell.label] += numbers[0]
+    return found
+
+
 def _measure(value: Json, found: dict[str, set[float]]) -> None:
     for key, item in value.items() if isinstance(value, dict) else ():
         if isinstance(item, list):
@@ -239,6 +314,19 @@ def _arguments(call: ToolCall) -> Json:
         return call.parsed
     except msgspec.DecodeError:
         return {}
+
+
+def plain(text: str) -> str:
+    """Return a text in lower case with single spaces and plain quotation marks."""
+    return " ".join(text.casefold().translate(_QUOTATION).split())
+
+
+@cache
+def unit_stems() -> frozenset[str]:
+    """Return the stems of the names of units."""
+    return frozenset(
+        [name for units in lexicon("units").values() for unit in units for name in stems_of(unit)]
+    )
 
 
 @cache

@@ -6,9 +6,9 @@ from itertools import groupby
 from msgspec.structs import replace
 
 from treadle.core.errors import TreadleError
+from treadle.core.tally import Charge, Tally
 from treadle.core.types import Usage
 from treadle.datagen.config.generation_config import GenerationConfig
-from treadle.datagen.conversations.dialogue import Bill
 from treadle.datagen.quality.protocol import Candidate, Filter, FilterSettings, FilterVerdict, Resources
 from treadle.datagen.quality.registry import DUPLICATES, FILTERS, read_settings
 from treadle.export.rows import Row
@@ -85,6 +85,8 @@ def find_repairs(verdicts: Sequence[FilterVerdict]) -> list[str]:
 def mark_row(row: Row, verdicts: Sequence[FilterVerdict]) -> Row:
     """Return a row that says which filters it passed, with their notes, and whether its calls were verified.
 
+    The assistant messages that a filter names as `untrained` are not trained on.
+
     The tokens and the cost of filters that asked a model are added to those of the sample.
     """
     sample = row.lineage.sample
@@ -96,16 +98,23 @@ def mark_row(row: Row, verdicts: Sequence[FilterVerdict]) -> Row:
         name: sum([int(verdict.details.get(name) or 0) for verdict in verdicts])
         for name in ("statements", "grounded", "controls", "agreed")
     }
-    bill = Bill(Usage(sample.input_tokens, sample.output_tokens), sample.cost_usd)
+    tally = Tally()
+    tally.add(Charge(Usage(sample.input_tokens, sample.output_tokens), sample.cost_usd))
     for verdict in verdicts:
-        bill.add(verdict.usage, verdict.cost_usd)
+        tally.add(Charge(verdict.usage, verdict.cost_usd))
     marked = replace(
         sample,
         filters={**sample.filters, **passed},
         is_verified=is_verified,
         **counts,
-        input_tokens=bill.usage.input_tokens,
-        output_tokens=bill.usage.output_tokens,
-        cost_usd=bill.cost_usd,
+        input_tokens=tally.usage.input_tokens,
+        output_tokens=tally.usage.output_tokens,
+        cost_usd=tally.cost_usd,
     )
-    return replace(row, lineage=replace(row.lineage, sample=marked))
+    found = [verdict.details.get("untrained") for verdict in verdicts]
+    untrained = {int(str(number)) for given in found if isinstance(given, list) for number in given}
+    return replace(
+        row,
+        lineage=replace(row.lineage, sample=marked),
+        untrained=tuple(sorted({*row.untrained, *untrained})),
+    )

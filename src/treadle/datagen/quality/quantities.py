@@ -63,7 +63,9 @@ _UNITS: dict[str, tuple[str, float]] = {
     for name, factor in units.items()
 }
 _UNITS_IN_LABELS = {name.lower(): unit for name, unit in reversed(_UNITS.items())}
-_UNIT_NAMES = "|".join(sorted((re.escape(name) for name in _UNITS if name[0] != "°"), key=len, reverse=True))
+_UNIT_NAMES = "|".join(
+    sorted((re.escape(name) for name in _UNITS if name[0] not in "°€$£"), key=len, reverse=True)
+)
 _NUMBER_WORDS: dict[str, float] = lexicon("numbers")
 _MONTHS = [re.compile(text, re.IGNORECASE) for text in lexicon("dates")["months"]]
 _MONTH = "(?:" + "|".join(lexicon("dates")["months"]) + r")\b\.?"
@@ -84,10 +86,11 @@ _TIME = re.compile(
     re.IGNORECASE | re.VERBOSE,
 )
 _NUMBER = re.compile(
-    r"(?<![\w.])(?<![^\W\d]-)[-−+]?[$€£]?\s?"
+    r"(?<![\w.])(?<![^\W\d]-)[-−+]?(?P<c>[$€£])?\s?"
     r"(?P<n>\d{1,3}(?:[, '’_\u00a0\u202f]\d{3})+(?:[.,]\d+)?|\d+(?:[.,]\d+)?)"
     r"(?P<k>[kKM]\b|\s?(?:hundred|thousand|million|billion)\b)?(?:(?:st|nd|rd|th)\b)?(?![\w@]*@\w)(?!/\w)"
-    rf"(?:\s?(?P<u>%|per ?cent\b|prosent\b|°[CF]\b|m/s\b|km/h\b|-?(?:{_UNIT_NAMES})\b|(?<=\d)[A-Za-z]\w*))?(?!\d)"
+    rf"(?:\s?(?P<u>%|[$€£]|per ?cent\b|prosent\b|°[CF]\b|m/s\b|km/h\b|-?(?:{_UNIT_NAMES})\b"
+    r"|(?<=\d)[A-Za-z]\w*))?(?!\d)"
 )
 _WORD = re.compile(
     r"\b(?:(?P<tens>twenty|thirty|forty|fifty|sixty|seventy|eighty|ninety)[- ]"
@@ -237,7 +240,7 @@ def _read_number(match: re.Match[str]) -> Iterator[Quantity]:
     if value is None:
         value = _TOO_LARGE
     scale = lexicon("scales").get((match["k"] or "").strip().lower() if match["k"] != "M" else "M", 1.0)
-    unit = (match["u"] or "").lstrip("-")
+    unit = (match["u"] or match["c"] or "").lstrip("-")
     if unit and unit != "%" and not unit.startswith("per") and unit != "prosent" and unit_of(unit) is None:
         return  # a part of an identifier
     decimals = re.search(r"[.,](\d+)$", digits)

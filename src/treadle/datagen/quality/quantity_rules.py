@@ -15,11 +15,17 @@ from treadle.datagen.quality.doubts import (
     show_record,
     word_list,
 )
-from treadle.datagen.quality.evidence import Evidence, Occurrence
-from treadle.datagen.quality.quantities import Quantity, QuantityKind, lexicon, unit_of
+from treadle.datagen.quality.evidence import Evidence, Occurrence, unit_stems
+from treadle.datagen.quality.quantities import Quantity, QuantityKind, find_quantities, lexicon, unit_of
 from treadle.datagen.quality.result_records import stem, stems_of
 from treadle.datagen.quality.statements import AnswerStatement
 
+_COUNTED = re.compile(r"(?i)\b(lines?|rows?|matches|files?)(?:\s*\([^)]*\))?\s*[|:]\W*$")
+_LISTED = re.compile(r"\s*(?:[-*]\s)?[\w./-]+\.\w{1,5}(?:\s.{0,30})?")
+_PART = re.compile(
+    r"[\s*_`]*(?:out )?of (?:the )?[\s*_`]*(?:\d+|[a-z]+teen|two|three|four|five|six|seven|eight|nine|ten|twelve)\b"
+)
+_WHOLE = re.compile(r"(?i)(?:\d|\b[a-z]+)[\s*_`]+(?:out )?of (?:the )?[\s*_`]*$")
 _MAX_COUNT = 50
 """Whole numbers up to this one are counts: among many figures, one equals nearly any of them."""
 
@@ -39,17 +45,16 @@ class QuantityRules:
         """Return how far the quantity of a statement is in doubt."""
         item = statement.quantity
         assert item is not None
-        if item.value in (0, 1) and item.kind is QuantityKind.NUMBER and not item.unit:
-            return SEEN
         seen = self._seen
         if (counted := self._doubt_count(statement, item)) is not None:
             return counted
+        if item.value in (0, 1) and item.kind is QuantityKind.NUMBER and not item.unit:
+            return SEEN
+        if (portion := self._doubt_portion(statement, item)) is not None:
+            return portion
         own = list(self.matches(item, statement, is_told=False))
         anchors, places = find_anchors(seen, statement)
-        near = statement.sentence[max(0, statement.place - 28) : statement.place + len(statement.text) + 18]
-        is_alone = len(re.findall(r"\d[\d.,:]*", statement.clause)) < 2
-        has_labels = is_alone and item.kind is not QuantityKind.DATE
-        labels = self._labels(near, statement.clause) if has_labels else frozenset()
+        labels, is_alone = self._labels(statement, item)
         is_total = (
             shape("answers", "aggregate").search(statement.clause) is not None and len(seen.records) > 1
         )
@@ -59,19 +64,30 @@ class QuantityRules:
         told = [place for place in self.matches(item, statement, is_told=True) if _has_label(place, labels)]
         if told and not own:
             return self._note(item)
-        if not seen.anchors(statement.clause) and labels:
-            above = seen.anchors(statement.before)
-            if any(_has_label(place, labels) and above & place.record.stems for place in own):
-                return self._note(item)
+        if (
+            labels
+            and not is_total
+            and not seen.anchors(statement.clause)
+            and any(_has_label(place, labels) for place in own)
+        ):
+            self._note(item)
+            return Doubt(0.2, "may belong to something else")
         if _is_listed(statement, item, self._answer):
             return self._note(item)
+        if not own and any(self._clashes(item, is_told=is_told) for is_told in (False, True)):
+            return Doubt(0.75, "has another unit")
         if self._is_derived(statement, item, (anchors, places, labels), is_strict=bool(own)):
             self._note(item)
             return Doubt(0.1, "follows from what was seen")
         if told and not (own and labels):
             return Doubt(0.3, "occurs in the request")
         if own:
-            if len(seen.records) == 1 and not labels:
+            if (len(seen.records) == 1 and not labels) or (
+                any(_is_at(place, anchors, places) for place in own)
+                and not (
+                    is_alone and any(label - unit_stems() <= stems_of(statement.sentence) for label in labels)
+                )
+            ):
                 return self._note(item)
             return Doubt(0.7, f"belongs to something else: {show_record(own[0].record)}")
         if (
@@ -85,12 +101,54 @@ class QuantityRules:
         )
         return Doubt(0.8 if is_small else 0.95, "does not occur before, and does not follow from it")
 
-    def _labels(self, near: str, clause: str) -> frozenset[str]:
-        """Return the stems of labels by which a number is named: those of few labels, if there are any."""
-        found = (stems_of(near) & stems_of(clause) & self._seen.labels) - _unit_stems()
-        counts = self._seen.label_counts
-        fewest = min([counts[name] for name in found], default=0)
-        return frozenset([name for name in found if counts[name] == fewest])
+    def _labels(self, statement: AnswerStatement, item: Quantity) -> tuple[frozenset[frozenset[str]], bool]:
+        """Return the labels by which a quantity is named: in its clause if it is alone there, else beside it. The
+        flag says whether it is alone."""
+        is_row = statement.sentence.lstrip().startswith("|")
+        clause = statement.sentence if is_row else statement.clause
+        if len(find_quantities(clause)) < 2:
+            return self._seen.named_labels(clause, item.kind), True
+        near = statement.sentence[max(0, statement.place - 28) : statement.place + len(statement.text) + 18]
+        return self._seen.named_labels(near, item.kind), False
+
+    def _doubt_portion(self, statement: AnswerStatement, item: Quantity) -> Doubt | None:
+        """Check a share of the records that have a value, such as `3 of 8` or `40 %`; `None` if it is none."""
+        after = statement.sentence[statement.place + len(statement.text) :]
+        before = statement.sentence[: statement.place]
+        is_share = item.kind is QuantityKind.SHARE or item.unit == "%"
+        if not is_share and not _PART.match(after) and not _WHOLE.search(before):
+            return None
+        found = self._seen.portions(statement.sentence)
+        if not found:
+            return Doubt(0.3, "cannot be counted") if item.kind is QuantityKind.SHARE else None
+        stated = abs(item.value)
+        if not is_share:
+            is_whole = _WHOLE.search(before) is not None
+            is_right = any(stated == (total if is_whole else count) for count, total in found)
+        else:
+            value = stated if item.kind is QuantityKind.SHARE else stated / 100
+            slack = item.slack if item.kind is QuantityKind.SHARE else _slack(item, is_about=True) / 100
+            is_right = any(abs(count / total - value) <= slack for count, total in found)
+        if is_right:
+            return self._note(item)
+        if any(True for _ in self.matches(item, statement, is_told=False)) or self._seen.named_labels(
+            statement.sentence, QuantityKind.NUMBER
+        ):
+            return None
+        return Doubt(0.75, f"is not right: it is {found[0][0]:g} of {found[0][1]:g}")
+
+    def _clashes(self, item: Quantity, *, is_told: bool) -> bool:
+        """Return whether the number was seen with another unit only."""
+        unit = unit_of(item.unit)
+        if unit is None or item.kind is not QuantityKind.NUMBER:
+            return False
+        slack = max(item.slack, 1e-6)
+        low, high = abs(item.value) - slack, abs(item.value) + slack + 1e-9
+        units = [
+            unit_of(place.quantity.unit) or unit_of(place.cell.unit)
+            for place in self._seen.sightings(QuantityKind.NUMBER, low, high, is_told=is_told)
+        ]
+        return bool(units) and all(other is not None and other != unit for other in units)
 
     def _doubt_count(self, statement: AnswerStatement, item: Quantity) -> Doubt | None:
         """Check a number of lines, rows or matches of a file, or of the items of a list; `None` if it is none."""
@@ -98,27 +156,17 @@ class QuantityRules:
             return None
         after = statement.sentence[statement.place + len(statement.text) :]
         before = statement.sentence[: statement.place]
-        found = shape("answers", "lines").match(after) or re.search(
-            r"(?i)(lines?|rows?|matches):\W*$", before
-        )
-        if found is not None and self._seen.anchors(statement.sentence) - self._seen.places:
-            return None
+        found = shape("answers", "lines").match(after) or _COUNTED.search(before)
+        anchors = self._seen.anchors(statement.sentence) - self._seen.subjects
         if found is not None:
-            allowed = self._count_lines(found[1].lower(), f"{before}{after}".casefold())
+            allowed = set() if anchors else self._count_lines(found[1].lower(), f"{before}{after}".casefold())
         else:
             noun = shape("answers", "counted").match(after)
-            name = stem(noun[1].lower()) if noun else ""
-            is_part = shape("answers", "whole").search(before) is None and re.search(
-                r"(?i)\b(?:of|with)\b", after
-            )
-            allowed = (
-                set()
-                if is_part or self._seen.anchors(statement.clause)
-                else self._seen.lengths.get(name, set())
-            )
-        if not allowed:
-            return None
-        return self._note(item) if item.value in allowed else Doubt(0.75, "is another number than was seen")
+            allowed = self._seen.lengths.get(stem(noun[1].lower()) if noun else "", set())
+            anchors |= {""} if shape("answers", "part").search(f"{before[-12:]}¤{after[:12]}") else set()
+        if abs(item.value) in allowed:
+            return self._note(item)
+        return Doubt(0.75, "is another number than was seen") if allowed and not anchors else None
 
     def _count_lines(self, noun: str, text: str) -> set[float]:
         """Return how many lines, rows or matches the files that a text names have."""
@@ -128,7 +176,10 @@ class QuantityRules:
                 path for path in re.findall(r"[\w./-]+\.\w+", call.call.arguments.casefold()) if path in text
             ]
             lines = call.result.splitlines()
-            if noun[0] in "mht":
+            if noun.startswith("file"):
+                is_list = len(lines) > 1 and all(_LISTED.fullmatch(line) for line in lines)
+                allowed |= {float(len(lines))} if is_list else set()
+            elif noun[0] in "mht":
                 hits = [line for line in lines if re.match(r"[\w./-]+:\d+:", line)]
                 named = [line for line in hits if line.partition(":")[0].casefold() in text]
                 allowed |= {float(len(named) or len(hits))} if hits else set()
@@ -172,7 +223,12 @@ class QuantityRules:
             QuantityKind.NUMBER, value - slack, value + slack + 1e-9, is_told=is_told
         ):
             theirs = unit_of(place.quantity.unit) or unit_of(place.cell.unit)
-            if unit is None or theirs is None or unit[0] != theirs[0] or unit[1] == theirs[1]:
+            if (
+                unit is None
+                or theirs is None
+                or unit == theirs
+                or item.unit.replace("/", "") == place.cell.unit
+            ):
                 yield place
         if unit is not None:
             yield from self._converted(item, unit, slack, is_told=is_told)
@@ -196,12 +252,14 @@ class QuantityRules:
         dimension, factor = unit
         value = abs(item.value)
         slack = min(slack, 0.03 * value) if not item.is_word else 1e-6
-        if dimension == "temperature":
-            if item.unit.upper().endswith("F"):
-                ends = sorted([abs((item.value - 32 - slack) / 1.8), abs((item.value - 32 + slack) / 1.8)])
-                yield from self._seen.sightings(
-                    QuantityKind.NUMBER, ends[0] - 0.3, ends[1] + 0.3, is_told=is_told
-                )
+        if dimension in ("celsius", "fahrenheit"):
+            other = (item.value - 32) / 1.8 if dimension == "fahrenheit" else item.value * 1.8 + 32
+            for place in self._seen.sightings(
+                QuantityKind.NUMBER, abs(other) - slack - 0.3, abs(other) + slack + 0.3, is_told=is_told
+            ):
+                theirs = unit_of(place.quantity.unit) or unit_of(place.cell.unit)
+                if theirs is not None and theirs[0] in ("celsius", "fahrenheit") and theirs != unit:
+                    yield place
             return
         sizes = {size for other, size in _units().values() if other == dimension} - {factor}
         scales = {(factor / size, size) for size in sizes}
@@ -223,7 +281,7 @@ class QuantityRules:
         self,
         statement: AnswerStatement,
         item: Quantity,
-        where: tuple[frozenset[str], frozenset[str], frozenset[str]],
+        where: tuple[frozenset[str], frozenset[str], frozenset[frozenset[str]]],
         *,
         is_strict: bool,
     ) -> bool:
@@ -280,7 +338,7 @@ class QuantityRules:
         figures: Figures,
         statement: AnswerStatement,
         item: Quantity,
-        labels: frozenset[str],
+        labels: frozenset[frozenset[str]],
         *,
         is_strict: bool,
     ) -> bool:
@@ -288,7 +346,7 @@ class QuantityRules:
         is_about = _is_about(statement, item)
         slack = _slack(item, is_about=is_about)
         is_whole = value == int(value)
-        if (unit is not None and unit[0] == "temperature") or (
+        if (unit is not None and unit[0] in ("celsius", "fahrenheit")) or (
             is_whole and 1900 <= value <= 2100 and unit is None
         ):
             return False
@@ -300,11 +358,13 @@ class QuantityRules:
             if any(abs(span - value * minutes) <= spread for span in figures.spans(is_wide=is_wide)):
                 return True
         is_mean = shape("answers", "mean").search(statement.sentence) is not None
-        if labels and is_whole and value <= 2 * _MAX_COUNT:
-            columns = figures.amounts(labels, is_strict=True, is_difference=False)
+        if labels and is_whole and value <= 2 * _MAX_COUNT and unit is None:
+            columns = figures.amounts(labels, is_strict=True, is_difference=is_difference)
             if any(abs(abs(one) - value) <= 0.5 for one in columns):
                 return True
-            if is_strict:
+            after = statement.sentence[statement.place + len(statement.text) :]
+            noun = shape("answers", "counted").match(after)
+            if is_strict or noun is None or any(stem(noun[1].lower()) in label for label in labels):
                 return False
         if is_whole and unit is None and value in figures.counts():
             return True
@@ -386,11 +446,6 @@ def _units() -> dict[str, tuple[str, float]]:
     }
 
 
-@cache
-def _unit_stems() -> frozenset[str]:
-    return frozenset([name for unit in _units() for name in stems_of(unit)])
-
-
 def _is_listed(statement: AnswerStatement, item: Quantity, answer: str) -> bool:
     """Return whether a number counts the items of the list that follows it in the answer."""
     if item.kind is not QuantityKind.NUMBER or item.unit or not 2 <= item.value <= _MAX_COUNT:
@@ -440,5 +495,5 @@ def _is_at(place: Occurrence, anchors: frozenset[str], places: frozenset[str]) -
     return not anchors or bool(anchors & record.stems)
 
 
-def _has_label(place: Occurrence, labels: frozenset[str]) -> bool:
-    return not labels or not place.cell.label or bool(labels & place.cell.label)
+def _has_label(place: Occurrence, labels: frozenset[frozenset[str]]) -> bool:
+    return not labels or not place.cell.label or place.cell.label in labels

@@ -2,13 +2,17 @@
 
 import re
 from collections.abc import Iterator
+from functools import cached_property
 
 from treadle.datagen.quality.doubts import SEEN, Doubt, entities_of, shape, show_record, word_list
-from treadle.datagen.quality.evidence import Evidence
-from treadle.datagen.quality.quantities import QuantityKind, unit_of
-from treadle.datagen.quality.result_records import Record, stem, stems_of
-from treadle.datagen.quality.statements import AnswerStatement
+from treadle.datagen.quality.evidence import Evidence, unit_stems
+from treadle.datagen.quality.quantities import QuantityKind, find_quantities, unit_of
+from treadle.datagen.quality.result_records import Cell, Record, stem, stems_of
+from treadle.datagen.quality.statements import AnswerStatement, glue
 
+_PAIR = re.compile(r"(?<=\w)[\s*`)]*(?:[:=|]|->|\b(?:is|are|was|were|says?|lists|reads|er)\b)")
+_FLAGS = {"true": "yes", "false": "no", "yes": "true", "no": "false", "ja": "true", "nei": "false"}
+"""How the values of flags are said."""
 _PATH = re.compile(r"[\s`'\"]*(?:(?:file|folder|path)\s+[`'\"]?)?([\w./-]*\w[./]\w[\w./-]*\w)")
 
 
@@ -24,9 +28,13 @@ class RelationRules:
         seen, clause = self._seen, statement.clause
         if shape("answers", "complete").search(clause):
             return self._doubt_completeness()
+        if (doubt := self._paired(statement.sentence)) is not None:
+            return doubt
+        if (doubt := self._denied(statement.sentence)) is not None:
+            return doubt
         if (found := shape("answers", "negation").search(clause)) is not None:
             return self._negation(clause[found.end() :], found[0], clause)
-        anchors = seen.anchors(re.sub(r"[\w.-]*/[\w./-]*", " ", clause))
+        anchors = seen.anchors(re.sub(r"[\w.-]*/[\w./-]*|\b[\w-]+\.[a-z]\w{1,4}\b", " ", clause))
         if (doubt := self._labelled(clause)) is not None:
             return doubt
         if len(anchors) < 2 or shape("answers", "compares").search(clause):
@@ -48,7 +56,10 @@ class RelationRules:
             ]
             for name in others:
                 total += 1
-                if not any(name in record.stems or name in record.context for record in own):
+                theirs = seen.by_stem[name]
+                if not any(name in record.stems or name in record.context for record in own) and not any(
+                    names & record.context for record in theirs
+                ):
                     doubts.append(name)
         supported = total - len(doubts)
         # A word counts only against all entities of the clause.
@@ -79,6 +90,62 @@ class RelationRules:
                 if own is not None and name not in own.stems and len(own.text) <= 40:
                     return Doubt(0.65, f"{found[1]!r} is {own.text!r}")
         return None
+
+    def doubt_share(self, statement: AnswerStatement) -> Doubt:
+        """Check a share in words, such as `most of`, by counting the records that have the value."""
+        found = self._seen.portions(statement.sentence.replace(statement.text, " "), has_sums=False)
+        if not found:
+            return Doubt(0.3, "cannot be counted")
+        if any(_fits(statement.topic, count, total) for count, total in found):
+            return SEEN
+        return Doubt(0.75, f"is not right: it is {found[0][0]:g} of {found[0][1]:g}")
+
+    def _paired(self, sentence: str) -> Doubt | None:
+        """Check the text that a short sentence gives for a column, such as `Status: open`."""
+        sign = _PAIR.search(sentence)
+        if sign is None or find_quantities(sentence):
+            return None
+        name, value = stems_of(sentence[: sign.start()]), stems_of(sentence[sign.end() :])
+        anchors = self._seen.anchors(sentence) - value
+        said = value - anchors - self._seen.subjects - glue() | value & _FLAGS.keys()
+        for label, cells in self._texts.items() if 0 < len(said) <= 4 else ():
+            if not label <= name or len(name - label - anchors - self._seen.subjects - glue()) > 1:
+                continue
+            own = [(record, cell) for record, cell in cells if record.stems & anchors - cell.stems]
+            own = own or (cells if len(cells) == 1 else [])
+            is_shown = any(
+                said & (record.stems | {_FLAGS.get(name, "") for name in cell.stems}) for record, cell in own
+            )
+            if own and not is_shown:
+                return Doubt(0.65, f"gives another value than {own[0][1].text!r}")
+        return None
+
+    def _denied(self, sentence: str) -> Doubt | None:
+        """Check that a field that is said to be missing is not among those of the results."""
+        if shape("answers", "absent").search(sentence) is None:
+            return None
+        words = stems_of(sentence)
+        rest = words - glue() - self._seen.subjects
+        anchors = self._seen.anchors(sentence)
+        for record in self._seen.records:
+            if anchors and not anchors & (record.stems | record.context):
+                continue
+            for cell in record.cells:
+                label = cell.label - unit_stems() or cell.label
+                is_given = cell.text.strip(' -"[]{}').casefold() not in ("", "null", "none", "no", "n/a", "0")
+                if label and is_given and label <= words and not rest - label - anchors:
+                    return Doubt(0.7, f"denies what was seen: {show_record(record)}")
+        return None
+
+    @cached_property
+    def _texts(self) -> dict[frozenset[str], list[tuple[Record, Cell]]]:
+        """The short texts of columns, with their records."""
+        found: dict[frozenset[str], list[tuple[Record, Cell]]] = {}
+        for record in self._seen.records:
+            for cell in record.cells:
+                if cell.label and not cell.quantities and len(cell.text) <= 40:
+                    found.setdefault(cell.label, []).append((record, cell))
+        return found
 
     def _is_structured(self, names: list[str]) -> bool:
         """Return whether a word is a value of a column."""
@@ -182,6 +249,20 @@ class RelationRules:
             if first.label & named:
                 return SEEN
         return Doubt(0.6, "is not first") if is_checked else SEEN
+
+
+def _fits(topic: str, count: float, total: float) -> bool:
+    """Return whether a share in words is right."""
+    match topic:
+        case "minority":
+            return 2 * count < total
+        case "most":
+            return 2 * count > total
+        case "all":
+            return count == total
+        case "half":
+            return 2 * count == total or (total > 8 and abs(2 * count - total) <= 0.1 * total)
+    return topic == "some"
 
 
 def _label_of(record: Record, name: str) -> frozenset[str]:

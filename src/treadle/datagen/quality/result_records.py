@@ -28,6 +28,7 @@ _NAME = re.compile(r"^\s*[#\[>]|[.!?:=]\s*$|[:=]\s|\d{4}")
 _INLINE = re.compile(r"(?<!\S)([A-Za-z_][\w.-]*)=(\"[^\"]*\"|\S+)")
 _HEADING = re.compile(r"^\s*(?:#{1,6}\s+|\[)([^\]#\n]{1,80})\]?\s*$")
 _TAG = re.compile(r"<[^<>]{1,200}>")
+_LAST_WORD = re.compile(r"[_ (]")
 _MAX_LINES = 2000
 """The largest number of lines that are read as records. Of longer results only the words are known."""
 _COMMON = WORDS["en"]
@@ -54,6 +55,11 @@ class Record(Struct, frozen=True, eq=False):
     """The stems of the words of its values."""
     context: frozenset[str] = frozenset()
     """The stems of headings above it, and of the call that gave it."""
+
+    @property
+    def labels(self) -> frozenset[frozenset[str]]:
+        """The labels of its cells."""
+        return frozenset([cell.label for cell in self.cells])
 
 
 @lru_cache(maxsize=8192)
@@ -87,7 +93,7 @@ def label_stems(text: str) -> frozenset[str]:
 
 @lru_cache(maxsize=16384)
 def _cell(label: str, text: str) -> Cell:
-    unit = re.split(r"[_ (]", label.strip(" )"))[-1] if label else ""
+    unit = _LAST_WORD.split(label.strip(" )"))[-1] if _LAST_WORD.search(label) else ""
     return Cell(label_stems(label), text, tuple(find_quantities(text, has_words=False)), unit, stems_of(text))
 
 

@@ -10,14 +10,14 @@ from pydantic import BaseModel
 
 from treadle.agent.agent import Agent
 from treadle.core.types import Fault, Json, Message, Role, Usage
-from treadle.datagen.conversations.dialogue import Bill, labels
+from treadle.datagen.conversations.dialogue import labels
 from treadle.datagen.quality.protocol import Candidate
 from treadle.datagen.quality.statements import AnswerStatement
 from treadle.datagen.scenarios.scenario import write_facts
 from treadle.datagen.scenarios.scenario_writer import PROMPTS
 from treadle.models.protocol import Model
 from treadle.runs.run import Run
-from treadle.scoring.rubric import check_judgement
+from treadle.scoring.scorers import check_judgement
 from treadle.workers.registry import HereWorkers
 
 _MAX_CHARS = 6000
@@ -72,10 +72,8 @@ async def judge_statements(
     )
     found = [] if run.fault is Fault.MODEL else check_judgement(run).verdicts
     is_judged = len(found) == len(statements)
-    bill = Bill()
-    bill.add(run.usage, run.cost_usd)
     shown = tuple([item == "yes" for item in found]) if is_judged else None
-    return JudgedStatements(shown, bill.usage, bill.cost_usd)
+    return JudgedStatements(shown, run.usage, run.cost_usd)
 
 
 def _write_facts(messages: Sequence[Message], statements: Sequence[AnswerStatement]) -> dict[str, Json]:

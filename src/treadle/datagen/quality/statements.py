@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from treadle.datagen.quality.languages import GERMAN, WORDS, pattern, word_lists
 from treadle.datagen.quality.quantities import Quantity, QuantityKind, find_quantities, lexicon
+from treadle.datagen.quality.result_records import stem, stems_of
 
 
 class StatementKind(StrEnum):
@@ -27,7 +28,9 @@ class StatementKind(StrEnum):
     ACTION = "action"
     CAUSE = "cause"
     ORDER = "order"
+    SHARE = "share"
     RELATION = "relation"
+    CLAIM = "sentence"
 
 
 class AnswerStatement(Struct, frozen=True):
@@ -39,7 +42,7 @@ class AnswerStatement(Struct, frozen=True):
     clause: str
     quantity: Quantity | None = None
     topic: str = ""
-    """The kind of an action, or the direction of an order."""
+    """The kind of an action, of a share in words, or of a comparison; `quote` for a quoted text."""
     before: str = ""
     """The sentence before, and the part of the sentence before the clause."""
     place: int = 0
@@ -66,8 +69,29 @@ _FENCE = re.compile(r"(?ms)^[^\S\n]*```([^\n]*)\n(.*?)(?:^[^\S\n]*```|\Z)")
 _WORD = re.compile(r"[^\W\d_]+(?:['’-][^\W\d_]+)*")
 _LIST_MARK = re.compile(r"(?m)^[^\S\n]*+\d+[.)]\s")
 _MARKUP = re.compile(r"\*\*|__|(?<!\w)\*(?=\S)|(?<=\S)\*(?!\w)")
+_SPEECH = re.compile(r"([“\"«‘])[^“”\"«»‘\n]{2,400}[”\"»’]")
 _MAX_CAPITALS = 0.35
 _COMMON = WORDS["en"] | WORDS["no"] | word_lists("answers")["common"]
+
+
+@cache
+def glue() -> frozenset[str]:
+    """Return the stems of the words that answers are made of, whatever they are about."""
+    lists = [
+        lexicon("causes")["neutral"],
+        lexicon("causes")["ignored"],
+        lexicon("claims")["objects"],
+        lexicon("claims")["glue"],
+        " ".join([*lexicon("numbers"), *lexicon("scales"), *lexicon("fractions")]),
+        " ".join([name for units in lexicon("units").values() for name in units]),
+        " ".join([*WORDS["en"], *WORDS["no"]]),
+    ]
+    return frozenset([stem(word) for text in lists for word in text.lower().split()])
+
+
+def content_of(text: str) -> frozenset[str]:
+    """Return the stems of the words of a text that say what it is about."""
+    return frozenset([word for word in stems_of(text) if word.isalpha() and len(word) > 2]) - glue()
 
 
 def find_statements(answer: str) -> Iterator[AnswerStatement]:
@@ -76,15 +100,26 @@ def find_statements(answer: str) -> Iterator[AnswerStatement]:
     text = _MARKUP.sub("", _LIST_MARK.sub("", text))
     is_titled = _has_titles(text)
     before = ""
-    for sentence in _shape("answers", "sentence").split(text):
+    for sentence in _sentences(text):
         if sentence.strip():
-            is_advice = _shape("answers", "advice").search(sentence) is not None
+            plain = _SPEECH.sub("“”", sentence)
+            is_advice = _shape("answers", "advice").search(plain) is not None
             yield from _read_sentence(sentence, before, is_advice=is_advice, is_titled=is_titled)
             before = f"{before[-200:]}\n{sentence}"
     for line in _ANSWER.findall(text):
         for word in _WORD.findall(line):
             if word.casefold() not in _COMMON:
                 yield AnswerStatement(StatementKind.NAME, word, line, line)
+
+
+def _sentences(text: str) -> Iterator[str]:
+    """Yield the sentences of a text. A quoted text does not end a sentence before its quotation mark."""
+    masked = _SPEECH.sub(lambda found: f"{found[1]}{'x' * (len(found[0]) - 3)}{found[0][-2:]}", text)
+    start = 0
+    for found in _shape("answers", "sentence").finditer(masked):
+        yield text[start : found.start() + len(found[0].rstrip())]
+        start = found.end()
+    yield text[start:]
 
 
 def _is_program(language: str, code: str) -> bool:
@@ -103,11 +138,15 @@ def _read_sentence(
         said = next(item for item in found.groups() if item)
         if _PLAIN.fullmatch(said) and find_quantities(said, has_words=False):
             continue  # a number in quotation marks
-        if not is_advice and not _CALL.search(said):
-            yield at(
-                StatementKind.PATH if _PATH.fullmatch(said) else StatementKind.TEXT, said, place=found.start()
-            )
+        if (not is_advice or "@" in said) and not _CALL.search(said):
+            is_speech = found[0][0] != "`" and len(said.split()) > 2
+            kind = StatementKind.PATH if _PATH.fullmatch(said) else StatementKind.TEXT
+            yield at(kind, said, place=found.start(), topic="quote" if is_speech else "")
         rest = _blank(rest, found.start(), found.end())
+    for topic in () if is_advice else lexicon("shares"):
+        for found in _shape("shares", topic).finditer(rest):
+            yield at(StatementKind.SHARE, found[1], place=found.start(), topic=topic)
+            rest = _blank(rest, found.start(1), found.end(1))
     # Dates, times and numbers with a unit are no paths, although some have slashes.
     quantities = find_quantities(rest)
     sure = [
@@ -126,7 +165,7 @@ def _read_sentence(
         for found in [*shape.finditer(rest)]:
             if kind is StatementKind.IDENTIFIER and _ORDINAL.fullmatch(found[0]):
                 continue
-            if not is_advice:
+            if not is_advice or "@" in found[0]:
                 yield at(kind, found[0], place=found.start())
             rest = _blank(rest, found.start(), found.end())
     if not is_advice:
@@ -134,8 +173,9 @@ def _read_sentence(
             made = at(StatementKind.QUANTITY, sentence[item.start : item.end].strip(), place=item.start)
             yield replace(made, quantity=item)
             rest = _blank(rest, item.start, item.end)
-        if not is_titled:
-            yield from [at(StatementKind.NAME, word, place=place) for word, place in _names(rest)]
+        is_german = len(GERMAN.intersection(_WORD.findall(sentence))) >= 2
+        for word, place in () if is_german else _names(rest, is_titled=is_titled):
+            yield at(StatementKind.NAME, word, place=place)
         for topic in lexicon("order"):
             for found in _shape("order", topic).finditer(sentence):
                 yield at(StatementKind.ORDER, found[0], place=found.start(), topic=topic)
@@ -147,6 +187,8 @@ def _read_sentence(
     if "?" not in sentence:
         for clause, place in clauses(sentence):
             yield at(StatementKind.RELATION, clause.strip(), place=place)
+    if not is_advice and re.search(r"\w", sentence):
+        yield at(StatementKind.CLAIM, sentence.strip(), place=0)
     for verb, place, topic in _actions(sentence):
         yield at(StatementKind.ACTION, verb, place=place, topic=topic)
 
@@ -180,13 +222,15 @@ def _at(
 
 
 def _has_titles(text: str) -> bool:
-    """Return whether capital letters say little: in titles, or in a language in which all nouns have them."""
+    """Return whether capital letters say little, as in titles."""
     words = _WORD.findall(text)
     capitals = [word for word in words if word[0].isupper()]
-    return len(capitals) > _MAX_CAPITALS * len(words) + 4 or len(GERMAN.intersection(words)) >= 2
+    return len(capitals) > _MAX_CAPITALS * len(words) + 4
 
 
-def _names(text: str) -> Iterator[tuple[str, int]]:
+def _names(text: str, *, is_titled: bool) -> Iterator[tuple[str, int]]:
+    """Yield the capitalised words that are names. Where titles have capitals too, a name is two words, neither of
+    them common."""
     words = list(_WORD.finditer(text))
     for index, item in enumerate(words):
         word = item[0]
@@ -194,8 +238,13 @@ def _names(text: str) -> Iterator[tuple[str, int]]:
             continue
         is_followed = index + 1 < len(words) and words[index + 1].start() == item.end() + 1
         following = words[index + 1][0] if is_followed else ""
+        is_double = is_followed and following[:1].isupper() and following.casefold() not in _COMMON
+        if is_titled:
+            if is_double and not {stem(word.lower()), stem(following.lower())} & glue():
+                yield f"{word} {following}", item.start()
+            continue
         is_start = _START.search(text, max(0, item.start() - 12), item.start()) is not None
-        if not is_start or (following[:1].isupper() and following.casefold() not in _COMMON):
+        if not is_start or is_double:
             yield word, item.start()
 
 
@@ -208,6 +257,8 @@ def _causes(sentence: str) -> Iterator[tuple[str, int]]:
         cause = rest[: end.start()] if end else rest
         if cause.strip():
             yield f"{found[0]}{cause}".strip(), found.start()
+    for found in _shape("causes", "trend").finditer(sentence):
+        yield found[1], found.start(1)
 
 
 @cache
@@ -222,14 +273,18 @@ def _action_shapes() -> list[tuple[str, re.Pattern[str]]]:
                 re.IGNORECASE,
             ),
         )
-        for topic, given in lexicon("actions").items()
+        for topic, given in sorted(lexicon("actions").items(), key=lambda item: item[0] == "other")
     ]
 
 
 def _actions(sentence: str) -> Iterator[tuple[str, int, str]]:
     """Yield the claims that something was done: the verb, its position, and its kind with its form."""
+    known: set[int] = set()
     for topic, shape in _action_shapes():
         for found in shape.finditer(sentence):
+            if topic == "other" and found.start("verb") in known:
+                continue
+            known.add(found.start("verb"))
             before = sentence[: found.start("verb")]
             if _shape("claims", "not_claims").search(before):
                 continue

@@ -6,6 +6,8 @@ modules of their own.
 
 import re
 
+from msgspec.structs import replace
+
 from treadle.core.types import Effect, ToolSpec
 from treadle.datagen.quality.doubts import (
     SEEN,
@@ -16,13 +18,15 @@ from treadle.datagen.quality.doubts import (
     show_record,
     word_list,
 )
-from treadle.datagen.quality.evidence import Evidence, MadeCall
+from treadle.datagen.quality.evidence import Evidence, MadeCall, plain
+from treadle.datagen.quality.languages import WORDS
 from treadle.datagen.quality.quantities import find_quantities, lexicon
 from treadle.datagen.quality.quantity_rules import QuantityRules
 from treadle.datagen.quality.relation_rules import RelationRules
 from treadle.datagen.quality.result_records import stem, stems_of
-from treadle.datagen.quality.statements import AnswerStatement, StatementKind
+from treadle.datagen.quality.statements import AnswerStatement, StatementKind, content_of, glue
 
+_CUT = re.compile(r"\.\.\.|…|\[\.{3}\]")
 _OBJECT_END = re.compile(r"[.;!?,](?=\s|$)|\b(?:and|but|then|because|so|which)\b")
 _OBJECT = re.compile(
     r"`([^`\n]+)`|\"([^\"\n]+)\"|(?<![\w/])((?:[\w-]+/)*[\w-]+\.[a-z]\w{1,4})\b|(?<=\s)([A-Z][\w-]+)"
@@ -42,6 +46,8 @@ class Support:
             StatementKind.QUANTITY: self._quantities.doubt,
             StatementKind.RELATION: relations.doubt_relation,
             StatementKind.ORDER: relations.doubt_order,
+            StatementKind.SHARE: relations.doubt_share,
+            StatementKind.CLAIM: self._doubt_claim,
             StatementKind.ACTION: self._doubt_action,
             StatementKind.CAUSE: self._doubt_cause,
             StatementKind.NAME: self._doubt_name,
@@ -52,10 +58,17 @@ class Support:
         return self._rules.get(statement.kind, self._doubt_words)(statement)
 
     def _doubt_words(self, statement: AnswerStatement) -> Doubt:
-        seen = self._seen.text
-        said = " ".join(statement.text.casefold().replace("’", "'").split()).strip("./ ,;:!?")
-        if not said or said in seen:
+        """Check that a quoted text, a path or an identifier was seen, in these words."""
+        seen = self._seen.plain_text
+        said = plain(statement.text).strip("./ ,;:!?")
+        parts = [part.strip("./ ,;:!?") for part in _CUT.split(said)]
+        if all(part in seen for part in parts):
             return self._placed(statement, said)
+        if statement.topic == "quote":
+            missing = [word for word in stems_of(said) - glue() if not self._is_seen(word)]
+            return Doubt(0.9 if missing else 0.4, "is quoted, but nothing has these words")
+        if shape("answers", "denied").search(statement.clause):
+            return SEEN  # what is not there cannot be seen
         new = Doubt(0.9, "does not occur before")
         if re.fullmatch(r"\+?[\d ()-]+", said):
             return SEEN if re.sub(r"\D", "", said) in re.sub(r"[ ()-]", "", seen) else new
@@ -64,19 +77,48 @@ class Support:
         parts = [part for part in re.split(r"[\s/,;:|()\[\]{}\"'=]+", said) if part]
         if len(parts) > 1 and all(part in seen for part in parts):
             return SEEN
-        if (found := find_quantities(said)) and all(
-            any(any(self._quantities.matches(item, None, is_told=told)) for told in (False, True))
-            for item in found
-        ):
-            return SEEN
+        if found := find_quantities(said):
+            return max(
+                [
+                    self._quantities.doubt(
+                        replace(
+                            statement,
+                            quantity=item,
+                            text=said[item.start : item.end],
+                            place=statement.place + 1 + item.start,
+                        )
+                    )
+                    for item in found
+                ],
+                key=lambda doubt: doubt.degree,
+            )
         words = stems_of(said)
         is_prose = statement.kind is StatementKind.TEXT and " " in said and not re.search(r"[\d/@_]", said)
-        if statement.topic == "quote":
-            missing = words - self._seen.stems
-            return Doubt(0.8 if len(missing) > len(words) / 4 else 0.3, "is quoted but was not seen")
-        if is_prose and len(words - self._seen.stems) < len(words) / 2:
-            return Doubt(0.2, "is not said in these words")
-        return new
+        return Doubt(0.3, "is not said in these words") if is_prose and words & self._seen.stems else new
+
+    def _doubt_claim(self, statement: AnswerStatement) -> Doubt:
+        """Check that a sentence speaks of something that was seen."""
+        words = content_of(statement.text)
+        missing = sorted([word for word in words if not self._is_seen(word)])
+        if not missing or shape("answers", "denied").search(statement.text):
+            return SEEN
+        new = Doubt(0.2, f"has words that nothing says ({', '.join(missing[:3])})")
+        if len(missing) < max(2, len(words)) or not statement.before.strip():
+            return new  # the first sentence of an answer greets, or says what was asked for
+        why = shape("causes", "why")
+        if why.search(statement.text):
+            return (
+                new
+                if set(missing) <= stems_of(" ".join(why.findall(statement.text)))
+                else replace(new, degree=0.6)
+            )
+        is_told = shape("answers", "past").search(statement.text) and not shape("answers", "personal").search(
+            statement.text
+        )
+        return replace(new, degree=0.6) if is_told else new
+
+    def _is_seen(self, word: str) -> bool:
+        return word in self._seen.stems or word in self._seen.text
 
     def _placed(self, statement: AnswerStatement, said: str) -> Doubt:
         """Check that an address or a number of a phone belongs to the name in its clause."""
@@ -119,10 +161,13 @@ class Support:
         return Doubt(0.85, "does not occur before")
 
     def _doubt_cause(self, statement: AnswerStatement) -> Doubt:
-        """Check that the words of a cause were seen."""
+        """Check that the words of a cause, or of what something is compared with, were seen."""
         said = stems_of(
             shape("causes", "marker").sub("", shape("causes", "after").sub("", statement.text), count=1)
         )
+        if shape("causes", "before").match(statement.text):
+            is_said = all(self._is_seen(word) for word in said if word not in WORDS["en"])
+            return Doubt(0.2) if is_said else Doubt(0.75, "is what nothing says")
         words = {
             word
             for word in said
@@ -134,7 +179,7 @@ class Support:
             return SEEN
         missing = {word for word in words if word not in self._seen.stems and word not in self._seen.text}
         if not missing:
-            return Doubt(0.1)
+            return Doubt(0.3, "gives a cause")
         share = len(missing) / len(words)
         listed = ", ".join(sorted(missing)[:3])
         if share > 0.4 and self._seen.has_new:
@@ -154,16 +199,23 @@ class Support:
         )
         missing = self._missing_words(about)
         strange = (
-            Doubt(0.65, f"claims an action on something that nothing says ({missing[0]})")
+            Doubt(
+                0.65 if len(missing) > 1 else 0.4,
+                f"claims an action on something that nothing says ({missing[0]})",
+            )
             if missing
             else SEEN
         )
         if topic == "look":
             return strange if done else Doubt(0.9, "claims a look, but no call succeeded")
+        if topic == "other" and (mode == "passive" or stem(verb) in glue()):
+            return SEEN
         able = [item for item in done if self._can(item, topic, verb)]
         if not able:
             if mode in ("passive", "then", "bare") and self._is_told(statement, verb):
                 return Doubt(0.1)
+            if topic == "other":
+                return strange if len(missing) > 1 else replace(strange, degree=0.4)
             return Doubt(0.9, "claims an action, but no successful call could have done it")
         after = statement.sentence[statement.place :]
         named = _objects(after)

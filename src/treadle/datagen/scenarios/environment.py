@@ -106,8 +106,8 @@ def open_environments(tools: Tools, seed: int) -> Environments:
         return Environments(Environment(), given)
     if isinstance(files, Mapping):
         return Environments(Environment(files=SharedFiles(files), source="configuration"), given)
-    if files.startswith("tasks:"):
-        tasks = task_set(files.removeprefix("tasks:"))
+    if (name := tools.task_set) is not None:
+        tasks = task_set(name)
         if not len(tasks):
             raise ConfigError(f"tools.files is {files!r}, and the task set has no tasks; name another one")
         return Environments(Environment(), given or tuple(next(iter(tasks)).tools), tasks, seed)

@@ -24,7 +24,7 @@ from treadle.datagen.topics.topic_graph import Origin, Topic, TopicGraph, clean_
 from treadle.datagen.topics.topic_writer import MAX_CHARS, TopicAnswer, TopicRequest, TopicWriter
 from treadle.journal.protocol import Journal
 from treadle.models.protocol import Model
-from treadle.runs.batch import Batch
+from treadle.runs.ensure import Batch
 
 MAX_EXISTING = 120
 """How many existing topics a request lists."""

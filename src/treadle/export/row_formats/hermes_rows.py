@@ -15,7 +15,7 @@ import msgspec
 from treadle.core.errors import ExportError, FormatError
 from treadle.core.types import Json, Message, Role, ToolCall, ToolSpec
 from treadle.export.exporter import COMMON_LOSSES, ColumnType, Loss, RowFormat
-from treadle.export.row_formats.sharegpt import role_of, unclear_results
+from treadle.export.row_formats.sharegpt import find_conversations, role_of, unclear_results
 from treadle.export.rows import Row, lineage_with_ids, make_row, read_tools, write_tools
 from treadle.formats import parse, render, render_result, render_tools
 
@@ -53,13 +53,8 @@ class HermesRows(RowFormat):
 
     def fits(self, raw: dict[str, Json]) -> bool:
         """Return whether an object looks like a row of this format."""
-        items = raw.get("conversations")
-        if not isinstance(items, list) or not all(isinstance(item, dict) for item in items):
-            return False
-        texts = [str(item.get("value")) for item in items if item.get("from") in _ROLES]
-        tags = {item.get("from") for item in items}
-        marks = ("<tool_call>", "<tool_response>", _TOOLS)
-        return tags <= _ROLES.keys() and any(mark in text for text in texts for mark in marks)
+        texts = [str(item.get("value")) for item in find_conversations(raw, _ROLES) or ()]
+        return any(mark in text for text in texts for mark in ("<tool_call>", "<tool_response>", _TOOLS))
 
 
 FORMAT = HermesRows()

@@ -77,13 +77,11 @@ class ShareGptRows(RowFormat):
 
     def fits(self, raw: dict[str, Json]) -> bool:
         """Return whether an object looks like a row of this format."""
-        items = raw.get("conversations")
-        if not isinstance(items, list) or not all(isinstance(item, dict) for item in items):
+        if (items := find_conversations(raw, _ROLES)) is None:
             return False
-        tags = {item.get("from") for item in items}
         # Calls within a text of `gpt` are those of the format hermes.
         has_texts = any(item.get("from") == "gpt" and _CALL in str(item.get("value")) for item in items)
-        return tags <= _ROLES.keys() and ("function_call" in tags or not has_texts)
+        return not has_texts or any(item.get("from") == "function_call" for item in items)
 
 
 FORMAT = ShareGptRows()
@@ -138,6 +136,14 @@ def _write_said(message: Message, with_reasoning: bool) -> str:
     if _CALL in text or _CALL in message.content or (message.content and _CALLED in text):
         raise ExportError(f"a text contains {_CALL!r}, which marks calls in this format")
     return head + (f"{message.content}{_CALL}{text}{_CALLED}" if message.content else text)
+
+
+def find_conversations(raw: dict[str, Json], roles: Mapping[str, Role]) -> list[dict[str, Json]] | None:
+    """Return the column `conversations` of an object; `None` if there is none, or one with tags not in `roles`."""
+    items = raw.get("conversations")
+    if not isinstance(items, list) or not all(isinstance(item, dict) for item in items):
+        return None
+    return items if {item.get("from") for item in items} <= roles.keys() else None
 
 
 def role_of(tag: str, roles: Mapping[str, Role], index: int) -> Role:

@@ -64,10 +64,12 @@ class Format:
 
     manual: ClassVar[str] = ""
     """The part of the system message that says how to write calls."""
+    result: ClassVar[str] = "<tool_response>\n{content}\n</tool_response>"
+    """The text that gives a tool's result to the model, with places for its content and the tool's name."""
 
     def render_result(self, content: str, name: str, call_id: str | None) -> str:
         """Return the text that gives a tool's result to the model."""
-        return f"<tool_response>\n{content}\n</tool_response>"
+        return self.result.format(content=content, name=name)
 
 
 class TaggedFormat(Format):

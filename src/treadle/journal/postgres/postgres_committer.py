@@ -10,7 +10,6 @@ has.
 To keep the order of a run's writes, a run is in at most one of the commits that are on their way.
 """
 
-import asyncio
 import contextlib
 import math
 import queue
@@ -38,15 +37,14 @@ from treadle.journal.postgres.postgres_commit import (
     settle_entries,
     tell_of_mail,
 )
-from treadle.journal.postgres.postgres_leases import RELEASE, PostgresLeases
+from treadle.journal.postgres.postgres_layout import RELEASE, PostgresLeases
 from treadle.journal.postgres.postgres_listener import PostgresListener
 from treadle.journal.postgres.postgres_reader import run_query
-from treadle.journal.tables.committer import CommitGroup, Committer, ThreadCommand, settle_in
+from treadle.journal.tables.committer import Committer, ThreadCommand, ThreadTask
 from treadle.journal.tables.leases import Lease
-from treadle.journal.tables.writer import Pending, Write
+from treadle.journal.tables.writer import Pending, TableWriter, Write, settle_in_loops
 
 T = TypeVar("T")
-Item = tuple[asyncio.AbstractEventLoop, Write]
 
 _DEPTH = 2
 """The most commits that are on their way at the same time."""
@@ -76,10 +74,11 @@ class Transaction:
 class CommitBatch:
     """The writes of one commit."""
 
-    def __init__(self, items: list[Item], orphans: list[Lease]) -> None:
-        self.items = items
+    def __init__(self, given: list[Write], orphans: list[Lease]) -> None:
+        self.given = given
+        """All writes, those included that cannot be stored."""
         self.orphans = orphans
-        self.entries = plan([write for _, write in items])
+        self.entries = plan(given)
         self.calls: list[Call] = []
         self.notice = notify((), ())
         """The statement that tells others of the commit."""
@@ -103,24 +102,16 @@ class CommitBatch:
 
     def split(self) -> "list[CommitBatch]":
         """Return one batch for each run, and one for the leases that are released without a write."""
-        by_writer: dict[object, list[Item]] = {}
-        for item in self.items:
-            by_writer.setdefault(item[1].writer, []).append(item)
-        return [CommitBatch([], self.orphans), *[CommitBatch(items, []) for items in by_writer.values()]]
+        by_writer: dict[TableWriter, list[Write]] = {}
+        for write in self.given:
+            by_writer.setdefault(write.writer, []).append(write)
+        return [CommitBatch([], self.orphans), *[CommitBatch(own, []) for own in by_writer.values()]]
 
     def send(self, pipe: Pipe, owner_id: int, now: float) -> None:
         """Send the statements. Raises: `psycopg.Error`."""
         self.calls = calls_of(self.entries, self.orphans, owner_id, now)
         self.notice = notify(self.entries, self.orphans)
         pipe.send(self.calls, self.notice)
-
-    def settle(self) -> None:
-        """Report the outcome to those who wait for it."""
-        by_loop: dict[asyncio.AbstractEventLoop, list[Write]] = {}
-        for loop, write in self.items:
-            by_loop.setdefault(loop, []).append(write)
-        for loop, writes in by_loop.items():
-            settle_in(loop, writes)
 
 
 class PostgresCommitter(Committer[Transaction]):
@@ -141,7 +132,7 @@ class PostgresCommitter(Committer[Transaction]):
         self._pipe: Pipe | None = None
         self._sent: deque[CommitBatch] = deque()
         """The commits that are on their way, oldest first."""
-        self._held: list[Item] = []
+        self._held: list[Write] = []
         """The writes of runs that are in a commit on its way."""
         self._beat_at = -math.inf
         """The time of the last heartbeat, by `clock.monotonic`."""
@@ -168,10 +159,9 @@ class PostgresCommitter(Committer[Transaction]):
                 return False
             if sum([write.encode() for write in writes]) > _LOOP_BYTES:
                 return False
-            loop = asyncio.get_running_loop()
-            batch = CommitBatch([(loop, write) for write in writes], [])
+            batch = CommitBatch(writes, [])
             if not batch.entries:
-                batch.settle()
+                settle_in_loops(writes)
                 return True
             if not self._send(batch):
                 self._enqueue(self._recover)
@@ -196,7 +186,7 @@ class PostgresCommitter(Committer[Transaction]):
             return False
         return True
 
-    def _enqueue(self, item: CommitGroup | Callable[[], None]) -> bool:
+    def _enqueue(self, item: ThreadTask) -> bool:
         is_queued = super()._enqueue(item)
         if self._is_waiting:
             with contextlib.suppress(OSError):  # the thread has ended
@@ -208,7 +198,7 @@ class PostgresCommitter(Committer[Transaction]):
 
     # The following methods run in the thread.
 
-    def _next(self, timeout_seconds: float) -> CommitGroup | Callable[[], None] | ThreadCommand:
+    def _next(self, timeout_seconds: float) -> ThreadTask:
         while True:
             self._is_waiting = True
             while self._sent:
@@ -233,16 +223,16 @@ class PostgresCommitter(Committer[Transaction]):
             with self.db_lock:
                 self._recover()
 
-    def _commit_and_settle(self, groups: list[CommitGroup]) -> None:
-        items = [*self._held, *[(group.loop, write) for group in groups for write in group.writes]]
+    def _commit_and_settle(self, writes: list[Write]) -> None:
+        writes = [*self._held, *writes]
         busy = {entry.writer for batch in self._sent for entry in batch.entries}
-        self._held = [item for item in items if item[1].writer in busy]
+        self._held = [write for write in writes if write.writer in busy]
         batch = CommitBatch(
-            [item for item in items if item[1].writer not in busy],
+            [write for write in writes if write.writer not in busy],
             [self.orphans.popleft() for _ in range(len(self.orphans))],
         )
         if batch.is_empty:
-            batch.settle()
+            settle_in_loops(batch.given)
             return
         if not self._is_ready or batch.size > _COMMIT_BYTES:
             self._drain()
@@ -297,7 +287,7 @@ class PostgresCommitter(Committer[Transaction]):
         """
 
         if batch.is_empty:
-            batch.settle()
+            settle_in_loops(batch.given)
             return
 
         def work(db: Db) -> Keys:
@@ -322,15 +312,16 @@ class PostgresCommitter(Committer[Transaction]):
                 return
             self.orphans.extend(batch.orphans)
             self._fail(batch.writes, self._explain(error))
-            batch.settle()
+            settle_in_loops(batch.given)
         else:
             self._settle(batch, keys)
 
     def _settle(self, batch: CommitBatch, keys: Keys) -> None:
         settle_entries(batch.entries, keys)
-        batch.settle()
+        settle_in_loops(batch.given)
         self._listener.count([CHANNEL, QUEUE_CHANNEL] if batch.notice is not notify((), ()) else [CHANNEL])
-        self._announce(batch.writes)
+        if self._changes.followers:
+            self._announce(batch.writes)
         if self._held:
             self._commit_and_settle([])
 

@@ -27,8 +27,7 @@ from treadle.journal.postgres.link import (
     Link,
 )
 from treadle.journal.postgres.postgres_committer import PostgresCommitter, Transaction
-from treadle.journal.postgres.postgres_layout import prepare
-from treadle.journal.postgres.postgres_leases import PostgresLeases
+from treadle.journal.postgres.postgres_layout import PostgresLeases, prepare
 from treadle.journal.postgres.postgres_listener import PostgresListener
 from treadle.journal.postgres.postgres_reader import PostgresReader
 from treadle.journal.protocol import Clock
@@ -65,7 +64,7 @@ class PostgresJournal(TableJournal[Transaction]):
             raise
         self.level = writing.level
         """The level: the requested one, or that of the journal if it is stronger."""
-        pending, changes = Pending(), Changes()
+        pending, changes = Pending(self._address.name), Changes()
         leases = PostgresLeases(self._address.name, lease_seconds, clock)
         reader = PostgresReader(self._make_link(), leases)
         self._listener = PostgresListener(self._make_link(), writing, changes, DrivenRuns(reader.inbox))

@@ -17,7 +17,6 @@ The first transaction registers the journal as an owner of leases. Each one send
 releases the leases that could not be released before, so that no lease is kept once the store works again.
 """
 
-import asyncio
 import contextlib
 import logging
 import math
@@ -37,10 +36,18 @@ from treadle.journal.follow import Changes
 from treadle.journal.sqlite.failures import ERRORS, explain, has_code, write_waiting
 from treadle.journal.sqlite.packing import Packer, Samples, find_packer, pack_frames, take_samples
 from treadle.journal.sqlite.sqlite_layout import LOCK_SECONDS, read_meta, set_level
-from treadle.journal.tables.committer import CommitGroup, Committer, settle, settle_in
+from treadle.journal.tables.committer import Committer
 from treadle.journal.tables.leases import Leases, this_owner
 from treadle.journal.tables.table_rows import HEAD_COLUMNS, RUN_COLUMNS, Query
-from treadle.journal.tables.writer import Pending, TableWriter, Write, lease_lost, run_exists
+from treadle.journal.tables.writer import (
+    Pending,
+    TableWriter,
+    Write,
+    lease_lost,
+    run_exists,
+    settle,
+    settle_in_loops,
+)
 
 _FRAME_WIDTH = 8
 _HEAD_WIDTH = 2 + len(HEAD_COLUMNS)
@@ -291,15 +298,10 @@ class FileCommitter(Committer[sqlite3.Connection]):
 
     # The following methods run in the thread.
 
-    def _commit_and_settle(self, groups: list[CommitGroup]) -> None:
-        writes = [write for _, group in groups for write in group]
+    def _commit_and_settle(self, writes: list[Write]) -> None:
         if writes:
             self._keep(writes, _size_of(writes), can_wait=True)
-        by_loop: dict[asyncio.AbstractEventLoop, list[Write]] = {}
-        for loop, group in groups:
-            by_loop.setdefault(loop, []).extend(group)
-        for loop, group in by_loop.items():
-            settle_in(loop, group)
+        settle_in_loops(writes)
 
     def _transact(self, function: Callable[[sqlite3.Connection], T]) -> T:
         try:
@@ -425,7 +427,8 @@ class FileCommitter(Committer[sqlite3.Connection]):
             # Messages that came before the release are known to the driver when its release is settled.
             with contextlib.suppress(Exception):
                 self._find_mail()
-        self._announce(writes)
+        if self._changes.followers:
+            self._announce(writes)
         if self._file.is_enough:
             self._file.is_enough = False
             self._enqueue(self._pack)

@@ -16,10 +16,9 @@ from treadle.journal.driven import DrivenRuns
 from treadle.journal.follow import Changes, PolledNews
 from treadle.journal.identity import is_marked
 from treadle.journal.protocol import Attached, Clock, StoreOptions
-from treadle.journal.sqlite.backup import back_up
 from treadle.journal.sqlite.packing import forget_run
 from treadle.journal.sqlite.sqlite_committer import FileCommitter, query_in
-from treadle.journal.sqlite.sqlite_layout import LEVELS, connect, read_meta, sync_folders
+from treadle.journal.sqlite.sqlite_layout import LEVELS, back_up, connect, read_meta, sync_folders
 from treadle.journal.sqlite.sqlite_reader import FileReader
 from treadle.journal.tables.journal import TableJournal, check_level
 from treadle.journal.tables.leases import IS_QUEUED, Leases
@@ -69,7 +68,7 @@ class SqliteJournal(TableJournal[sqlite3.Connection]):
         self._attached: dict[type[Attached], Attached] = {}
         self._attach_lock = threading.Lock()
         self._file_reader = reader = FileReader(connect(self.path, level), self.path, leases)
-        pending, changes = Pending(), Changes()
+        pending, changes = Pending(str(self.path)), Changes()
         driven = DrivenRuns(reader.inbox)
         hooks = (leases, changes, pending, driven)
         committer = self._file_committer = FileCommitter(writing, self.path, *hooks, learns=packs)

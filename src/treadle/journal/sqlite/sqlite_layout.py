@@ -29,6 +29,7 @@ import shutil
 import sqlite3
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 from treadle.core.errors import JournalError
@@ -253,6 +254,19 @@ def _connect_to_read(path: Path) -> sqlite3.Connection:
     return db
 
 
+@contextlib.contextmanager
+def transaction(db: sqlite3.Connection) -> Iterator[None]:
+    """Commit what the `with` block writes, or nothing of it."""
+    db.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+        db.execute("COMMIT")
+    except BaseException:
+        if db.in_transaction:  # a full disk ends it by itself
+            db.execute("ROLLBACK")
+        raise
+
+
 def read_meta(db: sqlite3.Connection) -> tuple[int, str]:
     """Return the count of takeovers in the file, and the level that it keeps.
 
@@ -342,8 +356,7 @@ def _sign(db: sqlite3.Connection, path: Path, *, is_new: bool) -> None:
 def _migrate(db: sqlite3.Connection, path: Path) -> None:
     if db.execute("PRAGMA user_version").fetchone()[0] == len(MIGRATIONS):
         return
-    db.execute("BEGIN IMMEDIATE")
-    try:
+    with transaction(db):
         done = db.execute("PRAGMA user_version").fetchone()[0]
         for script in MIGRATIONS[done:]:
             for statement in script.split(";"):
@@ -353,8 +366,59 @@ def _migrate(db: sqlite3.Connection, path: Path) -> None:
             _sign(db, path, is_new=not done)
         db.execute(f"PRAGMA application_id={APPLICATION_ID}")
         db.execute(f"PRAGMA user_version={len(MIGRATIONS)}")
-        db.execute("COMMIT")
-    except BaseException:
-        if db.in_transaction:  # a full disk ends it by itself
-            db.execute("ROLLBACK")
+
+
+def back_up(path: Path, target: Path) -> int:
+    """Copy the journal at `path` to the new file `target`, which appears once it is complete and on the disk.
+
+    The copy has everything that was stored when it began, and no leases. Return the number of its runs. Raises:
+    `JournalError` if `target` exists or cannot be written.
+    """
+    part = target.with_name(f"{target.name}.{os.getpid()}.part")
+    try:
+        if target.exists():
+            raise FileExistsError
+        os.close(os.open(part, os.O_CREAT | os.O_EXCL | os.O_WRONLY, path.stat().st_mode & 0o777))
+        try:
+            runs = _copy(path, part)
+            _publish(part, target)
+        finally:
+            for suffix in ("", "-journal", "-wal", "-shm"):
+                Path(f"{part}{suffix}").unlink(missing_ok=True)
+    except FileExistsError:
+        raise JournalError(
+            f"{str(target)!r} exists already, and a backup overwrites nothing; give a new path"
+        ) from None
+    except ERRORS as error:
+        raise explain(error, target) from error
+    except OSError as error:
+        raise JournalError(f"cannot write the backup {str(target)!r}: {error.strerror}") from error
+    sync_folders(target)
+    return runs
+
+
+def _copy(path: Path, part: Path) -> int:
+    with (
+        contextlib.closing(sqlite3.connect(path, timeout=LOCK_SECONDS)) as source,
+        contextlib.closing(sqlite3.connect(part, isolation_level=None)) as copy,
+    ):
+        # In one piece: otherwise the copy begins again whenever another process writes.
+        source.backup(copy, pages=-1)
+        with transaction(copy):
+            copy.execute("UPDATE runs SET owner=NULL WHERE owner IS NOT NULL")
+            copy.execute("DELETE FROM owners")
+        return int(copy.execute("SELECT count(*) FROM runs").fetchone()[0])
+
+
+def _publish(part: Path, target: Path) -> None:
+    """Sync a complete file and give it its name. Raises: `FileExistsError`."""
+    with part.open("rb+") as file:
+        os.fsync(file.fileno())
+    try:
+        os.link(part, target)
+    except FileExistsError:
         raise
+    except OSError:  # the file system has no links
+        if target.exists():
+            raise FileExistsError from None
+        part.rename(target)

@@ -15,7 +15,8 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
 from enum import Enum
-from typing import Any, Generic, NamedTuple, TypeVar
+from itertools import chain
+from typing import Any, Generic, TypeAlias, TypeVar
 
 from treadle.core.errors import JournalError
 from treadle.journal.driven import DrivenRuns
@@ -23,7 +24,7 @@ from treadle.journal.follow import Changes
 from treadle.journal.tables.leases import Lease, Leases
 from treadle.journal.tables.reader import TableReader
 from treadle.journal.tables.table_rows import explain_closed
-from treadle.journal.tables.writer import Pending, Write
+from treadle.journal.tables.writer import Pending, Write, settle_in_loops
 
 T = TypeVar("T")
 D = TypeVar("D")
@@ -37,18 +38,15 @@ _QUIET_LOOKS = 20
 """After so many looks that found nothing, the thread looks no more until something is appended."""
 
 
-class CommitGroup(NamedTuple):
-    """The writes that one event loop hands over together."""
-
-    loop: asyncio.AbstractEventLoop
-    writes: list[Write]
-
-
 class ThreadCommand(Enum):
     """A command to the thread."""
 
     WATCH = "watch"
     STOP = "stop"
+
+
+ThreadTask: TypeAlias = list[Write] | Callable[[], None] | ThreadCommand
+"""A task of the thread: the writes that an event loop hands over together, a function to call, or a command."""
 
 
 class Committer(ABC, Generic[D]):
@@ -70,11 +68,12 @@ class Committer(ABC, Generic[D]):
         """The runs that this process drives, which are told of messages from other processes."""
         self._changes = changes
         self._pending = pending
+        pending.committer = self
         self.db_lock = threading.Lock()
         """Held by the thread that uses the connection."""
         self.orphans: deque[Lease] = deque()
         """Leases that the next successful transaction releases. Any thread may append one."""
-        self._queue: queue.SimpleQueue[CommitGroup | Callable[[], None] | ThreadCommand] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[ThreadTask] = queue.SimpleQueue()
         self._queue_lock = threading.Lock()
         """Held while something is queued, so that nothing is queued after the command to stop."""
         self._queued = 0
@@ -85,8 +84,8 @@ class Committer(ABC, Generic[D]):
         self._thread = threading.Thread(target=self._run, name="treadle-journal", daemon=True)
 
     @abstractmethod
-    def _commit_and_settle(self, groups: list[CommitGroup]) -> None:
-        """Store the writes of `groups`, in the thread, and settle them, now or later.
+    def _commit_and_settle(self, writes: list[Write]) -> None:
+        """Store `writes`, in the thread, and settle them, now or later.
 
         A write that cannot be stored gets an error, and so does its writer.
         """
@@ -118,11 +117,11 @@ class Committer(ABC, Generic[D]):
         """
         return False
 
-    def put(self, loop: asyncio.AbstractEventLoop, writes: list[Write]) -> None:
-        """Queue `writes` for the committer's thread, which commits them and then settles them in `loop`."""
-        if not self._enqueue(CommitGroup(loop, writes)):
+    def put(self, writes: list[Write]) -> None:
+        """Queue `writes` for the committer's thread, which commits them and then settles them in their loop."""
+        if not self._enqueue(writes):
             self._fail(writes, explain_closed(self._name))
-            settle_in(loop, writes)
+            settle_in_loops(writes)
 
     def submit(self, function: Callable[[D], T]) -> "Future[T]":
         """Run `function` in a transaction of its own, after everything that was put before."""
@@ -150,7 +149,7 @@ class Committer(ABC, Generic[D]):
         self.is_watching = True
         self._queue.put(ThreadCommand.WATCH)
 
-    def _enqueue(self, item: CommitGroup | Callable[[], None]) -> bool:
+    def _enqueue(self, item: ThreadTask) -> bool:
         with self._queue_lock:
             if not self._is_stopped:
                 self._queued += 1
@@ -165,7 +164,7 @@ class Committer(ABC, Generic[D]):
 
     # The following methods run in the thread.
 
-    def _next(self, timeout_seconds: float) -> CommitGroup | Callable[[], None] | ThreadCommand:
+    def _next(self, timeout_seconds: float) -> ThreadTask:
         """Return the next item of the queue. Raises: `queue.Empty` if there is none in time."""
         return self._queue.get(timeout=timeout_seconds)
 
@@ -192,8 +191,8 @@ class Committer(ABC, Generic[D]):
                     self._beat_when_due()
                 continue
             # Take all that is queued, up to the first that is not a write.
-            groups: list[CommitGroup] = []
-            while isinstance(item, CommitGroup):
+            groups: list[list[Write]] = []
+            while isinstance(item, list):
                 groups.append(item)
                 try:
                     item = self._queue.get_nowait()
@@ -201,13 +200,13 @@ class Committer(ABC, Generic[D]):
                     break
             if groups:
                 with self.db_lock:
-                    self._commit_and_settle(groups)
+                    self._commit_and_settle([*chain.from_iterable(groups)])
                     self._count_done(len(groups))
             if item is ThreadCommand.STOP:
                 with self.db_lock:
                     self._leave()
                 return
-            if not isinstance(item, CommitGroup | ThreadCommand):
+            if not isinstance(item, list | ThreadCommand):
                 with self.db_lock:
                     item()
                     self._count_done(1)
@@ -230,8 +229,7 @@ class Committer(ABC, Generic[D]):
             return False
         with self.db_lock:
             # The lock comes first, so that a loop cannot commit newer events of a run in between.
-            groups = [CommitGroup(*taken) for taken in self._pending.take_stuck()]
-            self._commit_and_settle(groups)
+            self._commit_and_settle(self._pending.take_stuck())
         return True
 
     def _run_task(self, function: Callable[[D], Any], future: "Future[Any]") -> None:
@@ -257,8 +255,8 @@ class Committer(ABC, Generic[D]):
     # The following methods run in any thread.
 
     def _announce(self, writes: list[Write]) -> None:
-        if self._changes.followers:
-            self._changes.announce([write.writer.run_id for write in writes])
+        """Wake the followers, if there are some."""
+        self._changes.announce([write.writer.run_id for write in writes])
 
     def _fail(self, writes: list[Write], error: JournalError) -> None:
         for write in writes:
@@ -275,30 +273,6 @@ class Committer(ABC, Generic[D]):
         failure = JournalError(f"the journal {self._name!r} failed: {type(error).__name__}: {error}")
         failure.__cause__ = error
         return failure
-
-
-def settle_in(loop: asyncio.AbstractEventLoop, writes: list[Write]) -> None:
-    """Report the outcome of `writes`, in the thread of `loop`, to those who wait for it."""
-    try:
-        loop.call_soon_threadsafe(settle, writes)
-    except RuntimeError:  # the loop was closed, so nothing waits for this
-        for write in writes:
-            write.waiters.clear()
-        settle(writes)
-
-
-def settle(writes: list[Write]) -> None:
-    """Report the outcome of `writes` to those who wait for it."""
-    for write in writes:
-        write.is_done = True
-        write.writer.forget(write)
-        for waiter in write.waiters:
-            if waiter.done():
-                continue
-            if write.error is None:
-                waiter.set_result(None)
-            else:
-                waiter.set_exception(write.error)
 
 
 _TURN_SECONDS = 5.0
@@ -319,7 +293,7 @@ def close_journal(
         if _runs_elsewhere(loop):
             _wait_for_turn(loop)
         elif writes := pending.take(loop):
-            committer.put(loop, writes)
+            committer.put(writes)
     committer.stop()
     changes.close()
     reader.close()

@@ -4,8 +4,8 @@ The events that a run appends between two turns of an event loop become one row:
 one JSON object per line. The frames of all runs are committed together at the end of the turn, or while the
 commit before is under way.
 
-The hot path begins in `writer` (append, hand over), goes on in `TableJournal._flush` (the end of the turn) and ends
-in the store's committer. The docstring of each module says what is fast there.
+The hot path begins in `writer` (append, and hand over at the end of the turn) and ends in the store's committer.
+The docstring of each module says what is fast there.
 """
 
 import asyncio
@@ -85,7 +85,6 @@ class TableJournal(ABC, Generic[D]):
         self._close = weakref.finalize(
             self, close_journal, committer, reader, changes, pending, self._parts()
         )
-        self._is_closed = False
         _opened.add(self)
 
     @abstractmethod
@@ -114,7 +113,7 @@ class TableJournal(ABC, Generic[D]):
 
     def create(self, run_id: str, *, is_imported: bool = False) -> TableWriter:
         """See `Journal.create`."""
-        hooks = (self._pending, self._mark_dirty, self._committer.give_back)
+        hooks = (self, self._pending, self._committer.give_back)
         writer = TableWriter(run_id, *hooks, self.driven.open(run_id))
         if is_imported or not self._is_own:
             writer.seal = "" if is_imported else make_seal(self._origin[0], run_id)
@@ -185,7 +184,7 @@ class TableJournal(ABC, Generic[D]):
         """See `Journal.posting`."""
         self._check_open()
         with contextlib.suppress(RuntimeError):  # no event loop runs in this thread
-            self._flush(asyncio.get_running_loop())
+            self._pending.flush(asyncio.get_running_loop())
         letter = Letter(run_id, kind_of(message), encode_message(message), blobs or {}, secrets.randbits(62))
         future = self._committer.submit(partial(self._post, letter))
         self.driven.expect(run_id, future)
@@ -254,7 +253,7 @@ class TableJournal(ABC, Generic[D]):
 
     def close(self) -> None:
         """See `Journal.close`."""
-        self._is_closed = True
+        self._pending.is_closed = True
         self._close()
 
     def __enter__(self) -> Self:
@@ -264,7 +263,7 @@ class TableJournal(ABC, Generic[D]):
         self.close()
 
     def _check_open(self) -> None:
-        if self._is_closed:
+        if self._pending.is_closed:
             raise explain_closed(self._name)
 
     def _not_found(self, run_id: str) -> RunNotFoundError:
@@ -312,7 +311,7 @@ class TableJournal(ABC, Generic[D]):
     async def _lease(self, take: Callable[[D], T]) -> T:
         """Return what `take` returns in a transaction. If the caller is cancelled, a writer is released."""
         self._check_open()
-        self._flush(asyncio.get_running_loop())
+        self._pending.flush(asyncio.get_running_loop())
         taken = self._committer.submit(take)
         try:
             return await asyncio.wrap_future(taken)
@@ -371,7 +370,7 @@ class TableJournal(ABC, Generic[D]):
         facts = facts_from(run_id, tuple(columns))
         if events != last_seq:
             raise damaged(run_id, f"its newest frame ends with event {last_seq} of {events}")
-        hooks = (self._pending, self._mark_dirty, self._committer.give_back)
+        hooks = (self, self._pending, self._committer.give_back)
         newest = query("SELECT coalesce(max(number), 0) FROM inbox WHERE run=?", (lease.key,))[0][0]
         driven = self.driven.open(run_id, newest)
         writer = TableWriter(run_id, *hooks, driven, lease, frame, checksum, facts)
@@ -394,24 +393,6 @@ class TableJournal(ABC, Generic[D]):
         if isinstance(writer := taken.result(), TableWriter):
             self._committer.give_back(Lease(writer.key, writer.token))
 
-    def _mark_dirty(self, writer: TableWriter) -> asyncio.AbstractEventLoop:
-        """Hand over the open write of `writer`, with those of other runs, after the next turn of the event loop,
-        which is returned."""
-        if self._is_closed:
-            raise explain_closed(self._name)
-        loop = writer.driven.loop or asyncio.get_running_loop()
-        if self._pending.add(loop, writer):
-            # One turn later more runs have appended something, so that there are fewer commits, each of more runs.
-            loop.call_soon(loop.call_soon, self._flush, loop)
-            if not self._committer.is_watching:
-                self._committer.watch()
-        return loop
-
-    def _flush(self, loop: asyncio.AbstractEventLoop) -> None:
-        writes = self._pending.take(loop)
-        if writes and not self._committer.commit_now(writes):
-            self._committer.put(loop, writes)
-
     def _disown(self) -> None:
         """Leave the database to the parent, in a forked child.
 
@@ -420,7 +401,6 @@ class TableJournal(ABC, Generic[D]):
         """
         import ctypes
 
-        self._is_closed = True
         self._close.detach()
         self._pending.clear()
         for db in (self._committer.disown(), self._reader.disown()):

@@ -10,7 +10,8 @@ open writes of that loop, so that an answer of the model is not lost if the proc
 
 import asyncio
 import threading
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from msgspec import Struct
@@ -23,13 +24,29 @@ from treadle.journal.listing import Facts
 from treadle.journal.protocol import DONE, Settled
 from treadle.journal.run_info import queue_of
 from treadle.journal.tables.leases import Lease
-from treadle.journal.tables.table_rows import head_values, row_checksum, run_values, seed_of
+from treadle.journal.tables.table_rows import (
+    explain_closed,
+    head_values,
+    row_checksum,
+    run_values,
+    seed_of,
+)
+
+if TYPE_CHECKING:
+    from treadle.journal.tables.committer import Committer
 
 
 class Pending:
-    """The writers with an open write, by event loop."""
+    """The writers with an open write, by event loop, until the committer gets their writes."""
 
-    def __init__(self) -> None:
+    committer: "Committer[Any]"
+    """The committer, which sets this itself."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        """The journal in messages."""
+        self.is_closed = False
+        """True once the journal is closed."""
         self.lock = threading.RLock()
         """Held while something is appended or handed over."""
         self._writers: dict[asyncio.AbstractEventLoop, list[TableWriter]] = {}
@@ -39,14 +56,28 @@ class Pending:
     def __bool__(self) -> bool:
         return bool(self._writers or self._seen)
 
-    def add(self, loop: asyncio.AbstractEventLoop, writer: "TableWriter") -> bool:
-        """Add a writer that opened a write. Return whether it is the loop's first. The caller holds the lock."""
+    def add(self, writer: "TableWriter") -> asyncio.AbstractEventLoop:
+        """Hand over the open write of `writer`, with those of other runs, after the next turn of the event loop,
+        which is returned. The caller holds the lock. Raises: `JournalError` if the journal is closed."""
+        if self.is_closed:
+            raise explain_closed(self._name)
+        loop = writer.driven.loop or asyncio.get_running_loop()
         writers = self._writers.get(loop)
         if writers is not None:
             writers.append(writer)
-            return False
+            return loop
         self._writers[loop] = [writer]
-        return True
+        # One turn later more runs have appended something, so that there are fewer commits, each of more runs.
+        loop.call_soon(loop.call_soon, self.flush, loop)
+        if not self.committer.is_watching:
+            self.committer.watch()
+        return loop
+
+    def flush(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Hand over the open writes of `loop` now."""
+        writes = self.take(loop)
+        if writes and not self.committer.commit_now(writes):
+            self.committer.put(writes)
 
     def loops(self) -> list[asyncio.AbstractEventLoop]:
         """Return the event loops that have something to hand over."""
@@ -57,17 +88,17 @@ class Pending:
         with self.lock:
             return [writer.hand_over() for writer in self._writers.pop(loop, ())]
 
-    def take_stuck(self) -> "list[tuple[asyncio.AbstractEventLoop, list[Write]]]":
+    def take_stuck(self) -> "list[Write]":
         """Return the open writes of the loops that have handed over nothing since the last call."""
         with self.lock:
             stuck = [loop for loop, writers in self._writers.items() if self._seen.get(loop) is writers]
-            taken = [(loop, self.take(loop)) for loop in stuck]
+            taken = [write for loop in stuck for write in self.take(loop)]
             self._seen = self._writers.copy()
             return taken
 
     def clear(self) -> None:
-        """Forget everything, in a forked child."""
-        self.lock = threading.RLock()
+        """Forget everything, in a forked child, which cannot use the journal."""
+        self.lock, self.is_closed = threading.RLock(), True
         self._writers, self._seen = {}, {}
 
 
@@ -124,8 +155,8 @@ class TableWriter:
     __slots__ = (
         "_facts",
         "_is_released",
+        "_journal",
         "_next_seq",
-        "_on_open",
         "_on_orphaned",
         "_pending",
         "_sent",
@@ -146,8 +177,8 @@ class TableWriter:
     def __init__(
         self,
         run_id: str,
+        journal: object,
         pending: Pending,
-        on_open: Callable[["TableWriter"], asyncio.AbstractEventLoop],
         on_orphaned: Callable[[Lease], None],
         driven: DrivenRun,
         lease: Lease = Lease(0, 0),
@@ -176,8 +207,8 @@ class TableWriter:
         self._facts = Facts() if facts is None else facts
         self._next_seq = self._facts.events + 1
         self._pending = pending
-        self._on_open = on_open
-        """The function to call when a write is opened; it returns the event loop. It keeps the journal alive."""
+        self._journal = journal
+        """The journal, which is not closed as long as there is the writer."""
         self._on_orphaned = on_orphaned
         """The function to call with a lease that no write can release, because the writer has failed."""
         self._is_released = False
@@ -266,9 +297,36 @@ class TableWriter:
             raise self.error
         if self._is_released:  # somebody else may drive the run by now
             raise JournalError(f"run {self.run_id!r} was released by this writer; acquire it again")
-        loop = self._on_open(self)
-        write = self._write = Write(self, self._next_seq, loop)
+        write = self._write = Write(self, self._next_seq, self._pending.add(self))
         return write
+
+
+def settle_in_loops(writes: Iterable[Write]) -> None:
+    """Report the outcome of `writes`, in the threads of their event loops, to those who wait for it."""
+    by_loop: dict[asyncio.AbstractEventLoop, list[Write]] = {}
+    for write in writes:
+        by_loop.setdefault(write.loop, []).append(write)
+    for loop, own in by_loop.items():
+        try:
+            loop.call_soon_threadsafe(settle, own)
+        except RuntimeError:  # the loop was closed, so nothing waits for this
+            for write in own:
+                write.waiters.clear()
+            settle(own)
+
+
+def settle(writes: list[Write]) -> None:
+    """Report the outcome of `writes` to those who wait for it."""
+    for write in writes:
+        write.is_done = True
+        write.writer.forget(write)
+        for waiter in write.waiters:
+            if waiter.done():
+                continue
+            if write.error is None:
+                waiter.set_result(None)
+            else:
+                waiter.set_exception(write.error)
 
 
 def cannot_keep(run_id: str, error: Exception) -> JournalError:

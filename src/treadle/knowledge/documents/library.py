@@ -1,6 +1,14 @@
-"""Documents for a session: small ones whole in the prompt, large ones in pieces in the memory."""
+"""Documents for a session: small ones whole in the prompt, large ones in pieces in the memory.
 
+The text of plain text, Markdown, HTML and PDF is read in sections with their place.
+"""
+
+import hashlib
+import logging
+import re
 from collections.abc import Iterator, Sequence
+from html.parser import HTMLParser
+from io import BytesIO
 from pathlib import Path
 
 from msgspec import Struct
@@ -8,14 +16,204 @@ from msgspec import Struct
 from treadle.core.errors import ConfigError
 from treadle.core.estimates import guess_tokens
 from treadle.core.fence import fence
-from treadle.knowledge.documents.extract import ReadDocument, read_document
+from treadle.core.registry import require
 from treadle.knowledge.memory import Author, Draft, Memory, Store
 
-_HEADING = (
+MAX_BYTES = 64 * 1024 * 1024
+_HEADING = re.compile(r"^ {0,3}(#{1,6})\s+(.+?)\s*#*\s*$")
+_CODE_FENCE = re.compile(r"^ {0,3}(`{3,}|~{3,})")
+_MARKS = {b"\xef\xbb\xbf": "utf-8-sig", b"\xff\xfe": "utf-16", b"\xfe\xff": "utf-16"}
+_HTML = re.compile(rb"\s*(?:<!--.*?-->\s*)*<(?:!doctype\s+html|html|head|body)\b", re.IGNORECASE | re.DOTALL)
+
+
+class DocumentSection(Struct, frozen=True):
+    """A part of a document."""
+
+    place: str
+    """The place of the part, such as `page 3` or `Setup > Linux`; empty if the document has no parts."""
+    text: str
+
+
+class ReadDocument(Struct, frozen=True):
+    """The text of a file."""
+
+    source: str
+    """The path as it was given."""
+    title: str
+    sections: tuple[DocumentSection, ...]
+    digest: str
+    """The SHA-256 of the file."""
+
+    @property
+    def text(self) -> str:
+        """The whole text."""
+        return "\n\n".join(section.text for section in self.sections)
+
+
+def read_document(path: str | Path) -> ReadDocument:
+    """Read a file of text, Markdown, HTML or PDF.
+
+    Raises: `ConfigError` for a file that cannot be read, is too large, is not text, is encrypted or has no text,
+    and for a PDF if the extra `pdf` is not installed.
+    """
+    file = Path(path).expanduser()
+    try:
+        if file.stat().st_size > MAX_BYTES:
+            raise ConfigError(
+                f"the document {str(path)!r} is larger than {MAX_BYTES // 1024**2} MiB; split it"
+            )
+        content = file.read_bytes()
+    except OSError as error:
+        raise ConfigError(f"cannot read the document {str(path)!r}: {error.strerror}") from error
+    title = file.name
+    sections: tuple[DocumentSection, ...]
+    if content.startswith(b"%PDF-"):
+        title, sections = _read_pdf(content, str(path), file.name)
+    else:
+        text = _decode(content, str(path))
+        if file.suffix.lower() in (".html", ".htm", ".xhtml") or _HTML.match(content):
+            title, sections = _read_html(text, file.name)
+        elif file.suffix.lower() in (".md", ".markdown"):
+            sections = tuple(_read_markdown(text))
+        else:
+            sections = (DocumentSection("", text.strip()),)
+    sections = tuple(section for section in sections if section.text.strip())
+    if not sections:
+        raise ConfigError(
+            f"the document {str(path)!r} has no text; if it is scanned, give a version with recognised text"
+        )
+    return ReadDocument(str(path), title, sections, hashlib.sha256(content).hexdigest())
+
+
+def _decode(content: bytes, path: str) -> str:
+    """Return the text of a file. Raises: `ConfigError` for one that is not text."""
+    encoding = next((name for mark, name in _MARKS.items() if content.startswith(mark)), None)
+    if encoding is None and b"\0" in content:
+        raise ConfigError(
+            f"the document {path!r} is not text, Markdown, HTML or PDF; convert it to one of these"
+        )
+    try:
+        text = content.decode(encoding or "utf-8")
+    except UnicodeDecodeError:
+        text = content.decode("cp1252", errors="replace")  # files of older Windows programs
+    return text.replace("\r\n", "\n").replace("\r", "\n").replace("\0", "")
+
+
+def _read_markdown(text: str) -> Iterator[DocumentSection]:
+    """Yield the sections below each heading; lines in blocks of code are no headings."""
+    path: list[tuple[int, str]] = []
+    lines: list[str] = []
+    code = ""
+    for line in text.split("\n"):
+        heading = None if code else _HEADING.match(line)
+        if mark := _CODE_FENCE.match(line):
+            code = "" if code and line.strip().startswith(code) else code or mark[1]
+        if heading is None:
+            lines.append(line)
+            continue
+        yield DocumentSection(_join(path), "\n".join(lines).strip())
+        level = len(heading[1])
+        path = [item for item in path if item[0] < level] + [(level, heading[2])]
+        lines = [line]
+    yield DocumentSection(_join(path), "\n".join(lines).strip())
+
+
+def _join(path: list[tuple[int, str]]) -> str:
+    return " > ".join(title for _, title in path)
+
+
+class _Html(HTMLParser):
+    """The visible text of a page, by headings."""
+
+    _HIDDEN = frozenset(("script", "style", "template", "noscript", "svg"))
+    _BLOCKS = re.compile(
+        "p|div|br|li|ul|ol|tr|table|section|article|header|footer|main|aside|nav|blockquote|pre|dt|dd|hr"
+    )
+
+    def __init__(self) -> None:
+        super().__init__(convert_charrefs=True)
+        self.title = ""
+        self.sections: list[tuple[list[tuple[int, str]], list[str]]] = [([], [])]
+        self._hidden: list[str] = []
+        self._is_title = False
+        self._level = 0
+        """The level of the open heading; 0 if none is open."""
+        self._heading = ""
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if tag in self._HIDDEN:
+            self._hidden.append(tag)
+        elif tag == "title":
+            self._is_title = True
+        elif re.fullmatch("h[1-6]", tag):
+            self._level, self._heading = int(tag[1]), ""
+        elif self._BLOCKS.fullmatch(tag):
+            self._add("\n")
+        elif tag in ("td", "th"):
+            self._add(" | ")
+
+    def handle_endtag(self, tag: str) -> None:
+        if self._hidden and tag == self._hidden[-1]:
+            self._hidden.pop()
+        elif tag == "title":
+            self._is_title = False
+        elif self._level and tag == f"h{self._level}":
+            path = [item for item in self.sections[-1][0] if item[0] < self._level]
+            heading = " ".join(self._heading.split())
+            self.sections.append(([*path, (self._level, heading)], [heading, "\n"]))
+            self._level = 0
+        elif self._BLOCKS.fullmatch(tag):
+            self._add("\n")
+
+    def handle_data(self, data: str) -> None:
+        if self._hidden:
+            return
+        if self._is_title:
+            self.title += data
+        elif self._level:
+            self._heading += data
+        else:
+            self._add(data)
+
+    def _add(self, text: str) -> None:
+        self.sections[-1][1].append(text)
+
+
+def _read_html(text: str, name: str) -> tuple[str, tuple[DocumentSection, ...]]:
+    page = _Html()
+    page.feed(text)
+    page.close()
+    sections = []
+    for path, pieces in page.sections:
+        lines = [" ".join(line.split()) for line in "".join(pieces).split("\n")]
+        sections.append(DocumentSection(_join(path), re.sub(r"\n{3,}", "\n\n", "\n".join(lines)).strip()))
+    return " ".join(page.title.split()) or name, tuple(sections)
+
+
+def _read_pdf(content: bytes, path: str, name: str) -> tuple[str, tuple[DocumentSection, ...]]:
+    pypdf = require("pypdf", "pdf")
+    # What it logs about damaged files is in the error, or does not matter.
+    logging.getLogger("pypdf").setLevel(logging.CRITICAL)
+    try:
+        reader = pypdf.PdfReader(BytesIO(content))
+        if reader.is_encrypted and not reader.decrypt(""):
+            raise ConfigError(f"the document {path!r} is encrypted; save it without a password")
+        title = str((reader.metadata or {}).get("/Title") or "").strip() or name
+        pages = [page.extract_text() or "" for page in reader.pages]
+    except ConfigError:
+        raise
+    except Exception as error:  # pypdf raises many kinds for damaged files
+        raise ConfigError(f"the document {path!r} is a PDF that cannot be read: {error}") from error
+    return title, tuple(
+        DocumentSection(f"page {number}", text.strip()) for number, text in enumerate(pages, 1)
+    )
+
+
+_INTRODUCTION = (
     "Documents that are too large to stand here whole. Parts of them that fit a message come with it; call recall "
     "with what you look for to read others:"
 )
-_FRAME_TOKENS = guess_tokens(_HEADING) + 30
+_FRAME_TOKENS = guess_tokens(_INTRODUCTION) + 30
 _PIECE_CHARS = 1200
 """The length of a piece: short enough that several are recalled for a message, and long enough to make sense."""
 
@@ -95,7 +293,7 @@ def _list(lines: Sequence[str], tokens: int) -> str:
         shown.append(line)
     # The titles are as foreign as the documents.
     listed = fence("document", "\n".join(shown))
-    return f"{_HEADING}\n{listed}"
+    return f"{_INTRODUCTION}\n{listed}"
 
 
 def pieces_of(document: ReadDocument) -> Iterator[Draft]:

@@ -3,8 +3,15 @@
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from treadle.knowledge.memory.embeddings import BATCH, Embedder, make_embedder
-    from treadle.knowledge.memory.namespace import Found, Memory, forget_runs, open_memory
+    from treadle.knowledge.memory.namespace import (
+        BATCH,
+        Embedder,
+        Found,
+        Memory,
+        forget_runs,
+        make_embedder,
+        open_memory,
+    )
     from treadle.knowledge.memory.protocol import (
         Author,
         Draft,
@@ -15,8 +22,7 @@ if TYPE_CHECKING:
         Store,
         Written,
     )
-    from treadle.knowledge.memory.recaller import Recaller
-    from treadle.knowledge.memory.toolset import MemoryToolset
+    from treadle.knowledge.memory.toolset import MemoryToolset, Recaller
 
 __all__ = [
     "BATCH",
@@ -47,12 +53,14 @@ def __getattr__(name: str) -> object:
 
 _PACKAGE = "treadle.knowledge.memory"
 _WHERE = {
-    **dict.fromkeys(("BATCH", "Embedder", "make_embedder"), f"{_PACKAGE}.embeddings"),
-    **dict.fromkeys(("Found", "Memory", "forget_runs", "open_memory"), f"{_PACKAGE}.namespace"),
+    **dict.fromkeys(
+        ("BATCH", "Embedder", "Found", "Memory", "forget_runs", "make_embedder", "open_memory"),
+        f"{_PACKAGE}.namespace",
+    ),
     **dict.fromkeys(
         ("Author", "Draft", "MemoryEntry", "Epistemic", "Hit", "Outcome", "Store", "Written"),
         f"{_PACKAGE}.protocol",
     ),
-    "Recaller": f"{_PACKAGE}.recaller",
+    "Recaller": f"{_PACKAGE}.toolset",
     "MemoryToolset": f"{_PACKAGE}.toolset",
 }

@@ -13,7 +13,7 @@ import msgspec
 
 from treadle.core.errors import ConfigError, JournalError
 from treadle.journal.sqlite.failures import ERRORS, explain, has_code
-from treadle.journal.sqlite.sqlite_layout import connect, read_meta, set_level
+from treadle.journal.sqlite.sqlite_layout import connect, read_meta, set_level, transaction
 from treadle.journal.tables.table_rows import explain_closed
 from treadle.knowledge.memory.protocol import (
     MAX_CHARS,
@@ -103,16 +103,8 @@ class Database:
 
         Raises: `JournalError`.
         """
-        with self._write_lock, self._explained():
-            db = self._writing
-            db.execute("BEGIN IMMEDIATE")
-            try:
-                yield db
-                db.execute("COMMIT")
-            except BaseException:
-                if db.in_transaction:  # a full disk ends it by itself
-                    db.execute("ROLLBACK")
-                raise
+        with self._write_lock, self._explained(), transaction(self._writing):
+            yield self._writing
 
     @contextmanager
     def reading(self) -> Iterator[sqlite3.Connection]:
@@ -207,16 +199,10 @@ def _version_of(db: sqlite3.Connection) -> int | None:
 
 
 def _make_tables(db: sqlite3.Connection) -> None:
-    db.execute("BEGIN IMMEDIATE")
-    try:
+    with transaction(db):
         if _version_of(db) is None:  # another process may have made them meanwhile
             for statement in _TABLES.split(";"):
                 db.execute(statement)
-        db.execute("COMMIT")
-    except BaseException:
-        if db.in_transaction:
-            db.execute("ROLLBACK")
-        raise
 
 
 ENTRY = f"id, store, version, created_at, strength, used_at, merged, {CONTENT}"

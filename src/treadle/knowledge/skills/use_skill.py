@@ -19,9 +19,8 @@ from treadle.core.errors import ConfigError, ToolError
 from treadle.core.estimates import guess_tokens
 from treadle.core.fence import fence
 from treadle.core.types import Effect, Json, ToolCall, ToolSpec
-from treadle.journal.content_trust import Trust, record_trust
-from treadle.knowledge.skills.catalog import Catalog
-from treadle.knowledge.skills.skill import FILE, Skill, read_skill
+from treadle.journal.identity import Trust, record_trust
+from treadle.knowledge.skills.skill import FILE, Catalog, Skill, read_skill
 from treadle.tools.context import ToolContext
 from treadle.tools.schema.validation import ArgumentChecker
 

@@ -21,8 +21,7 @@ from treadle.core.limits import Allowance
 from treadle.core.lineage import Child
 from treadle.core.types import Effect, Json, ToolCall, ToolErrorKind, ToolResult, ToolSpec
 from treadle.journal.protocol import Clock, Journal
-from treadle.loop.calls.innercalls import InnerCalls
-from treadle.loop.calls.questions import Asking, ParkedError, Questioner, Rules
+from treadle.loop.calls.questions import Asking, InnerCalls, ParkedError, Questioner, Rules
 from treadle.loop.calls.results import (
     LARGE_BYTES,
     Blobs,
@@ -38,7 +37,7 @@ from treadle.loop.calls.results import (
     to_result,
     to_started,
 )
-from treadle.loop.hooks import Hooks
+from treadle.loop.listener import Hooks
 from treadle.loop.outbox import Outbox
 from treadle.sandbox.protocol import Sandbox
 from treadle.tools.context import NO_CONTEXT, NO_DEPS, Scope, ToolContext

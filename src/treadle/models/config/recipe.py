@@ -20,7 +20,7 @@ from treadle.core.registry import did_you_mean
 from treadle.core.spec import PartSpec
 from treadle.core.types import Json, OutputMode, Settings
 from treadle.http.transport import Transport
-from treadle.journal.content_trust import Trust, read_trust
+from treadle.journal.identity import Trust, read_trust
 from treadle.models.config.bare import MAKERS, ModelConfig, bare_model, given_url, home_of
 from treadle.models.config.description import describe_part
 from treadle.models.config.presets import (

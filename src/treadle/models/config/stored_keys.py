@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from treadle.core.errors import ConfigError
-from treadle.journal.content_trust import belongs_to_user
+from treadle.journal.identity import belongs_to_user
 
 _SERVICE = "treadle"
 _IN_KEYRING = ""

@@ -11,8 +11,6 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from pydantic import ValidationError
-
 from treadle.core.errors import ConfigError
 from treadle.core.registry import did_you_mean
 from treadle.core.types import Json
@@ -122,15 +120,19 @@ class _Environment:
     def _table(self, stem: str, names: list[str]) -> TierTable:
         """Return the tier of the models `names`, with the settings whose variables begin with `stem`."""
         values: dict[str, Any] = {"model": names[0], "fallback": names[1:]}
-        for suffix, (field, read) in _SETTINGS.items():
+        for suffix, (field, kind) in _SETTINGS.items():
             text = self._all.get(stem + suffix)
             if text is None:
                 continue
             try:
-                values[field] = read(text.strip())
-                TierTable.model_validate({"model": "m", field: values[field]})
-            except (ValueError, ValidationError):
-                raise ConfigError(f"{stem}{suffix} is {text!r}; give {_KINDS[read]}") from None
+                value: Any = text.strip()
+                if suffix.endswith("_MS"):
+                    value = float(value) / 1000
+                elif field == "extra":
+                    value = json.loads(value)
+                values[field] = getattr(TierTable.model_validate({"model": "m", field: value}), field)
+            except ValueError:
+                raise ConfigError(f"{stem}{suffix} is {text!r}; give {kind}") from None
         prices = [self._all.get(f"{stem}COST_{side}_PER_1K") for side in ("INPUT", "OUTPUT")]
         if any(prices):
             values["price"] = self._price(stem, prices)
@@ -173,40 +175,14 @@ def _as_variable(name: str) -> str:
     return re.sub(r"[^A-Za-z0-9]", "_", name).upper()
 
 
-def _read_flag(text: str) -> bool:
-    flags = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
-    if text.lower() not in flags:
-        raise ValueError(text)
-    return flags[text.lower()]
-
-
-def _read_milliseconds(text: str) -> float:
-    return float(text) / 1000
-
-
-def _read_object(text: str) -> dict[str, Json]:
-    value = json.loads(text)
-    if not isinstance(value, dict):
-        raise ValueError(text)
-    return value
-
-
-_KINDS: dict[object, str] = {
-    int: "a whole number in its range",
-    float: "a number in its range",
-    _read_milliseconds: "a number of milliseconds",
-    _read_flag: "yes or no",
-    _read_object: "a JSON object",
-    str: "weak, medium or strong",
+_SETTINGS: dict[str, tuple[str, str]] = {
+    "MAX_TOKENS": ("max_output_tokens", "a whole number in its range"),
+    "TEMPERATURE": ("temperature", "a number in its range"),
+    "EXTRA_BODY": ("extra", "a JSON object"),
+    "FIRST_TOKEN_LATENCY_MS": ("first_token_seconds", "a number of milliseconds"),
+    "CONTEXT_WINDOW": ("context_tokens", "a whole number in its range"),
+    "TOOL_STRENGTH": ("tool_strength", "weak, medium or strong"),
+    "SEES_IMAGES": ("sees_images", "yes or no"),
+    "QUALITY": ("quality", "a number in its range"),
 }
-_SETTINGS: dict[str, tuple[str, Any]] = {
-    "MAX_TOKENS": ("max_output_tokens", int),
-    "TEMPERATURE": ("temperature", float),
-    "EXTRA_BODY": ("extra", _read_object),
-    "FIRST_TOKEN_LATENCY_MS": ("first_token_seconds", _read_milliseconds),
-    "CONTEXT_WINDOW": ("context_tokens", int),
-    "TOOL_STRENGTH": ("tool_strength", str),
-    "SEES_IMAGES": ("sees_images", _read_flag),
-    "QUALITY": ("quality", float),
-}
-"""The settings of a tier by the end of their variables: the field of `TierTable`, and the type."""
+"""The settings of a tier by the end of their variables: the field of `TierTable`, and what to give."""

@@ -18,7 +18,7 @@ from pydantic import ValidationError
 from treadle.core.documents import decode_document, is_yaml_name
 from treadle.core.errors import ConfigError
 from treadle.core.types import Json
-from treadle.journal.content_trust import Trust, belongs_to_user, read_trust
+from treadle.journal.identity import Trust, belongs_to_user, read_trust
 from treadle.models.config.presets import is_tiered
 from treadle.models.config.tables import (
     ChatTable,

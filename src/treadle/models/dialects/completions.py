@@ -13,6 +13,7 @@ from typing import Any, Literal
 import msgspec
 from msgspec import Struct
 
+from treadle.core.documents import read_data
 from treadle.core.errors import ConfigError
 from treadle.core.foreign import let_in
 from treadle.core.log import Log
@@ -51,40 +52,8 @@ class PromptTemplate(Struct, frozen=True):
         return f"{before}{content}{after}"
 
 
-def _headed(begin: str, middle: str, end: str, tool: str = "tool") -> dict[Role, tuple[str, str]]:
-    names = {role: role.value for role in Role} | {Role.TOOL: tool}
-    return {role: (f"{begin}{name}{middle}", end) for role, name in names.items()}
-
-
-TEMPLATES: dict[str, PromptTemplate] = {
-    "chatml": PromptTemplate(
-        _headed("<|im_start|>", "\n", "<|im_end|>\n"),
-        "<|im_start|>assistant\n",
-        stop=("<|im_end|>",),
-        marks=r"<(?=\|(?:im_start|im_end|endoftext)\|>)",
-    ),
-    "llama3": PromptTemplate(
-        _headed("<|start_header_id|>", "<|end_header_id|>\n\n", "<|eot_id|>", "ipython"),
-        "<|start_header_id|>assistant<|end_header_id|>\n\n",
-        "<|begin_of_text|>",
-        ("<|eot_id|>",),
-        r"<(?=\|(?:start_header_id|end_header_id|eot_id|eom_id|begin_of_text|end_of_text|python_tag)\|>)",
-    ),
-    "plain": PromptTemplate(
-        {
-            Role.SYSTEM: ("", "\n\n"),
-            Role.USER: ("User: ", "\n\n"),
-            Role.ASSISTANT: ("Assistant: ", "\n\n"),
-            Role.TOOL: ("Tool: ", "\n\n"),
-        },
-        "Assistant:",
-        stop=("\nUser:",),
-        marks=r"(?m)^(?=(?:System|User|Assistant|Tool):)",
-        instead=" ",
-    ),
-    "none": PromptTemplate(dict.fromkeys(Role, ("", "")), ""),
-}
-"""The templates by name. `plain` is for base models; `none` sends only the contents."""
+TEMPLATES = msgspec.convert(read_data(__package__, "templates"), dict[str, PromptTemplate])
+"""The templates by name."""
 
 
 def find_template(name: str) -> PromptTemplate:

@@ -1,68 +1,34 @@
 """The meanings of servers' errors, by the codes and texts in `faults.toml`, for all dialects."""
 
 import re
-import tomllib
 from functools import cache
-from importlib.resources import files
 from typing import Any
 
 import msgspec
 from msgspec import Struct
 
-from treadle.core.errors import (
-    AuthenticationError,
-    ContextOverflowError,
-    ProviderError,
-    RateLimitError,
-    RefusedError,
-    RequestError,
-    ServerError,
-    UnavailableError,
-)
+from treadle.core import errors
+from treadle.core.documents import read_data
+from treadle.core.errors import ProviderError
 from treadle.core.types import Json
 
 
 class Meaning(Struct, frozen=True):
-    """The meaning of an error."""
+    """The meaning of an error; `faults.toml` says what its fields are."""
 
-    kind: type[ProviderError]
+    error: str
+    """The name of a class of `core/errors`."""
     status: int
-    """The HTTP status to report if the error came with status 200."""
+    usual: tuple[int, ...] = ()
     advice: str = ""
-    """What to do next. `{key}` stands for how to set the key, `{model}` and `{url}` for the model and the URL of
-    the request."""
+
+    @property
+    def kind(self) -> type[ProviderError]:
+        """The class of the error."""
+        kind: type[ProviderError] = getattr(errors, self.error)
+        return kind
 
 
-MEANINGS = {
-    "refused": Meaning(RefusedError, 400),
-    "quota": Meaning(
-        UnavailableError, 429, " - the account has nothing left to spend: add credit or use another key"
-    ),
-    "busy": Meaning(RateLimitError, 429),
-    "too_big": Meaning(
-        RateLimitError,
-        429,
-        " - this request alone is larger than the limit: shorten the messages, or raise the limit",
-    ),
-    "key": Meaning(AuthenticationError, 401, " - check the key{key} or give another one"),
-    "output": Meaning(RequestError, 400, " - ask for fewer tokens of output (max_output_tokens)"),
-    "overflow": Meaning(ContextOverflowError, 400, " - shorten the messages, or compact them earlier"),
-    "model": Meaning(
-        UnavailableError, 404, " - model not found? check the name {model!r} and the base URL {url}"
-    ),
-    "bad": Meaning(RequestError, 400),
-    "broken": Meaning(ServerError, 500),
-}
-_BY_STATUS = {
-    401: "key",
-    402: "quota",
-    403: "key",
-    404: "model",
-    410: "model",
-    413: "overflow",
-    429: "busy",
-    **dict.fromkeys((408, 409, 425), "broken"),
-}
 _MAX_TOKENS = r"(?<!`)\bmax_(?:completion_|new_|output_)?tokens\b"
 _LIMITED = re.compile(r"limit:? (\d+),?.{0,40}?requested:? (\d+)", re.IGNORECASE)
 
@@ -71,7 +37,7 @@ class FaultRule(Struct, frozen=True):
     """The texts and codes of servers that have one meaning."""
 
     meaning: str
-    """A name of `MEANINGS`."""
+    """The name of a meaning."""
     pattern: re.Pattern[str]
     statuses: frozenset[int]
     """The statuses with which the texts have this meaning. With status 200, the status is not compared."""
@@ -86,10 +52,11 @@ def find_meaning(status: int, text: str) -> Meaning:
     """Return the meaning of an error, given its status and its codes and texts in one string."""
     for rule in fault_rules():
         if rule.matches(status, text):
-            return MEANINGS[_refine(rule.meaning, text)]
+            return _meanings()[_refine(rule.meaning, text)]
     if status == 200:
-        return MEANINGS["bad" if re.search(r"invalid[_ ]request|BadRequest", text) else "broken"]
-    return MEANINGS[_BY_STATUS.get(status, "broken" if status >= 500 else "bad")]
+        return _meanings()["bad" if re.search(r"invalid[_ ]request|BadRequest", text) else "broken"]
+    usual = next((item for item in _meanings().values() if status in item.usual), None)
+    return usual or _meanings()["broken" if status >= 500 else "bad"]
 
 
 def status_of_code(code: str) -> int | None:
@@ -147,5 +114,9 @@ def _any_of(patterns: tuple[str, ...]) -> re.Pattern[str]:
 
 
 @cache
+def _meanings() -> dict[str, Meaning]:
+    return msgspec.convert(_read_file()["meanings"], dict[str, Meaning])
+
+
 def _read_file() -> dict[str, Any]:
-    return tomllib.loads(files(__package__).joinpath("faults.toml").read_text("utf-8"))
+    return read_data(__package__, "faults")

@@ -1,10 +1,11 @@
-"""A model that answers a repeated request from a cache."""
+"""A model that answers a repeated request from a cache, and the folder of answers that caches are kept in."""
 
 import contextlib
 import hashlib
 import os
 import uuid
 from pathlib import Path
+from typing import Generic, TypeVar
 
 import msgspec
 from msgspec.structs import replace
@@ -19,12 +20,55 @@ _WHOLE = (FinishReason.STOP, FinishReason.TOOL_CALLS)
 _encode_message = msgspec.json.Encoder(order="deterministic").encode
 
 
+T = TypeVar("T")
+
+
+class AnswerFolder(Generic[T]):
+    """Answers in a folder, by name. Processes may share it: the first answer of a name is kept, and damaged or
+    incomplete files are never used."""
+
+    def __init__(self, folder: str | Path, kind: type[T]) -> None:
+        """Keep answers of a type in `folder`. Raises: `ConfigError` if the folder cannot be made."""
+        self.path = Path(folder).expanduser()
+        self._decode = msgspec.json.Decoder(kind).decode
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ConfigError(f"the cache {str(folder)!r} cannot be made: {error.strerror}") from error
+
+    def read(self, name: str) -> T | None:
+        """Return an answer; `None` if there is none."""
+        try:
+            return self._decode((self.path / f"{name}.json").read_bytes())
+        except (OSError, msgspec.DecodeError, UnicodeDecodeError):
+            return None
+
+    def write(self, name: str, answer: T) -> T:
+        """Store an answer. Return it, or the answer that another process stored first. Raises: `OSError`."""
+        path = self.path / f"{name}.json"
+        path.parent.mkdir(exist_ok=True)
+        part = path.parent / f".{uuid.uuid4().hex}"
+        try:
+            part.write_bytes(msgspec.json.encode(answer))
+            try:
+                os.link(part, path)
+            except FileExistsError:
+                if (kept := self.read(name)) is not None:
+                    return kept
+                part.replace(path)
+            except OSError:
+                # A file system without hard links.
+                part.replace(path)
+        finally:
+            part.unlink(missing_ok=True)
+        return answer
+
+
 class CacheModel(Wrapper):
     """A model that keeps answers in a folder, by request, model and settings.
 
     An answer from the cache is marked, costs nothing and counts no tokens. For different samples of the same
-    request, use different seeds. Processes may share a folder: the first answer to a request is kept, and damaged
-    or incomplete files are never used.
+    request, use different seeds. Processes may share a folder; see `AnswerFolder`.
     """
 
     CHANGES_ANSWERS = False
@@ -32,16 +76,13 @@ class CacheModel(Wrapper):
     def __init__(self, inner: Model, folder: str | Path) -> None:
         """Make a cache in `folder`. Raises: `ConfigError` if the folder cannot be made."""
         super().__init__(inner)
-        self.folder = Path(folder).expanduser()
-        try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise ConfigError(f"the cache {str(folder)!r} cannot be made: {error.strerror}") from error
+        self._answers = AnswerFolder(folder, Completion)
+        self.folder = self._answers.path
 
     async def infer(self, request: Request, watch: Watch) -> Completion:
         """Return the kept answer, or else the inner model's; see `Model.infer`."""
-        path = self._path(request)
-        if (kept := _read(path)) is not None:
+        name = self._name(request)
+        if (kept := self._answers.read(name)) is not None:
             if watch.on_delta is not None:
                 pass_on(kept.message, watch.on_delta)
             return replace(kept, is_cached=True, cost_usd=0.0, usage=Usage())
@@ -49,10 +90,10 @@ class CacheModel(Wrapper):
         if completion.finish_reason in _WHOLE:
             # If the disk is full, only this copy of the answer is lost.
             with contextlib.suppress(OSError):
-                _write(path, completion)
+                self._answers.write(name, completion)
         return completion
 
-    def _path(self, request: Request) -> Path:
+    def _name(self, request: Request) -> str:
         digest = hashlib.sha256(self.identity.encode())
         asked = (request.tools, request.output_schema, request.required_tool)
         digest.update(_encode_message(asked))
@@ -60,28 +101,4 @@ class CacheModel(Wrapper):
             digest.update(b"\n")
             digest.update(message)
         key = digest.hexdigest()
-        return self.folder / key[:2] / f"{key[2:]}.json"
-
-
-def _read(path: Path) -> Completion | None:
-    try:
-        return msgspec.json.decode(path.read_bytes(), type=Completion)
-    except (OSError, msgspec.DecodeError, UnicodeDecodeError):
-        return None
-
-
-def _write(path: Path, completion: Completion) -> None:
-    path.parent.mkdir(exist_ok=True)
-    part = path.parent / f".{uuid.uuid4().hex}"
-    try:
-        part.write_bytes(msgspec.json.encode(completion))
-        try:
-            os.link(part, path)
-        except FileExistsError:
-            if _read(path) is None:
-                part.replace(path)
-        except OSError:
-            # A file system without hard links.
-            part.replace(path)
-    finally:
-        part.unlink(missing_ok=True)
+        return f"{key[:2]}/{key[2:]}"

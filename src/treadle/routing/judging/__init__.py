@@ -11,39 +11,35 @@ A new language is a file in `words/` and messages in `benchmarks/data/written.js
 `benchmarks/data/messages.jsonl`; `python -m benchmarks judging` prints precision and recall. Do not look at the
 mistakes in the splits `test` and `fresh`, nor at the texts of `held.jsonl`.
 
-Judges of other packages are entry points of the group
-`treadle.judges`.
+Judges of other packages are entry points of the group `treadle.judges`.
 """
 
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from treadle.core.judgement import Ambiguity, AmbiguityClass, Judgement, Missing, TaskFound, TaskKind
-    from treadle.routing.judging.in_sessions import (
-        facts_of_message,
-        find_refused_tool,
-        follows_question,
-        judge_safely,
-        write_hint,
-    )
-    from treadle.routing.judging.inabilities import Refusal, find_refusal, gives_up
-    from treadle.routing.judging.judgements import (
-        MessageFacts,
-        is_boilerplate,
-        is_identity_sensitive,
-        judge_ambiguity,
-        judge_message,
-        judge_task,
-        rate_difficulty,
-    )
-    from treadle.routing.judging.judges import (
-        MessageJudge,
-        ModelJudge,
-        PatternJudge,
-        judge_of_part,
-        make_judge,
-        part_of_judge,
-    )
+from treadle.core.judgement import Ambiguity, AmbiguityClass, Judgement, Missing, TaskFound, TaskKind
+from treadle.routing.judging.in_sessions import (
+    facts_of_message,
+    find_refused_tool,
+    follows_question,
+    judge_safely,
+    write_hint,
+)
+from treadle.routing.judging.inabilities import Refusal, find_refusal, gives_up
+from treadle.routing.judging.judgements import (
+    MessageFacts,
+    is_boilerplate,
+    is_identity_sensitive,
+    judge_ambiguity,
+    judge_message,
+    judge_task,
+    rate_difficulty,
+)
+from treadle.routing.judging.judges import (
+    MessageJudge,
+    ModelJudge,
+    PatternJudge,
+    judge_of_part,
+    make_judge,
+    part_of_judge,
+)
 
 __all__ = [
     "Ambiguity",
@@ -74,19 +70,3 @@ __all__ = [
     "rate_difficulty",
     "write_hint",
 ]
-
-_PLACES = {
-    "treadle.core.judgement": "Ambiguity AmbiguityClass Judgement Missing TaskFound TaskKind",
-    f"{__name__}.in_sessions": "facts_of_message find_refused_tool follows_question judge_safely write_hint",
-    f"{__name__}.inabilities": "Refusal find_refusal gives_up",
-    f"{__name__}.judgements": "MessageFacts is_boilerplate is_identity_sensitive judge_ambiguity judge_message "
-    "judge_task rate_difficulty",
-    f"{__name__}.judges": "MessageJudge ModelJudge PatternJudge judge_of_part make_judge part_of_judge",
-}
-_WHERE = {name: place for place, names in _PLACES.items() for name in names.split()}
-
-
-def __getattr__(name: str) -> object:
-    from treadle.core.registry import load_name
-
-    return load_name(__name__, name, _WHERE)

@@ -7,9 +7,9 @@ import asyncio
 import os
 import shutil
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractAsyncContextManager
+from contextlib import asynccontextmanager
 from functools import cache
 from pathlib import Path
 from threading import Lock
@@ -40,25 +40,39 @@ MAX_COMMANDS = 64
 
 
 class HostCommands:
-    """Commands on this machine, in bubblewrap or unprotected. See `make_command_sandbox`."""
+    """Commands on this machine, in bubblewrap or unprotected: what they can see and reach."""
 
-    def __init__(self, has_network: bool, binds: Mapping[str, str], is_protected: bool) -> None:
+    def __init__(
+        self, *, has_network: bool = False, binds: Mapping[str, str] | None = None, is_protected: bool = True
+    ) -> None:
+        """Make a place for commands.
+
+        `binds` maps files and folders of the host to the absolute paths where commands can read them. Without
+        `is_protected` commands run as the current user and can read and change everything that this user can.
+        Raises: `ConfigError` for a bind that cannot be made.
+        """
         self.has_network = has_network
-        self.binds = _check_binds(binds)
+        self.binds = _check_binds(binds or {})
         self.is_protected = is_protected
         self.read_only_paths = tuple(sorted(self.binds.values()))
+        """The paths, as commands see them, of the host's files that were made readable to them."""
 
     def find_fault(self) -> str | None:
-        """See `CommandSandbox.find_fault`."""
+        """Return why commands cannot be run this way on this machine and what helps, or `None` if they can."""
         return find_fault() if self.is_protected else None
 
-    def open(self) -> AbstractAsyncContextManager["HostFolder"]:
-        """See `CommandSandbox.open`."""
-        return _Opening(self)
+    @asynccontextmanager
+    async def open(self) -> AsyncIterator["HostFolder"]:
+        """Make a folder for one run. It is removed on exit. Raises: `SandboxError` if there is no room."""
+        folder = await _in_thread(lambda: HostFolder(self))
+        try:
+            yield folder
+        finally:
+            await _in_thread(folder.close)
 
 
 class HostFolder:
-    """One run's folder, kept from one command to the next."""
+    """One run's folder, kept from one command to the next. Commands run in it one at a time."""
 
     def __init__(self, commands: HostCommands) -> None:
         self._commands = commands
@@ -72,7 +86,12 @@ class HostFolder:
     async def run(
         self, command: str, sandbox: Sandbox, limits: Limits, report: Callable[[str], None] | None = None
     ) -> CommandOutcome:
-        """See `CommandFolder.run`."""
+        """Run a command for `/bin/sh` in a folder with the files of `sandbox`, and copy its changes to `sandbox`.
+
+        While the command runs, `report` is called from a thread with the last printed line. A cancellation stops
+        the command; it is raised again after all processes of the command have ended. Raises: `SandboxError` if
+        the command cannot be started or the folder cannot be used.
+        """
         process = SandboxCommand(
             command,
             self._root,
@@ -117,18 +136,6 @@ class HostFolder:
         self._is_spoiled = False
         new_links = tuple(sorted(self._folder.links - links))
         return replace(outcome, removed=tuple(removed), new_links=new_links)
-
-
-class _Opening(AbstractAsyncContextManager[HostFolder]):
-    def __init__(self, commands: HostCommands) -> None:
-        self._commands = commands
-
-    async def __aenter__(self) -> HostFolder:
-        self._folder = await _in_thread(lambda: HostFolder(self._commands))
-        return self._folder
-
-    async def __aexit__(self, *error: object) -> None:
-        await _in_thread(self._folder.close)
 
 
 @cache

@@ -12,10 +12,10 @@ import secrets
 import shutil
 import signal
 import subprocess
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Protocol
 
 from msgspec import Struct
 
@@ -23,6 +23,7 @@ from treadle.core.errors import SandboxError
 from treadle.sandbox.commands.bubblewrap import wrap
 from treadle.sandbox.commands.seccomp import make_filter
 from treadle.sandbox.commands.socket_memory import measure_sockets
+from treadle.sandbox.protocol import Limits
 
 MAX_OPEN_FILES = 1024
 MARK = "TREADLE_COMMAND"
@@ -37,61 +38,59 @@ exit $?
 """
 
 
-class Caps(Protocol):
-    """The limits that the kernel enforces for each process."""
-
-    @property
-    def memory_bytes(self) -> int: ...
-    @property
-    def file_bytes(self) -> int: ...
-    @property
-    def processes(self) -> int: ...
-
-
-class ProcessFamily(Protocol):
+class ProcessFamily(ABC):
     """The processes of one command."""
 
-    pid: int
-    """The id of the first process, once it is started."""
-    end_fd: int | None
-    """A descriptor that becomes readable when all processes have ended. `None`: ask `has_ended`."""
+    def __init__(self, text: str, root: Path, limits: Limits) -> None:
+        self.pid = 0
+        """The id of the first process, once it is started."""
+        self.end_fd: int | None = None
+        """A descriptor that becomes readable when all processes have ended. `None`: ask `has_ended`."""
+        self._text = text
+        self._root = root
+        self._limits = limits
+        self._go = -1
+        self._process: subprocess.Popen[bytes]
 
+    @abstractmethod
     def start(self, out_end: int) -> None:
         """Start the first process, which prints to `out_end`. Raises: `SandboxError`, with no process left."""
-        ...
 
     def let_go(self) -> None:
         """Tell the first process to run the command."""
-        ...
+        with suppress(BrokenPipeError):
+            os.write(self._go, b"go\n")
+        os.close(self._go)
 
     def has_ended(self) -> bool:
         """Return whether the first process has ended."""
-        ...
+        return os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
 
+    @abstractmethod
     def kill(self) -> None:
         """End all processes now. May be called from any thread between `start` and `end`."""
-        ...
 
     def end(self) -> tuple[int, str]:
         """End all processes and wait for them. Return the exit code, and what failed before the command began."""
-        ...
+        self.kill()
+        _, trouble = self._process.communicate()
+        if self.end_fd is not None:
+            os.close(self.end_fd)
+        return self._process.returncode, _decode(trouble)
 
 
-class IsolatedFamily:
-    """The processes of a command in a bubblewrap sandbox. When the first one ends, the kernel ends all others."""
+class IsolatedFamily(ProcessFamily):
+    """The processes of a command in a bubblewrap sandbox. When the first one ends, the kernel ends all others.
+
+    Bubblewrap itself ends after the first one, which ends after all other processes.
+    """
 
     def __init__(
-        self, text: str, root: Path, caps: Caps, has_network: bool, binds: Mapping[str, str]
+        self, text: str, root: Path, limits: Limits, has_network: bool, binds: Mapping[str, str]
     ) -> None:
-        self.pid = 0
-        self.end_fd: int | None = None
-        self._text = text
-        self._root = root
-        self._caps = caps
+        super().__init__(text, root, limits)
         self._has_network = has_network
         self._binds = binds
-        self._go = -1
-        self._process: subprocess.Popen[bytes]
 
     def start(self, out_end: int) -> None:
         """See `ProcessFamily.start`."""
@@ -101,7 +100,7 @@ class IsolatedFamily:
         try:
             argv = wrap(
                 self._root,
-                _first_command(self._text, self._caps, self._root, is_alone=True),
+                _first_command(self._text, self._limits, self._root, is_alone=True),
                 info_fd=info_end,
                 filter_fd=filter_end,
                 has_network=self._has_network,
@@ -126,60 +125,29 @@ class IsolatedFamily:
             _, trouble = self._process.communicate()
             raise SandboxError(f"the sandbox could not be made: {_decode(trouble)}")
 
-    def let_go(self) -> None:
-        """See `ProcessFamily.let_go`."""
-        _say_go(self._go)
-
-    def has_ended(self) -> bool:
-        """See `ProcessFamily.has_ended`."""
-        raise NotImplementedError("ask `end_fd` instead")
-
     def kill(self) -> None:
         """See `ProcessFamily.kill`."""
         assert self.end_fd is not None
         with suppress(ProcessLookupError):
             signal.pidfd_send_signal(self.end_fd, signal.SIGKILL)
 
-    def end(self) -> tuple[int, str]:
-        """See `ProcessFamily.end`."""
-        self.kill()
-        # Bubblewrap ends after process 1, which ends after all other processes.
-        _, trouble = self._process.communicate()
-        assert self.end_fd is not None
-        os.close(self.end_fd)
-        return self._process.returncode, _decode(trouble)
 
-
-class BareFamily:
+class BareFamily(ProcessFamily):
     """The processes of a command without isolation. A mark in their environment identifies processes that detached
     themselves."""
 
-    def __init__(self, text: str, root: Path, caps: Caps) -> None:
-        self.pid = 0
-        self.end_fd: int | None = None
-        self._text = text
-        self._root = root
-        self._caps = caps
+    def __init__(self, text: str, root: Path, limits: Limits) -> None:
+        super().__init__(text, root, limits)
         self._mark = secrets.token_hex(16)
-        self._go = -1
-        self._process: subprocess.Popen[bytes]
 
     def start(self, out_end: int) -> None:
         """See `ProcessFamily.start`."""
-        argv = _first_command(self._text, self._caps, self._root, is_alone=False)
+        argv = _first_command(self._text, self._limits, self._root, is_alone=False)
         environment = _environment(str(self._root / "tmp"), {MARK: self._mark})
         self._process, self._go = _popen(argv, environment, self._root / "work", out_end, ())
         self.pid = self._process.pid
         if hasattr(os, "pidfd_open"):
             self.end_fd = os.pidfd_open(self.pid)
-
-    def let_go(self) -> None:
-        """See `ProcessFamily.let_go`."""
-        _say_go(self._go)
-
-    def has_ended(self) -> bool:
-        """See `ProcessFamily.has_ended`."""
-        return os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
 
     def kill(self) -> None:
         """See `ProcessFamily.kill`."""
@@ -194,28 +162,25 @@ class BareFamily:
         # A process that was found may have started others since the search began.
         while found := find_marked(f"{MARK}={self._mark}"):
             _kill_all(found)
-        _, trouble = self._process.communicate()
-        if self.end_fd is not None:
-            os.close(self.end_fd)
-        return self._process.returncode, _decode(trouble)
+        return super().end()
 
 
-def _first_command(text: str, caps: Caps, root: Path, *, is_alone: bool) -> list[str]:
+def _first_command(text: str, limits: Limits, root: Path, *, is_alone: bool) -> list[str]:
     """Return the command line of the first process. `is_alone`: no other process belongs to its user.
 
     It ends with `root`, which identifies the process if this process is killed.
     """
     # -f counts in units of 512 bytes. The letter for the number of processes is -p in dash and -u in bash.
-    limits = [
+    lines = [
         "ulimit -c 0",
-        f"ulimit -d {_lower(resource.RLIMIT_DATA, caps.memory_bytes) // 1024}",
-        f"ulimit -f {_lower(resource.RLIMIT_FSIZE, caps.file_bytes) // 512}",
+        f"ulimit -d {_lower(resource.RLIMIT_DATA, limits.memory_bytes) // 1024}",
+        f"ulimit -f {_lower(resource.RLIMIT_FSIZE, limits.file_bytes) // 512}",
         f"ulimit -n {_lower(resource.RLIMIT_NOFILE, MAX_OPEN_FILES)}",
     ]
     if is_alone and _counts_by_namespace():
-        count = _lower(resource.RLIMIT_NPROC, caps.processes + 1)
-        limits.append(f"{{ ulimit -u {count} 2>/dev/null || ulimit -p {count}; }}")
-    return ["/bin/sh", "-c", _FIRST % " && ".join(limits), text, str(root)]
+        count = _lower(resource.RLIMIT_NPROC, limits.processes + 1)
+        lines.append(f"{{ ulimit -u {count} 2>/dev/null || ulimit -p {count}; }}")
+    return ["/bin/sh", "-c", _FIRST % " && ".join(lines), text, str(root)]
 
 
 def _lower(kind: int, wanted: int) -> int:
@@ -269,12 +234,6 @@ def _popen(
     finally:
         os.close(go_end)
     return process, go
-
-
-def _say_go(go: int) -> None:
-    with suppress(BrokenPipeError):
-        os.write(go, b"go\n")
-    os.close(go)
 
 
 def _open_filter() -> int | None:

@@ -2,71 +2,16 @@
 
 The filter forbids calls that reach beyond namespaces and limits: sockets other than Unix and internet sockets (a
 virtual machine's host listens on `AF_VSOCK`), memory that belongs to no process (`memfd`, System V), new namespaces
-and mounts, keys, kernel modules, io_uring, and typing into a terminal.
-Source: linux/filter.h, linux/seccomp.h and the system call tables of Linux 6.12.
+and mounts, keys, kernel modules, io_uring, and typing into a terminal. `system_calls.toml` has the numbers.
+Source: linux/filter.h, linux/seccomp.h.
 """
 
 import errno
 import os
 import struct
 
-_CALLS = {
-    "acct": (163, 89),
-    "add_key": (248, 217),
-    "adjtimex": (159, 171),
-    "bpf": (321, 280),
-    "chroot": (161, 51),
-    "clock_adjtime": (305, 266),
-    "clock_settime": (227, 112),
-    "delete_module": (176, 106),
-    "fanotify_init": (300, 262),
-    "finit_module": (313, 273),
-    "fsconfig": (431, 431),
-    "fsmount": (432, 432),
-    "fsopen": (430, 430),
-    "fspick": (433, 433),
-    "init_module": (175, 105),
-    "kexec_file_load": (320, 294),
-    "kexec_load": (246, 104),
-    "keyctl": (250, 219),
-    "mount": (165, 40),
-    "mount_setattr": (442, 442),
-    "move_mount": (429, 429),
-    "name_to_handle_at": (303, 264),
-    "open_by_handle_at": (304, 265),
-    "open_tree": (428, 428),
-    "open_tree_attr": (467, 467),
-    "perf_event_open": (298, 241),
-    "pivot_root": (155, 41),
-    "quotactl": (179, 60),
-    "quotactl_fd": (443, 443),
-    "reboot": (169, 142),
-    "request_key": (249, 218),
-    "setdomainname": (171, 162),
-    "sethostname": (170, 161),
-    "setns": (308, 268),
-    "settimeofday": (164, 170),
-    "swapoff": (168, 225),
-    "swapon": (167, 224),
-    "syslog": (103, 116),
-    "umount2": (166, 39),
-    "unshare": (272, 97),
-    "userfaultfd": (323, 282),
-}
-"""Numbers on x86-64 and arm64 of calls that fail with EPERM."""
-_ABSENT = {
-    "clone3": (435, 435),
-    "io_uring_enter": (426, 426),
-    "io_uring_register": (427, 427),
-    "io_uring_setup": (425, 425),
-    "memfd_create": (319, 279),
-    "memfd_secret": (447, 447),
-    "msgget": (68, 186),
-    "semget": (64, 190),
-    "shmget": (29, 194),
-}
-"""Numbers of calls that fail with ENOSYS, so that libraries use others: `clone3` hides its flags from the
-filter."""
+from treadle.core.documents import read_data
+
 _CLONE, _SOCKET, _IOCTL = (56, 220), (41, 198), (16, 29)
 _NEW_NAMESPACES = 0x7E020000
 _SOCKETS = (1, 2, 10, 16)
@@ -98,8 +43,9 @@ def make_filter(machine: str | None = None) -> bytes | None:
     ]
     if machine == "x86_64":
         lines += [(_AT_LEAST, 0, 1, _X32), (_RETURN, 0, 0, _KILL)]
-    for calls, code in ((_CALLS, errno.EPERM), (_ABSENT, errno.ENOSYS)):
-        for numbers in calls.values():
+    calls = read_data(__package__, "system_calls")
+    for section, code in (("refused", errno.EPERM), ("absent", errno.ENOSYS)):
+        for numbers in calls[section].values():
             lines += [(_EQUAL, 0, 1, numbers[column]), (_RETURN, 0, 0, _FAIL | code)]
     lines += _about(_CLONE[column], _FIRST_ARGUMENT, _HAS_BITS, (_NEW_NAMESPACES,), _ALLOW, errno.EPERM)
     lines += _about(_IOCTL[column], _SECOND_ARGUMENT, _EQUAL, _TYPING, _ALLOW, errno.EPERM)

@@ -9,6 +9,7 @@ import json
 import re
 from collections.abc import Sequence
 from enum import StrEnum
+from importlib.resources import files
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -152,7 +153,8 @@ class Template:
             "KEEPS": Variant.STRIP_THINKING not in self.variants,
             "SORTED": Variant.SORT_ARGUMENTS in self.variants,
         }
-        return re.sub("|".join(values), lambda found: json.dumps(values[found[0]]), _JINJA)
+        text = files(__package__).joinpath("chat_template.jinja").read_text("utf-8")
+        return re.sub("|".join(values), lambda found: json.dumps(values[found[0]]), text)
 
 
 def _role_of(name: str) -> Role:
@@ -180,44 +182,3 @@ def _merge_results(messages: list[Message]) -> list[Message]:
             merged.append(Message(Role.USER, text))
         is_result = True
     return merged
-
-
-_JINJA = r"""
-{%- macro manual() -%}
-{{- HEAD -}}
-{%- for tool in tools -%}{{- "" if loop.first else "\n" -}}{{- tool | tojson -}}{%- endfor -%}
-{{- TAIL -}}
-{%- endmacro -%}
-{%- if tools and (not messages or messages[0].role != "system") -%}
-{{- "<|im_start|>system\n" -}}{{- manual() -}}{{- "<|im_end|>\n" -}}
-{%- endif -%}
-{%- for message in messages -%}
-{%- if message.role == "tool" -%}
-{{- "<|im_start|>user" if loop.first or messages[loop.index0 - 1].role != "tool" -}}
-{{- "\n<tool_response>\n" -}}{{- message.content -}}{{- "\n</tool_response>" -}}
-{{- "<|im_end|>\n" if loop.last or messages[loop.index0 + 1].role != "tool" -}}
-{%- elif message.role == "assistant" -%}
-{%- set reasoning = message.reasoning_content or ("" if ALWAYS else none) -%}
-{{- "<|im_start|>assistant\n" -}}
-{%- if KEEPS and reasoning is not none -%}{{- "<think>\n" + reasoning + "\n</think>\n\n" -}}{%- endif -%}
-{{- message.content or "" -}}
-{%- for call in message.tool_calls or [] -%}
-{{- "\n" if message.content or not loop.first -}}
-{{- "<tool_call>\n{\"name\": " + (call.function.name | tojson) + ", \"arguments\": " -}}
-{%- set arguments = call.function.arguments -%}
-{%- if arguments is string -%}{{- arguments -}}
-{%- elif SORTED -%}{{- dict(arguments | dictsort(true)) | tojson -}}
-{%- else -%}{{- arguments | tojson -}}{%- endif -%}
-{{- "}\n</tool_call>" -}}
-{%- endfor -%}
-{{- "<|im_end|>\n" -}}
-{%- else -%}
-{{- "<|im_start|>" + message.role + "\n" + message.content -}}
-{%- if message.role == "system" and tools and loop.first -%}
-{{- "\n\n" if message.content -}}{{- manual() -}}
-{%- endif -%}
-{{- "<|im_end|>\n" -}}
-{%- endif -%}
-{%- endfor -%}
-{%- if add_generation_prompt -%}{{- "<|im_start|>assistant\n" + OPENING -}}{%- endif -%}
-"""

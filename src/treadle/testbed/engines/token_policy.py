@@ -25,7 +25,7 @@ from treadle.core.types import Message
 from treadle.tasks.draws import fraction
 from treadle.tasks.files import find_solver
 from treadle.testbed.echo import EchoModel
-from treadle.testbed.engines.bpe import END, byte_tokenizer, tokenizer
+from treadle.testbed.engines.bpe import END, byte_tokenizer, read_tokenizer_file, tokenizer
 from treadle.testbed.engines.mock_template import Asked, Template, Variant
 from treadle.testbed.engines.plans import TextPlan, make_plans
 from treadle.testbed.oracle import OracleModel, check_rate
@@ -228,9 +228,19 @@ def logprobs_of(
 
 
 def export_tokenizer(model: str, folder: Path) -> None:
-    """Write the tokenizer and the chat template of a mock model to `folder`, in the form of Hugging Face."""
+    """Write the tokenizer and the chat template of a mock model to `folder`, in the form of Hugging Face.
+
+    Source: transformers 4.57.
+    """
     template = make_policy(model).template
+    config = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "eos_token": END,
+        "model_max_length": 1 << 20,
+        "clean_up_tokenization_spaces": False,
+    }
+    raw = read_tokenizer_file(has_merges=Variant.BYTES not in template.variants)
     folder.mkdir(parents=True, exist_ok=True)
-    for name, content in template.bpe.to_hugging_face(template.jinja, END).items():
-        text = content if isinstance(content, str) else json.dumps(content, ensure_ascii=False, indent=1)
-        (folder / name).write_text(text, encoding="utf-8")
+    for name, content in {"tokenizer.json": raw, "tokenizer_config.json": config}.items():
+        (folder / name).write_text(json.dumps(content, ensure_ascii=False, indent=1), encoding="utf-8")
+    (folder / "chat_template.jinja").write_text(template.jinja, encoding="utf-8")

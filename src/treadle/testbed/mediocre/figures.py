@@ -3,20 +3,11 @@ shares and other units. Every form of a value is true."""
 
 from datetime import date
 
+from treadle.core.documents import read_data
 from treadle.tasks.draws import Draw
-from treadle.testbed.roles.words import split as split_words
 
-_WORDS = split_words(
-    "zero | one | two | three | four | five | six | seven | eight | nine | ten | eleven | twelve | thirteen | "
-    "fourteen | fifteen | sixteen | seventeen | eighteen | nineteen | twenty"
-)
-_PARTS = {
-    (1, 2): "half",
-    (1, 3): "a third",
-    (2, 3): "two thirds",
-    (1, 4): "a quarter",
-    (3, 4): "three quarters",
-}
+FIGURES = read_data(__package__, "figures")
+"""Number words, units, and what else is said of figures."""
 
 
 def plain(value: float) -> str:
@@ -26,8 +17,8 @@ def plain(value: float) -> str:
 
 def in_words(value: float) -> str:
     """Return a small whole number as a word, and any other number in digits."""
-    if float(value).is_integer() and 0 <= value < len(_WORDS):
-        return _WORDS[int(value)]
+    if float(value).is_integer() and 0 <= value < len(FIGURES["numbers"]):
+        return str(FIGURES["numbers"][int(value)])
     return plain(value)
 
 
@@ -58,14 +49,7 @@ def with_unit(text: str, unit: str, draw: Draw) -> str:
         return f"{about} {shown}".strip()
     if unit == "%":
         return f"{text}{draw.pick(('%', ' %', ' percent'))}"
-    long = {
-        "°C": "degrees",
-        "km": "kilometres",
-        "kg": "kilos",
-        "min": "minutes",
-        "s": "seconds",
-        "h": "hours",
-    }
+    long = FIGURES["long_units"]
     if unit in long and draw.chance(0.4):
         return f"{text} {long[unit]}"
     return f"{text} {unit}" if unit != "°C" or draw.chance(0.6) else f"{text}°C"
@@ -125,18 +109,13 @@ def write_share(part: int, whole: int, draw: Draw) -> str:
         f"{part} of {whole}",
         f"{part} out of {whole}",
     ]
-    forms += [words for (one, other), words in _PARTS.items() if one * whole == other * part]
+    forms += [words for words, (one, other) in FIGURES["parts"].items() if one * whole == other * part]
     return draw.pick(forms)
 
 
 def convert(value: float, unit: str) -> tuple[float, str] | None:
     """Return a value in another unit, with one digit; `None` if people do not convert it."""
-    factor = {
-        "km": (0.6213712, "miles"),
-        "kg": (2.2046226, "lb"),
-        "km/h": (0.6213712, "mph"),
-        "MB": (1 / 1024, "GB"),
-    }
+    factor = FIGURES["conversions"]
     if unit == "°C":
         return round(value * 9 / 5 + 32, 1), "°F"
     if unit == "s":
@@ -147,10 +126,3 @@ def convert(value: float, unit: str) -> tuple[float, str] | None:
         return None
     scale, other = factor[unit]
     return round(value * scale, 1), other
-
-
-OTHER_UNITS = {
-    "€": "$", "$": "€", "°C": "°F", "km": "miles", "kg": "g", "km/h": "m/s", "min": "h", "s": "min", "MB": "GB",
-    "GB": "MB", "mm": "cm", "m": "km", "h": "days", "l": "ml",
-}  # fmt: skip
-"""A unit that a value in another unit is wrongly given."""

@@ -57,8 +57,8 @@ def _overlaps(one: str, other: str) -> bool:
 
 
 def _plain(text: str) -> str:
-    """Return a text without the marks of Markdown, and without what stands around a sentence."""
-    return " ".join(_MARKS.sub("", text).split()).strip("-• .")
+    """Return a text in lower case without the marks of Markdown, and without what stands around a sentence."""
+    return " ".join(_MARKS.sub("", text).casefold().split()).strip("-• .")
 
 
 def _play(facts: Facts, reply: Reply) -> list[tuple[str, Falsehood]]:

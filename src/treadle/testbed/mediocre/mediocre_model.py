@@ -12,11 +12,10 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from treadle.core.errors import ConfigError
-from treadle.core.spec import PartSpec
-from treadle.core.types import Completion, FinishReason, Json, Message, Role, ToolCall, ToolSpec
+from treadle.core.types import Completion, FinishReason, Message, Role, ToolCall, ToolSpec
 from treadle.tasks.draws import Draw, fraction
 from treadle.tasks.solver import WantedCall, is_failure
-from treadle.testbed.built_in import BuiltInModel, digest, find_requests, make_completion
+from treadle.testbed.built_in import BuiltInModel, BuiltInRequest, digest, find_requests, make_completion
 from treadle.testbed.mediocre.composition import Composed, compose
 from treadle.testbed.mediocre.falsehoods import EXTRA_LIES, KINDS, Falsehood
 from treadle.testbed.mediocre.ledger_judge import write_verdicts
@@ -85,24 +84,15 @@ class MediocreModel(BuiltInModel):
     """A model for the whole generation of a dataset that does and says wrong things on purpose."""
 
     def __init__(self, options: MediocreOptions | None = None, name: str = MEDIOCRE) -> None:
+        super().__init__(f"mock:{name}")
         self._options = options or MediocreOptions()
         self._teacher = TeacherModel()
         self.model = name
         """The name in the completions."""
-        self.name = f"mock:{name}"
-        self.part = PartSpec(name=self.name)
-        """The description for the agent spec."""
 
-    def complete(
-        self,
-        messages: Sequence[Message],
-        tools: Sequence[ToolSpec] = (),
-        *,
-        max_calls: int | None = None,
-        schema: dict[str, Json] | None = None,
-        required: str | None = None,
-    ) -> Completion:
-        """See `BuiltInModel.complete`."""
+    def answer(self, asked: BuiltInRequest) -> Completion:
+        """See `BuiltInModel.answer`."""
+        messages = asked.messages
         facts = find_facts(messages)
         write = "" if facts is None else text_of(facts, "write")
         if facts is not None and write == "scenario":
@@ -112,11 +102,9 @@ class MediocreModel(BuiltInModel):
         if facts is not None and write == "statement_verdicts":
             value = write_verdicts(facts, self._reply, self._options.judge, self._options.seed)
             return self._complete(Message(Role.ASSISTANT, msgspec.json.encode(value).decode()), messages)
-        if write or schema is not None or required is not None or not tools:
-            return self._teacher.complete(
-                messages, tools, max_calls=max_calls, schema=schema, required=required
-            )
-        reply = answer(messages, tools, self._options, max_calls)
+        if write or asked.schema is not None or asked.required is not None or not asked.tools:
+            return self._teacher.answer(asked)
+        reply = answer(messages, asked.tools, self._options, asked.max_calls)
         completion = self._complete(reply.message, messages)
         return replace(completion, finish_reason=FinishReason.LENGTH) if reply.is_cut else completion
 
@@ -192,7 +180,8 @@ def answer(
     text = messages[asked[-1]].content if asked else ""
     want = _find_want([messages[index].content for index in asked])
     if want is None:
-        return _Reply(answer_as_agent(messages, tools, Manner(mistake_rate=options.faults), max_calls))
+        request = BuiltInRequest(messages, tools, max_calls)
+        return _Reply(answer_as_agent(request, Manner(mistake_rate=options.faults)))
     since = messages[asked[-1] :]
     key = f"{options.seed}/{digest(text.strip())}/{len(asked)}{f'/{repairs}' if repairs else ''}"
     draw = Draw(f"{key}/answer")
@@ -330,5 +319,4 @@ def _draft(scene: ScenarioScene, texts: str) -> RequestDraft | None:
     """Return one of the model's own requests, if the tools and files offer one of the kind."""
     if scene.kind in ("no_tool", "refusal") or not scene.tools:
         return None
-    drawn = draw_request(texts, scene.kind or "single", scene.tools, scene.shelf, scene.draw)
-    return None if drawn is None else RequestDraft(drawn.text, drawn.withheld, drawn.makes, drawn.used)
+    return draw_request(texts, scene.kind or "single", scene.tools, scene.shelf, scene.draw)

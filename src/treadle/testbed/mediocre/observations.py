@@ -10,14 +10,10 @@ from msgspec import Struct
 
 from treadle.core.types import Json, Message, Role, ToolCall
 from treadle.tasks.solver import is_failure
+from treadle.testbed.mediocre.figures import FIGURES
 from treadle.testbed.mediocre.mock_world import SPLITS, known_tools, load_world
 from treadle.testbed.roles.file_kit import paths_in
 
-_UNITS = {
-    "eur": "€", "usd": "$", "c": "°C", "kmh": "km/h", "percent": "%", "mm": "mm", "kg": "kg", "km": "km",
-    "mb": "MB", "gb": "GB", "seconds": "s", "minutes": "min", "bytes": "bytes", "m": "m", "ms": "ms", "l": "l",
-}  # fmt: skip
-"""Units by the last word of a field's name."""
 _TIME = re.compile(r"\d\d:\d\d")
 _DATE = re.compile(r"\d{4}-\d\d-\d\d")
 _PATH = re.compile(r"[\w./-]+\.[a-z]{1,5}")
@@ -167,7 +163,7 @@ def to_fact(name: str, owner: str, value: str | int | float) -> Sighting:
 
 def unit_of(field: str) -> str:
     """Return the unit that the name of a field ends with; empty if it has none."""
-    return _UNITS.get(field.rpartition("_")[2], "")
+    return str(FIGURES["units"].get(field.rpartition("_")[2], ""))
 
 
 def read_label(field: str) -> str:
@@ -176,7 +172,7 @@ def read_label(field: str) -> str:
         if field in (labels := load_world(split)["labels"]):
             return str(labels[field])
     stem, line, unit = field.rpartition("_")
-    return (stem if line and unit in _UNITS else field).replace("_", " ")
+    return (stem if line and unit in FIGURES["units"] else field).replace("_", " ")
 
 
 def _take_file(path: str, text: str, seen: Observed) -> None:

@@ -10,7 +10,7 @@ from msgspec import Struct
 from treadle.tasks.draws import Draw
 from treadle.tasks.files.materials import FIRST_NAMES, LAST_NAMES
 from treadle.testbed.mediocre.figures import (
-    OTHER_UNITS,
+    FIGURES,
     convert,
     in_words,
     plain,
@@ -101,8 +101,8 @@ def _of_fact(fact: Sighting, seen: Observed, taken: set[str], draw: Draw) -> Rem
         number = float(fact.value)
         wrong = other_number(number, taken, draw)
         twists.append(Twist("made_up_value", {"value": write_number(wrong, fact.unit, draw, is_loose=False)}))
-        if fact.unit in OTHER_UNITS:
-            false = with_unit(plain(number), OTHER_UNITS[fact.unit], draw)
+        if fact.unit in FIGURES["other_units"]:
+            false = with_unit(plain(number), FIGURES["other_units"][fact.unit], draw)
             twists.append(Twist("wrong_unit", {"value": false}))
         if abs(number) >= 10:
             far = round(number * draw.pick((0.7, 1.3, 1.45)), -1)
@@ -271,16 +271,8 @@ def _of_texts(seen: Observed, draw: Draw) -> Iterator[Remark]:
             )
 
 
-_FALSE_LINES = (
-    "The meeting was moved to Tuesday.",
-    "Nobody may enter the basement until further notice.",
-    "The contract ends in spring.",
-    "Please return all keys to the office.",
-)
-
-
 def _misquote(quoted: str, seen: Observed, draw: Draw) -> tuple[Twist, ...]:
-    made = draw.pick([line for line in _FALSE_LINES if line not in seen.said])
+    made = draw.pick([line for line in FIGURES["false_lines"] if line not in seen.said])
     return (Twist("invented_quote", {"quote": made}),)
 
 
@@ -310,23 +302,10 @@ def _of_paths(seen: Observed, draw: Draw) -> Iterator[Remark]:
         yield Remark("hits", {"owner": path, "count": str(count)}, str(count), "hits", (twist,))
 
 
-_STEMS = (
-    "summary",
-    "results",
-    "backup",
-    "report_old",
-    "data2",
-    "export",
-    "overview",
-    "config",
-    "invoices",
-    "log",
-)
-
-
 def other_path(said: str, draw: Draw) -> str:
     """Return the path of a file that is nowhere in the results."""
-    paths = [f"{draw.pick(_STEMS)}.{draw.pick(('csv', 'txt', 'json', 'md'))}" for _ in range(40)]
+    stems, endings = FIGURES["stems"], ("csv", "txt", "json", "md")
+    paths = [f"{draw.pick(stems)}.{draw.pick(endings)}" for _ in range(40)]
     return next((path for path in paths if path.partition(".")[0] not in said), "unknown_file.bin")
 
 

@@ -23,6 +23,7 @@ from treadle.testbed.mediocre.mock_world import (
 from treadle.testbed.play import misspell
 from treadle.testbed.roles.errands import Shelf
 from treadle.testbed.roles.file_kit import FileTools
+from treadle.testbed.roles.scenario_role import RequestDraft
 
 DONE = "\x00done"
 """What a solver returns when all calls are made; the answer is composed elsewhere."""
@@ -191,16 +192,9 @@ def _read_focus(form: _Form, values: Mapping[str, str]) -> Focus:
     )
 
 
-class Drawn(Struct, frozen=True):
-    """A request in words."""
-
-    text: str
-    used: frozenset[str] = frozenset()
-    makes: tuple[str, ...] = ()
-    withheld: str = ""
-
-
-def draw_request(split: str, kind: str, tools: Sequence[ToolSpec], shelf: Shelf, draw: Draw) -> Drawn | None:
+def draw_request(
+    split: str, kind: str, tools: Sequence[ToolSpec], shelf: Shelf, draw: Draw
+) -> RequestDraft | None:
     """Return a request that shows a kind of tool use; `None` if the tools and files offer none."""
     fitting = [form for form in draw.shuffled(_forms(split)) if _is_possible(form, tools)]
     own = [form for form in fitting if kind in form.kinds]
@@ -211,8 +205,8 @@ def draw_request(split: str, kind: str, tools: Sequence[ToolSpec], shelf: Shelf,
         singles = [form for form in fitting if form.kinds == ("single",) and len(form.calls) == 1]
         pair = [made for form in singles[:6] if (made := _draw(form, shelf, draw)) is not None]
         if len(pair) > 1:
-            text = draw.pick(_joiners(split, joined)).render({"one": pair[0].text, "two": pair[1].text})
-            return Drawn(text, pair[0].used | pair[1].used, pair[0].makes + pair[1].makes)
+            text = draw.pick(_joiners(split, joined)).render({"one": pair[0].request, "two": pair[1].request})
+            return RequestDraft(text, "", pair[0].makes + pair[1].makes, pair[0].used | pair[1].used)
     if kind == "recovery":
         own += [form for form in fitting if form.tool and not form.is_gapped]
         own = draw.shuffled(own)
@@ -235,7 +229,7 @@ def _is_possible(form: _Form, tools: Sequence[ToolSpec]) -> bool:
     return True
 
 
-def _draw(form: _Form, shelf: Shelf, draw: Draw, *, is_wrong: bool = False) -> Drawn | None:
+def _draw(form: _Form, shelf: Shelf, draw: Draw, *, is_wrong: bool = False) -> RequestDraft | None:
     values: dict[str, str] = {}
     for name, rule in form.rules.items():
         value = _draw_field(rule, values, form, shelf, draw)
@@ -251,9 +245,9 @@ def _draw(form: _Form, shelf: Shelf, draw: Draw, *, is_wrong: bool = False) -> D
     if form.is_gapped:
         tool = known_tools()[form.tool]
         fact = f"The {tool.argument.replace('_', ' ')} is {draw.pick(tool.ids())}."
-        return Drawn(draw.pick(form.wordings).text, withheld=fact)
+        return RequestDraft(draw.pick(form.wordings).text, fact)
     makes = tuple([values[name] for name, rule in form.rules.items() if rule.startswith("new ")])
-    return Drawn(draw.pick(form.wordings).render(values), frozenset(values.values()), makes)
+    return RequestDraft(draw.pick(form.wordings).render(values), "", makes, frozenset(values.values()))
 
 
 def _draw_field(rule: str, values: Mapping[str, str], form: _Form, shelf: Shelf, draw: Draw) -> str | None:

@@ -17,7 +17,7 @@ from treadle.core.types import Json, Message, Role, ToolCall, ToolSpec
 from treadle.tasks.draws import pick
 from treadle.tasks.files import find_solver, identify
 from treadle.tasks.solver import Solver, Step
-from treadle.testbed.built_in import digest, find_requests
+from treadle.testbed.built_in import BuiltInRequest, digest, find_requests
 from treadle.testbed.instance import make_instance
 from treadle.testbed.play import Manner, play
 from treadle.testbed.roles.errands import FoundErrand, Work, find_errand, one_line
@@ -54,24 +54,14 @@ class _Job(Struct, frozen=True):
     """The steps, or an answer without steps."""
 
 
-def answer_as_agent(
-    messages: Sequence[Message],
-    tools: Sequence[ToolSpec],
-    manner: Manner,
-    max_calls: int | None = None,
-    schema: dict[str, Json] | None = None,
-    required: str | None = None,
-) -> Message:
-    """Return the agent's next message, with at most `max_calls` tool calls.
-
-    A final answer fits `schema`. If `required` names a tool, that tool is called.
-    """
+def answer_as_agent(request: BuiltInRequest, manner: Manner) -> Message:
+    """Return the agent's next message."""
+    messages, tools, schema = request.messages, request.tools, request.schema
     asked = find_requests(messages)
     text = messages[asked[-1]].content if asked else ""
-    if required is not None:
-        parameters = next((tool.parameters for tool in tools if tool.name == required), {})
-        arguments = msgspec.json.encode(make_instance(parameters, text)).decode()
-        call = ToolCall(f"call_{digest(f'{len(messages)}/{arguments}')}", required, arguments)
+    if request.required is not None:
+        arguments = msgspec.json.encode(make_instance(request.required_parameters or {}, text)).decode()
+        call = ToolCall(f"call_{digest(f'{len(messages)}/{arguments}')}", request.required, arguments)
         return Message(Role.ASSISTANT, tool_calls=(call,))
     job = _find_job(messages, asked, tools)
     if isinstance(job.work, TalkReply):
@@ -80,7 +70,7 @@ def answer_as_agent(
         position = sum([message.role is Role.ASSISTANT for message in messages])
         key = f"{digest(text.strip())}/{position}"
         message = play(
-            job.work, messages[job.start :], key, manner, has_tools=bool(tools), max_calls=max_calls
+            job.work, messages[job.start :], key, manner, has_tools=bool(tools), max_calls=request.max_calls
         )
     if schema is None or message.tool_calls:
         return message

@@ -5,10 +5,7 @@ answers are consistent. Answers are kept: the same call after the same calls get
 does not count towards a run's budget.
 """
 
-import contextlib
 import hashlib
-import os
-import uuid
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,6 +19,7 @@ from treadle.core.log import Log
 from treadle.core.spec import PartSpec
 from treadle.core.types import Completion, FinishReason, Json, Message, Request, Role, ToolSpec
 from treadle.models.protocol import Watch, part_of
+from treadle.models.wrappers.cache import AnswerFolder
 from treadle.tools.protocol import ToolOutput
 from treadle.tools.schema.validation import OutputChecker
 
@@ -66,14 +64,7 @@ class Simulator:
         self._model: Model = model
         self._seed = seed
         self._kept: dict[str, _Answer] = {}
-        self._folder = None if cache is None else Path(cache).expanduser()
-        if self._folder is not None:
-            try:
-                self._folder.mkdir(parents=True, exist_ok=True)
-            except OSError as error:
-                raise ConfigError(
-                    f"cannot keep simulated answers in {str(cache)!r}: {error.strerror}"
-                ) from error
+        self._folder = None if cache is None else AnswerFolder(cache, _Answer)
 
     async def answer(self, spec: ToolSpec, arguments: dict[str, Json], earlier: Sequence[Json]) -> ToolOutput:
         """Return the tool's answer after the `earlier` calls, oldest first. It is an error if the model fails
@@ -91,11 +82,15 @@ class Simulator:
         }
         asked = msgspec.json.encode([_INSTRUCTIONS, self._model.name, question], order="sorted")
         key = hashlib.sha256(asked).hexdigest()
-        found = self._kept.get(key) or self._read(key)
+        folder = self._folder
+        found = self._kept.get(key) or (None if folder is None else folder.read(key))
         if found is None:
             answer, is_good = await self._ask(spec, question)
             # If two runs asked at the same time, the first answer counts for both.
-            found = self._kept.get(key) or (self._write(key, answer) if is_good else answer)
+            found = self._kept.get(key)
+            if found is None and is_good and folder is not None:
+                found = folder.write(key, answer)
+            found = found or answer
             if not is_good:
                 return _to_output(found)
         self._kept[key] = found
@@ -125,31 +120,6 @@ class Simulator:
             ]
         return _Answer(f"the simulated {spec.name} gave no answer: {problem}", is_error=True), False
 
-    def _read(self, key: str) -> _Answer | None:
-        if self._folder is None:
-            return None
-        try:
-            return msgspec.json.decode((self._folder / f"{key}.json").read_bytes(), type=_Answer)
-        except (FileNotFoundError, msgspec.DecodeError):
-            return None
-
-    def _write(self, key: str, answer: _Answer) -> _Answer:
-        """Store an answer. Return it, or the answer that another process stored first."""
-        if self._folder is None:
-            return answer
-        part = self._folder / f".{uuid.uuid4().hex}"
-        try:
-            part.write_bytes(msgspec.json.encode(answer))
-            with contextlib.suppress(FileExistsError):
-                _link(part, self._folder / f"{key}.json")
-        finally:
-            part.unlink(missing_ok=True)
-        kept = self._read(key)
-        if kept is None:
-            # The file that was there held no valid answer.
-            (self._folder / f"{key}.json").write_bytes(msgspec.json.encode(answer))
-        return kept or answer
-
 
 def _part_of(model: "Model | str", seed: int | None, cache: str | Path | None) -> PartSpec | None:
     """Return the model's name, with the seed and the folder as settings, if the model has a name."""
@@ -161,16 +131,6 @@ def _part_of(model: "Model | str", seed: int | None, cache: str | Path | None) -
     return PartSpec(
         name=part.name, settings={key: value for key, value in settings.items() if value is not None}
     )
-
-
-def _link(part: Path, target: Path) -> None:
-    """Give a complete file its final name. Raises: `FileExistsError`, where the file system reports it."""
-    try:
-        os.link(part, target)
-    except FileExistsError:
-        raise
-    except OSError:
-        part.replace(target)
 
 
 def _to_output(answer: _Answer) -> ToolOutput:

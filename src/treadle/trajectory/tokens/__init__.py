@@ -2,8 +2,15 @@
 
 from treadle.trajectory.tokens.nodes import Node
 from treadle.trajectory.tokens.token_graph import Conservation, TokenGraph, load_tokens, read_tokens
-from treadle.trajectory.tokens.token_texts import Decode, Decoders
-from treadle.trajectory.tokens.trajectories import Drift, DriftReport, Span, TokenGrade, Trajectory
+from treadle.trajectory.tokens.trajectories import (
+    Decode,
+    Decoders,
+    Drift,
+    DriftReport,
+    Span,
+    TokenGrade,
+    Trajectory,
+)
 
 __all__ = [
     "Conservation",

@@ -16,8 +16,15 @@ from treadle.core.types import Message
 from treadle.tools.toolset_parts import load_function
 from treadle.tools.user_code import blame
 from treadle.trajectory.tokens.drift import reasoning_of
-from treadle.trajectory.tokens.token_texts import Decode, Decoders, find_decode, split_text
-from treadle.trajectory.tokens.trajectories import Floats, Span, Trajectory
+from treadle.trajectory.tokens.trajectories import (
+    Decode,
+    Decoders,
+    Floats,
+    Span,
+    Trajectory,
+    find_decode,
+    split_text,
+)
 
 Part: TypeAlias = Callable[[Trajectory, Span, Decode | None], Sequence[float] | float]
 """A part of a mask: the weights of the tokens of one answer, or one weight for all of them."""

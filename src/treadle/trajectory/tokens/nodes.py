@@ -13,10 +13,16 @@ from treadle.core.prompting import make_request
 from treadle.core.state import State, advance
 from treadle.core.token_record import TokenRecord
 from treadle.core.types import Completion, FinishReason, Message, Settings, ToolSpec
-from treadle.trajectory.tokens.drift import explain, explain_messages, make_report
-from treadle.trajectory.tokens.token_texts import Decoders, find_decode
-from treadle.trajectory.tokens.trajectories import Drift, DriftReport
-from treadle.trajectory.tokens.trie import Trie, TrieMatch, Vertex, find_parent
+from treadle.trajectory.tokens.drift import (
+    Trie,
+    TrieMatch,
+    Vertex,
+    explain,
+    explain_messages,
+    find_parent,
+    make_report,
+)
+from treadle.trajectory.tokens.trajectories import Decoders, Drift, DriftReport, find_decode
 
 NAN = pack_logprobs([float("nan")])
 """A log probability that is not known, packed."""

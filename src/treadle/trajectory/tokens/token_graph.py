@@ -15,8 +15,15 @@ from treadle.journal.protocol import Journal
 from treadle.runs.agent_parts import AGENT
 from treadle.runs.recording import child_run_id
 from treadle.trajectory.tokens.nodes import NAN, Node, TokenReader
-from treadle.trajectory.tokens.token_texts import Decode, Decoders, find_decode, load_decoders
-from treadle.trajectory.tokens.trajectories import Span, TokenGrade, Trajectory
+from treadle.trajectory.tokens.trajectories import (
+    Decode,
+    Decoders,
+    Span,
+    TokenGrade,
+    Trajectory,
+    find_decode,
+    load_decoders,
+)
 
 _MOST_FAULTS = 5
 

@@ -12,7 +12,7 @@ from pydantic import Field
 from treadle.core.answering import strip_answer
 from treadle.core.estimates import CHARS_PER_TOKEN
 from treadle.core.transcript import check_transcript
-from treadle.core.types import Effect, Message, Role, StopReason, ToolSpec
+from treadle.core.types import Effect, Json, Message, Role, StopReason, ToolSpec
 from treadle.datagen.quality.exchanges import Exchange, answers, count_words, exchanges, find_missing_thought
 from treadle.datagen.quality.protocol import BuiltinFilter, Candidate, FilterSettings, FilterVerdict
 from treadle.datagen.scenarios.scenario import Kind
@@ -157,7 +157,8 @@ class UselessCallSettings(FilterSettings):
     """The numbers of useless calls that are allowed."""
 
     max_repeats: Annotated[int, Field(ge=0)] = 0
-    """How many repeated calls a conversation may have."""
+    """How many repeated calls a conversation may have that are trained on. One more is kept and not trained on if
+    its step has no other calls."""
     max_unused: Annotated[int, Field(ge=0)] | None = None
     """How many results may stay unused. A result is unused if it has new words and none of its words is among the
     new words of later calls, answers and reasoning. By default unused results are allowed, because a call that
@@ -165,9 +166,9 @@ class UselessCallSettings(FilterSettings):
 
 
 class UselessCallFilter(BuiltinFilter[UselessCallSettings]):
-    """No call is made twice in a turn with the same arguments and the same result if nothing in between could have
-    changed it. Calls with the effect `once` are not repetitions, and the same call is allowed again after a change.
-    """
+    """At most one call is made twice in a turn with the same arguments and the same result although nothing in
+    between could have changed it, and that one is not trained on. Calls with the effect `once` are not repetitions,
+    and the same call is allowed again after a change."""
 
     name = "useless_calls"
     settings_type = UselessCallSettings
@@ -177,7 +178,10 @@ class UselessCallFilter(BuiltinFilter[UselessCallSettings]):
         settings = self.settings
         items = list(exchanges(candidate.row.messages))
         repeats = _find_repeats(candidate.row, items)
-        if len(repeats) > settings.max_repeats:
+        marks: dict[str, Json] = {}
+        if len(repeats) > settings.max_repeats and (untrained := _find_alone(candidate.row, repeats)):
+            marks["untrained"] = untrained
+        if len(repeats) > settings.max_repeats + bool(marks):
             first = repeats[0].call
             return self.reject(
                 f"{first.name}({first.arguments:.80}) is repeated with the same result, and nothing in between "
@@ -185,11 +189,17 @@ class UselessCallFilter(BuiltinFilter[UselessCallSettings]):
                 repeats=len(repeats),
             )
         if settings.max_unused is None:
-            return self.accept()
+            return self.accept(**marks)
         unused = list(_find_unused(candidate.row, items))
         if len(unused) > settings.max_unused:
             return self.reject(f"the results of {len(unused)} calls are not used: {', '.join(unused[:3])}")
-        return self.accept(unused=len(unused))
+        return self.accept(unused=len(unused), **marks)
+
+
+def _find_alone(row: Row, repeats: Sequence[Exchange]) -> list[Json]:
+    """Return the numbers of the assistant messages that have one of the repeated calls and no others."""
+    said = [index for index, message in enumerate(row.messages) if message.role is Role.ASSISTANT]
+    return [said.index(item.index) for item in repeats if len(row.messages[item.index].tool_calls) == 1]
 
 
 def _find_repeats(row: Row, items: Sequence[Exchange]) -> list[Exchange]:

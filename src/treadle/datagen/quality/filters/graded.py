@@ -24,7 +24,7 @@ from treadle.datagen.scenarios.scenario import Kind, write_facts
 from treadle.models.protocol import Model
 from treadle.runs.task import load_task
 from treadle.sandbox.in_memory import SharedFiles
-from treadle.scoring.rubric import make_judge, read_judgement, write_messages
+from treadle.scoring.scorers import make_judge, read_judgement, write_messages
 from treadle.trajectory.run_verification import Implementations, verify_events
 from treadle.workers.registry import HereWorkers
 

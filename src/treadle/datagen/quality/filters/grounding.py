@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
+from treadle.core.tally import Charge, Tally
 from treadle.core.types import Json, Message, Role, ToolSpec
 from treadle.datagen.config.generation_config import GenerationConfig
 from treadle.datagen.config.roles import asks_about_statements
@@ -21,14 +22,14 @@ from treadle.datagen.quality.protocol import (
     Resources,
 )
 from treadle.datagen.quality.statement_judge import judge_statements
-from treadle.datagen.quality.statements import AnswerStatement, StatementKind, find_statements
+from treadle.datagen.quality.statements import AnswerStatement, StatementKind, content_of, find_statements
 from treadle.datagen.quality.support import Support
 from treadle.datagen.scenarios.kinds import is_question
 from treadle.datagen.scenarios.scenario import Kind
 from treadle.routing.judging.inabilities import gives_up, is_refusal
 
-_IMPLIED = frozenset((StatementKind.RELATION, StatementKind.ORDER))
-"""The kinds that are counted only if they are in doubt: nearly every clause has one."""
+_IMPLIED = frozenset((StatementKind.RELATION, StatementKind.ORDER, StatementKind.CLAIM))
+"""The kinds that are counted only if they are in doubt: nearly every sentence has one."""
 _DATA = frozenset((StatementKind.QUANTITY, StatementKind.IDENTIFIER, StatementKind.PATH))
 
 
@@ -173,11 +174,48 @@ def has_judge(resources: Resources) -> bool:
     return resources.judge is not None and asks_about_statements(resources.config)
 
 
+class AskedSentence(Struct, frozen=True):
+    """A sentence of an answer that a judge is asked about."""
+
+    index: int
+    """The position of the answer's message."""
+    findings: tuple[Finding, ...]
+    """What the sentence states, with the doubts of the rules."""
+
+    @property
+    def worst(self) -> Finding:
+        """The statement that is most in doubt."""
+        return max(self.findings, key=lambda item: item.doubt.degree)
+
+    @property
+    def is_doubted(self) -> bool:
+        """True if the rules alone would reject the sentence."""
+        return self.worst.doubt.degree >= DOUBTFUL
+
+    @property
+    def is_sure(self) -> bool:
+        """True if the rules have found all of its data, and doubt nothing."""
+        return not self.worst.doubt.degree and any(item.statement.kind in _DATA for item in self.findings)
+
+    def write(self, context: str = "") -> AnswerStatement:
+        """Return the sentence as a statement, beside a text before it."""
+        said = self.findings[0].statement
+        sentence = said.sentence.strip()
+        return replace(said, text=sentence, sentence=f"{context} {sentence}".strip())
+
+    def write_again(self, messages: Sequence[Message]) -> AnswerStatement:
+        """Return the sentence beside the one before it; the first one of an answer beside the request."""
+        before = self.findings[0].statement.before.rpartition("\n")[0].rpartition("\n")[2]
+        asked = [item.content for item in messages[: self.index] if item.role is Role.USER]
+        return self.write(before.strip() or asked[-1])
+
+
 class StatementFilter(Filter[FilterSettings]):
-    """The judge model says that the conversation shows each statement of the answers that the rules of `grounding`
-    do not reject for certain. It sees the statements beside the requests, calls and results. It is used by default
-    if `models` names a model that is not built in. A statement that the rules accept is rejected only if the judge
-    denies it twice. The report says how many of the statements that the rules are sure of the judge confirmed."""
+    """The judge model says that the conversation shows each sentence of the answers that states something, unless
+    the rules of `grounding` reject the sample for certain. It sees the sentences beside the requests, calls and
+    results. It is used by default if `models` names a model that is not built in. Where the judge and the rules
+    disagree, it is asked again, beside the sentence before, and overrules them if it says the same. The report says
+    how many of the sentences that the rules are sure of the judge confirmed."""
 
     name = "statements"
     cost = 2
@@ -198,49 +236,55 @@ class StatementFilter(Filter[FilterSettings]):
         model, name = self.resources.judge, self.resources.config.name
         if model is None:
             return self.accept("there is no model for the judge")
-        findings = self._rules.find(candidate)
-        asked = [item for item in findings if item.doubt.degree or item.statement.kind not in _IMPLIED]
+        asked = _questions(self._rules.find(candidate))
         if not asked:
             return self.accept("nothing is stated")
-        first = await judge_statements(model, candidate, [item.statement for item in asked], name)
+        said = [item.write() for item in asked]
+        first = await judge_statements(model, candidate, said, name)
         if first.are_shown is None:
-            return replace(
-                self._decide_alone(findings, candidate), usage=first.usage, cost_usd=first.cost_usd
+            verdict = self._reject([item.worst for item in asked if item.is_doubted], candidate)
+            verdict = verdict or self.accept(
+                "the judge gave no verdict for each sentence, and the rules doubt none"
             )
-        denied = [item for item, is_shown in zip(asked, first.are_shown, strict=True) if not is_shown]
-        unlikely = [item for item in denied if item.doubt.degree < DOUBTFUL]
-        again = await judge_statements(
-            model, candidate, [item.statement for item in unlikely], name, number=2
-        )
-        cleared = [
-            item
-            for item, is_shown in zip(unlikely, again.are_shown or [True] * len(unlikely), strict=True)
-            if is_shown
-        ]
-        denied = [item for item in denied if item not in cleared]
-        controls = [
-            is_shown
-            for item, is_shown in zip(asked, first.are_shown, strict=True)
-            if not item.doubt.degree and item.statement.kind in _DATA
-        ]
+            return replace(verdict, usage=first.usage, cost_usd=first.cost_usd)
+        shown = dict(zip(asked, first.are_shown, strict=True))
+        disputed = [item for item, is_shown in shown.items() if is_shown is item.is_doubted]
+        said = [item.write_again(candidate.row.messages) for item in disputed]
+        again = await judge_statements(model, candidate, said, name, number=2)
+        for item, is_shown in zip(disputed, again.are_shown or [None] * len(disputed), strict=True):
+            shown[item] = shown[item] if is_shown is shown[item] else not item.is_doubted
+        controls = [is_shown for item, is_shown in zip(asked, first.are_shown, strict=True) if item.is_sure]
         counts: dict[str, Json] = {"controls": len(controls), "agreed": sum(controls)}
-        if denied:
-            told = [replace(item, doubt=Doubt(1.0, "is not shown, the judge says")) for item in denied]
-            verdict = self.reject(explain(told), **counts)
-            verdict = replace(verdict, can_repair=are_last(denied, candidate))
-        else:
-            verdict = self.accept(f"the judge confirmed {len(asked)} statements", **counts)
-        cost = (
-            None
-            if None in (first.cost_usd, again.cost_usd)
-            else (first.cost_usd or 0) + (again.cost_usd or 0)
+        denied = [
+            replace(item.worst, statement=item.write(), doubt=Doubt(1.0, "is not shown, the judge says"))
+            for item in asked
+            if not shown[item]
+        ]
+        verdict = self._reject(denied, candidate, **counts) or self.accept(
+            f"the judge confirmed {len(asked)} sentences", **counts
         )
-        return replace(verdict, usage=first.usage + again.usage, cost_usd=cost)
+        tally = Tally()
+        for judged in (first, again):
+            tally.add(Charge(judged.usage, judged.cost_usd))
+        return replace(verdict, usage=tally.usage, cost_usd=tally.cost_usd)
 
-    def _decide_alone(self, findings: Sequence[Finding], candidate: Candidate) -> FilterVerdict:
-        """Return the verdict of the rules, for statements that the judge could not judge."""
-        doubtful = [item for item in findings if item.doubt.degree >= DOUBTFUL]
-        if not doubtful:
-            return self.accept("the judge gave no verdict for each statement, and the rules doubt none")
-        verdict = self.reject(explain(doubtful))
-        return replace(verdict, can_repair=are_last(doubtful, candidate))
+    def _reject(
+        self, denied: Sequence[Finding], candidate: Candidate, **counts: Json
+    ) -> FilterVerdict | None:
+        """Return the rejection of what is denied; `None` if nothing is."""
+        if not denied:
+            return None
+        return replace(self.reject(explain(denied), **counts), can_repair=are_last(denied, candidate))
+
+
+def _questions(findings: Sequence[Finding]) -> list[AskedSentence]:
+    """Return the sentences that state something, each with all that it states."""
+    found: dict[tuple[int, str], list[Finding]] = {}
+    for item in findings:
+        found.setdefault((item.index, item.statement.sentence), []).append(item)
+    return [
+        AskedSentence(index, tuple(items))
+        for (index, sentence), items in found.items()
+        if any(item.doubt.degree or item.statement.kind not in _IMPLIED for item in items)
+        or content_of(sentence)
+    ]
