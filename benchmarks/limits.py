@@ -33,7 +33,7 @@ async def measure_storm() -> list[Figure]:
             header
         ]
         figures.append(
-            Figure(f"useful requests of a storm over the bucket's, {name}", useful, ">= 0.9", detail)
+            Figure(f"useful requests of a storm over the bucket's, {name}", useful, ">= 0.95", detail)
         )
         wasted = refused / (answered + refused)
         figures.append(Figure(f"wasted calls of a storm, {name}", wasted, "<= 0.05", detail))

@@ -7,6 +7,7 @@ import os
 import resource
 import sys
 import time
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,9 +19,10 @@ from tests.postgres.server import Server, Shared
 from xdist.scheduler import LoadGroupScheduling
 
 IS_FULL = bool(os.environ.get("TREADLE_FULL"))
-MOST_SETS = 16
-"""How many sets of parameters of one test the gate runs, spread evenly; the mark `sets(N)` gives another number.
-All sets are run in the long form, and where the command line names files or tests."""
+MOST_SETS = 8
+"""How many sets of parameters of one test the gate runs; the mark `sets(N)` gives another number. They are spread
+evenly, from a first one that differs from test to test, so that all tests together run each kind of set. The long
+form runs all sets, and so does a command line that names files or tests."""
 ALL_SETS = "TREADLE_ALL_SETS"
 """The variable that tells the workers of pytest-xdist to run all sets."""
 
@@ -146,7 +148,9 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> Iterator[None]:
     mark = metafunc.definition.get_closest_marker("sets")
     most, sets = MOST_SETS if mark is None else mark.args[0], metafunc._calls
     if len(sets) > most:
-        metafunc._calls = [sets[round(number * (len(sets) - 1) / (most - 1))] for number in range(most)]
+        first = zlib.crc32(metafunc.function.__name__.encode())
+        chosen = sorted({(first + number * len(sets) // most) % len(sets) for number in range(most)})
+        metafunc._calls = [sets[number] for number in chosen]
 
 
 @contextlib.contextmanager

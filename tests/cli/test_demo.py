@@ -59,6 +59,7 @@ def test_a_dataset_is_killed_continued_and_verified(cli: Cli) -> None:
     assert {path.name for path in cli.folder.iterdir()} - {"state"} == {"demo"}
 
 
+@pytest.mark.full
 def test_the_commands_to_try_next_work(cli: Cli) -> None:
     result = cli("demo", "--rows", "4", "--kill-after", "0")
     assert result.code == 0, result

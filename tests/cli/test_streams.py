@@ -284,6 +284,7 @@ main()
 """
 
 
+@pytest.mark.sets(4)
 @pytest.mark.parametrize("module", MODULES)
 def test_an_interrupt_during_an_import_is_one_line(module: str, tmp_path: Path) -> None:
     twice = MODULES.index(module) % 2

@@ -362,6 +362,7 @@ async def test_hints_about_a_message_are_not_made_of_it() -> None:
         assert TOOL not in model.requests[0].messages[-1].content.removeprefix(quoted)
 
 
+@pytest.mark.sets(3)
 @pytest.mark.parametrize("dialect", WIRES)
 async def test_text_files_of_messages_are_not_obeyed(dialect: str) -> None:
     """Rules out that a file which is attached to a message passes for the words of its user."""

@@ -99,6 +99,7 @@ def test_interrupted_at_random_times(number: int, tmp_path: Path, topics: Any) -
         assert 0 <= lost <= stops * WINDOW, "answers were paid for that are not in the journal"
 
 
+@pytest.mark.full
 def test_the_disk_is_full(dataset: Dataset) -> None:
     """The command says so in one line, and goes on when there is room."""
     failures = 0

@@ -257,6 +257,7 @@ def test_killed_at_every_boundary_at_power(case: tuple[str, bool], tmp_path: Pat
     assert enumerate_points(tmp_path, case, "power", 1) >= 40
 
 
+@pytest.mark.sets(1)
 @pytest.mark.parametrize("name", ["parallel", "files"])
 def test_killed_again_while_resuming(name: str, tmp_path: Path) -> None:
     """Three kills, each later than the one before; the full form tests many more combinations."""
@@ -286,6 +287,7 @@ def test_the_user_is_asked_about_a_call_in_doubt(tmp_path: Path) -> None:
     assert asked >= (3 if IS_FULL else 1)
 
 
+@pytest.mark.sets(2)
 @pytest.mark.parametrize("name", ["parallel", "asking", "parked", "marked"])
 def test_replay_of_a_run_that_was_killed_is_exact(name: str, tmp_path: Path) -> None:
     total, _ = dry_run(tmp_path, (name, False), "process")
@@ -329,6 +331,7 @@ def test_a_run_that_was_killed_keeps_its_route_and_pays_for_no_answer_again(tmp_
     assert {("small", True, False), ("mid", True, False), ("small", False, False)} <= seen
 
 
+@pytest.mark.sets(1)
 @pytest.mark.parametrize("name", ["messages", "routed_messages"])
 def test_messages_of_a_session_that_was_killed(name: str, tmp_path: Path) -> None:
     """No message that was sent during a turn is lost or answered twice, wherever the process is killed, also while
@@ -422,6 +425,7 @@ def test_judged_messages_of_a_session_that_was_killed(tmp_path: Path) -> None:
     assert {(0, 1), (1, 1), (1, 2), (2, 2)} <= seen
 
 
+@pytest.mark.sets(3)
 @pytest.mark.parametrize(
     "name", ["messages", "agents", "remembering", "routed_messages", "agents_asking", "judged"]
 )

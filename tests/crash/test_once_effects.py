@@ -8,6 +8,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import pytest
 from tests.cli.command import Cli
 from tests.conftest import IS_FULL
 from tests.datagen.hostile import Server, read_lines
@@ -50,6 +51,7 @@ def scenario(asked: dict[str, Any]) -> str:
     return json.dumps({"message": "Please order tea0 and then tea1 for me.", "goal": "both are ordered"})
 
 
+@pytest.mark.full
 def test_no_effect_happens_twice_and_every_row_shows_its_own(tmp_path: Path) -> None:
     (tmp_path / "tools.py").write_text(TOOLS)
     env = {**Cli(tmp_path).env, "OPENAI_API_KEY": "none"}

@@ -33,6 +33,7 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     made.shutdown()
 
 
+@pytest.mark.full
 async def test_the_runs_of_an_actor_that_was_killed_are_resumed(cluster: Any, gate: Gate) -> None:
     with open_journal(gate.folder / "runs.db") as journal:
         agent = Agent("mock:echo", tools=[gate.tool], journal=journal)

@@ -173,6 +173,7 @@ async def test_a_generation_that_can_only_be_rejected_ends_early(tmp_path: Path)
     assert again.end.reason == "done"
 
 
+@pytest.mark.sets(1)
 @pytest.mark.parametrize("limit", [{"max_tokens": 60_000}, {"max_cost_usd": 0.05}])
 async def test_a_limit_is_not_exceeded_and_the_same_command_continues(
     server: OracleServer, tmp_path: Path, limit: dict[str, float]
@@ -270,6 +271,7 @@ async def test_a_server_of_tools_that_does_not_start_costs_nothing(tmp_path: Pat
         assert not journal.runs()
 
 
+@pytest.mark.full
 async def test_workers_make_the_same_rows_and_what_they_use_is_counted(tmp_path: Path) -> None:
     """Scenarios, turns of agents and of simulated users, and judgements are runs that any worker can drive."""
     found = []

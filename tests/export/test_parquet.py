@@ -146,6 +146,7 @@ print(before // 1024, file=sys.stderr)
 """
 
 
+@pytest.mark.full
 def test_memory_does_not_grow_with_the_file(tmp_path: Path) -> None:
     """Write and read many rows, and compare the peak of memory with that for 2,000 rows."""
     count = 100_000 if FULL else 20_000

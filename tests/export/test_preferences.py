@@ -126,6 +126,7 @@ def test_the_ids_of_calls_do_not_part_runs() -> None:
     assert pair.chosen.messages == (end[0],)
 
 
+@pytest.mark.full
 @pytest.mark.xdist_group("training")
 def test_trl_prepares_a_pair() -> None:
     data = pytest.importorskip("trl.data_utils")

@@ -86,7 +86,7 @@ def test_the_table_has_the_means_of_each_model(tmp_path: Path) -> None:
     check_whole(tmp_path)
 
 
-@pytest.mark.parametrize("workers", ["here", "local:2"])
+@pytest.mark.parametrize("workers", ["here", pytest.param("local:2", marks=pytest.mark.full)])
 def test_a_killed_evaluation_goes_on_and_makes_nothing_twice(tmp_path: Path, workers: str) -> None:
     """The process is killed with SIGKILL, twice, and the same configuration goes on."""
     config = configure(tmp_path, workers=workers)

@@ -50,6 +50,7 @@ async def begin(journal: SqliteJournal, run_id: str) -> None:
     await writer.sync()
 
 
+@pytest.mark.full
 def test_many_processes_open_a_new_file_at_once(tmp_path: Path) -> None:
     script = """
         print("ready", flush=True)

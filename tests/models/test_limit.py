@@ -307,9 +307,9 @@ async def test_a_rate_is_learned_only_if_many_requests_are_refused(every, learns
                 raise RateLimitError("slow down", status=429, retry_after_seconds=0.001)
             return Completion(Message(Role.ASSISTANT, "yes"), FinishReason.STOP, Usage(1, 1))
 
-    limiter = Limiter(is_adaptive=False)
+    limiter = Limiter(is_adaptive=False, learn_at_share=0.4)
     model = LimitModel(Server(), limiter=limiter)
     for _ in range(32):
         with contextlib.suppress(RateLimitError):
             await model.infer(REQUEST, Watch())
-    assert limiter._is_limited is learns
+    assert limiter._learns is learns

@@ -189,6 +189,7 @@ async def test_answers_fit_the_schema_of_the_rows():
     assert levels == {"low", "high"}
 
 
+@pytest.mark.full
 async def test_requests_are_not_near_duplicates():
     """The words of two requests, without numbers and names, are less than 60 % the same."""
     making = Making(TASKS)

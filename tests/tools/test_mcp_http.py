@@ -315,6 +315,7 @@ async def test_a_server_that_is_down_for_a_while(tmp_path: Path) -> None:
             await server.aclose()
 
 
+@pytest.mark.full
 async def test_large_results_and_many_calls_at_once(tmp_path: Path) -> None:
     with running(tmp_path) as (url, _):
         async with MCPServer(url) as server:

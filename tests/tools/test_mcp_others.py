@@ -40,6 +40,7 @@ async def test_the_time_server_of_pypi() -> None:
     assert "Nowhere/City" in results[1]
 
 
+@pytest.mark.full
 async def test_the_git_server_of_pypi(tmp_path: Path) -> None:
     git = ["git", "-C", str(tmp_path), "-c", "user.name=n", "-c", "user.email=e@example.org"]
     subprocess.run(["git", "init", "-q", str(tmp_path)], check=True)

@@ -430,6 +430,6 @@ def test_yaml_that_would_be_endless() -> None:
         OpenAPI(bomb, base_url="https://api.example")
     with pytest.raises(ConfigError, match="nested too deeply, or contains itself"):
         OpenAPI("openapi: 3.1.0\na: &a\n  b: *a\n", base_url="https://api.example")
-    for nested in ("openapi: 3.1.0\na: " + "[" * 200_000, "{" + '"a":{' * 200_000):
+    for nested in ("openapi: 3.1.0\na: " + "[" * 20_000, "{" + '"a":{' * 20_000):
         with pytest.raises(ConfigError, match="nested too deeply, or contains itself"):
             OpenAPI(nested, base_url="https://api.example")

@@ -4,6 +4,7 @@ import asyncio
 import os
 import signal
 
+import pytest
 from tests.workers.gates import Gate, gate, message
 
 from treadle import Agent, open_journal
@@ -13,6 +14,7 @@ from treadle.workers.registry import make_workers
 __all__ = ["gate"]
 
 
+@pytest.mark.full
 async def test_the_death_of_a_worker_is_a_resume_on_another(postgres_url: str, gate: Gate) -> None:
     names = [f"r-{number}" for number in range(4)]
     with open_journal(postgres_url) as journal:

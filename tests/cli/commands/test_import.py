@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import pytest
 from tests.cli.command import Cli
 from tests.conftest import IS_FULL
 
@@ -38,6 +39,7 @@ def exported(cli: Cli, journal: str) -> bytes:
     return b"".join(re.sub(rb',"export":\{[^}]*\}', b"", line) + b"\n" for line in lines)
 
 
+@pytest.mark.full
 def test_a_killed_import_goes_on(cli: Cli) -> None:
     content = write_runs(cli)
     seen = set()

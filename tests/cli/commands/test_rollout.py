@@ -172,6 +172,7 @@ def test_lines_in_a_pipe_have_all_counts() -> None:
     assert parts[0] == "2 of 2 groups"
 
 
+@pytest.mark.full
 def test_the_demo_goes_from_tasks_to_a_report(cli: Cli) -> None:
     result = cli("rollout", "--demo", "--groups", "3", "--group-size", "2", "--json")
     assert result.code == 0, result

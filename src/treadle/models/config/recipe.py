@@ -512,7 +512,7 @@ def _share_limiter(provider: str, table: ModelTable | None, options: Mapping[str
     from treadle.models.wrappers.limiter import Limiter
 
     server = [str(options.get(key) or getattr(table, key, None) or "") for key in ("base_url", "api_key_env")]
-    return Limiter.shared(" ".join(["job", provider, *server]), is_adaptive=False)
+    return Limiter.shared(" ".join(["job", provider, *server]), is_adaptive=False, learn_at_share=0.4)
 
 
 def _fill(text: str) -> str:

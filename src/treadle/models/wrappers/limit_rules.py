@@ -1,21 +1,30 @@
 """The rules of a limiter: how fast to send, and how many requests at a time.
 
 The rules are pure: the time is an argument, in seconds. A server that limits requests is modelled as a bucket
-that fills at a constant rate.
+that fills at a constant rate. A refusal means that the bucket is empty. The rate is therefore the number of
+requests that were accepted between two refusals, divided by the time between them.
 """
 
 import math
 from random import Random
 
-_CUT, _DEEP_CUT = 0.9, 0.5
-"""The fractions of the rate that remain after a refusal: usually, and if the rate was far too high."""
-_FEW = 3
-"""A rate at which fewer requests than this are accepted was far too high."""
-_GROWTH, _START_GROWTH = 1.004, 2.7
-"""The factors by which the rate rises each second in which it delays requests: usually, and until it was too high
-for the first time."""
-_MAX_GROWING_SECONDS = 1.0
-"""The longest delay of one request for which the rate rises."""
+_SAFETY = 0.985
+"""The fraction of the learned rate that is used, so that requests are hardly ever refused."""
+_DOUBLING_SECONDS = 0.7
+"""The time in which the rate doubles while it is not learned."""
+_HOLD_SECONDS = 5.0
+_HOLD_WAITS = 60
+"""How long a learned rate is kept before a higher one is tried, in multiples of the wait after a refusal."""
+_GROWTH = 0.004
+"""The growth of the rate in each second after that, as a fraction."""
+_CHANGED = 0.85
+"""An estimate below this fraction of the learned rate means that the limit has changed."""
+_FEW = 5
+"""The number of requests below which nothing is learned."""
+_TRUSTED = 100
+"""The number of requests from which a rate is fully trusted."""
+_MEMORY = 2_000
+"""The number of requests over which a learned rate is averaged."""
 
 
 class Bucket:
@@ -75,57 +84,53 @@ def follow(
 
 
 class RequestPace:
-    """The rate of requests that a server accepts: as its headers tell it, or found by trying.
-
-    A refusal means that the rate was too high, so it is lowered; without refusals it rises slowly.
-    """
+    """The rate of requests that a server accepts, learned from its refusals and from its headers."""
 
     def __init__(self, now: float, random: Random | None = None) -> None:
+        self.rate: float | None = None
+        """The learned rate, in requests per second; `None`: not learned yet."""
         self.not_before = now
         """The time before which nothing is sent."""
         self.refusals = 0
-        """How often the server was found to refuse, however many requests were refused each time."""
+        """How often the bucket was found empty, however many requests were refused each time."""
         self._random = random or Random()
         self._bucket: Bucket | None = None
-        """What is sent at the rate; `None` before the first refusal."""
-        self._refused_at = now
-        """When the server last began to refuse, or the first request was sent."""
-        self._sent = 0
-        """How many requests were sent since then."""
+        self._empty_at = now
+        """When the bucket was last found empty, or the first request was sent."""
+        self._resumed_at = now
+        self._accepted = 0
+        """How many requests were accepted since then."""
+        self._waited = 0.0
+        self._before: tuple[float, float, float] | None = None
+        """The period before the last refusal: accepted requests, its seconds, and the seconds of waiting in it."""
+        self._first: tuple[float, float] | None = None
+        """The first period: accepted requests and seconds. It includes the content of the full bucket."""
+        self._weight = 0.0
+        """The number of requests that the learned rate is based on."""
+        self._borne: float | None = None
+        """The rate that was accepted before a higher one was tried."""
+        self._doubling_seconds = _DOUBLING_SECONDS
         self._unlucky = 0
         """How many consecutive requests were refused."""
-        self._is_starting = True
-        """True until the rate was too high for the first time."""
-        self._is_told = False
-        self._delays = False
-        """True if the newest request waits for the rate. A rate that delays nothing does not rise."""
-
-    @property
-    def rate(self) -> float | None:
-        """The rate in requests per second; `None`: not known yet."""
-        return (
-            None if self._bucket is None or (self._is_starting and not self._is_told) else self._bucket.rate
-        )
+        self._told_at: float | None = None
 
     def wait(self, now: float) -> float:
         """Return the seconds until the next request may be sent."""
         if now < self.not_before:
             return self.not_before - now
+        if self._before is not None:
+            self._judge(now)
         bucket = self._bucket
         if bucket is None:
             return 0.0
-        if self._delays and not self._is_told:
-            growth = _START_GROWTH if self._is_starting else _GROWTH
-            bucket.rate *= growth ** min(max(0.0, now - bucket.at), _MAX_GROWING_SECONDS)
-        seconds = bucket.wait(1, now)
-        self._delays = seconds > 0
-        return seconds
+        self._raise(now)
+        return bucket.wait(1, now)
 
     def admit(self, now: float) -> None:
         """Record that a request is sent."""
-        if not self._sent and not self.refusals:
-            self._refused_at = now
-        self._sent += 1
+        if not self._accepted and not self.refusals:
+            self._empty_at = now
+        self._accepted += 1
         if self._bucket is not None:
             self._bucket.fill(now)
             self._bucket.take(1)
@@ -136,41 +141,117 @@ class RequestPace:
 
     def refuse(self, sent_at: float, now: float, retry_after: float | None) -> None:
         """Record that a request was refused. `retry_after` is the delay that the server asked for, in seconds."""
-        if not self.refusals or sent_at >= self._refused_at:
+        is_known = self.refusals > 0 and sent_at < self._empty_at
+        if is_known:
+            # This request was already sent when the first refusal came.
+            if self._before is not None:
+                accepted, seconds, waited = self._before
+                self._before = (accepted - 1, seconds, waited)
+            if retry_after is None:
+                return
+        else:
+            # Both ends of a later period include the way to the server and back; the first one begins without it.
+            seconds = (now if self.refusals else sent_at) - self._empty_at
             self.refusals += 1
             self._unlucky += 1
-            self._slow_down(now)
-            self._refused_at, self._sent = now, 0
+            self._before = (self._accepted - 1, seconds, self._waited)
+            self._empty_at, self._accepted = now, 0
             if retry_after is None:
                 slowest = self.rate or 10.0
                 retry_after = min(60.0, max(0.05, 1 / slowest) * 2.0 ** (self._unlucky - 1))
-        if retry_after is not None:
-            self.hold(now, retry_after)
-
-    def _slow_down(self, now: float) -> None:
-        if self._is_told:
-            return  # The server's own report is better.
-        if self._bucket is None:
-            rate = _DEEP_CUT * self._sent / max(now - self._refused_at, 0.1)
-        else:
-            is_far = self._is_starting or self._sent < _FEW
-            rate = self._bucket.rate * (_DEEP_CUT if is_far else _CUT)
-            self._is_starting = False
-        self._bucket = Bucket(rate, 1.0, max(now, self.not_before))
+        self.hold(now, retry_after)
+        self._waited = self.not_before - self._empty_at
 
     def hold(self, now: float, seconds: float) -> None:
         """Send nothing for some seconds, as a server asked."""
         # Random, so that several processes do not ask the same server at the same moment.
         self.not_before = max(self.not_before, now + seconds * (1 + 0.05 * self._random.random()))
-        if self._bucket is not None:
-            self._bucket.at = max(self._bucket.at, self.not_before)
 
     def hear(self, total: float, left: float, reset_seconds: float, on_the_way: int, now: float) -> None:
         """Learn from the limits that a server reported with an answer, with `on_the_way` other requests in
         flight."""
-        if left < total and reset_seconds > 0:
-            known = self._bucket if self._is_told else None
-            self._bucket, self._is_told = follow(known, total, left, reset_seconds, on_the_way, now), True
+        if left >= total or reset_seconds <= 0:
+            return
+        if self._told_at is None:
+            self._bucket = None
+        self._bucket = follow(self._bucket, total, left, reset_seconds, on_the_way, now)
+        self.rate, self._told_at = self._bucket.rate, now
+
+    def _judge(self, now: float) -> None:
+        """Learn from the period before the last refusal, when all its requests have been answered."""
+        assert self._before is not None
+        accepted, seconds, waited = self._before
+        self._before = None
+        self._resumed_at = now
+        if self._told_at is not None:
+            return  # The server's own report is better.
+        if self._first is None:
+            self._first = (accepted, max(seconds, 1e-3))
+            # Begin with half of the rate that was too much, and double it until it is too much again.
+            guess = max(0.5 * accepted / max(seconds, 0.1), 1.0)
+            self._restart(guess, max(1.0, accepted * 0.7), now)
+            return
+        rate, counted = self._estimate(accepted, seconds, waited) if accepted > 0 else (0.0, 0.0)
+        assert self._bucket is not None
+        if self.rate is None and counted < _FEW:
+            # Too few requests to learn a rate from; but it was too much, so continue lower and more slowly.
+            self._doubling_seconds *= 1.7
+            self._restart(max(self._bucket.rate * 0.75, 1e-3), self._bucket.capacity, now)
+            return
+        if self.rate is None or rate < self.rate * _CHANGED:
+            # Nothing was known, or the limit has changed.
+            self.rate, self._weight = rate, 0.0
+        else:
+            self.rate += (rate - self.rate) * counted / (counted + self._weight)
+        self._weight = min(self._weight + counted, _MEMORY)
+        burst = max(0.0, self._first[0] - self.rate * self._first[1])
+        if self._borne is not None and burst < 3:
+            # A bucket that holds almost nothing ran over before the refusal, so the estimate is too low. But the
+            # refusal came only after the rate was raised: the limit lies between the two rates.
+            self.rate = max(self.rate, (self._borne + self._bucket.rate) / 2)
+        held = min(burst, self.rate * (now - self._empty_at))
+        # The count may be off by one, which matters if it is small; so try a little more.
+        doubt = min(0.5, 0.8 / self._weight)
+        self._restart(self.rate * (_SAFETY + doubt), max(1.0, burst * 0.8), now, held * 0.8)
+
+    def _estimate(self, accepted: float, seconds: float, waited: float) -> tuple[float, float]:
+        """Return the rate of a period, and the number of requests that it is based on.
+
+        The server accepted `accepted` requests in `seconds`; during `waited` of these seconds nothing was sent.
+        Meanwhile the bucket filled up, at most to its capacity, which is the number of requests before the first
+        refusal.
+        """
+        assert self._first is not None
+        count, first_seconds = self._first
+        low, high = accepted / seconds, accepted / max(seconds - waited, 1e-3)
+        rate, counted = low, accepted
+        if low * waited > max(count - low * first_seconds, 0.0):
+            active = seconds - waited - first_seconds
+            if active > 0.1 * seconds and accepted > count:
+                rate, counted = (accepted - count) / active, accepted - count
+        return min(max(rate, low), high), float(counted)
+
+    def _restart(self, rate: float, capacity: float, now: float, level: float | None = None) -> None:
+        self._borne = None
+        self._bucket = Bucket(rate, capacity, now)
+        self._bucket.level = min(capacity, level if level is not None else 1.0)
+
+    def _raise(self, now: float) -> None:
+        """Raise the rate if nothing was refused for some time."""
+        bucket = self._bucket
+        assert bucket is not None
+        if self._told_at is not None:
+            return
+        seconds = now - bucket.at
+        if self.rate is None:
+            bucket.rate *= 2 ** (seconds / self._doubling_seconds)
+            return
+        # A rate that was learned from few requests is tested earlier.
+        trust = min(1.0, self._weight / _TRUSTED)
+        if now - self._resumed_at > (_HOLD_SECONDS + _HOLD_WAITS * self._waited) * trust:
+            if self._borne is None:
+                self._borne = bucket.rate
+            bucket.rate *= 1 + _GROWTH * seconds / trust
 
 
 class Concurrency:

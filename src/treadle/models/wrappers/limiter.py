@@ -27,10 +27,7 @@ START_CONCURRENCY = 8
 MOST_CONCURRENCY = 4096
 _OVERLOADED = frozenset((502, 503, 504, 529))
 _OUTCOMES = 40
-_FEWEST_OUTCOMES = 10
-_LIMITED_SHARE = 0.4
-"""The number of requests over which refusals are counted, and the share of them from which on a limit is the
-reason."""
+"""The number of requests over which the share of refusals is counted."""
 _FIRST_OUTPUT_TOKENS = 500
 """The expected tokens of an answer, as long as there was no answer."""
 
@@ -49,7 +46,7 @@ class LimiterStats(Struct, frozen=True):
     concurrency: int | None
     """How many requests may be in flight now; `None`: any number."""
     requests_per_minute: float | None
-    """The rate as configured, or as found; `None`: no limit is known yet."""
+    """The rate as configured, or as learned from the server; `None`: no limit is known yet."""
     held_seconds: float
     """How long nothing is sent because the server asked for a pause."""
 
@@ -84,11 +81,10 @@ _limiters: "weakref.WeakSet[Limiter]" = weakref.WeakSet()
 class Limiter:
     """A gate that admits requests in the order in which they arrive. Threads and event loops may share it.
 
-    Without configured limits it finds those of the server: by headers that report them, by refusals, and, unless
-    `is_adaptive` is false, by the effect of more requests in flight on the rate of answers. After a refusal nothing
-    is sent until the time that the server named. If many of the last requests were refused, a limit is the reason:
-    then requests are sent at even intervals, at a rate that falls with each refusal and rises slowly without. A
-    server that refuses a few requests by accident is not asked more slowly.
+    Without configured limits it learns those of the server: from headers that report them, from the number of
+    requests that succeed between two refusals, and, unless `is_adaptive` is false, from the effect of more
+    requests in flight on the rate of answers. After a refusal nothing is sent until the time that the server
+    named; then requests are sent at even intervals.
     """
 
     _shared: "dict[str, tuple[dict[str, Any], Limiter]]" = {}  # noqa: RUF012
@@ -101,11 +97,15 @@ class Limiter:
         tokens_per_minute: float | None = None,
         max_concurrency: int | None = None,
         is_adaptive: bool = True,
+        learn_at_share: float = 0.0,
         name: str = "default",
     ) -> None:
         """Make a limiter.
 
-        All numbers are for this process alone. Raises: `ConfigError` for numbers out of range.
+        All numbers are for this process alone. A refusal only delays the next requests, for as long as the server
+        asked, until `learn_at_share` of the last 40 requests were refused; then a rate is learned. In this way a
+        server that refuses a few requests by accident, and not because of a limit, is not asked more slowly.
+        Raises: `ConfigError` for numbers out of range.
         """
         for what, value in (
             ("requests_per_minute", requests_per_minute),
@@ -119,6 +119,7 @@ class Limiter:
         self.name = name
         self._max_concurrency = max_concurrency
         self._is_adaptive = is_adaptive
+        self._learn_at_share = learn_at_share
         self._begin()
         _limiters.add(self)
 
@@ -146,9 +147,8 @@ class Limiter:
         self._in_flight = 0
         self._pace = RequestPace(now)
         self._outcomes: deque[bool] = deque(maxlen=_OUTCOMES)
-        """Whether each of the last requests was refused; filled until a limit is found."""
-        self._is_limited = False
-        """True if so many requests were refused that a limit is the reason."""
+        """Whether each of the last requests was refused; filled until a rate is learned."""
+        self._learns = self._learn_at_share == 0
         self._next_at = now
         """The time before which the first request in the queue is not sent."""
         self._buckets = {kind: Bucket.per_minute(count, now) for kind, count in self._per_minute.items()}
@@ -267,11 +267,10 @@ class Limiter:
 
     def _note_outcome(self, *, is_refused: bool) -> bool:
         """Note whether a request was refused, and return whether so many were that a limit is the reason."""
-        if not self._is_limited:
+        if not self._learns:
             self._outcomes.append(is_refused)
-            enough = _LIMITED_SHARE * max(len(self._outcomes), _FEWEST_OUTCOMES)
-            self._is_limited = sum(self._outcomes) >= enough
-        return self._is_limited
+            self._learns = sum(self._outcomes) >= self._learn_at_share * _OUTCOMES
+        return self._learns
 
     def hear(self, limits: RateLimits) -> None:
         """Learn from the limits that a server reported with an answer."""
