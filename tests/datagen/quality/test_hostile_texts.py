@@ -4,7 +4,7 @@ import pytest
 from tests.datagen.quality.candidates import config, play
 
 from treadle.core.errors import ProviderError, UserCodeError
-from treadle.datagen.quality import doubts, quantities, result_records, statements
+from treadle.datagen.quality import doubts, quantities, quantity_rules, result_records, statements
 from treadle.datagen.quality.filters import form, wording
 from treadle.datagen.quality.pipeline import Pipeline
 from treadle.datagen.quality.protocol import BuiltinFilter, Candidate, FilterSettings, FilterVerdict
@@ -83,7 +83,13 @@ PATTERNS = {
     "field": result_records._FIELD,
     "entity": doubts._ENTITY,
     "clause": doubts.shape("answers", "clause"),
-    "claim": dict(statements._action_shapes())["write"],
+    "claim": statements._action_shape(),
+    "speech": statements._SPEECH,
+    "quoted": statements._QUOTED,
+    "quoting": doubts.shape("answers", "quoting"),
+    "trend": doubts.shape("causes", "trend"),
+    "share": doubts.shape("shares", "most"),
+    "whole": quantity_rules._WHOLE,
     "mark": wording._MARK,
     "token": form._TOKEN,
     "sentence": kinds._SENTENCE,

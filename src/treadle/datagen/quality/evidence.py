@@ -67,11 +67,6 @@ class Evidence:
         ]
         """What the agent wrote before."""
 
-    @property
-    def has_success(self) -> bool:
-        """True if a call succeeded."""
-        return any(not item.is_error for item in self.calls)
-
     def shows(self, name: str) -> bool:
         """Return whether a call that succeeded returned `name` as a whole."""
         whole = re.compile(rf"(?<![\w./-]){re.escape(name)}(?![\w/-]|\.\w)")

@@ -35,8 +35,6 @@ class RelationRules:
         if (found := shape("answers", "negation").search(clause)) is not None:
             return self._negation(clause[found.end() :], found[0], clause)
         anchors = seen.anchors(re.sub(r"[\w.-]*/[\w./-]*|\b[\w-]+\.[a-z]\w{1,4}\b", " ", clause))
-        if (doubt := self._labelled(clause)) is not None:
-            return doubt
         if len(anchors) < 2 or shape("answers", "compares").search(clause):
             return SEEN
         entities = [names for names in entities_of(clause) if names & anchors and not names & seen.places]
@@ -80,16 +78,6 @@ class RelationRules:
         if not left:
             return SEEN
         return Doubt(0.7, f"denies what was seen: {show_record(left[0])}")
-
-    def _labelled(self, clause: str) -> Doubt | None:
-        """Check names right after the name of a column, such as `from Hamburg`."""
-        for found in re.finditer(r"\b([A-Za-z]+)(?: is| was| of|:)? ([A-Z][\w-]+)", clause):
-            label, name = frozenset([stem(found[1].lower())]), stem(found[2].lower())
-            for record in self._seen.by_stem.get(name, ())[:6]:
-                own = next((cell for cell in record.cells if cell.label == label), None)
-                if own is not None and name not in own.stems and len(own.text) <= 40:
-                    return Doubt(0.65, f"{found[1]!r} is {own.text!r}")
-        return None
 
     def doubt_share(self, statement: AnswerStatement) -> Doubt:
         """Check a share in words, such as `most of`, by counting the records that have the value."""
@@ -211,12 +199,6 @@ class RelationRules:
         names = frozenset([name for entity in entities_of(statement.sentence) for name in entity])
         anchors = (seen.anchors(statement.sentence) & names) or anchors
         keys = [name for name in anchors if 0 < seen.frequency[name] <= max(1, len(seen.records) // 2)]
-        if (
-            (named := stems_of(statement.sentence) & seen.labels)
-            and not keys
-            and statement.topic in ("most", "least")
-        ):
-            return self._order_of_cells(statement, named)
         if not keys or len(seen.records) < 2:
             return SEEN
         sources: dict[tuple[int, frozenset[frozenset[str]]], list[Record]] = {}
@@ -237,19 +219,6 @@ class RelationRules:
                 if values & set(keys):
                     return SEEN
         return Doubt(0.7, "is not first in any column") if is_checked else Doubt(0.2, "cannot be checked")
-
-    def _order_of_cells(self, statement: AnswerStatement, named: frozenset[str]) -> Doubt:
-        """Check an order among the cells of a record, such as `{"north": 3, "south": 5}`."""
-        is_checked = False
-        for record in self._seen.records:
-            cells = [(cell.quantities[0].value, cell) for cell in record.cells if len(cell.quantities) == 1]
-            if len(cells) < 3 or not any(named & cell.label for _, cell in cells):
-                continue
-            is_checked = True
-            _, first = (max if statement.topic == "most" else min)(cells, key=lambda pair: pair[0])
-            if first.label & named:
-                return SEEN
-        return Doubt(0.6, "is not first") if is_checked else SEEN
 
 
 def _fits(topic: str, count: float, total: float) -> bool:
