@@ -9,6 +9,7 @@ figures of the group that the statement names, since among many figures one equa
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
+from functools import cached_property
 from itertools import combinations
 
 from msgspec import Struct
@@ -123,7 +124,11 @@ class Figures:
                 total = sum([one for record in records for one in _numbers(record, has_lists=has_lists)])
                 self._means[frozenset()].setdefault(total, False)
         self._named = [group for group in self.groups if group.is_named]
-        self._inner = set(_combine_cells(self._named or self.groups[:1]))
+
+    @cached_property
+    def _inner(self) -> set[float]:
+        """What the cells of single records give together."""
+        return set(_combine_cells(self._named or self.groups[:1]))
 
     @property
     def is_chosen(self) -> bool:

@@ -10,6 +10,7 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import cache, cached_property
+from itertools import chain
 
 import msgspec
 from msgspec import Struct
@@ -22,7 +23,6 @@ from treadle.datagen.quality.result_records import Cell, Record, read_records, s
 
 _FILE = re.compile(r"[\w.-]*/[\w./-]*|\b[\w-]+\.[a-z]\w{1,4}\b")
 _QUOTATION = str.maketrans("’‘“”«»", '\'\'""""')
-_CAMEL = re.compile(r"(?<=[a-z\d])(?=[A-Z])")
 
 
 class Occurrence(Struct, frozen=True):
@@ -66,6 +66,7 @@ class Evidence:
             for text in (item.content, item.reasoning or "")
         ]
         """What the agent wrote before."""
+        self._anchors: dict[str, frozenset[str]] = {}
 
     def shows(self, name: str) -> bool:
         """Return whether a call that succeeded returned `name` as a whole."""
@@ -92,7 +93,7 @@ class Evidence:
     @cached_property
     def stems(self) -> frozenset[str]:
         """The stems of all words that were seen."""
-        return stems_of(_CAMEL.sub(" ", self.text)) | frozenset(
+        return stems_of(self.text) | frozenset(
             [name for record in self.records for cell in record.cells for name in cell.label]
         )
 
@@ -130,7 +131,7 @@ class Evidence:
     @cached_property
     def frequency(self) -> Counter[str]:
         """How many records of results have each stem."""
-        return Counter([name for record in self.records for name in record.stems])
+        return Counter(chain.from_iterable([record.stems for record in self.records]))
 
     @cached_property
     def by_stem(self) -> dict[str, list[Record]]:
@@ -229,14 +230,18 @@ class Evidence:
 
     def anchors(self, text: str) -> frozenset[str]:
         """Return the stems of a text that belong to some of the records and not to all of them."""
-        total = len(self.records)
+        if (known := self._anchors.get(text)) is not None:
+            return known
+        total, frequency = len(self.records), self.frequency
         found = [
             name
             for name in stems_of(text)
-            if 0 < self.frequency[name] < total and name not in _ignored() and not name[0].isdigit()
+            if 0 < frequency[name] < total and name not in _ignored() and not name[0].isdigit()
         ]
         # The name of a column says nothing about the record, even if it is a value elsewhere.
-        return frozenset([name for name in found if name not in self.labels and len(name) > 1])
+        anchors = frozenset([name for name in found if name not in self.labels and len(name) > 1])
+        self._anchors[text] = anchors
+        return anchors
 
     @cached_property
     def places(self) -> frozenset[str]:

@@ -15,7 +15,7 @@ from treadle.core.types import Json
 from treadle.datagen.quality.languages import WORDS
 from treadle.datagen.quality.quantities import Quantity, find_quantities
 
-_WORD = re.compile(r"[^\W_]+(?:[-_.@'’][^\W_]+)*")
+_WORD = re.compile(r"[^\W_]++(?:[-_.@'’][^\W_]++)*+")
 _PART = re.compile(r"[-_.@'’]")
 _CAMEL = re.compile(r"(?<=[a-z\d])(?=[A-Z])")
 _ENDING = re.compile(r"(?:['’]s|ies|ing|ed|es|s)$")
@@ -32,6 +32,8 @@ _TAG = re.compile(r"<[^<>]{1,200}>")
 _LAST_WORD = re.compile(r"[_ (]")
 _MAX_LINES = 2000
 """The largest number of lines that are read as records. Of longer results only the words are known."""
+_MAX_KEPT = 400
+"""The length of the longest texts whose stems are kept."""
 _COMMON = WORDS["en"]
 
 
@@ -84,7 +86,18 @@ def _word_stems(word: str) -> tuple[str, ...]:
 
 def stems_of(text: str) -> frozenset[str]:
     """Return the stems of the words in a text; words with hyphens and dots also by their parts."""
-    return frozenset(chain.from_iterable(map(_word_stems, _WORD.findall(text.lower()))))
+    return _read_stems(text) if len(text) > _MAX_KEPT else _keep_stems(text)
+
+
+def _read_stems(text: str) -> frozenset[str]:
+    lower = text.lower()
+    if lower.isalnum():
+        return frozenset((stem(lower),))
+    return frozenset(chain.from_iterable(map(_word_stems, _WORD.findall(lower))))
+
+
+_keep_stems = lru_cache(maxsize=4096)(_read_stems)
+"""The stems of a sentence or a part of it. Several rules ask for them."""
 
 
 @lru_cache(maxsize=4096)
@@ -98,12 +111,15 @@ def _cell(label: str, text: str) -> Cell:
     return Cell(label_stems(label), text, tuple(find_quantities(text, has_words=False)), unit, stems_of(text))
 
 
-def _record(source: int, cells: Sequence[Cell], context: frozenset[str]) -> Record:
+_NOTHING: frozenset[str] = frozenset()
+
+
+def _record(cells: Sequence[Cell], context: frozenset[str] = _NOTHING) -> Record:
     stems = cells[0].stems if len(cells) == 1 else frozenset().union(*[cell.stems for cell in cells])
-    return Record(source, tuple(cells), stems, context)
+    return Record(-1, tuple(cells), stems, context)
 
 
-def _read_json(source: int, value: Json, context: frozenset[str], path: str = "") -> Iterator[Record]:
+def _read_json(value: Json, context: frozenset[str] = _NOTHING, path: str = "") -> Iterator[Record]:
     """Yield a record for each object of a JSON value, with the scalars of the objects in it."""
     if isinstance(value, dict):
         cells: list[Cell] = []
@@ -116,15 +132,15 @@ def _read_json(source: int, value: Json, context: frozenset[str], path: str = ""
             else:
                 cells.append(_cell(key, _write(item)))
         if cells:
-            yield _record(source, cells, context)
+            yield _record(cells, context)
         above = context | frozenset([name for cell in cells[:6] for name in cell.stems])
         for key, item in inner:
-            yield from _read_json(source, item, above | label_stems(key), key)
+            yield from _read_json(item, above | label_stems(key), key)
     elif isinstance(value, list):
         for item in value:
-            yield from _read_json(source, item, context, path)
+            yield from _read_json(item, context, path)
     else:
-        yield _record(source, [_cell(path, _write(value))], context)
+        yield _record([_cell(path, _write(value))], context)
 
 
 def _scalars(value: dict[str, Json], path: str) -> Iterator[tuple[str, Json]]:
@@ -140,7 +156,7 @@ def _write(value: Json) -> str:
     return value if isinstance(value, str) else msgspec.json.encode(value).decode()
 
 
-def _read_text(source: int, text: str, context: frozenset[str]) -> Iterator[Record]:
+def _read_text(text: str) -> Iterator[Record]:
     """Yield the records of a text: rows of a table, blocks of fields, or lines."""
     if "</" in text:
         text = unescape(
@@ -150,46 +166,49 @@ def _read_text(source: int, text: str, context: frozenset[str]) -> Iterator[Reco
         )
     lines = [line for line in text.splitlines() if line.strip()][:_MAX_LINES]
     header, delimiter = _read_header(lines)
-    above: frozenset[str] = frozenset()
+    above = _NOTHING
     block: list[Cell] = []
     for index, line in enumerate(lines):
         if header:
             if index and not re.fullmatch(r"[\s|:-]+", line):
                 rows = zip(header, _split(line, delimiter), strict=False)
-                yield _record(
-                    source, [_cell(name, cell.strip()) for name, cell in rows if cell.strip()], context
-                )
+                yield _record([_cell(name, cell.strip()) for name, cell in rows if cell.strip()])
             continue
-        field = _FIELD.match(line)
-        heading = _HEADING.match(line)
+        field = _read_field(line)
+        heading = _HEADING.match(line) if "#" in line or "[" in line else None
         is_new = field is None or line.lstrip().startswith("- ") or "|" in line
         if block and (is_new or label_stems(field["key"] if field else "") in [cell.label for cell in block]):
-            yield _record(source, block, context | above)
+            yield _record(block, above)
             block = []
         if heading:
             above = stems_of(heading[1])
-            yield _record(source, [_cell("", heading[1])], context)
+            yield _record([_cell("", heading[1])])
         elif field and "|" not in line and len(field["value"] or "") < 80:
             block.append(_cell(field["key"], field["value"] or ""))
         else:
             if "[" in line:
                 for box, word in _BOX.items():
                     line = line.replace(box, word)
-            yield _record(source, list(_read_line(line)), context | above)
+            yield _record(list(_read_line(line)), above)
     if block:
-        yield _record(source, block, context | above)
+        yield _record(block, above)
+
+
+def _read_field(line: str) -> re.Match[str] | None:
+    return _FIELD.match(line) if ":" in line or "=" in line else None
 
 
 def _read_line(line: str) -> Iterator[Cell]:
     """Yield the cells of a line: its fields, and what is left of it."""
     rest = line
     for part in line.split("|") if "|" in line else ():
-        if field := _FIELD.match(part):
+        if field := _read_field(part):
             yield _cell(field["key"], field["value"] or "")
             rest = rest.replace(part, " ")
-    for found in _INLINE.finditer(rest):
-        yield _cell(found[1], found[2])
-    rest = _INLINE.sub(" ", rest)
+    if "=" in rest:
+        for found in _INLINE.finditer(rest):
+            yield _cell(found[1], found[2])
+        rest = _INLINE.sub(" ", rest)
     if rest.strip(" |"):
         yield _cell("", rest)
 
@@ -221,9 +240,15 @@ def _split(line: str, delimiter: str) -> list[str]:
 
 
 @lru_cache(maxsize=256)
-def read_records(source: int, text: str, context: frozenset[str]) -> tuple[Record, ...]:
-    """Return the records of a text."""
+def _read(text: str) -> tuple[Record, ...]:
+    """Return the records of a text, whichever call gave it: a file that is read is often written again."""
     if text.lstrip()[:1] in ("{", "["):
         with suppress(msgspec.DecodeError, RecursionError):
-            return tuple(_read_json(source, msgspec.json.decode(text), context))
-    return tuple(_read_text(source, text, context))
+            return tuple(_read_json(msgspec.json.decode(text)))
+    return tuple(_read_text(text))
+
+
+@lru_cache(maxsize=256)
+def read_records(source: int, text: str, context: frozenset[str]) -> tuple[Record, ...]:
+    """Return the records of a text."""
+    return tuple([Record(source, item.cells, item.stems, context | item.context) for item in _read(text)])

@@ -203,15 +203,18 @@ def _blank(text: str, start: int, end: int) -> str:
     return f"{text[:start]}{'¤' * (end - start)}{text[end:]}"
 
 
-def clauses(sentence: str) -> Iterator[tuple[str, int]]:
-    """Yield the clauses of a sentence, each with its position."""
+@lru_cache(maxsize=256)
+def clauses(sentence: str) -> tuple[tuple[str, int], ...]:
+    """Return the clauses of a sentence, each with its position."""
+    found: list[tuple[str, int]] = []
     start = 0
-    for found in [*_shape("answers", "clause").finditer(sentence)]:
-        if sentence[start : found.start()].strip():
-            yield sentence[start : found.start()], start
-        start = found.end()
+    for end in _shape("answers", "clause").finditer(sentence):
+        if sentence[start : end.start()].strip():
+            found.append((sentence[start : end.start()], start))
+        start = end.end()
     if sentence[start:].strip():
-        yield sentence[start:], start
+        found.append((sentence[start:], start))
+    return tuple(found)
 
 
 def _at(
