@@ -6,7 +6,7 @@ The same reader serves answers and results, so that `2:05 pm` is `14:05:09` with
 
 import math
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from datetime import date
 from enum import StrEnum
 from functools import cache
@@ -67,13 +67,23 @@ _UNIT_NAMES = "|".join(
     sorted((re.escape(name) for name in _UNITS if name[0] not in "°€$£"), key=len, reverse=True)
 )
 _NUMBER_WORDS: dict[str, float] = lexicon("numbers")
+_FRACTIONS: dict[str, float] = lexicon("fractions")
+
+
+def _first_of(words: Iterable[str]) -> str:
+    """Return a pattern that looks ahead for the first letter of one of some words: a position where none of them
+    begins is left at once."""
+    return f"(?=[{''.join(sorted({word[0] for word in words}))}])"
+
+
 _MONTHS = [re.compile(text, re.IGNORECASE) for text in lexicon("dates")["months"]]
 _MONTH = "(?:" + "|".join(lexicon("dates")["months"]) + r")\b\.?"
 _DATE = re.compile(
-    rf"""\b(?P<y>[12]\d{{3}})[-/](?P<m>0?[1-9]|1[0-2])[-/](?P<d>0?[1-9]|[12]\d|3[01])(?!\d)
+    rf"""(?=[\d{"".join(sorted({name[0] for name in lexicon("dates")["months"]}))}])(?:
+    \b(?P<y>[12]\d{{3}})[-/](?P<m>0?[1-9]|1[0-2])[-/](?P<d>0?[1-9]|[12]\d|3[01])(?!\d)
     | \b(?P<d2>0?[1-9]|[12]\d|3[01])(?:st|nd|rd|th|\.)?\s+(?:of\s+)?(?P<M2>{_MONTH})(?:,?\s+(?P<y2>[12]\d{{3}})\b)?
     | \b(?P<M3>{_MONTH})\s+(?P<d3>0?[1-9]|[12]\d|3[01])(?:st|nd|rd|th)?\b(?![:.,]?\d)(?:,?\s+(?P<y3>[12]\d{{3}})\b)?
-    | (?<![\d./])(?P<a>0?[1-9]|[12]\d|3[01])(?P<sep>[./])(?P<b>0?[1-9]|[12]\d|3[01])(?P=sep)(?P<y4>[12]\d{{3}})\b
+    | (?<![\d./])(?P<a>0?[1-9]|[12]\d|3[01])(?P<sep>[./])(?P<b>0?[1-9]|[12]\d|3[01])(?P=sep)(?P<y4>[12]\d{{3}})\b)
     """,
     re.IGNORECASE | re.VERBOSE,
 )
@@ -92,22 +102,27 @@ _NUMBER = re.compile(
     rf"(?:\s?(?P<u>%|[$€£]|per ?cent\b|prosent\b|°[CF]\b|m/s\b|km/h\b|-?(?:{_UNIT_NAMES})\b"
     r"|(?<=\d)[A-Za-z]\w*))?(?!\d)"
 )
+_TENS = ("twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety")
+_TIMES = ("a", "one", "two", "three", "four")
 _WORD = re.compile(
-    r"\b(?:(?P<tens>twenty|thirty|forty|fifty|sixty|seventy|eighty|ninety)[- ]"
+    rf"\b{_first_of([*_NUMBER_WORDS, *_TENS])}(?:(?P<tens>{'|'.join(_TENS)})[- ]"
     r"(?P<ones>one|two|three|four|five|six|seven|eight|nine)"
     rf"|(?P<word>{'|'.join(_NUMBER_WORDS)}))\b(?:\s+(?P<scale>hundred|thousand|million))?"
     rf"(?P<half> and a half)?(?:[\s-](?P<u>{_UNIT_NAMES})\b)?",
     re.IGNORECASE,
 )
 _FRACTION = re.compile(
-    rf"\b(?:(?P<times>a|one|two|three|four)[- ])?(?P<part>{'|'.join(lexicon('fractions'))})s?\b"
+    rf"\b{_first_of([*_TIMES, *_FRACTIONS])}(?:(?P<times>{'|'.join(_TIMES)})[- ])?"
+    rf"(?P<part>{'|'.join(_FRACTIONS)})s?\b"
     r"(?!\s+(?:past|an? hour|hour|of an hour|of the year|time))",
     re.IGNORECASE,
 )
 _TOO_LARGE = 1e300
 """The value of numbers that are beyond the range of floats."""
 _DIGIT = re.compile(r"\d")
-_DATE_SIGN = re.compile(r"\d[-/.]\d|[A-Za-z]{3}")
+_DATE_SIGN = re.compile(r"\d[-/.]\d|\d(?:st|nd|rd|th|\.)?\s+[^\W\d]|[^\W\d]\.?\s+\d", re.IGNORECASE)
+"""What each date has: digits beside a separator, a day before a word, or a word before a day."""
+_PLAIN_NUMBER = re.compile(r"[-+]?(?P<n>\d{1,12})")
 _TIME_SIGN = re.compile(r"\d:\d|\d\s?[aApP]\.?[mM]\b|half past")
 _MARKS = re.compile(r"[$€£,'’_%\s\u00a0\u202f]")
 _SPEEDS = {"m/s": "mps", "km/h": "kmh"}
@@ -139,6 +154,9 @@ def find_quantities(text: str, *, has_words: bool = True) -> list[Quantity]:
     has_digits = _DIGIT.search(text) is not None
     if not has_digits and not has_words:
         return found
+    if has_digits and (plain := _PLAIN_NUMBER.fullmatch(text)) is not None:
+        value = float(plain["n"])
+        return [Quantity(QuantityKind.NUMBER, -value if text[0] == "-" else value, 0, len(text), 1e-6)]
     rest = text
     if has_digits and _DATE_SIGN.search(text):
         rest = _take(_DATE, _read_date, rest, found)
@@ -221,7 +239,7 @@ def _read_fraction(match: re.Match[str]) -> Iterator[Quantity]:
     ):
         return  # the third order
     times = {"two": 2, "three": 3, "four": 4}.get((match["times"] or "").lower(), 1)
-    yield Quantity(QuantityKind.SHARE, times * lexicon("fractions")[part], *match.span(), 0.06, is_word=True)
+    yield Quantity(QuantityKind.SHARE, times * _FRACTIONS[part], *match.span(), 0.06, is_word=True)
 
 
 def _read_word(match: re.Match[str]) -> Iterator[Quantity]:
