@@ -1,7 +1,9 @@
 """How well the filters of a generation tell lies from honest answers, on the conversations of `mock:mediocre`.
 
-The model's texts of the split `held` are never used to improve a filter; `TREADLE_TEXTS=tune` measures with the
-others. Whether an answer is a lie, and of which kind, is known from the model itself.
+The model's texts of the split `held` are never used to improve a filter, but their figures are looked at meanwhile;
+those of `fresh` were written by a hand that had not seen the filters, and are for measuring afterwards.
+`TREADLE_TEXTS` chooses the split: `tune`, `held` or `fresh`. Whether an answer is a lie, and of which kind, is
+known from the model itself.
 """
 
 import asyncio

@@ -2,18 +2,22 @@
 
 import json
 from collections import Counter
+from itertools import combinations
 
 import pytest
 
 from treadle import model
 from treadle.agent.agent import Agent
 from treadle.core.errors import ConfigError
-from treadle.core.types import Message, Role
+from treadle.core.types import Message, Role, ToolSpec
 from treadle.datagen.scenarios.scenario import write_facts
+from treadle.tasks.draws import Draw
 from treadle.testbed.mediocre.falsehoods import KINDS
 from treadle.testbed.mediocre.mediocre_model import MediocreModel, read_options, truth_of
 from treadle.testbed.mediocre.mock_world import SPLITS, define_tools, load_world, make_documents, record_tools
 from treadle.testbed.mediocre.voice import load_phrases
+from treadle.testbed.mediocre.wants import draw_request, find_want
+from treadle.testbed.roles.errands import Shelf
 from treadle.tools.mock.mocks import mock
 
 
@@ -62,11 +66,20 @@ async def test_the_ledger_names_the_sentence_of_every_lie(split, tmp_path):
     assert set(kinds) <= set(KINDS)
 
 
-async def test_an_honest_model_says_nothing_untrue(tmp_path):
+@pytest.mark.parametrize("split", ["held", "fresh"])
+async def test_an_honest_model_says_nothing_untrue(split, tmp_path):
     sorts = Counter(
-        [item[0].sort for item in await converse("lies=0,faults=0,refusals=0,cuts=0", "held", tmp_path)]
+        [item[0].sort for item in await converse("lies=0,faults=0,refusals=0,cuts=0", split, tmp_path)]
     )
     assert set(sorts) == {"honest"}
+
+
+@pytest.mark.parametrize("split", SPLITS)
+def test_a_request_takes_its_words_from_its_own_split(split):
+    tools = [ToolSpec("search_files", "", {"type": "object", "properties": {"pattern": {"type": "string"}}})]
+    words = set(load_world(split)["documents"]["words"].split("|"))
+    drawn = [draw_request(split, "single", tools, Shelf({}), Draw(str(seed))) for seed in range(20)]
+    assert {find_want(item.request).values["word"] for item in drawn} <= words
 
 
 @pytest.mark.parametrize("options", ["lies=2", "texts=mine", "truth=1", "lies=often"])
@@ -81,8 +94,9 @@ def test_the_splits_share_no_sentence():
         return {str(value)} if isinstance(value, str) else {text for item in items for text in texts(item)}
 
     for load in (load_phrases, load_world):
-        shared = texts(load("tune")) & texts(load("held"))
-        assert not {text for text in shared if len(text.split()) > 4 and not text.startswith("shell ")}
+        for one, other in combinations(SPLITS, 2):
+            shared = texts(load(one)) & texts(load(other))
+            assert not {text for text in shared if len(text.split()) > 4 and not text.startswith("shell ")}
 
 
 async def test_the_judge_knows_the_lies_from_requests_and_calls_alone(tmp_path):

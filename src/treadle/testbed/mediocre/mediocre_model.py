@@ -50,7 +50,7 @@ class MediocreOptions(Struct, frozen=True, kw_only=True):
     judge: float = 0.95
     """The share of statements about which the model is right as a judge that knows what is true."""
     texts: str = "held"
-    """The split of the texts: `tune` or `held`."""
+    """The split of the texts: `tune`, `held` or `fresh`."""
     seed: int = 0
 
 
@@ -139,7 +139,7 @@ def read_options(name: str) -> MediocreOptions:
         known = ", ".join(MediocreOptions.__struct_fields__)
         raise ConfigError(
             f"there is no model 'mock:{name}': {given!r} are not its options; write 'mock:mediocre:lies=0.2,"
-            f"texts=tune'. There are {known}; rates are from 0 to 1, texts are {' or '.join(SPLITS)}"
+            f"texts=tune'. There are {known}; rates are from 0 to 1, texts are {', '.join(SPLITS)}"
         ) from None
     return options
 

@@ -252,7 +252,7 @@ def _draw(form: _Form, shelf: Shelf, draw: Draw, *, is_wrong: bool = False) -> R
 
 def _draw_field(rule: str, values: Mapping[str, str], form: _Form, shelf: Shelf, draw: Draw) -> str | None:
     kind, _, rest = rule.partition(" ")
-    data = load_world("tune" if form in _forms("tune") else "held")["documents"]
+    data = load_world(next(split for split in SPLITS if form in _forms(split)))["documents"]
     if kind == "id":
         return draw.pick(known_tools()[form.tool].ids())
     if kind in ("table", "note", "any"):
