@@ -110,6 +110,16 @@ async def test_who_is_asked_about_comes_before_who_is_only_named(memory: Memory)
     assert [hit.entry.text[:8] for hit in found.hits] == ["Ada: The", "Kim: I t"]
 
 
+async def test_an_episode_without_words_does_not_end_the_search_that_reads_it_beside_another(
+    memory: Memory,
+) -> None:
+    for text in ("Kim likes tea.", "😀 !!!", "Tea is fine."):
+        draft = Draft(store=Store.EPISODIC, text=text, author=Author.SYSTEM, metadata={"run": "r1"})
+        memory.store.write(draft, NOW)
+    found = await memory.search("tea?", now=NOW)
+    assert {hit.entry.text for hit in found.hits} == {"Kim likes tea.", "Tea is fine."}
+
+
 async def test_a_slow_search_does_not_stop_the_event_loop(memory: Memory) -> None:
     """Rules out a recall that blocks the event loop: the search here ends only when the loop has gone on."""
     put(memory, "We met in Hamar.")

@@ -205,7 +205,7 @@ def _rank(texts: dict[int, _Text], weights: dict[str, float], telling: Collectio
         ]
         matched = terms[row].union(*(terms[other] for away, other in near if away == 1))
         score = own[row] + sum(_NEIGHBOURS[away] * own[other] for away, other in near)
-        if text.stems[0] in weights:
+        if text.stems and text.stems[0] in weights:
             score *= _SUBJECT
         if own[row] and sum(weights[term] for term in matched) >= least:
             found.append(Match(row, score, _fit(matched, telling)))
