@@ -192,6 +192,10 @@ generation:
 output:
   num_samples: 4
   save_as: "services.jsonl"
+
+ Optional: Upload to Hugging Face
+ huggingface:
+   repository: "me/services"
 """
 
 
@@ -210,6 +214,16 @@ async def test_the_tools_of_the_readme_are_there_although_it_names_them_by_an_un
     assert loaded.config.models.default.max_output_tokens == 2000
     notes = notes_of(loaded)
     assert any("generation.tools.max_tokens: DeepFabric ignores it there" in note for note in notes)
+
+
+def test_sections_with_a_stray_indentation_at_the_end_are_read_with_a_note(tmp_path: Path) -> None:
+    """The newest README of the reference system ends with sections that are indented by one space."""
+    loaded = load(tmp_path, README)
+    assert loaded.config.publish.huggingface is not None
+    assert loaded.config.publish.huggingface.repository == "me/services"
+    notes = notes_of(loaded)
+    assert any(note.startswith("config.yaml:23: the indentation from here on") for note in notes)
+    assert any(note.startswith("renamed: config.yaml:23: Optional: left out") for note in notes)
 
 
 @pytest.mark.parametrize("given", [True, ["read_file", "write_file", "list_files", "delete_file"]])

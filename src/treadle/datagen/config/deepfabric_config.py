@@ -70,6 +70,19 @@ def map_deepfabric(document: Document) -> Mapped:
     return mapper.result()
 
 
+def dedent_sections(text: str, line: int) -> str | None:
+    """Return `text` with all lines from number `line`, counted from 1, without their common indentation.
+
+    `None` if these lines have no common indentation. The README of DeepFabric 4.6 to 4.13 ends with such lines.
+    """
+    lines = text.splitlines()
+    rest = lines[line - 1 :]
+    indent = len(rest[0]) - len(rest[0].lstrip(" ")) if rest else 0
+    if not indent or any(item.strip() and not item.startswith(" " * indent) for item in rest):
+        return None
+    return "\n".join([*lines[: line - 1], *[item[indent:] for item in rest]]) + "\n"
+
+
 class _Mapper:
     """The state of one mapping."""
 

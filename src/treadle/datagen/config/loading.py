@@ -15,7 +15,7 @@ from treadle.core.places import Document, KeyPath, Problem, parse_document
 from treadle.core.types import Json
 from treadle.datagen.config.config_schema import KEYS, dump
 from treadle.datagen.config.conflicts import find_conflicts, find_obstacles, find_unknown_names
-from treadle.datagen.config.deepfabric_config import is_deepfabric, map_deepfabric
+from treadle.datagen.config.deepfabric_config import dedent_sections, is_deepfabric, map_deepfabric
 from treadle.datagen.config.generation_config import GenerationConfig
 from treadle.datagen.dataset.dataset_folder import DatasetFolder
 from treadle.export.whole import write_whole
@@ -54,12 +54,13 @@ def load_config(
     each with `file:line`, the key and the nearest known key.
     """
     file = Path(path).expanduser()
-    document = parse_document(read_config_file(file), str(file))
-    value, origins, notes = document.value, dict[KeyPath, KeyPath](), tuple[str, ...]()
+    document, notes = _read(file)
+    value, origins = document.value, dict[KeyPath, KeyPath]()
     problems = list(document.duplicates())
     if is_deepfabric(value):
         mapped = map_deepfabric(document)
-        value, origins, notes = mapped.value, mapped.origins, mapped.notes
+        value, origins = mapped.value, mapped.origins
+        notes += mapped.notes
         problems += mapped.problems
     changes, flags = changes or {}, flags or {}
     value = apply_changes(_resolve_paths(value, file.parent.absolute()), changes)
@@ -92,6 +93,26 @@ def check_plan(
         raise config.error(problems)
     if problems:
         raise MistakesError("\n".join(f"{'.'.join(map(str, item.path))}: {item.text}" for item in problems))
+
+
+def _read(file: Path) -> tuple[Document, tuple[str, ...]]:
+    """Return the document in a file, and a note if the last sections of a DeepFabric file had to be dedented."""
+    data = read_config_file(file)
+    try:
+        return parse_document(data, str(file)), ()
+    except ConfigError as error:
+        mark = getattr(error.__cause__, "problem_mark", None)
+        text = None if mark is None else dedent_sections(data.decode(errors="replace"), mark.line + 1)
+        if mark is None or text is None:
+            raise
+        try:
+            document = parse_document(text.encode(), str(file))
+        except ConfigError:
+            raise error from None
+        if not is_deepfabric(document.value):
+            raise
+        note = "the indentation from here on is not valid YAML; the sections were read as if they had none"
+        return document, (f"{file}:{mark.line + 1}: {note}",)
 
 
 def _resolve_paths(value: dict[str, Json], folder: Path) -> dict[str, Json]:
