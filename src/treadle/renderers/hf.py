@@ -242,7 +242,7 @@ class HfRenderer(AnswerReader):
 
     @cached_property
     def _strips(self) -> bool:
-        """True if the template leaves out the reasoning of earlier turns."""
+        """Return whether the template leaves out the reasoning of earlier turns."""
         thought = Message(Role.ASSISTANT, _KNOWN, reasoning=_THOUGHT)
         try:
             return _THOUGHT not in self._text([_ASKED, thought, _ASKED], (), begins_answer=True)

@@ -314,7 +314,7 @@ class Run(Generic[T_co]):
 
     @cached_property
     def events(self) -> list[Event]:
-        """The events up to this state, read from the journal on first access."""
+        """Return the events up to this state, read from the journal on first access."""
         found = self._journal.read(self.run_id, until_seq=self.state.seq)
         return cast("list[Event]", found)
 

@@ -258,7 +258,7 @@ class Studio:
 
     @cached_property
     def prices(self) -> dict[str, str]:
-        """The known prices by role, in words. The first use may block."""
+        """Return the known prices by role, in words. The first use may block."""
         found = {role: _describe_price(model) for role, model in self.models.items()}
         return {role: text for role, text in found.items() if text is not None}
 

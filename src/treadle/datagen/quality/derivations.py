@@ -127,7 +127,7 @@ class Figures:
 
     @cached_property
     def _inner(self) -> set[float]:
-        """What the cells of single records give together."""
+        """Return what the cells of single records give together."""
         return set(_combine_cells(self._named or self.groups[:1]))
 
     @property

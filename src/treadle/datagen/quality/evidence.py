@@ -75,12 +75,12 @@ class Evidence:
 
     @cached_property
     def plain_text(self) -> str:
-        """All that was seen, with single spaces and plain quotation marks."""
+        """Return all that was seen, with single spaces and plain quotation marks."""
         return plain(self.text)
 
     @cached_property
     def text(self) -> str:
-        """All that was seen, in lower case."""
+        """Return all that was seen, in lower case."""
         calls = [
             f"{item.call.name}\n{item.call.arguments if not item.is_error else ''}" for item in self.calls
         ]
@@ -92,14 +92,14 @@ class Evidence:
 
     @cached_property
     def stems(self) -> frozenset[str]:
-        """The stems of all words that were seen."""
+        """Return the stems of all words that were seen."""
         return stems_of(self.text) | frozenset(
             [name for record in self.records for cell in record.cells for name in cell.label]
         )
 
     @cached_property
     def records(self) -> list[Record]:
-        """The records of the results."""
+        """Return the records of the results."""
         found: list[Record] = []
         for number, item in enumerate(self.calls):
             if not item.is_error:
@@ -110,7 +110,7 @@ class Evidence:
 
     @cached_property
     def given(self) -> list[list[Record]]:
-        """The records of the arguments of each call that succeeded."""
+        """Return the records of the arguments of each call that succeeded."""
         return [
             [
                 record
@@ -123,19 +123,19 @@ class Evidence:
 
     @cached_property
     def told_records(self) -> list[Record]:
-        """The records of what users, instructions, failed calls and the arguments of calls say."""
+        """Return the records of what users, instructions, failed calls and the arguments of calls say."""
         texts = [*self.told, *[item.result for item in self.calls if item.is_error]]
         found = [record for text in texts for record in read_records(-1, text, frozenset())]
         return [*found, *[record for records in self.given for record in records]]
 
     @cached_property
     def frequency(self) -> Counter[str]:
-        """How many records of results have each stem."""
+        """Return how many records of results have each stem."""
         return Counter(chain.from_iterable([record.stems for record in self.records]))
 
     @cached_property
     def by_stem(self) -> dict[str, list[Record]]:
-        """The records of results by the stems of their values."""
+        """Return the records of results by the stems of their values."""
         found: dict[str, list[Record]] = defaultdict(list)
         for record in self.records:
             for name in record.stems:
@@ -144,7 +144,7 @@ class Evidence:
 
     @cached_property
     def lengths(self) -> dict[str, set[float]]:
-        """How many items the lists of results have, by the stem of their key."""
+        """Return how many items the lists of results have, by the stem of their key."""
         found: dict[str, set[float]] = defaultdict(set)
         for item in self.calls:
             if not item.is_error and item.result.lstrip()[:1] in ("{", "["):
@@ -154,7 +154,7 @@ class Evidence:
 
     @cached_property
     def tables(self) -> list[list[Record]]:
-        """The records of each result that have the same labels."""
+        """Return the records of each result that have the same labels."""
         found: dict[tuple[int, frozenset[frozenset[str]]], list[Record]] = defaultdict(list)
         for record in self.records:
             found[record.source, record.labels].append(record)
@@ -212,7 +212,7 @@ class Evidence:
 
     @cached_property
     def labels(self) -> frozenset[str]:
-        """The stems of the labels of cells with quantities."""
+        """Return the stems of the labels of cells with quantities."""
         return frozenset(
             [
                 name
@@ -225,7 +225,7 @@ class Evidence:
 
     @cached_property
     def subjects(self) -> frozenset[str]:
-        """The stems of headings and calls that records have above them."""
+        """Return the stems of headings and calls that records have above them."""
         return frozenset([name for record in self.records for name in record.context])
 
     def anchors(self, text: str) -> frozenset[str]:
@@ -245,7 +245,7 @@ class Evidence:
 
     @cached_property
     def places(self) -> frozenset[str]:
-        """The stems of headings and calls that only some of the records have above them."""
+        """Return the stems of headings and calls that only some of the records have above them."""
         counts = Counter([name for record in self.records for name in record.context])
         return frozenset(
             [

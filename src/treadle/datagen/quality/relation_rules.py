@@ -128,7 +128,7 @@ class RelationRules:
 
     @cached_property
     def _texts(self) -> dict[frozenset[str], list[tuple[Record, Cell]]]:
-        """The short texts of columns, with their records."""
+        """Return the short texts of columns, with their records."""
         found: dict[frozenset[str], list[tuple[Record, Cell]]] = {}
         for record in self._seen.records:
             for cell in record.cells:

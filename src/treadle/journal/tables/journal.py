@@ -147,13 +147,13 @@ class TableJournal(ABC, Generic[D]):
 
     @cached_property
     def _origin(self) -> tuple[str, str]:
-        """The store's id and the seal of the user who made it."""
+        """Return the store's id and the seal of the user who made it."""
         origin, seal = self._reader.query("SELECT id, seal FROM origin")[0]
         return origin, seal
 
     @cached_property
     def _is_own(self) -> bool:
-        """True if this user made the store."""
+        """Return whether this user made the store."""
         origin, seal = self._origin
         return is_sealed(seal, origin) or self._is_marked(origin)
 

@@ -441,6 +441,6 @@ class _CallContext(ToolContext[Any]):
 
 
 def _is_cancelled() -> bool:
-    """Whether somebody cancelled the present task, which no frame of an error may refer to."""
+    """Return whether somebody cancelled the present task, which no frame of an error may refer to."""
     task = asyncio.current_task()
     return task is None or task.cancelling() > 0

@@ -47,7 +47,7 @@ class FilesTask:
 
     @cached_property
     def files(self) -> Mapping[str, bytes]:
-        """The initial files: path to content."""
+        """Return the initial files: path to content."""
         return {path: text.encode() for path, text in sorted(self._drawn[0].files.items())}
 
     def check(self, output: str, files: Mapping[str, bytes]) -> Grade:

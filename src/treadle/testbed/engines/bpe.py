@@ -22,7 +22,7 @@ class Bpe(BpeTokenizer):
 
     @cached_property
     def max_bytes(self) -> int:
-        """The length of the longest content."""
+        """Return the length of the longest content of an id, in bytes."""
         return max(map(len, self.contents.values()))
 
     @property

@@ -29,7 +29,7 @@ _MOST_FAULTS = 5
 
 
 class Conservation(Struct, frozen=True, kw_only=True):
-    """The comparison of the sampled tokens with the tokens that the trajectories deliver."""
+    """Return the comparison of the sampled tokens with the tokens that the trajectories deliver."""
 
     inferences: int = 0
     """The inferences of these runs whose answers were used."""
@@ -71,13 +71,13 @@ class TokenGraph:
 
     @cached_property
     def trajectories(self) -> tuple[Trajectory, ...]:
-        """All branches: those of sub-agents before those of their caller, and those of a run in the order in which
-        they end, so that the last one has the final answer."""
+        """Return all branches: those of sub-agents before those of their caller, and those of a run in the order in
+        which they end, so that the last one has the final answer."""
         return tuple([item for run in self._in_order() for item in _read_branches(run)])
 
     @cached_property
     def conservation(self) -> Conservation:
-        """The comparison of the sampled tokens with `trajectories`."""
+        """Return the comparison of the sampled tokens with `trajectories`."""
         return self.check(self.trajectories)
 
     def check(self, trajectories: Iterable[Trajectory]) -> Conservation:
