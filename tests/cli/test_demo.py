@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shlex
 import signal
 from pathlib import Path
@@ -37,8 +38,8 @@ def test_a_dataset_is_killed_continued_and_verified(cli: Cli) -> None:
     assert "kill -9" in result.out
     assert result.out.count("$ treadle generate demo/dataset.yaml") == 2
     assert "12 of 12" in result.out
-    assert "from before the kill: none lost; no row is there twice" in result.out
-    assert "no answers of a model were paid for twice" in result.out
+    assert "from before the kill: none lost, none of all 12 there twice" in result.out
+    assert "answers of a model that were paid for twice: none" in result.out
     assert "\x1b" not in result.out
     assert "✗" not in result.out
     folder = cli.folder / "demo/dataset"
@@ -51,6 +52,8 @@ def test_a_dataset_is_killed_continued_and_verified(cli: Cli) -> None:
         [call["arguments"] for said in row["messages"] for call in said.get("tool_calls", ())] for row in rows
     ]
     lines = [json.loads(line) for path in exported for line in path.read_text().splitlines()]
+    left_out = [int(number) for number in re.findall(r"\.openai\.jsonl lacks (\d+) row", result.out)]
+    assert len(lines) == 12 - sum(left_out), "each row is written, or counted as left out"
     assert len(lines) >= sum(map(_are_objects, calls))
     written = [call for line in lines for said in line["messages"] for call in said.get("tool_calls", ())]
     assert _are_objects([call["function"]["arguments"] for call in written])

@@ -12,8 +12,10 @@ from treadle.core.errors import ConfigError, ExportError
 from treadle.core.types import Message, Role, ToolSpec
 from treadle.export.rows import Lineage, Row, call_ids_of, hash_tools, write_object
 
-_OWN_PARTS = re.compile(r"'[^']*'|\"[^\"]*\"|(?<=the arguments of )\S+|\([^()]*\)|\d+")
-"""The parts of an error that name something of one row."""
+_CALL = re.compile(r"(?<=the arguments of )\S+ \([^()]*\)")
+_DETAIL = re.compile(r" \([^()]*\)")
+_NAME = re.compile(r"'[^']*'|\"[^\"]*\"|\d+")
+"""The parts of an error that are of one row: the call, what is in brackets, and quoted names and numbers."""
 
 
 def without_untrained(row: Row, numbers: Collection[int] | None = None) -> Row:
@@ -106,7 +108,7 @@ def _is_unwritable(message: Message, known: Collection[str]) -> bool:
 def describe_reason(error: ExportError) -> str:
     """Return the reason for which a row is left out, without what is of this row alone, so that rows can be
     counted by it."""
-    return _OWN_PARTS.sub("…", str(error))[:300]
+    return _NAME.sub("…", _DETAIL.sub("", _CALL.sub("a call", str(error))))[:300]
 
 
 class RowOptions(Struct, frozen=True):

@@ -152,7 +152,7 @@ def test_what_a_format_cannot_hold_is_left_out_and_said(tmp_path: Path) -> None:
     splits = split_rows(
         source, tmp_path / "out", SplitPlan(shares={"train": 1.0}, formats=("trl", "treadle"))
     )
-    assert "1 row: 1 because the arguments of …" in splits.left_out["train.trl.jsonl"]
+    assert "1 row: the arguments of a call are […]" in splits.left_out["train.trl.jsonl"]
     assert len((tmp_path / "out" / "train.trl.jsonl").read_bytes().splitlines()) == 7
     assert len((tmp_path / "out" / "train.treadle.jsonl").read_bytes().splitlines()) == 8
     assert read_written(tmp_path / "out").left_out == splits.left_out

@@ -80,14 +80,25 @@ class Demonstration:
         return False
 
     def run_killed(self, *words: str, growing: Path, lines: int) -> list[bytes]:
-        """Run a command that is killed once a file has so many lines, and run it again. Return the lines that
-        were there after the kill."""
+        """Run a command that is killed once a file has so many lines, and run it again. Return the whole lines
+        that were there after the kill, none if the command ended before."""
         if not self.run(*words, growing=growing, lines=lines):
             return []
-        # A line is counted once it is whole.
         before = [line for line in growing.read_bytes().splitlines(keepends=True) if line.endswith(b"\n")]
         self.run(*words)
         return before
+
+    def find_kept(self, before: list[bytes], path: Path, noun: str) -> bool:
+        """Print whether the lines from before the kill, which are called `noun`, are still in a file, and each line
+        once. Return whether it is so; with nothing from before a kill, it is."""
+        if not before:
+            return True
+        now = path.read_bytes().splitlines(keepends=True)
+        lost, doubled = len(set(before) - set(now)), len(now) - len(set(now))
+        told = f"{write_count(len(before), noun)} from before the kill: {lost or 'none'} lost"
+        return self.find(
+            f"{told}, {doubled or 'none'} of all {len(now):,} there twice", is_good=not lost + doubled
+        )
 
 
 def start(*words: str, output: int | None = None) -> "subprocess.Popen[bytes]":
@@ -172,17 +183,12 @@ def demo(rows: int = 200, kill_after: int | None = None, window: int = 32, out: 
         lines = max(1, rows // 3) if kill_after is None else kill_after
         before = shown.run_killed("generate", str(config), growing=folder.rows, lines=lines)
     shown.run("dataset", "verify", str(folder.path))
-    is_good = True
-    if before:
-        rows_now = folder.rows.read_bytes().splitlines(keepends=True)
-        lost, doubled = len(set(before) - set(rows_now)), len(rows_now) - len(set(rows_now))
-        told = f"{write_count(len(before), 'row')} from before the kill: {lost or 'none'} lost"
-        is_good = shown.find(
-            f"{told}; {doubled or 'no'} row is there twice", is_good=not lost and not doubled
-        )
+    is_good = shown.find_kept(before, folder.rows, "row")
     with closing(open_journal(folder.journal)) as journal:
         again = count_second_answers(journal)
-    is_good &= shown.find(f"{again or 'no'} answers of a model were paid for twice", is_good=not again)
+    is_good &= shown.find(
+        f"answers of a model that were paid for twice: {again or 'none'}", is_good=not again
+    )
     _show_next(shown, config, folder)
     return ExitCode.DONE if is_good else ExitCode.FAILED
 
@@ -235,8 +241,9 @@ def run_rollout_demo(out: Path, groups: int = GROUPS, size: int = SIZE, *, is_js
         values = {"groups": groups, "size": size, "renderer": f"hf:{tokenizer}" if has_train else None}
         places = {"url": url, "sink": f"jsonl:{rows}", "path": str(folder.path)}
         write_config("demo_rollouts.yaml", config, {**values, **places})
-        shown.run_killed("rollout", str(config), growing=folder.groups, lines=max(1, groups // 3))
+        before = shown.run_killed("rollout", str(config), growing=folder.groups, lines=max(1, groups // 3))
     shown.run("rollout", "report", str(folder.path))
+    is_good = shown.find_kept(before, folder.groups, "group")
     branches = [
         branch
         for group in read_groups(folder.path, read_stored(folder.path))
@@ -246,13 +253,13 @@ def run_rollout_demo(out: Path, groups: int = GROUPS, size: int = SIZE, *, is_js
     ]
     # Reading a group checks that every token that the engine sampled is there once.
     sampled = sum([branch.sampled_tokens for branch in branches])
-    shown.find(
+    is_good &= shown.find(
         f"{write_count(sampled, 'sampled token')} with the engine's ids and logprobs, each delivered once, in "
         f"{len(branches):,} token-exact branches of {groups * size:,} rollouts",
         is_good=sampled > 0,
     )
     shown.say("Now with your own model: treadle rollout --task files --model vllm:NAME --base-url URL")
-    return ExitCode.DONE
+    return ExitCode.DONE if is_good else ExitCode.FAILED
 
 
 def main() -> None:

@@ -408,9 +408,11 @@ def _count_rows(count: int) -> str:
 
 
 def _tell_reasons(reasons: Counter[str]) -> str:
-    """Return how many rows are left out, and for each reason how many."""
-    told = "; ".join([f"{count:,} because {reason}" for reason, count in reasons.most_common()])
-    return f"{_count_rows(reasons.total())}: {told}"
+    """Return how many rows are left out, and why; if there are several reasons, how many for each."""
+    told = [
+        f"{count:,} × {reason}" if len(reasons) > 1 else reason for reason, count in reasons.most_common()
+    ]
+    return f"{_count_rows(reasons.total())}: {'; '.join(told)}"
 
 
 def find_place(out: Path, split: str, format: str) -> Path:
