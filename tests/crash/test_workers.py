@@ -127,8 +127,10 @@ async def test_a_killed_program_leaves_no_workers_and_goes_on_when_it_is_started
     for pid in pids:
         while Path(f"/proc/{pid}").exists() and "Z" not in Path(f"/proc/{pid}/stat").read_text().split()[2]:
             await asyncio.sleep(0.02)
-    # The workers saw that their program is gone, and gave its runs back.
-    assert [reasons(journal, name) for name in names] == [["cancelled"]] * 3
+    # The workers saw that their program is gone, and gave its runs back. One that saw it later may have taken a run
+    # that the other had given back.
+    assert [set(reasons(journal, name)) for name in names] == [{"cancelled"}] * 3
+    assert all(len(reasons(journal, name)) <= 2 for name in names)
     gate.open()
     second = await asyncio.to_thread(
         subprocess.run, command, cwd=gate.folder, env=environment, capture_output=True
