@@ -54,7 +54,6 @@ def store(request: pytest.FixtureRequest) -> Any:
         yield journal
 
 
-@pytest.mark.sets(1)
 async def test_the_runs_of_a_killed_worker_are_resumed_by_the_others(store: Journal, gate: Gate) -> None:
     """SIGKILL loses no run, repeats no inference, and each run ends once."""
     journal = store

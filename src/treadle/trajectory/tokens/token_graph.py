@@ -29,7 +29,7 @@ _MOST_FAULTS = 5
 
 
 class Conservation(Struct, frozen=True, kw_only=True):
-    """Return the comparison of the sampled tokens with the tokens that the trajectories deliver."""
+    """The comparison of the sampled tokens with the tokens that the trajectories deliver."""
 
     inferences: int = 0
     """The inferences of these runs whose answers were used."""
@@ -77,7 +77,7 @@ class TokenGraph:
 
     @cached_property
     def conservation(self) -> Conservation:
-        """Return the comparison of the sampled tokens with `trajectories`."""
+        """The comparison of the sampled tokens with `trajectories`."""
         return self.check(self.trajectories)
 
     def check(self, trajectories: Iterable[Trajectory]) -> Conservation:

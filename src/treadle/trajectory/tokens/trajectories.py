@@ -157,10 +157,7 @@ def find_decode(decoders: Decoders, tokenizer: str | None) -> Decode | None:
 
 def split_text(ids: Sequence[int], decode: Decode) -> list[str]:
     """Return the text of each token. Joined, they are the text of all tokens. If several tokens make one
-    character, the text of the last one has the character.
-
-    The text of a character that several tokens make is at the last of them.
-    """
+    character, the text of the last one has the character."""
     found: list[str] = []
     waiting: list[int] = []
     for item in ids:
