@@ -3,7 +3,8 @@
 `python verl_step.py` reads lines of JSON and prints an object with two lists, each of which has for each row the
 advantages, the mask, the log probabilities and the rewards of its response. `uid` is from verl's older trainer,
 which groups rows by their `uid`. `session` is from the newer one, which gets the rows of a rollout as one list and
-keeps them in a queue. A policy takes one step with the first list; `change` says whether it followed the advantages.
+keeps them in a queue. A policy takes one step with the first list, and `change` is positive if it followed the
+advantages.
 """
 
 import asyncio
