@@ -85,6 +85,19 @@ def test_both_trainers_of_verl_give_each_branch_the_advantage_of_its_rollout(env
     assert found["change"] > 0
 
 
+def test_skyrl_gives_each_step_the_advantage_of_its_rollout(environment: Path) -> None:
+    group = branching_group()
+    (row,), (found,) = run(environment, "skyrl_step.py", "skyrl", group)
+    branches = [branch for one in group.rollouts for branch in one.trajectories]
+    for at, advantage in enumerate(trained(group, group_relative(REWARDS))):
+        attended = zip(found["sequences"][at], found["attention_mask"][at], strict=True)
+        assert [token for token, is_there in attended if is_there] == branches[at].token_ids_T.tolist()
+        assert found["loss_mask"][at] == row["loss_masks"][at]
+        assert found["rollout_logprobs"][at] == row["rollout_logprobs"][at]
+        assert sum(found["rewards"][at]) == found["rewards"][at][-1] == row["rewards"][at]
+        assert found["advantages"][at] == pytest.approx([advantage] * len(row["response_ids"][at]), abs=1e-5)
+
+
 def test_verifiers_makes_a_sample_of_each_branch(environment: Path) -> None:
     group = branching_group()
     _, found = run(environment, "read_traces.py", "verifiers", group)
