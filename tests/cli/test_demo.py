@@ -134,7 +134,7 @@ def test_worker_that_fails_says_why(cli: Cli) -> None:
     assert "Traceback" not in result.err
 
 
-@pytest.mark.parametrize("taken", ["taken", "taken/dataset/mine.txt"])
+@pytest.mark.parametrize("taken", ["taken", "taken/dataset/mine.txt", "taken/dataset.yaml"])
 def test_folder_that_cannot_be_used(cli: Cli, taken: str) -> None:
     cli.write(taken, "mine")
     result = cli("demo", "--out", "taken")

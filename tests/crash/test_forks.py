@@ -153,7 +153,6 @@ print(json.dumps(codes))
 """
 
 
-@pytest.mark.sets(1)
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 @pytest.mark.parametrize("script", [WRITING, EVERYTHING], ids=["writing", "everything"])
 def test_forked_children_end_and_leave_the_parents_things_alone(tmp_path: Path, script: str) -> None:

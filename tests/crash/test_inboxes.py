@@ -64,7 +64,6 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[str], Pat
     return lambda name: choose(tmp_path / name, server)
 
 
-@pytest.mark.sets(1)
 def test_killed_at_boundaries_while_messages_arrive(place: Callable[[str], Path]) -> None:
     """The short form tests every fifteenth boundary, and few of PostgreSQL; the full form tests every one."""
     path = place("dry.db")

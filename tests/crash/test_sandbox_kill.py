@@ -63,7 +63,6 @@ def start_and_die(delay_seconds: float, mark: str, *, is_isolated: bool) -> str:
     return home
 
 
-@pytest.mark.sets(1)
 @pytest.mark.parametrize("is_isolated", [True, False], ids=["sandbox", "bare"])
 def test_no_process_is_left(is_isolated: bool) -> None:
     """The kills hit every part of a start: it takes about 10 ms, more on a busy machine."""

@@ -54,7 +54,6 @@ def store(request: pytest.FixtureRequest) -> Any:
         yield journal
 
 
-@pytest.mark.sets(1)
 async def test_the_runs_of_a_killed_worker_are_resumed_by_the_others(store: Journal, gate: Gate) -> None:
     """SIGKILL loses no run, repeats no inference, and each run ends once."""
     journal = store
@@ -127,8 +126,10 @@ async def test_a_killed_program_leaves_no_workers_and_goes_on_when_it_is_started
     for pid in pids:
         while Path(f"/proc/{pid}").exists() and "Z" not in Path(f"/proc/{pid}/stat").read_text().split()[2]:
             await asyncio.sleep(0.02)
-    # The workers saw that their program is gone, and gave its runs back.
-    assert [reasons(journal, name) for name in names] == [["cancelled"]] * 3
+    # The workers saw that their program is gone, and gave its runs back. One that saw it later may have taken a run
+    # that the other had given back.
+    assert [set(reasons(journal, name)) for name in names] == [{"cancelled"}] * 3
+    assert all(len(reasons(journal, name)) <= 2 for name in names)
     gate.open()
     second = await asyncio.to_thread(
         subprocess.run, command, cwd=gate.folder, env=environment, capture_output=True

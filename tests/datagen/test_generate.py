@@ -271,7 +271,6 @@ async def test_a_server_of_tools_that_does_not_start_costs_nothing(tmp_path: Pat
         assert not journal.runs()
 
 
-@pytest.mark.full
 async def test_workers_make_the_same_rows_and_what_they_use_is_counted(tmp_path: Path) -> None:
     """Scenarios, turns of agents and of simulated users, and judgements are runs that any worker can drive."""
     found = []

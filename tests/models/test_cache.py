@@ -5,6 +5,7 @@ import subprocess
 import sys
 
 import pytest
+from msgspec.structs import replace
 from tests.models.answers import REQUEST, Listener, answer
 
 from treadle import Agent, Policy, tool
@@ -30,6 +31,7 @@ from treadle.models import (
     OpenAIChatModel,
     ScriptedModel,
     Watch,
+    Wrapper,
     call,
 )
 
@@ -40,6 +42,31 @@ def text(content, *, tools=(), **more):
 
 async def ask(model, request=REQUEST):
     return await model.infer(request, Watch())
+
+
+class Shouting(Wrapper):
+    """Adds a mark to answers, and says so in its identity."""
+
+    def __init__(self, inner, mark):
+        super().__init__(inner)
+        self.mark = mark
+
+    @property
+    def identity(self):
+        return f"{super().identity}+{self.mark}"
+
+    async def infer(self, request, watch):
+        found = await self.inner.infer(request, watch)
+        return replace(found, message=replace(found.message, content=found.message.content + self.mark))
+
+
+async def test_a_wrapper_of_ones_own_has_an_identity_of_its_own(tmp_path):
+    """Rules out answers of another wrapper around the same model."""
+    said = []
+    for mark in ("!", "?", "!"):
+        model = CacheModel(Shouting(ScriptedModel(["plain"]), mark), tmp_path / "cache")
+        said.append((await ask(model)).message.content)
+    assert said == ["plain!", "plain?", "plain!"]
 
 
 async def test_an_equal_request_is_not_asked_again(tmp_path):

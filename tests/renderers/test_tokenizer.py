@@ -77,7 +77,28 @@ def test_unknown_ids_and_equal_vocabularies(pair):
     ours, theirs = pair
     known = ours.encode("rain")
     assert ours.decode([*known, 999999]) == "rain\ufffd"
-    assert ours.decode([999999, *known]).removeprefix("\ufffd") == theirs.decode([999999, *known])
+    for odd in (999999, -1, 2**40):
+        assert ours.decode([odd, *known, odd]) == theirs.decode([odd, *known, odd]) == "\ufffdrain\ufffd"
     assert hash_vocabulary(ours) == hash_vocabulary(theirs)
     assert hash_vocabulary(ours) != hash_vocabulary(byte_tokenizer())
     assert ChatmlRenderer(ours).fingerprint == ChatmlRenderer(ours, name="chatml:elsewhere").fingerprint
+
+
+def test_the_length_that_a_file_sets_for_embeddings_is_not_used(pair, tmp_path):
+    """Rules out texts that are cut or padded."""
+    text = "hello world, this is a long message"
+    raw = json.loads(pair[1].data)
+    raw["truncation"] = {"direction": "Right", "max_length": 4, "strategy": "LongestFirst", "stride": 0}
+    raw["padding"] = {
+        "strategy": {"Fixed": 64}, "direction": "Right", "pad_to_multiple_of": None, "pad_id": 0,
+        "pad_type_id": 0, "pad_token": "!",
+    }  # fmt: skip
+    made = FileTokenizer(json.dumps(raw).encode(), "here")
+    assert made.encode(text) == made.encode_marked(text)[0] == pair[1].encode(text)
+
+
+def test_half_a_character_is_replaced(pair):
+    _, theirs = pair
+    assert theirs.decode(theirs.encode("a\ud800b")) == "a\ufffdb"
+    ids, offsets = theirs.encode_marked("a\ud800b")
+    assert (theirs.decode(ids), offsets[-1][1]) == ("a\ufffdb", 3)

@@ -175,7 +175,7 @@ def list_by_git(root: Path) -> list[str]:
 
 PATTERNS = """
 a b/ /a *.x !*.x a/b **/b a/** !a/b/ /*/b c.? #a \\#a !a [ab] * !*/ a/* !/a/b d.y/ *.[xy] a/**/b a* ?
-[!a] [a-c].? a\\* [ x**y ** /**/ a?b/ !**/a.x [^b]/ *.[!x] !b/d.y
+[!a] [a-c].? a\\* [ x**y ** /**/ a?b/ !**/a.x [^b]/ *.[!x] !b/d.y a[!b] /*[!b] *[!x] ! \\ b\\ [z-a] */
 """
 
 

@@ -5,6 +5,7 @@ that differs from the recorded one is the divergence.
 """
 
 from collections.abc import Sequence
+from enum import Enum
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -26,11 +27,10 @@ from treadle.core.asking import FindFault, open_questions
 from treadle.core.calls import CallState, abandon_turn, refuse_unapproved, stop_calls
 from treadle.core.decide import decide
 from treadle.core.errors import ReplayDivergence
-from treadle.core.events.codec import summarize
 from treadle.core.policy import Policy
 from treadle.core.state import State, advance
 from treadle.core.steering import count_messages
-from treadle.core.types import StopReason
+from treadle.core.types import Message, StopReason
 
 _OF_A_CALL = (
     e.ToolStarted,
@@ -316,4 +316,14 @@ def _describe(what: e.DurableBody | Action) -> str:
     if isinstance(what, RunCalls | RequestApprovals | AskApprover):
         first = "tool_started" if isinstance(what, RunCalls) else "an approval"
         return f"{first} for {', '.join(item.call.call_id for item in what.calls)}"
-    return summarize(what)
+    fields = {name: getattr(what, name) for name in what.__struct_fields__ if name not in _OF_THE_WORLD}
+    kind = what.__struct_config__.tag or type(what).__name__
+    text = ", ".join(f"{name}={_write(value)}" for name, value in fields.items() if value is not None)
+    return f"{kind}({text[:200]})"
+
+
+def _write(value: object) -> str:
+    """Return a field's value for a message: a message as its role and text, an enumeration as its value."""
+    if isinstance(value, Message):
+        return f"{value.role}: {value.content!r}"
+    return repr(value.value) if isinstance(value, Enum) else repr(value)

@@ -120,7 +120,7 @@ def find_unread(raw: Mapping[str, Json], again: Mapping[str, Json], known: Set[s
         if key not in again and key not in known and _has(value)
     ]
     for key, value in raw.items():
-        if type(value) is type(again.get(key)):
+        if key in again and type(value) is type(again[key]):
             kept = {name for name, _ in _pairs(again[key])}
             lost = dict.fromkeys(name for name, inner in _pairs(value) if name not in kept and _has(inner))
             found += [f"the key {name!r} in {key!r}" for name in lost]

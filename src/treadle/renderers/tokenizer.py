@@ -5,6 +5,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property, lru_cache
 from hashlib import sha256
+from itertools import groupby
 from pathlib import Path
 from typing import Any, Protocol, Self
 
@@ -21,8 +22,10 @@ _MAX_KEPT_CHARS = 64
 """The longest word that it keeps the ids of."""
 _GONE = -1
 """What stands for an id that was merged with the one before it."""
-_UNKNOWN = "\ufffd".encode()
-"""The bytes of an id that is not in the vocabulary, such as one that pads it."""
+_UNKNOWN = "\ufffd"
+"""What stands for an id that is not in the vocabulary, such as one that pads it."""
+_SURROGATE = re.compile("[\ud800-\udfff]")
+"""Half of a character, which a text may have by itself, and which the package tokenizers refuses."""
 
 
 class Tokenizer(Protocol):
@@ -38,7 +41,12 @@ class Tokenizer(Protocol):
         ...
 
     def decode(self, ids: Sequence[int], /) -> str:
-        """Return the text of ids, special tokens included. Bytes that are not UTF-8 become U+FFFD."""
+        """Return the text of ids, special tokens included. Bytes that are not UTF-8, and each id that is not in the
+        vocabulary, such as one that pads it, become U+FFFD."""
+        ...
+
+    def is_known(self, number: int, /) -> bool:
+        """Return whether an id is in the vocabulary."""
         ...
 
 
@@ -111,9 +119,14 @@ class BpeTokenizer:
         """Return the text of ids; see `Tokenizer.decode`."""
         return self.content(ids).decode(errors="replace")
 
+    def is_known(self, number: int, /) -> bool:
+        """See `Tokenizer.is_known`."""
+        return number in self._contents
+
     def content(self, ids: Iterable[int]) -> bytes:
         """Return the bytes of ids, special tokens included; those of U+FFFD for an id that only the model has."""
-        return b"".join([self._contents.get(number, _UNKNOWN) for number in ids])
+        unknown = _UNKNOWN.encode()
+        return b"".join([self._contents.get(number, unknown) for number in ids])
 
     def _words(self, text: str) -> Iterable[str]:
         if self._split is None:
@@ -181,11 +194,13 @@ def hash_vocabulary(tokenizer: Tokenizer) -> str:
     """Return a hash of the texts of all ids. Tokenizers with the same ids have the same hash."""
     count = max(tokenizer.special_ids.values(), default=-1) + 1
     special = sorted(tokenizer.special_ids.items())
-    texts = [tokenizer.decode([number]) for number in range(count)]
+    texts = [tokenizer.decode([number]) if tokenizer.is_known(number) else None for number in range(count)]
     return sha256(msgspec.json.encode([special, texts])).hexdigest()
 
 
 _EXTRA = "train"
+_MAX_IDS = 2**32
+"""The package tokenizers has ids of 32 bits."""
 
 
 class FileTokenizer:
@@ -194,15 +209,25 @@ class FileTokenizer:
     def __init__(self, data: bytes, where: str) -> None:
         """Load the tokenizer in `data`, which comes from `where`. Raises: `ConfigError` if it cannot be read."""
         self.data = data
-        self._load = require("tokenizers", _EXTRA).Tokenizer.from_buffer
         try:
-            self._marked = self._load(data)
+            self._marked = self._load()
+        except ConfigError:
+            raise
         except Exception as error:
             raise ConfigError(f"{where} is not a tokenizer: {error}") from None
         added = self._marked.get_added_tokens_decoder()
         self.special_ids = {token.content: number for number, token in added.items() if token.special}
         longest_first = sorted(self.special_ids, key=len, reverse=True)
         self._marks = re.compile("|".join(map(re.escape, longest_first)) or "(?!)")
+        self._known: set[int] = set()
+        """The ids that were seen to be in the vocabulary."""
+
+    def _load(self) -> Any:
+        """Return the tokenizer without the length that its file may set for models of embeddings."""
+        made = require("tokenizers", _EXTRA).Tokenizer.from_buffer(self.data)
+        made.no_truncation()
+        made.no_padding()
+        return made
 
     @classmethod
     def from_file(cls, path: Path) -> Self:
@@ -231,24 +256,40 @@ class FileTokenizer:
 
     @cached_property
     def _plain(self) -> Any:
-        made = self._load(self.data)
+        made = self._load()
         made.encode_special_tokens = True
         return made
 
     def encode(self, text: str) -> list[int]:
         """Return the ids of a text, in which special tokens are ordinary text."""
-        ids: list[int] = self._plain.encode(text, add_special_tokens=False).ids
+        ids: list[int] = self._plain.encode(_SURROGATE.sub(_UNKNOWN, text), add_special_tokens=False).ids
         return ids
 
     def encode_marked(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
         """Return the ids of a text with special tokens, and where each begins and ends in the text."""
-        encoding = self._marked.encode(text, add_special_tokens=False)
+        encoding = self._marked.encode(_SURROGATE.sub(_UNKNOWN, text), add_special_tokens=False)
         return encoding.ids, encoding.offsets
 
     def decode(self, ids: Sequence[int], /) -> str:
-        """Return the text of ids, special tokens included."""
+        """Return the text of ids; see `Tokenizer.decode`."""
+        if not self._known.issuperset(ids):
+            self._known.update([number for number in set(ids) if self.is_known(number)])
+        if self._known.issuperset(ids):
+            return self._decode_known(ids)
+        # The package leaves out what it does not know.
+        parts = [
+            self._decode_known([*group]) if is_known else _UNKNOWN * len([*group])
+            for is_known, group in groupby(ids, self._known.__contains__)
+        ]
+        return "".join(parts)
+
+    def _decode_known(self, ids: Sequence[int]) -> str:
         text: str = self._marked.decode(list(ids), skip_special_tokens=False)
         return text
+
+    def is_known(self, number: int, /) -> bool:
+        """See `Tokenizer.is_known`."""
+        return 0 <= number < _MAX_IDS and self._marked.id_to_token(number) is not None
 
     def find(self, token: str) -> int | None:
         """Return the id of a token; `None` if there is none."""

@@ -1,9 +1,8 @@
 """Rollouts: groups of runs on tasks, for training. `treadle rollout` and `Rollouts` make and deliver them.
 
 They are a job over `treadle.jobs`, whose items are groups. Read first: `rollouts` (the Python API and the wiring),
-`group_plan` (which group is about which task), `group_work` (driving the rollouts of a group, and what becomes of
-it), `handover` and `deliveries` (the queue on disk before the sinks), `collect` (finished runs as rollouts) and
-`versions` (the weights that were seen).
+`rollout_config` (what is asked for), `group_work` (driving the rollouts of a group, and what becomes of it),
+`deliveries` (the queue on disk before the sinks) and `collect` (finished runs as rollouts).
 
 A fault of the infrastructure is never a reward of 0: a group that cannot be completed is dropped with its reason. A
 group is counted in the ledger and put into the queue in one transaction; a sink hears of it until it acknowledges.

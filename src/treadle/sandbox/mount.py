@@ -5,11 +5,12 @@ caches and datasets. Journals are always left out.
 """
 
 import os
+import re
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
-from pathspec import GitIgnoreSpec
+from msgspec import Struct
 
 from treadle.core.errors import ConfigError, SandboxError
 from treadle.journal.protocol import APPLICATION_ID
@@ -144,8 +145,8 @@ class _Selection:
 
     def __init__(self, root: Path) -> None:
         self._root = root
-        self._default = _read_rules(_DEFAULT_RULES)
-        self._read: dict[Path, GitIgnoreSpec] = {}
+        self._default = IgnoreRules(_read_lines(_DEFAULT_RULES))
+        self._read: dict[Path, IgnoreRules] = {}
         """The rules of git in each file with rules."""
         self._base = next((folder for folder in (root, *root.parents) if (folder / ".git").exists()), root)
         """The folder to which the rules of git apply: that of the repository, or the mounted one."""
@@ -159,7 +160,7 @@ class _Selection:
         """Return whether a file or folder is left out. `target` is the target of a symlink, otherwise the same
         path."""
         is_folder = target.is_dir()
-        if _ignores(self._default, path, self._root, is_folder=is_folder):
+        if self._default.ignores(path.relative_to(self._root).as_posix(), is_folder=is_folder):
             return True
         if is_folder and any((target / mark).exists() for mark in _MARKS):
             return True
@@ -176,8 +177,8 @@ class _Selection:
         files = [(folder, folder / ".gitignore") for folder in self._up_to_base(path.parent)]
         for folder, file in [*files, *[(self._base, file) for file in self._general]]:
             if file not in self._read:
-                self._read[file] = _read_rules(file)
-            found = _ignores(self._read[file], path, folder, is_folder=is_folder)
+                self._read[file] = IgnoreRules(_read_lines(file))
+            found = self._read[file].ignores(path.relative_to(folder).as_posix(), is_folder=is_folder)
             if found is not None:
                 return found
         return False
@@ -186,22 +187,86 @@ class _Selection:
         return [item for item in (folder, *folder.parents) if item.is_relative_to(self._base)]
 
 
-def _read_rules(file: Path) -> GitIgnoreSpec:
-    """Return the rules of a file in the format of .gitignore; no rules if it cannot be read."""
+def _read_lines(file: Path) -> list[str]:
     try:
-        return GitIgnoreSpec.from_lines(file.read_text("utf-8", "replace").split("\n"))
+        return file.read_text("utf-8", "replace").split("\n")
     except OSError:
-        return GitIgnoreSpec([])
+        return []
 
 
-def _ignores(rules: GitIgnoreSpec, path: Path, folder: Path, *, is_folder: bool) -> bool | None:
-    """Return whether the rules of a file in `folder` ignore `path`; `None` if no rule says so."""
-    text = path.relative_to(folder).as_posix() + "/" * is_folder
-    for rule in reversed(rules.patterns):
-        found = rule.match_file(text)
-        # A rule also matches what lies in a folder that it names; git decides that by the folder alone.
-        if found is not None and (
-            "ps_d" not in found.match.re.groupindex or found.match.end("ps_d") in (-1, len(text))
-        ):
-            return rule.include
-    return None
+class IgnoreRule(Struct, frozen=True):
+    """One line of the file."""
+
+    pattern: "re.Pattern[str]"
+    is_negated: bool
+    """True if paths that match are not ignored."""
+    is_for_folders: bool
+    """True if only folders match."""
+    is_anchored: bool
+    """True if the whole path must match, and not just the name."""
+
+
+class IgnoreRules:
+    """The rules in the lines of a file. A line that is not valid has no effect."""
+
+    def __init__(self, lines: Iterable[str]) -> None:
+        self._rules = [rule for line in lines if (rule := _parse(line)) is not None]
+        self._rules.reverse()
+
+    def ignores(self, path: str, *, is_folder: bool) -> bool | None:
+        """Return whether `path`, relative to the file's folder, is ignored; `None` if no rule says so."""
+        name = path.rpartition("/")[2]
+        for rule in self._rules:
+            if (is_folder or not rule.is_for_folders) and rule.pattern.fullmatch(
+                path if rule.is_anchored else name
+            ):
+                return not rule.is_negated
+        return None
+
+
+def _parse(line: str) -> IgnoreRule | None:
+    text = re.sub(r"(?<!\\)[ \t\r]+$", "", line)
+    if not text or text.startswith("#"):
+        return None
+    is_negated = text.startswith("!")
+    text = text.removeprefix("!")
+    is_for_folders = text.endswith("/")
+    text = text.removesuffix("/")
+    is_anchored = "/" in text
+    try:
+        pattern = re.compile(_translate(text.removeprefix("/")), re.DOTALL)
+    except re.error:
+        return None
+    return IgnoreRule(pattern, is_negated, is_for_folders, is_anchored)
+
+
+_TOKEN = re.compile(
+    r"(?P<begin>^\*\*/)|(?P<middle>/\*\*(?=/))|(?P<end>/\*\*$)|(?P<stars>\*+)|(?P<one>\?)"
+    r"|\[(?P<not>[!^]?)(?P<set>\]?(?:\\.|[^\]\\])*)\]|\\(?P<escaped>.)|(?P<char>.)",
+    re.DOTALL,
+)
+
+
+def _translate(text: str) -> str:
+    """Return the regular expression for a pattern."""
+    return "".join([_translate_token(found) for found in _TOKEN.finditer(text)])
+
+
+def _translate_token(found: "re.Match[str]") -> str:
+    kind = found.lastgroup
+    if kind == "begin":
+        return "(?:.*/)?"
+    if kind == "middle":
+        return "(?:/.*)?"
+    if kind == "end":
+        return "/.+"
+    if kind == "stars":
+        return "[^/]*"
+    if kind == "one":
+        return "[^/]"
+    if kind == "set":
+        chars = re.sub(r"\\(.)|([\[\]^&~|])", r"\\\1\2", found["set"])
+        return f"(?!/)[{'^' if found['not'] else ''}{chars}]"
+    if found[0] == "[":
+        return "(?!)"  # a set without an end matches nothing
+    return re.escape(found["escaped"] or found["char"])

@@ -51,6 +51,13 @@ def test_what_is_lost_is_said_for_each_kind(cli: Cli) -> None:
     assert kept.lines[0]["lost"] == {}
 
 
+def test_a_key_without_a_value_is_nothing_that_is_lost(cli: Cli) -> None:
+    said = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello."}]
+    (cli.folder / "c.jsonl").write_text(json.dumps({"messages": said, "score": None}) + "\n")
+    done = cli("dataset", "convert", "c.jsonl", "--to", "sharegpt", "-o", "s.jsonl", "--json")
+    assert (done.code, done.lines[0]["rows"], done.lines[0]["not_read"]) == (0, 1, {}), done
+
+
 def test_rows_that_contradict_themselves_are_left_out_and_counted(cli: Cli) -> None:
     """Rules out that rows whose results moved to other calls are taken in silence."""
     bad = foreign()

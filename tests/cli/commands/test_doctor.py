@@ -61,14 +61,21 @@ def test_the_sandbox_was_tried(cli: Cli) -> None:
     assert "was run" in str(checks["shell"]["seen"])
 
 
-def test_a_bubblewrap_that_fails_is_told(cli: Cli, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("content", "seen"),
+    [
+        ("#!/bin/sh\necho 'bwrap: No permissions to create a new namespace' >&2\nexit 1\n", "No permissions"),
+        ("no program", "cannot be started"),
+    ],
+)
+def test_a_bubblewrap_that_fails_is_told(cli: Cli, tmp_path: Path, content: str, seen: str) -> None:
     program = tmp_path / "bin/bwrap"
     program.parent.mkdir()
-    program.write_text("#!/bin/sh\necho 'bwrap: No permissions to create a new namespace' >&2\nexit 1\n")
+    program.write_text(content)
     program.chmod(0o755)
     checks = checks_of(cli, PATH=f"{program.parent}:{os.environ['PATH']}")
     assert not checks["shell"]["is_ok"]
-    assert "No permissions" in str(checks["shell"]["seen"])
+    assert seen in f"{checks['bubblewrap']['seen']} {checks['shell']['seen']}"
     assert checks["shell"]["advice"]
     assert checks[""]["code"] == 0
 

@@ -172,7 +172,6 @@ def test_lines_in_a_pipe_have_all_counts() -> None:
     assert parts[0] == "2 of 2 groups"
 
 
-@pytest.mark.full
 def test_the_demo_goes_from_tasks_to_a_report(cli: Cli) -> None:
     result = cli("rollout", "--demo", "--groups", "3", "--group-size", "2", "--json")
     assert result.code == 0, result
@@ -183,6 +182,14 @@ def test_the_demo_goes_from_tasks_to_a_report(cli: Cli) -> None:
     assert "sampled tokens with the engine's ids and logprobs" in result.err
     assert "6 token-exact branches of 6 rollouts" in result.err
     assert (cli.folder / "rollout-demo/rollouts/report.html").exists()
+
+
+def test_the_demo_removes_no_rollouts_of_others(cli: Cli) -> None:
+    given = ("--task", "files:csv_sum-0001", "--model", "oracle", "--groups", "1", "--group-size", "1")
+    assert cli("rollout", *given).code == 0
+    result = cli("rollout", "--demo", "--groups", "1", "--group-size", "1", "--out", ".")
+    assert (result.code, "'rollouts' is not of a demonstration" in result.err) == (2, True), result
+    assert len((cli.folder / "rollouts/groups.jsonl").read_text().splitlines()) == 1
 
 
 def test_a_stop_says_which_groups_no_sink_has_taken(cli: Cli) -> None:

@@ -122,7 +122,6 @@ def test_the_probabilities_of_all_ids_add_up_to_1():
         assert total == pytest.approx(1.0)
 
 
-@pytest.mark.full
 def test_ids_are_drawn_as_often_as_their_logprobs_say():
     policy = make_policy("oracle:0.5")
     prompt = policy.template.render(MESSAGES, TOOLS)

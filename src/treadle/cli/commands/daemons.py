@@ -127,7 +127,6 @@ def mock(
     engine: EngineKind | None = None,
     tokenizer_folder: Path | None = None,
     is_json: bool = False,
-    ends_with_stdin: bool = False,
     *,
     server: ServerOptions,
 ) -> int:
@@ -157,10 +156,7 @@ def mock(
         served = await serve(host, port, app=app)
         try:
             _print_url(served.url, engine, settings.model, is_json=is_json)
-            stopped = asyncio.Event()
-            if ends_with_stdin:
-                call_at_end_of_stdin(asyncio.get_running_loop(), stopped.set)
-            await stopped.wait()
+            await asyncio.Event().wait()
         finally:
             await served.close()
 

@@ -31,6 +31,8 @@ GROUPS, SIZE = 24, 8
 """How many groups of how many rollouts the demonstration makes, unless options say otherwise."""
 _FAULTS = ("rate_limit", "overloaded", "dropped", "truncated")
 _LOOK_SECONDS = 0.05
+_MARK = ".treadle-demo"
+"""The file that marks a folder of demonstrations, whose files the next one replaces."""
 
 
 class Demonstration:
@@ -131,15 +133,17 @@ class ModelServer:
         self._process.communicate()
 
 
-def prepare(out: Path, folder: Path, ledger: Path) -> None:
-    """Remove what an earlier demonstration left. Raises: `ConfigError`."""
+def prepare(out: Path, folder: Path, config: Path) -> None:
+    """Remove what an earlier demonstration left in `out`. Raises: `ConfigError` if something else is there."""
+    mark = out / _MARK
     try:
         out.mkdir(parents=True, exist_ok=True)
+        if (found := next((path for path in (folder, config) if path.exists()), None)) and not mark.exists():
+            raise ConfigError(
+                f"--out {str(out)!r}: {str(found)!r} is not of a demonstration; choose another folder"
+            )
+        mark.touch()
         if folder.exists():
-            if not ledger.exists():
-                raise ConfigError(
-                    f"--out {str(out)!r}: {str(folder)!r} is not of a demonstration; choose another folder"
-                )
             shutil.rmtree(folder)
     except OSError as error:
         raise ConfigError(f"cannot write to --out {str(out)!r}: {error.strerror}") from error
@@ -169,7 +173,7 @@ def demo(rows: int = 200, kill_after: int | None = None, window: int = 32, out: 
         treadle demo --rows 1000 --kill-after 300 --out big
     """
     config, folder = out / "dataset.yaml", DatasetFolder(out / "dataset")
-    prepare(out, folder.path, folder.ledger)
+    prepare(out, folder.path, config)
     shown = Demonstration(
         f"treadle demo · {rows} rows of training data from a topic, killed in the middle and continued",
         "Everything is real except the models: a local server plays them over HTTP, offline and without a key.",
@@ -227,7 +231,7 @@ def run_rollout_demo(out: Path, groups: int = GROUPS, size: int = SIZE, *, is_js
     from treadle.rollout.rollout_folder import RolloutFolder, read_groups, read_stored
 
     config, folder = out / "rollout.yaml", RolloutFolder(out / "rollouts")
-    prepare(out, folder.path, folder.ledger)
+    prepare(out, folder.path, config)
     shown = Demonstration(
         f"treadle rollout --demo · {groups} groups of {size} rollouts, killed in the middle and continued",
         "A mock of vLLM samples token ids with real probabilities, offline.",

@@ -175,9 +175,13 @@ def _check_sandbox() -> Iterator[MachineCheck]:
 
     program = find_bwrap()
     if program is not None:
-        done = subprocess.run([program, "--version"], capture_output=True, text=True, timeout=30)
-        seen = f"{done.stdout.strip() or done.stderr.strip()} at {program}"
-        yield MachineCheck("bubblewrap", done.returncode == 0, seen)
+        try:
+            done = subprocess.run([program, "--version"], capture_output=True, text=True, timeout=30)
+        except (OSError, subprocess.SubprocessError) as error:
+            yield MachineCheck("bubblewrap", False, f"{program} cannot be started: {_describe(error)}")
+        else:
+            seen = f"{done.stdout.strip() or done.stderr.strip()} at {program}"
+            yield MachineCheck("bubblewrap", done.returncode == 0, seen)
     fault = find_fault()
     if fault is None:
         who = "another user than root" if is_root() else "this user"

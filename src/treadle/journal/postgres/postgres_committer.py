@@ -320,8 +320,7 @@ class PostgresCommitter(Committer[Transaction]):
         settle_entries(batch.entries, keys)
         settle_in_loops(batch.given)
         self._listener.count([CHANNEL, QUEUE_CHANNEL] if batch.notice is not notify((), ()) else [CHANNEL])
-        if self._changes.followers:
-            self._announce(batch.writes)
+        self._announce(batch.writes)
         if self._held:
             self._commit_and_settle([])
 

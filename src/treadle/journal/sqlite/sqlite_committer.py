@@ -427,8 +427,7 @@ class FileCommitter(Committer[sqlite3.Connection]):
             # Messages that came before the release are known to the driver when its release is settled.
             with contextlib.suppress(Exception):
                 self._find_mail()
-        if self._changes.followers:
-            self._announce(writes)
+        self._announce(writes)
         if self._file.is_enough:
             self._file.is_enough = False
             self._enqueue(self._pack)

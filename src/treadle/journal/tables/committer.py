@@ -255,8 +255,9 @@ class Committer(ABC, Generic[D]):
     # The following methods run in any thread.
 
     def _announce(self, writes: list[Write]) -> None:
-        """Wake the followers, if there are some."""
-        self._changes.announce([write.writer.run_id for write in writes])
+        """Wake the followers, if there are any."""
+        if self._changes.followers:
+            self._changes.announce([write.writer.run_id for write in writes])
 
     def _fail(self, writes: list[Write], error: JournalError) -> None:
         for write in writes:

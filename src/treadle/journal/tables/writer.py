@@ -208,7 +208,7 @@ class TableWriter:
         self._next_seq = self._facts.events + 1
         self._pending = pending
         self._journal = journal
-        """The journal, which is not closed as long as there is the writer."""
+        """The journal, which is kept alive while the writer exists."""
         self._on_orphaned = on_orphaned
         """The function to call with a lease that no write can release, because the writer has failed."""
         self._is_released = False

@@ -130,6 +130,8 @@ class _Environment:
                     value = float(value) / 1000
                 elif field == "extra":
                     value = json.loads(value)
+                    if not isinstance(value, dict):
+                        raise ValueError(text)
                 values[field] = getattr(TierTable.model_validate({"model": "m", field: value}), field)
             except ValueError:
                 raise ConfigError(f"{stem}{suffix} is {text!r}; give {kind}") from None

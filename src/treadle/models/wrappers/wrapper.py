@@ -1,12 +1,13 @@
 """The base of all models that wrap another model."""
 
 from collections.abc import Callable
-from functools import partial
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from treadle.core.spec import PartSpec
+from treadle.core.types import Artifact, Json, OutputMode, Request, Usage
 from treadle.models.protocol import (
     Model,
+    can_call_tools,
     check_parts,
     context_tokens_of,
     estimate_cost_usd,
@@ -17,19 +18,6 @@ from treadle.models.protocol import (
     part_of,
     takes_schema,
 )
-
-_TOLD: dict[str, Callable[[Model], Any]] = {
-    "identity": identity_of,
-    "output_mode": output_mode_of,
-    "context_tokens": context_tokens_of,
-    "max_output_tokens": output_tokens_of,
-    "has_price": has_price,
-    "count_tokens": lambda inner: getattr(inner, "count_tokens", None),
-    "takes_schema": lambda inner: partial(takes_schema, inner),
-    "estimate_cost_usd": lambda inner: partial(estimate_cost_usd, inner),
-    "check_part": lambda inner: lambda part: check_parts(inner, [part]),
-}
-"""What the functions of `protocol.py` ask a model, and how a wrapper answers it with its inner model."""
 
 
 class Wrapper:
@@ -52,11 +40,53 @@ class Wrapper:
         """The inner model's name."""
         return self.inner.name
 
-    def __getattr__(self, name: str) -> Any:
-        """Return the inner model's answer to what `_TOLD` names."""
-        if (ask := _TOLD.get(name)) is not None:
-            return ask(self.inner)
-        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+    @property
+    def identity(self) -> str:
+        """The inner model's identity."""
+        return identity_of(self.inner)
+
+    @property
+    def output_mode(self) -> OutputMode:
+        """How the inner model is made to give answers that fit a schema."""
+        return output_mode_of(self.inner)
+
+    @property
+    def can_call_tools(self) -> bool:
+        """True if the inner model can call tools."""
+        return can_call_tools(self.inner)
+
+    @property
+    def context_tokens(self) -> int | None:
+        """The inner model's context window; `None` if it is not known."""
+        return context_tokens_of(self.inner)
+
+    @property
+    def max_output_tokens(self) -> int | None:
+        """The longest answer that the inner model asks for; `None` if it leaves that to the server."""
+        return output_tokens_of(self.inner)
+
+    @property
+    def has_price(self) -> bool:
+        """True if the inner model's answers have a cost."""
+        return has_price(self.inner)
+
+    @property
+    def count_tokens(self) -> "Callable[[Request], int | None] | None":
+        """The inner model's function that counts the tokens of a prompt; `None` if it has none."""
+        count: Callable[[Request], int | None] | None = getattr(self.inner, "count_tokens", None)
+        return count
+
+    def takes_schema(self, schema: dict[str, Json], *, has_tools: bool) -> bool:
+        """Return whether the inner model's server decodes within `schema`."""
+        return takes_schema(self.inner, schema, has_tools=has_tools)
+
+    def estimate_cost_usd(self, usage: Usage) -> float | None:
+        """Return what `usage` would cost with the inner model; `None` if that is not known."""
+        return estimate_cost_usd(self.inner, usage)
+
+    def check_part(self, part: Artifact) -> None:
+        """Check that the inner model can be sent `part`. Raises: `UnsupportedPartError` if it cannot."""
+        check_parts(self.inner, [part])
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.inner!r})"

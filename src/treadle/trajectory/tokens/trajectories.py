@@ -84,6 +84,8 @@ class Span(Struct, frozen=True, kw_only=True):
     message: int = -1
     """The position of the answer in `Trajectory.messages`; -1 if it is not among them."""
     finish_reason: FinishReason
+    has_failed_call: bool = False
+    """True if a call of the answer failed through the model's own fault; see `ToolResult.is_models_fault`."""
     model: str | None = None
     engine: str | None = None
     weight_versions: tuple[tuple[int, str], ...] = ()
@@ -155,10 +157,7 @@ def find_decode(decoders: Decoders, tokenizer: str | None) -> Decode | None:
 
 def split_text(ids: Sequence[int], decode: Decode) -> list[str]:
     """Return the text of each token. Joined, they are the text of all tokens. If several tokens make one
-    character, the text of the last one has the character.
-
-    The text of a character that several tokens make is at the last of them.
-    """
+    character, the text of the last one has the character."""
     found: list[str] = []
     waiting: list[int] = []
     for item in ids:
