@@ -52,10 +52,13 @@ HEADS = {
     },
     "answers": {"refusal": ["refusal"], "tool": [*ANSWERS.values()]},
 }
-RIDGE, KNOWN, BIAS = 0.4, 0.39, 0.5
-LEAST = {"ambiguity": 0.42, "task": 0.4, "law": 0.4, "medicine": 0.4, "seafood": 0.4, "remote_work": 0.4}
-"""The least confidence with which something is said, where it is not 0.5."""
-LEAST_SHORT = {"ambiguity": 0.6, "task": 0.52}
+RIDGE, KNOWN, BIAS = 0.4, 0.55, 0.5
+DEV_WEIGHT = 4
+"""How many times an example of `dev` counts: most of its messages look like another label."""
+LEAST = {"ambiguity": 0.35, "task": 0.35, "law": 0.4, "medicine": 0.4, "seafood": 0.4, "remote_work": 0.4}
+"""The least confidence with which something is said, where it is not 0.5: about half of the F1 that is reached,
+which is where F1 is highest."""
+LEAST_SHORT = {"ambiguity": 0.55, "task": 0.5}
 """The same for short messages, where it differs: in `dev`, most short messages that look ambiguous are not."""
 STEP = 0.06
 """The weight of a number 1 in the file."""
@@ -140,21 +143,21 @@ def find_products(values: Sequence[dict[int, float]]) -> np.ndarray[Any, Any]:
     return products + BIAS
 
 
-def solve(products: np.ndarray[Any, Any], targets: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Return the share of each example in the weights."""
-    return np.linalg.solve(products + RIDGE * np.eye(len(products), dtype=np.float32), targets)
-
-
-def predict_left_out(
+def solve(
     products: np.ndarray[Any, Any], targets: np.ndarray[Any, Any], parts: np.ndarray[Any, Any]
-) -> np.ndarray[Any, Any]:
-    """Return the scores of each example by the weights of the other parts."""
+) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    """Return the share of each example in the weights, and the score of each by the weights of the other parts.
+
+    One inverse gives both: leaving a part out changes its scores by a solution as large as the part.
+    """
+    ridge = np.where(parts == 0, RIDGE / DEV_WEIGHT, RIDGE).astype(np.float32)
+    inverse = np.linalg.inv(products + np.diag(ridge))
+    shares = inverse @ targets
     scores = np.zeros_like(targets)
     for part in sorted(set(parts.tolist())):
-        out, others = np.where(parts == part)[0], np.where(parts != part)[0]
-        shares = solve(products[np.ix_(others, others)], targets[others])
-        scores[out] = products[np.ix_(out, others)] @ shares
-    return scores
+        out = np.where(parts == part)[0]
+        scores[out] = targets[out] - np.linalg.solve(inverse[np.ix_(out, out)], shares[out])
+    return shares, scores
 
 
 def find_threshold(
@@ -215,9 +218,8 @@ def train(name: str, role: str) -> None:
             targets[number, place] = (output in right) / max(1, len(right))
     values = [find_values(item) for item in examples]
     products = find_products(values)
-    scores = predict_left_out(products, targets, np.array([item.part for item in examples]))
+    shares, scores = solve(products, targets, np.array([item.part for item in examples]))
     thresholds = find_thresholds(name, examples, scores)
-    shares = solve(products, targets)
     weights, seen = np.zeros((ROWS, len(outputs)), np.float32), np.zeros(ROWS, int)
     for item, share in zip(values, shares, strict=True):
         rows = np.fromiter(item, int)
