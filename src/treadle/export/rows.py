@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from treadle.core.errors import ExportError
 from treadle.core.events import (
     VERSION,
+    ContextCompacted,
     DurableBody,
     InferenceCompleted,
     InferenceStarted,
@@ -191,12 +192,14 @@ def row_of(run_id: str, bodies: Sequence[DurableBody]) -> Row:
         raise ExportError(f"run {run_id!r} has no answer ({state.ending.stop_reason}: {state.ending.error})")
     task, parent = started.task, started.parent
     models = shown.keep(_find_models(bodies))
+    later = tuple(_find_later_tools(started.tools, bodies))
+    tools = (*started.tools, *later) if later else started.tools
     results = [body.result for body in bodies if isinstance(body, ToolCompleted)]
     lineage = Lineage(
         run_id=run_id,
         model=models[-1] if models else started.spec.model.name,
         stop_reason=state.ending.stop_reason.value,
-        tools_hash=_TOOL_HASHES.find(started.tools),
+        tools_hash=_TOOL_HASHES.find(tools),
         task=None if task is None else f"{task.task_set}:{task.task_id}",
         seed=None if task is None else task.seed,
         reward=state.turn.rewards.get("check"),
@@ -208,7 +211,17 @@ def row_of(run_id: str, bodies: Sequence[DurableBody]) -> Row:
         event_version=VERSION,
         treadle_version=treadle.__version__,
     )
-    return Row(messages, started.tools, lineage, untrained=tuple(shown.find_untrained(results)))
+    return Row(messages, tools, lineage, untrained=tuple(shown.find_untrained(results)))
+
+
+def _find_later_tools(tools: Sequence[ToolSpec], bodies: Sequence[DurableBody]) -> Iterator[ToolSpec]:
+    """Yield the tools that compactions have offered besides those of the start."""
+    names = {tool.name for tool in tools}
+    for body in bodies:
+        for tool in body.tools if isinstance(body, ContextCompacted) else ():
+            if tool.name not in names:
+                names.add(tool.name)
+                yield tool
 
 
 def _find_tokens(bodies: Sequence[DurableBody]) -> Iterator[AnswerTokens]:
