@@ -125,6 +125,20 @@ def test_a_lie_is_untrue_of_small_numbers_and_of_rows_with_the_same_name():
             assert remark.values.get("all") != "among others "
 
 
+def test_a_value_that_is_nearly_the_same_is_no_lie_about_its_owner():
+    facts = [to_fact("spectators", "one", 12310), to_fact("spectators", "two", 12290)]
+    facts += [to_fact("cars_aboard", "one", 12), to_fact("cars_aboard", "two", 13)]
+    seen = Observed(facts, [], {}, [], [], {}, [], "")
+    found = [
+        (remark.focus, twist.kind)
+        for seed in range(20)
+        for remark in remarks_of(seen, load_phrases("later"), Draw(str(seed)))
+        for twist in remark.twists
+    ]
+    assert ("spectators", "wrong_owner") not in found
+    assert ("cars_aboard", "wrong_owner") in found
+
+
 def test_the_splits_share_no_sentence():
     def texts(value):
         items = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
@@ -136,10 +150,11 @@ def test_the_splits_share_no_sentence():
             assert not {text for text in shared if len(text.split()) > 4 and not text.startswith("shell ")}
 
 
-async def test_the_judge_knows_the_lies_from_requests_and_calls_alone(tmp_path):
+@pytest.mark.parametrize("split", ["tune", "later"])
+async def test_the_judge_knows_the_lies_from_requests_and_calls_alone(split, tmp_path):
     """It sees no answer, as a judge of statements does."""
     right = Counter()
-    for truth, messages in await converse("lies=0.6,cuts=0,judge=1", "tune", tmp_path):
+    for truth, messages in await converse("lies=0.6,cuts=0,judge=1", split, tmp_path):
         results = {item.call_id: item for item in messages}
         calls = [
             {"name": call.name, "arguments": call.arguments, "result": results[call.call_id].content,
@@ -153,7 +168,7 @@ async def test_the_judge_knows_the_lies_from_requests_and_calls_alone(tmp_path):
             "calls": calls,
             "statements": [{"statement": sentence, "sentence": sentence}],
         }
-        judge = MediocreModel(read_options("mediocre:texts=tune,lies=0.6,cuts=0,judge=1"))
+        judge = MediocreModel(read_options(f"mediocre:texts={split},lies=0.6,cuts=0,judge=1"))
         found = judge.complete([Message(Role.USER, write_facts(facts))]).message.content
         right[found == f'{{"verdicts":["{"yes" if truth.falsehood is None else "no"}"]}}', truth.sort] += 1
     assert right[True, "lie"] > 20

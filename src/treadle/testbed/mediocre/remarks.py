@@ -92,7 +92,7 @@ def _of_fact(fact: Sighting, seen: Observed, taken: set[str], draw: Draw) -> Rem
         sort = "result"
     twists = _twists_of_text(fact) if fact.sort == "text" else []
     for item in seen.facts:
-        if item.field == fact.field and item.owner != fact.owner and item.value != fact.value:
+        if item.field == fact.field and item.owner != fact.owner and not _is_near(item, fact):
             twists.append(Twist("wrong_owner", {"owner": item.owner}))
     same = [item for item in seen.facts if item.sort == fact.sort and item.value != fact.value]
     if fact.sort != "text" and (others := [item for item in same if item.unit == fact.unit]):
@@ -120,6 +120,15 @@ def _of_fact(fact: Sighting, seen: Observed, taken: set[str], draw: Draw) -> Rem
     elif " " in str(fact.value) and str(fact.value).istitle():
         twists.append(Twist("made_up_name", {"value": other_name(seen.said, draw)}))
     return Remark(sort, values, str(fact.value), fact.field, tuple(twists))
+
+
+def _is_near(one: Sighting, other: Sighting) -> bool:
+    """Return whether two values are the same, or may be when they are rounded."""
+    if not is_number(one.value) or not is_number(other.value):
+        return one.value == other.value
+    first, second = float(one.value), float(other.value)
+    is_small = first.is_integer() and second.is_integer() and max(abs(first), abs(second)) < 1000
+    return first == second if is_small else abs(first - second) <= max(0.1 * abs(second), 1)
 
 
 def _twists_of_text(fact: Sighting) -> list[Twist]:
