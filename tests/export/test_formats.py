@@ -156,6 +156,7 @@ def test_each_loss_that_a_format_declares_is_one() -> None:
         TOOLS,
         Lineage("r", "m", "completed", "h", tool_errors=("c1", "c2")),
         untrained=(1,),
+        weight=0.5,
     )
     for name in WHOLE:
         losses = set(FORMATS.load(name).losses)
