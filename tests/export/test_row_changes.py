@@ -187,6 +187,7 @@ def test_a_format_keeps_the_weight_of_a_row_or_counts_it_as_lost(name: str, tmp_
     assert writer.unweighted == (name not in WEIGHED)
     whole = again(make_row(untrained=()), name)
     assert whole.weight == 1
+    assert b'"weight"' not in encode_row(whole, FORMATS.load("treadle"))
 
 
 @pytest.mark.parametrize("name", ["openai", "axolotl", "trl", "sharegpt"])

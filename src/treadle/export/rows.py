@@ -147,6 +147,10 @@ class AnswerTokens(Struct, frozen=True, omit_defaults=True):
     cost_usd: float | None = None
 
 
+FULL_WEIGHT = 1.0
+"""The weight of a row that no filter has lowered. It is left out when a row is written only if it is this object."""
+
+
 class Row(Struct, frozen=True, omit_defaults=True):
     """One training example, in Treadle's types."""
 
@@ -158,7 +162,7 @@ class Row(Struct, frozen=True, omit_defaults=True):
     untrained: tuple[int, ...] = ()
     """The assistant messages that are not to be trained on, by their numbers from 0: a call in them failed through
     the model's own fault, or they answer a message of Treadle that the row does not show."""
-    weight: float = 1.0
+    weight: float = FULL_WEIGHT
     """The weight of the row in training; below 1 if filters have lowered it."""
 
 
@@ -390,7 +394,7 @@ def make_row(
 def read_weight(raw: Json) -> float:
     """Return the weight of a row that was read in a format; 1 if it is not a number from 0."""
     is_number = isinstance(raw, int | float) and not isinstance(raw, bool)
-    return float(raw) if is_number and raw >= 0 else 1.0
+    return float(raw) if is_number and raw >= 0 and raw != 1 else FULL_WEIGHT
 
 
 def _separate_ids(messages: Sequence[Message]) -> Sequence[Message]:

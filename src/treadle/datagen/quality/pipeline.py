@@ -127,6 +127,6 @@ def mark_row(row: Row, verdicts: Sequence[FilterVerdict]) -> Row:
     return replace(
         row,
         lineage=replace(row.lineage, sample=marked),
-        weight=row.weight * weight,
+        weight=row.weight * weight if lowered else row.weight,
         untrained=tuple(sorted({*row.untrained, *untrained})),
     )
