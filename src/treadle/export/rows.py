@@ -148,7 +148,7 @@ class AnswerTokens(Struct, frozen=True, omit_defaults=True):
 
 
 FULL_WEIGHT = 1.0
-"""The weight of a row that no filter has lowered. It is left out when a row is written only if it is this object."""
+"""The weight of a row that no filter has lowered. Only this very object is left out when a row is written."""
 
 
 class Row(Struct, frozen=True, omit_defaults=True):
