@@ -14,11 +14,13 @@ TRAIN_ARGS ?=
 # The environment of a real engine, for test-engines and test-full. Variables of the tests: TREADLE_WORKER_MODEL, the
 # folder of a model that calls tools; TREADLE_FULL=1, the long forms.
 ENGINES ?= .venv-engines
+# The environment of the trainers, for test-full.
+TRAINERS ?= .venv-trainers
 
 # Tests start thousands of processes, which would compile the same files again.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: docs demo train-demo test test-full test-engines engines fuzz lint types pytest bubblewrap bench clean help
+.PHONY: docs demo train-demo test test-full test-engines engines trainers fuzz lint types pytest bubblewrap bench clean help
 
 help:
 	@echo "make demo       from a topic to a verified dataset, killed in the middle and continued, offline"
@@ -68,12 +70,12 @@ TYPES = $(BIN)/mypy
 PYTEST = $(BIN)/python -m pytest -n auto $(PYTEST_ARGS)
 
 # All three run to the end, even if one fails. The output of ruff and mypy is printed after that of pytest.
-test-full: engines
+test-full: engines trainers
 test test-full: bubblewrap
 	@{ $(LINT); } >$(VENV)/lint.log 2>&1 & lint=$$!; \
 	{ $(TYPES); } >$(VENV)/types.log 2>&1 & types=$$!; \
 	echo "ruff, mypy and pytest run in parallel"; \
-	$(if $(filter test-full,$@),TREADLE_FULL=1 TREADLE_ENGINES=$(ENGINES)) $(PYTEST) && tests=passed || tests=FAILED; \
+	$(if $(filter test-full,$@),TREADLE_FULL=1 TREADLE_ENGINES=$(ENGINES) TREADLE_TRAINERS=$(TRAINERS)) $(PYTEST) && tests=passed || tests=FAILED; \
 	wait $$lint && lint=passed || lint=FAILED; cat $(VENV)/lint.log; \
 	wait $$types && types=passed || types=FAILED; cat $(VENV)/types.log; \
 	echo "ruff $$lint, mypy $$types, pytest $$tests"; \
@@ -89,7 +91,10 @@ pytest: bubblewrap
 	$(PYTEST)
 
 engines: $(STAMP)
-	@$(BIN)/python -m tests.engines.environment $(ENGINES)
+	@$(BIN)/python -m tests.environments engines $(ENGINES)
+
+trainers: $(STAMP)
+	@$(BIN)/python -m tests.environments trainers $(TRAINERS)
 
 test-engines: engines
 	TREADLE_ENGINES=$(ENGINES) $(BIN)/python -m pytest tests/engines $(PYTEST_ARGS)
@@ -127,4 +132,4 @@ bench: $(STAMP)
 	$(BIN)/python -m benchmarks
 
 clean:
-	rm -rf $(VENV) $(ENGINES) site .mypy_cache .ruff_cache .pytest_cache .hypothesis .fuzz demo
+	rm -rf $(VENV) $(ENGINES) $(TRAINERS) site .mypy_cache .ruff_cache .pytest_cache .hypothesis .fuzz demo

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 import pytest_asyncio
-from tests.engines.environment import is_ready
 from tests.engines.recorder import Recorder, record
 from tests.engines.vllm_server import VllmServer, make_tiny_model, serve
+from tests.environments import is_ready
 
 ENVIRONMENT = os.environ.get("TREADLE_ENGINES")
 RUNNING = os.environ.get("TREADLE_VLLM_URL")
@@ -24,7 +24,7 @@ WORKER = os.environ.get("TREADLE_WORKER_MODEL")
 @pytest.fixture(scope="session")
 def environment() -> Path:
     """The folder of the engine's environment."""
-    if not ENVIRONMENT or not is_ready(Path(ENVIRONMENT)):
+    if not ENVIRONMENT or not is_ready("engines", Path(ENVIRONMENT)):
         pytest.skip("these tests need a real engine; run `make test-engines`, which installs one")
     return Path(ENVIRONMENT).resolve()
 

@@ -15,7 +15,7 @@ from treadle import model
 from treadle.core.events import TextDelta
 from treadle.core.log import Log
 from treadle.core.packed import unpack_ids
-from treadle.core.types import UNREADABLE_CALL, Message, Request, Role, Settings, ToolSpec
+from treadle.core.types import UNREADABLE_CALL, FinishReason, Message, Request, Role, Settings, ToolSpec
 from treadle.http.transport import HttpTransport
 from treadle.models.config.logprobs_probe import find_logprobs_mode
 from treadle.models.protocol import Watch
@@ -117,15 +117,18 @@ def _values(calls):
 
 
 @pytest.mark.parametrize("endpoint", ["vllm_chat", "vllm_completions"])
-async def test_streams_say_what_the_answer_says(vllm, recorder, endpoint):
-    agent = make_agent(endpoint, vllm, recorder, seed=3)
-    texts = []
-    run = await agent.run(
-        "Say something.",
-        run_id="talk",
-        on_event=lambda it: texts.append(it.text) if isinstance(it, TextDelta) else None,
-    )
-    assert "".join(texts).strip() == run.output.strip()
+async def test_streams_say_what_the_answers_say(vllm, recorder, endpoint):
+    texts: list[str] = []
+    for seed in (3, 5, 7):
+        agent = make_agent(endpoint, vllm, recorder, seed=seed)
+        begin = len(texts)
+        run = await agent.run(
+            "Say something.",
+            run_id="talk",
+            on_event=lambda it: texts.append(it.text) if isinstance(it, TextDelta) else None,
+        )
+        said = [message.content for message in run.messages if message.role is Role.ASSISTANT]
+        assert "".join("".join(texts[begin:]).split()) == "".join("".join(said).split())
     assert len(texts) > 1
 
 
@@ -133,19 +136,24 @@ async def test_streams_say_what_the_answer_says(vllm, recorder, endpoint):
 async def test_calls_and_answers_within_a_schema(vllm, is_streamed):
     """The engine constrains what is sampled, so a model that knows nothing keeps to a schema.
 
-    Without `strict_tools`, vLLM makes sure of the call and of nothing in its arguments.
+    Without `strict_tools`, vLLM makes sure of the call and of nothing in its arguments. Its grammar of calls allows
+    blanks without end, so that some calls of such a model are cut off.
     """
     options = {"temperature": 1.0, "max_output_tokens": 400, "strict_tools": True}
     made = model(f"vllm:{NAME}", base_url=vllm.url, **options)
     asked = Log([Message(Role.USER, "How will it be in Oslo?")])
     watch = Watch(lambda delta: None) if is_streamed else Watch()
-    for _ in range(3):
+    called = 0
+    for _ in range(6):
         forced = await made.infer(Request(asked, (FORECAST,), None, "forecast"), watch)
-        (call,) = forced.message.tool_calls
-        assert call.name == "forecast"
-        validate(json.loads(call.arguments), CITY)
+        if forced.finish_reason is not FinishReason.LENGTH:
+            (call,) = forced.message.tool_calls
+            assert call.name == "forecast"
+            validate(json.loads(call.arguments), CITY)
+            called += 1
         answered = await made.infer(Request(asked, (), CITY), watch)
         validate(json.loads(answered.message.content), CITY)
+    assert called
 
 
 async def test_speed(vllm, recorder, tmp_path):

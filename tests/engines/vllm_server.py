@@ -36,6 +36,11 @@ VARIABLES = {
 OPTIONS = (
     *("--no-enable-chunked-prefill", "--max-num-batched-tokens", "8192"),
     *("--served-model-name", NAME, "--dtype", "float32", "--enforce-eager", "--enable-prefix-caching"),
+    # A small model would fill up the limit of its answer with blanks.
+    *(
+        "--structured-outputs-config.backend=xgrammar",
+        "--structured-outputs-config.disable_any_whitespace=true",
+    ),
     *("--enable-auto-tool-choice", "--tool-call-parser", "hermes", "--enable-scale-out"),
 )
 _START_SECONDS = 600

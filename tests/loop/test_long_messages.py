@@ -9,6 +9,7 @@ from treadle import Agent, Policy
 from treadle.context.step_view import view_step
 from treadle.core import events as e
 from treadle.core.types import Role
+from treadle.export import load_row
 from treadle.journal.memory import MemoryJournal
 from treadle.models import call
 
@@ -146,3 +147,85 @@ async def test_a_fork_and_another_turn_work_after_a_turn_that_did_not_fit():
         await session.compact()
     run = await agent.fork("s", text="Again")
     assert run.stop_reason == "completed"
+
+
+def read_on(request):
+    """Read what the line in the newest message of the user says, and answer with what was read."""
+    last = request.messages[-1]
+    if last.role is Role.TOOL:
+        return last.content.partition("\n")[2]
+    if "read_message(" not in last.content:
+        return "fine"
+    told = last.content.split("read_message(")[1].split(")")[0].replace("start=", "")
+    number, start = json.loads(f"[{told}]")
+    return [call("read_message", {"number": number, "start": start + 5_000, "end": start + 5_090})]
+
+
+def names(request):
+    return [tool.name for tool in request.tools]
+
+
+async def test_a_session_without_tools_reads_the_rest_of_a_long_message():
+    model = Counting(read_on, window=WINDOW)
+    agent = Agent(model, policy=Policy(context_tokens=WINDOW), journal=MemoryJournal())
+    async with agent.session("s") as session:
+        await session.send("Hello")
+        run = await session.send(LONG)
+        assert len(run.output) == 90
+        assert run.output in LONG
+        assert (await session.send("Thanks")).output == "fine"
+        events = list(await session.read_events())
+    assert names(model.requests[0]) == []
+    assert all(names(request) == ["read_message"] for request in model.requests[1:])
+    for step, request in enumerate(model.requests, 1):
+        assert [item.message for item in view_step(events, step).messages] == list(request.messages)
+    assert (await agent.replay("s")).is_exact
+    assert [tool.name for tool in load_row(agent.journal, "s").tools] == ["read_message"]
+    async with agent.session("s") as session:
+        assert (await session.send(LONG)).output in LONG
+
+
+async def test_a_session_without_tools_goes_on_to_read_after_a_fork():
+    model = Counting(read_on, window=WINDOW)
+    agent = Agent(model, policy=Policy(context_tokens=WINDOW), journal=MemoryJournal())
+    async with agent.session("s") as session:
+        await session.send(LONG)
+        await session.send("Thanks")
+    run = await agent.fork("s", text="Again")
+    assert run.output == "fine"
+    assert names(model.requests[-1]) == ["read_message"]
+    assert (await agent.replay(run.run_id)).is_exact
+
+
+async def test_tools_are_not_promised_to_a_model_that_cannot_call_them():
+    model = Counting(talk, window=WINDOW)
+    model.can_call_tools = False
+    agent = Agent(model, policy=Policy(context_tokens=WINDOW), journal=MemoryJournal())
+    async with agent.session() as session:
+        run = await session.send(LONG)
+        assert run.stop_reason == "completed", run.error
+    (text,) = [item.content for item in model.requests[-1].messages]
+    assert names(model.requests[-1]) == []
+    assert "read_message" not in text
+    assert "characters left out; they cannot be read here, but the user can send a part of them" in text
+
+
+async def test_a_conversation_that_is_only_summarised_gets_no_tools():
+    model = Counting(talk, window=WINDOW)
+    agent = Agent(model, policy=Policy(context_tokens=WINDOW), journal=MemoryJournal())
+    async with agent.session() as session:
+        for turn in range(40):
+            run = await session.send(f"Question {turn} {TEXT * 12}")
+    assert compactions(run.events)
+    assert not any(map(names, model.requests))
+
+
+async def test_tools_to_read_again_are_offered_once_an_unknown_window_was_exceeded():
+    model = Counting(read_on, window=WINDOW)
+    agent = Agent(model, tools=[look_up], journal=MemoryJournal())
+    async with agent.session() as session:
+        run = await session.send(LONG)
+    assert run.output in LONG
+    assert [tool.name for tool in run.events[0].body.tools] == ["look_up"]
+    assert len(compactions(run.events)) > 1
+    assert set(names(model.requests[-1])) == {"look_up", "read_result", "read_message"}

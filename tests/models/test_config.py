@@ -13,7 +13,8 @@ from treadle.core.types import Message, Request, Role, ToolCall
 from treadle.models import HttpResponse, InProcessTransport, ModelConfig, Price, Watch, model
 from treadle.models.config.bare import GENERAL_OPTIONS
 from treadle.models.config.presets import DIALECTS, find_preset, provider_names
-from treadle.models.protocol import output_mode_of
+from treadle.models.config.recipe import load_config
+from treadle.models.protocol import can_call_tools, output_mode_of
 
 VARIABLES = ("OPENAI_API_KEY", "OPENAI_BASE_URL", "OPENAI_ORG_ID", "OPENAI_PROJECT_ID")
 
@@ -266,3 +267,17 @@ def test_a_schema_beside_tools_is_asked_for_by_a_tool_where_the_server_takes_non
 def test_every_parameter_of_model_is_a_general_option():
     parameters = set(inspect.signature(model).parameters)
     assert parameters - {"name", "options"} == set(GENERAL_OPTIONS)
+
+
+def test_a_model_can_be_marked_as_not_calling_tools(tmp_path):
+    path = tmp_path / "treadle.toml"
+    path.write_text(
+        "[models.plain]\nmodel = 'ollama:small'\ncan_call_tools = false\nfallback = ['other']\n"
+        "[models.other]\nmodel = 'ollama:large'\n"
+    )
+    config = load_config(path)
+    assert not can_call_tools(config.model("plain"))
+    assert can_call_tools(config.model("other"))
+    marked = model("openai:gpt-5-mini", api_key="k", can_call_tools=False)
+    assert not can_call_tools(marked)
+    assert marked.part.settings["can_call_tools"] is False

@@ -57,7 +57,7 @@ class Seen(Struct, frozen=True):
     recalled: Mapping[int, int]
     """How many characters of recalled memories messages begin with, by position."""
     readers: Set[str] = frozenset()
-    """The names of the tools that read results and messages again, if the model has them."""
+    """The names of the tools that read results and messages again, if the model has them or can be offered them."""
     numbers: Mapping[int, int] = {}
     """The numbers of messages of the user in the whole transcript, from 1, by position."""
 
@@ -238,6 +238,8 @@ class _Parts:
             how = f'; {READ_RESULT}("{message.call_id}", start={{start}}) shows them'
         elif READ_MESSAGE in readers and at in self._seen.numbers:
             how = f"; {READ_MESSAGE}({self._seen.numbers[at]}, start={{start}}) shows them"
+        elif message.role is Role.USER:
+            how = "; they cannot be read here, but the user can send a part of them as a shorter message"
         return cut_out(message.content, chars, how)
 
     def _forget_if(self, at: int, old_blocks: list[int]) -> Message:

@@ -14,9 +14,9 @@ from treadle.core.estimates import weigh_message, weigh_tools
 from treadle.core.policy import Policy
 from treadle.core.prompting import compact, find_room, forget
 from treadle.core.state import State
-from treadle.core.types import Completion, Message, Role, Usage, Window
+from treadle.core.types import Completion, Message, Role, ToolSpec, Usage, Window
 from treadle.models.protocol import Model, context_tokens_of, output_tokens_of
-from treadle.tools.read_again import READ_RESULT, find_readers
+from treadle.tools.read_again import READ_RESULT, find_readers, is_cut_out
 
 _SUMMARY_SHARE = 24
 _SUMMARY_TOKENS = (64, 1_000)
@@ -55,8 +55,9 @@ class Summarised(Struct, frozen=True):
     """The answer, if its engine returned the ids of its tokens."""
 
 
-def measure(state: State, tokens: int, *, is_refused: bool) -> Measured:
-    """Return the sizes of a run's context. `tokens` is the size of the prompt.
+def measure(state: State, tokens: int, *, is_refused: bool, spare: Sequence[ToolSpec] = ()) -> Measured:
+    """Return the sizes of a run's context. `tokens` is the size of the prompt, and `spare` are tools that the model
+    can be offered besides.
 
     If the server refused the prompt, or the window is not known, the room is a little less than the prompt.
     """
@@ -78,7 +79,7 @@ def measure(state: State, tokens: int, *, is_refused: bool) -> Measured:
         state.turn.position,
         state.turn.is_open,
         state.shown.recalled,
-        find_readers(state.tools),
+        find_readers((*state.tools, *spare)),
         _number(state),
     )
     summary = min(high, max(low, room / _SUMMARY_SHARE))
@@ -96,7 +97,8 @@ def _number(state: State) -> dict[int, int]:
             continue
         text = forget(message, state.shown.recalled.get(at, 0)).content
         for number in range(numbers, 0, -1):
-            if whole[number - 1].role is Role.USER and whole[number - 1].content.endswith(text):
+            said = whole[number - 1]
+            if said.role is Role.USER and (said.content.endswith(text) or is_cut_out(text, said.content)):
                 found[at], numbers = number, number - 1
                 break
     return found
@@ -110,17 +112,21 @@ def index_of(measured: Measured, plan: Plan) -> tuple[str, ...]:
     return list_results(plan.old, read_summary(plan.earlier).index, room)
 
 
-def make_event(measured: Measured, plan: Plan, reason: str, summarised: Summarised) -> e.ContextCompacted:
-    """Return the event of a compaction. Without a summary, the earlier one stays, and old messages are dropped."""
+def make_event(
+    measured: Measured, plan: Plan, reason: str, summarised: Summarised, spare: Sequence[ToolSpec] = ()
+) -> e.ContextCompacted:
+    """Return the event of a compaction. Without a summary, the earlier one stays, and old messages are dropped.
+
+    It offers the tools `spare` if it cuts something that they read again.
+    """
+    index = index_of(measured, plan) if plan.messages else ()
     replacement: Sequence[Message] = ()
     dropped = 0
     if plan.messages:
         earlier = read_summary(plan.earlier)
         dropped = summarised.left_out if summarised.text else len(plan.old)
         note = write_summary(
-            ContextSummary(
-                summarised.text or earlier.text, earlier.left_out + dropped, index_of(measured, plan)
-            )
+            ContextSummary(summarised.text or earlier.text, earlier.left_out + dropped, index)
         )
         replacement = (*plan.head, note, *plan.asked)
     event = e.ContextCompacted(
@@ -137,9 +143,11 @@ def make_event(measured: Measured, plan: Plan, reason: str, summarised: Summaris
         cost_usd=summarised.cost_usd,
         error=summarised.error,
         sampled=summarised.sampled,
+        tools=tuple(spare) if plan.excerpts or plan.shortened or index else (),
     )
     after = compact(tuple(measured.seen.messages), event, measured.seen.recalled)
-    size = measured.sizes.tools + measured.ratio * sum([weigh_message(message) for message in after])
+    weights = [weigh_message(message) for message in after]
+    size = measured.sizes.tools + measured.ratio * (weigh_tools(event.tools) + sum(weights))
     return replace(event, tokens_after=int(size) + 1)
 
 

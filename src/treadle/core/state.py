@@ -399,6 +399,10 @@ def _on_inference_failed(state: State, body: e.InferenceFailed) -> None:
 
 def _on_context_compacted(state: State, body: e.ContextCompacted) -> None:
     fold_compaction(state, body)
+    if body.tools:
+        known = state.size.known_tokens
+        _offer(state, (*state.tools, *body.tools))
+        state.size.known_tokens = known  # the event counts them
     if body.usage is not None or body.model is not None:
         charge(state, body.usage or UNREPORTED, body.cost_usd)
 

@@ -119,6 +119,15 @@ class ToolErrorKind(StrEnum):
     """The call was not run because the policy or the user refused it."""
 
 
+_MODEL_FAULTS = frozenset(
+    (
+        ToolErrorKind.INVALID_JSON,
+        ToolErrorKind.TRUNCATED,
+        ToolErrorKind.INVALID_ARGUMENTS,
+        ToolErrorKind.UNKNOWN_TOOL,
+    )
+)
+
 UNREADABLE_CALL = "unreadable_call"
 """The name of a call whose own name cannot be read. Its arguments are the text that the model wrote. If the
 server said what is wrong with the call, `ToolCall.opaque` has this text under the same name."""
@@ -188,6 +197,12 @@ class ToolResult(Struct, frozen=True, omit_defaults=True, gc=False):
     """The result as JSON that fits the tool's output schema; `None` if the tool gives only text."""
     artifacts: tuple[Artifact, ...] = ()
     """Content that came with the result. If `content` was cut, the first artifact is the full text."""
+
+    @property
+    def is_models_fault(self) -> bool:
+        """Whether the call failed through the model's own fault: it calls an unknown tool, or its arguments are cut
+        off, are not a JSON object or do not fit the tool's schema."""
+        return self.error_kind in _MODEL_FAULTS
 
 
 class ServerCall(Struct, frozen=True, omit_defaults=True, gc=False):

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from treadle.core.errors import ExportError
 from treadle.core.events import (
     VERSION,
+    ContextCompacted,
     DurableBody,
     InferenceCompleted,
     InferenceStarted,
@@ -78,6 +79,8 @@ class SampleInfo(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The SHA-256 of each tool's definition, by name."""
     filters: dict[str, str] = {}
     """The filters that the row passed, by name, with their notes."""
+    lowered: dict[str, str] = {}
+    """The filters that the row did not pass and that lowered its weight, by name, with their reasons."""
     is_verified: bool = False
     """True if all calls were made again in a fresh sandbox and gave the recorded results."""
     is_from_teacher: bool = False
@@ -144,6 +147,10 @@ class AnswerTokens(Struct, frozen=True, omit_defaults=True):
     cost_usd: float | None = None
 
 
+FULL_WEIGHT = 1.0
+"""The weight of a row that no filter has lowered. Only this very object is left out when a row is written."""
+
+
 class Row(Struct, frozen=True, omit_defaults=True):
     """One training example, in Treadle's types."""
 
@@ -155,6 +162,8 @@ class Row(Struct, frozen=True, omit_defaults=True):
     untrained: tuple[int, ...] = ()
     """The assistant messages that are not to be trained on, by their numbers from 0: a call in them failed through
     the model's own fault, or they answer a message of Treadle that the row does not show."""
+    weight: float = FULL_WEIGHT
+    """The weight of the row in training; below 1 if filters have lowered it."""
 
 
 def load_row(journal: Journal, run_id: str, *, with_tokens: bool = False) -> Row:
@@ -191,12 +200,14 @@ def row_of(run_id: str, bodies: Sequence[DurableBody]) -> Row:
         raise ExportError(f"run {run_id!r} has no answer ({state.ending.stop_reason}: {state.ending.error})")
     task, parent = started.task, started.parent
     models = shown.keep(_find_models(bodies))
+    later = tuple(_find_later_tools(started.tools, bodies))
+    tools = (*started.tools, *later) if later else started.tools
     results = [body.result for body in bodies if isinstance(body, ToolCompleted)]
     lineage = Lineage(
         run_id=run_id,
         model=models[-1] if models else started.spec.model.name,
         stop_reason=state.ending.stop_reason.value,
-        tools_hash=_TOOL_HASHES.find(started.tools),
+        tools_hash=_TOOL_HASHES.find(tools),
         task=None if task is None else f"{task.task_set}:{task.task_id}",
         seed=None if task is None else task.seed,
         reward=state.turn.rewards.get("check"),
@@ -208,7 +219,17 @@ def row_of(run_id: str, bodies: Sequence[DurableBody]) -> Row:
         event_version=VERSION,
         treadle_version=treadle.__version__,
     )
-    return Row(messages, started.tools, lineage, untrained=tuple(shown.find_untrained(results)))
+    return Row(messages, tools, lineage, untrained=tuple(shown.find_untrained(results)))
+
+
+def _find_later_tools(tools: Sequence[ToolSpec], bodies: Sequence[DurableBody]) -> Iterator[ToolSpec]:
+    """Yield the tools that compactions have offered besides those of the start."""
+    names = {tool.name for tool in tools}
+    for body in bodies:
+        for tool in body.tools if isinstance(body, ContextCompacted) else ():
+            if tool.name not in names:
+                names.add(tool.name)
+                yield tool
 
 
 def _find_tokens(bodies: Sequence[DurableBody]) -> Iterator[AnswerTokens]:
@@ -368,6 +389,12 @@ def make_row(
     errors = set(lineage.tool_errors)
     read = tuple([replace(item, is_error=True) if item.call_id in errors else item for item in read])
     return Row(read, tools, replace(lineage, call_ids=()), untrained=untrained)
+
+
+def read_weight(raw: Json) -> float:
+    """Return the weight of a row that was read in a format; 1 if it is not a number from 0."""
+    is_number = isinstance(raw, int | float) and not isinstance(raw, bool)
+    return float(raw) if is_number and raw >= 0 and raw != 1 else FULL_WEIGHT
 
 
 def _separate_ids(messages: Sequence[Message]) -> Sequence[Message]:

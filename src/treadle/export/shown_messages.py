@@ -6,18 +6,9 @@ from typing import TypeVar
 
 from treadle.core.events import DurableBody, MessageInjected
 from treadle.core.foreign import as_seen
-from treadle.core.types import Message, Role, ToolErrorKind, ToolResult
+from treadle.core.types import Message, Role, ToolResult
 
 T = TypeVar("T")
-MODEL_FAULTS = frozenset(
-    (
-        ToolErrorKind.INVALID_JSON,
-        ToolErrorKind.TRUNCATED,
-        ToolErrorKind.INVALID_ARGUMENTS,
-        ToolErrorKind.UNKNOWN_TOOL,
-    )
-)
-"""The errors of calls that are the model's own fault."""
 
 
 class ShownMessages:
@@ -59,7 +50,7 @@ class ShownMessages:
 
     def find_untrained(self, results: Sequence[ToolResult]) -> Iterator[int]:
         """Yield the numbers of the answers that are not trained on."""
-        failed = {result.call_id for result in results if result.error_kind in MODEL_FAULTS}
+        failed = {result.call_id for result in results if result.is_models_fault}
         wrap_ups = self.keep([number in self._wrap_ups for number in range(len(self._kept))])
         said = [message for message in self.messages if message.role is Role.ASSISTANT]
         for number, (message, is_wrap_up) in enumerate(zip(said, wrap_ups, strict=True)):

@@ -22,7 +22,7 @@ from treadle.core.limits import find_exceeded, guess_cost_usd
 from treadle.core.prompting import count_prompt, guess_next_tokens, make_request
 from treadle.core.state import State
 from treadle.core.types import UNREPORTED, Completion, Request, Usage
-from treadle.journal.protocol import Clock
+from treadle.loop.calls.workbench import Workbench
 from treadle.loop.outbox import Outbox
 from treadle.models.protocol import Model, Watch, estimate_cost_usd, has_price
 
@@ -34,11 +34,15 @@ _PROMPT_SHARE = 0.7
 
 
 class Compaction:
-    """The performer of one run's compactions. `model` is the run's own."""
+    """The performer of one run's compactions. `model` is the run's own.
 
-    def __init__(self, model: Model, clock: Clock) -> None:
+    A compaction that cuts something offers the tools of `bench.reading`, with which the model reads it again.
+    """
+
+    def __init__(self, model: Model, bench: Workbench) -> None:
         self._model = model
-        self._clock = clock
+        self._bench = bench
+        self._clock = bench.clock
         self._other: tuple[str | None, Model, int | None] | None = None
         """The model of the policy with its name and window; `None` until it is needed."""
 
@@ -53,7 +57,8 @@ class Compaction:
         begin = self._clock.monotonic()
         tokens = count_tokens(self._model, make_request(state, has_tools=state.turn.limit is None))
         is_refused = action.reason == "overflow"
-        measured = measure(state, tokens or count_prompt(state), is_refused=is_refused)
+        spare = self._bench.unoffered()
+        measured = measure(state, tokens or count_prompt(state), is_refused=is_refused, spare=spare)
         is_asked = action.reason == "asked"
         plan = make_plan(measured.seen, measured.sizes, state.policy.keep_turns, is_asked=is_asked)
         if plan.is_empty:
@@ -61,7 +66,9 @@ class Compaction:
         summarised = Summarised()
         if plan.old:
             summarised = await self._summarise(state, plan, measured)
-        event = make_event(measured, plan, action.reason, summarised)
+        event = make_event(measured, plan, action.reason, summarised, spare)
+        if event.tools:
+            self._bench.offer_reading()
         return replace(event, duration_seconds=self._clock.monotonic() - begin)
 
     async def _summarise(self, state: State, plan: Plan, measured: Measured) -> Summarised:

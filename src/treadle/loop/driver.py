@@ -168,7 +168,7 @@ class Driver:
 
     @cached_property
     def _compaction(self) -> Compaction:
-        return Compaction(self._inference.model, self.bench.clock)
+        return Compaction(self._inference.model, self.bench)
 
     async def compact(self) -> e.ContextCompacted | None:
         """Compact the context between two turns, and return the event; `None` if there is nothing to compact."""

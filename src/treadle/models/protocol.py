@@ -114,6 +114,11 @@ def takes_schema(model: Model, schema: dict[str, Json], *, has_tools: bool) -> b
     return True if takes is None else bool(takes(schema, has_tools=has_tools))
 
 
+def can_call_tools(model: Model) -> bool:
+    """Return whether `model` can call tools: true unless its attribute `can_call_tools` says no."""
+    return bool(getattr(model, "can_call_tools", True))
+
+
 def context_tokens_of(model: Model) -> int | None:
     """Return the context window of `model`: its attribute `context_tokens`; `None` if the model has no such
     attribute."""

@@ -88,8 +88,8 @@ class RolloutConfig(AttemptSection):
     """What happens with a rollout that a limit cut off, or that has more than `max_row_tokens`: it is kept with its
     reward, kept without being trained on, or its group is dropped."""
     loss: str = "all"
-    """Which sampled tokens sinks train on: `all`, `last_turn`, `no_reasoning`, several with commas between them, or
-    a function of a message as `module:function`. `no_reasoning` needs `model.renderer`."""
+    """Which sampled tokens sinks train on: `all`, `last_turn`, `no_failed_calls`, `no_reasoning`, several with
+    commas between them, or a function of a message as `module:function`. `no_reasoning` needs `model.renderer`."""
     max_row_tokens: Count | None = None
     """The most tokens of one trajectory that the trainer accepts."""
     max_staleness: Number | None = None

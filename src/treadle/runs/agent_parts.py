@@ -18,11 +18,12 @@ from treadle.core.state import State
 from treadle.core.types import Json, OutputMode, OutputSpec, Window
 from treadle.journal.protocol import Clock, Journal
 from treadle.loop.listener import Hooks
-from treadle.models.protocol import Model, output_mode_of, part_of
+from treadle.models.protocol import Model, can_call_tools, output_mode_of, part_of
 from treadle.runs.options import Files, Instructions
 from treadle.runs.run import TEXT, AnswerType, Run
 from treadle.runs.task import Task
 from treadle.tools.protocol import Approver, Asker, Tool, ToolLike
+from treadle.tools.read_again import ReadMessage, ReadResult
 from treadle.tools.toolbox import Toolbox
 from treadle.tools.user_code import FirstFailures
 
@@ -228,20 +229,25 @@ class Toolboxes:
         task: Task | None,
         output: OutputSpec | None = None,
         answer: AnswerType[Any] = TEXT,
-        *,
-        can_read: bool = False,
     ) -> Toolbox:
-        """Return the tools for a run of `task`, with the answer tool if `output` uses one. With `can_read`
-        there are tools that read results and messages again, if there are other tools.
-        """
-        if can_read and self.toolbox(task).tools:
-            inner = self.toolbox(task, output, answer)
-            return self._keep((inner,), lambda: _with_reader(inner))
+        """Return the tools for a run of `task`, with the answer tool if `output` uses one."""
         names = self.names_for(task)
         if output is None or output.tool is None:
             return self._keep(names, lambda: make_toolbox((*names, *self._extra))) if names else self.own
         key = (*names, msgspec.json.encode(output, order="sorted"), answer)
         return self._keep(key, lambda: self._with_answer(task, output, answer))
+
+    def reading(self, inner: Toolbox, output: OutputSpec | None) -> Toolbox | None:
+        """Return `inner`, the toolbox of a run without a task, with the tools that read results and messages again;
+        `None` if the model cannot be given them.
+
+        An agent without tools has no results to read, and its model may be one that cannot call tools.
+        """
+        if self.own.tools:
+            return self._keep((inner,), lambda: _with_readers(inner, ReadResult(), ReadMessage()))
+        if output is not None or not can_call_tools(self._model):
+            return None
+        return self._keep((inner,), lambda: _with_readers(inner, ReadMessage()))
 
     def output(self, schema: dict[str, Json] | None, task: Task | None) -> OutputSpec | None:
         """Return how the agent's model is made to give answers that fit `schema`; `None` if there is no schema."""
@@ -279,10 +285,8 @@ def make_toolbox(tools: Iterable[ToolLike]) -> Toolbox:
     return Toolbox({tool.spec.name: tool for tool in resolve_tools(items)})
 
 
-def _with_reader(toolbox: Toolbox) -> Toolbox:
-    from treadle.tools.read_again import ReadMessage, ReadResult
-
-    return Toolbox({tool.spec.name: tool for tool in (ReadResult(), ReadMessage())} | dict(toolbox.tools))
+def _with_readers(toolbox: Toolbox, *readers: Tool) -> Toolbox:
+    return Toolbox({tool.spec.name: tool for tool in readers} | dict(toolbox.tools))
 
 
 _MAX_CHARS = 200

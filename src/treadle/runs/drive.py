@@ -30,6 +30,7 @@ from treadle.runs.recording import end_called, take_in_rest
 from treadle.runs.run import Run
 from treadle.runs.task import Task
 from treadle.sandbox.protocol import Sandbox
+from treadle.tools.read_again import find_readers
 from treadle.tools.user_code import blame
 
 if TYPE_CHECKING:
@@ -87,6 +88,8 @@ def resumed(agent: AgentParts, driver: Driver, terms: Terms) -> e.RunResumed:
     spec = spec_for(agent, terms.task, None if output is None else output.schema, begun.files)
     # The system message of a run never changes.
     spec = replace(spec, instructions=begun.instructions, policy=terms.policy)
+    if find_readers(driver.state.tools):
+        driver.bench.offer_reading()
     return e.RunResumed(agent=spec, tools=driver.bench.toolbox.specs, output=output, window=terms.window)
 
 
@@ -123,7 +126,8 @@ def make_driver(
 ) -> Driver:
     """Return a driver for a run with the agent's model, tools, approver and asker.
 
-    If the context can be compacted, the model gets a tool that reads the results which were cut.
+    If the context can be compacted, the model gets tools that read again what was cut: from the start if the agent
+    has tools and the window is known, else once a compaction has cut something.
 
     Raises: `ConfigError` if the policy limits a cost that is not known.
     """
@@ -136,9 +140,13 @@ def make_driver(
                 f"max_cost_usd (--max-cost) limits the cost, and no price of the model {model.name!r} is known: "
                 f"{extra}give its price, as model(..., price=Price(...)) or `price` in treadle.toml"
             )
-    can_read = terms.window is not None and policy.compact_at is not None and task is None
+    toolbox, reading = agent.kit.toolbox(task, terms.output, given.answer), None
+    if policy.compact_at is not None and task is None:
+        reading = agent.kit.reading(toolbox, terms.output)
+    if reading is not None and agent.kit.own.tools and terms.window is not None:
+        toolbox, reading = reading, None
     bench = Workbench(
-        agent.kit.toolbox(task, terms.output, given.answer, can_read=can_read).under(policy),
+        toolbox.under(policy),
         run_id=writer.run_id,
         sandbox=sandbox,
         approver=agent.approver,
@@ -149,6 +157,7 @@ def make_driver(
         hooks=agent.hooks,
         clock=agent.clock,
     )
+    bench.reading = None if reading is None else reading.under(policy)
     bench.failures = agent.failures
     if bench.toolbox.drivers:
         bench.end_called = partial(end_called, agent.journal, writer.run_id)

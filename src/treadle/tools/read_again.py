@@ -12,6 +12,7 @@ READ_RESULT, READ_MESSAGE = "read_result", "read_message"
 _PAGE_CHARS = 4_000
 """How many characters are read if no end is given."""
 _MOST_CHARS = 20_000
+_NOTE_BEGIN, _NOTE_END = "\n[… ", " …]\n"
 _DESCRIPTIONS = {
     READ_RESULT: "Read the result of an earlier tool call again. Use it if a result was cut and you need what was "
     "in it.",
@@ -121,8 +122,14 @@ def cut_out(text: str, chars: int, how: str) -> str:
     head, tail = chars * 2 // 3, chars // 3
     left_out = len(text) - head - tail
     told = how.replace("{start}", str(head))  # an id in it may hold braces
-    note = f"[… {left_out:,} of {len(text):,} characters left out{told} …]"
-    return f"{text[:head]}\n{note}\n{text[len(text) - tail :]}"
+    note = f"{left_out:,} of {len(text):,} characters left out{told}"
+    return f"{text[:head]}{_NOTE_BEGIN}{note}{_NOTE_END}{text[len(text) - tail :]}"
+
+
+def is_cut_out(text: str, whole: str) -> bool:
+    """Return whether `text` is what `cut_out` returned for `whole`, or for what it returned for `whole` before."""
+    head, mark, rest = text.partition(_NOTE_BEGIN)
+    return bool(mark) and whole.startswith(head) and whole.endswith(rest.rpartition(_NOTE_END)[2])
 
 
 def find_readers(specs: Iterable[ToolSpec]) -> frozenset[str]:

@@ -277,7 +277,11 @@ class Verifier:
             # Calls before it were made with the tools before it.
             self._running.clear()
             await self._compare_group(is_whole=False)
-        if isinstance(body, e.RunStarted) or (isinstance(body, e.RunResumed) and body.agent is not None):
+        if (
+            isinstance(body, e.RunStarted)
+            or (isinstance(body, e.RunResumed) and body.agent is not None)
+            or (isinstance(body, e.ContextCompacted) and body.tools)
+        ):
             state = self._state
             parts = state.agent.tools if state.agent is not None else ()
             self._toolbox = self._implementations.toolbox(parts, state.tools, state.policy)

@@ -168,12 +168,13 @@ def test_a_rollout_without_tokens_is_refused(name: str) -> None:
             write(replace(group, rollouts=(empty, *group.rollouts[1:])), name)
 
 
-@pytest.mark.parametrize("name", ["atropos", "verl", "skyrl"])
+@pytest.mark.parametrize("name", ["atropos", "verl", "skyrl", "verifiers"])
 def test_a_rollout_without_a_reward_is_refused(name: str) -> None:
     """The reference gives a score of 0 to a rollout that failed because of the infrastructure. Here it has no
     reward, and a format that needs one refuses it."""
-    with pytest.raises(ExportError, match="has no reward"):
-        write(make_group(rewards=[1.0, None, 0.0, 1.0]), name)
+    for rewards in ([1.0, None, 0.0, 1.0], [None] * 4):
+        with pytest.raises(ExportError, match="has no reward"):
+            write(make_group(rewards=rewards), name)
 
 
 def advantages_of_verl(rows: list[dict[str, Any]]) -> list[float]:
@@ -238,7 +239,7 @@ def test_weights_are_kept_or_refused(name: str) -> None:
         assert write(group, name, halve)[0]["loss"] == halve(group.rollouts[0].trajectories[0])
     elif name == "verifiers":
         nodes = write(group, name, halve)[0]["nodes"]
-        assert [node["loss_weights"]["treadle"] for node in nodes if "loss_weights" in node] == [
+        assert [node["loss_weights"]["rl"] for node in nodes if "loss_weights" in node] == [
             [0.5] * 3,
             [0.5] * 2,
         ]

@@ -8,8 +8,10 @@ from hypothesis import strategies as st
 from tests.trajectory.tokens.engine import TemplateModel, cut, decode, encode, say, think
 from tests.trajectory.tokens.test_drift import LOOK, agent
 
-from treadle.core.errors import ConfigError, ExportError, UserCodeError
-from treadle.core.types import Completion, Message
+from treadle import tool
+from treadle.core.errors import ConfigError, ExportError, ToolError, UserCodeError
+from treadle.core.types import Completion, Message, ToolCall
+from treadle.models import call
 from treadle.trajectory.tokens import Trajectory, read_tokens
 from treadle.trajectory.tokens.masks import make_mask
 from treadle.trajectory.tokens.trajectories import split_text
@@ -50,6 +52,34 @@ async def test_the_last_turn() -> None:
     (row,) = await rows(say("One."), say("Two.", LOOK), say("Three."))
     loss_T = list(make_mask("last_turn")(row))
     assert trained(row, loss_T) == 'Two.<call>look {"b":1,"a":2}</call><|end|>Three.<|end|>'
+
+
+async def test_answers_whose_calls_failed_through_the_models_own_fault() -> None:
+    right = say("Right.", LOOK)
+    wrong = [
+        call("peek", {}),
+        ToolCall("broken", "look", '{"a": 1'),
+        call("look", {"a": "one"}),
+    ]
+    for item in wrong:
+        (row,) = await rows(say("Both.", LOOK, item), right, say("Done."))
+        loss_T = list(make_mask("no_failed_calls")(row))
+        assert [span.has_failed_call for span in row.spans] == [True, False, False]
+        assert trained(row, loss_T) == 'Right.<call>look {"b":1,"a":2}</call><|end|>Done.<|end|>'
+
+
+async def test_a_call_that_failed_through_no_fault_of_the_model_is_trained_on() -> None:
+    @tool(effect="pure")
+    async def fail() -> str:
+        """Fail."""
+        raise ToolError("there is no connection")
+
+    model = TemplateModel([say("One.", call("fail", {})), say("Two.")])
+    made = agent(model, tools=[fail])
+    async with made.session("run") as session:
+        run = await session.send("Look.")
+    (row,) = read_tokens(run.events).trajectories
+    assert make_mask("no_failed_calls")(row) == make_mask("all")(row)
 
 
 @pytest.mark.parametrize("prefill", ["", "<think>\n"])

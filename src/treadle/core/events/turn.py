@@ -4,7 +4,7 @@ from msgspec import field
 
 from treadle.core.events.body import Body, BodyWithContents
 from treadle.core.judgement import Judgement
-from treadle.core.types import Completion, Delivery, Fault, Message, Recalled, StopReason, Usage
+from treadle.core.types import Completion, Delivery, Fault, Message, Recalled, StopReason, ToolSpec, Usage
 
 
 class TurnStarted(BodyWithContents, frozen=True, gc=False, tag="turn_started"):
@@ -81,6 +81,8 @@ class ContextCompacted(BodyWithContents, frozen=True, gc=False, tag="context_com
     """How long the compaction took."""
     sampled: Completion | None = None
     """The answer that the summary was made from, with its exact tokens; `None` if its engine returned no ids."""
+    tools: tuple[ToolSpec, ...] = ()
+    """The tools that are offered to the model besides, from here on: they read again what the compaction cut."""
 
     @property
     def is_empty(self) -> bool:

@@ -3,9 +3,11 @@
 A trace is a graph of messages; each of Treadle's branches is a path of its own. A message's node has the tokens
 that it adds to the sequence. The tokens between two answers belong to the last message before the second one,
 because only the server's template knows where each message ends. Log probabilities are compact: an answer's
-node has one for each token that is marked in `mask`, and no others.
+node has one for each token that is marked in `mask`, and no others. For verifiers, a trace without rewards has the
+reward 0, so that each rollout needs one.
 
-Source: verifiers 0.4.0, `v1/graph.py` (`MessageNode`) and `v1/trace.py` (`Trace`, version 1).
+Source: verifiers 0.4.0, `v1/graph.py` (`MessageNode`) and `v1/trace.py` (`Trace`, version 1); prime-rl of August
+2026, `orchestrator/trajectories.py` (the stream of weights that its loss reads).
 """
 
 from collections.abc import Mapping
@@ -16,11 +18,13 @@ from treadle.core.types import FinishReason, Json, Message, Role, StopReason
 from treadle.export.exporter import ColumnType
 from treadle.export.groups import Group, Rollout
 from treadle.export.rows import write_functions
-from treadle.export.token_exporter import Branch, LossMask, read_branches
+from treadle.export.token_exporter import Branch, LossMask, read_branches, reward_of
 from treadle.runs.task import split_reference
 from treadle.trajectory.tokens.trajectories import TokenGrade
 
 TRACE_VERSION = 1
+_STREAM = "rl"
+"""The name of the weights that prime-rl's loss for RL reads."""
 _FINISH = {FinishReason.STOP: "stop", FinishReason.LENGTH: "length", FinishReason.TOOL_CALLS: "tool_calls"}
 _ENDED = {StopReason.COMPLETED: "agent_completed", StopReason.MAX_STEPS: "max_turns"}
 """Stop reasons that verifiers has its own words for."""
@@ -72,7 +76,7 @@ def _write_trace(group: Group, rollout: Rollout, branches: list[Branch]) -> dict
         "nodes": nodes,
         "calls": calls,
         # The reward of a trace is the sum of all rewards here, so that the weighted sum is the only one.
-        "rewards": {} if rollout.reward is None else {"reward": {"score": rollout.reward}},
+        "rewards": {"reward": {"score": reward_of(rollout)}},
         "info": {"group_id": group.group_id, "rewards": rollout.rewards},
         "is_completed": True,
         "ok": rollout.stop_reason is not StopReason.ERROR,
@@ -124,7 +128,7 @@ def _write_node(branch: Branch, start: int, stop: int) -> dict[str, Json]:
     if trained and branch.rollout.advantage is not None:
         node["advantages"] = [branch.rollout.advantage] * trained
     if not {*weights} <= {0.0, 1.0}:
-        node["loss_weights"] = {"treadle": weights}
+        node["loss_weights"] = {_STREAM: weights}
     return node
 
 

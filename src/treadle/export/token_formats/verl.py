@@ -5,9 +5,11 @@ and the log probability 0.0, with which verl pads too.
 
 verl computes advantages from the rewards of the rows that have the same `uid`, so each rollout has one such row:
 the branch with its final answer. Any other branch has a `uid` of its own, and the advantage of the rollout as its
-reward, which verl uses unchanged for a group of one.
+reward, which verl uses unchanged for a group of one. An agent loop of verl may also return the rows of a rollout as
+a list: verl then gives all of them the advantage of the last one.
 
-Source: verl 0.9.1, `experimental/agent_loop/agent_loop.py` and `trainer/ppo/core_algos.py`.
+Source: verl 0.9.1, `experimental/agent_loop/agent_loop.py`, `trainer/ppo/core_algos.py` and
+`trainer/ppo/v1/agent_loop_tq.py`.
 """
 
 from collections.abc import Iterator, Mapping
@@ -67,6 +69,8 @@ class VerlRows:
                         "reward": rollout.reward,
                         "rewards": rollout.rewards,
                         "stop_reason": rollout.stop_reason.value,
+                        # verl reads this key of a rollout's last row, if the rollout has several.
+                        "reward_extra_info": {},
                     },
                 }
             )

@@ -81,6 +81,9 @@ class Workbench:
     ) -> None:
         """Make a workbench. Without `rules`, all inner calls run and no question is asked."""
         self.toolbox = toolbox
+        self.reading: Toolbox | None = None
+        """The toolbox that is used once a compaction has cut something: it has tools besides that read it again.
+        `None`: there are none, or `toolbox` has them."""
         self.run_id = run_id
         self.sandbox = sandbox
         self.scope = Scope()
@@ -110,6 +113,16 @@ class Workbench:
         """The runs that calls without a result have driven, by call id."""
         self._asking: dict[str, Asking] = {}
         """The questions of the running calls of the model, by call id. Calls without a context have none."""
+
+    def unoffered(self) -> tuple[ToolSpec, ...]:
+        """Return the tools of `reading` that `toolbox` does not have."""
+        specs = () if self.reading is None else self.reading.specs
+        return tuple([spec for spec in specs if spec.name not in self.toolbox.by_name])
+
+    def offer_reading(self) -> None:
+        """Use the tools of `reading` from now on."""
+        if self.reading is not None:
+            self.toolbox, self.reading = self.reading, None
 
     async def make(self, order: Order, outbox: Outbox) -> ToolResult:
         """Make a call for the model, and return its result. The result also goes to the outbox, with changed

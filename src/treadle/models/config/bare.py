@@ -36,6 +36,8 @@ class ModelConfig(Struct, frozen=True, kw_only=True):
     price: Price | None = None
     context_tokens: int | None = None
     """The size of the model's context window in tokens; `None` if it is not known."""
+    can_call_tools: bool = True
+    """False if the model cannot call tools."""
     headers: Mapping[str, str] | None = None
     timeout_seconds: float = 600.0
     """The longest time in which the server sends nothing."""
@@ -111,11 +113,15 @@ def bare_model(
         options=options,
     )
     preset = find_preset(provider)
+    made: Any
     if renderer:
-        return _make_token_model(preset, provider, config, renderer, format)
-    made = _find_maker(provider, name)(config) if preset is None else _make(preset, provider, config)
-    if format is None:
-        return made
+        made = _make_token_model(preset, provider, config, renderer, format)
+    else:
+        made = _find_maker(provider, name)(config) if preset is None else _make(preset, provider, config)
+    if not config.can_call_tools:
+        made.can_call_tools = False
+    if renderer or format is None:
+        return made  # type: ignore[no-any-return]
     from treadle.models.wrappers.format_model import FormatModel
 
     return FormatModel(made, format)
@@ -139,6 +145,7 @@ _CONFIGURED = (
     "transport",
     "price",
     "context_tokens",
+    "can_call_tools",
     "connect_timeout_seconds",
 )
 GENERAL_OPTIONS = (

@@ -428,6 +428,7 @@ def model(
     extra: Mapping[str, Json] | None = None,
     price: Price | Mapping[str, float] | None = None,
     context_tokens: int | None = None,
+    can_call_tools: bool | None = None,
     timeout_seconds: float = 600.0,
     connect_timeout_seconds: float = 10.0,
     total_timeout_seconds: float = 1800.0,
@@ -452,7 +453,8 @@ def model(
     again; the option `engine` names the endpoint, which otherwise the server is asked for. `limiter` limits the
     requests of all models that share it. Further `options` are those of the provider's dialect. The cost is
     computed from `price`, or from genai-prices if that is installed and the provider's own server is asked.
-    `context_tokens` is the model's context window; without it, genai-prices or the server may know it.
+    `context_tokens` is the model's context window; without it, genai-prices or the server may know it. A model
+    that cannot call tools, with `can_call_tools` false, is offered none of those that Treadle adds.
     `api_key_env` is the environment variable that holds the key, if it is not the provider's usual one; with ""
     no key is read.
 

@@ -83,6 +83,8 @@ class ModelTable(Table):
     """The price, if it is not known."""
     context_tokens: Count | None = None
     """The context window in tokens, if it is not known or should be smaller."""
+    can_call_tools: bool | None = None
+    """False if the model cannot call tools, so that it is offered none of those that Treadle adds."""
     limit: str | None = None
     """The name of the table in `limits` that its requests obey."""
     fallback: list[str] = []

@@ -19,6 +19,7 @@ from treadle.core.types import Artifact, Completion, Json, OutputMode, Request, 
 from treadle.models.protocol import (
     Model,
     Watch,
+    can_call_tools,
     check_parts,
     context_tokens_of,
     estimate_cost_usd,
@@ -140,6 +141,11 @@ class FallbackModel:
         modes = {output_mode_of(model) for model in self.models}
         order = (OutputMode.TEXT, OutputMode.TOOL, OutputMode.NATIVE)
         return next(mode for mode in order if mode in modes)
+
+    @property
+    def can_call_tools(self) -> bool:
+        """True if all models can call tools, since any of them may answer."""
+        return all(can_call_tools(model) for model in self.models)
 
     @property
     def context_tokens(self) -> int | None:

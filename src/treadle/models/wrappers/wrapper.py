@@ -7,6 +7,7 @@ from treadle.core.spec import PartSpec
 from treadle.core.types import Artifact, Json, OutputMode, Request, Usage
 from treadle.models.protocol import (
     Model,
+    can_call_tools,
     check_parts,
     context_tokens_of,
     estimate_cost_usd,
@@ -48,6 +49,11 @@ class Wrapper:
     def output_mode(self) -> OutputMode:
         """How the inner model is made to give answers that fit a schema."""
         return output_mode_of(self.inner)
+
+    @property
+    def can_call_tools(self) -> bool:
+        """True if the inner model can call tools."""
+        return can_call_tools(self.inner)
 
     @property
     def context_tokens(self) -> int | None:

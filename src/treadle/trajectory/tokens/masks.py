@@ -37,6 +37,7 @@ MASKS: Registry[Part] = Registry(
     {
         "all": "treadle.trajectory.tokens.masks:weigh_all",
         "last_turn": "treadle.trajectory.tokens.masks:weigh_last_turn",
+        "no_failed_calls": "treadle.trajectory.tokens.masks:weigh_no_failed_calls",
         "no_reasoning": "treadle.trajectory.tokens.masks:weigh_no_reasoning",
     },
 )
@@ -72,8 +73,9 @@ class ProductMask(Struct, frozen=True):
 def make_mask(*parts: str | Weigh, decode: Decoders = None) -> ProductMask:
     """Return a loss mask.
 
-    A part is `all`, `last_turn` (the answers to the newest message of the user), `no_reasoning`, several of these
-    with commas between them, or a function that returns the weight of an answer: the function itself,
+    A part is `all`, `last_turn` (the answers to the newest message of the user), `no_failed_calls` (the answers
+    without a call that failed through the model's own fault), `no_reasoning`, several of these with commas between
+    them, or a function that returns the weight of an answer: the function itself,
     `package.module:function` or `file.py:function`. `no_reasoning` needs `decode`. Raises: `ConfigError`.
     """
     found: list[Part] = []
@@ -110,6 +112,11 @@ def weigh_all(trajectory: Trajectory, span: Span, decode: Decode | None) -> floa
 def weigh_last_turn(trajectory: Trajectory, span: Span, decode: Decode | None) -> float:
     """Give the weight 1 to the answers to the newest message of the user, and 0 to all others."""
     return float(span.turn == trajectory.spans[-1].turn)
+
+
+def weigh_no_failed_calls(trajectory: Trajectory, span: Span, decode: Decode | None) -> float:
+    """Give the weight 0 to the answers with a call that failed through the model's own fault, else 1."""
+    return float(not span.has_failed_call)
 
 
 def weigh_no_reasoning(trajectory: Trajectory, span: Span, decode: Decode | None) -> Sequence[float] | float:

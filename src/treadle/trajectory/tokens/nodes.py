@@ -124,6 +124,8 @@ class TokenReader:
         self.branches = 0
         self.lost = 0
         """How many answers were thrown away, or lost on the way."""
+        self.failed_calls: set[str] = set()
+        """The ids of the calls that failed through the model's own fault."""
         self.origin: TokenReader | None = None
         """The run that this one was forked from, or that called it, if it was read before."""
         self._decoders = decoders
@@ -156,6 +158,8 @@ class TokenReader:
             self._injections += len(state.turn.steering) if body.has_tools else 0
         elif isinstance(body, e.MessageInjected):
             self._injections += body.delivery is None
+        elif isinstance(body, e.ToolCompleted) and body.result.is_models_fault:
+            self.failed_calls.add(body.result.call_id)
         elif isinstance(body, e.InferenceFailed):
             self.lost += body.usage is not None or body.may_be_billed
         asked, prior = state.turn.asked, state.shown.prior

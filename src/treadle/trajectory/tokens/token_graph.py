@@ -243,7 +243,8 @@ def _read_branch(run: TokenReader, branch: int, leaf: int) -> Trajectory:
             is_exact = is_exact and node.has_logprobs
         if is_here and node.drift is not None:
             drift = node.drift
-        spans.append(_read_span(node, messages, is_trained=is_trained))
+        has_failed_call = any([call.call_id in run.failed_calls for call in node.message.tool_calls])
+        spans.append(_read_span(node, messages, is_trained, has_failed_call))
     exact = TokenGrade.TOKEN_EXACT if is_exact else TokenGrade.TOKEN_IDS
     return Trajectory(
         run_id=run.run_id,
@@ -259,7 +260,7 @@ def _read_branch(run: TokenReader, branch: int, leaf: int) -> Trajectory:
     )
 
 
-def _read_span(node: Node, messages: tuple[Message, ...], *, is_trained: bool) -> Span:
+def _read_span(node: Node, messages: tuple[Message, ...], is_trained: bool, has_failed_call: bool) -> Span:
     at = len(node.messages)
     return Span(
         start=node.start,
@@ -270,6 +271,7 @@ def _read_span(node: Node, messages: tuple[Message, ...], *, is_trained: bool) -
         turn=node.turn,
         message=at if at < len(messages) and messages[at] == node.message else -1,
         finish_reason=node.finish_reason,
+        has_failed_call=has_failed_call,
         model=node.model or None,
         engine=node.engine,
         weight_versions=node.versions,

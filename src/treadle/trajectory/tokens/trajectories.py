@@ -84,6 +84,8 @@ class Span(Struct, frozen=True, kw_only=True):
     message: int = -1
     """The position of the answer in `Trajectory.messages`; -1 if it is not among them."""
     finish_reason: FinishReason
+    has_failed_call: bool = False
+    """True if a call of the answer failed through the model's own fault; see `ToolResult.is_models_fault`."""
     model: str | None = None
     engine: str | None = None
     weight_versions: tuple[tuple[int, str], ...] = ()

