@@ -149,8 +149,16 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> Iterator[None]:
     most, sets = MOST_SETS if mark is None else mark.args[0], metafunc._calls
     if len(sets) > most:
         first = zlib.crc32(metafunc.function.__name__.encode())
-        chosen = sorted({(first + number * len(sets) // most) % len(sets) for number in range(most)})
-        metafunc._calls = [sets[number] for number in chosen]
+        spread = [(first + number * len(sets) // most) % len(sets) for number in range(most)]
+        left = [*spread, *[number for number in range(len(sets)) if number not in spread]]
+        chosen, seen = list[int](), set[tuple[str, int]]()
+        while len(chosen) < most:
+            # A value of a parameter that no chosen set has comes before an even distance.
+            best = max(left, key=lambda number: len(sets[number].indices.items() - seen))
+            seen |= sets[best].indices.items()
+            chosen.append(best)
+            left.remove(best)
+        metafunc._calls = [sets[number] for number in sorted(chosen)]
 
 
 @contextlib.contextmanager

@@ -239,7 +239,7 @@ def test_replay_is_exact_and_finds_a_change(two_runs: Cli) -> None:
     divergence = changed.lines[0]["divergence"]
     event = two_runs("show", "first", "--json").lines[divergence["seq"] - 1]
     assert (event["type"], event["step"]) == ("inference_started", 2)
-    assert divergence["actual"].startswith("message_injected(role=user, content='You have reached the limit")
+    assert divergence["actual"].startswith("message_injected(message=user: 'You have reached the limit")
     assert f"seq {divergence['seq']}" in two_runs("replay", "first", "--max-steps", "1").out
 
 

@@ -3,14 +3,16 @@
 import asyncio
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 import textwrap
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 from tests.cli.command import Cli
 from tests.workers.gates import Gate, gate, message
@@ -20,6 +22,7 @@ from treadle.core import events as e
 from treadle.core.types import StopReason
 from treadle.journal.protocol import Journal
 from treadle.journal.run_info import RunFilter
+from treadle.journal.sqlite.sqlite_journal import SqliteJournal
 from treadle.runs.begin import enqueue
 from treadle.runs.options import Given
 from treadle.workers.protocol import WorkerOptions
@@ -76,6 +79,26 @@ async def test_the_runs_of_a_killed_worker_are_resumed_by_the_others(store: Jour
         assert len(gate.pids(run.run_id)) == 1 + (run.run_id in lost)
     assert workers.status().restarts == 1
     await workers.close()
+
+
+async def test_a_claim_that_is_cancelled_leaves_the_losses_of_its_run(
+    store: Journal, gate: Gate, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    """Rules out that a worker which is stopped as it claims a run makes it look harmless."""
+    await enqueue(Agent("mock:echo", journal=store), "say hello", Given(), {})
+    if isinstance(store, SqliteJournal):
+        with closing(sqlite3.connect(tmp_path / "runs.db", isolation_level=None)) as db:
+            db.execute("UPDATE runs SET losses = 3")
+    else:
+        with psycopg.connect(request.getfixturevalue("postgres_url"), autocommit=True) as connection:
+            connection.execute("UPDATE runs SET losses = 3")
+    claiming = asyncio.ensure_future(store.claim("default"))
+    await asyncio.sleep(0)
+    claiming.cancel()
+    async with asyncio.timeout(60):
+        while (writer := await store.claim("default")) is None:
+            await asyncio.sleep(0.01)
+    assert writer.losses == 3
 
 
 async def test_a_tool_with_an_effect_runs_once_although_its_worker_dies(

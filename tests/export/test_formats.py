@@ -156,6 +156,7 @@ def test_each_loss_that_a_format_declares_is_one() -> None:
         TOOLS,
         Lineage("r", "m", "completed", "h", tool_errors=("c1", "c2")),
         untrained=(1,),
+        weight=0.5,
     )
     for name in WHOLE:
         losses = set(FORMATS.load(name).losses)
@@ -163,9 +164,14 @@ def test_each_loss_that_a_format_declares_is_one() -> None:
             # They keep the text of arguments, except for the white space around it and for an empty text.
             losses -= {Loss.ARGUMENTS}
         assert set(find_losses(row, turn(row, name))) == losses
-    assert set(find_losses(row, turn(row, "custom"))) == {Loss.CONVERSATION, Loss.TOOLS}
+    assert set(find_losses(row, turn(row, "custom"))) == {Loss.CONVERSATION, Loss.TOOLS, Loss.WEIGHT}
     one = replace(row, untrained=(1,), messages=row.messages)
-    assert set(find_losses(one, turn(one, "xlam"))) == {Loss.CONVERSATION, Loss.TOOLS, Loss.LINEAGE}
+    assert set(find_losses(one, turn(one, "xlam"))) == {
+        Loss.CONVERSATION,
+        Loss.TOOLS,
+        Loss.LINEAGE,
+        Loss.WEIGHT,
+    }
 
 
 def test_xlam_has_the_request_and_its_calls_as_json_texts() -> None:

@@ -1,6 +1,7 @@
 """Turns that are not trained on, Treadle's own messages, and options of rows."""
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,12 +13,15 @@ from treadle.core.types import Effect, Message, Role, ToolCall, ToolSpec
 from treadle.export import FORMATS, Lineage, Row, encode_row, find_losses, load_row, read_row
 from treadle.export.exporter import Loss
 from treadle.export.row_changes import RowOptions, split_calls, without_untrained
+from treadle.export.row_files import open_writer
 from treadle.models import call
 from treadle.models.scripted import Answer
 
 TOOLS = tuple([ToolSpec(name, "", {"type": "object"}, Effect.PURE) for name in "abcdef"])
 MARKED = {"treadle", "axolotl", "openai", "hf_trace", "atif"}
 """The formats with a place for what is not trained on."""
+WEIGHED = {"treadle", "trl", "hf_trace", "atif"}
+"""The formats with a place for the weight of a row."""
 
 
 def make_row(**changes: Any) -> Row:
@@ -170,3 +174,35 @@ def test_parallel_calls_can_be_split() -> None:
     ]
     assert row.untrained == (1,)
     assert split_calls(row) is row
+
+
+@pytest.mark.parametrize("name", [name for name in FORMATS.names() if name not in ("custom", "xlam")])
+def test_a_format_keeps_the_weight_of_a_row_or_counts_it_as_lost(name: str, tmp_path: Path) -> None:
+    row = make_row(untrained=(), weight=0.5)
+    back = again(row, name)
+    assert back.weight == (0.5 if name in WEIGHED else 1)
+    assert (Loss.WEIGHT in find_losses(row, back)) is (name not in WEIGHED)
+    with open_writer(name, tmp_path / "rows.jsonl") as writer:
+        writer.write(row)
+    assert writer.unweighted == (name not in WEIGHED)
+    whole = again(make_row(untrained=()), name)
+    assert whole.weight == 1
+    assert b'"weight"' not in encode_row(whole, FORMATS.load("treadle"))
+
+
+@pytest.mark.parametrize("name", ["openai", "axolotl", "trl", "sharegpt"])
+def test_a_row_of_weight_0_is_marked_or_left_out(name: str) -> None:
+    row = make_row(untrained=(0, 1, 2), weight=0.0)
+    if name in MARKED:
+        back = again(row, name)
+        assert back.untrained == (0, 1, 2)
+        assert Loss.WEIGHT not in find_losses(row, back)
+    else:
+        with pytest.raises(ExportError, match="its weight is 0"):
+            again(row, name)
+
+
+def test_changes_of_a_row_keep_its_weight() -> None:
+    row = make_row(weight=0.5)
+    assert split_calls(row).weight == 0.5
+    assert without_untrained(row).weight == 0.5

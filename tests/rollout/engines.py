@@ -128,7 +128,8 @@ def take(
         log[ids[:start]].remove(found)
         taken.append(found)
         start += size
-        if start == end and found.finish != "abort":
+        # An answer that is aborted after its last id is whole, and is not asked to go on.
+        if start == end and (found.finish != "abort" or not log[ids[:start]]):
             return taken
 
 

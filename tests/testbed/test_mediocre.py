@@ -13,8 +13,11 @@ from treadle.core.types import Message, Role, ToolSpec
 from treadle.datagen.scenarios.scenario import write_facts
 from treadle.tasks.draws import Draw
 from treadle.testbed.mediocre.falsehoods import KINDS
+from treadle.testbed.mediocre.figures import rewrite
 from treadle.testbed.mediocre.mediocre_model import MediocreModel, read_options, truth_of
 from treadle.testbed.mediocre.mock_world import SPLITS, define_tools, load_world, make_documents, record_tools
+from treadle.testbed.mediocre.observations import Grid, Observed, to_fact
+from treadle.testbed.mediocre.remarks import remarks_of
 from treadle.testbed.mediocre.voice import load_phrases
 from treadle.testbed.mediocre.wants import draw_request, find_want
 from treadle.testbed.roles.errands import Shelf
@@ -60,13 +63,15 @@ async def test_the_ledger_names_the_sentence_of_every_lie(split, tmp_path):
         kinds[truth.falsehood.kind] += 1
         answer = messages[-1].content
         assert truth.falsehood.sentence in answer
+        said = truth.falsehood.sentence.casefold()
+        assert all([value.casefold() in said for value in truth.falsehood.claimed])
         assert answer != honest[messages[0].content].content
     assert kinds.total() > 0.9 * len(honest)
     assert len(kinds) >= 14
     assert set(kinds) <= set(KINDS)
 
 
-@pytest.mark.parametrize("split", ["held", "fresh"])
+@pytest.mark.parametrize("split", ["held", "fresh", "later"])
 async def test_an_honest_model_says_nothing_untrue(split, tmp_path):
     sorts = Counter(
         [item[0].sort for item in await converse("lies=0,faults=0,refusals=0,cuts=0", split, tmp_path)]
@@ -88,6 +93,52 @@ def test_unknown_options_are_refused(options):
         model(f"mock:mediocre:{options}")
 
 
+@pytest.mark.parametrize(
+    ("text", "sort", "forms"),
+    [
+        ("10 %", "gap", {"10 percentage points", "10 pp"}),
+        ("7.5 kg", "value", {"7½ kg", "7 and a half kg", "7,5 kg", "7.5 kg"}),
+        ("half", "share", {"one half", "one in two", "½", "half"}),
+        ("4 March 2026", "moment", {"4th March 2026", "the 4th day of March 2026", "March the 4th, 2026"}),
+        ("about €1,200", "value", {"between €1,100 and €1,300", "€1,100 to €1,300", "€1,100–€1,300"}),
+    ],
+)
+def test_a_split_has_other_forms_of_figures(text, sort, forms):
+    styles = load_phrases("later")["figures"]
+    made = {rewrite(text, sort, styles, Draw(str(seed))) for seed in range(200)}
+    shown = {item.replace("\u00a0", " ").replace("\u202f", " ") for item in made}
+    assert forms <= shown | {text}
+    assert len(made) > 1
+
+
+def test_a_lie_is_untrue_of_small_numbers_and_of_rows_with_the_same_name():
+    rows = [{"name": "one", "size": 5}, {"name": "two", "size": 5}, {"name": "two", "size": 3}]
+    fact = to_fact("rain_mm", "it", 10)
+    small, none = to_fact("way_km", "it", 8), to_fact("way_km", "that", 0)
+    seen = Observed([fact, small, none], [Grid("it", "rows", tuple(rows))], {}, [], [], {}, [], "")
+    for seed in range(80):
+        for remark in remarks_of(seen, load_phrases("later"), Draw(str(seed))):
+            for twist in remark.twists:
+                assert not {"about 10 mm", "0 miles", "5 miles"} & set(twist.changed.values())
+                if twist.kind == "wrong_order" and remark.values.get("most") == "highest":
+                    assert twist.changed["item"] != "two"
+            assert remark.values.get("all") != "among others "
+
+
+def test_a_value_that_is_nearly_the_same_is_no_lie_about_its_owner():
+    facts = [to_fact("spectators", "one", 12310), to_fact("spectators", "two", 12290)]
+    facts += [to_fact("cars_aboard", "one", 12), to_fact("cars_aboard", "two", 13)]
+    seen = Observed(facts, [], {}, [], [], {}, [], "")
+    found = [
+        (remark.focus, twist.kind)
+        for seed in range(20)
+        for remark in remarks_of(seen, load_phrases("later"), Draw(str(seed)))
+        for twist in remark.twists
+    ]
+    assert ("spectators", "wrong_owner") not in found
+    assert ("cars_aboard", "wrong_owner") in found
+
+
 def test_the_splits_share_no_sentence():
     def texts(value):
         items = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
@@ -99,10 +150,11 @@ def test_the_splits_share_no_sentence():
             assert not {text for text in shared if len(text.split()) > 4 and not text.startswith("shell ")}
 
 
-async def test_the_judge_knows_the_lies_from_requests_and_calls_alone(tmp_path):
+@pytest.mark.parametrize("split", ["tune", "later"])
+async def test_the_judge_knows_the_lies_from_requests_and_calls_alone(split, tmp_path):
     """It sees no answer, as a judge of statements does."""
     right = Counter()
-    for truth, messages in await converse("lies=0.6,cuts=0,judge=1", "tune", tmp_path):
+    for truth, messages in await converse("lies=0.6,cuts=0,judge=1", split, tmp_path):
         results = {item.call_id: item for item in messages}
         calls = [
             {"name": call.name, "arguments": call.arguments, "result": results[call.call_id].content,
@@ -116,7 +168,7 @@ async def test_the_judge_knows_the_lies_from_requests_and_calls_alone(tmp_path):
             "calls": calls,
             "statements": [{"statement": sentence, "sentence": sentence}],
         }
-        judge = MediocreModel(read_options("mediocre:texts=tune,lies=0.6,cuts=0,judge=1"))
+        judge = MediocreModel(read_options(f"mediocre:texts={split},lies=0.6,cuts=0,judge=1"))
         found = judge.complete([Message(Role.USER, write_facts(facts))]).message.content
         right[found == f'{{"verdicts":["{"yes" if truth.falsehood is None else "no"}"]}}', truth.sort] += 1
     assert right[True, "lie"] > 20

@@ -233,8 +233,13 @@ async def test_a_run_that_ends_its_workers_is_set_aside_until_somebody_resumes_i
     good = await enqueue(agent, "say hello", Given(), {})
     worker = Worker(journal)
     await work_on(worker, [good])
+    working = asyncio.ensure_future(worker.work())
     while not (info := journal.runs(RunFilter(run_ids=[poison]))[0]).is_waiting or info.is_driven:
-        await asyncio.wait_for(asyncio.gather(work_for(worker)), 30)
+        assert not working.done()
+        await asyncio.sleep(0.01)
+    working.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await working
     assert (info.status, info.stop_reason, status_of(info)) == ("paused", "set_aside", "waiting")
     assert await journal.claim("default") is None
     assert poison not in find_unfinished(journal)
@@ -247,15 +252,6 @@ async def test_a_run_that_ends_its_workers_is_set_aside_until_somebody_resumes_i
     await workers.close()
     assert (await agent.replay(poison)).is_exact
     assert (await agent.resume(poison)).output == "better"
-
-
-async def work_for(worker: Worker) -> None:
-    """Let a worker work for a moment."""
-    working = asyncio.ensure_future(worker.work())
-    await asyncio.sleep(0.05)
-    working.cancel()
-    with contextlib.suppress(asyncio.CancelledError):
-        await working
 
 
 async def test_a_run_that_lost_two_workers_is_driven_alone(

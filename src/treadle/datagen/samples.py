@@ -225,7 +225,7 @@ class SampleWork:
             verdicts.append(self._duplicates.find(made.row))
         row = mark_row(made.row, verdicts)
         outcome = replace(outcome, details={"run_id": made.run_id, "verdicts": msgspec.to_builtins(verdicts)})
-        failed = [f"{verdict.filter}: {verdict.reason}" for verdict in verdicts if not verdict.is_passed]
+        failed = [f"{verdict.filter}: {verdict.reason}" for verdict in verdicts if not verdict.is_kept]
         if failed:
             return replace(outcome, reasons=tuple(failed), file=REJECTED, line=_encode(row, verdicts))
         if self._duplicates is not None:

@@ -32,6 +32,7 @@ class Loss(StrEnum):
     TOOLS = "the definitions of tools"
     TOOL_LIMITS = "effects, limits and output schemas of tools"
     UNTRAINED = "the turns that are not to be trained on, which are left out"
+    WEIGHT = "the weight of the row"
     LINEAGE = "lineage"
 
 
@@ -49,6 +50,9 @@ def find_losses(before: Row, after: Row) -> tuple[Loss, ...]:
         found = {*find_losses(shown, after), Loss.UNTRAINED}
         return tuple([loss for loss in Loss if loss in found])
     found = {*_compare_messages(before, after)}
+    # A weight of 0 is said by answers that are not trained on.
+    if before.weight and before.weight != after.weight:
+        found.add(Loss.WEIGHT)
     if before.lineage != after.lineage:
         found.add(Loss.LINEAGE)
     if before.tools != after.tools:

@@ -28,6 +28,8 @@ def without_untrained(row: Row, numbers: Collection[int] | None = None) -> Row:
     gone = set(row.untrained if numbers is None else numbers)
     if not gone:
         return row
+    if not row.weight:
+        raise ExportError("its weight is 0, so that no answer is left to train on")
     failed = {message.call_id for message in row.messages if message.is_error}
     messages: list[Message] = []
     kept: list[bool] = []
@@ -60,6 +62,7 @@ def without_untrained(row: Row, numbers: Collection[int] | None = None) -> Row:
         _keep_calls(row.lineage, messages, kept),
         tuple(compress(row.tokens, kept)),
         tuple([number for number, is_not in enumerate(compress(untrained, kept)) if is_not]),
+        row.weight,
     )
 
 
@@ -186,4 +189,4 @@ def split_calls(row: Row) -> Row:
         elif message.role is not Role.TOOL:
             messages.append(message)
     lineage = replace(row.lineage, models=tuple(models) if row.lineage.models else ())
-    return Row(tuple(messages), row.tools, lineage, untrained=tuple(untrained))
+    return Row(tuple(messages), row.tools, lineage, untrained=tuple(untrained), weight=row.weight)

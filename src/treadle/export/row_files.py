@@ -19,6 +19,7 @@ from treadle.core.types import Json
 from treadle.export.exporter import (
     FORMATS,
     LINES,
+    Loss,
     RowFormat,
     decode_rows,
     encode_row,
@@ -95,6 +96,8 @@ class RowWriter:
         """The number of rows written so far."""
         self.shortened = 0
         """How many of them lack turns that are not trained on, for which the format has no place."""
+        self.unweighted = 0
+        """How many of them lack their weight, for which the format has no place."""
         self._format = row_format
         self._put = put
         self._with_reasoning = with_reasoning
@@ -109,6 +112,7 @@ class RowWriter:
         self._put(row, line + b"\n")
         self.count += 1
         self.shortened += fitted is not row
+        self.unweighted += row.weight not in (0, 1) and Loss.WEIGHT in self._format.losses
 
 
 @contextmanager

@@ -79,6 +79,8 @@ class SampleInfo(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The SHA-256 of each tool's definition, by name."""
     filters: dict[str, str] = {}
     """The filters that the row passed, by name, with their notes."""
+    lowered: dict[str, str] = {}
+    """The filters that the row did not pass and that lowered its weight, by name, with their reasons."""
     is_verified: bool = False
     """True if all calls were made again in a fresh sandbox and gave the recorded results."""
     is_from_teacher: bool = False
@@ -145,6 +147,10 @@ class AnswerTokens(Struct, frozen=True, omit_defaults=True):
     cost_usd: float | None = None
 
 
+FULL_WEIGHT = 1.0
+"""The weight of a row that no filter has lowered. Only this very object is left out when a row is written."""
+
+
 class Row(Struct, frozen=True, omit_defaults=True):
     """One training example, in Treadle's types."""
 
@@ -156,6 +162,8 @@ class Row(Struct, frozen=True, omit_defaults=True):
     untrained: tuple[int, ...] = ()
     """The assistant messages that are not to be trained on, by their numbers from 0: a call in them failed through
     the model's own fault, or they answer a message of Treadle that the row does not show."""
+    weight: float = FULL_WEIGHT
+    """The weight of the row in training; below 1 if filters have lowered it."""
 
 
 def load_row(journal: Journal, run_id: str, *, with_tokens: bool = False) -> Row:
@@ -381,6 +389,12 @@ def make_row(
     errors = set(lineage.tool_errors)
     read = tuple([replace(item, is_error=True) if item.call_id in errors else item for item in read])
     return Row(read, tools, replace(lineage, call_ids=()), untrained=untrained)
+
+
+def read_weight(raw: Json) -> float:
+    """Return the weight of a row that was read in a format; 1 if it is not a number from 0."""
+    is_number = isinstance(raw, int | float) and not isinstance(raw, bool)
+    return float(raw) if is_number and raw >= 0 and raw != 1 else FULL_WEIGHT
 
 
 def _separate_ids(messages: Sequence[Message]) -> Sequence[Message]:

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from msgspec.structs import replace
 from tests.datagen.dataset import made
 
 from treadle.datagen.config.generation_config import GenerationConfig
@@ -131,3 +132,15 @@ def test_licences_have_the_names_of_the_services() -> None:
         "ODC-BY-1.0",
         "other",
     ]
+
+
+def test_rows_with_a_lower_weight_are_told(tmp_path: Path) -> None:
+    folder = made.plain_folder(tmp_path / "d", 8)
+    row = replace(made.plain_row(20, lowered={"grounding": "Anna is not shown"}), weight=0.5)
+    with DatasetFolder(folder).rows.open("ab") as file:
+        file.write(made.encode(row))
+    _, text = write(folder, configured(output={"formats": ["trl", "axolotl"]}))
+    assert "1 of 9 rows were kept with a lower weight (by filter: grounding 1)." in text
+    assert "`train.axolotl.jsonl` lacks the weight of 1 row" in text
+    assert "`train.trl.jsonl` lacks" not in text
+    assert '"weight":0.5' in (folder / "train.trl.jsonl").read_text()

@@ -18,6 +18,7 @@ from treadle.core.types import Effect, Message, Role, ToolCall, ToolSpec
 from treadle.datagen.quality.derivations import evaluate
 from treadle.datagen.quality.filters.grounding import GroundingFilter, GroundingSettings
 from treadle.datagen.quality.protocol import Candidate, Resources
+from treadle.datagen.quality.statements import StatementKind
 from treadle.datagen.scenarios.scenario import Kind
 from treadle.models import call
 from treadle.tasks.files.task_set import FAMILIES
@@ -184,3 +185,61 @@ async def test_long_results_are_not_searched_for_derivations() -> None:
     text = "\n".join(f"{number},{number * 7.13:.2f}" for number in range(50_000))
     found = await play("Read it, please.", [READ], "It says 123456.78.", files={"a.csv": text})
     assert not (await verdict(found, "grounding")).is_passed
+
+
+TICKETS = "id,status,priority\n" + "".join(
+    [f"{name},{'open,urgent' if name < 'd' else 'closed,low'}\n" for name in "abcdefgh"]
+)
+
+
+@pytest.mark.parametrize(
+    ("answer", "is_grounded"),
+    [
+        ("All of the open tickets are urgent.", True),
+        ("None of the open tickets are low.", True),
+        ("None of the tickets are open.", False),
+        ("Some of the open tickets are low.", False),
+        ("All of the open tickets are low.", False),
+        ("All of the tickets are urgent.", False),
+        ("3 of the 3 open tickets are urgent.", True),
+        ("3 of the 8 tickets are open, and 3 of the open ones are urgent.", True),
+        ("2 of the 3 open tickets are urgent.", False),
+        ("100% of the open tickets are urgent.", True),
+        ("Of the open tickets, 100% are urgent.", True),
+        ("50% of the open tickets are urgent.", False),
+        ("Most of the tickets that are open are urgent.", True),
+    ],
+)
+async def test_shares_are_taken_of_what_stands_after_of(answer: str, is_grounded: bool) -> None:
+    read = call("read_file", {"file_path": "t.csv"})
+    found = await play("How are the tickets?", [read], answer, files={"t.csv": TICKETS})
+    judged = await verdict(found, "grounding")
+    assert judged.is_passed is is_grounded, judged.reason
+
+
+@pytest.mark.parametrize(
+    ("text", "answer", "is_grounded"),
+    [
+        ('{"minutes": 90}', "It takes 1.5 hours.", True),
+        ('{"minutes": 90}', "It takes 90 hours.", False),
+        ('{"celsius": 20}', "It is 68 °F.", True),
+        ('{"celsius": 20}', "It is 20 °F.", False),
+    ],
+)
+async def test_a_column_can_have_the_name_of_its_unit(text: str, answer: str, is_grounded: bool) -> None:
+    found = await play("How long does it take?", [READ], answer, files={"a.csv": text})
+    judged = await verdict(found, "grounding")
+    assert judged.is_passed is is_grounded, judged.reason
+
+
+async def test_nouns_of_an_answer_in_german_are_no_names() -> None:
+    answer = "Der Preis der Lampe ist 20.25. Vielen Dank! Guten Appetit, gern wieder Fragen."
+    found = await play("Was kostet die Lampe?", [READ], answer, files={"a.csv": TABLE})
+    judged = await verdict(found, "grounding")
+    assert judged.is_passed, judged.reason
+
+
+def test_settings_switch_their_kinds_off() -> None:
+    assert not GroundingSettings(numbers=False).has(StatementKind.SHARE)
+    assert GroundingSettings(paths=False).has(StatementKind.CLAIM)
+    assert not GroundingSettings(sentences=False).has(StatementKind.CLAIM)

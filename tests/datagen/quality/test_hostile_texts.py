@@ -4,7 +4,16 @@ import pytest
 from tests.datagen.quality.candidates import config, play
 
 from treadle.core.errors import ProviderError, UserCodeError
-from treadle.datagen.quality import doubts, quantities, quantity_rules, result_records, statements
+from treadle.datagen.quality import (
+    doubts,
+    evidence,
+    quantities,
+    quantity_rules,
+    result_records,
+    signatures,
+    statements,
+    support,
+)
 from treadle.datagen.quality.filters import form, wording
 from treadle.datagen.quality.pipeline import Pipeline
 from treadle.datagen.quality.protocol import BuiltinFilter, Candidate, FilterSettings, FilterVerdict
@@ -93,6 +102,14 @@ PATTERNS = {
     "mark": wording._MARK,
     "token": form._TOKEN,
     "sentence": kinds._SENTENCE,
+    "file": evidence.FILE,
+    "object": support._OBJECT,
+    "counted": quantity_rules._COUNTED,
+    "separator": quantity_rules._SEPARATOR,
+    "items": quantity_rules._ITEMS,
+    "advice": doubts.shape("answers", "advice"),
+    "cause": doubts.shape("causes", "after"),
+    "request": signatures._TOKEN,
 }
 TEXTS = {
     "dots": "." * 8,
@@ -101,6 +118,9 @@ TEXTS = {
     "lines": "\n" * 8,
     "dotted": "a." * 4,
     "dashes": "a-" * 4,
+    "spaces": " " * 8,
+    "questions": "? " * 4,
+    "brackets": "lines(" * 2,
 }
 
 
@@ -111,5 +131,5 @@ def test_patterns_take_time_in_proportion_to_the_text(name: str) -> None:
     A pattern that is quadratic takes longer than the whole test run at this length.
     """
     for text in TEXTS.values():
-        for _ in PATTERNS[name].finditer(text * 25_000):
+        for _ in PATTERNS[name].finditer(f"{text * 25_000}a\0"):
             pass

@@ -10,7 +10,7 @@ from tests.datagen.quality.candidates import config, play, solve, verdict, with_
 from treadle import ScriptedModel
 from treadle.core.errors import ConfigError, ServerError
 from treadle.datagen.config.loading import load_config
-from treadle.datagen.quality.pipeline import Pipeline, is_good, mark_row
+from treadle.datagen.quality.pipeline import Pipeline, find_repairs, is_good, mark_row
 from treadle.datagen.quality.protocol import Candidate, Filter, FilterSettings, FilterVerdict
 from treadle.datagen.quality.registry import FILTERS, find_faults
 from treadle.models.scripted import Answer
@@ -159,3 +159,48 @@ def test_an_evaluation_set_without_questions_is_an_error(tmp_path: Path) -> None
     path.write_text('{"score": 1}\n')
     with pytest.raises(ConfigError, match="has no questions"):
         Pipeline(config(evaluation_sets=[path]))
+
+
+async def test_a_filter_may_lower_the_weight_instead() -> None:
+    good = await solve("csv_sum-0000")
+    bad = with_answer(good, "I cannot help with that. The total is 77777.77.")
+    lower = {"refusals": 0.5, "grounding": 0.5}
+    verdicts = await Pipeline(config(lower=lower, filters={"check": False})).check(bad)
+    assert is_good(verdicts)
+    assert verdicts[-1].filter == "verified", "costlier filters run too"
+    row = mark_row(bad.row, verdicts)
+    assert row.weight == 0.25
+    sample = row.lineage.sample
+    assert sample is not None
+    assert set(sample.lowered) == set(lower)
+    assert not set(lower) & set(sample.filters), "a row does not claim to have passed what it did not pass"
+    assert not row.untrained
+    one = await Pipeline(config(lower={"refusals": 0.5})).check(bad)
+    assert not is_good(one), "another filter still rejects it"
+    assert find_repairs(verdicts), "another answer is asked for first"
+
+
+async def test_nothing_of_a_row_of_weight_0_is_trained_on() -> None:
+    bad = with_answer(await solve("csv_sum-0000"), "The total is 77777.77.")
+    row = mark_row(bad.row, await Pipeline(config(lower={"grounding": 0})).check(bad))
+    assert row.weight == 0
+    assert len(row.untrained) == sum(message.role == "assistant" for message in row.messages)
+
+
+@pytest.mark.parametrize(
+    ("lines", "texts"),
+    [
+        ("lower: {grouding: 0.5}", ["quality.lower.grouding", "did you mean 'grounding'"]),
+        ("lower: {verified: 0.5}", ["quality.lower.verified", "can only reject"]),
+        ("lower: {grounding: 1.5}", ["quality.lower.grounding", "less than 1", "1.5"]),
+        ("filters: {leaks: false}\n  lower: {leaks: 0.5}", ["quality.lower.leaks", "switched off"]),
+    ],
+)
+def test_a_wrong_weight_names_its_line(tmp_path: Path, lines: str, texts: list[str]) -> None:
+    file = tmp_path / "dataset.yaml"
+    head = YAML.split("  filters:")[0]
+    file.write_text(f"{head}  {lines}\n")
+    with pytest.raises(ConfigError) as caught:
+        load_config(file)
+    for text in [*texts, f"dataset.yaml:{6 + lines.count(chr(10))}"]:
+        assert text in str(caught.value)

@@ -118,6 +118,10 @@ class _RowPrinter(EventPrinter):
         if not self._entry.verdicts:
             for name, note in sample.filters.items():
                 self.say(f"✓ {name}{': ' + note if note else ''}", "green")
+            for name, note in sample.lowered.items():
+                self.say(f"✗ {name}{': ' + note if note else ''}", "red")
+            if self._row.weight != 1:
+                self.say(f"kept with the weight {self._row.weight:g}")
         parts = [
             "verified" if sample.is_verified else "not verified",
             f"ended with {self._row.lineage.stop_reason}",

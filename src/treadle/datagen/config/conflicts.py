@@ -12,7 +12,7 @@ from treadle.datagen.config.generation_config import GenerationConfig, Role
 from treadle.datagen.config.loads import is_server, largest_prompts
 from treadle.datagen.config.roles import ROLES, try_models, used_roles
 from treadle.datagen.dataset.dataset_folder import SPLIT_NAME, DatasetFolder
-from treadle.datagen.quality.registry import find_faults
+from treadle.datagen.quality.registry import find_faults, find_lower_faults
 from treadle.datagen.scenarios.environment import open_environments
 from treadle.datagen.scenarios.kinds import MIN_CALLS, MIN_STEPS
 from treadle.datagen.topics.topic_files import load_topics
@@ -157,7 +157,7 @@ def _check_judge(config: GenerationConfig) -> Iterator[Problem]:
 
 
 def _check_filters(config: GenerationConfig) -> Iterator[Problem]:
-    for path, text in find_faults(config.quality.filters):
+    for path, text in [*find_faults(config.quality.filters), *find_lower_faults(config.quality)]:
         yield Problem(path, text)
 
 

@@ -220,7 +220,7 @@ class _Mapper:
             key = self._moved.get(f"{path}.scenario_seed", f"{path}.scenario_seed")
             self._put("tools.files", seed.get("files") or {}, f"{key}.files")
             self._note(key, "its files are tools.files here; the writer of scenarios sees them")
-            for name in seed.keys() - {"files"}:
+            for name in [name for name in seed if name != "files"]:
                 self._note(f"{key}.{name}", "left out; only files can be given", is_change=True)
         if self._find(path) is not None and (use := self._toolsets(path)):
             is_listed = bool(self._find(f"{path}.components"))

@@ -175,6 +175,9 @@ class Quality(ConfigSection):
 
     filters: dict[str, bool | dict[str, Json]] = {}
     """Filters by name; see the documentation for their settings."""
+    lower: dict[str, Annotated[float, Field(ge=0, lt=1)]] = {}
+    """Weights by filter: a sample that this filter would reject is kept with this weight, and with the product if
+    several would. With 0, its answers are not trained on. Another answer is asked for first, if one could pass."""
     evaluation_sets: list[Path] = []
     """Files of rows that the dataset must not overlap."""
     judge: Judge | None = None

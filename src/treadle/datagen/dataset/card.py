@@ -201,7 +201,7 @@ def _names(sources: Iterable[str]) -> list[str]:
 
 
 def _quality(folder: Path, config: GenerationConfig, stats: DatasetStats) -> str:
-    filters = [*stats.filters, *[name for name in stats.rejections if name not in stats.filters]]
+    filters = list(dict.fromkeys([*stats.filters, *stats.lowered_by, *stats.rejections]))
     rows = [(name, f"{stats.filters[name]:,}", f"{stats.rejections[name]:,}") for name in filters]
     duplicates = sum(count for name, count in stats.rejections.items() if "duplicate" in name)
     lines = [
@@ -209,6 +209,8 @@ def _quality(folder: Path, config: GenerationConfig, stats: DatasetStats) -> str
         "row. "
         f"Rows with the same messages as an earlier row: {stats.duplicates:,}."
     ]
+    if stats.lowered:
+        lines.append(stats.describe_lowered())
     if DatasetFolder(folder).ledger.exists():
         with Ledger(DatasetFolder(folder).ledger, is_readonly=True) as ledger:
             if failed := ledger.counts().failed:

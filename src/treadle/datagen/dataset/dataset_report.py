@@ -133,6 +133,8 @@ def _grounding_figures(stats: DatasetStats) -> list[b.Figure]:
 
 def _notes(folder: Path, stats: DatasetStats) -> list[str]:
     notes = [f"{file} lacks {lacks}." for file, lacks in read_written(folder).left_out.items()]
+    if stats.lowered:
+        notes.append(stats.describe_lowered())
     if stats.from_teacher:
         which = "All rows were" if stats.from_teacher == stats.rows else f"{stats.from_teacher:,} rows were"
         notes.append(f"{which} written by the built-in teacher, and not by a language model.")
@@ -343,13 +345,15 @@ def _write_head(entry: RowEntry, *, is_rejected: bool) -> dict[str, Json]:
     """Return what the list shows of a row."""
     sample, messages = entry.row.lineage.sample, entry.row.messages
     asked = next((message.content for message in messages if message.role is Role.USER), "")
-    failed = [item.filter for item in entry.verdicts if not item.is_passed]
+    failed = [item.filter for item in entry.verdicts if not item.is_kept]
     tools = sorted({call.name for message in messages for call in message.tool_calls})
     chips = [(sample.kind.replace("_", " "), "")] if sample is not None and sample.kind else []
     if is_rejected:
         chips.append((failed[0] if failed else "rejected", "bad"))
     elif sample is not None and sample.is_verified:
         chips.append(("results verified", "good"))
+    if not is_rejected and entry.row.weight != 1:
+        chips.append((f"weight {entry.row.weight:g}", "bad"))
     else:
         chips.append(("not verified" if tools else "no calls", ""))
     keys: dict[str, Json] = {"status": "rejected" if is_rejected else "kept", "tool": tools, "filter": failed}
@@ -381,8 +385,9 @@ def _write_body(entry: RowEntry) -> dict[str, Json]:
         facts = [" › ".join(sample.topic), sample.difficulty, sample.persona, *facts, f"seed {sample.seed}"]
         facts.append(f"{sample.input_tokens + sample.output_tokens:,} tokens")
         verdicts = verdicts or [
-            {"filter": name, "is_passed": True, "reason": b.cut_text(note)}
-            for name, note in sample.filters.items()
+            {"filter": name, "is_passed": is_passed, "reason": b.cut_text(note)}
+            for notes, is_passed in ((sample.filters, True), (sample.lowered, False))
+            for name, note in notes.items()
         ]
     left = len(messages) - _MAX_MESSAGES
     return {

@@ -79,6 +79,10 @@ class DatasetStats(Struct, kw_only=True):
     stop_reasons: Counter[str] = field(default_factory=Counter)
     filters: Counter[str] = field(default_factory=Counter)
     """The number of rows that passed a filter, by filter."""
+    lowered: int = 0
+    """The number of rows that filters have given a lower weight."""
+    lowered_by: Counter[str] = field(default_factory=Counter)
+    """The number of these rows by filter. Several filters can lower one row."""
     models: dict[str, Counter[str]] = field(default_factory=dict)
     """The number of rows by model, for each role."""
     sources: Counter[str] = field(default_factory=Counter)
@@ -135,6 +139,11 @@ class DatasetStats(Struct, kw_only=True):
         """The share of the rows with tool calls that are verified; `None` if no row has calls."""
         return self.verified / self.with_calls if self.with_calls else None
 
+    def describe_lowered(self) -> str:
+        """Return, in a sentence for people, how many rows have a lower weight, and by which filters."""
+        filters = ", ".join([f"{name} {count:,}" for name, count in self.lowered_by.most_common()])
+        return f"{self.lowered:,} of {self.rows:,} rows were kept with a lower weight (by filter: {filters})."
+
     def add(self, entry: RowEntry) -> None:
         """Count a kept row."""
         row = entry.row
@@ -150,7 +159,7 @@ class DatasetStats(Struct, kw_only=True):
     def reject(self, entry: RowEntry) -> None:
         """Count a rejected sample. All kept rows must have been counted before."""
         self.rejected += 1
-        failed = [verdict for verdict in entry.verdicts if not verdict.is_passed]
+        failed = [verdict for verdict in entry.verdicts if not verdict.is_kept]
         for verdict in failed or [FilterVerdict("(no filter)", is_passed=False)]:
             self.rejections[verdict.filter] += 1
             reasons = self.reasons.setdefault(verdict.filter, Counter())
@@ -226,6 +235,8 @@ class DatasetStats(Struct, kw_only=True):
                 found.setdefault(role, Counter())[name] += 1
         self.sources[sample.environment] += bool(sample.environment)
         self.filters.update(sample.filters.keys())
+        self.lowered += bool(sample.lowered)
+        self.lowered_by.update(sample.lowered.keys())
         self.topics[sample.topic_id] += 1
         self.topic_paths.setdefault(sample.topic_id, sample.topic)
         self.input_tokens += sample.input_tokens

@@ -103,7 +103,9 @@ def _read_native(path: Path) -> Iterator[RowEntry]:
             except (msgspec.DecodeError, ExportError) as error:
                 text = f"line {number} of {str(path)!r} is not a row of the format treadle: {error}"
                 raise ExportError(text) from error
-            row = Row(found.messages, found.tools, found.lineage, untrained=found.untrained)
+            row = Row(
+                found.messages, found.tools, found.lineage, untrained=found.untrained, weight=found.weight
+            )
             yield RowEntry(number, row, found.verdicts)
 
 

@@ -389,6 +389,10 @@ def _write_files(
             name = places[key].name
             turns = f"turns that are not to be trained on in {_count_rows(writer.shortened)}"
             lacks[name] = f"{lacks[name]}; {turns}" if name in lacks else turns
+        if writer.unweighted:
+            name = places[key].name
+            weights = f"the weight of {_count_rows(writer.unweighted)}, for which the format has no place"
+            lacks[name] = f"{lacks[name]}; {weights}" if name in lacks else weights
     if plan.parquet:
         for (split, name), place in places.items():
             if place.is_file():

@@ -9,7 +9,7 @@ from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from contextlib import suppress
-from functools import cache, cached_property
+from functools import cache, cached_property, lru_cache
 from itertools import chain
 
 import msgspec
@@ -21,7 +21,9 @@ from treadle.datagen.quality.languages import WORDS
 from treadle.datagen.quality.quantities import Quantity, QuantityKind, lexicon
 from treadle.datagen.quality.result_records import Cell, Record, read_records, stem, stems_of
 
-_FILE = re.compile(r"[\w.-]*/[\w./-]*|\b[\w-]+\.[a-z]\w{1,4}\b")
+FILE = re.compile(r"(?<![\w.-])[\w.-]*+/[\w./-]*+|(?<![\w-])[\w-]++\.[a-z]\w{1,4}\b")
+"""What looks like a path or the name of a file."""
+_AMONG = re.compile(lexicon("answers")["among"])
 _QUOTATION = str.maketrans("’‘“”«»", '\'\'""""')
 
 
@@ -39,6 +41,19 @@ class MadeCall(Struct, frozen=True):
     call: ToolCall
     result: str
     is_error: bool
+
+
+class Portion(Struct, frozen=True):
+    """How much of a whole has a value."""
+
+    part: float
+    whole: float
+    is_sole: bool
+    """True if the text names no other value that could be meant."""
+
+
+_Values = dict[tuple[frozenset[str], frozenset[str]], set[int]]
+"""The ids of the records that have a value, by the label and the stems of its cell."""
 
 
 class Evidence:
@@ -160,24 +175,35 @@ class Evidence:
             found[record.source, record.labels].append(record)
         return list(found.values())
 
-    def portions(self, text: str, *, has_sums: bool = True) -> list[tuple[float, float]]:
-        """Return how many records of a table have a value that a text names, and how many records it has; then the
-        same for the sums of its columns. If the text names the column of the value, others do not count."""
+    def portions(self, text: str, place: int = 0, *, has_sums: bool = True) -> list[Portion]:
+        """Return how many records have a value that a text names, and of how many; then the same for the sums of
+        their columns. They are counted among the records with the values that stand after `of`, as in `all of the
+        open tickets are urgent`, else in a whole table. If the text names the column of the value, others do not
+        count. `place`: where the share stands in the text."""
         words = stems_of(text)
-        chosen: dict[bool, list[tuple[list[Record], list[Record]]]] = {True: [], False: []}
+        among = min(
+            _AMONG.finditer(text), key=lambda one: max(one.start() - place, place - one.end()), default=None
+        )
+        within = stems_of(among[1]) if among else frozenset[str]()
+        rest = stems_of(f"{text[: among.start()]} {text[among.end() :]}") if among else words
+        chosen: dict[bool, list[tuple[list[Record], list[Record], bool]]] = {True: [], False: []}
         for records in self.tables:
-            found: dict[tuple[frozenset[str], frozenset[str]], list[Record]] = defaultdict(list)
-            for record in records if len(records) > 1 else ():
-                for cell in record.cells:
-                    if cell.label and cell.stems and cell.stems <= words and not cell.quantities:
-                        found[cell.label, cell.stems].append(record)
-            for (label, _), inside in found.items():
-                chosen[bool(label & words)].append((inside, records))
-        pairs = chosen[True] or chosen[False]
-        shares = [(float(len(inside)), float(len(records))) for inside, records in pairs]
-        for inside, records in pairs if has_sums else ():
-            parts, wholes = sum_columns(inside), sum_columns(records)
-            shares += [(parts[label], whole) for label, whole in wholes.items() if label in parts and whole]
+            named = _named_values(records, words) if len(records) > 1 else {}
+            said = {key: found for key, found in named.items() if key[1] <= rest and not key[1] <= within}
+            chooses = {key: found for key, found in named.items() if key[1] <= within} if said else {}
+            whole = _common(records, chooses)
+            for (label, _), found in (said or named).items() if whole else ():
+                inside = [record for record in whole if id(record) in found]
+                chosen[bool(label & words)].append((inside, whole, len(said or named) == 1))
+        groups = chosen[True] or chosen[False]
+        shares = [Portion(len(inside), len(whole), is_sole) for inside, whole, is_sole in groups]
+        for inside, whole, is_sole in groups if has_sums else ():
+            parts = sum_columns(inside)
+            shares += [
+                Portion(parts[label], total, is_sole)
+                for label, total in sum_columns(whole).items()
+                if label in parts and total
+            ]
         return shares
 
     def named_labels(self, text: str, kind: QuantityKind) -> frozenset[frozenset[str]]:
@@ -185,7 +211,7 @@ class Evidence:
 
         The words of tools say what a record is, and name no half of a label.
         """
-        words = stems_of(_FILE.sub(" ", text))
+        words = stems_of(FILE.sub(" ", text))
         found: dict[frozenset[str], float] = {}  # how far each is named
         for label in self._labels_by_kind.get(kind, ()):
             plain = plain_label(label)
@@ -272,6 +298,24 @@ class Evidence:
         return items[bisect_left(values, low) : bisect_left(values, high)]
 
 
+def _named_values(records: Sequence[Record], words: frozenset[str]) -> _Values:
+    """Return the values without numbers that words name."""
+    found: _Values = defaultdict(set)
+    for record in records:
+        for cell in record.cells:
+            if cell.label and cell.stems and cell.stems <= words and not cell.quantities:
+                found[cell.label, cell.stems].add(id(record))
+    return found
+
+
+def _common(records: Sequence[Record], values: _Values) -> list[Record]:
+    """Return the records that have one of the values in each column that they are of."""
+    columns: dict[frozenset[str], set[int]] = defaultdict(set)
+    for (label, _), found in values.items():
+        columns[label] |= found
+    return [record for record in records if all(id(record) in found for found in columns.values())]
+
+
 def sum_columns(records: Sequence[Record]) -> dict[frozenset[str], float]:
     """Return the sum of each column with one number in each cell."""
     found: dict[frozenset[str], float] = defaultdict(float)
@@ -316,7 +360,7 @@ def _arguments(call: ToolCall) -> Json:
         return {}
 
 
-@cache
+@lru_cache(maxsize=4096)
 def plain_label(label: frozenset[str]) -> frozenset[str]:
     """Return the words of a label by which an answer names it: without units, and without `is` and `on`."""
     words = frozenset([name for name in label if name.isalnum()])

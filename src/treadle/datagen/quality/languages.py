@@ -8,6 +8,7 @@ often returns `None` instead of a guess.
 import re
 import unicodedata
 from collections import Counter
+from collections.abc import Iterable
 from functools import cache, lru_cache
 from typing import Any
 
@@ -51,11 +52,17 @@ _MIN_SHARE = 0.3
 """The share of a script among the letters from which on the script decides. It is below one half because names in
 Latin letters are common."""
 
-GERMAN = WORDS["de"] - WORDS["en"]
-"""Frequent words of German, in which all nouns are capitalised. A text with two of them is German."""
+_GERMAN, _ENGLISH = WORDS["de"] - WORDS["en"], WORDS["en"] - WORDS["de"]
 
 LANGUAGES = frozenset([*WORDS, *_SCRIPTS.values()])
 """The codes of the languages that can be recognised."""
+
+
+def is_german(words: Iterable[str]) -> bool:
+    """Return whether the words of a text are German, where all nouns have capital letters. Two frequent words are
+    enough for it, unless as many are English."""
+    known = {word.casefold() for word in words}
+    return len(_GERMAN & known) >= max(2, len(_ENGLISH & known))
 
 
 def detect_language(text: str) -> str | None:

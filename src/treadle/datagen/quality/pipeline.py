@@ -2,12 +2,13 @@
 
 from collections.abc import Sequence
 from itertools import groupby
+from math import prod
 
 from msgspec.structs import replace
 
 from treadle.core.errors import TreadleError
 from treadle.core.tally import Charge, Tally
-from treadle.core.types import Usage
+from treadle.core.types import Role, Usage
 from treadle.datagen.config.generation_config import GenerationConfig
 from treadle.datagen.quality.protocol import Candidate, Filter, FilterSettings, FilterVerdict, Resources
 from treadle.datagen.quality.registry import DUPLICATES, FILTERS, read_settings
@@ -38,52 +39,57 @@ class Pipeline:
         """The filters in the order in which they run."""
         self.duplicates = settings.get(DUPLICATES)
         """The settings of the search for duplicates; `None` if it is switched off."""
+        self._lower = config.quality.lower
 
     async def check(self, candidate: Candidate) -> tuple[FilterVerdict, ...]:
         """Return the verdicts about a sample, in the order of the filters.
 
         All filters of one cost run, so that every reason is known; costlier ones run only if none rejected. A
-        sample on which a filter fails with an unexpected error is rejected.
+        sample on which a filter fails with an unexpected error is rejected. One that a filter of `quality.lower`
+        finds wanting is not: its verdict has a weight.
 
         Raises: the error of a server that a filter needs, because that is not the sample's fault.
         """
         verdicts: list[FilterVerdict] = []
         for _, equals in groupby(self.filters, key=lambda item: item.cost):
-            verdicts += [await _check(item, candidate) for item in equals]
+            verdicts += [await self._check(item, candidate) for item in equals]
             if not is_good(verdicts):
                 break
         return tuple(verdicts)
 
+    async def _check(self, chosen: Filter[FilterSettings], candidate: Candidate) -> FilterVerdict:
+        """Return the verdict of one filter.
 
-async def _check(chosen: Filter[FilterSettings], candidate: Candidate) -> FilterVerdict:
-    """Return the verdict of one filter.
-
-    Raises: `TreadleError`; `UserCodeError` if a filter of the user has a mistake.
-    """
-    try:
-        return await chosen.check(candidate)
-    except TreadleError:
-        raise
-    except Exception as error:
-        is_ours = type(chosen).__module__.startswith("treadle.")
-        if not is_ours and (wrong := blame(error, f"the filter {chosen.name!r} failed")) is not None:
-            raise wrong from error
-        return chosen.reject(f"the filter failed with {type(error).__name__}: {error}"[:_MAX_ERROR])
+        Raises: `TreadleError`; `UserCodeError` if a filter of the user has a mistake.
+        """
+        try:
+            verdict = await chosen.check(candidate)
+        except TreadleError:
+            raise
+        except Exception as error:
+            is_ours = type(chosen).__module__.startswith("treadle.")
+            if not is_ours and (wrong := blame(error, f"the filter {chosen.name!r} failed")) is not None:
+                raise wrong from error
+            return chosen.reject(f"the filter failed with {type(error).__name__}: {error}"[:_MAX_ERROR])
+        return verdict if verdict.is_passed else replace(verdict, weight=self._lower.get(chosen.name))
 
 
 def is_good(verdicts: Sequence[FilterVerdict]) -> bool:
-    """Return whether no filter rejected the sample."""
-    return all(verdict.is_passed for verdict in verdicts)
+    """Return whether no filter rejected the sample. One whose weight was lowered is good."""
+    return all(verdict.is_kept for verdict in verdicts)
 
 
 def find_repairs(verdicts: Sequence[FilterVerdict]) -> list[str]:
-    """Return the reasons why a sample was rejected, if a new last answer could mend all of them; else nothing."""
-    rejected = [verdict for verdict in verdicts if not verdict.is_passed]
-    return [verdict.reason for verdict in rejected] if all(item.can_repair for item in rejected) else []
+    """Return the reasons that a new last answer could mend, if the sample could then be kept; else nothing."""
+    wanting = [verdict for verdict in verdicts if not verdict.is_passed]
+    can_mend = all(item.can_repair or item.is_kept for item in wanting)
+    return [item.reason for item in wanting if item.can_repair] if can_mend else []
 
 
 def mark_row(row: Row, verdicts: Sequence[FilterVerdict]) -> Row:
     """Return a row that says which filters it passed, with their notes, and whether its calls were verified.
+
+    Filters that lower it give it the product of their weights. With the weight 0, no answer is trained on.
 
     The assistant messages that a filter names as `untrained` are not trained on.
 
@@ -93,6 +99,8 @@ def mark_row(row: Row, verdicts: Sequence[FilterVerdict]) -> Row:
     if sample is None:
         return row
     passed = {verdict.filter: verdict.reason for verdict in verdicts if verdict.is_passed}
+    lowered = {verdict.filter: verdict for verdict in verdicts if verdict.weight is not None}
+    weight = prod([verdict.weight for verdict in lowered.values() if verdict.weight is not None])
     is_verified = any([verdict.details.get("is_verified") is True for verdict in verdicts])
     counts = {
         name: sum([int(verdict.details.get(name) or 0) for verdict in verdicts])
@@ -105,6 +113,7 @@ def mark_row(row: Row, verdicts: Sequence[FilterVerdict]) -> Row:
     marked = replace(
         sample,
         filters={**sample.filters, **passed},
+        lowered={**sample.lowered, **{name: verdict.reason for name, verdict in lowered.items()}},
         is_verified=is_verified,
         **counts,
         input_tokens=tally.usage.input_tokens,
@@ -113,8 +122,11 @@ def mark_row(row: Row, verdicts: Sequence[FilterVerdict]) -> Row:
     )
     found = [verdict.details.get("untrained") for verdict in verdicts]
     untrained = {int(str(number)) for given in found if isinstance(given, list) for number in given}
+    if weight == 0:
+        untrained.update(range(sum([message.role is Role.ASSISTANT for message in row.messages])))
     return replace(
         row,
         lineage=replace(row.lineage, sample=marked),
+        weight=row.weight * weight if lowered else row.weight,
         untrained=tuple(sorted({*row.untrained, *untrained})),
     )

@@ -27,12 +27,19 @@ class FilterVerdict(Struct, frozen=True, omit_defaults=True):
     """Why the sample was rejected, in one sentence; for a sample that passed, a note or nothing."""
     details: dict[str, Json] = {}
     """Facts for programs, such as a score."""
+    weight: float | None = None
+    """The weight with which a sample that did not pass is kept all the same; `None` if it is rejected."""
     can_repair: bool = False
     """True if another last answer, after the same calls, could pass. It is then asked for with the reason."""
     usage: Usage = Usage()
     """The tokens of the filter's own model."""
     cost_usd: float | None = 0.0
     """The cost of these tokens; `None` if a price is unknown."""
+
+    @property
+    def is_kept(self) -> bool:
+        """True if the sample passed, or is kept with a lower weight."""
+        return self.is_passed or self.weight is not None
 
 
 class Candidate(Struct, frozen=True, kw_only=True):

@@ -124,6 +124,9 @@ _DATE_SIGN = re.compile(r"\d[-/.]\d|\d(?:st|nd|rd|th|\.)?\s+[^\W\d]|[^\W\d]\.?\s
 """What each date has: digits beside a separator, a day before a word, or a word before a day."""
 _PLAIN_NUMBER = re.compile(r"[-+]?(?P<n>\d{1,12})")
 _TIME_SIGN = re.compile(r"\d:\d|\d\s?[aApP]\.?[mM]\b|half past")
+_DECIMAL_COMMA = re.compile(
+    r"\A(?:[-+]?[$€£]?\d+,\d{1,2}|[-+]?\d+,\d{4,}|[-+]?\d{1,3}(?:[ .\u00a0]\d{3})+,\d+)\Z"
+)
 _MARKS = re.compile(r"[$€£,'’_%\s\u00a0\u202f]")
 _SPEEDS = {"m/s": "mps", "km/h": "kmh"}
 
@@ -131,7 +134,7 @@ _SPEEDS = {"m/s": "mps", "km/h": "kmh"}
 def read_number(text: str) -> float | None:
     """Return the value of a number as people write it; `None` if it is not a number, or too large."""
     text = text.strip().replace("−", "-")
-    if re.fullmatch(r"[-+]?[$€£]?\d+,\d{1,2}|[-+]?\d+,\d{4,}|[-+]?\d{1,3}(?:[ .\u00a0]\d{3})+,\d+", text):
+    if _DECIMAL_COMMA.match(text):
         text = text.replace(".", "").replace(",", ".")  # a decimal comma
     if text.isdecimal() and len(text) < 300:
         return float(text)

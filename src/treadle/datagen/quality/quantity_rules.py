@@ -20,12 +20,17 @@ from treadle.datagen.quality.quantities import Quantity, QuantityKind, find_quan
 from treadle.datagen.quality.result_records import stem, stems_of
 from treadle.datagen.quality.statements import AnswerStatement
 
-_COUNTED = re.compile(r"(?i)\b(lines?|rows?|matches|files?)(?:\s*\([^)]*\))?\s*[|:]\W*$")
-_LISTED = re.compile(r"\s*(?:[-*]\s)?[\w./-]+\.\w{1,5}(?:\s.{0,30})?")
+_COUNTED = re.compile(r"(?i)\b(lines?|rows?|matches|files?)(?:\s*+\([^()]{0,80}\))?\s*+[|:]\W*+$")
+_PATH = re.compile(r"[\w./-]++")
+_HIT = re.compile(r"\A[\w./-]++:\d++:")
+_ITEMS = re.compile(r"\A(?:[^\S\n]*+(?:\n[^\S\n]*+)++(?:[-*•]|\d++[.)])\s[^\n]*+)++")
+_SEPARATOR = re.compile(r",\s++(?:and\s++)?|(?<!\s)\s++(?:and|og)\s++")
+_LISTED = re.compile(r"\A\s*+(?:[-*]\s)?[\w./-]+\.\w{1,5}(?:\s.{0,30})?")
 _PART = re.compile(
-    r"[\s*_`]*(?:out )?of (?:the )?[\s*_`]*(?:\d+|[a-z]+teen|two|three|four|five|six|seven|eight|nine|ten|twelve)\b"
+    r"\A[\s*_`]*+(?:out )?of (?:the )?[\s*_`]*"
+    r"(?:\d+|[a-z]+teen|two|three|four|five|six|seven|eight|nine|ten|twelve)\b"
 )
-_WHOLE = re.compile(r"(?i)(?:\d|\b[a-z]+)[\s*_`]+(?:out )?of (?:the )?[\s*_`]*$")
+_WHOLE = re.compile(r"(?i)(?:\d|\b[a-z]+)[\s*_`]+(?:out )?of (?:the )?[\s*_`]*+$")
 _MAX_COUNT = 50
 """Whole numbers up to this one are counts: among many figures, one equals nearly any of them."""
 
@@ -118,24 +123,27 @@ class QuantityRules:
         is_share = item.kind is QuantityKind.SHARE or item.unit == "%"
         if not is_share and not _PART.match(after) and not _WHOLE.search(before):
             return None
-        found = self._seen.portions(statement.sentence)
+        found = self._seen.portions(statement.sentence, statement.place)
         if not found:
             return Doubt(0.3, "cannot be counted") if item.kind is QuantityKind.SHARE else None
         stated = abs(item.value)
         if not is_share:
             is_whole = _WHOLE.search(before) is not None
-            is_right = any(stated == (total if is_whole else count) for count, total in found)
+            is_right = any(stated == (one.whole if is_whole else one.part) for one in found)
         else:
             value = stated if item.kind is QuantityKind.SHARE else stated / 100
             slack = item.slack if item.kind is QuantityKind.SHARE else _slack(item, is_about=True) / 100
-            is_right = any(abs(count / total - value) <= slack for count, total in found)
+            is_right = any(abs(one.part / one.whole - value) <= slack for one in found)
         if is_right:
             return self._note(item)
         if any(True for _ in self.matches(item, statement, is_told=False)) or self._seen.named_labels(
             statement.sentence, QuantityKind.NUMBER
         ):
             return None
-        return Doubt(0.75, f"is not right: it is {found[0][0]:g} of {found[0][1]:g}")
+        sole = [one for one in found if one.is_sole]
+        if not sole:
+            return Doubt(0.3, "cannot be counted")
+        return Doubt(0.75, f"is not right: it is {sole[0].part:g} of {sole[0].whole:g}")
 
     def _clashes(self, item: Quantity, *, is_told: bool) -> bool:
         """Return whether the number was seen with another unit only."""
@@ -172,15 +180,14 @@ class QuantityRules:
         """Return how many lines, rows or matches the files that a text names have."""
         allowed: set[float] = set(self._seen.lengths.get(stem(noun), ()))
         for number, call in enumerate(self._seen.calls):
-            paths = [
-                path for path in re.findall(r"[\w./-]+\.\w+", call.call.arguments.casefold()) if path in text
-            ]
+            words = [word.strip("./-") for word in _PATH.findall(call.call.arguments.casefold())]
+            paths = [word for word in words if "." in word and word in text]
             lines = call.result.splitlines()
             if noun.startswith("file"):
                 is_list = len(lines) > 1 and all(_LISTED.fullmatch(line) for line in lines)
                 allowed |= {float(len(lines))} if is_list else set()
             elif noun[0] in "mht":
-                hits = [line for line in lines if re.match(r"[\w./-]+:\d+:", line)]
+                hits = [line for line in lines if _HIT.match(line)]
                 named = [line for line in hits if line.partition(":")[0].casefold() in text]
                 allowed |= {float(len(named) or len(hits))} if hits else set()
             elif paths and not call.is_error and len(lines) > 1:
@@ -453,14 +460,14 @@ def _is_listed(statement: AnswerStatement, item: Quantity, answer: str) -> bool:
     rest = statement.sentence[statement.place :]
     _, colon, listed = rest.partition(":")
     if colon and listed.strip():
-        parts = re.split(r",\s+(?:and\s+)?|\s+and\s+|\s+og\s+", re.sub(r"\([^)]*\)", "", listed.strip(" .")))
+        parts = _SEPARATOR.split(re.sub(r"\([^()]*+\)", "", listed.strip(" .")))
         return len(parts) == item.value
     after = (
         answer[answer.find(statement.sentence) + len(statement.sentence) :]
         if statement.sentence in answer
         else ""
     )
-    block = re.match(r"(?:\s*\n[^\S\n]*(?:[-*•]|\d+[.)])\s[^\n]*)+", after)
+    block = _ITEMS.match(after)
     return block is not None and len(block[0].strip().splitlines()) == item.value
 
 

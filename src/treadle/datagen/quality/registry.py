@@ -8,7 +8,7 @@ from pydantic import ValidationError
 from treadle.core.errors import ConfigError
 from treadle.core.registry import Registry, did_you_mean
 from treadle.core.types import Json
-from treadle.datagen.config.generation_config import GenerationConfig
+from treadle.datagen.config.generation_config import GenerationConfig, Quality
 from treadle.datagen.quality.duplicates import DuplicateSettings
 from treadle.datagen.quality.protocol import Filter, FilterSettings
 
@@ -42,13 +42,16 @@ FILTERS: Registry[type[Filter[Any]]] = Registry(
 DUPLICATES = "duplicates"
 """The name of the filter that compares a row with all rows before it. The generation asks it last."""
 
+_NOT_LOWERED = ("transcript", "ended", "contamination", "verified", DUPLICATES)
+"""The filters that only reject: without them a row is broken, untrue, known from a test, or there twice."""
+
 
 def read_settings(config: GenerationConfig) -> dict[str, FilterSettings]:
     """Return the settings of the filters that are used, by name. The name `duplicates` is among them.
 
     Raises: `ConfigError` that lists every fault.
     """
-    if faults := find_faults(config.quality.filters):
+    if faults := [*find_faults(config.quality.filters), *find_lower_faults(config.quality)]:
         raise ConfigError("; ".join(f"{'.'.join(path)}: {text}" for path, text in faults))
     found: dict[str, FilterSettings] = {}
     for name in _names():
@@ -71,6 +74,23 @@ def find_faults(filters: Mapping[str, bool | dict[str, Json]]) -> list[tuple[tup
             faults.append((path, f"there is no filter {name!r}{hint} the filters are {', '.join(_names())}"))
         elif isinstance(given, dict):
             faults += [(path + where, text) for where, text in _find_setting_faults(name, given)]
+    return faults
+
+
+def find_lower_faults(quality: Quality) -> list[tuple[tuple[str, ...], str]]:
+    """Return the faults of the section `quality.lower`, each with its path in the configuration."""
+    faults: list[tuple[tuple[str, ...], str]] = []
+    can_lower = [name for name in _names() if name not in _NOT_LOWERED]
+    for name in quality.lower:
+        path = ("quality", "lower", name)
+        if name in _NOT_LOWERED:
+            text = f"the filter {name!r} can only reject; those that can lower are {', '.join(can_lower)}"
+            faults.append((path, text))
+        elif name not in can_lower:
+            hint = did_you_mean(name, can_lower) or ";"
+            faults.append((path, f"there is no filter {name!r}{hint} the filters are {', '.join(can_lower)}"))
+        elif quality.filters.get(name) is False:
+            faults.append((path, f"the filter {name!r} is switched off; switch it on, or delete its weight"))
     return faults
 
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from functools import cached_property
 
 from treadle.datagen.quality.doubts import SEEN, Doubt, entities_of, shape, show_record, word_list
-from treadle.datagen.quality.evidence import Evidence, plain_label
+from treadle.datagen.quality.evidence import FILE, Evidence, plain_label
 from treadle.datagen.quality.quantities import QuantityKind, find_quantities, unit_of
 from treadle.datagen.quality.result_records import Cell, Record, stem, stems_of
 from treadle.datagen.quality.statements import AnswerStatement, glue
@@ -13,7 +13,7 @@ from treadle.datagen.quality.statements import AnswerStatement, glue
 _PAIR = re.compile(r"(?<=\w)[\s*`)]*(?:[:=|]|->|\b(?:is|are|was|were|says?|lists|reads|er)\b)")
 _FLAGS = {"true": "yes", "false": "no", "yes": "true", "no": "false", "ja": "true", "nei": "false"}
 """How the values of flags are said."""
-_PATH = re.compile(r"[\s`'\"]*(?:(?:file|folder|path)\s+[`'\"]?)?([\w./-]*\w[./]\w[\w./-]*\w)")
+_PATH = re.compile(r"\A[\s`'\"]*+(?:(?:file|folder|path)\s+[`'\"]?)?([\w./-]*\w[./]\w[\w./-]*\w)")
 
 
 class RelationRules:
@@ -34,7 +34,7 @@ class RelationRules:
             return doubt
         if (found := shape("answers", "negation").search(clause)) is not None:
             return self._negation(clause[found.end() :], found[0], clause)
-        anchors = seen.anchors(re.sub(r"[\w.-]*/[\w./-]*|\b[\w-]+\.[a-z]\w{1,4}\b", " ", clause))
+        anchors = seen.anchors(FILE.sub(" ", clause))
         if len(anchors) < 2 or shape("answers", "compares").search(clause):
             return SEEN
         entities = [names for names in entities_of(clause) if names & anchors and not names & seen.places]
@@ -81,12 +81,15 @@ class RelationRules:
 
     def doubt_share(self, statement: AnswerStatement) -> Doubt:
         """Check a share in words, such as `most of`, by counting the records that have the value."""
-        found = self._seen.portions(statement.sentence.replace(statement.text, " "), has_sums=False)
-        if not found:
-            return Doubt(0.3, "cannot be counted")
-        if any(_fits(statement.topic, count, total) for count, total in found):
+        end = statement.place + len(statement.text)
+        rest = f"{statement.sentence[: statement.place]}{' ' * len(statement.text)}{statement.sentence[end:]}"
+        found = self._seen.portions(rest, statement.place, has_sums=False)
+        if any(_fits(statement.topic, item.part, item.whole) for item in found):
             return SEEN
-        return Doubt(0.75, f"is not right: it is {found[0][0]:g} of {found[0][1]:g}")
+        for item in found:
+            if item.is_sole:
+                return Doubt(0.75, f"is not right: it is {item.part:g} of {item.whole:g}")
+        return Doubt(0.3, "cannot be counted")
 
     def _paired(self, sentence: str) -> Doubt | None:
         """Check the text that a short sentence gives for a column, such as `Status: open`."""
@@ -230,9 +233,11 @@ def _fits(topic: str, count: float, total: float) -> bool:
             return 2 * count > total
         case "all":
             return count == total
+        case "none":
+            return count == 0
         case "half":
             return 2 * count == total or (total > 8 and abs(2 * count - total) <= 0.1 * total)
-    return topic == "some"
+    return topic == "some" and count > 0
 
 
 def _label_of(record: Record, name: str) -> frozenset[str]:

@@ -107,7 +107,7 @@ def label_stems(text: str) -> frozenset[str]:
 
 @lru_cache(maxsize=16384)
 def _cell(label: str, text: str) -> Cell:
-    unit = _LAST_WORD.split(label.strip(" )"))[-1] if _LAST_WORD.search(label) else ""
+    unit = _LAST_WORD.split(label.strip(" )"))[-1]
     return Cell(label_stems(label), text, tuple(find_quantities(text, has_words=False)), unit, stems_of(text))
 
 

@@ -16,7 +16,7 @@ from typing import TypeAlias
 
 from msgspec import Struct
 
-from treadle.datagen.quality.languages import GERMAN, word_lists
+from treadle.datagen.quality.languages import is_german, word_lists
 
 BANDS = 20
 ROWS = 7
@@ -33,7 +33,7 @@ _KEY = struct.Struct("<q")
 _TOKEN = re.compile(
     r"([^\W\d_]++)(?=[\s,;:!?)]|\Z)"
     r"|(\"[^\"\n]{1,80}\"|“[^”\n]{1,80}”|`[^`\n]{1,80}`|(?<!\w)'[^'\n]{1,80}'(?!\w)"
-    r"|[\w.+-]*[/\\@](?:[\w./\\@:?=&%#+-]*[\w/])?|\w+(?:[.]\w+)+|[#$€£]?(?=[\w-]*\d)\w+(?:[.,:'-]\w+)*[%°]?)"
+    r"|(?:(?<![\w.+-])[\w.+-]++)?[/\\@](?:[.\\@:?=&%#+-]{0,40}+[\w/])*+|\w+(?:[.]\w+)+|[#$€£]?(?=[\w-]{0,60}\d)\w+(?:[.,:'-]\w+)*[%°]?)"
     r"|([^\W\d]+(?:['’][^\W\d]+)*)"
     r"|([.!?:;\n]+)"
     r"|(,)"
@@ -77,7 +77,7 @@ def content_words(text: str) -> frozenset[str]:
     words = [word for _, word, _, _ in tokens if word]
     share = sum([word[0].isupper() for word in words]) / (len(words) or 1)
     is_title = len(words) >= _MIN_TITLE and share > _MAX_NAME_SHARE
-    has_names = not is_title and len(GERMAN.intersection(words)) < 2
+    has_names = not is_title and not is_german(words)
     found: set[str] = set()
     is_start = True
     for position, (name, word, end, _) in enumerate(tokens):

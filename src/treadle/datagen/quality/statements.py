@@ -12,7 +12,7 @@ from functools import cache, lru_cache, partial
 from msgspec import Struct
 from msgspec.structs import replace
 
-from treadle.datagen.quality.languages import GERMAN, WORDS, pattern, word_lists
+from treadle.datagen.quality.languages import WORDS, is_german, pattern, word_lists
 from treadle.datagen.quality.quantities import Quantity, QuantityKind, find_quantities, lexicon
 from treadle.datagen.quality.result_records import stem, stems_of
 
@@ -31,6 +31,16 @@ class StatementKind(StrEnum):
     SHARE = "share"
     RELATION = "relation"
     CLAIM = "sentence"
+
+
+class Capitals(StrEnum):
+    """Which words of an answer have capital letters."""
+
+    NAMES = "names"
+    TITLES = "titles"
+    """Names and most other words."""
+    NOUNS = "nouns"
+    """All nouns, as in German."""
 
 
 class AnswerStatement(Struct, frozen=True):
@@ -62,7 +72,7 @@ _PHONE = re.compile(
     r"(?!\d{1,3}(?: \d{3})+(?![ \d]))(?<![\w.,])"
     r"\+?\d{1,4}(?:[ -]\(?\d{2,4}\)?){2,5}(?![\w%]|[.,]\d|\s?[€$%])(?<=\d)"
 )
-_CALL = re.compile(r"\w\([^)]*\)|^(?:python|pip|git|npm|curl|grep|cat|ls|sudo|systemctl)\s|^\w+ -\w")
+_CALL = re.compile(r"\w\([^()]*+\)|^(?:python|pip|git|npm|curl|grep|cat|ls|sudo|systemctl)\s|^\w+ -\w")
 _ORDINAL = re.compile(r"\d{1,3}(?:st|nd|rd|th)")
 _PLAIN = re.compile(r"[\d\s.,:%$€£+-]+(?:\s?[A-Za-z°%/]{1,5})?(?:\s?[ap]\.?m\.?)?")
 _FENCE = re.compile(r"(?ms)^[^\S\n]*```([^\n]*)\n(.*?)(?:^[^\S\n]*```|\Z)")
@@ -104,13 +114,13 @@ def _find_statements(answer: str) -> Iterator[AnswerStatement]:
     """Yield the statements of an answer, in the order of their kinds within each sentence."""
     text = _FENCE.sub(lambda found: "\n" if _is_program(found[1], found[2]) else found[2], answer)
     text = _MARKUP.sub("", _LIST_MARK.sub("", text))
-    is_titled = _has_titles(text)
+    capitals = _read_capitals(text)
     before = ""
     for sentence in _sentences(text):
         if sentence.strip():
             plain = _SPEECH.sub("“”", sentence)
             is_advice = _shape("answers", "advice").search(plain) is not None
-            yield from _read_sentence(sentence, before, is_advice=is_advice, is_titled=is_titled)
+            yield from _read_sentence(sentence, before, is_advice=is_advice, capitals=capitals)
             before = f"{before[-200:]}\n{sentence}"
     for line in _ANSWER.findall(text):
         for word in _WORD.findall(line):
@@ -135,7 +145,7 @@ def _is_program(language: str, code: str) -> bool:
 
 
 def _read_sentence(
-    sentence: str, before: str, *, is_advice: bool, is_titled: bool
+    sentence: str, before: str, *, is_advice: bool, capitals: Capitals
 ) -> Iterator[AnswerStatement]:
     at = partial(_at, sentence=sentence, before=before)
     rest = sentence
@@ -179,8 +189,7 @@ def _read_sentence(
             made = at(StatementKind.QUANTITY, sentence[item.start : item.end].strip(), place=item.start)
             yield replace(made, quantity=item)
             rest = _blank(rest, item.start, item.end)
-        is_german = len(GERMAN.intersection(_WORD.findall(sentence))) >= 2
-        for word, place in () if is_german else _names(rest, is_titled=is_titled):
+        for word, place in _names(rest, capitals):
             yield at(StatementKind.NAME, word, place=place)
         for topic in lexicon("order"):
             for found in _shape("order", topic).finditer(sentence):
@@ -230,17 +239,19 @@ def _at(
     )
 
 
-def _has_titles(text: str) -> bool:
-    """Return whether capital letters say little, as in titles."""
+def _read_capitals(text: str) -> Capitals:
+    """Return which words of an answer have capital letters."""
     words = _WORD.findall(text)
+    if is_german(words):
+        return Capitals.NOUNS
     capitals = [word for word in words if word[0].isupper()]
-    return len(capitals) > _MAX_CAPITALS * len(words) + 4
+    return Capitals.TITLES if len(capitals) > _MAX_CAPITALS * len(words) + 4 else Capitals.NAMES
 
 
-def _names(text: str, *, is_titled: bool) -> Iterator[tuple[str, int]]:
+def _names(text: str, capitals: Capitals) -> Iterator[tuple[str, int]]:
     """Yield the capitalised words that are names. Where titles have capitals too, a name is two words, neither of
-    them common."""
-    words = list(_WORD.finditer(text))
+    them common; where all nouns have, none is known."""
+    words = list(_WORD.finditer(text)) if capitals is not Capitals.NOUNS else []
     for index, item in enumerate(words):
         word = item[0]
         if not word[0].isupper() or (word.isupper() and len(word) < 5) or word.casefold() in _COMMON:
@@ -248,7 +259,7 @@ def _names(text: str, *, is_titled: bool) -> Iterator[tuple[str, int]]:
         is_followed = index + 1 < len(words) and words[index + 1].start() == item.end() + 1
         following = words[index + 1][0] if is_followed else ""
         is_double = is_followed and following[:1].isupper() and following.casefold() not in _COMMON
-        if is_titled:
+        if capitals is Capitals.TITLES:
             if is_double and not {stem(word.lower()), stem(following.lower())} & glue():
                 yield f"{word} {following}", item.start()
             continue

@@ -29,7 +29,7 @@ from treadle.datagen.quality.statements import AnswerStatement, StatementKind, c
 _CUT = re.compile(r"\.\.\.|…|\[\.{3}\]")
 _OBJECT_END = re.compile(r"[.;!?,](?=\s|$)|\b(?:and|but|then|because|so|which)\b")
 _OBJECT = re.compile(
-    r"`([^`\n]+)`|\"([^\"\n]+)\"|(?<![\w/])((?:[\w-]+/)*[\w-]+\.[a-z]\w{1,4})\b|(?<=\s)([A-Z][\w-]+)"
+    r"`([^`\n]+)`|\"([^\"\n]+)\"|(?<![\w/-])((?:[\w-]++/)*+[\w-]++\.[a-z]\w{1,4})\b|(?<=\s)([A-Z][\w-]+)"
 )
 
 

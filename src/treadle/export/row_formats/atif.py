@@ -20,7 +20,15 @@ from treadle.core.packed import pack_ids, pack_logprobs, unpack_ids, unpack_logp
 from treadle.core.types import UNREPORTED, Json, Message, Role, ToolCall, Usage
 from treadle.export.exporter import COMMON_LOSSES, ColumnType, Loss, RowFormat
 from treadle.export.row_formats.chat_rows import write_compact
-from treadle.export.rows import AnswerTokens, Row, make_row, read_tools, write_object, write_tools
+from treadle.export.rows import (
+    AnswerTokens,
+    Row,
+    make_row,
+    read_tools,
+    read_weight,
+    write_object,
+    write_tools,
+)
 
 VERSION = "ATIF-v1.8"
 _OWN = "treadle"
@@ -46,6 +54,7 @@ class AtifRows(RowFormat):
     def write(self, row: Row, *, with_reasoning: bool) -> dict[str, Json]:
         """Return the row in this format."""
         steps = list(_write_steps(row, with_reasoning))
+        own = {"lineage": row.lineage, **({"weight": row.weight} if row.weight != 1 else {})}
         agent = {
             "name": _OWN,
             "version": row.lineage.treadle_version or "unknown",
@@ -59,7 +68,7 @@ class AtifRows(RowFormat):
             "agent": _without_none(agent),
             "steps": steps,
             "final_metrics": _sum_metrics(row, len(steps)),
-            "extra": {_OWN: {"lineage": row.lineage}},
+            "extra": {_OWN: own},
         }
 
     def read(self, raw: dict[str, Json]) -> Row:
@@ -77,7 +86,8 @@ class AtifRows(RowFormat):
             [n for n, step in enumerate(said) if (step.get("extra") or {}).get("train") is False]
         )
         row = make_row(messages, tools, own.get("lineage"), untrained)
-        return msgspec.structs.replace(row, tokens=tuple(tokens) if any(tokens) else ())
+        weight = read_weight(own.get("weight"))
+        return msgspec.structs.replace(row, tokens=tuple(tokens) if any(tokens) else (), weight=weight)
 
     def fits(self, raw: dict[str, Json]) -> bool:
         """Return whether an object looks like a row of this format."""

@@ -10,7 +10,7 @@ import msgspec
 from treadle.core.errors import ExportError
 from treadle.core.types import Json, Message, Role, ToolCall
 from treadle.export.exporter import COMMON_LOSSES, ColumnType, Loss, RowFormat
-from treadle.export.rows import Row, make_row, read_tools, write_object, write_tools
+from treadle.export.rows import Row, make_row, read_tools, read_weight, write_object, write_tools
 
 _TRAIN = "train"
 
@@ -32,6 +32,7 @@ class OpenAIRows(RowFormat):
         Loss.ERRORS,
         *COMMON_LOSSES,
         Loss.UNTRAINED,
+        Loss.WEIGHT,
         Loss.LINEAGE,
     )
     columns = {"messages": ColumnType.LIST, "tools": ColumnType.LIST}  # noqa: RUF012
@@ -48,7 +49,8 @@ class OpenAIRows(RowFormat):
         """Return a row from this format."""
         messages = [self.read_message(item) for item in raw["messages"]]
         untrained = read_untrained(raw["messages"])
-        return make_row(messages, read_tools(raw.get("tools")), raw.get("lineage"), untrained)
+        row = make_row(messages, read_tools(raw.get("tools")), raw.get("lineage"), untrained)
+        return msgspec.structs.replace(row, weight=read_weight(raw.get("weight")))
 
     def fits(self, raw: dict[str, Json]) -> bool:
         """Return whether an object looks like a row of this format."""
@@ -200,14 +202,17 @@ class TrlRows(OpenAIRows):
 
     has_reasoning = True
     marks_untrained = False
-    losses = (Loss.ARGUMENTS, *COMMON_LOSSES, Loss.UNTRAINED)
-    columns = {**OpenAIRows.columns, "lineage": ColumnType.JSON}  # noqa: RUF012
-    aliases = frozenset()
+    losses: ClassVar[tuple[Loss, ...]] = (Loss.ARGUMENTS, *COMMON_LOSSES, Loss.UNTRAINED)
+    columns = {**OpenAIRows.columns, "weight": ColumnType.FLOAT, "lineage": ColumnType.JSON}  # noqa: RUF012
+    aliases = frozenset(("weight",))
 
     def write(self, row: Row, *, with_reasoning: bool) -> dict[str, Json]:
         """Return the row in this format."""
         messages = self.write_messages(row.messages, with_reasoning=with_reasoning)
-        return {"messages": messages, "tools": write_tools(row.tools), "lineage": row.lineage}
+        raw: dict[str, Json] = {"messages": messages, "tools": write_tools(row.tools)}
+        if row.weight != 1 and Loss.WEIGHT not in self.losses:
+            raw["weight"] = row.weight
+        return {**raw, "lineage": row.lineage}
 
     def fits(self, raw: dict[str, Json]) -> bool:
         """Return whether an object looks like a row of this format."""
@@ -239,6 +244,8 @@ class AxolotlRows(TrlRows):
     """
 
     marks_untrained = True
+    losses = (*TrlRows.losses, Loss.WEIGHT)
+    columns = {**OpenAIRows.columns, "lineage": ColumnType.JSON}  # noqa: RUF012
 
     def write(self, row: Row, *, with_reasoning: bool) -> dict[str, Json]:
         """Return the row in this format."""

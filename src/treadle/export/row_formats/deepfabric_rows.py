@@ -45,7 +45,7 @@ _OWN_KEYS = ("reasoning", "tool_context", "agent_context", "structured_data", "q
 class DeepFabricRows(RowFormat):
     """The row format `deepfabric`: rows as DeepFabric 4.x writes them, which are also read."""
 
-    losses = (Loss.ARGUMENTS, *COMMON_LOSSES, Loss.UNTRAINED)
+    losses = (Loss.ARGUMENTS, *COMMON_LOSSES, Loss.UNTRAINED, Loss.WEIGHT)
     columns = {  # noqa: RUF012
         "messages": ColumnType.LIST,
         "metadata": ColumnType.JSON,

@@ -35,7 +35,7 @@ _ROLES = {
 class HermesRows(RowFormat):
     """The row format `hermes`: conversations as the text that Hermes and Qwen models read and write."""
 
-    losses = (Loss.ARGUMENTS, *COMMON_LOSSES, Loss.UNTRAINED)
+    losses = (Loss.ARGUMENTS, *COMMON_LOSSES, Loss.UNTRAINED, Loss.WEIGHT)
     columns = {"conversations": ColumnType.LIST, "tools": ColumnType.TEXT, "lineage": ColumnType.JSON}  # noqa: RUF012
 
     def write(self, row: Row, *, with_reasoning: bool) -> dict[str, Json]:

@@ -11,7 +11,7 @@ import msgspec
 from treadle.core.errors import ExportError
 from treadle.core.types import Json, Message, Role, ToolCall
 from treadle.export.exporter import COMMON_LOSSES, LINES, ColumnType, RowFormat
-from treadle.export.rows import Row, make_row, read_tools, write_tools
+from treadle.export.rows import Row, make_row, read_tools, read_weight, write_tools
 
 HARNESS = "treadle"
 _OWN = "treadle"
@@ -32,6 +32,8 @@ class HfTraceRows(RowFormat):
         own: dict[str, Json] = {"tools": write_tools(row.tools), "lineage": row.lineage}
         if row.untrained:
             own["untrained"] = row.untrained
+        if row.weight != 1:
+            own["weight"] = row.weight
         header = {
             "type": "session",
             "harness": HARNESS,
@@ -51,7 +53,8 @@ class HfTraceRows(RowFormat):
         messages = [_read(line["message"]) for line in lines if line["type"] == "message"]
         own = msgspec.json.decode(header.get(_OWN) or "{}")
         untrained = tuple(own.get("untrained") or ())
-        return make_row(messages, read_tools(own.get("tools")), own.get("lineage"), untrained)
+        row = make_row(messages, read_tools(own.get("tools")), own.get("lineage"), untrained)
+        return msgspec.structs.replace(row, weight=read_weight(own.get("weight")))
 
     def fits(self, raw: dict[str, Json]) -> bool:
         """Return whether an object looks like a row of this format."""

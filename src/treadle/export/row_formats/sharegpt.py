@@ -53,7 +53,7 @@ class _Call(Struct, frozen=True):
 class ShareGptRows(RowFormat):
     """The row format `sharegpt`: conversations of `from` and `value`, as LLaMA-Factory reads them."""
 
-    losses = (Loss.ARGUMENTS, *COMMON_LOSSES, Loss.UNTRAINED)
+    losses = (Loss.ARGUMENTS, *COMMON_LOSSES, Loss.UNTRAINED, Loss.WEIGHT)
     columns = {"conversations": ColumnType.LIST, "tools": ColumnType.TEXT, "lineage": ColumnType.JSON}  # noqa: RUF012
     aliases = frozenset(("system",))
 

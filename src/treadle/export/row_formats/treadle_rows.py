@@ -54,7 +54,7 @@ class CustomRows(RowFormat):
     """
 
     has_reasoning = False
-    losses = (Loss.CONVERSATION, Loss.TOOLS)
+    losses = (Loss.CONVERSATION, Loss.TOOLS, Loss.WEIGHT)
     columns = {}  # noqa: RUF012
 
     def write(self, row: Row, *, with_reasoning: bool) -> dict[str, Json]:

@@ -36,6 +36,7 @@ class XlamRows(RowFormat):
         Loss.CONVERSATION,
         Loss.TOOLS,
         Loss.UNTRAINED,
+        Loss.WEIGHT,
         Loss.LINEAGE,
     )
     columns = {  # noqa: RUF012

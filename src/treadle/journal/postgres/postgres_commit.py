@@ -97,7 +97,8 @@ _CHANGE = Statement(
     "WHERE runs.id = v.run AND runs.token = v.old_token"
 )
 _RELEASE = Statement(
-    f"UPDATE runs SET owner = NULL, losses = 0 FROM {_rows(('run', 'old_token'), (Ints, Ints))} "
+    "UPDATE runs SET owner = NULL, losses = losses * v.is_orphan "
+    f"FROM {_rows(('run', 'old_token', 'is_orphan'), (Ints,) * 3)} "
     "WHERE runs.id = v.run AND runs.token = v.old_token"
 )
 _TAKE_IN = Statement(
@@ -235,7 +236,7 @@ def calls_of(entries: Sequence[Entry], orphans: Sequence[Lease], owner_id: int, 
     appended = [entry for entry in known if entry.count]
     changed = [entry for entry in appended if entry.row is not None]
     released = [entry for entry in known if entry.is_release and (entry.row is None or not entry.count)]
-    leases = [*orphans, *map(_lease_of, released)]
+    leases = [*[(*lease, 1) for lease in orphans], *[(*_lease_of(entry), 0) for entry in released]]
     blobs: dict[str, bytes] = {}
     for entry in entries:
         for write in entry.writes:
@@ -261,7 +262,7 @@ def calls_of(entries: Sequence[Entry], orphans: Sequence[Lease], owner_id: int, 
     ]:
         calls.append(Call(_COUNT_FROM, _pack(copied, (Texts, Ints, Ints))))
     if leases:
-        calls.append(Call(_RELEASE, _pack(leases, (Ints, Ints))))
+        calls.append(Call(_RELEASE, _pack(leases, (Ints,) * 3)))
     if left := [_lease_of(entry) for entry in known if entry.is_release]:
         # After the rows of the runs are locked: whoever stores a message later finds the lease free.
         calls.append(Call(_FIND_MAIL, _pack(left, (Ints, Ints))))

@@ -37,7 +37,7 @@ from treadle.journal.postgres.postgres_commit import (
     settle_entries,
     tell_of_mail,
 )
-from treadle.journal.postgres.postgres_layout import RELEASE, PostgresLeases
+from treadle.journal.postgres.postgres_layout import PostgresLeases
 from treadle.journal.postgres.postgres_listener import PostgresListener
 from treadle.journal.postgres.postgres_reader import run_query
 from treadle.journal.tables.committer import Committer, ThreadCommand, ThreadTask
@@ -334,7 +334,7 @@ class PostgresCommitter(Committer[Transaction]):
             transaction.db = db
             with db.transaction():
                 for lease in orphans:
-                    transaction.query(f"{RELEASE} id=? AND token=?", lease)
+                    transaction.query("UPDATE runs SET owner=NULL WHERE id=? AND token=?", lease)
                     db.execute(NOTIFY_QUEUES)
                 try:
                     return function(transaction)

@@ -175,7 +175,6 @@ _BEAT = (
     "INSERT INTO owners(id, host, space, pid, started, beat_at, lease_seconds) "
     "VALUES(?, ?, ?, ?, ?, clock_timestamp(), ?) ON CONFLICT(id) DO UPDATE SET beat_at = clock_timestamp()"
 )
-RELEASE = "UPDATE runs SET owner=NULL, losses=0 WHERE"
 
 
 class PostgresLeases(Leases):
@@ -216,5 +215,5 @@ class PostgresLeases(Leases):
 
     def leave(self, query: Query) -> None:
         """Release all leases, and remove this journal from the owners."""
-        query(f"{RELEASE} owner=?", (self.owner_id,))
+        query("UPDATE runs SET owner=NULL, losses=0 WHERE owner=?", (self.owner_id,))
         query("DELETE FROM owners WHERE id=?", (self.owner_id,))

@@ -455,7 +455,7 @@ class FileCommitter(Committer[sqlite3.Connection]):
                     db.execute("UPDATE owners SET beat_at=?, ticks=? WHERE id=?", values)
                     self._beat_at = now
                 for index in range(orphans):
-                    db.execute(f"{_RELEASE} id=? AND token=?", self.orphans[index])
+                    db.execute("UPDATE runs SET owner=NULL WHERE id=? AND token=?", self.orphans[index])
                 result = function(db)
                 db.execute("COMMIT")
             except BaseException:

@@ -131,7 +131,7 @@ class Committer(ABC, Generic[D]):
         return future
 
     def give_back(self, lease: Lease) -> None:
-        """Release a lease without a write, now or when the store works again."""
+        """Release a lease that nobody used, now or when the store works again. The losses of its run stay."""
         self.orphans.append(lease)
         self.submit(lambda db: None)
 

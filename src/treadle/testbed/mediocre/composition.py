@@ -3,12 +3,14 @@
 from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from treadle.tasks.draws import Draw
 from treadle.testbed.mediocre.falsehoods import EXTRA_LIES, Falsehood, Focus
+from treadle.testbed.mediocre.figures import rewrite
 from treadle.testbed.mediocre.observations import Observed
 from treadle.testbed.mediocre.remarks import Remark, other_name, other_path, remarks_of
-from treadle.testbed.mediocre.voice import Line, draw_voice, lay_out, row_of, say
+from treadle.testbed.mediocre.voice import Line, Voice, draw_voice, lay_out, row_of, say
 
 _LENGTHS: Mapping[str, tuple[int, int]] = {
     "terse": (1, 2),
@@ -20,6 +22,8 @@ _LENGTHS: Mapping[str, tuple[int, int]] = {
 }
 """How many remarks an answer of each style has."""
 _SORTS = {"sum": "total", "max": "extreme"}
+_FIGURES = ("value", "other", "share", "count")
+"""The values of remarks that are figures."""
 
 
 class Composed(Struct, frozen=True):
@@ -40,7 +44,8 @@ def compose(seen: Observed, split: str, focus: Sequence[Focus], kinds: Sequence[
     found = remarks_of(seen, voice.phrases, draw)
     chosen = _choose(found, focus, draw.between(low, high))
     lie = _lie(found, chosen, kinds, seen, draw)
-    lines = [say(remark, voice, draw) for remark in lie.remarks]
+    remarks = [_rewrite(remark, voice, draw) for remark in lie.remarks]
+    lines = [say(remark, voice, draw) for remark in remarks]
     if lie.kind in EXTRA_LIES:
         fields = {
             "name": other_name(seen.said, draw),
@@ -56,7 +61,24 @@ def compose(seen: Observed, split: str, focus: Sequence[Focus], kinds: Sequence[
     # A connecting word changes the first letter.
     said = [line.text, line.text[:1].lower() + line.text[1:], row_of(line)]
     sentence = next(item for item in said if item in text)
-    return Composed(text, Falsehood(lie.kind, sentence, lie.truth, lie.claimed))
+    claimed = () if lie.kind in EXTRA_LIES else tuple(remarks[lie.position].twists[0].changed.values())
+    return Composed(text, Falsehood(lie.kind, sentence, lie.truth, claimed))
+
+
+def _rewrite(remark: Remark, voice: Voice, draw: Draw) -> Remark:
+    """Return a remark with its figures in other forms, if the split has some."""
+    styles = voice.phrases.get("figures")
+    if styles is None:
+        return remark
+    figures = {
+        name: rewrite(text, remark.sort, styles, draw)
+        for name, text in remark.values.items()
+        if name in _FIGURES and remark.sort != "state"
+    }
+    values = {**remark.values, **figures}
+    changed = {name: values[name] for name in (remark.twists[0].changed if remark.is_false else ())}
+    twists = (replace(remark.twists[0], changed=changed),) if remark.is_false else remark.twists
+    return replace(remark, values=values, twists=twists)
 
 
 def _choose(found: Sequence[Remark], focus: Sequence[Focus], count: int) -> list[Remark]:
@@ -92,7 +114,6 @@ class _Lie(Struct, frozen=True):
     position: int = -1
     """The place of the lie; a lie with a sentence of its own comes last."""
     truth: str = ""
-    claimed: tuple[str, ...] = ()
 
 
 def _lie(
@@ -108,6 +129,5 @@ def _lie(
                 false = remark.twist(draw.pick(fitting))
                 position = chosen.index(remark) if remark in chosen else len(chosen) - 1
                 said = [*chosen[:position], false, *chosen[position + 1 :]]
-                claimed = tuple(false.twists[0].changed.values())
-                return _Lie(said, kind, position, remark.truth, claimed)
+                return _Lie(said, kind, position, remark.truth)
     return _Lie(chosen)

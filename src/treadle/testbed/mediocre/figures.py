@@ -1,13 +1,17 @@
 """How people write figures: numbers with separators, rounded or in words, times of 12 hours, dates in other forms,
 shares and other units. Every form of a value is true."""
 
+import re
+from collections.abc import Mapping
 from datetime import date
+from typing import Any
 
 from treadle.core.documents import read_data
 from treadle.tasks.draws import Draw
 
 FIGURES = read_data(__package__, "figures")
 """Number words, units, and what else is said of figures."""
+_ABOUT = re.compile(r"(?:about|roughly|around|some|approximately|nearly) ([€$£]?)([\d,]+)( .+)?")
 
 
 def plain(value: float) -> str:
@@ -26,7 +30,7 @@ def write_number(value: float, unit: str, draw: Draw, *, is_loose: bool = True) 
     """Return a number with its unit in one of the usual forms. Only a loose form is rounded."""
     text = plain(value)
     size = abs(value)
-    if unit in ("€", "$"):
+    if unit in FIGURES["currencies"]:
         text = f"{value:,.2f}" if draw.chance(0.6) else text
     elif size >= 1000 and draw.chance(0.5):
         text = f"{value:,.0f}" if float(value).is_integer() else f"{value:,.2f}"
@@ -41,9 +45,9 @@ def with_unit(text: str, unit: str, draw: Draw) -> str:
     """Return a number with its unit where people write it."""
     if not unit:
         return text
-    if unit in ("€", "$"):
+    if unit in FIGURES["currencies"]:
         about, _, number = text.rpartition(" ")
-        names = {"€": ("EUR", "euros"), "$": ("USD", "dollars")}[unit]
+        names = FIGURES["currencies"][unit]
         form = draw.below(4)
         shown = f"{unit}{number}" if form < 2 else f"{number} {names[form - 2]}"
         return f"{about} {shown}".strip()
@@ -126,3 +130,27 @@ def convert(value: float, unit: str) -> tuple[float, str] | None:
         return None
     scale, other = factor[unit]
     return round(value * scale, 1), other
+
+
+def rewrite(text: str, sort: str, styles: Mapping[str, Any], draw: Draw) -> str:
+    """Return a figure of a remark of some sort in another form; `styles` are the rules of a split for this.
+
+    A rounded number may become a range, which is no wider than the rounding on either side allows.
+    """
+    found = _ABOUT.fullmatch(text)
+    if found is not None and draw.chance(0.4):
+        return _to_range(found[1], int(found[2].replace(",", "")), found[3] or "", styles, draw)
+    for rule in styles["rewrites"]:
+        if sort not in rule.get("sorts", sort).split():
+            continue
+        form = draw.pick(rule["forms"])
+        if draw.chance(rule["share"]):
+            text = re.sub(rule["pattern"], form, text)
+    return text
+
+
+def _to_range(sign: str, about: int, unit: str, styles: Mapping[str, Any], draw: Draw) -> str:
+    """Return the range of a number that was rounded."""
+    step = 1 if about < 1000 else 100 if about < 20000 else 1000
+    low, high = [f"{sign}{edge:,}" for edge in (about - step, about + step)]
+    return str(draw.pick(styles["ranges"])).format(low=low, high=high) + unit

@@ -50,7 +50,7 @@ class MediocreOptions(Struct, frozen=True, kw_only=True):
     judge: float = 0.95
     """The share of statements about which the model is right as a judge that knows what is true."""
     texts: str = "held"
-    """The split of the texts: `tune`, `held` or `fresh`."""
+    """The split of the texts: `tune`, `held`, `fresh` or `later`."""
     seed: int = 0
 
 

@@ -92,7 +92,7 @@ def _of_fact(fact: Sighting, seen: Observed, taken: set[str], draw: Draw) -> Rem
         sort = "result"
     twists = _twists_of_text(fact) if fact.sort == "text" else []
     for item in seen.facts:
-        if item.field == fact.field and item.owner != fact.owner and item.value != fact.value:
+        if item.field == fact.field and item.owner != fact.owner and not _is_near(item, fact):
             twists.append(Twist("wrong_owner", {"owner": item.owner}))
     same = [item for item in seen.facts if item.sort == fact.sort and item.value != fact.value]
     if fact.sort != "text" and (others := [item for item in same if item.unit == fact.unit]):
@@ -101,14 +101,14 @@ def _of_fact(fact: Sighting, seen: Observed, taken: set[str], draw: Draw) -> Rem
         number = float(fact.value)
         wrong = other_number(number, taken, draw)
         twists.append(Twist("made_up_value", {"value": write_number(wrong, fact.unit, draw, is_loose=False)}))
-        if fact.unit in FIGURES["other_units"]:
+        if number and fact.unit in FIGURES["other_units"]:
             false = with_unit(plain(number), FIGURES["other_units"][fact.unit], draw)
             twists.append(Twist("wrong_unit", {"value": false}))
         if abs(number) >= 10:
             far = round(number * draw.pick((0.7, 1.3, 1.45)), -1)
-            twists.append(
-                Twist("wrong_rounding", {"value": f"about {with_unit(plain(far), fact.unit, draw)}"})
-            )
+            rounded = f"about {with_unit(plain(far), fact.unit, draw)}"
+            if abs(far - number) > 0.15 * abs(number):
+                twists.append(Twist("wrong_rounding", {"value": rounded}))
         if number.is_integer() and 1 <= number <= 18:
             small = int(number) + draw.pick((-1, 1, 2))
             twists.append(Twist("number_in_words", {"value": with_unit(in_words(small), fact.unit, draw)}))
@@ -120,6 +120,15 @@ def _of_fact(fact: Sighting, seen: Observed, taken: set[str], draw: Draw) -> Rem
     elif " " in str(fact.value) and str(fact.value).istitle():
         twists.append(Twist("made_up_name", {"value": other_name(seen.said, draw)}))
     return Remark(sort, values, str(fact.value), fact.field, tuple(twists))
+
+
+def _is_near(one: Sighting, other: Sighting) -> bool:
+    """Return whether two values are the same, or may be when they are rounded."""
+    if not is_number(one.value) or not is_number(other.value):
+        return one.value == other.value
+    first, second = float(one.value), float(other.value)
+    is_small = first.is_integer() and second.is_integer() and max(abs(first), abs(second)) < 1000
+    return first == second if is_small else abs(first - second) <= max(0.1 * abs(second), 1)
 
 
 def _twists_of_text(fact: Sighting) -> list[Twist]:
@@ -220,7 +229,9 @@ def _of_column(grid: Grid, name: str, base: dict[str, str], taken: set[str], dra
 def _extreme(grid: Grid, name: str, base: dict[str, str], draw: Draw) -> Remark:
     is_high = draw.chance(0.7)
     best = (max if is_high else min)(grid.rows, key=lambda row: row[name])
-    losers = [row for row in grid.rows if row[name] != best[name] and row[grid.names] != best[grid.names]]
+    # Rows can have the same name, or the same value.
+    winners = {row[grid.names] for row in grid.rows if row[name] == best[name]}
+    losers = [row for row in grid.rows if row[grid.names] not in winners]
     values = {
         **base,
         "label": read_label(name),
@@ -235,8 +246,9 @@ def _extreme(grid: Grid, name: str, base: dict[str, str], draw: Draw) -> Remark:
 
 
 def _of_names(grid: Grid, base: dict[str, str], draw: Draw) -> Remark:
-    names = list(dict.fromkeys([str(row[grid.names]) for row in grid.rows]))[:6]
-    is_all = len(names) == len(grid.rows)
+    found = list(dict.fromkeys([str(row[grid.names]) for row in grid.rows]))
+    names = found[:6]
+    is_all = len(names) == len(found)
     false = [*names]
     false[draw.below(len(false))] = other_name(" ".join(names), draw)
     values = {**base, "items": join(names, draw), "all": "" if is_all else "among others "}
@@ -319,6 +331,8 @@ def _of_conversions(seen: Observed, draw: Draw) -> Iterator[Remark]:
             continue
         value, unit = other
         far = round(value * draw.pick((0.6, 1.4, 1.8)) + 2, 1)
+        if abs(far - value) < 0.15 * abs(value) + 0.5:
+            far = round(value * 2 + 20, 1)
         values = {
             "owner": fact.owner,
             "label": fact.label,

@@ -37,7 +37,8 @@ class GroundingSettings(FilterSettings):
     """The kinds of statements that are checked."""
 
     numbers: bool = True
-    """True to check numbers, dates, times and shares. Also allowed are roundings, other units, and what follows by
+    """True to check numbers, dates, times and shares, also those in words. Also allowed are roundings,
+    other units, and what follows by
     counting, adding, comparing and averaging."""
     paths: bool = True
     """True to check paths, addresses, identifiers, versions and quoted texts."""
@@ -50,16 +51,20 @@ class GroundingSettings(FilterSettings):
     relations: bool = True
     """True to check which record a value belongs to, what is called the largest or the first, and what is
     denied."""
+    sentences: bool = True
+    """True to check whether sentences speak of something that was seen."""
 
     def has(self, kind: StatementKind) -> bool:
         """Return whether statements of a kind are checked."""
         return {
             StatementKind.QUANTITY: self.numbers,
+            StatementKind.SHARE: self.numbers,
             StatementKind.NAME: self.names,
             StatementKind.ACTION: self.actions,
             StatementKind.CAUSE: self.causes,
             StatementKind.ORDER: self.relations,
             StatementKind.RELATION: self.relations,
+            StatementKind.CLAIM: self.sentences,
         }.get(kind, self.paths)
 
 
@@ -207,7 +212,7 @@ class AskedSentence(Struct, frozen=True):
         """Return the sentence beside the one before it; the first one of an answer beside the request."""
         before = self.findings[0].statement.before.rpartition("\n")[0].rpartition("\n")[2]
         asked = [item.content for item in messages[: self.index] if item.role is Role.USER]
-        return self.write(before.strip() or asked[-1])
+        return self.write(before.strip() or next(reversed(asked), ""))
 
 
 class StatementFilter(Filter[FilterSettings]):

@@ -89,7 +89,7 @@ def _runs(text: str) -> frozenset[tuple[str, ...]]:
 _MAX_CHARS = 200
 """Longer texts are documents, such as templates, in which placeholders can be intended."""
 _MARK = pattern("placeholders", "part")
-_WHOLE = re.compile(rf"\s*(?:{pattern('placeholders', 'whole').pattern})\s*", re.IGNORECASE)
+_WHOLE = re.compile(rf"\A(?:{pattern('placeholders', 'whole').pattern})\Z", re.IGNORECASE)
 
 
 class PlaceholderFilter(BuiltinFilter[FilterSettings]):
@@ -135,7 +135,7 @@ def _find_placeholders(arguments: str, tool: ToolSpec | None) -> Iterator[tuple[
             yield name, "null"
     for name, value in values.items():
         for text in [item for item in leaves_of(value) if isinstance(item, str)]:
-            if _WHOLE.fullmatch(text) and text.strip():
+            if _WHOLE.match(text.strip()):
                 yield name, text
             elif len(text) <= _MAX_CHARS:
                 for mark in _MARK.finditer(text):
