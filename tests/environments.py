@@ -63,7 +63,7 @@ ENVIRONMENTS = {
         # verl imports the packages of the second line, and SkyRL those of the third, and they do not ask for them.
         packages=(
             *(TORCH, "verl==0.9.1", "verifiers==0.4.0", "skyrl==0.3.0", "transformers==5.8.0"),
-            *("TransferQueue==0.1.11", "cachetools", "fastapi", "orjson"),
+            *("TransferQueue==0.1.11", "ray==2.60.0", "datasets==4.8.5", "cachetools", "fastapi", "orjson"),
             *("skyrl-gym==0.4.0", "jaxtyping"),
         ),
     ),
