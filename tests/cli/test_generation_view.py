@@ -163,11 +163,12 @@ def test_the_first_ctrl_c_finishes_what_is_in_flight(begin: Callable[..., Termin
 
 
 def test_a_narrow_terminal_shows_the_whole_hint(begin: Callable[..., Terminal]) -> None:
-    terminal = begin(60, 24, "1000", "1.5")
+    terminal = begin(60, 24, "1000", "60")
     terminal.wait_until(lambda lines: any("Logistics" in line for line in lines))
     assert "Ctrl-C: finish and stop; twice: stop now" in terminal.lines()[-1]
     terminal.process.send_signal(signal.SIGINT)
     terminal.wait_until(lambda lines: lines[-1] == "finishing 4 samples; Ctrl-C: stop now")
+    terminal.process.send_signal(signal.SIGINT)
     terminal.end()
 
 
