@@ -108,29 +108,42 @@ def take(
 ) -> list[SampledAnswer]:
     """Take the answers out of an engine's log that together are one answer of a trajectory, and return them."""
     ids = tuple(row.token_ids_T)
-    taken: list[SampledAnswer] = []
-    while True:
-        sizes = [(count_equal(answer, row, start, end), answer) for answer in log[ids[:start]]]
-        whole = [(size, answer) for size, answer in sizes if size == len(answer.token_ids)]
-        # Of an aborted answer and a whole one with the same beginning, the whole one was delivered.
-        best = max(whole, key=lambda item: (item[0], item[1].finish != "abort"), default=None)
-        if best is None:
-            # The rest of a stream was lost on the way, and another answer goes on where it broke off.
-            cut = [
-                (size, answer)
-                for most, answer in sizes
-                for size in range(most, 0, -1)
-                if log.get(ids[: start + size])
-            ]
-            best = max(cut, key=lambda item: item[0], default=None)
-        assert best is not None, f"nobody sampled {list(ids[start:end])} after these {start} ids"
-        size, found = best
-        log[ids[:start]].remove(found)
-        taken.append(found)
-        start += size
+    found = find_pieces(log, row, ids, start, end)
+    assert found is not None, f"nobody sampled {list(ids[start:end])} after these {start} ids"
+    return found
+
+
+def find_pieces(
+    log: dict[tuple[int, ...], list[SampledAnswer]],
+    row: Trajectory,
+    ids: tuple[int, ...],
+    start: int,
+    end: int,
+) -> list[SampledAnswer] | None:
+    """Take answers as `take` does; `None` if there are none, and the log is as it was.
+
+    Several answers may begin in the same way, so that the longest one is tried first, and then the others.
+    """
+    sizes = [(count_equal(answer, row, start, end), answer) for answer in log[ids[:start]]]
+    whole = [(size, answer) for size, answer in sizes if size == len(answer.token_ids)]
+    # Of an aborted answer and a whole one with the same beginning, the whole one was delivered.
+    whole.sort(key=lambda item: (item[0], item[1].finish != "abort"), reverse=True)
+    # The rest of a stream may be lost on the way, and another answer goes on where it broke off.
+    cut = [
+        (size, answer)
+        for most, answer in sizes
+        for size in range(min(most, len(answer.token_ids) - 1), 0, -1)
+        if log.get(ids[: start + size])
+    ]
+    for size, answer in [*whole, *sorted(cut, key=lambda item: item[0], reverse=True)]:
+        log[ids[:start]].remove(answer)
         # An answer that is aborted after its last id is whole, and is not asked to go on.
-        if start == end and (found.finish != "abort" or not log[ids[:start]]):
-            return taken
+        if start + size == end and (answer.finish != "abort" or not log[ids[:end]]):
+            return [answer]
+        if (rest := find_pieces(log, row, ids, start + size, end)) is not None:
+            return [answer, *rest]
+        log[ids[:start]].append(answer)
+    return None
 
 
 def count_equal(answer: SampledAnswer, row: Trajectory, start: int, end: int) -> int:
