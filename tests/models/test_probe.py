@@ -66,7 +66,8 @@ class Server:
             raw["prompt_token_ids"] = [1, 2]
             raw["usage"] = {"prompt_tokens": 2, "completion_tokens": 1}
         if body.get("stream"):
-            pieces = ["1 ", "2 "] if "streaming" in self.abilities else ["1 2"]
+            pieces = ["1 ", "2 "] if "streaming" in self.abilities else ["1 2 3 4 5 6 7 8 9 10 11"]
+            pieces = ["1"] if "one word" in self.abilities else pieces
             events = [{"choices": [{"index": 0, "delta": {"content": piece}}]} for piece in pieces]
             events.append({"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}], "usage": USAGE})
             data = [b"data: %s\n\n" % msgspec.json.encode(event) for event in events]
@@ -126,6 +127,11 @@ async def test_what_is_missing_is_seen(lacks, name, grade, mode):
     assert not found[name]
     assert [item for item, is_there in found.items() if not is_there] == [name]
     assert (probed.grade, probed.output_mode) == (grade, mode)
+
+
+async def test_an_answer_of_one_word_does_not_tell_whether_a_server_streams():
+    found, _ = await probe(Server(*ALL, "one word"))
+    assert found["streaming"] is None
 
 
 async def test_a_server_whose_engine_is_not_known_is_graded_text():

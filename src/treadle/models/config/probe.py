@@ -71,6 +71,10 @@ def _result_of(call: ToolCall) -> Message:
     return Message(Role.TOOL, "4 degrees, rain", call_id=call.call_id, name=call.name)
 
 
+_LEAST_STREAMED = 20
+"""An answer of fewer characters may come in one piece although the server streams."""
+
+
 def _make_prompts() -> dict[str, tuple[list[Message], tuple[ToolSpec, ...]]]:
     """Return the prompts in which templates differ, by what they have."""
     call = ToolCall("call_1", _WEATHER.name, '{"city": "Oslo"}')
@@ -156,13 +160,16 @@ class Prober:
         yield await _find("context length", self._context, failed=None)
 
     async def _streaming(self) -> EndpointFinding:
-        pieces: list[object] = []
-        await _ask(self._model, "Count from 1 to 20, in digits.", watch=Watch(pieces.append))
-        if len(pieces) > 1:
-            return EndpointFinding("streaming", True, f"{len(pieces)} pieces")
-        return EndpointFinding(
-            "streaming", False, "the answer came in one piece", "a user sees nothing until it is whole"
-        )
+        name = "streaming"
+        for question in ("Count from 1 to 20, in digits.", "Write three sentences about the sea."):
+            pieces: list[object] = []
+            found = await _ask(self._model, question, watch=Watch(pieces.append))
+            if len(pieces) > 1:
+                return EndpointFinding(name, True, f"{len(pieces)} pieces")
+            if len(found.message.content) >= _LEAST_STREAMED:
+                advice = "a user sees nothing until it is whole"
+                return EndpointFinding(name, False, "the answer came in one piece", advice)
+        return EndpointFinding(name, None, "the answers are too short to tell")
 
     async def _tools(self) -> EndpointFinding:
         question = Message(Role.USER, "What is the weather in Oslo? Look it up with the tool.")
