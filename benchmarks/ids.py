@@ -8,7 +8,7 @@ from typing import Any
 from benchmarks.wires import Answer, Wire
 from treadle.renderers.chatml import ChatmlRenderer
 from treadle.renderers.tokenizer import CHATML_TOKENS, BpeTokenizer
-from treadle.testbed.engines.bpe import tokenizer
+from treadle.testbed.engines.bpe import read_tokenizer_file, tokenizer
 
 TOKENS = 200
 _WORDS = (" the", " of", "ing", " test", "er", " x1")
@@ -20,9 +20,9 @@ _SPECIAL = 151_643
 @cache
 def renderer() -> ChatmlRenderer:
     """Return a renderer over a small vocabulary, whose ids are as long in JSON as those of a large one."""
-    bpe = tokenizer()
+    bpe, model = tokenizer(), read_tokenizer_file()["model"]
     contents = {_FIRST + number: content for number, content in bpe.contents.items()}
-    merges = [(_FIRST + one, _FIRST + other) for one, other in bpe.merges]
+    merges = [tuple([_FIRST + model["vocab"][name] for name in pair]) for pair in model["merges"]]
     special = {text: _SPECIAL + at for at, text in enumerate(CHATML_TOKENS)}
     return ChatmlRenderer(
         BpeTokenizer(contents, merges, special_ids=special, pattern=r" ?[^ \n]+|\n+| +"), name="bench"
