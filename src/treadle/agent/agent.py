@@ -533,6 +533,7 @@ class Agent(Generic[T_co]):
             options.get("on_event"),
             trust=options.get("trust", False),
             keeps_events=options.get("keeps_events", False),
+            renews_instructions=options.get("renews_instructions", False),
         )
 
 

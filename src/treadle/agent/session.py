@@ -11,7 +11,7 @@ from treadle.agent.overview import SessionSummary, summarize_session
 from treadle.agent.run_stream import RunStream
 from treadle.agent.sync import block, iterate_blocking
 from treadle.core.asking import Answerable, open_questions
-from treadle.core.calls import waiting_calls
+from treadle.core.calls import external_calls, waiting_calls
 from treadle.core.errors import ConfigError, RunExistsError, RunNotFoundError, UnsupportedPartError
 from treadle.core.events import ContextCompacted, TurnStarted
 from treadle.core.events.narrowing import Event, Item
@@ -32,6 +32,7 @@ from treadle.runs.options import (
     Given,
     SendOptions,
     SessionOptions,
+    check_history,
     check_message,
     check_text,
 )
@@ -342,6 +343,7 @@ class Session(Generic[T_co]):
             self._options.get("metadata"),
             is_session=True,
             is_lazy=self.run_id is None,
+            history=check_history(self._options.get("history", ())),
         )
         return await _keep(await begin(self._agent, self._task, self._given, beginning))
 
@@ -539,8 +541,8 @@ class Session(Generic[T_co]):
 
 
 def _count_waits(state: State) -> int:
-    """Return how many questions and approvals a run waits for."""
-    return len(open_questions(state)) + len(waiting_calls(state))
+    """Return how many answers, approvals and external results a run waits for."""
+    return len(open_questions(state)) + len(waiting_calls(state)) + len(external_calls(state))
 
 
 def _waiting_seqs(state: State) -> list[int]:

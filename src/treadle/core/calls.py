@@ -189,6 +189,19 @@ def waiting_calls(state: "State") -> tuple[CallState, ...]:
     )
 
 
+def external_calls(state: "State") -> tuple[CallState, ...]:
+    """Return the calls that were started and that the program which uses the run makes."""
+    if not state.shown.external:
+        return ()
+    return tuple(
+        [
+            item
+            for item in state.turn.calls.values()
+            if item.result is None and item.attempt and item.call.name in state.shown.external
+        ]
+    )
+
+
 # What follows for the open calls of the model.
 
 
@@ -196,6 +209,11 @@ def decide_calls(state: "State") -> Action:
     """Return the next action about the calls of the current step, at least one of which has no result."""
     turn, policy = state.turn, state.policy
     open_calls = [item for item in turn.calls.values() if item.result is None]
+    if external := external_calls(state):
+        open_calls = [item for item in open_calls if item not in external]
+        if not open_calls:
+            ids = tuple([item.call.call_id for item in external])
+            return Append((e.RunPaused(reason="result", call_ids=ids),))
     is_late = policy.deadline_seconds is not None and is_past_deadline(state)
     if turn.limit is not None or is_late:
         # At a wrap-up only the answer tool may be called.
@@ -292,9 +310,10 @@ def _decide_doubt(state: "State", doubtful: list[CallState]) -> Append | AskUser
 def abandon_turn(state: "State") -> tuple[e.DurableBody, ...]:
     """Return the events that end a cancelled turn: a result for each open call, and the end of the turn."""
     asking = {body.call_id for body in open_questions(state)}
+    external = external_calls(state)
     results = [
         _refused(item.call, ToolErrorKind.NOT_RUN, "Not answered: the turn was ended.")
-        if item.call.call_id in asking and item.effect is not Effect.ONCE
+        if item in external or (item.call.call_id in asking and item.effect is not Effect.ONCE)
         else _unrun(item, None)
         for item in state.turn.calls.values()
         if item.result is None

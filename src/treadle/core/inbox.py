@@ -16,11 +16,11 @@ from msgspec.structs import force_setattr
 from treadle.core import events as e
 from treadle.core.actions import Append
 from treadle.core.asking import Answer, FindFault, open_questions, read_answer
-from treadle.core.calls import abandon_turn, waiting_calls
+from treadle.core.calls import abandon_turn, external_calls, waiting_calls
 from treadle.core.decide import decide
 from treadle.core.errors import ConfigError
 from treadle.core.state import State, Status
-from treadle.core.types import Delivery, Message
+from treadle.core.types import Delivery, Message, ToolErrorKind, ToolResult
 
 RESERVED = "treadle."
 """The beginning of the names of labels that only Treadle sets."""
@@ -72,6 +72,16 @@ class DecideCall(Struct, frozen=True, gc=False, omit_defaults=True, tag_field="t
     """JSON arguments that replace the model's; `None`: the model's."""
 
 
+class GiveResult(Struct, frozen=True, gc=False, omit_defaults=True, tag_field="type", tag="result"):
+    """The result of a call of an external tool."""
+
+    call_id: str
+    content: str
+    """The text that the model reads."""
+    is_error: bool = False
+    """True if the call failed."""
+
+
 class Cancel(Struct, frozen=True, gc=False, omit_defaults=True, tag_field="type", tag="cancel"):
     """The order to stop at once. A run pauses until somebody resumes it; a session ends its open turn."""
 
@@ -95,7 +105,9 @@ class Note(Struct, frozen=True, gc=False, omit_defaults=True, tag_field="type", 
             raise ConfigError("the note says nothing; give it a label or a remark")
 
 
-InboxMessage: TypeAlias = Steer | Enqueue | Interrupt | Withdraw | GiveAnswer | DecideCall | Cancel | Note
+InboxMessage: TypeAlias = (
+    Steer | Enqueue | Interrupt | Withdraw | GiveAnswer | DecideCall | GiveResult | Cancel | Note
+)
 """What can be sent to a run."""
 
 
@@ -174,6 +186,8 @@ def events_of(state: State, posted: Posted, find_fault: FindFault) -> tuple[e.Du
         bodies = (_answer(state, message, find_fault),)
     elif isinstance(message, DecideCall):
         bodies = (_decide(state, message),)
+    elif isinstance(message, GiveResult):
+        bodies = (_complete(state, message),)
     else:
         bodies = _receive(state, message)
     force_setattr(bodies[-1], "inbox", posted.number)
@@ -230,6 +244,17 @@ def _decide(state: State, message: DecideCall) -> e.DurableBody:
         reason=message.reason,
         arguments=message.arguments,
     )
+
+
+def _complete(state: State, message: GiveResult) -> e.DurableBody:
+    found = [item.call for item in external_calls(state) if item.call.call_id == message.call_id]
+    if not found:
+        return _refuse("result", f"the call {message.call_id!r:.100} does not wait for a result")
+    kind = ToolErrorKind.FAILED if message.is_error else None
+    result = ToolResult(
+        message.call_id, found[0].name, message.content, is_error=message.is_error, error_kind=kind
+    )
+    return e.ToolCompleted(step=state.step, result=result)
 
 
 def _receive(state: State, message: Steer | Enqueue | Interrupt) -> tuple[e.DurableBody, ...]:

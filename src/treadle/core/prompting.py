@@ -89,6 +89,8 @@ class Shown(Struct, gc=False):
     """How often the context was compacted in the run."""
     fencing: frozenset[str] = frozenset()
     """The names of the offered tools whose results are Treadle's own and fence what is foreign."""
+    external: frozenset[str] = frozenset()
+    """The names of the offered tools whose calls the program that uses the run makes."""
     tells_schema: bool = False
     """True if a message in the transcript tells the schema of answers."""
     is_schema_untold: bool = False
@@ -112,6 +114,23 @@ def say(state: "State", message: Message) -> None:
     """Add a message to the transcript, which the model has not been sent."""
     add_message(state, message)
     state.size.unsent_chars += len(message.content)
+
+
+def replace_instructions(state: "State", text: str) -> None:
+    """Replace the system message. The transcript keeps the earlier one, if a turn has begun with it."""
+    shown, size, before = state.shown, state.size, state.messages
+    has_one = bool(before) and before[0].role is Role.SYSTEM
+    if state.turn.number:
+        shown.whole = state.transcript
+    state.messages = Log([Message(Role.SYSTEM, text), *list(before)[has_one:]])
+    if not has_one:
+        shown.recalled = {at + 1: chars for at, chars in shown.recalled.items()}
+        state.turn.position += 1
+    forget_ids(state)
+    size.known_tokens = size.tools_tokens = 0.0
+    size.known_messages, size.last_usage = 0, Usage()
+    size.unsent_chars = sum(len(message.content) for message in state.messages)
+    note_tools(state)
 
 
 def note_tools(state: "State") -> None:

@@ -24,7 +24,7 @@ from treadle.core.actions import (
 )
 from treadle.core.answering import check_answer, judge_answer, recorded_fault
 from treadle.core.asking import FindFault, open_questions
-from treadle.core.calls import CallState, abandon_turn, refuse_unapproved, stop_calls
+from treadle.core.calls import CallState, abandon_turn, external_calls, refuse_unapproved, stop_calls
 from treadle.core.decide import decide
 from treadle.core.errors import ReplayDivergence
 from treadle.core.policy import Policy
@@ -142,8 +142,10 @@ class _Replayer:
         while open_ids:
             body = self._next
             is_of_call = isinstance(body, _OF_A_CALL) and self._belongs(body, action)
-            if not is_of_call and open_ids <= {asked.call_id for asked in open_questions(self.state)}:
-                return  # the calls that are left wait for answers
+            waiting = {asked.call_id for asked in open_questions(self.state)}
+            waiting |= {item.call.call_id for item in external_calls(self.state)}
+            if not is_of_call and open_ids <= waiting:
+                return  # the calls that are left wait for answers or results
             if not self._observe(_OF_A_CALL, action):
                 return
             if isinstance(body, e.ToolCompleted) and body.parent_call_id is None:
@@ -283,7 +285,10 @@ def _with_policy(body: e.DurableBody, policy: Policy) -> e.DurableBody:
 
 
 def _is_sent(body: e.DurableBody) -> bool:
-    """Return whether `body` is a message of the user that waits, or a note, which come at any time."""
+    """Return whether `body` is a message of the user that waits, an external result or a note, which come at any
+    time."""
+    if isinstance(body, e.ToolCompleted):
+        return body.inbox is not None
     return isinstance(body, e.Noted) or (isinstance(body, e.MessageInjected) and body.delivery is not None)
 
 

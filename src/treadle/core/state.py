@@ -33,6 +33,7 @@ from treadle.core.prompting import (
     note_ids,
     note_inference,
     note_tools,
+    replace_instructions,
     say,
 )
 from treadle.core.spec import AgentSpec
@@ -316,6 +317,8 @@ def _on_run_started(state: State, body: e.RunStarted) -> None:
     state.messages = Log() if instructions is None else Log((Message(Role.SYSTEM, instructions),))
     state.size.unsent_chars = len(instructions or "")
     state.window = body.window
+    for message in body.history:
+        say(state, message)
     _offer(state, body.tools)
 
 
@@ -323,6 +326,7 @@ def _offer(state: State, tools: tuple[ToolSpec, ...]) -> None:
     state.tools = tools
     state.call_limits = {tool.name: tool.max_calls for tool in tools if tool.max_calls is not None}
     state.shown.fencing = frozenset([tool.name for tool in tools if tool.has_fences])
+    state.shown.external = frozenset([tool.name for tool in tools if tool.is_external])
     note_tools(state)
 
 
@@ -460,6 +464,8 @@ def _on_run_resumed(state: State, body: e.RunResumed) -> None:
             if last.role is Role.ASSISTANT and not last.tool_calls:
                 turn.answer = last
                 turn.spent.rejected_answers = -1  # it counted in the attempts before
+    if body.instructions is not None:
+        replace_instructions(state, body.instructions)
     if body.agent is not None:
         if state.agent is not None and body.agent.model != state.agent.model:
             turn.route, turn.tried = None, {}

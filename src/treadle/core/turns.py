@@ -37,8 +37,8 @@ class TurnFold(Struct, kw_only=True, gc=False):
     """True if the newest turn has not ended."""
     waiting: dict[str, None] = {}
     """What the open turn waits for: the questions without an answer (`question:ID`), the calls without an
-    approval (`call:ID`), and `resume` for a run that was cancelled or set aside, and waits until somebody
-    resumes it."""
+    approval or an external result (`call:ID`), and `resume` for a run that was cancelled or set aside, and waits
+    until somebody resumes it."""
     turns: int = 0
     """How many turns have begun, which is also the number of the newest one."""
     has_failed: bool = False
@@ -105,6 +105,7 @@ def _on_end(fold: TurnFold, body: e.TurnCompleted | e.RunFinished) -> bool:
 def _on_run_paused(fold: TurnFold, body: e.RunPaused) -> bool:
     if body.inbox is not None or body.reason == e.SET_ASIDE:
         fold.waiting[RESUME] = None
+    fold.waiting |= dict.fromkeys([f"call:{call_id}" for call_id in body.call_ids])
     return True
 
 

@@ -356,6 +356,8 @@ class ToolSpec(Struct, frozen=True, omit_defaults=True, gc=False):
     regular expression that matches text which may differ."""
     has_fences: bool = False
     """True for a tool of Treadle that itself fences what is foreign in its results."""
+    is_external: bool = False
+    """True if the program that uses the run makes the calls. The run pauses until it posts their results."""
 
 
 class OutputMode(StrEnum):

@@ -85,6 +85,8 @@ class Beginning(Struct, frozen=True):
     is_session: bool = False
     is_lazy: bool = False
     """True if the first events are appended together with those that follow."""
+    history: tuple[Message, ...] = ()
+    """The messages that stand before the first turn."""
     caller: Caller | None = None
     """The call of another run that starts this one."""
 
@@ -135,6 +137,7 @@ async def begin(agent: AgentParts, work: str | Task | None, given: Given, beginn
         output=output,
         window=window,
         metadata=dict(beginning.metadata) if beginning.metadata else None,
+        history=beginning.history,
         caller=beginning.caller,
     )
     snapshot, blobs = driver.bench.take_snapshot()

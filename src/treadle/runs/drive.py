@@ -79,18 +79,28 @@ async def drive(
     return Run(driver.run_id, driver.state, agent.journal, given.answer)
 
 
-def resumed(agent: AgentParts, driver: Driver, terms: Terms) -> e.RunResumed:
-    """Return the event with which a process drives a run again."""
+def resumed(
+    agent: AgentParts, driver: Driver, terms: Terms, *, renews_instructions: bool = False
+) -> e.RunResumed:
+    """Return the event with which a process drives a run again; see `Given.renews_instructions`."""
     started = driver.state.started
     assert started is not None
     begun = started.spec
     output = terms.output
     spec = spec_for(agent, terms.task, None if output is None else output.schema, begun.files)
-    # The system message of a run never changes.
-    spec = replace(spec, instructions=begun.instructions, policy=terms.policy)
+    told: str | None = None
+    if renews_instructions:
+        told = system_message(spec, spec.instructions, output) or spec.instructions or ""
+        first = next(iter(driver.state.messages), None)
+        if told == (first.content if first is not None and first.role is Role.SYSTEM else ""):
+            told = None
+    else:
+        spec = replace(spec, instructions=begun.instructions)
+    spec = replace(spec, policy=terms.policy)
     if find_readers(driver.state.tools):
         driver.bench.offer_reading()
-    return e.RunResumed(agent=spec, tools=driver.bench.toolbox.specs, output=output, window=terms.window)
+    tools, window = driver.bench.toolbox.specs, terms.window
+    return e.RunResumed(agent=spec, tools=tools, output=output, window=window, instructions=told)
 
 
 async def leave(driver: Driver, reason: str | None) -> None:

@@ -170,8 +170,9 @@ def _lacks_grade(run: Run[Any]) -> bool:
 
 
 def waits_for_user(run: Run[Any]) -> bool:
-    """Return whether a run is paused until somebody answers or decides."""
-    return run.status is Status.PAUSED and bool(open_questions(run.state) or run.approvals)
+    """Return whether a run is paused until somebody answers, decides or posts a result."""
+    waits = open_questions(run.state) or run.approvals or run.external_calls
+    return run.status is Status.PAUSED and bool(waits)
 
 
 _IN_BATCH = IfExists(

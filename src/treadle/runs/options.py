@@ -12,7 +12,7 @@ from treadle.core.errors import ConfigError
 from treadle.core.policy import Policy
 from treadle.core.registry import did_you_mean
 from treadle.core.spec import ContextSpec, PartSpec
-from treadle.core.types import Artifact, Delivery, Json
+from treadle.core.types import Artifact, Delivery, Json, Message, Role
 from treadle.journal.protocol import Clock, Journal
 from treadle.loop.driver import Driver
 from treadle.loop.listener import Emit, Hook
@@ -174,6 +174,12 @@ class SessionOptions(TypedDict, total=False):
     default, cancelling ends the turn."""
     keeps_events: bool
     """True if the session keeps the events that it appends in memory, for `Session.read_events`."""
+    history: Sequence[Message]
+    """The messages of the conversation so far, if another program has led it: they stand before the first turn of a
+    new session. Each call in them needs its result, in the order of the calls."""
+    renews_instructions: bool
+    """True if the agent's instructions replace the system message of a session that exists. By default, a session
+    keeps the message that it began with."""
     deps: object
     trust: bool
     """True to use a run that comes from elsewhere, as in `ResumeOptions`."""
@@ -205,6 +211,8 @@ class Given(Struct, frozen=True):
     """How often a turn that ends with a fault of the infrastructure is reopened."""
     keeps_events: bool = False
     """True if the driver keeps the events that it appends in memory."""
+    renews_instructions: bool = False
+    """True if the agent's instructions replace the system message of a run that it resumes."""
     on_driver: Callable[[Driver], None] | None = None
     """A function that is called with the run's driver before the driver begins to work; `None`: nothing is
     called."""
@@ -350,6 +358,25 @@ def check_run_id(run_id: object) -> None:
     if not (isinstance(run_id, str) and run_id):
         advice = "give its run_id" if hasattr(run_id, "run_id") else "give a str that is not empty"
         raise ConfigError(f"the run's id is {run_id!r:.200}; {advice}")
+
+
+def check_history(history: Sequence[Message]) -> tuple[Message, ...]:
+    """Return the messages that stand before the first turn. Raises: `ConfigError` if a call has no result, or a
+    result no call."""
+    waiting: list[str] = []
+    for number, message in enumerate(history, 1):
+        if not isinstance(message, Message):
+            raise ConfigError(f"message {number} of the history is {message!r:.200}; give a Message")
+        if message.role is Role.TOOL:
+            if message.call_id not in waiting:
+                raise ConfigError(f"message {number} of the history answers no call: {message.call_id!r:.100}")
+            waiting.remove(message.call_id)
+        elif waiting:
+            raise ConfigError(f"no tool output found for the call {waiting[0]!r:.100} before message {number}")
+        waiting += [call.call_id for call in message.tool_calls]
+    if waiting:
+        raise ConfigError(f"no tool output found for the call {waiting[0]!r:.100}")
+    return tuple(history)
 
 
 def check_text(text: object) -> str:

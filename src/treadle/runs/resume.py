@@ -108,7 +108,7 @@ async def go_on(
     terms = Terms(task, output, policy, await agent.kit.window(policy))
     driver = make_driver(agent, state, writer, sandbox, given, terms)
     if state.status is not Status.FINISHED or state.ending.stop_reason is StopReason.ERROR:
-        driver.put(resumed(agent, driver, terms))
+        driver.put(resumed(agent, driver, terms, renews_instructions=given.renews_instructions))
     return driver
 
 

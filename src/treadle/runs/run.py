@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from treadle.core import events as e
 from treadle.core.asking import Question, open_questions, to_question
-from treadle.core.calls import waiting_calls
+from treadle.core.calls import external_calls, waiting_calls
 from treadle.core.errors import ConfigError, SandboxError
 from treadle.core.events import ToolCompleted
 from treadle.core.events.narrowing import Event
@@ -311,6 +311,11 @@ class Run(Generic[T_co]):
     def approvals(self) -> dict[str, ToolCall]:
         """The calls that wait for approval, by id. Decide with `Agent.resume(run_id, approvals={id: True})`."""
         return {item.call.call_id: item.call for item in waiting_calls(self.state)}
+
+    @property
+    def external_calls(self) -> dict[str, ToolCall]:
+        """The calls of external tools that wait for results, by id. Post a `GiveResult` for each to the inbox."""
+        return {item.call.call_id: item.call for item in external_calls(self.state)}
 
     @cached_property
     def events(self) -> list[Event]:

@@ -30,6 +30,7 @@ TOOLSETS: Registry[Any] = Registry(
     "treadle.tools",
     {
         "ask": "treadle.tools.ask_user:AskToolset",
+        "client": "treadle.tools.client_tools:ClientTools",
         "files": "treadle.tools.file_tools:FilesToolset",
         "vfs": "treadle.tools.vfs:VfsToolset",
         "shell": "treadle.tools.shell:make_shell",
@@ -196,6 +197,7 @@ def _make(factory: Any, name: str, settings: Mapping[str, Json] | None, *text: s
 _VARIABLE = re.compile(r"(?<!\$)\$\{(?:env:)?(\w+)")
 _FIXED = {
     "ask": (),
+    "client": (),
     "files": (),
     "vfs": (),
     "shell": ("start the commands of its calls in the sandbox",),
@@ -203,7 +205,7 @@ _FIXED = {
     "python": ("run the Python code of its calls in the sandbox",),
 }
 """The demands of toolsets whose names take no text. `files` and `vfs` demand nothing, because they work in
-memory, and `ask` only asks the user."""
+memory, `ask` only asks the user, and the calls of `client` are made by whoever uses the run."""
 
 
 def demands_of_tools(part: PartSpec) -> list[str]:

@@ -6,7 +6,7 @@ from treadle.core.events.body import Body
 from treadle.core.lineage import Caller, Parent, TaskRef
 from treadle.core.policy import Policy
 from treadle.core.spec import AgentSpec, PartSpec
-from treadle.core.types import Fault, Json, OutputSpec, StopReason, ToolSpec, Window
+from treadle.core.types import Fault, Json, Message, OutputSpec, StopReason, ToolSpec, Window
 
 
 class RunStarted(Body, frozen=True, gc=False, tag="run_started"):
@@ -32,6 +32,8 @@ class RunStarted(Body, frozen=True, gc=False, tag="run_started"):
     """Data that the caller wants to keep with the run."""
     window: Window | None = None
     """The context window of the model; `None` if it is not known."""
+    history: tuple[Message, ...] = ()
+    """The messages that another program had exchanged with a model before; they come after the system message."""
     caller: Caller | None = None
     """The tool call that started this run as a sub-agent; `None`: no call did."""
     policy: Policy | None = None
@@ -90,9 +92,11 @@ class RunPaused(Body, frozen=True, gc=False, tag="run_paused"):
     """The pause of a run: no process drives it until it is resumed."""
 
     reason: str
-    """The reason for the pause: `cancelled`, `question`, `approval`, `closed` or `set_aside`."""
+    """The reason for the pause: `cancelled`, `question`, `approval`, `result`, `closed` or `set_aside`."""
     remark: str | None = None
     """What was said by somebody who cancelled the run, or why it was set aside; `None` if nothing was said."""
+    call_ids: tuple[str, ...] = ()
+    """The calls of external tools whose results the run waits for."""
 
 
 class RunResumed(Body, frozen=True, gc=False, tag="run_resumed"):
@@ -106,6 +110,8 @@ class RunResumed(Body, frozen=True, gc=False, tag="run_resumed"):
     """How the model is asked for answers that fit a schema from now on; `None`: as before."""
     window: Window | None = None
     """The context window of the model from here on; `None` if it is not known."""
+    instructions: str | None = None
+    """The text of the system message from here on; `None`: as before."""
     trace_parent: str | None = None
     """The span of the part of the turn that begins here; see `turn_started`. `None`: no turn is open, or nobody
     traces the run."""

@@ -128,12 +128,16 @@ class Workbench:
         """Make a call for the model, and return its result. The result also goes to the outbox, with changed
         files.
 
-        Raises: `ParkedError` if the call waits for the answer to a question, so that it has no result.
+        Raises: `ParkedError` if the call waits for the answer to a question, or for the result of an external tool,
+        so that it has no result.
         """
         call = order.call if order.edited is None else replace(order.call, arguments=order.edited)
         ready = read_call(call, self.toolbox.tools, is_cut_off=order.is_cut_off)
         if isinstance(ready, ToolResult):
             return self._complete(order, ready, outbox)
+        if ready[0].spec.is_external:
+            outbox.put(to_started(order, call, ready[0].spec))
+            raise ParkedError
         inner: InnerCalls | None = None
         asking: Asking | None = None
         if call.name not in self.toolbox.contextless:
@@ -168,6 +172,8 @@ class Workbench:
         call = decided.call
         order = Order(call, step, decided.attempt, parent_id)
         ready = read_call(call, self.toolbox.tools)
+        if not isinstance(ready, ToolResult) and ready[0].spec.is_external:
+            ready = failed(call, ToolErrorKind.NOT_RUN, f"Not run: {call.name} can only be called directly.")
         if isinstance(ready, ToolResult):
             return self._complete(order, ready, outbox)
         refused = await self._ask(call, outbox) if decided.needs_approval else None
