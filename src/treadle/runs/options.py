@@ -369,10 +369,14 @@ def check_history(history: Sequence[Message]) -> tuple[Message, ...]:
             raise ConfigError(f"message {number} of the history is {message!r:.200}; give a Message")
         if message.role is Role.TOOL:
             if message.call_id not in waiting:
-                raise ConfigError(f"message {number} of the history answers no call: {message.call_id!r:.100}")
+                raise ConfigError(
+                    f"message {number} of the history answers no call: {message.call_id!r:.100}"
+                )
             waiting.remove(message.call_id)
         elif waiting:
-            raise ConfigError(f"no tool output found for the call {waiting[0]!r:.100} before message {number}")
+            raise ConfigError(
+                f"no tool output found for the call {waiting[0]!r:.100} before message {number}"
+            )
         waiting += [call.call_id for call in message.tool_calls]
     if waiting:
         raise ConfigError(f"no tool output found for the call {waiting[0]!r:.100}")

@@ -1,6 +1,7 @@
 """Tools whose calls are made by the program that uses a run, such as the client of a server.
 
-The run pauses at such a call. Whoever makes the call posts a `GiveResult` to the run's inbox; then the run can go on.
+The run pauses at such a call. Whoever makes the call posts a `GiveResult` to the run's inbox, and the run can go
+on.
 """
 
 from collections.abc import Sequence

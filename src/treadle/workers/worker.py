@@ -29,7 +29,7 @@ from treadle.journal.protocol import Journal, News, RunWriter
 from treadle.loop.listener import Hook, Hooks
 from treadle.loop.wayout import see_through
 from treadle.models.config.presets import is_oracle
-from treadle.models.config.recipe import make_model
+from treadle.models.config.recipe import Config, make_model
 from treadle.models.protocol import Model
 from treadle.runs.agent_parts import require_trust
 from treadle.runs.drive import next_queued
@@ -64,14 +64,15 @@ class Worker:
         *,
         hooks: Iterable[Hook] = (),
         on_problem: Callable[[str, Exception], None] | None = None,
+        config: Config | None = None,
     ) -> None:
-        """Make a worker that drives at most `options.window` runs at a time.
+        """Make a worker that drives at most `options.window` runs at a time. `config` is as for `RunAgents`.
 
         `on_problem` is called with the id of each run that this worker cannot drive, and why. Such a run stays in
         the queue, for other workers.
         """
         self.journal = journal
-        self.agents = RunAgents(journal, hooks)
+        self.agents = RunAgents(journal, hooks, config=config)
         self.in_flight = RunsInFlight()
         self.done = 0
         """How many runs this worker has driven until they ended or waited for somebody."""
@@ -224,14 +225,17 @@ class RunAgents:
         *,
         api_key: str | None = None,
         tools: Iterable[ToolLike] | None = None,
+        config: Config | None = None,
     ) -> None:
-        """Keep what all agents share. `api_key` and `tools` replace those of the specs, if they are given."""
+        """Keep what all agents share. `api_key` and `tools` replace those of the specs, if they are given. `config`
+        has the named models; `None`: the configuration of this folder."""
         self.built = 0
         """How many agents were built."""
         self._journal = journal
         self._hooks = Hooks(hooks)
         self._api_key = api_key
         self._tools = tools if tools is None else tuple(tools)
+        self._config = config
         self._agents: dict[bytes, Agent[Any] | ConfigError] = {}
         self._models: dict[bytes, Model] = {}
         self._lock = threading.Lock()
@@ -281,7 +285,11 @@ class RunAgents:
         key = msgspec.json.encode(part)
         found = self._models.get(key)
         if found is None:
-            found = _keep(self._models, key, make_model(part, api_key=self._api_key), _MAX_MODELS)
+            if self._config is None:
+                made = make_model(part, api_key=self._api_key)
+            else:
+                made = self._config.model(part)
+            found = _keep(self._models, key, made, _MAX_MODELS)
         return found
 
     async def close(self) -> None:

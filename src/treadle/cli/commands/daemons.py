@@ -1,4 +1,4 @@
-"""`treadle worker` and `treadle mock`: processes that serve until they are stopped."""
+"""`treadle serve`, `treadle worker` and `treadle mock`: processes that work until they are stopped."""
 
 import asyncio
 import contextlib
@@ -28,13 +28,58 @@ from treadle.journal.run_info import DEFAULT_QUEUE
 from treadle.runs.retries import RetryPolicy
 from treadle.telemetry.turn_log import configured_hooks
 from treadle.testbed.engines import ENGINES, EngineKind, EngineSettings, export_tokenizer
-from treadle.testbed.server import FailureMode, serve
+from treadle.testbed.server import FailureMode
+from treadle.testbed.server import serve as serve_mock
 from treadle.testbed.server.oracle_app import OracleApp
 from treadle.workers.protocol import WorkerOptions
 from treadle.workers.queued import WorkerReport
 from treadle.workers.worker import Worker
 
 _REPORT_SECONDS = 0.5
+
+
+def serve(
+    config: Path | None = None,
+    model: str | None = None,
+    journal: str | None = None,
+    host: str = "127.0.0.1",
+    port: int = 8321,
+    new_key: str | None = None,
+    is_json: bool = False,
+) -> int:
+    """Serve agents and models over HTTP, in the wire formats of OpenAI, and record what they do.
+
+    Clients name an agent or a model of treadle.toml, or the one of --model. Every response and conversation is a
+    run of the journal. A run that is under way when the server stops goes on when it starts again, and several
+    servers can share a journal on PostgreSQL.
+
+    Examples:
+        treadle serve --model mock:echo
+        treadle serve --config treadle.toml --journal postgres://me@db.example/runs
+        treadle serve --new-key kim
+    """
+    from treadle.server.access import new_key as make_key
+    from treadle.server.serving import load_served, serve_api
+
+    if new_key is not None:
+        key, hashed = make_key()
+        print_note("the key, which is shown only now:")
+        stdout().print(key, soft_wrap=True, highlight=False)
+        print_note(f'put this into treadle.toml:\n[serve.keys.{new_key}]\nsha256 = "{hashed}"')
+        return ExitCode.DONE
+    served = load_served(config, model)
+
+    def tell(url: str) -> None:
+        if is_json:
+            print_json({"url": url, "models": list(served.names)})
+            return
+        stdout().print(url, style="bold")
+        print_note(f"the models are {', '.join(served.names)}; Ctrl-C pauses what is under way")
+        flush()
+
+    with closing(open_or_make(journal, "process")) as opened, contextlib.suppress(KeyboardInterrupt):
+        execute(serve_api(served, opened, host, port, tell))
+    return ExitCode.DONE
 
 
 def worker(
@@ -153,7 +198,7 @@ def mock(
 
     async def work() -> None:
         app = OracleApp(settings) if engine is None else ENGINES[engine](settings)
-        served = await serve(host, port, app=app)
+        served = await serve_mock(host, port, app=app)
         try:
             _print_url(served.url, engine, settings.model, is_json=is_json)
             await asyncio.Event().wait()

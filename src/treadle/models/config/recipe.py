@@ -98,11 +98,13 @@ class Config:
         """Return what the models do that this file may not say before the user trusts it, by their names."""
         tables = {name: self.file.models[name] for name in self._foreign or ()}
         wanting = {name: table for name, table in tables.items() if needs_trust(table)}
-        if not wanting or self._is_trusted():
+        if not wanting or self.is_trusted:
             return {}
         return {name: demand_of(PartSpec(name=name), table) for name, table in wanting.items()}
 
-    def _is_trusted(self) -> bool:
+    @property
+    def is_trusted(self) -> bool:
+        """True if the user named the file, or trusts its content."""
         if self._foreign is None or self.path is None:
             return True
         return read_trust(KIND, digest_of(self.path)) is Trust.TRUSTED
@@ -217,7 +219,7 @@ class Config:
         if self.path is None:
             return given
         folder, place = self.path.parent, self.path.parent / given
-        if not place.resolve().is_relative_to(folder.resolve()) and not self._is_trusted():
+        if not place.resolve().is_relative_to(folder.resolve()) and not self.is_trusted:
             raise self._refuse(f"use the file {str(place)!r}")
         return place
 

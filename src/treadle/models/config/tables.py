@@ -1,5 +1,6 @@
 """The tables of treadle.toml."""
 
+from datetime import date, datetime
 from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
@@ -159,6 +160,63 @@ class ChatTable(Table):
     """Whether the agent remembers from one session to the next. Default: as the persona says."""
 
 
+class AgentTable(Table):
+    """An agent that `treadle serve` offers by its name."""
+
+    model: str | None = None
+    """A model of this file, or `provider:name`. Default: that of the persona, else the default model."""
+    instructions: str | None = None
+    """The system message."""
+    tools: list[str] = []
+    """Toolsets and functions, as for `--tools`. Files are relative to the folder of this file."""
+    persona: str | None = None
+    """The YAML file of a persona, relative to the folder of this file."""
+    memory: bool | None = None
+    """Whether the agent remembers from one conversation to the next. Default: as the persona says."""
+    skills: list[str] = []
+    """Folders of skills, relative to the folder of this file."""
+    documents: list[str] = []
+    """Documents that the agent knows, relative to the folder of this file."""
+    max_steps: Count | None = None
+    max_tool_calls: Annotated[int, Field(ge=0)] | None = None
+    max_tokens: Count | None = None
+    max_cost_usd: Positive | None = None
+    deadline_seconds: Positive | None = None
+    approve: dict[str, Literal["always", "ask", "never"]] = {}
+    """Which calls need approval: by the name of a tool or an effect. The client is asked."""
+
+
+class KeyTable(Table):
+    """A key of a client of `treadle serve`."""
+
+    sha256: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
+    """The hash of the key, as `treadle serve --new-key` prints it. The key itself is kept nowhere."""
+    scopes: list[Literal["run", "read", "admin"]] = ["run", "read"]
+    """What the key is for: `run` begins and changes runs, `read` reads them, and `admin` also sees those of
+    others."""
+    expires: datetime | date | None = None
+    """When the key ends."""
+    requests_per_minute: Positive | None = None
+    max_open_runs: Count | None = None
+    """The most runs that may be under way at the same time."""
+
+
+class ServeTable(Table):
+    """What `treadle serve` allows."""
+
+    keys: dict[str, KeyTable] = {}
+    """The keys of its clients by the names of their owners. Without keys, only programs of this machine may ask."""
+    allow_origins: list[str] = []
+    """The origins of web pages that may ask, such as `https://app.example`."""
+    allow_hosts: list[str] = []
+    """The host names under which the server is reached, if it has keys; empty: any."""
+    max_body_bytes: Count = 20_000_000
+    body_timeout_seconds: Positive = 30.0
+    """How long a client may take to send its request."""
+    window: Count = 256
+    """How many interrupted runs are continued at the same time."""
+
+
 def _as_tier(value: object) -> object:
     return {"model": value} if isinstance(value, str) else value
 
@@ -199,5 +257,9 @@ class ConfigFile(Table):
     """What a new session of `treadle chat` uses where no option says otherwise."""
     telemetry: TelemetryTable = TelemetryTable()
     """The records that are made by commands which drive runs."""
+    agents: dict[str, AgentTable] = {}
+    """The agents that `treadle serve` offers, by name. It offers `models` too."""
+    serve: ServeTable = ServeTable()
+    """What `treadle serve` allows."""
     tiers_prefix: str = "TREADLE"
     """The prefix of the environment variables that define tiers, such as TREADLE_SMALL_MODELS."""

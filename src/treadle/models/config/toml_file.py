@@ -21,12 +21,14 @@ from treadle.core.types import Json
 from treadle.journal.identity import Trust, belongs_to_user, read_trust
 from treadle.models.config.presets import is_tiered
 from treadle.models.config.tables import (
+    AgentTable,
     ChatTable,
     ConfigFile,
     LimitTable,
     ModelTable,
     PriceTable,
     RouterTable,
+    ServeTable,
     Table,
     TelemetryTable,
     TierName,
@@ -203,6 +205,8 @@ _INNER: dict[str, type[Table]] = {
     "router": RouterTable,
     "chat": ChatTable,
     "telemetry": TelemetryTable,
+    "agents": AgentTable,
+    "serve": ServeTable,
 }
 """The tables within the file, except those of models."""
 

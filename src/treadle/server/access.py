@@ -1,0 +1,216 @@
+"""Who may ask a server: keys, hosts and origins, and how much a request may hold.
+
+Without keys, only programs of this machine may ask, and web pages may not, since a page could be anybody's.
+"""
+
+import asyncio
+import hashlib
+import hmac
+import secrets
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from datetime import UTC, date, datetime
+from datetime import time as time_of_day
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from treadle.core.types import Json
+from treadle.models.config.tables import KeyTable, ServeTable
+
+LOCAL_HOSTS = frozenset(("localhost", "127.0.0.1", "::1"))
+_OPEN_PATHS = frozenset(("/healthz", "/readyz"))
+Scope = Any
+Receive = Callable[[], Awaitable[Any]]
+Send = Callable[[Any], Awaitable[None]]
+
+
+class Caller(Struct, frozen=True):
+    """The client that asks."""
+
+    name: str
+    """The name of its key; empty if the server has no keys."""
+    scopes: frozenset[str]
+    max_open_runs: int | None = None
+
+    @property
+    def sees_all(self) -> bool:
+        """True if the client sees the runs of others."""
+        return not self.name or "admin" in self.scopes
+
+
+ANYBODY = Caller("", frozenset(("run", "read", "admin")))
+"""The caller of a server without keys."""
+
+
+def new_key() -> tuple[str, str]:
+    """Return a new key and its hash."""
+    key = f"tk-{secrets.token_urlsafe(32)}"
+    return key, hash_key(key)
+
+
+def hash_key(key: str) -> str:
+    """Return the hash under which a key is known."""
+    return hashlib.sha256(key.encode()).hexdigest()
+
+
+class Refusal(Exception):  # noqa: N818
+    """Raised if a request is refused before it is read."""
+
+    def __init__(
+        self, status: int, message: str, code: str, headers: Mapping[str, str] | None = None
+    ) -> None:
+        super().__init__(message)
+        self.status, self.code, self.headers = status, code, dict(headers or {})
+
+
+class Gate:
+    """ASGI middleware that lets requests in, or refuses them. The caller is in `scope["state"]["caller"]`."""
+
+    def __init__(self, app: Any, table: ServeTable, host: str) -> None:
+        self._app = app
+        self._table = table
+        self._hosts = frozenset((*LOCAL_HOSTS, host, *table.allow_hosts))
+        self._buckets: dict[str, tuple[float, float]] = {}
+        """How many requests each key may make at once, and when that was counted."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
+        try:
+            self._check_place(headers)
+            if scope["path"] not in _OPEN_PATHS and not self._is_preflight(scope, headers):
+                scope.setdefault("state", {})["caller"] = self._find_caller(headers)
+            body = _Body(receive, self._table.max_body_bytes, self._table.body_timeout_seconds)
+            body.check_length(headers)
+            await self._app(scope, body.receive, send)
+        except Refusal as refused:
+            await refuse(send, refused)
+
+    def _is_preflight(self, scope: Scope, headers: Mapping[str, str]) -> bool:
+        return scope["method"] == "OPTIONS" and "access-control-request-method" in headers
+
+    def _check_place(self, headers: Mapping[str, str]) -> None:
+        """Refuse pages of foreign origins, and names of hosts that stand for another machine."""
+        origin = headers.get("origin")
+        if origin is not None and origin not in self._table.allow_origins:
+            raise Refusal(
+                403,
+                f"pages of {origin!r:.100} may not ask; name it in serve.allow_origins",
+                "forbidden_origin",
+            )
+        if self._table.keys and not self._table.allow_hosts:
+            return
+        host = headers.get("host", "").rpartition("@")[2]
+        name = host[1 : host.find("]")] if host.startswith("[") else host.partition(":")[0]
+        if name.lower() not in self._hosts:
+            raise Refusal(
+                403,
+                f"the host {name!r:.100} is not one of this server; name it in serve.allow_hosts",
+                "forbidden_host",
+            )
+
+    def _find_caller(self, headers: Mapping[str, str]) -> Caller:
+        if not self._table.keys:
+            return ANYBODY
+        kind, _, key = headers.get("authorization", "").partition(" ")
+        given = key.strip() if kind.lower() == "bearer" else headers.get("x-api-key", "")
+        hashed, found = hash_key(given), None
+        for name, table in self._table.keys.items():
+            if hmac.compare_digest(hashed, table.sha256):
+                found = name, table
+        if found is None:
+            said = (
+                "the API key is wrong"
+                if given
+                else "there is no API key; send it as 'Authorization: Bearer KEY'"
+            )
+            raise Refusal(401, said, "invalid_api_key", {"www-authenticate": "Bearer"})
+        name, table = found
+        if table.expires is not None and _end_of(table.expires) <= datetime.now(UTC):
+            raise Refusal(401, "the API key has expired", "invalid_api_key")
+        self._count(name, table)
+        return Caller(name, frozenset(table.scopes), table.max_open_runs)
+
+    def _count(self, name: str, table: KeyTable) -> None:
+        """Count a request. Raises: `Refusal` if the key has made too many."""
+        if table.requests_per_minute is None:
+            return
+        most, now = max(1.0, table.requests_per_minute), time.monotonic()
+        left, at = self._buckets.get(name, (most, now))
+        left = min(most, left + (now - at) * most / 60)
+        if left < 1:
+            wait = (1 - left) * 60 / most
+            raise Refusal(
+                429,
+                "this key has made too many requests",
+                "rate_limit_exceeded",
+                {"retry-after": f"{wait:.0f}" if wait >= 1 else "1"},
+            )
+        self._buckets[name] = left - 1, now
+
+
+def _end_of(given: date | datetime) -> datetime:
+    if not isinstance(given, datetime):
+        return datetime.combine(given, time_of_day.max, UTC)
+    return given if given.tzinfo is not None else given.replace(tzinfo=UTC)
+
+
+class _Body:
+    """The body of a request, which must not be too long and must come in time."""
+
+    def __init__(self, receive: Receive, max_bytes: int, timeout_seconds: float) -> None:
+        self._receive = receive
+        self._max_bytes = max_bytes
+        self._left = max_bytes
+        self._deadline = asyncio.get_running_loop().time() + timeout_seconds
+        self._is_read = False
+
+    def check_length(self, headers: Mapping[str, str]) -> None:
+        """Refuse a body whose announced length is too large."""
+        said = headers.get("content-length", "0")
+        if not said.isdecimal() or len(said) > 18 or int(said) > self._max_bytes:
+            raise self._too_large()
+
+    async def receive(self) -> Any:
+        """Return the next message."""
+        if self._is_read:
+            return await self._receive()
+        try:
+            async with asyncio.timeout_at(self._deadline):
+                message = await self._receive()
+        except TimeoutError:
+            raise Refusal(408, "the request did not come in time", "request_timeout") from None
+        if message["type"] == "http.request":
+            self._left -= len(message.get("body", b""))
+            self._is_read = not message.get("more_body", False)
+            if self._left < 0:
+                raise self._too_large()
+        return message
+
+    def _too_large(self) -> Refusal:
+        return Refusal(413, f"the body has more than {self._max_bytes:,} bytes", "request_too_large")
+
+
+def error_body(
+    message: str, code: str | None, kind: str = "invalid_request_error", param: str | None = None
+) -> Json:
+    """Return the body of an error, in the form of OpenAI's API."""
+    return {"error": {"message": message, "type": kind, "param": param, "code": code}}
+
+
+async def refuse(send: Send, refused: Refusal) -> None:
+    """Send a refusal."""
+    body = msgspec.json.encode(error_body(str(refused), refused.code))
+    headers = {
+        "content-type": "application/json",
+        "content-length": str(len(body)),
+        "connection": "close",
+        **refused.headers,
+    }
+    raw = [(name.encode(), value.encode("latin-1", "replace")) for name, value in headers.items()]
+    await send({"type": "http.response.start", "status": refused.status, "headers": raw})
+    await send({"type": "http.response.body", "body": body})

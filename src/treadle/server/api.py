@@ -1,0 +1,115 @@
+"""The HTTP API of a server: its routers, and its errors in the form of OpenAI's API."""
+
+import contextlib
+from collections.abc import AsyncIterator
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.middleware.cors import CORSMiddleware
+from fastapi.responses import JSONResponse
+from starlette.exceptions import HTTPException
+
+from treadle import __version__
+from treadle.core.errors import (
+    ConfigError,
+    JournalError,
+    LeaseHeldError,
+    ProviderError,
+    RunNotFoundError,
+    TreadleError,
+)
+from treadle.models.config.tables import ServeTable
+from treadle.server.access import Gate, Refusal, error_body
+from treadle.server.catalog import UnknownAgentError
+from treadle.server.host import Host
+from treadle.server.routes import conversation_routes, model_routes, response_routes, run_routes
+from treadle.server.routes.context import Fast
+
+ROUTERS = (
+    response_routes.router,
+    conversation_routes.router,
+    model_routes.router,
+    run_routes.router,
+)
+
+
+def make_api(host: Host, table: ServeTable, name: str) -> Any:
+    """Return the ASGI application. `name` is the host name under which it is reached."""
+
+    @contextlib.asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        await host.open()
+        try:
+            yield
+        finally:
+            await host.close()
+
+    api = FastAPI(
+        title="Treadle",
+        version=__version__,
+        description="Agents whose every run is a journal, in the wire formats of OpenAI.",
+        lifespan=lifespan,
+        docs_url=None,
+        redoc_url=None,
+    )
+    api.state.host = host
+    for router in ROUTERS:
+        api.include_router(router)
+    api.add_exception_handler(TreadleError, _answer_error)
+    api.add_exception_handler(Refusal, _answer_refusal)
+    api.add_exception_handler(RequestValidationError, _answer_invalid)
+    api.add_exception_handler(HTTPException, _answer_http)
+
+    @api.get("/healthz", tags=["probes"])
+    async def healthz() -> dict[str, str]:
+        """Say that the process is alive."""
+        return {"status": "alive"}
+
+    @api.get("/readyz", tags=["probes"])
+    async def readyz() -> JSONResponse:
+        """Say whether the server takes requests."""
+        fault = host.fault
+        return Fast({"status": fault or "ready"}, status_code=200 if fault is None else 503)
+
+    if table.allow_origins:
+        api.add_middleware(
+            CORSMiddleware, allow_origins=table.allow_origins, allow_methods=["*"], allow_headers=["*"]
+        )
+    return Gate(api, table, name)
+
+
+def _answer_error(_: Request, error: Exception) -> JSONResponse:
+    status, code, kind = 500, "server_error", "server_error"
+    if isinstance(error, UnknownAgentError):
+        status, code, kind = 404, "model_not_found", "invalid_request_error"
+    elif isinstance(error, RunNotFoundError):
+        status, code, kind = 404, "not_found", "invalid_request_error"
+    elif isinstance(error, LeaseHeldError):
+        status, code, kind = 409, "conversation_locked", "invalid_request_error"
+    elif isinstance(error, ConfigError):
+        status, code, kind = 400, "invalid_request", "invalid_request_error"
+    elif isinstance(error, ProviderError):
+        status, code = 502, "provider_error"
+    elif isinstance(error, JournalError):
+        status, code = 503, "journal_error"
+    return Fast(error_body(str(error), code, kind), status_code=status)
+
+
+def _answer_refusal(_: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, Refusal)
+    return Fast(error_body(str(error), error.code), status_code=error.status, headers=error.headers)
+
+
+def _answer_invalid(_: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, RequestValidationError)
+    first = error.errors()[0]
+    where = ".".join(str(part) for part in first["loc"] if part != "body")
+    message = f"{where}: {first['msg']}" if where else str(first["msg"])
+    return Fast(error_body(message, "invalid_request", param=where or None), status_code=400)
+
+
+def _answer_http(_: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, HTTPException)
+    code = "not_found" if error.status_code == 404 else None
+    return Fast(error_body(str(error.detail), code), status_code=error.status_code, headers=error.headers)

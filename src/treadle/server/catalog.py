@@ -1,0 +1,144 @@
+"""The agents that a server offers, by name: those of the configuration, and its models."""
+
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from treadle.agent.agent import Agent
+from treadle.core.errors import ConfigError
+from treadle.core.policy import Policy
+from treadle.core.types import Json
+from treadle.journal.protocol import Journal
+from treadle.models.config.recipe import Config
+from treadle.models.config.tables import AgentTable
+from treadle.models.config.toml_file import suggest
+from treadle.tools.client_tools import ClientTools
+from treadle.tools.resolve import place_in
+
+_MAX_AGENTS = 256
+_LIMITS = ("max_steps", "max_tool_calls", "max_tokens", "max_cost_usd", "deadline_seconds")
+
+
+class Wish(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a client wants of an agent, besides its name."""
+
+    instructions: str | None = None
+    """Instructions besides the agent's own."""
+    tools: tuple[dict[str, Json], ...] = ()
+    """The tools that the client runs, as definitions."""
+    settings: dict[str, Json] = {}
+    """Settings of the model, such as `temperature`."""
+    schema: dict[str, Json] | None = None
+    """The JSON Schema of the answers."""
+    max_tool_calls: int | None = None
+    max_steps: int | None = None
+
+
+class UnknownAgentError(ConfigError):
+    """Raised if a client names an agent that the server does not offer."""
+
+
+def names_of(config: Config, model: str | None) -> tuple[str, ...]:
+    """Return the names of the agents and models that are served. Raises: `ConfigError` if there are none."""
+    file = config.file
+    twice = sorted(file.agents.keys() & file.models.keys())
+    if twice:
+        raise ConfigError(f"{twice[0]!r} is the name of a model and of an agent; rename one of them")
+    names = dict.fromkeys([*([model] if model else []), *file.agents, *file.models])
+    if not names and config.default_model is not None:
+        names = {config.default_model: None}
+    if not names:
+        raise ConfigError(
+            "there is nothing to serve: give treadle.toml a table [agents.NAME] or [models.NAME], or name a model "
+            "with --model"
+        )
+    return tuple(names)
+
+
+class Catalog:
+    """The agents of a configuration, made when they are first asked for."""
+
+    def __init__(self, config: Config, journal: Journal, names: tuple[str, ...]) -> None:
+        """Keep the configuration and the names that clients may use."""
+        self.names = names
+        self.config = config
+        self._journal = journal
+        self._agents: OrderedDict[bytes, Agent[Any]] = OrderedDict()
+
+    def agent(self, name: str, wish: Wish = Wish()) -> Agent[Any]:
+        """Return the agent with this name, with what the client wants besides.
+
+        Raises: `UnknownAgentError`; `ConfigError` if the agent cannot be made.
+        """
+        if name not in self.names:
+            raise UnknownAgentError(f"there is no model {name!r}, {suggest(name, self.names, 'models')}")
+        key = msgspec.json.encode((name, wish), order="deterministic")
+        found = self._agents.get(key)
+        if found is None:
+            found = self._agents[key] = self._make(name, wish)
+            if len(self._agents) > _MAX_AGENTS:
+                self._agents.popitem(last=False)
+        else:
+            self._agents.move_to_end(key)
+        return found
+
+    def _make(self, name: str, wish: Wish) -> Agent[Any]:
+        table = self.config.file.agents.get(name) or AgentTable(model=name)
+        options: dict[str, Any] = {"journal": self._journal}
+        texts = [text for text in (table.instructions, wish.instructions) if text]
+        options["instructions"] = "\n\n".join(texts) or None
+        folder = None if self.config.path is None else self.config.path.parent
+        placed = [item if folder is None else place_in(item, folder) for item in table.tools]
+        tools: list[Any] = [*placed, *([ClientTools(list(wish.tools))] if wish.tools else [])]
+        if tools or table.persona is None:
+            options["tools"] = tools
+        if table.persona is not None:
+            options["persona"] = str(self.config.resolve(table.persona))
+        for kind in ("skills", "documents"):
+            options[kind] = [str(self.config.resolve(path)) for path in getattr(table, kind)]
+        if table.memory is not None:
+            options["memory"] = table.memory
+        policy = _policy_of(table, wish)
+        if policy is not None:
+            options["policy"] = policy
+        model = (
+            table.model if table.model is not None or table.persona is not None else self.config.default_model
+        )
+        made = None if model is None else self.config.model(model, **wish.settings)
+        return Agent(made, schema=wish.schema, **options)
+
+    async def close(self) -> None:
+        """Close what the agents hold."""
+        for agent in self._agents.values():
+            await agent.close()
+
+
+def _policy_of(table: AgentTable, wish: Wish) -> Policy | None:
+    """Return the policy of an agent; the client can only lower its limits. `None`: the default one."""
+    given: dict[str, Any] = {
+        name: getattr(table, name) for name in _LIMITS if getattr(table, name) is not None
+    }
+    for name in ("max_tool_calls", "max_steps"):
+        asked = getattr(wish, name)
+        if asked is not None:
+            given[name] = min(asked, given.get(name, asked))
+    if table.approve:
+        given["approve"] = dict(table.approve)
+    return replace(Policy(), **given) if given else None
+
+
+def client_tools(tools: Sequence[Mapping[str, Json]]) -> tuple[dict[str, Json], ...]:
+    """Return the tools of a request that the client runs. Raises: `ConfigError` for another kind."""
+    found = []
+    for number, tool in enumerate(tools):
+        if tool.get("type") != "function":
+            raise ConfigError(
+                f"tools[{number}] is of the type {tool.get('type')!r}; clients can only give functions, and the "
+                "agent has the other tools"
+            )
+        found.append(dict(tool))
+    return tuple(found)

@@ -1,0 +1,98 @@
+"""The runs that a server drives.
+
+Every run waits in a queue of the journal whenever nobody drives it, so that another process of the server, or the
+next one, continues what this one has left: after a crash, at a graceful end, and when an answer arrives.
+"""
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+from treadle.journal.protocol import Journal
+from treadle.journal.run_info import QUEUE, RunFilter
+from treadle.loop.wayout import see_through
+from treadle.server.access import Caller, Refusal
+from treadle.server.catalog import Catalog
+from treadle.workers.protocol import WorkerOptions
+from treadle.workers.worker import Worker
+
+T = TypeVar("T")
+SERVED = "serve"
+"""The queue in which the runs of servers wait."""
+OWNER = "treadle.owner"
+"""The label with the name of the key that began a run."""
+
+
+class Host:
+    """The journal, the agents and the running work of one server process."""
+
+    def __init__(self, journal: Journal, catalog: Catalog, *, window: int = 256) -> None:
+        self.journal = journal
+        self.catalog = catalog
+        self._worker = Worker(journal, WorkerOptions(queue=SERVED, window=window), config=catalog.config)
+        self._working: asyncio.Task[None] | None = None
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self.is_closing = False
+
+    async def open(self) -> None:
+        """Begin to continue the runs that wait in the queue."""
+        self._working = asyncio.ensure_future(self._worker.work())
+
+    @property
+    def fault(self) -> str | None:
+        """Why the server cannot work; `None` if it can."""
+        if self.is_closing:
+            return "the server is stopping"
+        if self._working is None or not self._working.done():
+            return None
+        error = None if self._working.cancelled() else self._working.exception()
+        return f"the journal failed: {error}"
+
+    def start(self, work: Coroutine[Any, Any, T]) -> "asyncio.Task[T]":
+        """Do `work` in a task that goes on when the client leaves."""
+        if self.is_closing:
+            work.close()
+            raise Refusal(503, "the server is stopping; ask again", "server_stopping", {"retry-after": "5"})
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._end)
+        return task
+
+    def _end(self, task: "asyncio.Task[Any]") -> None:
+        self._tasks.discard(task)
+        if not task.cancelled():
+            task.exception()  # whoever waits for the task gets it
+
+    def labels(self, caller: Caller) -> dict[str, str]:
+        """Return the labels of a run that a client begins."""
+        return {QUEUE: SERVED, **({OWNER: caller.name} if caller.name else {})}
+
+    def visible_to(self, caller: Caller) -> dict[str, str]:
+        """Return the labels that a run must have so that a client sees it."""
+        return {} if caller.sees_all else {OWNER: caller.name}
+
+    async def check_room(self, caller: Caller) -> None:
+        """Check that a client may begin a run. Raises: `Refusal`."""
+        most = caller.max_open_runs
+        if most is None:
+            return
+        condition = RunFilter(labels={OWNER: caller.name}, is_turn_open=True, is_waiting=False)
+        found = await asyncio.to_thread(self.journal.runs, condition, limit=most)
+        if len(found) >= most:
+            raise Refusal(
+                429, f"{most} runs of this key are under way already", "too_many_runs", {"retry-after": "5"}
+            )
+
+    async def close(self) -> None:
+        """Pause the runs that are under way; the next server continues them."""
+        self.is_closing = True
+        tasks = [*self._tasks, *([] if self._working is None else [self._working])]
+        for task in tasks:
+            task.cancel()
+
+        async def wait() -> None:
+            if tasks:
+                await asyncio.wait(tasks)
+
+        await see_through(wait)
+        await self.catalog.close()

@@ -1,0 +1,322 @@
+"""One exchange of a client with an agent: a request of the Responses API is driven as a turn, or as the rest of a
+turn that waited for the client."""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator
+from typing import Any
+
+from msgspec import Struct
+
+from treadle.agent.agent import Agent
+from treadle.core.asking import open_questions
+from treadle.core.calls import waiting_calls
+from treadle.core.errors import ConfigError, JournalError, RunNotFoundError
+from treadle.core.events import Ephemeral, Event
+from treadle.core.events.narrowing import Item
+from treadle.core.inbox import Cancel, DecideCall, GiveAnswer, GiveResult, InboxMessage
+from treadle.core.state import State
+from treadle.core.types import Json, Message, Role
+from treadle.journal.run_info import RunFilter
+from treadle.runs.begin import make_run_id
+from treadle.runs.options import Given, SessionOptions
+from treadle.runs.resume import resume_run
+from treadle.runs.run import Run
+from treadle.server.access import Caller, Refusal
+from treadle.server.catalog import Wish, client_tools
+from treadle.server.host import Host
+from treadle.server.responses.request_items import Asked, CreateResponse, read_items
+from treadle.server.responses.response_fold import ASK, Echo, ResponseFold, part_of_run
+from treadle.server.responses.response_ids import (
+    ResponseId,
+    read_call_id,
+    read_conversation_id,
+    read_response_id,
+)
+
+METADATA = "metadata"
+"""The entry of a run's metadata with what the client wants to keep with it."""
+
+
+class Plan(Struct, kw_only=True):
+    """What a request asks for, checked."""
+
+    agent: Agent[Any]
+    response_id: ResponseId
+    echo: Echo
+    is_new: bool
+    """True if the request begins a run."""
+    message: Message | None
+    history: tuple[Message, ...]
+    blobs: dict[str, bytes]
+    mail: list[InboxMessage]
+    """The results, answers and decisions that the run waits for."""
+    labels: dict[str, Json]
+
+
+async def make_plan(host: Host, caller: Caller, body: CreateResponse) -> Plan:
+    """Return what a request asks for. Raises: `ConfigError`, `Refusal`."""
+    asked = read_items(body.input)
+    tools = client_tools(body.tools)
+    run_id, state = await _find_run(host, caller, body, asked)
+    texts = [text for text in (body.instructions, *asked.instructions) if text]
+    wish = Wish(
+        instructions="\n\n".join(texts) or None,
+        tools=tools,
+        settings={
+            name: value
+            for name, value in (
+                ("temperature", body.temperature),
+                ("top_p", body.top_p),
+                ("max_output_tokens", body.max_output_tokens),
+            )
+            if value is not None
+        },
+        schema=body.schema_of_answer,
+        max_tool_calls=body.max_tool_calls,
+        max_steps=body.max_infer_iters,
+    )
+    agent = await asyncio.to_thread(host.catalog.agent, body.model, wish)
+    mail = [] if state is None or run_id is None else _read_mail(run_id, state, asked)
+    if asked.message is None and not mail:
+        raise ConfigError("input has no message of the user, and no output of a call that waits")
+    if state is None and (asked.results or asked.approvals):
+        known = next(iter([*asked.results, *asked.approvals]))
+        raise ConfigError(
+            f"no call {known!r:.100} waits for an output; give previous_response_id or conversation"
+        )
+    is_new = state is None
+    run_id = run_id or make_run_id()
+    turn, step = (0, 0) if state is None else (state.turn.number, state.step)
+    if mail and asked.message is not None:
+        raise ConfigError(
+            "give the outputs of calls and the next message in two requests, one after the other"
+        )
+    history, message = asked.history, asked.message
+    if not is_new and history and message is not None:
+        message, history = _join([*history, message]), []
+    return Plan(
+        agent=agent,
+        response_id=ResponseId(run_id, turn if mail else turn + 1, step),
+        echo=echo_of(body, wish.instructions),
+        is_new=is_new,
+        message=message,
+        history=tuple(history),
+        blobs=asked.blobs,
+        mail=mail,
+        labels={**host.labels(caller), METADATA: dict(body.metadata or {})},
+    )
+
+
+def _join(messages: list[Message]) -> Message:
+    """Return one message of the user for several. Raises: `ConfigError` if one is not of the user."""
+    if any([message.role is not Role.USER for message in messages]):
+        raise ConfigError("a conversation goes on with messages of the user only; it has the others already")
+    texts = [message.content for message in messages if message.content]
+    return Message(
+        Role.USER, "\n\n".join(texts), parts=tuple([part for item in messages for part in item.parts])
+    )
+
+
+async def _find_run(
+    host: Host, caller: Caller, body: CreateResponse, asked: Asked
+) -> tuple[str | None, State | None]:
+    """Return the run that a request continues, and its state; a new conversation has no state."""
+    given = body.conversation
+    if given is not None and body.previous_response_id is not None:
+        raise ConfigError("give previous_response_id or conversation, not both")
+    if given is not None:
+        run_id = read_conversation_id(given if isinstance(given, str) else given.id)
+        return run_id, (await load_run(host, caller, run_id)).state
+    if body.previous_response_id is None:
+        return None, None
+    before = read_response_id(body.previous_response_id)
+    run = await load_run(host, caller, before.run_id)
+    fold = await asyncio.to_thread(
+        lambda: part_of_run(host.journal.read(before.run_id), before, Echo(model="", created_at=0))
+    )
+    if fold is None:
+        raise Refusal(404, f"there is no response {body.previous_response_id!r}", "not_found")
+    if run.state.turn.number == before.turn:
+        return before.run_id, run.state
+    return await _fork(host, before)
+
+
+async def _fork(host: Host, before: ResponseId) -> tuple[str, State]:
+    """Return a new run that begins with the conversation up to the end of an earlier response."""
+    raise ConfigError(
+        f"the response resp_{before.run_id}_{before.turn}_{before.step} was continued already; continue its newest "
+        "response"
+    )
+
+
+async def load_run(host: Host, caller: Caller, run_id: str) -> Run[Any]:
+    """Return a run that the client may see. Raises: `Refusal`."""
+    found = await asyncio.to_thread(
+        host.journal.runs, RunFilter(run_ids=[run_id], labels=host.visible_to(caller))
+    )
+    if not found:
+        raise Refusal(404, f"there is no run {run_id!r:.100}", "not_found")
+    try:
+        return await asyncio.to_thread(Run.load, run_id, host.journal)
+    except RunNotFoundError:
+        raise Refusal(404, f"there is no run {run_id!r:.100}", "not_found") from None
+
+
+def _read_mail(run_id: str, state: State, asked: Asked) -> list[InboxMessage]:
+    """Return the messages for the inbox that answer what a run waits for.
+
+    Raises: `ConfigError` if a call of the client has no output, or an output no call.
+    """
+    from treadle.core.calls import external_calls
+
+    calls = {item.call.call_id for item in external_calls(state)}
+    questions = {body.question_id for body in open_questions(state)}
+    approvals = {item.call.call_id for item in waiting_calls(state)}
+    mail: list[InboxMessage] = []
+    for wire, text in asked.results.items():
+        call_id = read_call_id(run_id, wire)
+        if call_id in calls:
+            mail.append(GiveResult(call_id, text))
+        elif call_id in questions:
+            mail.append(GiveAnswer(call_id, text, is_declined=not text))
+        else:
+            raise ConfigError(f"no call {wire!r:.100} waits for an output")
+        calls.discard(call_id)
+        questions.discard(call_id)
+    for wire, (is_approved, reason) in asked.approvals.items():
+        call_id = read_call_id(run_id, wire)
+        if call_id not in approvals:
+            raise ConfigError(f"no call {wire!r:.100} waits for an approval")
+        approvals.discard(call_id)
+        mail.append(DecideCall(call_id, is_approved, reason))
+    left = [*calls, *questions, *approvals]
+    if left and (mail or asked.message is not None):
+        raise ConfigError(f"no tool output found for the function call call_{run_id}_{left[0]}")
+    return mail
+
+
+def echo_of(body: CreateResponse, instructions: str | None) -> Echo:
+    """Return the fields of a response that repeat its request."""
+    names = (
+        "temperature",
+        "top_p",
+        "max_output_tokens",
+        "max_tool_calls",
+        "parallel_tool_calls",
+        "reasoning",
+        "user",
+        "truncation",
+        "service_tier",
+        "tool_choice",
+        "top_logprobs",
+    )
+    rest = {name: getattr(body, name) for name in names}
+    rest["text"] = (
+        {"format": {"type": "text"}}
+        if body.text is None
+        else body.text.model_dump(by_alias=True, exclude_none=True)
+    )
+    rest["tool_choice"] = rest["tool_choice"] or "auto"
+    rest["parallel_tool_calls"] = rest["parallel_tool_calls"] is not False
+    rest["store"] = True
+    return Echo(
+        model=body.model,
+        created_at=time.time(),
+        instructions=instructions,
+        tools=list(body.tools),
+        metadata=dict(body.metadata or {}),
+        previous_response_id=body.previous_response_id,
+        is_background=body.background,
+        rest=rest,
+    )
+
+
+class Exchange:
+    """A plan that is carried out."""
+
+    def __init__(self, host: Host, plan: Plan) -> None:
+        self._host = host
+        self._plan = plan
+        self._items: asyncio.Queue[Item | None] = asyncio.Queue()
+        self.fold = ResponseFold(plan.response_id, plan.echo)
+        self.task: asyncio.Task[Run[Any]] | None = None
+
+    async def start(self) -> None:
+        """Begin to drive the run, and wait until the request is stored, so that it is not lost any more.
+
+        Raises: what prevents the turn, such as `ConfigError`, `LeaseHeldError` and `JournalError`.
+        """
+        agent = self._plan.agent
+        output = agent.kit.output(agent.answer.schema, None)
+        self.fold.offer([tool.spec for tool in agent.tools.values()], None if output is None else output.tool)
+        self.task = self._host.start(self._drive())
+        self.task.add_done_callback(lambda _: self._items.put_nowait(None))
+        first = await self._items.get()
+        if first is None:
+            self._items.put_nowait(None)
+            await self.task  # raises what prevented the turn
+        else:
+            self._take(first)
+
+    async def _drive(self) -> Run[Any]:
+        plan, emit = self._plan, self._items.put_nowait
+        run_id = plan.response_id.run_id
+        if plan.mail:
+            for message in plan.mail:
+                await asyncio.wrap_future(self._host.journal.posting(run_id, message))
+            given = Given(plan.agent.answer, plan.agent.deps, emit, renews_instructions=True)
+            return await resume_run(plan.agent, run_id, given)
+        options: SessionOptions = {
+            "metadata": plan.labels,
+            "expects_new": plan.is_new,
+            "history": plan.history,
+            "renews_instructions": True,
+            "pauses_when_cancelled": True,
+        }
+        async with plan.agent.session(run_id, **options) as session:
+            assert plan.message is not None
+            return await session.send(plan.message.content, attach=plan.message.parts, on_event=emit)
+
+    def _take(self, item: Item) -> list[dict[str, Json]]:
+        if isinstance(item, Event):
+            return self.fold.take(item.body)
+        assert isinstance(item, Ephemeral)
+        return self.fold.take(item.body)
+
+    async def events(self) -> AsyncIterator[dict[str, Json]]:
+        """Yield the events of the response's stream until the response is over."""
+        for event in self.fold.begin():
+            yield event
+        while not self.fold.is_over:
+            item = await self._items.get()
+            if item is None:
+                break
+            told = self._take(item)
+            if self.fold.is_over and self.task is not None:
+                # The next request may follow at once, and needs the lease.
+                await asyncio.wait([self.task])
+            for event in told:
+                yield event
+        if not self.fold.is_over:
+            assert self.task is not None
+            with contextlib.suppress(asyncio.CancelledError):
+                await self.task
+            raise JournalError("the run was paused; it goes on when the server starts again")
+
+    async def finish(self) -> dict[str, Json]:
+        """Wait until the response is over, and return it."""
+        async for _ in self.events():
+            pass
+        return self.fold.response()
+
+    async def cancel(self) -> None:
+        """Stop the run, because its client has left."""
+        run_id = self._plan.response_id.run_id
+        await asyncio.wrap_future(self._host.journal.posting(run_id, Cancel("the client left")))
+
+
+def is_question(name: str) -> bool:
+    """Return whether a call that the client gets is a question to the user."""
+    return name == ASK

@@ -1,0 +1,238 @@
+"""The body of a request of the Responses API, and what its items mean for a run."""
+
+import base64
+import binascii
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Struct, field
+from pydantic import BaseModel, ConfigDict, Field
+
+from treadle.core.errors import ConfigError
+from treadle.core.parts import make_part
+from treadle.core.types import Artifact, Json, Message, Role, ToolCall
+
+Item = dict[str, Any]
+_TEXTS = ("input_text", "output_text", "text", "summary_text", "reasoning_text")
+
+
+class TextFormat(BaseModel):
+    """The form of the answer."""
+
+    model_config = ConfigDict(extra="allow", populate_by_name=True)
+
+    type: Literal["text", "json_schema", "json_object"] = "text"
+    json_schema: dict[str, Any] | None = Field(default=None, alias="schema")
+
+
+class TextOptions(BaseModel):
+    """The options of the answer's text."""
+
+    model_config = ConfigDict(extra="allow")
+
+    format: TextFormat = TextFormat()
+
+
+class ConversationReference(BaseModel):
+    """The conversation that a response belongs to."""
+
+    id: str
+
+
+class CreateResponse(BaseModel):
+    """The body of `POST /v1/responses`."""
+
+    model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True)
+
+    model: str
+    """The name of an agent or a model of this server."""
+    input: str | list[Item] = []
+    """The user's message, or a list of items: messages, and the results of the client's tools."""
+    instructions: str | None = None
+    """The system message. An agent with instructions of its own gets these after them."""
+    previous_response_id: str | None = None
+    """The response that this one continues."""
+    conversation: str | ConversationReference | None = None
+    """The conversation that this response belongs to."""
+    tools: list[Item] = []
+    """The tools of the client (`function`). The agent's own tools need not be named."""
+    stream: bool = False
+    background: bool = False
+    """True to answer at once, and to go on working; poll the response, or stream it."""
+    store: bool = True
+    """Ignored: every run is kept."""
+    metadata: dict[str, str] | None = None
+    max_output_tokens: Annotated[int, Field(ge=1)] | None = None
+    max_tool_calls: Annotated[int, Field(ge=0)] | None = None
+    max_infer_iters: Annotated[int, Field(ge=1)] | None = None
+    temperature: Annotated[float, Field(ge=0, le=2)] | None = None
+    top_p: Annotated[float, Field(ge=0, le=1)] | None = None
+    text: TextOptions | None = None
+    tool_choice: Any = None
+    parallel_tool_calls: bool | None = None
+    reasoning: dict[str, Any] | None = None
+    include: list[str] | None = None
+    user: str | None = None
+    safety_identifier: str | None = None
+    service_tier: str | None = None
+    prompt_cache_key: str | None = None
+    prompt_cache_retention: str | None = None
+    stream_options: dict[str, Any] | None = None
+    top_logprobs: int | None = None
+    truncation: str | None = None
+    guardrails: list[Any] | None = None
+
+    @property
+    def schema_of_answer(self) -> dict[str, Any] | None:
+        """The JSON Schema of the answer; `None`: any text. Raises: `ConfigError`."""
+        form = None if self.text is None else self.text.format
+        if form is None or form.type == "text":
+            return None
+        if form.type == "json_object":
+            return {"type": "object"}
+        if not isinstance(form.json_schema, dict):
+            raise ConfigError(
+                "text.format has the type 'json_schema' and no schema; give it as text.format.schema"
+            )
+        return form.json_schema
+
+
+class Asked(Struct):
+    """The items of a request, as what they mean for a run."""
+
+    instructions: list[str] = field(default_factory=list)
+    """The texts of system and developer messages."""
+    history: list[Message] = field(default_factory=list)
+    """The conversation before the newest message of the user."""
+    message: Message | None = None
+    """The newest message of the user; `None` if the request only has results."""
+    blobs: dict[str, bytes] = field(default_factory=dict)
+    """The contents of the parts of messages, by hash, as far as they are not inline."""
+    results: dict[str, str] = field(default_factory=dict)
+    """The results of the client's tools and the answers to questions, by the id of the call."""
+    approvals: dict[str, tuple[bool, str | None]] = field(default_factory=dict)
+    """The decisions about calls, by the id of the request: whether the call may run, and why not."""
+
+
+def read_items(given: str | list[Item]) -> Asked:
+    """Return what the items of a request mean. Raises: `ConfigError` that names the item."""
+    items: list[Item] = [{"role": "user", "content": given}] if isinstance(given, str) else given
+    reader = _Reader()
+    for number, item in enumerate(items):
+        try:
+            reader.read(item)
+        except (ConfigError, KeyError, TypeError) as error:
+            what = f"{error} is missing" if isinstance(error, KeyError) else error
+            raise ConfigError(f"input[{number}]: {what}") from None
+    return reader.finish()
+
+
+class _Reader:
+    def __init__(self) -> None:
+        self.asked = Asked()
+        self._known: dict[str, str] = {}
+        """The names of the calls in the history, by id."""
+
+    def read(self, item: Item) -> None:
+        kind = item.get("type", "message" if "role" in item else None)
+        if kind == "message":
+            self._read_message(item)
+        elif kind == "function_call":
+            call = ToolCall(item["call_id"], item["name"], item.get("arguments") or "")
+            self._known[call.call_id] = call.name
+            self._say(Message(Role.ASSISTANT, "", (call,)))
+        elif kind == "function_call_output":
+            self._read_output(item["call_id"], _text_of(item["output"]))
+        elif kind == "mcp_approval_response":
+            is_approved = item["approve"] is True
+            self.asked.approvals[item["approval_request_id"]] = (is_approved, item.get("reason"))
+        elif kind == "reasoning":
+            texts = [*(item.get("content") or ()), *(item.get("summary") or ())]
+            self._say(Message(Role.ASSISTANT, "", reasoning=_text_of(texts) or None))
+        elif kind == "mcp_call":
+            call = ToolCall(item["id"], item["name"], item.get("arguments") or "")
+            self._say(Message(Role.ASSISTANT, "", (call,)))
+            text, fault = item.get("output"), item.get("error")
+            said = str(text if fault is None else fault)
+            self._put(
+                Message(Role.TOOL, said, call_id=call.call_id, name=call.name, is_error=fault is not None)
+            )
+        elif kind not in ("mcp_approval_request", "mcp_list_tools", "web_search_call", "file_search_call"):
+            raise ConfigError(f"items of the type {kind!r} are not supported")
+
+    def _read_message(self, item: Item) -> None:
+        role, content = item["role"], item.get("content") or ""
+        if role in ("system", "developer"):
+            self.asked.instructions.append(_text_of(content))
+        elif role == "assistant":
+            self._say(Message(Role.ASSISTANT, _text_of(content)))
+        elif role == "user":
+            parts = [] if isinstance(content, str) else [self._read_part(part) for part in content]
+            kept = tuple(part for part in parts if part is not None)
+            self._put(Message(Role.USER, _text_of(content), parts=kept))
+        else:
+            raise ConfigError(f"{role!r} is not a role; the roles are system, developer, user and assistant")
+
+    def _read_part(self, part: Mapping[str, Json]) -> Artifact | None:
+        kind = part.get("type")
+        if kind in _TEXTS:
+            return None
+        if kind == "input_image":
+            return self._read_data(part.get("image_url"), None)
+        if kind == "input_file" and part.get("file_data"):
+            return self._read_data(part["file_data"], part.get("filename"))
+        raise ConfigError(f"parts of the type {kind!r} are not supported; give images and files as data URLs")
+
+    def _read_data(self, url: Json, name: str | None) -> Artifact:
+        head, comma, data = str(url).partition(",")
+        if not (head.startswith("data:") and head.endswith(";base64") and comma):
+            raise ConfigError("give the image or file as a data URL, such as 'data:image/png;base64,...'")
+        try:
+            content = base64.b64decode(data, validate=True)
+        except (binascii.Error, ValueError) as error:
+            raise ConfigError(f"the data URL is not base64 ({error})") from None
+        part, blobs = make_part(content, head.removeprefix("data:").removesuffix(";base64"), name=name)
+        self.asked.blobs |= blobs
+        return part
+
+    def _read_output(self, call_id: str, text: str) -> None:
+        if call_id in self._known:
+            self._put(Message(Role.TOOL, text, call_id=call_id, name=self._known[call_id]))
+        else:
+            self.asked.results[call_id] = text
+
+    def _say(self, message: Message) -> None:
+        """Add a message of the model. Items that follow each other are one message."""
+        history = self.asked.history
+        last = history[-1] if history else None
+        if last is None or last.role is not Role.ASSISTANT:
+            history.append(message)
+            return
+        texts = [text for text in (last.content, message.content) if text]
+        history[-1] = Message(
+            Role.ASSISTANT,
+            "\n".join(texts),
+            (*last.tool_calls, *message.tool_calls),
+            reasoning=message.reasoning or last.reasoning,
+        )
+
+    def _put(self, message: Message) -> None:
+        self.asked.history.append(message)
+
+    def finish(self) -> Asked:
+        """Return the request, whose newest message of the user is no history."""
+        asked = self.asked
+        last = asked.history[-1] if asked.history else None
+        if last is not None and last.role is Role.USER:
+            asked.message = asked.history.pop()
+        return asked
+
+
+def _text_of(content: Json) -> str:
+    """Return the text of a content: a text, or parts with texts."""
+    if isinstance(content, str):
+        return content
+    if not isinstance(content, list):
+        return msgspec.json.encode(content).decode()
+    return "\n".join([str(part["text"]) for part in content if part.get("type") in _TEXTS])

@@ -1,0 +1,488 @@
+"""A run's events and deltas as a response, and as the events of its stream.
+
+Invariants: each item that is added is done before the next one is added, except calls of tools, which may overlap;
+`sequence_number` counts up without gaps; the last event is `response.completed`, `response.incomplete` or
+`response.failed`. Without the deltas, the response is the same.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import Any, TypeAlias
+
+from msgspec import Struct, field
+
+from treadle.core import events as e
+from treadle.core.types import Completion, FinishReason, Json, Message, StopReason, ToolCall, ToolSpec, Usage
+from treadle.server.responses.response_ids import ResponseId, conversation_id, wire_call_id
+
+Event: TypeAlias = dict[str, Json]
+SERVER_LABEL = "treadle"
+"""The name under which the tools of the server appear, as those of an MCP server."""
+ASK = "ask_user"
+"""The name of the call as which a question to the user appears."""
+_INCOMPLETE = {
+    StopReason.MAX_TOKENS: "max_output_tokens",
+    StopReason.REFUSED: "content_filter",
+}
+_WAITS = ("result", "question", "approval")
+"""The reasons of pauses that end a response: the client has to say something."""
+
+
+class Echo(Struct, kw_only=True):
+    """The fields of a response that repeat its request."""
+
+    model: str
+    created_at: float
+    instructions: str | None = None
+    tools: list[Json] = field(default_factory=list)
+    metadata: dict[str, Json] = field(default_factory=dict)
+    previous_response_id: str | None = None
+    is_background: bool = False
+    rest: dict[str, Json] = field(default_factory=dict)
+    """Other fields, such as `temperature`."""
+
+
+class _Item(Struct):
+    """An item of the output."""
+
+    index: int
+    item: dict[str, Json]
+    text: str = ""
+    """The text or the arguments that were streamed so far."""
+    is_done: bool = False
+    is_dropped: bool = False
+    """True if the answer that it belongs to was lost or thrown away."""
+
+
+class ResponseFold:
+    """The fold of one response."""
+
+    def __init__(self, response_id: ResponseId, echo: Echo) -> None:
+        self.response_id = response_id
+        self.echo = echo
+        self.status = "in_progress"
+        self.is_over = False
+        self.usage = Usage()
+        self.error: dict[str, Json] | None = None
+        self.incomplete: dict[str, Json] | None = None
+        self._out: list[Event] = []
+        self._items: list[_Item] = []
+        self._message: _Item | None = None
+        self._reasoning: _Item | None = None
+        self._calls: dict[str, _Item] = {}
+        """The items of calls, by the call's id in the run."""
+        self._streamed: dict[int, str] = {}
+        """The ids of the calls that are being streamed, by position."""
+        self._external: frozenset[str] = frozenset()
+        self._answer_tool: str | None = None
+        self._count = 0
+        self._step = response_id.step
+
+    # What is read.
+
+    def begin(self) -> list[Event]:
+        """Return the first events of the stream."""
+        self._out = []
+        self._say("response.created", response=self.response())
+        self._say("response.in_progress", response=self.response())
+        return self._out
+
+    def offer(self, tools: Iterable[ToolSpec], answer_tool: str | None) -> None:
+        """Note the tools that the run has from now on."""
+        self._external = frozenset([tool.name for tool in tools if tool.is_external])
+        self._answer_tool = answer_tool
+
+    def take(self, item: e.DurableBody | e.Delta) -> list[Event]:
+        """Return the events that follow from an event or delta of the run."""
+        self._out = []
+        read = _READ.get(type(item))
+        if read is not None and not self.is_over:
+            read(self, item)
+        return self._out
+
+    def on_run_started(self, body: e.RunStarted) -> None:
+        self.offer(body.tools, None if body.output is None else body.output.tool)
+
+    def on_run_resumed(self, body: e.RunResumed) -> None:
+        if body.agent is not None:
+            self.offer(body.tools, None if body.output is None else body.output.tool)
+
+    def on_inference_started(self, body: e.InferenceStarted) -> None:
+        self._step = body.step
+
+    def on_reasoning_delta(self, delta: e.ReasoningDelta) -> None:
+        self._close_message()
+        item = self._reasoning = self._reasoning or self._open_reasoning()
+        item.text += delta.text
+        self._say_of(item, "response.reasoning_text.delta", content_index=0, delta=delta.text)
+
+    def on_text_delta(self, delta: e.TextDelta) -> None:
+        self._close_reasoning()
+        item = self._message = self._message or self._open_message()
+        item.text += delta.text
+        self._say_of(item, "response.output_text.delta", content_index=0, delta=delta.text, logprobs=[])
+
+    def on_tool_call_delta(self, delta: e.ToolCallDelta) -> None:
+        self._close_reasoning()
+        self._close_message()
+        call_id = self._streamed.get(delta.index)
+        if call_id is None:
+            if delta.call_id is None or delta.name is None:
+                return  # the whole call follows with the answer
+            call_id = self._streamed[delta.index] = delta.call_id
+            if delta.name != self._answer_tool:
+                self._open_call(ToolCall(delta.call_id, delta.name, ""))
+        if (item := self._calls.get(call_id)) is not None and delta.arguments:
+            item.text += delta.arguments
+            self._say_of(item, f"{_arguments_of(item)}.delta", delta=delta.arguments)
+
+    def on_inference_completed(self, body: e.InferenceCompleted) -> None:
+        completion = body.completion
+        message = completion.message
+        self.usage = self.usage + completion.usage
+        if message.reasoning:
+            self._settle_text(message.reasoning, is_reasoning=True)
+        self._close_reasoning()
+        for call in message.server_calls:
+            self._add_served(call.call_id, call.name, call.arguments, call.result, is_error=call.is_error)
+        if message.content:
+            self._settle_text(message.content, is_reasoning=False)
+        self._close_message(_refusal_of(completion, message))
+        for call in message.tool_calls:
+            if call.name != self._answer_tool:
+                self._settle_call(call)
+        self._streamed = {}
+
+    def on_inference_failed(self, body: e.InferenceFailed) -> None:
+        if body.usage is not None:
+            self.usage = self.usage + body.usage
+        for item in self._items:
+            if not item.is_done and item is not None and item.item.get("_step") == self._step:
+                self._drop(item)
+        self._message = self._reasoning = None
+        self._streamed = {}
+
+    def on_tool_completed(self, body: e.ToolCompleted) -> None:
+        item = self._calls.get(body.result.call_id)
+        if item is None or item.is_done or item.item["type"] != "mcp_call":
+            return
+        if body.result.is_error:
+            item.item["error"] = body.result.content
+        else:
+            item.item["output"] = body.result.content
+        item.item["status"] = "failed" if body.result.is_error else "completed"
+        self._say_of(item, f"response.mcp_call.{item.item['status']}")
+        self._done(item)
+
+    def on_question_asked(self, body: e.QuestionAsked) -> None:
+        arguments: dict[str, Json] = {"question": body.text}
+        if body.options:
+            arguments["options"] = [option.label for option in body.options]
+        if body.schema is not None:
+            arguments["schema"] = body.schema
+        item = self._add(
+            "fc",
+            {
+                "type": "function_call",
+                "call_id": wire_call_id(self.response_id.run_id, body.question_id),
+                "name": ASK,
+                "arguments": "",
+                "status": "in_progress",
+            },
+        )
+        self._finish_call(item, _encode(arguments))
+
+    def on_approval_requested(self, body: e.ApprovalRequested) -> None:
+        asked = self._calls.get(body.call_id)
+        self._done(
+            self._add(
+                "mcpr",
+                {
+                    "type": "mcp_approval_request",
+                    "id": wire_call_id(self.response_id.run_id, body.call_id),
+                    "name": "" if asked is None else asked.item["name"],
+                    "arguments": "" if asked is None else asked.item["arguments"],
+                    "server_label": SERVER_LABEL,
+                },
+            )
+        )
+
+    def on_run_paused(self, body: e.RunPaused) -> None:
+        if body.reason in _WAITS:
+            self._end("completed")
+        elif body.inbox is not None:  # somebody has cancelled it
+            self._end("cancelled")
+
+    def on_turn_completed(self, body: e.TurnCompleted) -> None:
+        if self._answer_tool is not None and body.output and self._message is None:
+            self._settle_text(body.output, is_reasoning=False)
+            self._close_message()
+        if body.stop_reason is StopReason.COMPLETED:
+            self._end("completed")
+        elif body.stop_reason is StopReason.CANCELLED:
+            self._end("cancelled")
+        elif body.stop_reason in (StopReason.ERROR, StopReason.CONTEXT_OVERFLOW):
+            code = "server_error" if body.stop_reason is StopReason.ERROR else "context_length_exceeded"
+            self.error = {"code": code, "message": body.error or body.stop_reason.value}
+            self._end("failed")
+        else:
+            self.incomplete = {"reason": _INCOMPLETE.get(body.stop_reason, body.stop_reason.value)}
+            self._end("incomplete")
+
+    # What is written.
+
+    def response(self) -> dict[str, Json]:
+        """Return the response as it is now."""
+        echo, usage = self.echo, self.usage
+        output = [_shown(item.item) for item in self._items if not item.is_dropped]
+        return {
+            **echo.rest,
+            "id": str(self.response_id),
+            "object": "response",
+            "created_at": int(echo.created_at),
+            "status": self.status,
+            "background": echo.is_background,
+            "error": self.error,
+            "incomplete_details": self.incomplete,
+            "instructions": echo.instructions,
+            "metadata": echo.metadata,
+            "model": echo.model,
+            "output": output,
+            "previous_response_id": echo.previous_response_id,
+            "conversation": {"id": conversation_id(self.response_id.run_id)},
+            "tools": echo.tools,
+            "usage": _write_usage(usage) if self.is_over else None,
+        }
+
+    def _say(self, kind: str, **fields: Json) -> None:
+        event = {"type": kind, "sequence_number": self._count, **fields}
+        self._count += 1
+        self._out.append(event)
+
+    def _say_of(self, item: _Item, kind: str, **fields: Json) -> None:
+        self._say(
+            kind,
+            response_id=str(self.response_id),
+            item_id=item.item["id"],
+            output_index=item.index,
+            **fields,
+        )
+
+    def _say_item(self, item: _Item, kind: str) -> None:
+        where = {"response_id": str(self.response_id), "output_index": item.index}
+        self._say(f"response.output_item.{kind}", **where, item=_shown(item.item))
+
+    def _add(self, prefix: str, item: dict[str, Json]) -> _Item:
+        made = _Item(len(self._items), {"id": f"{prefix}_{self.response_id}_{len(self._items)}", **item})
+        made.item["_step"] = self._step
+        self._items.append(made)
+        self._say_item(made, "added")
+        return made
+
+    def _done(self, item: _Item) -> None:
+        item.is_done = True
+        self._say_item(item, "done")
+
+    def _drop(self, item: _Item) -> None:
+        item.item["status"] = "incomplete"
+        item.is_dropped = True
+        self._done(item)
+
+    def _open_message(self) -> _Item:
+        content: list[Json] = []
+        item = self._add(
+            "msg", {"type": "message", "role": "assistant", "status": "in_progress", "content": content}
+        )
+        part = {"type": "output_text", "text": "", "annotations": [], "logprobs": []}
+        self._say_of(item, "response.content_part.added", content_index=0, part=part)
+        return item
+
+    def _close_message(self, refusal: str | None = None) -> None:
+        item, self._message = self._message, None
+        if item is None:
+            return
+        part: dict[str, Json] = {"type": "output_text", "text": item.text, "annotations": [], "logprobs": []}
+        self._say_of(item, "response.output_text.done", content_index=0, text=item.text, logprobs=[])
+        if refusal is not None:
+            part = {"type": "refusal", "refusal": refusal}
+        self._say_of(item, "response.content_part.done", content_index=0, part=part)
+        item.item["content"] = [part]
+        item.item["status"] = "completed"
+        self._done(item)
+
+    def _open_reasoning(self) -> _Item:
+        return self._add("rs", {"type": "reasoning", "summary": [], "content": [], "status": "in_progress"})
+
+    def _close_reasoning(self) -> None:
+        item, self._reasoning = self._reasoning, None
+        if item is None:
+            return
+        self._say_of(item, "response.reasoning_text.done", content_index=0, text=item.text)
+        item.item["content"] = [{"type": "reasoning_text", "text": item.text}]
+        item.item["status"] = "completed"
+        self._done(item)
+
+    def _settle_text(self, text: str, *, is_reasoning: bool) -> None:
+        """Say the part of a text that was not streamed. A text that differs from what was streamed replaces it."""
+        found = self._reasoning if is_reasoning else self._message
+        told = "" if found is None else found.text
+        if (
+            not is_reasoning
+            and found is None
+            and any(
+                item.item["type"] == "message"
+                and item.item.get("_step") == self._step
+                and not item.is_dropped
+                for item in self._items
+            )
+        ):
+            return  # the server's calls stood between its pieces
+        if text.startswith(told):
+            rest = text[len(told) :]
+            if rest:
+                delta = e.ReasoningDelta(rest) if is_reasoning else e.TextDelta(rest)
+                _READ[type(delta)](self, delta)
+        elif found is not None:
+            found.text = text
+
+    def _open_call(self, call: ToolCall) -> _Item:
+        if call.name in self._external:
+            item = self._add(
+                "fc",
+                {
+                    "type": "function_call",
+                    "call_id": wire_call_id(self.response_id.run_id, call.call_id),
+                    "name": call.name,
+                    "arguments": "",
+                    "status": "in_progress",
+                },
+            )
+        else:
+            item = self._add(
+                "mcp",
+                {
+                    "type": "mcp_call",
+                    "name": call.name,
+                    "arguments": "",
+                    "server_label": SERVER_LABEL,
+                    "status": "in_progress",
+                },
+            )
+            self._say_of(item, "response.mcp_call.in_progress")
+        self._calls[call.call_id] = item
+        return item
+
+    def _settle_call(self, call: ToolCall) -> None:
+        item = self._calls.get(call.call_id) or self._open_call(call)
+        if item.item["type"] == "function_call":
+            self._finish_call(item, call.arguments)
+        else:
+            self._finish_arguments(item, call.arguments)
+
+    def _finish_arguments(self, item: _Item, arguments: str) -> None:
+        if arguments != item.text and arguments.startswith(item.text):
+            self._say_of(item, f"{_arguments_of(item)}.delta", delta=arguments[len(item.text) :])
+        item.text = item.item["arguments"] = arguments
+        named = {"name": item.item["name"]} if item.item["type"] == "function_call" else {}
+        self._say_of(item, f"{_arguments_of(item)}.done", arguments=arguments, **named)
+
+    def _finish_call(self, item: _Item, arguments: str) -> None:
+        self._finish_arguments(item, arguments)
+        item.item["status"] = "completed"
+        self._done(item)
+
+    def _add_served(self, call_id: str, name: str, arguments: str, result: str, *, is_error: bool) -> None:
+        """Add a call that the model's own server made and answered."""
+        status = "failed" if is_error else "completed"
+        if name == "web_search":
+            kept: dict[str, Json] = {
+                "type": "web_search_call",
+                "action": {"type": "search", "query": arguments},
+            }
+        else:
+            said = {"error": result} if is_error else {"output": result}
+            kept = {"type": "mcp_call", "name": name, "arguments": arguments, "server_label": "model", **said}
+        self._done(self._add("ws" if name == "web_search" else "mcp", {**kept, "status": status}))
+
+    def _end(self, status: str) -> None:
+        self._close_reasoning()
+        self._close_message()
+        for item in self._items:
+            if not item.is_done:
+                if item.item["type"] == "mcp_call" and status == "completed":
+                    continue  # it waits for an approval or an answer, and is done in the next response
+                self._drop(item)
+        self.status, self.is_over = status, True
+        kind = {"cancelled": "incomplete"}.get(status, status)
+        if status == "cancelled":
+            self.incomplete = {"reason": "cancelled"}
+        self._say(f"response.{kind}", response=self.response())
+
+
+_READ: dict[type, Callable[[ResponseFold, Any], None]] = {
+    e.RunStarted: ResponseFold.on_run_started,
+    e.RunResumed: ResponseFold.on_run_resumed,
+    e.InferenceStarted: ResponseFold.on_inference_started,
+    e.ReasoningDelta: ResponseFold.on_reasoning_delta,
+    e.TextDelta: ResponseFold.on_text_delta,
+    e.ToolCallDelta: ResponseFold.on_tool_call_delta,
+    e.InferenceCompleted: ResponseFold.on_inference_completed,
+    e.InferenceFailed: ResponseFold.on_inference_failed,
+    e.ToolCompleted: ResponseFold.on_tool_completed,
+    e.QuestionAsked: ResponseFold.on_question_asked,
+    e.ApprovalRequested: ResponseFold.on_approval_requested,
+    e.RunPaused: ResponseFold.on_run_paused,
+    e.TurnCompleted: ResponseFold.on_turn_completed,
+}
+
+
+def _arguments_of(item: _Item) -> str:
+    """Return the beginning of the names of the events about the arguments of a call."""
+    is_function = item.item["type"] == "function_call"
+    return f"response.{'function_call_arguments' if is_function else 'mcp_call_arguments'}"
+
+
+def _shown(item: dict[str, Json]) -> dict[str, Json]:
+    return {name: value for name, value in item.items() if name != "_step"}
+
+
+def _refusal_of(completion: Completion, message: Message) -> str | None:
+    return message.content if completion.finish_reason is FinishReason.CONTENT_FILTER else None
+
+
+def _write_usage(usage: Usage) -> dict[str, Json]:
+    return {
+        "input_tokens": usage.input_tokens,
+        "input_tokens_details": {"cached_tokens": usage.cached_input_tokens},
+        "output_tokens": usage.output_tokens,
+        "output_tokens_details": {"reasoning_tokens": usage.reasoning_tokens},
+        "total_tokens": usage.total_tokens,
+    }
+
+
+def _encode(value: Json) -> str:
+    import msgspec
+
+    return msgspec.json.encode(value).decode()
+
+
+def part_of_run(events: Iterable[e.Event], response_id: ResponseId, echo: Echo) -> ResponseFold | None:
+    """Return the fold of a response from the events of its run; `None` if the run has no such response."""
+    fold, has_begun, turn, step = ResponseFold(response_id, echo), False, 0, 0
+    for event in events:
+        body = event.body
+        if isinstance(body, e.RunStarted):
+            fold.take(body)
+        elif isinstance(body, e.TurnStarted):
+            turn = body.turn
+            has_begun = has_begun or (turn == response_id.turn and step == response_id.step)
+        elif isinstance(body, e.InferenceStarted) and turn == response_id.turn and step == response_id.step:
+            has_begun = True
+        elif isinstance(body, e.RunResumed) and not has_begun:
+            fold.take(body)
+        if has_begun:
+            fold.take(body)
+        if isinstance(body, e.InferenceCompleted):
+            step = body.step
+        if fold.is_over:
+            break
+    return fold if has_begun else None

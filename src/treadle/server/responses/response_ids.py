@@ -1,0 +1,55 @@
+"""The ids of the Responses API, which name runs, so that they need no table."""
+
+import re
+
+from msgspec import Struct
+
+from treadle.core.errors import ConfigError
+
+
+class ResponseId(Struct, frozen=True):
+    """The place of a response in its run."""
+
+    run_id: str
+    turn: int
+    """The number of its turn."""
+    step: int
+    """How many steps of the run came before it."""
+
+    def __str__(self) -> str:
+        return f"resp_{self.run_id}_{self.turn}_{self.step}"
+
+
+_RESPONSE = re.compile(r"resp_(.+)_(\d{1,9})_(\d{1,9})")
+_CONVERSATION = "conv_"
+
+
+def read_response_id(text: str) -> ResponseId:
+    """Return the place that the id of a response names. Raises: `ConfigError` if it is no such id."""
+    found = _RESPONSE.fullmatch(text)
+    if found is None:
+        raise ConfigError(f"{text!r:.100} is not the id of a response, such as resp_019a2b3c_1_0")
+    return ResponseId(found[1], int(found[2]), int(found[3]))
+
+
+def conversation_id(run_id: str) -> str:
+    """Return the id of the conversation that a session is."""
+    return f"{_CONVERSATION}{run_id}"
+
+
+def read_conversation_id(text: str) -> str:
+    """Return the id of the session that a conversation is. Raises: `ConfigError` if it is no such id."""
+    run_id = text.removeprefix(_CONVERSATION)
+    if not run_id or run_id == text:
+        raise ConfigError(f"{text!r:.100} is not the id of a conversation, such as conv_019a2b3c")
+    return run_id
+
+
+def wire_call_id(run_id: str, call_id: str) -> str:
+    """Return the id of a call as the client gets it. It names the run, so that the result finds its way back."""
+    return f"call_{run_id}_{call_id}"
+
+
+def read_call_id(run_id: str, wire: str) -> str:
+    """Return the id that a call has in its run."""
+    return wire.removeprefix(f"call_{run_id}_")

@@ -1,0 +1,118 @@
+"""What the routes of a request get: the host, the caller, and streams of events."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable
+from typing import Annotated, Any
+
+import msgspec
+from fastapi import Depends, Request
+from fastapi.responses import JSONResponse, Response, StreamingResponse
+
+from treadle.core.types import Json
+from treadle.server.access import Caller, Refusal
+from treadle.server.host import Host
+
+KEEP_ALIVE_SECONDS = 15.0
+"""How often a stream in which nothing happens says that it is alive."""
+encode = msgspec.json.Encoder().encode
+
+
+def get_host(request: Request) -> Host:
+    """Return the host that the application serves."""
+    host: Host = request.app.state.host
+    return host
+
+
+def get_caller(request: Request) -> Caller:
+    """Return the caller, whom the gate has found."""
+    caller: Caller = request.state.caller
+    return caller
+
+
+def need(scope: str) -> Callable[[Request], Caller]:
+    """Return a dependency: the caller, whose key must have the scope."""
+
+    def check(request: Request) -> Caller:
+        caller = get_caller(request)
+        if scope not in caller.scopes:
+            raise Refusal(403, f"this key does not have the scope {scope!r}", "forbidden")
+        return caller
+
+    return check
+
+
+TheHost = Annotated[Host, Depends(get_host)]
+Reader = Annotated[Caller, Depends(need("read"))]
+Runner = Annotated[Caller, Depends(need("run"))]
+
+
+class Fast(JSONResponse):
+    """A response whose body is encoded by msgspec."""
+
+    def render(self, content: Any) -> bytes:
+        """Return the body."""
+        return encode(content)
+
+
+def event_stream(
+    lines: AsyncIterator[bytes], on_close: Callable[[], None] | None = None
+) -> StreamingResponse:
+    """Return a stream of server-sent events. `on_close` is called if the client leaves before the end."""
+
+    async def body() -> AsyncIterator[bytes]:
+        is_complete = False
+        try:
+            async for line in _alive(lines):
+                yield line
+            is_complete = True
+        finally:
+            if not is_complete and on_close is not None:
+                on_close()
+
+    headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
+    return StreamingResponse(body(), media_type="text/event-stream", headers=headers)
+
+
+async def _alive(lines: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    """Yield lines, with a comment whenever nothing came for a while."""
+    coming: asyncio.Task[bytes] | None = None
+    try:
+        while True:
+            coming = coming or asyncio.ensure_future(anext(lines))  # type: ignore[arg-type]
+            done, _ = await asyncio.wait([coming], timeout=KEEP_ALIVE_SECONDS)
+            if not done:
+                yield b": still here\n\n"
+                continue
+            finished, coming = coming, None
+            try:
+                line = finished.result()
+            except StopAsyncIteration:
+                return
+            yield line
+    finally:
+        if coming is not None:
+            coming.cancel()
+            with contextlib.suppress(asyncio.CancelledError, StopAsyncIteration, Exception):
+                await coming
+        with contextlib.suppress(Exception):
+            await lines.aclose()  # type: ignore[attr-defined]
+
+
+def to_sse(event: dict[str, Json]) -> bytes:
+    """Return an event whose name is its `type`."""
+    return b"event: %b\ndata: %b\n\n" % (str(event["type"]).encode(), encode(event))
+
+
+__all__ = [
+    "Fast",
+    "Reader",
+    "Response",
+    "Runner",
+    "TheHost",
+    "encode",
+    "event_stream",
+    "get_host",
+    "need",
+    "to_sse",
+]

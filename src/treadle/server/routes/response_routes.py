@@ -1,0 +1,175 @@
+"""`/v1/responses`: OpenAI's Responses API."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+from fastapi import APIRouter, Request
+from fastapi.responses import Response
+
+from treadle.core.events import RunStarted
+from treadle.core.inbox import Cancel
+from treadle.core.types import Json, Message, Role
+from treadle.runs.recording import send
+from treadle.server.access import Caller, Refusal, error_body
+from treadle.server.host import Host
+from treadle.server.responses.exchange import METADATA, Exchange, load_run, make_plan
+from treadle.server.responses.request_items import CreateResponse
+from treadle.server.responses.response_fold import Echo, ResponseFold, part_of_run
+from treadle.server.responses.response_ids import ResponseId, read_response_id
+from treadle.server.routes.context import Fast, Reader, Runner, TheHost, event_stream, to_sse
+
+router = APIRouter(prefix="/v1/responses", tags=["responses"])
+_DONE = b"data: [DONE]\n\n"
+
+
+@router.post("")
+async def create_response(body: CreateResponse, request: Request, host: TheHost, caller: Runner) -> Response:
+    """Answer a message, or go on with the results of the client's tools.
+
+    With `stream`, the answer is a stream of events. With `background`, the response is returned at once, and its
+    work goes on when the client leaves; otherwise a client that leaves cancels it.
+    """
+    await host.check_room(caller)
+    exchange = Exchange(host, await make_plan(host, caller, body))
+    await exchange.start()
+    if body.stream:
+        leave = None if body.background else lambda: host.start(exchange.cancel()) and None
+        return event_stream(_lines(exchange), leave)
+    if body.background:
+        exchange.fold.status = "queued"
+        return Fast(exchange.fold.response())
+    return Fast(await _while_connected(request, exchange))
+
+
+async def _lines(exchange: Exchange) -> AsyncIterator[bytes]:
+    try:
+        async for event in exchange.events():
+            yield to_sse(event)
+    except Exception as error:
+        yield to_sse(
+            {"type": "error", "sequence_number": 0, **error_body(str(error), "server_error")["error"]}
+        )
+    yield _DONE
+
+
+async def _while_connected(request: Request, exchange: Exchange) -> dict[str, Json]:
+    """Wait for a response, and cancel its run if the client leaves."""
+    finishing = asyncio.ensure_future(exchange.finish())
+    leaving = asyncio.ensure_future(_disconnected(request))
+    try:
+        await asyncio.wait([finishing, leaving], return_when=asyncio.FIRST_COMPLETED)
+        if not finishing.done():
+            await exchange.cancel()
+        return await finishing
+    finally:
+        leaving.cancel()
+
+
+async def _disconnected(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+@router.get("/{response_id}")
+async def get_response(response_id: str, host: TheHost, caller: Reader) -> Response:
+    """Return a response, as far as it is done."""
+    return Fast((await _fold(host, caller, response_id)).response())
+
+
+async def _fold(host: Host, caller: Caller, response_id: str) -> ResponseFold:
+    """Return the fold of a response. Raises: `Refusal` if there is none."""
+    place = read_response_id(response_id)
+    await load_run(host, caller, place.run_id)
+    found = await asyncio.to_thread(_read_part, host, place)
+    if found is None:
+        raise Refusal(404, f"there is no response {response_id!r:.150}", "not_found")
+    return found
+
+
+def _read_part(host: Host, place: ResponseId) -> ResponseFold | None:
+    events = host.journal.read(place.run_id)
+    started = events[0].body
+    assert isinstance(started, RunStarted)
+    spec = started.spec
+    metadata = (started.metadata or {}).get(METADATA)
+    echo = Echo(
+        model=spec.model.name,
+        created_at=started.at,
+        instructions=started.system_message,
+        metadata=metadata if isinstance(metadata, dict) else {},
+        rest={"parallel_tool_calls": True, "tool_choice": "auto", "text": {"format": {"type": "text"}}},
+    )
+    return part_of_run(events, place, echo)
+
+
+@router.post("/{response_id}/cancel")
+async def cancel_response(response_id: str, host: TheHost, caller: Runner) -> Response:
+    """Stop the work on a response, whichever process of the server does it."""
+    fold = await _fold(host, caller, response_id)
+    if not fold.is_over:
+        await send(host.journal, fold.response_id.run_id, Cancel("the client has cancelled it"))
+        for _ in range(100):
+            fold = await _fold(host, caller, response_id)
+            if fold.is_over:
+                break
+            await asyncio.sleep(0.02)
+    return Fast(fold.response())
+
+
+@router.get("/{response_id}/input_items")
+async def list_input_items(response_id: str, host: TheHost, caller: Reader) -> Response:
+    """Return the messages that the conversation had before the answer of this response."""
+    place = read_response_id(response_id)
+    run = await load_run(host, caller, place.run_id)
+    items = [write_item(message, place.run_id, number) for number, message in enumerate(run.messages)]
+    return Fast(page_of([item for item in items if item is not None]))
+
+
+@router.delete("/{response_id}")
+async def delete_response(response_id: str, host: TheHost, caller: Runner) -> Response:
+    """Delete the conversation that a response belongs to."""
+    place = read_response_id(response_id)
+    await load_run(host, caller, place.run_id)
+    await asyncio.to_thread(host.journal.delete, place.run_id)
+    return Fast({"id": response_id, "object": "response.deleted", "deleted": True})
+
+
+def write_item(message: Message, run_id: str, number: int) -> dict[str, Json] | None:
+    """Return a message as an item of a conversation; `None` for a system message."""
+    item_id = f"msg_{run_id}_{number}"
+    if message.role is Role.USER:
+        content = [{"type": "input_text", "text": message.content}]
+        return {"id": item_id, "type": "message", "role": "user", "status": "completed", "content": content}
+    if message.role is Role.TOOL:
+        return {
+            "id": item_id,
+            "type": "function_call_output",
+            "call_id": message.call_id,
+            "output": message.content,
+            "status": "completed",
+        }
+    if message.role is not Role.ASSISTANT:
+        return None
+    if message.tool_calls:
+        call = message.tool_calls[0]
+        return {
+            "id": item_id,
+            "type": "function_call",
+            "call_id": call.call_id,
+            "name": call.name,
+            "arguments": call.arguments,
+            "status": "completed",
+        }
+    content = [{"type": "output_text", "text": message.content, "annotations": []}]
+    return {"id": item_id, "type": "message", "role": "assistant", "status": "completed", "content": content}
+
+
+def page_of(items: list[dict[str, Json]]) -> dict[str, Json]:
+    """Return a list of the API with all `items`."""
+    return {
+        "object": "list",
+        "data": items,
+        "first_id": items[0]["id"] if items else None,
+        "last_id": items[-1]["id"] if items else None,
+        "has_more": False,
+    }

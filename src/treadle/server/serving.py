@@ -1,0 +1,90 @@
+"""The start and the end of `treadle serve`."""
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from msgspec import Struct
+
+from treadle.core.errors import ConfigError
+from treadle.core.registry import require
+from treadle.journal.protocol import Journal
+from treadle.models.config.recipe import Config, load_config
+from treadle.models.config.toml_file import REMEDY
+from treadle.server.access import LOCAL_HOSTS
+from treadle.server.tool_app import listen
+
+STOP_SECONDS = 30.0
+"""How long requests may take to end when the server stops."""
+
+
+class Served(Struct, frozen=True):
+    """What a server offers."""
+
+    config: Config
+    names: tuple[str, ...]
+
+
+def load_served(path: Path | None, model: str | None) -> Served:
+    """Return what is served: the agents and models of a configuration, and `model`.
+
+    Raises: `ConfigError` if there is nothing to serve, or if the configuration was found and its agents need trust.
+    """
+    require("fastapi", "serve")
+    from treadle.server.catalog import names_of
+
+    config = load_config(path)
+    if path is None and config.file.agents and not config.is_trusted:
+        raise ConfigError(
+            f"{str(config.path)!r} was found, and has agents, which may start programs; {REMEDY}"
+        )
+    if model is not None:
+        file = config.file.model_copy(update={"model": model})
+        config = Config(file, config.path, config.notices)
+    return Served(config, names_of(config, model))
+
+
+async def serve_api(
+    served: Served, journal: Journal, host: str, port: int, on_ready: Callable[[str], None]
+) -> None:
+    """Serve until the caller cancels this; then pause what is under way. `on_ready` gets the address.
+
+    Raises: `ConfigError` if the address cannot be used, or is not of this machine and there are no keys.
+    """
+    from treadle.server.api import make_api
+    from treadle.server.catalog import Catalog
+    from treadle.server.host import Host
+
+    uvicorn = require("uvicorn", "serve")
+    table = served.config.file.serve
+    if not table.keys and host not in LOCAL_HOSTS:
+        raise ConfigError(
+            f"without keys, the server listens only on this machine, and {host!r} is another address: make a key "
+            "with `treadle serve --new-key NAME`"
+        )
+    listener, url = listen(host, port)
+    runs = Host(journal, Catalog(served.config, journal, served.names), window=table.window)
+    config = uvicorn.Config(
+        make_api(runs, table, host),
+        log_level="error",
+        access_log=False,
+        lifespan="on",
+        timeout_graceful_shutdown=int(STOP_SECONDS),
+        timeout_keep_alive=75,
+        server_header=False,
+    )
+    server = uvicorn.Server(config)
+    # The caller handles Ctrl-C.
+    server.capture_signals = contextlib.nullcontext
+    task: asyncio.Task[Any] = asyncio.ensure_future(server.serve(sockets=[listener]))
+    try:
+        # A client that connects now waits in the listener's queue.
+        on_ready(url)
+        await asyncio.shield(task)
+    finally:
+        # Streams end when their runs are paused.
+        closing = asyncio.ensure_future(runs.close())
+        server.should_exit = True
+        await asyncio.wait([task, closing], timeout=STOP_SECONDS + 5)

@@ -1,0 +1,292 @@
+"""The Responses and Conversations API, as OpenAI's own SDK uses it over a socket."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import openai
+import pytest
+from openai import AsyncOpenAI
+
+from treadle import open_journal
+from treadle.journal.protocol import Journal
+from treadle.journal.run_info import RunFilter
+from treadle.server.serving import load_served, serve_api
+
+ADD: Any = {
+    "type": "function",
+    "name": "add",
+    "description": "Add two numbers.",
+    "parameters": {
+        "type": "object",
+        "properties": {"a": {"type": "integer"}, "b": {"type": "integer"}},
+        "required": ["a", "b"],
+        "additionalProperties": False,
+    },
+    "strict": True,
+}
+CONFIG = """
+[models.echo]
+model = "mock:echo"
+
+[agents.clerk]
+model = "echo"
+instructions = "You keep files."
+tools = ["files"]
+
+[agents.careful]
+model = "echo"
+tools = ["files"]
+approve = { write_file = "ask" }
+
+[agents.curious]
+model = "echo"
+tools = ["ask"]
+"""
+
+
+@asynccontextmanager
+async def serving(path: Path, journal: Journal) -> AsyncIterator[str]:
+    """Serve the agents of a configuration, and yield the address."""
+    ready: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+    task = asyncio.ensure_future(
+        serve_api(load_served(path, None), journal, "127.0.0.1", 0, ready.set_result)
+    )
+    try:
+        await asyncio.wait([task, ready], return_when=asyncio.FIRST_COMPLETED)
+        if task.done():
+            await task
+        yield ready.result()
+    finally:
+        task.cancel()
+        await asyncio.wait([task])
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    path = tmp_path / "treadle.toml"
+    path.write_text(CONFIG)
+    return path
+
+
+@pytest.fixture
+async def journal(tmp_path: Path) -> AsyncIterator[Journal]:
+    with open_journal(tmp_path / "runs.db") as opened:
+        yield opened
+
+
+@pytest.fixture
+async def client(config: Path, journal: Journal) -> AsyncIterator[AsyncOpenAI]:
+    async with serving(config, journal) as url:
+        async with AsyncOpenAI(base_url=f"{url}/v1", api_key="any", max_retries=0) as made:
+            yield made
+
+
+async def test_a_response_and_the_next_one(client: AsyncOpenAI, journal: Journal) -> None:
+    first = await client.responses.create(model="echo", input="hello", metadata={"who": "kim"})
+    assert first.output_text == "You said: hello"
+    assert first.status == "completed"
+    assert first.usage is not None
+    assert first.usage.total_tokens > 0
+    second = await client.responses.create(model="echo", input="again", previous_response_id=first.id)
+    assert second.output_text == "You said: again"
+    assert len(journal.runs()) == 1
+    assert journal.runs()[0].turns == 2
+    again = await client.responses.retrieve(first.id)
+    assert again.output_text == first.output_text
+    assert again.output[0].id == first.output[0].id
+
+
+async def test_a_stream_has_every_event_in_order(client: AsyncOpenAI) -> None:
+    stream = await client.responses.create(model="echo", input="one two three " * 20, stream=True)
+    events = [event async for event in stream]
+    kinds = [event.type for event in events]
+    assert [event.sequence_number for event in events] == list(range(len(events)))
+    assert kinds[:4] == [
+        "response.created",
+        "response.in_progress",
+        "response.output_item.added",
+        "response.content_part.added",
+    ]
+    assert kinds[-4:] == [
+        "response.output_text.done",
+        "response.content_part.done",
+        "response.output_item.done",
+        "response.completed",
+    ]
+    deltas = [event.delta for event in events if event.type == "response.output_text.delta"]
+    assert len(deltas) > 1
+    last: Any = events[-1]
+    assert "".join(deltas) == last.response.output_text
+    assert last.response.output_text.startswith("You said: one two three")
+
+
+async def test_the_client_runs_its_tools(client: AsyncOpenAI, journal: Journal) -> None:
+    asked = 'call add {"a": 1, "b": 2}\ncall add {"a": 3, "b": 4}\nthen\nsay done'
+    first = await client.responses.create(model="echo", input=asked, tools=[ADD])
+    calls: list[Any] = list(first.output)
+    assert [(item.type, item.name, item.arguments) for item in calls] == [
+        ("function_call", "add", '{"a": 1, "b": 2}'),
+        ("function_call", "add", '{"a": 3, "b": 4}'),
+    ]
+    outputs: list[Any] = [
+        {"type": "function_call_output", "call_id": item.call_id, "output": output}
+        for item, output in zip(calls, ("3", "7"), strict=True)
+    ]
+    with pytest.raises(openai.BadRequestError, match="no tool output found for the function call"):
+        await client.responses.create(
+            model="echo", previous_response_id=first.id, input=outputs[:1], tools=[ADD]
+        )
+    with pytest.raises(openai.BadRequestError, match="no tool output found"):
+        await client.responses.create(model="echo", previous_response_id=first.id, input="hm", tools=[ADD])
+    last = await client.responses.create(
+        model="echo", previous_response_id=first.id, input=outputs, tools=[ADD]
+    )
+    assert last.output_text == "done"
+    (info,) = journal.runs()
+    events = journal.read(info.run_id)
+    results = [event.body.result.content for event in events if event.type == "tool_completed"]  # type: ignore[union-attr]
+    assert results == ["3", "7"]
+    assert (await client.responses.retrieve(first.id)).output[0].id == calls[0].id
+    assert (await client.responses.retrieve(last.id)).output_text == "done"
+
+
+async def test_the_servers_tools_are_shown_with_their_results(client: AsyncOpenAI) -> None:
+    asked = 'call write_file {"file_path": "a.txt", "content": "hi"}\ncall read_file {"file_path": "b.txt"}\nthen\nsay done'
+    stream = await client.responses.create(model="clerk", input=asked, stream=True)
+    events = [event async for event in stream]
+    done: list[Any] = [event.item for event in events if event.type == "response.output_item.done"]
+    assert [(item.type, getattr(item, "name", None)) for item in done] == [
+        ("mcp_call", "write_file"),
+        ("mcp_call", "read_file"),
+        ("message", None),
+    ]
+    assert done[0].error is None
+    assert "b.txt" in done[1].error
+    last: Any = events[-1]
+    assert last.response.output_text == "done"
+    assert [item.id for item in last.response.output] == [item.id for item in done]
+
+
+async def test_an_approval_is_asked_of_the_client(client: AsyncOpenAI) -> None:
+    asked = 'call write_file {"file_path": "a.txt", "content": "hi"}\nthen\nsay done'
+    first = await client.responses.create(model="careful", input=asked)
+    request: Any = first.output[-1]
+    assert (request.type, request.name) == ("mcp_approval_request", "write_file")
+    decision: Any = {
+        "type": "mcp_approval_response",
+        "approval_request_id": request.id,
+        "approve": False,
+        "reason": "no",
+    }
+    last = await client.responses.create(model="careful", previous_response_id=first.id, input=[decision])
+    assert last.output_text == "done"
+
+
+async def test_a_question_is_a_call_that_the_client_answers(client: AsyncOpenAI) -> None:
+    asked = 'call ask_user {"question": "Which file?"}\nthen\nsay thanks'
+    first = await client.responses.create(model="curious", input=asked)
+    (question,) = [item for item in first.output if item.type == "function_call"]
+    assert question.name == "ask_user"
+    assert '"Which file?"' in question.arguments
+    answer: Any = {"type": "function_call_output", "call_id": question.call_id, "output": "a.txt"}
+    last = await client.responses.create(model="curious", previous_response_id=first.id, input=[answer])
+    assert last.output_text == "thanks"
+
+
+async def test_a_conversation(client: AsyncOpenAI, journal: Journal) -> None:
+    conversation = await client.conversations.create(metadata={"name": "mine"})
+    assert conversation.metadata == {"name": "mine"}
+    for text in ("a", "b"):
+        answer = await client.responses.create(
+            model="echo", input=text, conversation=conversation.id, instructions="Be brief."
+        )
+        assert answer.output_text == f"You said: {text}"
+    items = [item async for item in client.conversations.items.list(conversation.id, order="asc")]
+    texts = [item.content[0].text for item in items]  # type: ignore[union-attr]
+    assert texts == ["a", "You said: a", "b", "You said: b"]
+    (info,) = journal.runs()
+    assert info.turns == 2
+    await client.conversations.delete(conversation.id)
+    assert journal.runs() == []
+    with pytest.raises(openai.NotFoundError):
+        await client.conversations.retrieve(conversation.id)
+
+
+async def test_a_history_comes_before_the_message(client: AsyncOpenAI, journal: Journal) -> None:
+    given: Any = [
+        {"role": "system", "content": "Be brief."},
+        {"role": "user", "content": "What is 1 + 2?"},
+        {"type": "function_call", "call_id": "c1", "name": "add", "arguments": '{"a":1,"b":2}'},
+        {"type": "function_call_output", "call_id": "c1", "output": "3"},
+        {"role": "assistant", "content": [{"type": "output_text", "text": "It is 3."}]},
+        {"role": "user", "content": [{"type": "input_text", "text": "Twice that?"}]},
+    ]
+    answer = await client.responses.create(model="echo", input=given)
+    assert answer.output_text == "You said: Twice that?"
+    assert answer.instructions == "Be brief."
+    given.insert(4, {"type": "function_call_output", "call_id": "c2", "output": "3"})
+    with pytest.raises(openai.BadRequestError, match="c2"):
+        await client.responses.create(model="echo", input=given)
+
+
+async def test_a_background_response_is_polled_and_cancelled(client: AsyncOpenAI) -> None:
+    made = await client.responses.create(model="echo", input="hello", background=True)
+    assert made.status == "queued"
+    async with asyncio.timeout(20):
+        while (found := await client.responses.retrieve(made.id)).status != "completed":
+            await asyncio.sleep(0.02)
+    assert found.output_text == "You said: hello"
+    assert (await client.responses.cancel(made.id)).status == "completed"
+
+
+@pytest.mark.parametrize(
+    ("body", "error"),
+    [
+        ({"model": "ecko", "input": "a"}, "did you mean 'echo'"),
+        ({"model": "echo", "inptu": "a"}, "inptu"),
+        ({"model": "echo"}, "no message of the user"),
+        ({"model": "echo", "input": "a", "previous_response_id": "x"}, "is not the id of a response"),
+        ({"model": "echo", "input": "a", "previous_response_id": "resp_x_1_0"}, "there is no run"),
+        ({"model": "echo", "input": "a", "temperature": 9}, "temperature"),
+        ({"model": "echo", "input": "a", "tools": [{"type": "file_search"}]}, r"tools\[0\]"),
+        ({"model": "echo", "input": [{"type": "odd"}]}, r"input\[0\]: items of the type 'odd'"),
+        ({"model": "echo", "input": [{"type": "function_call"}]}, r"input\[0\]: 'call_id' is missing"),
+        ({"model": "echo", "input": [{"role": "user", "content": [{"type": "input_image", "image_url": "http://x"}]}]}, "data URL"),
+    ],
+)  # fmt: skip
+async def test_bad_requests_are_refused(client: AsyncOpenAI, body: Any, error: str) -> None:
+    with pytest.raises(openai.APIStatusError, match=error) as refused:
+        await client.post("/responses", body=body, cast_to=object)
+    assert 400 <= refused.value.status_code < 500
+
+
+async def test_what_was_interrupted_goes_on_at_the_next_start(config: Path, tmp_path: Path) -> None:
+    with open_journal(tmp_path / "runs.db") as journal:
+        asked = 'call add {"a": 1, "b": 2}\nthen\nsay done'
+        async with (
+            serving(config, journal) as url,
+            AsyncOpenAI(base_url=f"{url}/v1", api_key="any") as client,
+        ):
+            first = await client.responses.create(model="echo", input=asked, tools=[ADD])
+        call: Any = first.output[0]
+        run_id = journal.runs()[0].run_id
+    with open_journal(tmp_path / "runs.db") as journal:
+        async with (
+            serving(config, journal) as url,
+            AsyncOpenAI(base_url=f"{url}/v1", api_key="any") as client,
+        ):
+            # The result comes by the inbox, as a webhook would send it, and nobody asks for a response.
+            result = {
+                "type": "result",
+                "call_id": call.call_id.removeprefix(f"call_{run_id}_"),
+                "content": "3",
+            }
+            await client.post(f"/runs/{run_id}/inbox", body=result, cast_to=object)
+            async with asyncio.timeout(20):
+                while not journal.runs(RunFilter(run_ids=[run_id], is_turn_open=False)):
+                    await asyncio.sleep(0.02)
+            found = journal.read(run_id)
+    assert [event.body.output for event in found if event.type == "turn_completed"] == ["done"]  # type: ignore[union-attr]
